@@ -1,0 +1,226 @@
+"""Runs the steps of the test suite so that none of them can hang the run, and counts what they report.
+
+Each step runs under timeout(1) in a session of its own, reads nothing, and writes to a log file, never to our own pipe.
+This process is the reaper of every orphan below it, so what a step leaves behind is found by parentage and killed. All
+waiting here is bounded. Only /proc/PID/stat is read of other processes: unlike their cmdline or environ it needs no lock
+of their address space, on which a process stuck in a fault could keep us waiting.
+"""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+KILL_AFTER_S = 5
+LOG_LIMIT_BYTES = 256 << 20
+TAIL_LINES = 80
+
+
+class Step:
+    """One command with a limit. `needs` names steps that must have passed before."""
+
+    def __init__(self, name, command, limit_s, needs=(), env=None):
+        self.name, self.command, self.limit_s, self.needs, self.env = name, command, limit_s, needs, env or {}
+
+
+class Counts:
+    """What one step reported."""
+
+    def __init__(self, passed=0, failed=0, skips=()):
+        self.passed, self.failed, self.skips = passed, failed, list(skips)
+
+
+def become_reaper():
+    """Orphans below this process become its children, wherever they moved themselves."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants():
+    """Live descendants of this process: (pid, command name, state)."""
+    parent_of, about = {}, {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
+                text = file.read()
+        except OSError:
+            continue
+        name = text[text.index("(") + 1 : text.rindex(")")]
+        state, parent = text[text.rindex(")") + 2 :].split()[:2]
+        parent_of[int(entry)] = int(parent)
+        about[int(entry)] = (name, state)
+    found, me = [], os.getpid()
+    for pid in parent_of:
+        ancestor, hops = parent_of[pid], 0
+        while ancestor in parent_of and ancestor != me and hops < 1000:
+            ancestor, hops = parent_of[ancestor], hops + 1
+        if ancestor == me:
+            found.append((pid, *about[pid]))
+    return found
+
+
+def kill_remains(wait_s=5.0):
+    """Kills every descendant and reaps it. Returns the names of those that were alive at the start."""
+    alive = [f"{name}[{pid}]" for pid, name, state in descendants() if state != "Z"]
+    deadline = time.monotonic() + wait_s
+    while True:
+        left = descendants()
+        for pid, _, state in left:
+            if state != "Z":
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0] != 0:
+                pass
+        except ChildProcessError:
+            pass
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    stuck = [f"{name}[{pid}] in state {state}" for pid, name, state in descendants()]
+    if stuck:
+        print("  could not be killed: " + ", ".join(stuck), flush=True)
+    return alive
+
+
+def run_bounded(command, limit_s, log_path, cwd, env):
+    """Runs `command`; its output goes to `log_path`. Returns (exit status, or None when its time was up; leftovers)."""
+    full = ["timeout", "-k", str(KILL_AFTER_S), str(limit_s), *command]
+    with open(log_path, "wb") as log:
+        child = subprocess.Popen(
+            full, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cwd, env=env, start_new_session=True
+        )
+    deadline = time.monotonic() + limit_s + KILL_AFTER_S + 3
+    status = None
+    while time.monotonic() < deadline:
+        status = child.poll()
+        if status is not None:
+            break
+        if os.path.getsize(log_path) > LOG_LIMIT_BYTES:
+            break
+        time.sleep(0.05)
+    leftovers = kill_remains()
+    if status is None:
+        child.poll()
+    over = status is None or status in (124, 137, -signal.SIGKILL)
+    return (None if over else status), leftovers if not over else []
+
+
+def count(log_text, status):
+    """Reads the counts of cargo test, and the PASS, FAIL and SKIP lines of this suite's own programs."""
+    passed = failed = 0
+    skips = []
+    for line in log_text.splitlines():
+        cargo = re.match(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", line)
+        if cargo:
+            passed += int(cargo[1])
+            failed += int(cargo[2])
+        elif line.startswith("PASS "):
+            passed += 1
+        elif line.startswith("FAIL "):
+            failed += 1
+        elif re.match(r"SKIP\b", line):
+            skips.append(line[4:].lstrip(": "))
+        elif re.match(r"test .* \.\.\. ignored", line):
+            skips.append(line[5:])
+    if status == 0 and passed + failed + len(skips) == 0:
+        passed = 1
+    if status != 0 and failed == 0:
+        failed = 1
+    return Counts(passed, failed, skips)
+
+
+def print_tail(log_path):
+    """The last lines of a log, set off so that nothing in it reads as a line of ours."""
+    with open(log_path, "rb") as log:
+        log.seek(0, os.SEEK_END)
+        log.seek(max(0, log.tell() - (64 << 10)))
+        lines = log.read().decode("utf-8", "replace").splitlines()
+    for line in lines[-TAIL_LINES:]:
+        print("  | " + line)
+    print(f"  (log: {log_path})", flush=True)
+
+
+class Run:
+    """A run of steps inside one budget of time."""
+
+    def __init__(self, root, log_dir, budget_s):
+        self.root, self.log_dir = root, log_dir
+        self.deadline = time.monotonic() + budget_s
+        self.total = Counts()
+        self.passed_steps = set()
+        os.makedirs(log_dir, exist_ok=True)
+        become_reaper()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self.stop)
+
+    def stop(self, number, _frame):
+        """Ended from outside: kill what runs, say what there is, and go."""
+        signal.signal(number, signal.SIG_IGN)
+        kill_remains(2.0)
+        print(f"ended by signal {number}")
+        self.total.failed += 1
+        self.close()
+        os._exit(1)
+
+    def step(self, step, known):
+        """Runs one step, or says why not, and adds up what it reported. `known`: the names of the steps of this run."""
+        missing = [need for need in step.needs if need in known and need not in self.passed_steps]
+        if missing:
+            self.skip(step, f"needs {', '.join(missing)}, which did not pass")
+            return
+        left_s = int(self.deadline - time.monotonic())
+        if left_s < 5:
+            self.total.failed += 1
+            print(f"FAILED   {step.name}: no time left in the whole run's budget", flush=True)
+            return
+        limit_s = min(step.limit_s, left_s)
+        log_path = os.path.join(self.log_dir, re.sub(r"[^a-z0-9]+", "-", step.name.lower()).strip("-") + ".log")
+        start = time.monotonic()
+        try:
+            status, leftovers = run_bounded(step.command, limit_s, log_path, self.root, {**os.environ, **step.env})
+        except OSError as error:
+            self.total.failed += 1
+            print(f"FAILED   {step.name}: {error}", flush=True)
+            return
+        self.report(step, status, limit_s, time.monotonic() - start, log_path)
+        if leftovers:
+            print("  left behind and killed: " + ", ".join(leftovers), flush=True)
+
+    def report(self, step, status, limit_s, took_s, log_path):
+        """One line for a step that passed; for one that did not, also the end of its log."""
+        with open(log_path, encoding="utf-8", errors="replace") as log:
+            counts = count(log.read(LOG_LIMIT_BYTES), status)
+        self.total.passed += counts.passed
+        self.total.failed += counts.failed
+        self.total.skips += counts.skips
+        what = f"{counts.passed} passed" + (f", {counts.failed} failed" if counts.failed else "")
+        if counts.failed == 0:
+            self.passed_steps.add(step.name)
+            print(f"ok       {step.name}: {what} ({took_s:.1f} s)", flush=True)
+        else:
+            why = f"over its limit of {limit_s} s" if status is None else f"exit status {status}"
+            print(f"FAILED   {step.name}: {what}; {why} ({took_s:.1f} s)", flush=True)
+            print_tail(log_path)
+        for reason in counts.skips:
+            print(f"  skipped: {reason}", flush=True)
+
+    def skip(self, step, reason):
+        """A step that is not run."""
+        self.total.skips.append(f"{step.name}: {reason}")
+        print(f"skipped  {step.name}: {reason}", flush=True)
+
+    def close(self):
+        """The closing lines; the very last is the one that CI reads. Returns the exit status."""
+        if self.total.skips:
+            print("\nskipped:")
+            for reason in self.total.skips:
+                print(f"  {reason}")
+        print(f"\n{self.total.passed} passed, {self.total.failed} failed, {len(self.total.skips)} skipped", flush=True)
+        return 1 if self.total.failed or not self.total.passed else 0

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Tests of steps.py: a step that hangs, detaches or ignores signals neither holds up the run nor survives it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+from steps import Run, Step, count, descendants  # noqa: E402
+
+STUBBORN = "trap '' TERM INT HUP; (setsid sh -c \"trap '' TERM INT HUP; sleep 61\" &) ; sleep 62"
+DETACHED = "(setsid sleep 63 &); echo PASS detached"
+
+
+def expect(name, condition, about=""):
+    """One PASS or FAIL line."""
+    print(f"PASS {name}" if condition else f"FAIL {name}: {about}", flush=True)
+    return condition
+
+
+def inner(folder):
+    """The run under test; in a process of its own, as it becomes the reaper of all below it."""
+    run = Run(folder, os.path.join(folder, "logs"), 30)
+    steps = [
+        Step("detached", ["sh", "-c", DETACHED], 20),
+        Step("stubborn", ["sh", "-c", STUBBORN], 1),
+        Step("needs stubborn", ["true"], 5, ["stubborn"]),
+        Step("absent program", ["/does/not/exist"], 5),
+        Step("reads nothing", ["cat"], 5),
+    ]
+    known = {step.name for step in steps}
+    for step in steps:
+        run.step(step, known)
+    print(f"left {len(descendants())}")
+    run.deadline = time.monotonic() + 2
+    run.step(Step("late", ["true"], 5), known)
+    return run.close()
+
+
+def main():
+    """Runs the inner run with a limit of its own and reads what it said."""
+    if len(sys.argv) > 1:
+        return inner(sys.argv[1])
+    good = True
+    with tempfile.TemporaryDirectory(prefix="folioswap-steps-") as folder:
+        start = time.monotonic()
+        command = ["timeout", "-k", "1", "30", sys.executable, os.path.abspath(__file__), folder]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=35)
+        took_s = time.monotonic() - start
+        lines = result.stdout.splitlines()
+        good &= expect("a hanging step ends in time", took_s < 20, f"took {took_s:.1f} s")
+        good &= expect("a detached process is killed", "left 0" in lines and "sleep[" in result.stdout, result.stdout)
+        good &= expect("the closing line", lines[-1:] == ["2 passed, 3 failed, 1 skipped"], lines[-1:])
+        good &= expect("failure is the exit status", result.returncode == 1, result.returncode)
+    counts = count("test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured\nSKIP: no root\n", 101)
+    good &= expect("cargo's counts are read", (counts.passed, counts.failed, counts.skips) == (3, 1, ["no root"]))
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""Style is a test: sizes, openers, words and unsafe's home, over every source file of the repository."""
+
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MAX_LINES = 800
+MAX_FUNCTION_LINES = 70
+SOURCES = (".rs", ".py", ".c", ".h", ".sh")
+UNFINISHED = re.compile(r"\b((?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b|(?:unimplemented|to" + "do)!)")
+# Crates whose every library or binary root must forbid unsafe code.
+FORBID_UNSAFE = ("crates/core/src/lib.rs", "crates/cli/src/main.rs")
+
+
+def files():
+    """Tracked and new files, without what git ignores."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True,
+    ).stdout.decode()
+    return sorted(path for path in listed.split("\0") if path and os.path.isfile(os.path.join(ROOT, path)))
+
+
+def is_test(path):
+    """Test code by place: a tests/ folder, or a file named tests.rs or *_tests.rs."""
+    return "/tests/" in path or path.startswith("tests/") or "/benches/" in path or re.search(r"(^|[/_])tests?\.rs$", path) is not None
+
+
+def code_before_tests(lines):
+    """The lines of a file up to its `#[cfg(test)] mod ... {`, numbered from 1, without comments."""
+    for number, line in enumerate(lines, 1):
+        if re.match(r"#\[cfg\((all\()?test\b", line.strip()) and number < len(lines) and re.match(
+            r"\s*(pub(\(\w+\))? )?mod \w+ \{|#\[", lines[number]
+        ):
+            return
+        if not line.strip().startswith("//"):
+            yield number, line
+
+
+def long_functions(lines):
+    """(line, name, length) of functions that do not fit a screen; a function ends at a brace in its own column."""
+    for index, line in enumerate(lines):
+        opener = re.match(r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |async |extern \"C\" |extern \"C-unwind\" )*fn (\w+)", line)
+        if not opener or line.rstrip().endswith((";", "}")):
+            continue
+        for end in range(index + 1, len(lines)):
+            if lines[end].rstrip() == opener[1] + "}":
+                if end - index + 1 > MAX_FUNCTION_LINES:
+                    yield index + 1, opener[2], end - index + 1
+                break
+
+
+def check_rust(path, lines):
+    """Complaints about one Rust file."""
+    if not lines or not lines[0].startswith("//!"):
+        yield f"{path}:1: does not open with //! (what it is for, its invariants, its locking)"
+    for number, name, length in long_functions(lines):
+        yield f"{path}:{number}: fn {name} is {length} lines long, {MAX_FUNCTION_LINES} at most"
+    if is_test(path):
+        return
+    for number, line in code_before_tests(lines):
+        if ".unwrap()" in line:
+            yield f"{path}:{number}: unwrap() outside tests"
+    if path in FORBID_UNSAFE and not any("#![forbid(unsafe_code)]" in line for line in lines):
+        yield f"{path}: must forbid unsafe code"
+
+
+def check(path):
+    """Complaints about one file."""
+    with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines()
+    if len(lines) > MAX_LINES:
+        yield f"{path}: {len(lines)} lines, {MAX_LINES} at most"
+    for number, line in enumerate(lines, 1):
+        word = UNFINISHED.search(line)
+        if word:
+            yield f"{path}:{number}: unfinished: {word[1]}"
+    if path.endswith(".rs"):
+        yield from check_rust(path, lines)
+
+
+def main():
+    """Prints every complaint; exit status 1 if there is one."""
+    complaints = []
+    checked = [path for path in files() if path.endswith(SOURCES) or path in ("tests/run", ".ci/run", "Makefile")]
+    for path in checked:
+        complaints += check(path)
+    for complaint in complaints:
+        print(complaint)
+    if complaints:
+        print(f"FAIL style: {len(complaints)} complaints in {len(checked)} files")
+        return 1
+    print(f"PASS style: {len(checked)} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
