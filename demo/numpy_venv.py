@@ -1,0 +1,40 @@
+"""Makes the virtual environment with numpy that the demonstration and the tests share: .venv in the repository."""
+
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+VENV = os.path.join(ROOT, ".venv")
+LIMIT_S = 150
+
+
+class Missing(Exception):
+    """What is missing, and how to get it."""
+
+
+def bounded(command, remedy):
+    """Runs one command with a limit; raises Missing with its last line and the remedy."""
+    try:
+        result = subprocess.run(
+            ["timeout", "-k", "5", str(LIMIT_S), *command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S + 10,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"{error}. {remedy}") from error
+    if result.returncode != 0:
+        last = (result.stdout.strip().splitlines() or [f"exit status {result.returncode}"])[-1]
+        raise Missing(f"{last}. {remedy}")
+
+
+def numpy_python():
+    """The path of a Python that has numpy, made on the first call."""
+    python = os.path.join(VENV, "bin", "python")
+    has_numpy = [python, "-c", "import numpy"]
+    if os.path.exists(python) and subprocess.run(["timeout", "60", *has_numpy], capture_output=True).returncode == 0:
+        return python
+    bounded([sys.executable, "-m", "venv", "--clear", VENV], "Get venv: apt-get install python3-venv")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20"]
+    bounded([*pip, "numpy"], "numpy comes by pip: is there a network?")
+    bounded(has_numpy, "numpy does not load")
+    return python

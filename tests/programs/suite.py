@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Real programs under `folioswap run`, compared with a run without it. Usage: suite.py FOLIOSWAP [NAME...]
+
+numpy works at four times its budget. The others access at random, which whole huge pages serve badly, and work at 1.2
+times theirs.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "demo"))
+import inputs  # noqa: E402
+from compare import MIB, Skip, compare  # noqa: E402
+from numpy_venv import Missing, numpy_python  # noqa: E402
+
+LIMIT_S = 40
+
+
+def need(program, package):
+    """The program's path. As root it is installed if missing, else this program is skipped."""
+    if shutil.which(program):
+        return shutil.which(program)
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise Skip(f"{program} is missing. Get it: apt-get install {package}")
+    install = ["-o", "DPkg::Lock::Timeout=20", "-o", "Acquire::http::Timeout=15", "-o", "Acquire::Retries=1", "install", "-y"]
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (install, ["update"], install):
+        full = ["timeout", "-k", "5", "60", "apt-get", "-q", *command]
+        full += ["--no-install-recommends", package] if command is install else []
+        result = subprocess.run(full, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=quiet)
+        if shutil.which(program):
+            return shutil.which(program)
+    raise Skip(f"{program} is missing and apt-get cannot get it: {(result.stderr.strip().splitlines() or ['?'])[-1]}")
+
+
+def numpy(folioswap, folder):
+    """Sort, fancy indexing, matmul and files at four times the budget; single elements at 1.2 times."""
+    try:
+        python = numpy_python()
+    except Missing as missing:
+        raise Skip(f"no numpy: {missing}") from missing
+    work = [python, os.path.join(HERE, "numpy_work.py")]
+    env = {"OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    good = True
+    for faults in ("auto", "direct"):
+        command = [*work, "sequential", str(256 * MIB)]
+        name = f"numpy at four times the budget, faults {faults}"
+        good &= compare(name, folioswap, command, folder, LIMIT_S, budget=64 * MIB, env=env, faults=faults)
+    command = [*work, "random", str(96 * MIB)]
+    return compare("numpy at random", folioswap, command, folder, LIMIT_S, code=32 * MIB, env=env) and good
+
+
+def sort(folioswap, folder):
+    """GNU sort, all in memory."""
+    program = need("sort", "coreutils")
+    inputs.lines(os.path.join(folder, "lines"), 2_000_000)
+    command = [program, "-S", "1G", "--parallel=2", "lines"]
+    good = True
+    for faults in ("auto", "direct"):
+        good &= compare(f"sort, faults {faults}", folioswap, command, folder, LIMIT_S, env={"LC_ALL": "C"}, faults=faults)
+    return good
+
+
+def sqlite(folioswap, folder):
+    """sqlite3 in memory: load, index, join, group."""
+    program = need("sqlite3", "sqlite3")
+    inputs.sql(os.path.join(folder, "load.sql"), 800_000)
+    return compare("sqlite3 :memory:", folioswap, [program, ":memory:", ".read load.sql"], folder, LIMIT_S)
+
+
+def gcc(folioswap, folder):
+    """gcc -O2 on one large file."""
+    program = need("gcc", "gcc")
+    inputs.c_source(os.path.join(folder, "large.c"), 200)
+    command = [program, "-O2", "-c", "large.c", "-o", "large.o"]
+    return compare("gcc -O2", folioswap, command, folder, LIMIT_S, code=36 * MIB, outputs=["large.o"])
+
+
+def xz(folioswap, folder):
+    """xz -9 in two threads."""
+    program = need("xz", "xz-utils")
+    inputs.text(os.path.join(folder, "text"), 12 * MIB)
+    command = [program, "-9", "-T2", "--block-size=6MiB", "--keep", "--force", "text"]
+    return compare("xz -9 -T2", folioswap, command, folder, LIMIT_S, outputs=["text.xz"])
+
+
+def redis(folioswap, folder):
+    """redis-server without saving, filled and read at random."""
+    need("redis-server", "redis-server")
+    need("redis-cli", "redis-tools")
+    command = [sys.executable, os.path.join(HERE, "redis_talk.py"), "200000"]
+    return compare("redis-server", folioswap, command, folder, LIMIT_S, code=8 * MIB)
+
+
+PROGRAMS = {"numpy": numpy, "sort": sort, "sqlite": sqlite, "gcc": gcc, "xz": xz, "redis": redis}
+
+
+def main():
+    """Runs the named programs, or all. Exit status 1 if one differed."""
+    folioswap = os.path.abspath(sys.argv[1])
+    good = True
+    for name in sys.argv[2:] or PROGRAMS:
+        with tempfile.TemporaryDirectory(prefix="folioswap-program-", dir="/var/tmp") as folder:
+            try:
+                good &= PROGRAMS[name](folioswap, folder)
+            except Skip as reason:
+                print(f"SKIP {name}: {reason}", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
