@@ -96,7 +96,8 @@ def run_bounded(command, limit_s, log_path, cwd, env):
         child = subprocess.Popen(
             full, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cwd, env=env, start_new_session=True
         )
-    deadline = time.monotonic() + limit_s + KILL_AFTER_S + 3
+    start = time.monotonic()
+    deadline = start + limit_s + KILL_AFTER_S + 3
     status = None
     while time.monotonic() < deadline:
         status = child.poll()
@@ -108,7 +109,8 @@ def run_bounded(command, limit_s, log_path, cwd, env):
     leftovers = kill_remains()
     if status is None:
         child.poll()
-    over = status is None or status in (124, 137, -signal.SIGKILL)
+    killed = status in (137, -signal.SIGKILL) and time.monotonic() - start >= limit_s
+    over = status is None or status == 124 or killed
     return (None if over else status), leftovers if not over else []
 
 

@@ -22,7 +22,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="folioswap-sweep-") as folder:
         report = os.path.join(folder, "sweep.json")
         command = ["timeout", "-k", "5", str(LIMIT_S), folioswap, "bench", "sweep", "--size", "512M", "--memory", "128M"]
-        command += ["--threads", "4", "--rounds", "2", "--read-rounds", "1", "--faults", faults, "--mapping", mapping]
+        command += ["--threads", "4", "--rounds", "2", "--read-rounds", "1", "--faults", faults, "--mapper", mapping]
         result = subprocess.run([*command, "--json", report], stdin=subprocess.DEVNULL, timeout=LIMIT_S + 10)
         if result.returncode != 0:
             print(f"FAIL {name}: exit status {result.returncode}")

@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""Bad input and bad days: one clear line and a distinct exit status, and nothing left behind.
+
+Usage: bad_days.py FOLIOSWAP. Prints PASS, FAIL and SKIP lines. What it mounts it unmounts on every exit.
+"""
+
+import glob
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIMIT_S = 25
+NOBODY = 65534
+ROOT_NEEDED = "needs root"
+# The command's table of exit statuses (`folioswap --help`), as far as it is tried here.
+USAGE, BUDGET_TOO_SMALL, PROGRAM_NOT_FOUND, SWAP_UNUSABLE, SWAP_TOO_SMALL, OUT_OF_MEMORY = 64, 65, 66, 68, 69, 70
+
+
+class Leftovers:
+    """What may be left behind: files, swaps, cgroups, loop devices and processes of ours, against what was before."""
+
+    def __init__(self, folders, bin_dir):
+        self.folders, self.bin = folders, bin_dir
+        self.before = self.now()
+
+    def now(self):
+        """A set of names of all that there is now."""
+        found = set()
+        for folder in self.folders:
+            ours = folder.startswith(os.path.dirname(self.bin))
+            found |= {os.path.join(folder, name) for name in os.listdir(folder) if ours or "folioswap" in name}
+        with open("/proc/swaps", encoding="utf-8") as swaps:
+            found |= {"swap on " + line.split()[0] for line in swaps.readlines()[1:]}
+        for pattern in ("/sys/fs/cgroup/*folioswap*", "/sys/fs/cgroup/*/*folioswap*"):
+            found |= set(glob.glob(pattern))
+        for path in glob.glob("/sys/block/loop*/loop/backing_file"):
+            with open(path, encoding="utf-8") as backing:
+                found.add("loop device on " + backing.read().strip())
+        for path in glob.glob("/proc/[0-9]*/exe"):
+            try:
+                program = os.readlink(path)
+            except OSError:
+                continue
+            if program.startswith(self.bin):
+                found.add(f"process {path.split('/')[2]} {os.path.basename(program)}")
+        return found
+
+    def new(self, wait_s=8.0):
+        """What is there that was not before; waits a while for things that are just being removed."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            new = sorted(self.now() - self.before)
+            if not new or time.monotonic() > deadline:
+                return new
+            time.sleep(0.1)
+
+
+class Suite:
+    """The bad days, with what they share."""
+
+    def __init__(self, folioswap, scratch):
+        self.scratch = scratch
+        self.swap_dir = os.path.join(scratch, "swap")
+        self.bin = os.path.join(scratch, "bin")
+        self.mounted = None
+        self.failed = False
+        os.makedirs(self.swap_dir)
+        os.makedirs(self.bin)
+        # Copied, as an ordinary user may not be able to reach the build.
+        self.folioswap = shutil.copy(folioswap, self.bin)
+        shutil.copy(os.path.join(os.path.dirname(folioswap), "libfolioswap_preload.so"), self.bin)
+        self.fill = os.path.join(self.bin, "folioswap-fill")
+        source = os.path.join(HERE, "programs", "fill.c")
+        subprocess.run(["timeout", "30", "gcc", "-O2", "-o", self.fill, source], stdin=subprocess.DEVNULL, check=True)
+        os.chmod(scratch, 0o755)
+        self.leftovers = Leftovers([self.swap_dir, "/var/tmp", "/dev/shm"], self.bin)
+        self.env = {**os.environ, "FOLIOSWAP_DIR": self.swap_dir}
+
+    def say(self, name, wrong):
+        """One PASS or FAIL line; `wrong` is a list of complaints."""
+        self.failed |= bool(wrong)
+        print(f"FAIL {name}: {'; '.join(wrong)}" if wrong else f"PASS {name}", flush=True)
+
+    def run(self, *arguments, user=None):
+        """Runs folioswap with a limit. Returns (exit status, standard output, standard error)."""
+        prefix = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
+        result = subprocess.run(
+            ["timeout", "-k", "5", str(LIMIT_S), *prefix, self.folioswap, *arguments],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=self.env,
+        )
+        return result.returncode, result.stdout, result.stderr
+
+    def judge(self, status, errors, expected):
+        """Complaints about an ending that should be one line and a status of its own."""
+        wrong = []
+        if status != expected:
+            wrong.append(f"exit status {status}, not {expected}")
+        lines = [line for line in errors.splitlines() if line.strip()]
+        if len(lines) != 1:
+            wrong.append(f"{len(lines)} lines on standard error: {' / '.join(lines)[:600]}")
+        new = self.leftovers.new()
+        if new:
+            wrong.append("left behind: " + ", ".join(new))
+        return wrong
+
+    def refused(self, name, expected, *options, program=None, user=None, may_work=False):
+        """`folioswap run` with these options must refuse, each cause with a status of its own."""
+        status, out, errors = self.run("run", *options, "--", *(program or [self.fill, "1"]), user=user)
+        if may_work and status == 0 and "0 bad words" in out:
+            self.say(f"{name} (works here)", self.leftovers.new())
+            return
+        wrong = self.judge(status, errors, expected)
+        if "filled" in out:
+            wrong.append("the program was started all the same")
+        print(f"  {name}: {status}: {errors.strip()[:300]}")
+        self.say(name, wrong)
+
+    def bad_input(self):
+        """What cannot work, said before the program starts."""
+        self.refused("budget under 16M", BUDGET_TOO_SMALL, "--memory", "8M")
+        self.refused("unknown suffix", USAGE, "--memory", "64Q")
+        self.refused("swap path is a directory", SWAP_UNUSABLE, "--memory", "32M", "--swap", self.swap_dir)
+        self.refused("program does not exist", PROGRAM_NOT_FOUND, "--memory", "32M", program=["/does/not/exist"])
+        unwritable = os.path.join(self.scratch, "unwritable")
+        os.makedirs(unwritable, mode=0o555)
+        user = NOBODY if os.geteuid() == 0 else None
+        self.refused("unwritable swap path", SWAP_UNUSABLE, "--memory", "32M", "--swap", os.path.join(unwritable, "swap"), user=user)
+        in_memory = os.path.join("/dev/shm", f"folioswap-test-{os.getpid()}")
+        name = "swap path on tmpfs without O_DIRECT"
+        options = ["--memory", "32M", "--swap", f"{in_memory}:64M"]
+        self.refused(name, SWAP_UNUSABLE, *options, program=[self.fill, "64"], may_work=True)
+        if os.path.exists(in_memory):
+            os.unlink(in_memory)
+        status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "64", user=user)
+        wrong = [] if status == 0 else [f"exit status {status}: {errors[-300:]}"]
+        if user and status != 0 and not os.access(self.swap_dir, os.W_OK):
+            wrong.append("the swap folder is not writable")
+        self.say("an ordinary user", wrong)
+
+    def small_disk(self):
+        """A small ext4 that is full: before the start, and in the middle."""
+        if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
+            print(f"SKIP small disk: {ROOT_NEEDED} and mkfs.ext4, to mount one")
+            return
+        image, folder = os.path.join(self.scratch, "disk.img"), os.path.join(self.scratch, "disk")
+        os.makedirs(folder)
+        with open(image, "wb") as file:
+            file.truncate(160 << 20)
+        for command in (["mkfs.ext4", "-q", "-F", "-m", "0", image], ["mount", "-o", "loop", image, folder]):
+            result = subprocess.run(["timeout", "30", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            if result.returncode != 0:
+                print(f"SKIP small disk: {' '.join(command)}: {result.stderr.strip()}")
+                return
+        self.mounted = folder
+        self.leftovers = Leftovers([*self.leftovers.folders, folder], self.bin)
+        self.refused("disk too small", SWAP_TOO_SMALL, "--memory", "32M", "--swap", os.path.join(folder, "swap") + ":4G")
+        self.remove(os.path.join(folder, "swap"))
+        self.env["FOLIOSWAP_DIR"] = folder
+        status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "96")
+        wrong = [] if status == 0 and "0 bad words" in out else [f"exit status {status}: {errors[-400:]}"]
+        self.say("a small disk that suffices", wrong + self.leftovers.new())
+        status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "400")
+        print(f"  disk full: {status}: {errors.strip()[:400]}")
+        self.say("disk full in the middle", self.judge(status, errors, OUT_OF_MEMORY))
+        self.env["FOLIOSWAP_DIR"] = self.swap_dir
+
+    def remove(self, path):
+        """Removes a file that a named swap path may leave."""
+        if os.path.exists(path):
+            os.unlink(path)
+
+    def until(self, condition, wait_s):
+        """Waits for a condition, not for ever."""
+        deadline = time.monotonic() + wait_s
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def started(self, *arguments):
+        """Starts folioswap in a session of its own, its output in a file, and gives the file's path with it."""
+        log_path = os.path.join(self.scratch, "started.log")
+        with open(log_path, "wb") as log:
+            child = subprocess.Popen(
+                ["timeout", "-k", "5", str(2 * LIMIT_S), self.folioswap, *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, start_new_session=True,
+            )
+        return child, log_path
+
+    def folioswap_below(self, timeout_pid):
+        """The pid of the folioswap that timeout(1) started."""
+        for path in glob.glob("/proc/[0-9]*/stat"):
+            try:
+                with open(path, encoding="utf-8", errors="replace") as stat:
+                    fields = stat.read().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == timeout_pid:
+                return int(path.split("/")[2])
+        return None
+
+    def ended_by(self, name, number, arguments, ready, expected):
+        """Starts, waits until `ready(log)`, sends the signal to folioswap alone, and looks for what is left."""
+        child, log_path = self.started(*arguments)
+
+        def log():
+            with open(log_path, encoding="utf-8", errors="replace") as file:
+                return file.read()
+
+        wrong = []
+        try:
+            if not self.until(lambda: ready(log()) or child.poll() is not None, LIMIT_S) or child.poll() is not None:
+                wrong.append(f"did not get going: {child.poll()}: {log()[-400:]}")
+            else:
+                os.kill(self.folioswap_below(child.pid) or child.pid, number)
+                try:
+                    status = child.wait(10)
+                    if status not in expected:
+                        wrong.append(f"exit status {status}, not {expected}: {log()[-400:]}")
+                except subprocess.TimeoutExpired:
+                    wrong.append("does not end")
+        finally:
+            new = self.leftovers.new()
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except OSError:
+                pass
+        self.say(name, wrong + [f"left behind: {', '.join(new)}"] * bool(new))
+
+    def killed(self):
+        """kill -9 and Ctrl-C, in `run` and in a comparison with the kernel's swap."""
+        fill = ["run", "--memory", "32M", "--", self.fill, "96", "hold"]
+        filled = re.compile(r"^filled", re.M).search
+        # timeout(1) passes on that its child died of SIGKILL by dying of it too.
+        self.ended_by("kill -9 of run", signal.SIGKILL, fill, filled, (137, -9))
+        self.ended_by("SIGTERM to run", signal.SIGTERM, fill, filled, (143,))
+        self.ended_by("Ctrl-C in run", signal.SIGINT, fill, filled, (130,))
+        if os.geteuid() != 0:
+            print(f"SKIP kill -9 and Ctrl-C in the comparison with the kernel's swap: {ROOT_NEEDED}")
+            return
+        bench = ["bench", "sweep", "--size", "512M", "--memory", "64M", "--threads", "1", "--rounds", "20"]
+        bench += ["--read-rounds", "1", "--versus", "kernel"]
+
+        def cgroup(_log):
+            return any("/sys/fs/cgroup" in name for name in self.leftovers.now() - self.leftovers.before)
+
+        self.ended_by("Ctrl-C in the comparison with the kernel's swap", signal.SIGINT, bench, cgroup, (130,))
+        self.ended_by("kill -9 of the comparison with the kernel's swap", signal.SIGKILL, bench, cgroup, (137, -9))
+
+    def undo(self):
+        """Takes down what was mounted and what a killed comparison left, whatever happened."""
+        new = self.leftovers.now() - self.leftovers.before
+        for name in new:
+            if name.startswith("process "):
+                try:
+                    os.kill(int(name.split()[1]), signal.SIGKILL)
+                except OSError:
+                    pass
+        for name in new:
+            if name.startswith("swap on "):
+                subprocess.run(["timeout", "20", "swapoff", name[8:]], stdin=subprocess.DEVNULL)
+        for name in sorted(new, reverse=True):
+            if name.startswith("/sys/fs/cgroup"):
+                self.until(lambda: not os.path.isdir(name) or self.try_rmdir(name), 3)
+        if self.mounted:
+            for command in (["umount", self.mounted], ["umount", "-l", self.mounted]):
+                if subprocess.run(["timeout", "20", *command], stdin=subprocess.DEVNULL).returncode == 0:
+                    break
+
+    def try_rmdir(self, path):
+        """Removes an empty cgroup; true when it is gone."""
+        try:
+            os.rmdir(path)
+            return True
+        except OSError:
+            return False
+
+
+def main():
+    """Runs all, and undoes what was set up on every way out."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(1))
+    scratch = tempfile.mkdtemp(prefix="folioswap-bad-", dir="/var/tmp")
+    suite = None
+    try:
+        suite = Suite(os.path.abspath(sys.argv[1]), scratch)
+        os.chmod(suite.swap_dir, 0o777)
+        suite.bad_input()
+        suite.small_disk()
+        suite.killed()
+        return 1 if suite.failed else 0
+    finally:
+        if suite:
+            suite.undo()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
