@@ -1,0 +1,4 @@
+//! Policies: what to bring in before it is asked for, and what to let go first. They decide; the engine does.
+
+pub mod drop_behind;
+pub mod readahead;

@@ -1,0 +1,374 @@
+//! Readahead: finds sequential streams in the touches of each thread and says which folios to read before they are
+//! needed.
+//!
+//! A *touch* is what the engine sees: the fault of a folio that was not mapped. Two touches in a row, f and f + 1 (or
+//! f - 1), make a stream. From then on the folios ahead are asked for in *windows* of 2, 4, 8 ... folios. The engine maps
+//! a window ahead except for the folio that the stream meets first, the *marker*, so each window costs one touch; when
+//! the marker of window k is touched, window k + [`WINDOWS_AHEAD`] must have been asked for. Because windows may come
+//! late or not at all, any touch between the last one and the end of what was asked for continues the stream.
+//!
+//! **Positions.** Inside, a stream counts positions that grow in the direction it goes: the folio's index forward, its
+//! negative backward. `passed <= last < ahead`; `[last + 1, ahead)` was asked for and not yet reached.
+//!
+//! **Room.** All streams share `max_total` evenly: a stream never has more than `max_total / live streams` ahead, and
+//! what all live ones have ahead stays within `max_total`, but for [`FIRST_WINDOW`] folios that each may always have
+//! (so one that has just begun is not held up by an abandoned one).
+//!
+//! **Locking.** One mutex, a leaf; a call looks at each of the 64 records a few times. Nothing allocates.
+
+use crate::id::FolioId;
+use crate::order::Order;
+use crate::sync::{Mutex, lock};
+use std::ops::{Deref, Range};
+
+/// Streams that are followed at once.
+pub const STREAMS_MAX: usize = 64;
+/// Windows that are asked for beyond the one being walked through.
+pub const WINDOWS_AHEAD: usize = 2;
+/// Folios in a stream's first window.
+pub const FIRST_WINDOW: usize = 2;
+
+/// Single touches that are remembered for one thread.
+const CANDIDATES_PER_THREAD: usize = 4;
+/// A stream is forgotten after so many touches of its thread elsewhere: the thread has jumped.
+const SKIPS_MAX: u32 = 8;
+/// A stream counts as live while its thread has touched elsewhere less often than this since ...
+const LIVE_SKIPS: u32 = 2;
+/// ... and all threads together less often than this.
+const LIVE_TOUCHES: u64 = 128;
+/// A stream not continued for so many touches of all threads may be replaced.
+const STALE_TOUCHES: u64 = 1024;
+
+/// How far ahead streams may read, in folios.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Room {
+    /// Folios that one window may hold.
+    pub max_window: usize,
+    /// Folios that all streams together may have ahead.
+    pub max_total: usize,
+}
+
+/// Up to [`WINDOWS_AHEAD`] windows, in the order to be read; a slice of ranges.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct Windows {
+    ranges: [Range<FolioId>; WINDOWS_AHEAD],
+    len: usize,
+}
+
+impl Windows {
+    const NONE: Windows = Windows { ranges: [const { FolioId::new(0)..FolioId::new(0) }; WINDOWS_AHEAD], len: 0 };
+
+    fn push(&mut self, window: Range<FolioId>) {
+        self.ranges[self.len] = window;
+        self.len += 1;
+    }
+}
+
+impl Deref for Windows {
+    type Target = [Range<FolioId>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.ranges[..self.len]
+    }
+}
+
+/// What to do for a stream that has just been continued. Folios may lie beyond the end of the region: the engine leaves
+/// those out.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct Advice {
+    /// Folios to read now, window after window.
+    pub windows: Windows,
+    /// Folios that the stream has passed since its last advice, all but the one just before the touch.
+    pub behind: Range<FolioId>,
+    /// The stream goes towards lower addresses.
+    pub backward: bool,
+}
+
+impl Advice {
+    /// The folio of a window that the stream meets first, which is to stay unmapped: the first one, or backward the last.
+    pub fn marker(&self, window: &Range<FolioId>) -> FolioId {
+        if self.backward { FolioId::new(window.end.get() - 1) } else { window.start }
+    }
+}
+
+/// One record: a stream, or (with direction 0) a single touch that may become one.
+#[derive(Copy, Clone)]
+struct Stream {
+    thread: u64,
+    /// 1, -1, or 0 for a single touch.
+    direction: i64,
+    /// Positions; see the head of this file.
+    last: i64,
+    passed: i64,
+    ahead: i64,
+    /// Folios in the window asked for last.
+    window: usize,
+    /// First positions of the windows asked for and not reached; `nr_markers` of them, ascending.
+    markers: [i64; WINDOWS_AHEAD],
+    nr_markers: usize,
+    /// When it was last continued, in touches of all threads.
+    touched_at: u64,
+    /// Touches of its thread elsewhere since then.
+    skips: u32,
+}
+
+impl Stream {
+    fn candidate(thread: u64, folio: FolioId, now: u64) -> Stream {
+        let at = i64::from(folio.get());
+        Stream {
+            thread,
+            direction: 0,
+            last: at,
+            passed: at,
+            ahead: at + 1,
+            window: 0,
+            markers: [0; WINDOWS_AHEAD],
+            nr_markers: 0,
+            touched_at: now,
+            skips: 0,
+        }
+    }
+
+    fn nr_ahead(&self) -> usize {
+        (self.ahead - self.last - 1) as usize
+    }
+
+    /// Whether the touch continues this established stream; the same folio again does.
+    fn continued_by(&self, folio: FolioId) -> bool {
+        let at = i64::from(folio.get()) * self.direction;
+        self.direction != 0 && self.last <= at && at <= self.ahead
+    }
+
+    fn is_live(&self, now: u64) -> bool {
+        self.direction != 0 && self.skips < LIVE_SKIPS && now - self.touched_at <= LIVE_TOUCHES
+    }
+
+    /// Gives a single touch its direction.
+    fn establish(&mut self, direction: i64) {
+        self.direction = direction;
+        self.last *= direction;
+        self.passed = self.last;
+        self.ahead = self.last + 1;
+    }
+
+    fn advance(&mut self, folio: FolioId) {
+        self.last = i64::from(folio.get()) * self.direction;
+        self.ahead = self.ahead.max(self.last + 1);
+        let reached = self.markers[..self.nr_markers].iter().take_while(|&&marker| marker <= self.last).count();
+        self.markers.copy_within(reached.., 0);
+        self.nr_markers -= reached;
+    }
+
+    /// Asks for the next windows, as far as `allowed` folios ahead and `max_window` folios a window.
+    fn ask(&mut self, allowed: usize, max_window: usize) -> Windows {
+        let mut windows = Windows::NONE;
+        while self.nr_markers < WINDOWS_AHEAD {
+            let wanted = (self.window * 2).clamp(FIRST_WINDOW, max_window.max(FIRST_WINDOW)).min(max_window);
+            // Positions end where folio numbers do.
+            let end = if self.direction > 0 { i64::from(u32::MAX) } else { 1 };
+            let len = wanted.min(allowed.saturating_sub(self.nr_ahead())).min((end - self.ahead).max(0) as usize);
+            if len == 0 {
+                break;
+            }
+            let start = self.ahead;
+            self.ahead += len as i64;
+            self.window = len;
+            self.markers[self.nr_markers] = start;
+            self.nr_markers += 1;
+            windows.push(self.folios(start, self.ahead));
+        }
+        windows
+    }
+
+    /// The folios that were passed and not yet reported, but the one before the touch: accesses straddle folios.
+    fn leave_behind(&mut self) -> Range<FolioId> {
+        let (start, end) = (self.passed, (self.last - 1).max(self.passed));
+        self.passed = end;
+        self.folios(start, end)
+    }
+
+    /// The folios at positions `start..end`.
+    fn folios(&self, start: i64, end: i64) -> Range<FolioId> {
+        let folio = |position: i64| FolioId::new(position as u32);
+        if self.direction > 0 { folio(start)..folio(end) } else { folio(1 - end)..folio(1 - start) }
+    }
+}
+
+struct Records {
+    streams: [Option<Stream>; STREAMS_MAX],
+    /// Touches so far.
+    now: u64,
+}
+
+impl Records {
+    fn each(&mut self) -> impl Iterator<Item = &mut Stream> {
+        self.streams.iter_mut().flatten()
+    }
+
+    /// Counts a touch elsewhere for the thread's other streams; forgets those it has left.
+    fn skip_others(&mut self, thread: u64, touched: Option<usize>) {
+        for (index, record) in self.streams.iter_mut().enumerate() {
+            if let Some(stream) = record
+                && stream.thread == thread
+                && Some(index) != touched
+            {
+                stream.skips += 1;
+                if stream.skips > SKIPS_MAX {
+                    *record = None;
+                }
+            }
+        }
+    }
+
+    /// The stream or single touch that this touch continues, and the direction if that is new.
+    fn find(&self, thread: u64, folio: FolioId) -> Option<(usize, Option<i64>)> {
+        let own = || {
+            self.streams
+                .iter()
+                .enumerate()
+                .filter_map(|(index, stream)| stream.as_ref().map(|stream| (index, stream)))
+                .filter(|(_, stream)| stream.thread == thread)
+        };
+        if let Some((index, _)) = own().find(|(_, stream)| stream.continued_by(folio)) {
+            return Some((index, None));
+        }
+        let at = i64::from(folio.get());
+        own()
+            .filter(|(_, stream)| stream.direction == 0 && (at - stream.last).abs() <= 1)
+            .max_by_key(|(_, stream)| stream.touched_at)
+            .map(|(index, stream)| (index, Some(at - stream.last)))
+    }
+
+    /// Where to note a new touch: an unused record, else in place of the oldest single touch, else of the oldest stream
+    /// if that has not been continued for long.
+    fn vacancy(&self, thread: u64) -> Option<usize> {
+        let oldest = |chosen: &dyn Fn(&Stream) -> bool| {
+            let chosen = self.streams.iter().enumerate().filter_map(|(index, stream)| {
+                stream.as_ref().filter(|stream| chosen(stream)).map(|stream| (stream.touched_at, index))
+            });
+            chosen.min()
+        };
+        let own = |stream: &Stream| stream.thread == thread && stream.direction == 0;
+        if self.streams.iter().flatten().filter(|stream| own(stream)).count() >= CANDIDATES_PER_THREAD {
+            return oldest(&own).map(|(_, index)| index);
+        }
+        self.streams
+            .iter()
+            .position(Option::is_none)
+            .or_else(|| oldest(&|stream| stream.direction == 0).map(|(_, index)| index))
+            .or_else(|| {
+                oldest(&|_| true)
+                    .filter(|&(touched_at, _)| self.now - touched_at > STALE_TOUCHES)
+                    .map(|(_, index)| index)
+            })
+    }
+
+    /// Folios that the stream at `index` may have ahead, and the most that one of its windows may hold.
+    fn share(&self, index: usize, room: Room) -> (usize, usize) {
+        let (mut nr_live, mut others) = (1, 0);
+        for (at, stream) in self.streams.iter().enumerate() {
+            if let Some(stream) = stream
+                && at != index
+                && stream.is_live(self.now)
+            {
+                nr_live += 1;
+                others += stream.nr_ahead();
+            }
+        }
+        let share = room.max_total / nr_live;
+        let left = room.max_total.saturating_sub(others);
+        let allowed = share.min(left.max(FIRST_WINDOW));
+        // The rest of the window being walked through and WINDOWS_AHEAD more have to fit.
+        (allowed, room.max_window.min((share / (WINDOWS_AHEAD + 1)).max(1)))
+    }
+
+    fn observe(&mut self, thread: u64, folio: FolioId, room: Room) -> Option<Advice> {
+        self.now += 1;
+        let now = self.now;
+        let found = self.find(thread, folio);
+        self.skip_others(thread, found.map(|(index, _)| index));
+        let Some((index, direction)) = found else {
+            if let Some(index) = self.vacancy(thread) {
+                self.streams[index] = Some(Stream::candidate(thread, folio, now));
+            }
+            return None;
+        };
+        let (allowed, max_window) = self.share(index, room);
+        let stream = self.streams[index].as_mut()?;
+        (stream.touched_at, stream.skips) = (now, 0);
+        match direction {
+            Some(0) => return None,
+            Some(direction) => stream.establish(direction),
+            None => {}
+        }
+        stream.advance(folio);
+        let windows = stream.ask(allowed, max_window);
+        let behind = stream.leave_behind();
+        let backward = stream.direction < 0;
+        (!windows.is_empty() || behind.start < behind.end).then_some(Advice { windows, behind, backward })
+    }
+}
+
+/// The streams of an arena's threads; at most [`STREAMS_MAX`].
+pub struct Streams {
+    order: Order,
+    records: Mutex<Box<Records>>,
+}
+
+impl Streams {
+    /// No stream yet, over folios of this order.
+    pub fn new(order: Order) -> Self {
+        Streams { order, records: Mutex::new(Box::new(Records { streams: [None; STREAMS_MAX], now: 0 })) }
+    }
+
+    /// The order of the folios.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// A thread has touched a folio that was not mapped. Says what to read ahead and what lies behind, if this
+    /// continues a stream and there is anything to say.
+    pub fn observe(&self, thread: u64, folio: FolioId, room: Room) -> Option<Advice> {
+        lock(&self.records).observe(thread, folio, room)
+    }
+
+    /// The thread has ended.
+    pub fn forget_thread(&self, thread: u64) {
+        for record in &mut lock(&self.records).streams {
+            if record.is_some_and(|stream| stream.thread == thread) {
+                *record = None;
+            }
+        }
+    }
+
+    /// These folios are no longer mapped, or will be touched at random from now on: forgets the streams in them.
+    pub fn forget_folios(&self, folios: Range<FolioId>) {
+        for record in &mut lock(&self.records).streams {
+            let at = record.map(|stream| FolioId::new(stream.last.unsigned_abs() as u32));
+            if at.is_some_and(|at| folios.contains(&at)) {
+                *record = None;
+            }
+        }
+    }
+
+    /// Forgets every stream.
+    pub fn forget_all(&self) {
+        lock(&self.records).streams = [None; STREAMS_MAX];
+    }
+
+    /// Streams and single touches that are remembered.
+    pub fn len(&self) -> usize {
+        lock(&self.records).each().count()
+    }
+
+    /// Whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl std::fmt::Debug for Streams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Streams").field("order", &self.order).field("len", &self.len()).finish()
+    }
+}

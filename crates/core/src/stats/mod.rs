@@ -1,0 +1,283 @@
+//! Counters, gauges and latency histograms.
+//!
+//! All of it is `repr(C)` and made of 64-bit atomics only, so it can lie in memory that processes share: bytes that are
+//! all zero are a valid, empty value. Every operation is relaxed: the numbers order nothing, and a snapshot taken while
+//! others count may be off by what is under way.
+
+mod histogram;
+
+pub use histogram::{Histogram, HistogramSnapshot};
+
+// The standard library's in a model too: the layout must not change, and nothing is ordered by these.
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A number that only grows.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Zero.
+    pub const fn new() -> Self {
+        Counter(AtomicU64::new(0))
+    }
+
+    /// Counts `n` more.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    /// The number now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A number that goes up and down, with its highest value so far.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Gauge {
+    now: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Gauge {
+    /// Zero.
+    pub const fn new() -> Self {
+        Gauge { now: AtomicU64::new(0), peak: AtomicU64::new(0) }
+    }
+
+    /// Sets it.
+    pub fn set(&self, value: u64) {
+        self.now.store(value, Relaxed);
+        self.peak.fetch_max(value, Relaxed);
+    }
+
+    /// Raises it by `n`.
+    pub fn add(&self, n: u64) {
+        let value = self.now.fetch_add(n, Relaxed).wrapping_add(n);
+        self.peak.fetch_max(value, Relaxed);
+    }
+
+    /// Lowers it by `n`, which was added before.
+    pub fn sub(&self, n: u64) {
+        let before = self.now.fetch_sub(n, Relaxed);
+        debug_assert!(before >= n, "a gauge is lowered by what was added to it");
+    }
+
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.now.load(Relaxed)
+    }
+
+    /// The highest value so far, or since [`Gauge::reset_peak`].
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Relaxed)
+    }
+
+    /// Lets the peak start from the value now.
+    pub fn reset_peak(&self) {
+        self.peak.store(self.get(), Relaxed);
+    }
+
+    /// Value and peak.
+    pub fn snapshot(&self) -> GaugeSnapshot {
+        let now = self.get();
+        GaugeSnapshot { now, peak: self.peak().max(now) }
+    }
+}
+
+/// A gauge at one moment.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct GaugeSnapshot {
+    /// The value.
+    pub now: u64,
+    /// The highest value until then.
+    pub peak: u64,
+}
+
+/// What a fault turned out to be.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+#[repr(usize)]
+pub enum FaultKind {
+    /// Of an empty folio: it got zeroed memory.
+    FirstTouch = 0,
+    /// Of a folio that was still in RAM: mapped back.
+    Standby = 1,
+    /// Of a folio in its slots: read from the device.
+    SwapIn = 2,
+    /// Waited for somebody else's read of the same folio.
+    Wait = 3,
+}
+
+impl FaultKind {
+    /// How many kinds there are.
+    pub const NR: usize = 4;
+    /// Each kind, in the order of [`Stats::faults`].
+    pub const ALL: [FaultKind; Self::NR] =
+        [FaultKind::FirstTouch, FaultKind::Standby, FaultKind::SwapIn, FaultKind::Wait];
+
+    /// Its place in [`Stats::faults`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Its name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FaultKind::FirstTouch => "first_touch",
+            FaultKind::Standby => "standby",
+            FaultKind::SwapIn => "swap_in",
+            FaultKind::Wait => "wait",
+        }
+    }
+}
+
+macro_rules! stats {
+    (counters { $($(#[$counter_doc:meta])* $counter:ident,)* } gauges { $($(#[$gauge_doc:meta])* $gauge:ident,)* }) => {
+        /// Everything that is counted.
+        #[repr(C)]
+        #[derive(Debug, Default)]
+        pub struct Stats {
+            $($(#[$counter_doc])* pub $counter: Counter,)*
+            $($(#[$gauge_doc])* pub $gauge: Gauge,)*
+            /// Latency of faults in nanoseconds, by [`FaultKind`].
+            pub faults: [Histogram; FaultKind::NR],
+        }
+
+        /// [`Stats`] at one moment, as plain numbers.
+        #[derive(Clone, Eq, PartialEq, Debug, Default)]
+        pub struct StatsSnapshot {
+            $($(#[$counter_doc])* pub $counter: u64,)*
+            $($(#[$gauge_doc])* pub $gauge: GaugeSnapshot,)*
+            /// Latency of faults in nanoseconds, by [`FaultKind`].
+            pub faults: [HistogramSnapshot; FaultKind::NR],
+        }
+
+        impl Stats {
+            /// All zero.
+            pub const fn new() -> Self {
+                Stats {
+                    $($counter: Counter::new(),)*
+                    $($gauge: Gauge::new(),)*
+                    faults: [const { Histogram::new() }; FaultKind::NR],
+                }
+            }
+
+            /// The numbers now. Allocates for the histograms.
+            pub fn snapshot(&self) -> StatsSnapshot {
+                StatsSnapshot {
+                    $($counter: self.$counter.get(),)*
+                    $($gauge: self.$gauge.snapshot(),)*
+                    faults: std::array::from_fn(|kind| self.faults[kind].snapshot()),
+                }
+            }
+        }
+
+        impl StatsSnapshot {
+            /// Each counter's name and number, in the order of the fields.
+            pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($counter), self.$counter),)*].into_iter()
+            }
+        }
+    };
+}
+
+stats! {
+    counters {
+        /// Folios read from a device.
+        swapped_in_folios,
+        /// Bytes read from a device.
+        swapped_in_bytes,
+        /// Folios written to a device.
+        swapped_out_folios,
+        /// Bytes written to a device.
+        swapped_out_bytes,
+        /// Folios that were all zero when evicted, and needed no slot.
+        zero_folios_dropped,
+        /// Folios that were what their slots held when evicted, and needed no write.
+        clean_folios_dropped,
+        /// Folios read ahead of their touch.
+        readahead_folios,
+        /// Folios read ahead that were touched afterwards, as far as touches are seen.
+        readahead_hits,
+        /// Times a thread that needed a frame had to reclaim one itself.
+        direct_reclaims,
+        /// Victims that could not be moved at that time.
+        busy_victims,
+        /// Folios whose content was not what had been written.
+        verify_failures,
+        /// Reads and writes of a device that failed.
+        io_errors,
+        /// Nanoseconds that threads of the program spent in faults.
+        stalled_ns,
+    }
+    gauges {
+        /// Bytes of managed memory in RAM, frames without folio included.
+        resident_bytes,
+        /// Those of them in huge pages.
+        huge_resident_bytes,
+        /// Processes that count here.
+        processes,
+    }
+}
+
+impl Stats {
+    /// Counts a fault of this kind and its latency.
+    pub fn record_fault(&self, kind: FaultKind, latency_ns: u64) {
+        self.faults[kind.index()].record(latency_ns);
+        self.stalled_ns.add(latency_ns);
+    }
+}
+
+impl StatsSnapshot {
+    /// The latencies of faults of this kind.
+    pub fn fault(&self, kind: FaultKind) -> &HistogramSnapshot {
+        &self.faults[kind.index()]
+    }
+
+    /// Faults of all kinds.
+    pub fn nr_faults(&self) -> u64 {
+        self.faults.iter().map(HistogramSnapshot::count).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_zero_means_empty_and_the_layout_is_64_bit_words() {
+        assert_eq!(size_of::<Stats>() % 8, 0);
+        assert_eq!(align_of::<Stats>(), 8);
+        assert_eq!(Stats::new().snapshot(), StatsSnapshot::default());
+        let words = 13 + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
+        assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
+    }
+
+    #[test]
+    fn a_gauge_knows_its_peak() {
+        let gauge = Gauge::new();
+        gauge.add(10);
+        gauge.sub(4);
+        assert_eq!(gauge.snapshot(), GaugeSnapshot { now: 6, peak: 10 });
+        gauge.reset_peak();
+        assert_eq!(gauge.peak(), 6);
+        gauge.set(7);
+        assert_eq!(gauge.snapshot(), GaugeSnapshot { now: 7, peak: 7 });
+    }
+
+    #[test]
+    fn faults_are_counted_by_kind() {
+        let stats = Stats::new();
+        stats.record_fault(FaultKind::SwapIn, 1000);
+        stats.record_fault(FaultKind::Wait, 500);
+        stats.swapped_in_folios.add(1);
+        let snapshot = stats.snapshot();
+        assert_eq!(snapshot.nr_faults(), 2);
+        assert_eq!(snapshot.stalled_ns, 1500);
+        assert_eq!(snapshot.fault(FaultKind::SwapIn).count(), 1);
+        assert_eq!(snapshot.counters().next(), Some(("swapped_in_folios", 1)));
+        assert!(FaultKind::ALL.iter().enumerate().all(|(index, kind)| kind.index() == index));
+    }
+}
