@@ -17,6 +17,8 @@ PR_SET_CHILD_SUBREAPER = 36
 KILL_AFTER_S = 5
 LOG_LIMIT_BYTES = 256 << 20
 TAIL_LINES = 80
+# No colours and no progress bars in the logs.
+PLAIN = {"CARGO_TERM_COLOR": "never", "CARGO_TERM_PROGRESS_WHEN": "never", "NO_COLOR": "1", "TERM": "dumb"}
 
 
 class Step:
@@ -145,7 +147,7 @@ def print_tail(log_path):
         log.seek(max(0, log.tell() - (64 << 10)))
         lines = log.read().decode("utf-8", "replace").splitlines()
     for line in lines[-TAIL_LINES:]:
-        print("  | " + line)
+        print("  | " + re.sub(r"\x1b[\[(][0-9;]*[A-Za-z]", "", line))
     print(f"  (log: {log_path})", flush=True)
 
 
@@ -186,7 +188,7 @@ class Run:
         log_path = os.path.join(self.log_dir, re.sub(r"[^a-z0-9]+", "-", step.name.lower()).strip("-") + ".log")
         start = time.monotonic()
         try:
-            status, leftovers = run_bounded(step.command, limit_s, log_path, self.root, {**os.environ, **step.env})
+            status, leftovers = run_bounded(step.command, limit_s, log_path, self.root, {**os.environ, **PLAIN, **step.env})
         except OSError as error:
             self.total.failed += 1
             print(f"FAILED   {step.name}: {error}", flush=True)
