@@ -248,7 +248,8 @@ impl FolioTable {
     /// folio's chunk was not made.
     pub fn try_lock<'t>(&'t self, folio: FolioId, park: &'t dyn Park) -> Option<Locked<'t>> {
         let entry = self.entry(folio);
-        entry.try_lock().then_some(Locked { entry, folio, park })
+        // Not `then_some`: a `Locked` made in vain would unlock somebody else's lock when dropped.
+        entry.try_lock().then(|| Locked { entry, folio, park })
     }
 
     /// Returns once the lock that somebody holds has been released, at once when nobody holds it.
