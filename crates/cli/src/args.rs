@@ -1,0 +1,150 @@
+//! The command line. Every value is read here into its type; whether it makes sense on this machine is checked later.
+
+use crate::bench::sweep_command::{InnerSweepArgs, SweepArgs};
+use crate::exit::{Failure, Status, help_table};
+use crate::launch::ExecArgs;
+use crate::peer::guard::GuardArgs;
+use crate::run::{KernelArgs, RunArgs};
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand};
+use folioswap::{DeviceSpec, FaultMode, Mapping, parse_size};
+
+/// Runs programs in less RAM than they need, in whole huge pages.
+#[derive(Parser, Debug)]
+#[command(name = "folioswap", version, after_help = help_table(), max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands; hidden ones are steps of others.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a program with a memory budget; what does not fit goes to swap in whole huge pages
+    Run(RunArgs),
+    /// Measure
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Say what this system permits, and what would change that
+    Doctor,
+    /// Become a program (a step of `run`).
+    #[command(name = "__exec", hide = true)]
+    Exec(ExecArgs),
+    /// Run a program under the kernel's swap, in a memory cgroup.
+    #[command(name = "__kernel", hide = true)]
+    Kernel(KernelArgs),
+    /// Hold the kernel's swap up for its parent.
+    #[command(name = "__guard", hide = true)]
+    Guard(GuardArgs),
+    /// Sweep the memory of an ordinary process.
+    #[command(name = "__sweep", hide = true)]
+    InnerSweep(InnerSweepArgs),
+}
+
+/// The benchmarks.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// Threads write their shares of one array from begin to end, then read and check every word
+    Sweep(SweepArgs),
+}
+
+/// How memory is paged; the same for every subcommand that does.
+#[derive(Args, Clone, Debug)]
+pub struct Paging {
+    /// RAM that the managed memory may take, 16M or more
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub memory: u64,
+    /// Swap device, repeatable: a file or block device, or RAM outside the budget. Default: an unnamed file in
+    /// $FOLIOSWAP_DIR, else in /var/tmp
+    #[arg(long, value_name = "PATH[:SIZE]|ram:SIZE", value_parser = device)]
+    pub swap: Vec<DeviceSpec>,
+    /// Who resolves faults: the faulting thread (direct) or a thread of the engine (monitor, needs permission)
+    #[arg(long, value_name = "auto|direct|monitor", default_value = "auto", value_parser = parsed::<FaultMode>)]
+    pub faults: FaultMode,
+    /// How folios are mapped: moved, or copied where the kernel cannot move
+    #[arg(long, value_name = "auto|move|copy", default_value = "auto", value_parser = parsed::<Mapping>)]
+    pub mapper: Mapping,
+}
+
+impl Paging {
+    /// The smallest budget, checked before anything else.
+    pub fn check_budget(&self) -> Result<(), Failure> {
+        if self.memory < folioswap::MIN_MEMORY {
+            let error = folioswap::Error::BudgetTooSmall(self.memory);
+            return Err(Failure::new(Status::BudgetTooSmall, error.to_string()));
+        }
+        Ok(())
+    }
+}
+
+/// A size such as 512M.
+pub fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.to_string())
+}
+
+fn device(text: &str) -> Result<DeviceSpec, String> {
+    text.parse().map_err(|error: folioswap::SizeError| error.to_string())
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+/// Reads the command line; `None` when help or the version was asked for and has been printed.
+pub fn parse() -> Result<Option<Cli>, Failure> {
+    match Cli::try_parse() {
+        Ok(cli) => Ok(Some(cli)),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            error.print().map_err(|error| Failure::new(Status::Failed, format!("standard output: {error}")))?;
+            Ok(None)
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // The help itself, where errors go.
+            eprint!("{}", error.render());
+            Err(Failure::new(Status::Usage, "a subcommand is missing"))
+        }
+        Err(error) => Err(Failure::new(Status::Usage, one_line(&error.to_string()))),
+    }
+}
+
+/// The parser's message without its tips and usage, in one line.
+fn one_line(message: &str) -> String {
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let first: Vec<&str> = message.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    format!("{}; see --help", first.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn errors_take_one_line() {
+        let line = ["folioswap", "run", "--memory", "12Q", "--", "true"];
+        let error = Cli::try_parse_from(line).expect_err("no size");
+        let message = one_line(&error.to_string());
+        assert!(message.contains("12Q") && message.contains("--memory") && !message.contains('\n'), "{message}");
+        let error = Cli::try_parse_from(["folioswap", "run", "--", "true"]).expect_err("no budget");
+        let message = one_line(&error.to_string());
+        assert!(message.contains("--memory") && !message.contains('\n'), "{message}");
+    }
+
+    #[test]
+    fn the_program_keeps_its_own_options() {
+        let line = ["folioswap", "run", "--memory", "1G", "--stats=json", "--", "ls", "--stats", "-l"];
+        let cli = Cli::try_parse_from(line).expect("a line");
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert_eq!(run.program, ["ls", "--stats", "-l"]);
+        assert_eq!(run.paging.memory, 1 << 30);
+    }
+}

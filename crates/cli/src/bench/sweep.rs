@@ -1,0 +1,222 @@
+//! The sweep itself: threads write their shares of one array from begin to end, again and again, then read and check them.
+//!
+//! It knows nothing of folioswap: the same code runs over a managed region and over the kernel's memory.
+//! Every word of a round has a value of its own (its index and the round), so no folio equals another, none is zero, and a word
+//! that comes back from another place or another round is found out. Between two rounds all threads meet at a barrier; the
+//! time of a round runs from the barrier before it to the barrier after it.
+
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Words of one step, 2 MiB: progress is counted and wrong words are looked for in these.
+const STEP_WORDS: usize = (2 << 20) / size_of::<u64>();
+
+/// What a round does.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Kind {
+    /// The first write: memory is touched for the first time.
+    First,
+    /// Every later write: each word has been written before.
+    Rewrite,
+    /// Read and check.
+    Read,
+}
+
+impl Kind {
+    /// The name in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::First => "write",
+            Kind::Rewrite => "rewrite",
+            Kind::Read => "read",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Kind> {
+        [Kind::First, Kind::Rewrite, Kind::Read].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// How often and by how many.
+#[derive(Copy, Clone, Debug)]
+pub struct Plan {
+    /// Threads, each with a share of its own.
+    pub threads: usize,
+    /// Write rounds.
+    pub rounds: usize,
+    /// Read rounds after them.
+    pub read_rounds: usize,
+}
+
+impl Plan {
+    /// The rounds in order.
+    pub fn kinds(&self) -> Vec<Kind> {
+        let writes = (0..self.rounds).map(|round| if round == 0 { Kind::First } else { Kind::Rewrite });
+        writes.chain((0..self.read_rounds).map(|_| Kind::Read)).collect()
+    }
+}
+
+/// One round's outcome.
+#[derive(Copy, Clone, Debug)]
+pub struct Row {
+    /// What it did.
+    pub kind: Kind,
+    /// Wall time.
+    pub seconds: f64,
+    /// Bytes written or read.
+    pub bytes: u64,
+    /// Words that did not have the value written last.
+    pub bad_words: u64,
+}
+
+impl Row {
+    /// 10^9 bytes a second.
+    pub fn gbps(&self) -> f64 {
+        self.bytes as f64 / self.seconds.max(1e-9) / 1e9
+    }
+}
+
+/// Runs the plan over `words`; `progress` counts bytes of the running round; `finished` sees each row at once.
+pub fn sweep(words: &mut [u64], plan: &Plan, progress: &AtomicU64, mut finished: impl FnMut(&Row)) -> Vec<Row> {
+    let kinds = plan.kinds();
+    let bytes = size_of_val(words) as u64;
+    let share = words.len().div_ceil(plan.threads.max(1)).next_multiple_of(STEP_WORDS).max(STEP_WORDS);
+    let shares: Vec<&mut [u64]> = words.chunks_mut(share).collect();
+    let barrier = Barrier::new(shares.len() + 1);
+    let bad_words = AtomicU64::new(0);
+    let mut rows = Vec::new();
+    std::thread::scope(|scope| {
+        for (index, share_words) in shares.into_iter().enumerate() {
+            let (barrier, kinds, bad_words) = (&barrier, &kinds, &bad_words);
+            scope.spawn(move || {
+                let mut written = 0;
+                for kind in kinds {
+                    barrier.wait();
+                    let first = (index * share) as u64;
+                    match kind {
+                        Kind::First | Kind::Rewrite => {
+                            written += 1;
+                            write(share_words, first, written, progress);
+                        }
+                        Kind::Read => {
+                            bad_words.fetch_add(read(share_words, first, written, progress), Ordering::Relaxed);
+                        }
+                    }
+                    barrier.wait();
+                }
+            });
+        }
+        for &kind in &kinds {
+            progress.store(0, Ordering::Relaxed);
+            barrier.wait();
+            let begin = Instant::now();
+            barrier.wait();
+            let seconds = begin.elapsed().as_secs_f64();
+            let row = Row { kind, seconds, bytes, bad_words: bad_words.swap(0, Ordering::Relaxed) };
+            finished(&row);
+            rows.push(row);
+        }
+    });
+    rows
+}
+
+/// What differs between rounds, in bits that no index reaches.
+fn round_mask(round: u64) -> u64 {
+    round << 40 | 1 << 63
+}
+
+fn write(words: &mut [u64], first: u64, round: u64, progress: &AtomicU64) {
+    let mask = round_mask(round);
+    let mut index = first;
+    for step in words.chunks_mut(STEP_WORDS) {
+        for (offset, word) in step.iter_mut().enumerate() {
+            *word = (index + offset as u64) ^ mask;
+        }
+        index += step.len() as u64;
+        progress.fetch_add(size_of_val(step) as u64, Ordering::Relaxed);
+    }
+}
+
+fn read(words: &[u64], first: u64, round: u64, progress: &AtomicU64) -> u64 {
+    let mask = round_mask(round);
+    let (mut index, mut bad_words) = (first, 0);
+    for step in words.chunks(STEP_WORDS) {
+        let mut difference = 0;
+        for (offset, word) in step.iter().enumerate() {
+            difference |= *word ^ (index + offset as u64) ^ mask;
+        }
+        if difference != 0 {
+            bad_words += count_bad(step, index..index + step.len() as u64, mask);
+        }
+        index += step.len() as u64;
+        progress.fetch_add(size_of_val(step) as u64, Ordering::Relaxed);
+    }
+    bad_words
+}
+
+/// At least one, even when a second look finds the words right: they were wrong once.
+#[cold]
+fn count_bad(step: &[u64], indices: Range<u64>, mask: u64) -> u64 {
+    let bad = step.iter().zip(indices).filter(|(word, index)| **word != index ^ mask).count();
+    (bad as u64).max(1)
+}
+
+/// The middle one, or the mean of the two in the middle.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+/// Median GB/s of the rounds of a kind.
+pub fn median_gbps(rows: &[Row], kind: Kind) -> Option<f64> {
+    median(&rows.iter().filter(|row| row.kind == kind).map(Row::gbps).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: Plan = Plan { threads: 3, rounds: 2, read_rounds: 1 };
+
+    #[test]
+    fn a_sweep_of_sound_memory_finds_nothing() {
+        for len in [1, STEP_WORDS - 1, STEP_WORDS * 5 + 17] {
+            let mut words = vec![0; len];
+            let progress = AtomicU64::new(0);
+            let rows = sweep(&mut words, &PLAN, &progress, |_| ());
+            assert_eq!(rows.iter().map(|row| row.kind).collect::<Vec<_>>(), [Kind::First, Kind::Rewrite, Kind::Read]);
+            assert!(rows.iter().all(|row| row.bad_words == 0 && row.bytes == len as u64 * 8));
+            assert_eq!(progress.load(Ordering::Relaxed), len as u64 * 8);
+            assert!(words.iter().all(|word| *word != 0));
+        }
+    }
+
+    #[test]
+    fn wrong_words_are_counted() {
+        let progress = AtomicU64::new(0);
+        let mut words = vec![0; 100];
+        write(&mut words, 40, 2, &progress);
+        assert_eq!(read(&words, 40, 2, &progress), 0);
+        words[7] = 0;
+        words[99] ^= 1 << 40;
+        assert_eq!(read(&words, 40, 2, &progress), 2);
+        assert_eq!(read(&words, 40, 1, &progress), 100, "the round before");
+        assert_eq!(read(&words, 41, 2, &progress), 100, "another place");
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0]), Some(2.5));
+    }
+}

@@ -1,0 +1,63 @@
+//! `folioswap doctor`: what this system permits, each thing missing with the one command that would change it.
+
+use crate::{program, run};
+use folioswap::{Finding, Verdict};
+
+/// Prints the findings; the exit status is 0 when `run` can work.
+pub fn print() -> u8 {
+    let mut findings = folioswap::doctor();
+    findings.push(library());
+    print!("{}", table(&findings));
+    u8::from(findings.iter().any(|finding| finding.verdict == Verdict::Missing))
+}
+
+/// Whether the library that `run` injects is where it is looked for.
+fn library() -> Finding {
+    let (verdict, text, remedy) = match run::preload_library() {
+        Ok(path) => match program::library_obstacle(&path) {
+            None => (Verdict::Good, path.display().to_string(), None),
+            Some(obstacle) => (Verdict::Missing, format!("{}: {obstacle}", path.display()), Some(REBUILD)),
+        },
+        Err(failure) => (Verdict::Missing, failure.message, Some(REBUILD)),
+    };
+    Finding { name: "library", verdict, text, remedy: remedy.map(str::to_owned) }
+}
+
+const REBUILD: &str = "cargo build --release -p folioswap-cli -p folioswap-preload";
+
+fn table(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for finding in findings {
+        let word = match finding.verdict {
+            Verdict::Good => "ok",
+            Verdict::Limited => "limited",
+            Verdict::Missing => "MISSING",
+        };
+        text.push_str(&format!("{:<width$}  {word:<8} {}\n", finding.name, finding.text));
+        if let Some(remedy) = &finding.remedy {
+            text.push_str(&format!("{:<width$}  {:<8} to change it: {remedy}\n", "", ""));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_remedies_shown() {
+        let finding = |name, remedy: Option<&str>| Finding {
+            name,
+            verdict: if remedy.is_some() { Verdict::Missing } else { Verdict::Good },
+            text: "text".into(),
+            remedy: remedy.map(str::to_owned),
+        };
+        let text = table(&[finding("a", None), finding("long name", Some("do it"))]);
+        assert_eq!(
+            text,
+            "a          ok       text\nlong name  MISSING  text\n                    to change it: do it\n"
+        );
+    }
+}

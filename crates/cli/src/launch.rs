@@ -1,0 +1,117 @@
+//! `folioswap __exec`: the last step before the program, in the process that becomes it.
+//!
+//! What must happen between fork and exec (dying with the command, entering a cgroup) happens here in an ordinary process, since
+//! this crate has no unsafe code; and the library to inject is named only here, so that it is not loaded into this step itself.
+
+use crate::exit::{Failure, Status};
+use crate::settings;
+use clap::Args;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Arguments of the hidden step.
+#[derive(Args, Debug)]
+pub struct ExecArgs {
+    /// Process that this one must not outlive.
+    #[arg(long)]
+    pub parent: i32,
+    /// Directory of the cgroup to enter.
+    #[arg(long)]
+    pub cgroup: Option<PathBuf>,
+    /// Library to put first in LD_PRELOAD.
+    #[arg(long)]
+    pub preload: Option<PathBuf>,
+    /// Value of the settings variable.
+    #[arg(long)]
+    pub settings: Option<OsString>,
+    /// File to execute.
+    #[arg(long)]
+    pub file: PathBuf,
+    /// Argument zero and the arguments.
+    #[arg(last = true, required = true, num_args = 1..)]
+    pub argv: Vec<OsString>,
+}
+
+impl ExecArgs {
+    /// The command that starts this step; its parent is the calling process.
+    pub fn command(&self) -> Result<Command, Failure> {
+        let mut command = Command::new(own_executable()?);
+        command.arg("__exec").arg("--parent").arg(self.parent.to_string());
+        for (name, value) in [("--cgroup", &self.cgroup), ("--preload", &self.preload)] {
+            if let Some(value) = value {
+                command.arg(name).arg(value);
+            }
+        }
+        if let Some(settings) = &self.settings {
+            command.arg("--settings").arg(settings);
+        }
+        command.arg("--file").arg(&self.file).arg("--").args(&self.argv);
+        Ok(command)
+    }
+}
+
+/// The file this process runs from.
+pub fn own_executable() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::new(Status::Failed, format!("the command's own file could not be found: {error}")))
+}
+
+/// Becomes the program; returns only when that fails.
+pub fn exec(args: &ExecArgs) -> Failure {
+    if let Err(failure) = prepare(args) {
+        return failure;
+    }
+    let mut command = Command::new(&args.file);
+    command.arg0(&args.argv[0]).args(&args.argv[1..]);
+    if let Some(preload) = &args.preload {
+        command.env("LD_PRELOAD", preload_list(preload, std::env::var_os("LD_PRELOAD").as_deref()));
+    }
+    if let Some(settings) = &args.settings {
+        command.env(settings::VARIABLE, settings);
+    }
+    let error = command.exec();
+    let status = match error.kind() {
+        std::io::ErrorKind::NotFound => Status::ProgramNotFound,
+        _ => Status::ProgramNotExecutable,
+    };
+    Failure::new(status, format!("program '{}' could not be executed: {error}", args.file.display()))
+}
+
+fn prepare(args: &ExecArgs) -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Failure::new(Status::Failed, format!("prctl(PR_SET_PDEATHSIG) failed: {error}")))?;
+    if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(args.parent) {
+        return Err(Failure::new(Status::Failed, "the folioswap command ended before the program began"));
+    }
+    if let Some(cgroup) = &args.cgroup {
+        crate::peer::cgroup::enter(cgroup).map_err(|message| {
+            Failure::new(Status::NoKernelPeer, format!("the memory cgroup was not entered: {message}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Our library first, whatever else the user preloads after it.
+fn preload_list(library: &Path, existing: Option<&OsStr>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {
+        list.push(":");
+        list.push(existing);
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn preload_keeps_what_was_there() {
+        assert_eq!(preload_list(Path::new("/a.so"), None), "/a.so");
+        assert_eq!(preload_list(Path::new("/a.so"), Some(OsStr::new(""))), "/a.so");
+        assert_eq!(preload_list(Path::new("/a.so"), Some(OsStr::new("/b.so"))), "/a.so:/b.so");
+    }
+}

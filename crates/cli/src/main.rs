@@ -1,0 +1,45 @@
+//! The `folioswap` command: run a program with a memory budget, measure, and say what the system permits.
+//!
+//! Every way out is an exit status of [`exit`] with one sentence on standard error, or the status of the program that was run.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod doctor;
+mod exit;
+mod launch;
+mod peer;
+mod program;
+mod run;
+mod settings;
+mod stats_text;
+mod supervise;
+mod swap_check;
+
+use args::{BenchCommand, Command};
+use exit::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match act() {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            eprintln!("folioswap: {failure}");
+            ExitCode::from(failure.status)
+        }
+    }
+}
+
+fn act() -> Result<u8, Failure> {
+    let Some(cli) = args::parse()? else { return Ok(0) };
+    match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Bench(BenchCommand::Sweep(args)) => bench::sweep_command::sweep(&args),
+        Command::Doctor => Ok(doctor::print()),
+        Command::Exec(args) => Err(launch::exec(&args)),
+        Command::Kernel(args) => run::kernel(&args),
+        Command::Guard(args) => peer::guard::guard(&args),
+        Command::InnerSweep(args) => bench::sweep_command::inner(&args),
+    }
+}

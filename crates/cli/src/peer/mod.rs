@@ -1,0 +1,110 @@
+//! The kernel's own swap as a peer to compare with: a memory cgroup of the same size that swaps to a device of ours.
+//!
+//! Setting it up and undoing it are the work of a guard, a child process of its own group (`guard`). The guard holds the reading end
+//! of a pipe whose only writing end is here, so it learns of our end whatever ends us, kill -9 included, and undoes everything.
+//! Nothing of the guard's holds our standard output or error open.
+
+pub mod cgroup;
+pub mod guard;
+mod swap;
+
+use crate::exit::{Failure, Status};
+use crate::launch::own_executable;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Where the kernel is to swap.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub enum Backing {
+    /// A file of its own in this directory.
+    Directory(PathBuf),
+    /// A loop device on memory.
+    Ram,
+}
+
+/// What to set up.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct Setup {
+    /// Limit of the cgroup.
+    pub memory_bytes: u64,
+    /// Size of the swap device.
+    pub swap_bytes: u64,
+    /// Where it lies.
+    pub backing: Backing,
+}
+
+/// A peer that is set up. Dropping it ends what runs in it and undoes it.
+pub struct Peer {
+    guard: Child,
+    answers: BufReader<ChildStdout>,
+    cgroup: PathBuf,
+}
+
+impl Peer {
+    /// Sets the peer up; needs root.
+    pub fn start(setup: &Setup) -> Result<Peer, Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::new(
+                Status::NoKernelPeer,
+                "comparing with the kernel's swap needs root; try it with sudo",
+            ));
+        }
+        let failed = |what: &str| Failure::new(Status::NoKernelPeer, format!("the guard of the kernel's swap {what}"));
+        let mut command = Command::new(own_executable()?);
+        command.arg("__guard").args(guard::to_arguments(setup));
+        command.process_group(0).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut guard = command.spawn().map_err(|error| failed(&format!("could not be started: {error}")))?;
+        let answers = guard.stdout.take().ok_or_else(|| failed("has no output"))?;
+        let mut peer = Peer { guard, answers: BufReader::new(answers), cgroup: PathBuf::new() };
+        let answer = peer.answer();
+        match answer.split_once(' ') {
+            Some(("ready", cgroup)) => {
+                peer.cgroup = PathBuf::from(cgroup);
+                Ok(peer)
+            }
+            Some(("failed", rest)) => {
+                let (status, message) = rest.split_once(' ').unwrap_or(("", rest));
+                let status = status.parse().unwrap_or(Status::NoKernelPeer as u8);
+                Err(Failure { status, message: message.to_owned() })
+            }
+            _ => Err(failed("ended early")),
+        }
+    }
+
+    /// The cgroup in which programs are to run.
+    pub fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    /// Ends what runs in it, undoes it, and says what could not be undone.
+    pub fn stop(mut self) -> Result<(), Failure> {
+        drop(self.guard.stdin.take());
+        let answer = self.answer();
+        match answer.split_once(' ') {
+            None if answer == "clean" => Ok(()),
+            Some(("left", message)) => {
+                Err(Failure::new(Status::NoKernelPeer, format!("the kernel's swap was not undone: {message}")))
+            }
+            _ => Err(Failure::new(Status::NoKernelPeer, "the guard of the kernel's swap ended early; see /proc/swaps")),
+        }
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        match self.answers.read_line(&mut line) {
+            Ok(_) => line.trim_end().to_owned(),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        drop(self.guard.stdin.take());
+        // The guard ends by itself once everything is undone; its status says nothing that its answer did not.
+        let _ = self.guard.wait();
+    }
+}

@@ -1,0 +1,90 @@
+//! A swap device for the kernel: a file on a disk, or a loop device on memory; and the commands that switch it on and off.
+
+use super::Backing;
+use crate::exit::{Failure, Status};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// One step of the set-up that the tear-down takes back.
+pub enum Undo {
+    /// Switch this swap device off.
+    Swap(PathBuf),
+    /// Remove this file.
+    File(PathBuf),
+    /// Detach this loop device; the memory goes with the descriptor.
+    Loop(PathBuf, OwnedFd),
+}
+
+impl Undo {
+    /// Takes the step back.
+    pub fn take_back(self) -> Result<(), String> {
+        match self {
+            Undo::Swap(device) => command("swapoff", &[device.as_ref()]).map(drop),
+            Undo::File(path) => std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display())),
+            Undo::Loop(device, _memory) => command("losetup", &["-d".as_ref(), device.as_ref()]).map(drop),
+        }
+    }
+}
+
+/// Makes the device and lets the kernel swap to it before any other; each step done is pushed on `undo`, also on an error.
+pub fn switch_on(backing: &Backing, bytes: u64, undo: &mut Vec<Undo>) -> Result<(), Failure> {
+    let device = match backing {
+        Backing::Directory(directory) => file(directory, bytes, undo)?,
+        Backing::Ram => loop_device(bytes, undo)?,
+    };
+    let failed = |message| Failure::new(Status::NoKernelPeer, message);
+    command("mkswap", &[device.as_ref()]).map_err(failed)?;
+    command("swapon", &["-p".as_ref(), "32767".as_ref(), device.as_ref()]).map_err(failed)?;
+    undo.push(Undo::Swap(device));
+    Ok(())
+}
+
+fn file(directory: &Path, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
+    let path = directory.join(format!(".folioswap-kernel-{}.swap", std::process::id()));
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let descriptor = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
+        Failure::new(Status::SwapUnusable, format!("swap file {} was not made: {error}", path.display()))
+    })?;
+    undo.push(Undo::File(path.clone()));
+    allocate(&descriptor, bytes).map_err(|error| no_room(&path.display().to_string(), bytes, error))?;
+    Ok(path)
+}
+
+fn loop_device(bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
+    let failed = |message: String| Failure::new(Status::NoKernelPeer, message);
+    let memory = rustix::fs::memfd_create("folioswap-kernel-swap", MemfdFlags::CLOEXEC)
+        .map_err(|error| failed(format!("memory for the loop device was not made: {error}")))?;
+    // Every page now, and so charged to nobody's cgroup: the loop device would charge them to the program that swaps.
+    allocate(&memory, bytes).map_err(|error| no_room("memory", bytes, error))?;
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()));
+    let device = command("losetup", &["--find".as_ref(), "--show".as_ref(), path.as_ref()]).map_err(failed)?;
+    let device = PathBuf::from(device.trim());
+    undo.push(Undo::Loop(device.clone(), memory));
+    Ok(device)
+}
+
+fn allocate(descriptor: &OwnedFd, bytes: u64) -> rustix::io::Result<()> {
+    rustix::fs::fallocate(descriptor, FallocateFlags::empty(), 0, bytes)
+}
+
+fn no_room(place: &str, bytes: u64, error: rustix::io::Errno) -> Failure {
+    Failure::new(Status::SwapTooSmall, format!("{bytes} bytes of swap for the kernel do not fit in {place}: {error}"))
+}
+
+/// Runs a system command and gives its output, or one line that says why not.
+fn command(name: &str, arguments: &[&std::ffi::OsStr]) -> Result<String, String> {
+    let output =
+        Command::new(name).args(arguments).stdin(Stdio::null()).output().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("the command {name} is missing; it comes with util-linux and mount")
+            }
+            _ => format!("{name}: {error}"),
+        })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{name} failed: {}", said.split_whitespace().collect::<Vec<_>>().join(" ")))
+}

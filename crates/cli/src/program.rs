@@ -1,0 +1,133 @@
+//! Finding the program to run, as a shell would, and telling apart "not there", "may not" and "would not be paged".
+//!
+//! The search happens before anything is set up, so that a mistyped name costs one sentence and no swap file.
+
+use crate::exit::{Failure, Status};
+use rustix::fs::{Access, access};
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The file that `name` means: itself when it holds a slash, else the first executable of that name in PATH.
+pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
+    find_in(name, &std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin")))
+}
+
+fn find_in(name: &OsStr, path_list: &OsStr) -> Result<PathBuf, Failure> {
+    if name.is_empty() {
+        return Err(Failure::new(Status::ProgramNotFound, "the program's name is empty"));
+    }
+    if name.as_bytes().contains(&b'/') {
+        return check(Path::new(name)).map(|()| PathBuf::from(name));
+    }
+    let mut denied = None;
+    for directory in std::env::split_paths(path_list) {
+        let candidate = directory.join(name);
+        match check(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(failure) if failure.status == Status::ProgramNotExecutable as u8 => denied = denied.or(Some(failure)),
+            Err(_) => {}
+        }
+    }
+    Err(denied.unwrap_or_else(|| {
+        Failure::new(
+            Status::ProgramNotFound,
+            format!("program '{}' was not found in PATH; give its path, as in ./{0}", name.to_string_lossy()),
+        )
+    }))
+}
+
+fn check(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    let metadata = std::fs::metadata(path)
+        .map_err(|error| Failure::new(Status::ProgramNotFound, format!("program '{shown}' was not found: {error}")))?;
+    if metadata.is_dir() {
+        return Err(Failure::new(Status::ProgramNotExecutable, format!("program '{shown}' is a directory")));
+    }
+    access(path, Access::EXEC_OK).map_err(|_| {
+        Failure::new(
+            Status::ProgramNotExecutable,
+            format!("program '{shown}' is not executable; chmod +x would make it so"),
+        )
+    })
+}
+
+/// Why a program's memory could not be paged although it runs: the loader would not load the library into it.
+pub fn obstacle(path: &Path) -> Option<&'static str> {
+    let mut head = Vec::new();
+    std::fs::File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
+    obstacle_in_head(&head)
+}
+
+/// Why a file is no library that a 64-bit program can load.
+pub fn library_obstacle(path: &Path) -> Option<&'static str> {
+    let mut head = [0; 5];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    match read {
+        Ok(()) if head == *b"\x7fELF\x02" => None,
+        Ok(()) => Some("is not a 64-bit library"),
+        Err(_) => Some("cannot be read"),
+    }
+}
+
+/// Looks at an ELF file's head: 64-bit little-endian with a PT_INTERP header is what the library can be loaded into.
+fn obstacle_in_head(head: &[u8]) -> Option<&'static str> {
+    const PT_INTERP: u32 = 3;
+    if head.len() < 64 || &head[..4] != b"\x7fELF" {
+        return None; // a script: its interpreter decides
+    }
+    if head[4] != 2 {
+        return Some("it is a 32-bit program");
+    }
+    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    let table = u64::from_le_bytes(head[32..40].try_into().ok()?) as usize;
+    let entry_len = usize::from(half(54));
+    for index in 0..usize::from(half(56)) {
+        let at = table.checked_add(index.checked_mul(entry_len)?)?;
+        let Some(kind) = head.get(at..at.checked_add(4)?) else { return None };
+        if u32::from_le_bytes(kind.try_into().ok()?) == PT_INTERP {
+            return None;
+        }
+    }
+    Some("it is linked statically")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_a_shell_in_path() {
+        let found = find_in(OsStr::new("sh"), OsStr::new("/nonexistent:/bin")).expect("sh is there");
+        assert_eq!(found, Path::new("/bin/sh"));
+    }
+
+    #[test]
+    fn tells_missing_from_forbidden() {
+        let missing = find_in(OsStr::new("no-such-program"), OsStr::new("/bin")).expect_err("not there");
+        assert_eq!(missing.status, Status::ProgramNotFound as u8);
+        let missing = find_in(OsStr::new("/no/such/program"), OsStr::new("")).expect_err("not there");
+        assert_eq!(missing.status, Status::ProgramNotFound as u8);
+        let forbidden = find_in(OsStr::new("/etc/passwd"), OsStr::new("")).expect_err("not executable");
+        assert_eq!(forbidden.status, Status::ProgramNotExecutable as u8);
+        let directory = find_in(OsStr::new("/etc"), OsStr::new("")).expect_err("a directory");
+        assert_eq!(directory.status, Status::ProgramNotExecutable as u8);
+    }
+
+    #[test]
+    fn a_dynamic_program_has_no_obstacle() {
+        assert_eq!(obstacle(Path::new("/bin/sh")), None);
+    }
+
+    #[test]
+    fn heads_without_interpreter_are_named() {
+        let mut head = vec![0u8; 128];
+        head[..4].copy_from_slice(b"\x7fELF");
+        head[4] = 1;
+        assert_eq!(obstacle_in_head(&head), Some("it is a 32-bit program"));
+        head[4] = 2;
+        assert_eq!(obstacle_in_head(&head), Some("it is linked statically"));
+        assert_eq!(obstacle_in_head(b"#!/bin/sh"), None);
+    }
+}

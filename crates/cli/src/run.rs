@@ -1,0 +1,151 @@
+//! `folioswap run`: check everything, then start the program with the library injected, and end as it ends.
+//!
+//! Nothing is made before every check has passed. What is made then (the counters' memory) has no name in any file system, so it
+//! goes with the processes.
+
+use crate::args::{Paging, size};
+use crate::exit::{Failure, Status};
+use crate::launch::{ExecArgs, own_executable};
+use crate::peer::{Backing, Peer, Setup};
+use crate::settings::Settings;
+use crate::stats_text::Form;
+use crate::supervise::Supervisor;
+use crate::{program, stats_text, swap_check};
+use clap::Args;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// The library that is injected.
+const PRELOAD_LIBRARY: &str = "libfolioswap_preload.so";
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub paging: Paging,
+    /// Print what was swapped, how long faults took and how much was resident, to standard error at the end
+    #[arg(long, value_name = "text|json", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    pub stats: Option<Form>,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, num_args = 1.., value_name = "PROGRAM ARGS")]
+    pub program: Vec<OsString>,
+}
+
+/// Arguments of the hidden `__kernel`.
+#[derive(Args, Debug)]
+pub struct KernelArgs {
+    /// Limit of the memory cgroup.
+    #[arg(long, value_parser = size)]
+    memory: u64,
+    /// Size of the swap device.
+    #[arg(long, value_parser = size)]
+    swap_size: u64,
+    /// Directory of the swap file; `ram` means a loop device on memory. Default: $FOLIOSWAP_DIR, else /var/tmp.
+    #[arg(long)]
+    swap_dir: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, num_args = 1..)]
+    program: Vec<OsString>,
+}
+
+/// Runs the program under folioswap.
+pub fn run(args: &RunArgs) -> Result<u8, Failure> {
+    args.paging.check_budget()?;
+    let file = program::find(&args.program[0])?;
+    let swap = swap_check::check_all(&args.paging.swap)?;
+    check_userfaultfd(&args.paging)?;
+    let preload = preload_library()?;
+    if let Some(obstacle) = program::obstacle(&file) {
+        eprintln!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display());
+    }
+    let counters = match args.stats {
+        Some(_) => Some(stats_text::Counters::create()?),
+        None => None,
+    };
+    let settings = Settings {
+        memory_bytes: args.paging.memory,
+        faults: &args.paging.faults.to_string(),
+        mapper: &args.paging.mapper.to_string(),
+        stats: counters.as_ref().map(|counters| counters.path()),
+        swap: &swap,
+    };
+    let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;
+    let begin = Instant::now();
+    let status = Supervisor::new()?.run(&mut step.command()?, |_| ())?;
+    if let (Some(form), Some(counters)) = (args.stats, counters) {
+        eprintln!("{}", counters.describe(form, args.paging.memory, begin.elapsed()));
+    }
+    Ok(status)
+}
+
+/// Runs the program under the kernel's own swap.
+pub fn kernel(args: &KernelArgs) -> Result<u8, Failure> {
+    let file = program::find(&args.program[0])?;
+    let backing = match &args.swap_dir {
+        Some(directory) if directory == Path::new("ram") => Backing::Ram,
+        Some(directory) => Backing::Directory(directory.clone()),
+        None => Backing::Directory(folioswap::device::default_directory()),
+    };
+    let mut supervisor = Supervisor::new()?;
+    let peer = Peer::start(&Setup { memory_bytes: args.memory, swap_bytes: args.swap_size, backing })?;
+    let step = exec_step(file, &args.program, None, None, Some(peer.cgroup().to_owned()))?;
+    let status = supervisor.run(&mut step.command()?, |_| ());
+    peer.stop()?;
+    status
+}
+
+fn exec_step(
+    file: PathBuf,
+    argv: &[OsString],
+    preload: Option<PathBuf>,
+    settings: Option<OsString>,
+    cgroup: Option<PathBuf>,
+) -> Result<ExecArgs, Failure> {
+    let parent = rustix::process::getpid().as_raw_nonzero().get();
+    Ok(ExecArgs { parent, cgroup, preload, settings, file, argv: argv.to_vec() })
+}
+
+/// Whether faults can be delivered in the mode that was asked for.
+fn check_userfaultfd(paging: &Paging) -> Result<(), Failure> {
+    // A small arena of the same modes meets every refusal that the program's own would meet.
+    folioswap::Arena::builder()
+        .memory(folioswap::MIN_MEMORY)
+        .device(folioswap::DeviceSpec::Ram { size: 2 << 20 })
+        .address_space(1 << 30)
+        .faults(paging.faults)
+        .mapping(paging.mapper)
+        .build()
+        .map(drop)
+        .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
+}
+
+/// Finds the library: `$FOLIOSWAP_PRELOAD`, beside the command, or in ../lib/folioswap.
+pub fn preload_library() -> Result<PathBuf, Failure> {
+    let missing = |text: String| Failure::new(Status::NoPreload, text);
+    let found = if let Some(named) = std::env::var_os("FOLIOSWAP_PRELOAD") {
+        let path = std::path::absolute(&named).unwrap_or_else(|_| PathBuf::from(&named));
+        if !path.is_file() {
+            return Err(missing(format!("FOLIOSWAP_PRELOAD names {}, which is not a file", path.display())));
+        }
+        path
+    } else {
+        let own = own_executable()?;
+        let directory = own.parent().unwrap_or(Path::new("/"));
+        let candidates = [directory.join(PRELOAD_LIBRARY), directory.join("../lib/folioswap").join(PRELOAD_LIBRARY)];
+        candidates.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+            missing(format!(
+                "{PRELOAD_LIBRARY} is neither in {0} nor in {0}/../lib/folioswap; build it with \
+                 `cargo build --release -p folioswap-preload` or name it in FOLIOSWAP_PRELOAD",
+                directory.display()
+            ))
+        })?
+    };
+    if found.as_os_str().as_encoded_bytes().iter().any(|byte| *byte == b':' || byte.is_ascii_whitespace()) {
+        return Err(missing(format!(
+            "the loader cannot take a library from a path with spaces or colons: {}; install it elsewhere",
+            found.display()
+        )));
+    }
+    Ok(found)
+}

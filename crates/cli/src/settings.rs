@@ -1,0 +1,120 @@
+//! The one environment variable that tells the injected library what `run` was asked for.
+//!
+//! Form: `key=value` pairs separated by `;`, in any order, `swap` once a device. Inside values `%`, `;` and `=` are written as
+//! `%25`, `%3B` and `%3D`; all other bytes stand for themselves, so a path that is not UTF-8 survives.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Name of the variable.
+pub const VARIABLE: &str = "FOLIOSWAP_RUN";
+
+/// A swap device as the command line named it, with the path made absolute: the program may change its directory.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub enum Swap {
+    /// A file or a block device.
+    File {
+        /// Absolute path.
+        path: PathBuf,
+        /// Bytes to use at most; without it, as much as the disk has.
+        size: Option<u64>,
+    },
+    /// Memory outside the budget.
+    Ram {
+        /// Bytes to use at most.
+        size: u64,
+    },
+}
+
+impl Swap {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Swap::Ram { size } => format!("ram:{size}").into_bytes(),
+            Swap::File { path, size } => {
+                let mut bytes = path.as_os_str().as_bytes().to_vec();
+                if let Some(size) = size {
+                    bytes.extend_from_slice(format!(":{size}").as_bytes());
+                }
+                bytes
+            }
+        }
+    }
+}
+
+/// What the injected library is told.
+#[derive(Debug)]
+pub struct Settings<'a> {
+    /// Memory budget in bytes.
+    pub memory_bytes: u64,
+    /// `auto`, `direct` or `monitor`.
+    pub faults: &'a str,
+    /// `auto`, `move` or `copy`.
+    pub mapper: &'a str,
+    /// The shared memory that counts, as a path that other processes can open.
+    pub stats: Option<&'a Path>,
+    /// Swap devices; none means the default file.
+    pub swap: &'a [Swap],
+}
+
+impl Settings<'_> {
+    /// The value of the variable.
+    pub fn encode(&self) -> OsString {
+        let mut text = Vec::new();
+        put(&mut text, "memory", self.memory_bytes.to_string().as_bytes());
+        put(&mut text, "faults", self.faults.as_bytes());
+        put(&mut text, "mapper", self.mapper.as_bytes());
+        if let Some(stats) = self.stats {
+            put(&mut text, "stats", stats.as_os_str().as_bytes());
+        }
+        for swap in self.swap {
+            put(&mut text, "swap", &swap.encode());
+        }
+        OsString::from_vec(text)
+    }
+}
+
+fn put(text: &mut Vec<u8>, key: &str, value: &[u8]) {
+    if !text.is_empty() {
+        text.push(b';');
+    }
+    text.extend_from_slice(key.as_bytes());
+    text.push(b'=');
+    for byte in value {
+        match byte {
+            b'%' => text.extend_from_slice(b"%25"),
+            b';' => text.extend_from_slice(b"%3B"),
+            b'=' => text.extend_from_slice(b"%3D"),
+            other => text.push(*other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_settings_read_as_written() {
+        let settings = Settings {
+            memory_bytes: 1 << 29,
+            faults: "auto",
+            mapper: "move",
+            stats: Some(Path::new("/proc/7/fd/3")),
+            swap: &[Swap::Ram { size: 4096 }, Swap::File { path: "/a/b".into(), size: None }],
+        };
+        assert_eq!(
+            settings.encode(),
+            "memory=536870912;faults=auto;mapper=move;stats=/proc/7/fd/3;swap=ram:4096;swap=/a/b"
+        );
+    }
+
+    #[test]
+    fn paths_with_separators_are_escaped() {
+        let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
+        let swap = [Swap::File { path, size: Some(9) }];
+        let settings = Settings { memory_bytes: 1, faults: "direct", mapper: "copy", stats: None, swap: &swap };
+        let expected = b"memory=1;faults=direct;mapper=copy;swap=/x%3By%3D1%25\xff:9";
+        assert_eq!(settings.encode().as_bytes(), expected);
+    }
+}

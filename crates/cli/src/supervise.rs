@@ -1,0 +1,120 @@
+//! Running a child to its end: signals meant for it are passed on, and its end becomes our exit status.
+//!
+//! The child stays in our process group, so the terminal treats it as the foreground program. A signal that the terminal itself
+//! sends therefore reaches the child without us and is not passed on a second time; one that a process sends to us alone is.
+
+use crate::exit::{Failure, Status};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::signal;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
+use signal_hook::low_level::siginfo::Cause;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+
+/// Signals that are passed on.
+const PASSED_ON: &[i32] = &[
+    signal::SIGINT,
+    signal::SIGTERM,
+    signal::SIGHUP,
+    signal::SIGQUIT,
+    signal::SIGUSR1,
+    signal::SIGUSR2,
+    signal::SIGWINCH,
+    signal::SIGALRM,
+    signal::SIGCONT,
+    signal::SIGURG,
+    signal::SIGIO,
+];
+
+/// Signals that ask us to end when no child is there to receive them.
+const ENDING: &[i32] = &[signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT];
+
+/// Holds the signals from its making on, so that none of them ends the command between set-up and clean-up.
+pub struct Supervisor {
+    signals: SignalsInfo<WithOrigin>,
+}
+
+impl Supervisor {
+    /// Takes over the signals.
+    pub fn new() -> Result<Supervisor, Failure> {
+        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON).map_err(|error| {
+            Failure::new(Status::Failed, format!("signal handlers could not be installed: {error}"))
+        })?;
+        Ok(Supervisor { signals })
+    }
+
+    /// The signal, if one came while there was no child, that asks for the end of the command.
+    pub fn asked_to_end(&mut self) -> Option<i32> {
+        self.signals.pending().map(|origin| origin.signal).find(|signal| ENDING.contains(signal))
+    }
+
+    /// Starts `command` and waits for its end. `started` sees the child right after its start (to take its pipes).
+    pub fn run(&mut self, command: &mut Command, started: impl FnOnce(&mut Child)) -> Result<u8, Failure> {
+        if let Some(signal) = self.asked_to_end() {
+            return Ok(status_of_signal(signal));
+        }
+        let mut child = command.spawn().map_err(|error| {
+            let program = command.get_program().to_string_lossy().into_owned();
+            Failure::new(Status::ProgramNotExecutable, format!("program '{program}' could not be started: {error}"))
+        })?;
+        let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pidfd = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let signals = &mut self.signals;
+        std::thread::scope(|scope| {
+            let (ended, end) = std::sync::mpsc::channel::<()>();
+            scope.spawn(move || {
+                while end.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                    for origin in signals.wait() {
+                        if from_terminal(&origin) {
+                            continue;
+                        }
+                        if let (Some(pidfd), Some(signal)) = (&pidfd, Signal::from_named_raw(origin.signal)) {
+                            // The child may have ended meanwhile; then nobody is left to tell.
+                            let _ = pidfd_send_signal(pidfd, signal);
+                        }
+                    }
+                }
+            });
+            started(&mut child);
+            let status = child.wait();
+            drop(ended);
+            // Wakes the thread above, which sees that the sender is gone. SIGURG is ignored by default, so that it is the
+            // one of the handled signals that means nothing to anybody.
+            let _ = signal_hook::low_level::raise(signal::SIGURG);
+            status
+        })
+        .map(status_of_exit)
+        .map_err(|error| Failure::new(Status::Failed, format!("waiting for the program failed: {error}")))
+    }
+}
+
+/// Whether the kernel's terminal driver sent it, to the whole foreground group.
+fn from_terminal(origin: &Origin) -> bool {
+    origin.process.is_none() && matches!(origin.cause, Cause::Kernel)
+}
+
+/// A program's end as a shell reports it.
+pub fn status_of_exit(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8, // 0..=255 by the kernel's own definition
+        (None, Some(signal)) => status_of_signal(signal),
+        (None, None) => Status::Failed as u8,
+    }
+}
+
+fn status_of_signal(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_reported_as_a_shell_does() {
+        assert_eq!(status_of_exit(ExitStatus::from_raw(0)), 0);
+        assert_eq!(status_of_exit(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(status_of_exit(ExitStatus::from_raw(9)), 137);
+    }
+}

@@ -1,0 +1,187 @@
+//! Whether the swap devices of a command line can be used, found out before the program starts and without leaving a trace.
+//!
+//! The engine checks again when it opens them, inside the program; here the same causes get their sentence and exit status while
+//! nothing has begun. A path that does not exist yet is tried by an unnamed file (O_TMPFILE) in its directory.
+
+use crate::exit::{Failure, Status};
+use crate::settings::Swap;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+
+/// The smallest device of use: one folio of 2 MiB.
+const SMALLEST_BYTES: u64 = 2 << 20;
+
+/// The same devices with absolute paths, if each can be used; the default directory is checked when there is none.
+pub fn check_all(specs: &[folioswap::DeviceSpec]) -> Result<Vec<Swap>, Failure> {
+    if specs.is_empty() {
+        check_directory(&folioswap::device::default_directory())?;
+    }
+    specs.iter().map(check).collect()
+}
+
+fn check(spec: &folioswap::DeviceSpec) -> Result<Swap, Failure> {
+    match spec {
+        folioswap::DeviceSpec::Ram { size } => {
+            at_least_one_folio("ram", Some(*size))?;
+            let available = available_memory().unwrap_or(u64::MAX);
+            if *size > available {
+                return Err(Failure::new(
+                    Status::SwapTooSmall,
+                    format!("swap ram:{size} is more than the {available} bytes of memory that are free"),
+                ));
+            }
+            Ok(Swap::Ram { size: *size })
+        }
+        folioswap::DeviceSpec::File { path, size } => {
+            let shown = path.display().to_string();
+            at_least_one_folio(&shown, *size)?;
+            let path = std::path::absolute(path).map_err(|error| unusable(&shown, &error.to_string()))?;
+            check_path(&path, *size)?;
+            Ok(Swap::File { path, size: *size })
+        }
+    }
+}
+
+fn at_least_one_folio(shown: &str, size: Option<u64>) -> Result<(), Failure> {
+    match size {
+        Some(size) if size < SMALLEST_BYTES => {
+            Err(Failure::new(Status::SwapTooSmall, format!("swap {shown}: {size} bytes are too few; give at least 2M")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_path(path: &Path, size: Option<u64>) -> Result<(), Failure> {
+    let shown = path.display().to_string();
+    let here = match rustix::fs::stat(path) {
+        Err(Errno::NOENT) => None,
+        Err(error) => return Err(unusable(&shown, &error.to_string())),
+        Ok(stat) => Some((FileType::from_raw_mode(stat.st_mode), stat)),
+    };
+    match here {
+        None => {
+            let directory = path.parent().unwrap_or(Path::new("/"));
+            let file = open_unnamed(directory, &shown)?;
+            room(&file, &shown, size.unwrap_or(SMALLEST_BYTES), 0)
+        }
+        Some((FileType::Directory, _)) => {
+            Err(unusable(&shown, &format!("is a directory; name a file in it, as in {shown}/swap")))
+        }
+        Some((FileType::RegularFile, stat)) => {
+            let file = open_direct(path, &shown)?;
+            let held = u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+            room(&file, &shown, size.unwrap_or(SMALLEST_BYTES), held)
+        }
+        Some((FileType::BlockDevice, _)) => {
+            let file = open_direct(path, &shown)?;
+            let len = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).unwrap_or(0);
+            if len < size.unwrap_or(SMALLEST_BYTES) {
+                return Err(Failure::new(
+                    Status::SwapTooSmall,
+                    format!("swap {shown}: the device has only {len} bytes"),
+                ));
+            }
+            Ok(())
+        }
+        Some(_) => Err(unusable(&shown, "is neither a file nor a block device")),
+    }
+}
+
+fn check_directory(directory: &PathBuf) -> Result<(), Failure> {
+    let shown = directory.display().to_string();
+    let file = open_unnamed(directory, &shown)?;
+    room(&file, &shown, SMALLEST_BYTES, 0)
+}
+
+fn open_unnamed(directory: &Path, shown: &str) -> Result<std::os::fd::OwnedFd, Failure> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).map_err(|error| refused(directory, shown, error))
+}
+
+fn open_direct(path: &Path, shown: &str) -> Result<std::os::fd::OwnedFd, Failure> {
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|error| refused(path, shown, error))
+}
+
+fn refused(path: &Path, shown: &str, error: Errno) -> Failure {
+    match error {
+        Errno::INVAL if is_tmpfs(path) => {
+            unusable(shown, "lies on tmpfs, which has no direct I/O here; use ram:SIZE instead")
+        }
+        Errno::INVAL | Errno::OPNOTSUPP => {
+            unusable(shown, "its file system has no direct I/O (O_DIRECT); use another disk")
+        }
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => unusable(shown, &format!("is not writable: {error}")),
+        Errno::NOENT | Errno::NOTDIR => unusable(shown, "its directory does not exist"),
+        Errno::NOSPC => Failure::new(Status::SwapTooSmall, format!("swap {shown}: the disk is full")),
+        _ => unusable(shown, &error.to_string()),
+    }
+}
+
+fn is_tmpfs(path: &Path) -> bool {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    let magic = |path: &Path| rustix::fs::statfs(path).ok().map(|stat| i64::from(stat.f_type));
+    magic(path) == Some(TMPFS_MAGIC)
+}
+
+/// Whether the disk has room for `bytes`, `held` of which the file has already.
+fn room(file: &std::os::fd::OwnedFd, shown: &str, bytes: u64, held: u64) -> Result<(), Failure> {
+    let Ok(stat) = rustix::fs::fstatvfs(file) else { return Ok(()) };
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize).saturating_add(held);
+    if free < bytes {
+        return Err(Failure::new(
+            Status::SwapTooSmall,
+            format!("swap {shown}: {bytes} bytes are wanted, but the disk has only {free} free"),
+        ));
+    }
+    Ok(())
+}
+
+fn unusable(shown: &str, why: &str) -> Failure {
+    Failure::new(Status::SwapUnusable, format!("swap {shown}: {why}"))
+}
+
+/// MemAvailable in bytes.
+pub fn available_memory() -> Option<u64> {
+    meminfo("MemAvailable:")
+}
+
+/// A field of /proc/meminfo in bytes; `name` with its colon.
+pub fn meminfo(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status_of(spec: &str) -> u8 {
+        let spec: folioswap::DeviceSpec = spec.parse().expect("a spec");
+        check(&spec).map_or_else(|failure| failure.status, |_| 0)
+    }
+
+    #[test]
+    fn causes_are_told_apart() {
+        let target = std::env::temp_dir();
+        let target = target.display();
+        assert_eq!(status_of(&format!("{target}/no-such-file-yet:4M")), 0);
+        assert_eq!(status_of("/usr"), Status::SwapUnusable as u8);
+        assert_eq!(status_of("/no/such/dir/swap"), Status::SwapUnusable as u8);
+        assert_eq!(status_of("/proc/swap"), Status::SwapUnusable as u8);
+        assert_eq!(status_of("/dev/null"), Status::SwapUnusable as u8);
+        assert_eq!(status_of(&format!("{target}/no-such-file-yet:4K")), Status::SwapTooSmall as u8);
+        assert_eq!(status_of(&format!("{target}/no-such-file-yet:900T")), Status::SwapTooSmall as u8);
+        assert_eq!(status_of("ram:900T"), Status::SwapTooSmall as u8);
+        assert_eq!(status_of("ram:2M"), 0);
+    }
+
+    #[test]
+    fn nothing_is_left_behind() {
+        let path = std::env::temp_dir().join(format!("folioswap-check-{}", std::process::id()));
+        assert_eq!(status_of(&format!("{}:4M", path.display())), 0);
+        assert!(!path.exists());
+    }
+}

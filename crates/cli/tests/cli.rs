@@ -1,0 +1,357 @@
+//! The command from outside: exit statuses, signals, and small sweeps, each child under a watchdog.
+//!
+//! Output goes to files and not to pipes, so a grandchild that lives on cannot hold a test up. What the system does not permit is
+//! skipped with a line that says so.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const FOLIOSWAP: &str = env!("CARGO_BIN_EXE_folioswap");
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A directory of a test's own, removed at its end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("folioswap-cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new("/var/tmp").join(name);
+        fs::create_dir(&path).expect("/var/tmp is writable");
+        Scratch(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// Starts the command with its output in the files `out` and `err`.
+    fn start(&self, args: &[&str]) -> Guarded {
+        let file = |name| File::create(self.path(name)).expect("a new file");
+        let child = Command::new(FOLIOSWAP).args(args).stdout(file("out")).stderr(file("err")).spawn();
+        Guarded(child.expect("the command starts"))
+    }
+
+    /// Runs it to its end; exit status and standard error.
+    fn run(&self, args: &[&str]) -> (i32, String) {
+        let status = self.start(args).wait(args);
+        (status.code().unwrap_or(-1), self.text("err"))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("the test's own directory");
+    }
+}
+
+/// A child that is killed when its test fails or its time is up.
+struct Guarded(Child);
+
+impl Guarded {
+    fn wait(&mut self, what: &[&str]) -> ExitStatus {
+        let mut status = None;
+        assert!(
+            within(LIMIT, || {
+                status = self.0.try_wait().expect("our own child");
+                status.is_some()
+            }),
+            "{what:?} did not end within {LIMIT:?}"
+        );
+        status.expect("it ended")
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // It may have ended, which is what most tests want.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Polls until it holds or the time is up.
+fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let begin = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if begin.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Builds the library beside the command, once.
+fn with_library() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let directory = Path::new(FOLIOSWAP).parent().expect("a directory");
+        let profile = match directory.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(name) => name,
+        };
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "-p", "folioswap-preload", "--profile", profile, "--manifest-path"])
+            .arg(manifest)
+            .env("CARGO_TARGET_DIR", directory.parent().expect("a target directory"))
+            .status()
+            .expect("cargo runs");
+        assert!(status.success(), "folioswap-preload does not build");
+    });
+}
+
+/// Whether monitor faults are permitted here.
+fn monitor_permitted() -> bool {
+    let scratch = Scratch::new();
+    scratch.run(&["doctor"]);
+    scratch.text("out").lines().any(|line| line.starts_with("monitor") && line.contains("ok"))
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output().expect("id runs");
+    output.stdout == b"0\n"
+}
+
+#[test]
+fn bad_input_has_one_line_and_a_status_of_its_own() {
+    let scratch = Scratch::new();
+    let disk = scratch.path("swap").display().to_string();
+    let script = scratch.path("script");
+    fs::write(&script, "not executable").expect("a new file");
+    let script = script.display().to_string();
+    let too_large = format!("{disk}:900T");
+    let beyond = format!("{disk}/swap");
+    fs::write(&disk, "").expect("a new file");
+    let cases: &[(i32, &[&str])] = &[
+        (64, &["run", "--memory", "12Q", "--", "true"]),
+        (64, &["run", "--", "true"]),
+        (64, &["run", "--memory", "64M", "--faults", "magic", "--", "true"]),
+        (64, &["run", "--memory", "64M", "--swap", "ram:lots", "--", "true"]),
+        (64, &["fly"]),
+        (65, &["run", "--memory", "1M", "--", "true"]),
+        (65, &["bench", "sweep", "--size", "64M", "--memory", "1M"]),
+        (66, &["run", "--memory", "64M", "--", "no-such-program"]),
+        (66, &["run", "--memory", "64M", "--", "/no/such/program"]),
+        (67, &["run", "--memory", "64M", "--", &script]),
+        (67, &["run", "--memory", "64M", "--", "/etc"]),
+        (68, &["run", "--memory", "64M", "--swap", "/usr", "--", "true"]),
+        (68, &["run", "--memory", "64M", "--swap", &beyond, "--", "true"]),
+        (68, &["run", "--memory", "64M", "--swap", "/proc/swap", "--", "true"]),
+        (69, &["run", "--memory", "64M", "--swap", &too_large, "--", "true"]),
+        (69, &["run", "--memory", "64M", "--swap", "ram:4K", "--", "true"]),
+    ];
+    for (expected, args) in cases {
+        let (status, said) = scratch.run(args);
+        assert_eq!(status, *expected, "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        assert!(said.starts_with("folioswap: "), "{args:?}: {said}");
+    }
+    let left: Vec<_> =
+        fs::read_dir(&scratch.0).expect("ours").map(|entry| entry.expect("readable").file_name()).collect();
+    assert_eq!(left.len(), 4, "only out, err, script and swap: {left:?}");
+}
+
+#[test]
+fn a_missing_library_is_named() {
+    let scratch = Scratch::new();
+    let nowhere = scratch.path("nowhere.so");
+    let mut command = Command::new(FOLIOSWAP);
+    command.args(["run", "--memory", "64M", "--", "true"]).env("FOLIOSWAP_PRELOAD", &nowhere);
+    command.stderr(File::create(scratch.path("err")).expect("a new file"));
+    let status = Guarded(command.spawn().expect("it starts")).wait(&["run without library"]);
+    assert_eq!(status.code(), Some(72), "{}", scratch.text("err"));
+    assert!(scratch.text("err").contains("nowhere.so"));
+}
+
+#[test]
+fn help_lists_the_statuses() {
+    let scratch = Scratch::new();
+    assert_eq!(scratch.run(&["--help"]).0, 0);
+    let help = scratch.text("out");
+    assert!(["64 ", "70 ", "73 ", "doctor", "bench"].iter().all(|word| help.contains(word)), "{help}");
+}
+
+#[test]
+fn the_programs_status_is_ours() {
+    with_library();
+    let scratch = Scratch::new();
+    for (expected, program) in [(0, &["true"][..]), (3, &["sh", "-c", "exit 3"]), (137, &["sh", "-c", "kill -9 $$"])] {
+        let args = [&["run", "--memory", "64M", "--"], program].concat();
+        let (status, said) = scratch.run(&args);
+        assert_eq!((status, said.as_str()), (expected, ""), "{program:?}");
+    }
+}
+
+#[test]
+fn standard_streams_and_environment_reach_the_program() {
+    with_library();
+    let scratch = Scratch::new();
+    let (status, _) = scratch.run(&["run", "--memory", "64M", "--", "sh", "-c", "echo $0 $FOLIOSWAP_RUN; echo e >&2"]);
+    assert_eq!(status, 0);
+    assert!(scratch.text("out").starts_with("sh memory=67108864;faults=auto;mapper=auto"), "{}", scratch.text("out"));
+    assert_eq!(scratch.text("err"), "e\n");
+}
+
+#[test]
+fn stats_come_as_text_and_as_json() {
+    with_library();
+    let scratch = Scratch::new();
+    let (status, said) = scratch.run(&["run", "--memory", "64M", "--stats", "--", "true"]);
+    assert_eq!(status, 0);
+    assert!(
+        ["swapped in", "swapped out", "p99.9", "peak resident", "stalled"].iter().all(|word| said.contains(word)),
+        "{said}"
+    );
+    let (status, said) = scratch.run(&["run", "--memory", "64M", "--stats=json", "--", "true"]);
+    assert_eq!(status, 0);
+    let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+    assert_eq!(stats["memory_bytes"], 64 << 20);
+    assert!(stats["faults"]["swap_in"]["p999_ns"].is_u64(), "{said}");
+}
+
+#[test]
+fn signals_are_passed_on() {
+    with_library();
+    let scratch = Scratch::new();
+    for (signal, name, expected) in
+        [("-TERM", "TERM", 41), ("-INT", "INT", 42), ("-USR1", "USR1", 43), ("-HUP", "HUP", 44)]
+    {
+        let program = format!("trap 'exit {expected}' {name}; echo ready; while :; do sleep 0.02; done");
+        let args = ["run", "--memory", "64M", "--", "sh", "-c", &program];
+        let mut run = scratch.start(&args);
+        assert!(within(LIMIT, || scratch.text("out").contains("ready")), "{name}: the program did not begin");
+        run.signal(signal);
+        assert_eq!(run.wait(&args).code(), Some(expected), "{name}");
+    }
+    let args = ["run", "--memory", "64M", "--", "sh", "-c", "echo ready; exec sleep 1000"];
+    let mut run = scratch.start(&args);
+    assert!(within(LIMIT, || scratch.text("out").contains("ready")));
+    run.signal("-TERM");
+    assert_eq!(run.wait(&args).code(), Some(128 + 15), "a program that the signal ends");
+}
+
+#[test]
+fn the_program_does_not_outlive_a_killed_command() {
+    with_library();
+    let scratch = Scratch::new();
+    let mut run = scratch.start(&["run", "--memory", "64M", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
+    assert!(within(LIMIT, || scratch.text("out").ends_with('\n')));
+    let program = PathBuf::from("/proc").join(scratch.text("out").trim());
+    assert!(program.exists());
+    run.0.kill().expect("ours");
+    run.0.wait().expect("ours");
+    // Its new parent may take its time to collect it.
+    let gone = || fs::read_to_string(program.join("stat")).is_ok_and(|stat| stat.contains(") Z ")) || !program.exists();
+    assert!(within(LIMIT, gone), "the program lives on");
+}
+
+#[test]
+fn small_sweeps_are_right_in_every_combination() {
+    let scratch = Scratch::new();
+    let swap = format!("{}:256M", scratch.path("swap").display());
+    for faults in ["direct", "monitor"] {
+        if faults == "monitor" && !monitor_permitted() {
+            println!("SKIPPED: monitor faults are not permitted here; see `folioswap doctor`");
+            continue;
+        }
+        for mapper in ["move", "copy"] {
+            for (swap, threads) in [(swap.as_str(), "1"), ("ram:128M", "4")] {
+                let json = scratch.path("sweep.json");
+                let shape =
+                    ["bench", "sweep", "--size", "64M", "--memory", "16M", "--threads", threads, "--rounds", "2"];
+                let paging =
+                    ["--faults", faults, "--mapper", mapper, "--swap", swap, "--json", json.to_str().expect("text")];
+                let args = [&shape[..], &paging[..]].concat();
+                let (status, said) = scratch.run(&args);
+                assert_eq!(status, 0, "{args:?}: {said}");
+                check_sweep(&fs::read_to_string(&json).expect("it was written"), mapper, swap);
+            }
+        }
+    }
+}
+
+fn check_sweep(text: &str, mapper: &str, swap: &str) {
+    let report: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    assert_eq!(report["bench"], "sweep");
+    let measures = &report["measures"];
+    assert_eq!(measures["bad_words"], 0, "{text}");
+    assert!(measures["over_budget_bytes"].as_u64().expect("a number") < 32 << 20, "{text}");
+    assert!(measures["write_gbps"].as_f64().expect("a number") > 0.0, "{text}");
+    assert!(measures["read_gbps"].as_f64().expect("a number") > 0.0, "{text}");
+    assert_eq!(measures["read_vs_raw"].is_number(), !swap.starts_with("ram:"), "{text}");
+    if mapper == "copy" {
+        assert!(measures["huge_share"].is_number(), "{text}");
+    }
+    assert!(report["machine"]["kernel"].is_string());
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.iter().filter(|row| row["system"] == "folioswap").count(), 4, "2 write and 2 read rounds");
+}
+
+/// What the kernel's peer would leave if it left something.
+fn left_by_peer(directory: &Path) -> Vec<String> {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mine = directory.display().to_string();
+    let mut left: Vec<String> = swaps.lines().filter(|line| line.contains(&mine)).map(str::to_owned).collect();
+    let files = fs::read_dir(directory).expect("ours").map(|entry| entry.expect("readable").file_name());
+    left.extend(files.map(|name| name.to_string_lossy().into_owned()).filter(|name| name.contains("folioswap-kernel")));
+    left
+}
+
+#[test]
+fn the_kernels_swap_is_set_up_and_undone() {
+    if !is_root() {
+        println!("SKIPPED: the kernel's swap needs root");
+        return;
+    }
+    let scratch = Scratch::new();
+    let directory = scratch.0.display().to_string();
+    let base = ["__kernel", "--memory", "64M", "--swap-size", "128M", "--swap-dir", &directory, "--"];
+    let (status, said) =
+        scratch.run(&[&base[..], &["sh", "-c", "cat /proc/swaps; cat /proc/self/cgroup; exit 5"]].concat());
+    if status == 73 {
+        println!("SKIPPED: {said}");
+        return;
+    }
+    assert_eq!(status, 5, "{said}");
+    assert!(scratch.text("out").contains(&directory), "{}", scratch.text("out"));
+    let cgroup = cgroup_of(&scratch.text("out")).expect("the program was in a cgroup of ours");
+    assert_eq!(left_by_peer(&scratch.0), [""; 0]);
+    assert!(!exists_anywhere(&cgroup));
+    for signal in ["-TERM", "-KILL"] {
+        let args = [&base[..], &["sh", "-c", "cat /proc/self/cgroup; echo ready; exec sleep 1000"]].concat();
+        let mut run = scratch.start(&args);
+        assert!(within(LIMIT, || scratch.text("out").contains("ready")), "{}", scratch.text("err"));
+        let cgroup = cgroup_of(&scratch.text("out")).expect("the program was in a cgroup of ours");
+        assert_eq!(left_by_peer(&scratch.0).len(), 2, "a swap device and its file while it runs");
+        run.signal(signal);
+        run.wait(&args);
+        assert!(within(LIMIT, || left_by_peer(&scratch.0).is_empty()), "{signal}: {:?}", left_by_peer(&scratch.0));
+        assert!(within(LIMIT, || !exists_anywhere(&cgroup)), "{signal}: cgroup {cgroup} is left");
+    }
+}
+
+fn cgroup_of(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.contains("/folioswap-"))?;
+    line.rsplit('/').next().map(str::to_owned)
+}
+
+fn exists_anywhere(cgroup: &str) -> bool {
+    ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].iter().any(|root| Path::new(root).join(cgroup).exists())
+}
