@@ -85,7 +85,7 @@ fn obstacle_in_head(head: &[u8]) -> Option<&'static str> {
     let entry_len = usize::from(half(54));
     for index in 0..usize::from(half(56)) {
         let at = table.checked_add(index.checked_mul(entry_len)?)?;
-        let Some(kind) = head.get(at..at.checked_add(4)?) else { return None };
+        let kind = head.get(at..at.checked_add(4)?)?;
         if u32::from_le_bytes(kind.try_into().ok()?) == PT_INTERP {
             return None;
         }

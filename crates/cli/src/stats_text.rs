@@ -81,6 +81,7 @@ struct Summary {
     resident_bytes: u64,
     peak_resident_bytes: u64,
     huge_resident_bytes: u64,
+    peak_huge_bytes: u64,
     faults: Vec<Faults>,
 }
 
@@ -107,6 +108,7 @@ impl Summary {
             resident_bytes: gauges[0],
             peak_resident_bytes: gauges[1].max(gauges[0]),
             huge_resident_bytes: gauges[2],
+            peak_huge_bytes: gauges[3].max(gauges[2]),
             faults: faults.collect(),
             counters,
         }
@@ -116,8 +118,10 @@ impl Summary {
         self.counters.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value)
     }
 
+    /// None while nothing is resident, and when the program ended before huge pages were counted.
     fn huge_share(&self) -> Option<f64> {
-        (self.resident_bytes > 0).then(|| self.huge_resident_bytes as f64 / self.resident_bytes as f64)
+        (self.resident_bytes > 0 && self.peak_huge_bytes > 0)
+            .then(|| self.huge_resident_bytes as f64 / self.resident_bytes as f64)
     }
 
     fn text(&self, memory_bytes: u64, wall: Duration) -> String {
@@ -142,7 +146,7 @@ impl Summary {
             let name = format!("  {}", faults.kind.name().replace('_', " "));
             line(&name, format!("{:>10} {:>10} {:>10} {:>10}", faults.count, times[0], times[1], times[2]));
         }
-        let share = self.huge_share().map_or("nothing resident".into(), |share| format!("{:.1} %", share * 100.0));
+        let share = self.huge_share().map_or("not measured".into(), |share| format!("{:.1} %", share * 100.0));
         line("huge pages", share);
         line("peak resident", format!("{} of {}", Bytes(self.peak_resident_bytes), Bytes(memory_bytes)));
         let stalled = self.counter("stalled_ns") as f64 / 1e9;

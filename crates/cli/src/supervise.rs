@@ -11,6 +11,8 @@ use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
 use signal_hook::low_level::siginfo::Cause;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Signals that are passed on.
 const PASSED_ON: &[i32] = &[
@@ -47,6 +49,17 @@ impl Supervisor {
     /// The signal, if one came while there was no child, that asks for the end of the command.
     pub fn asked_to_end(&mut self) -> Option<i32> {
         self.signals.pending().map(|origin| origin.signal).find(|signal| ENDING.contains(signal))
+    }
+
+    /// Gives the signals their usual effect again: they end the command. (Dropping alone would leave them without any.)
+    pub fn release(self) -> Result<(), Failure> {
+        let usual = Arc::new(AtomicBool::new(true));
+        for signal in ENDING {
+            signal_hook::flag::register_conditional_default(*signal, Arc::clone(&usual)).map_err(|error| {
+                Failure::new(Status::Failed, format!("signal handlers could not be reset: {error}"))
+            })?;
+        }
+        Ok(())
     }
 
     /// Starts `command` and waits for its end. `started` sees the child right after its start (to take its pipes).

@@ -7,7 +7,7 @@ use crate::exit::{Failure, Status};
 use crate::settings::Swap;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The smallest device of use: one folio of 2 MiB.
 const SMALLEST_BYTES: u64 = 2 << 20;
@@ -88,7 +88,7 @@ fn check_path(path: &Path, size: Option<u64>) -> Result<(), Failure> {
     }
 }
 
-fn check_directory(directory: &PathBuf) -> Result<(), Failure> {
+fn check_directory(directory: &Path) -> Result<(), Failure> {
     let shown = directory.display().to_string();
     let file = open_unnamed(directory, &shown)?;
     room(&file, &shown, SMALLEST_BYTES, 0)
@@ -120,9 +120,8 @@ fn refused(path: &Path, shown: &str, error: Errno) -> Failure {
 }
 
 fn is_tmpfs(path: &Path) -> bool {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    let magic = |path: &Path| rustix::fs::statfs(path).ok().map(|stat| i64::from(stat.f_type));
-    magic(path) == Some(TMPFS_MAGIC)
+    // TMPFS_MAGIC; the field's type differs between architectures.
+    rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == 0x0102_1994)
 }
 
 /// Whether the disk has room for `bytes`, `held` of which the file has already.

@@ -260,6 +260,7 @@ fn under_kernel(args: &SweepArgs, backing: &Backing) -> Result<Result<Vec<Row>, 
     progress.clear();
     peer.stop()?;
     let ended = supervisor.asked_to_end();
+    supervisor.release()?;
     match (status?, ended) {
         (0, None) => Ok(Ok(rows)),
         (0, Some(signal)) => Ok(Err(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
