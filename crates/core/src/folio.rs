@@ -97,6 +97,16 @@ pub struct Peek {
 }
 
 impl Peek {
+    /// Whether the folio is mapped.
+    pub fn is_resident(&self) -> bool {
+        matches!(self.state, State::Resident(_))
+    }
+
+    /// Whether nobody holds the entry and the folio reads as zero.
+    pub fn is_empty(&self) -> bool {
+        self.state == State::Empty && !self.locked
+    }
+
     const EMPTY: Peek =
         Peek { state: State::Empty, locked: false, pinned: false, marker: false, dropped_behind: false };
 
@@ -228,6 +238,11 @@ impl FolioTable {
         for chunk in &self.chunks[start / CHUNK_ENTRIES..end.div_ceil(CHUNK_ENTRIES)] {
             chunk.get_or_init(|| (0..CHUNK_ENTRIES).map(|_| Entry::new()).collect());
         }
+    }
+
+    /// Whether the folio's chunk was made.
+    pub fn has(&self, folio: FolioId) -> bool {
+        self.find(folio).is_some()
     }
 
     /// What the entry says now, without its lock. Empty when the folio's chunk was not made or the folio lies beyond

@@ -4,11 +4,12 @@
 //! - *absent*: it has no memory (never had, or it was given back to the kernel);
 //! - *free*: it has memory and no owner;
 //! - *held*: taken, on no list (being filled, or isolated by whoever works on it);
-//! - *active*, *inactive*, *standby*: taken and on that list. Active and inactive folios are mapped;
+//! - *active*, *inactive*, *laundry*, *standby*: taken and on that list. Active and inactive folios are mapped, the
+//!   others are not;
 //! - *leaving*: taken out by [`Zone::take_surplus`], its memory on the way back to the kernel.
 //!
 //! Invariants, with every block counted in one place only:
-//! `populated = free + held + active + inactive + standby + leaving`, and blocks are taken only while
+//! `populated = free + held + active + inactive + laundry + standby + leaving`, and blocks are taken only while
 //! `populated - leaving - free < limit`, fresh ones only while `populated < limit`.
 //!
 //! **Locking.** One mutex for all of it, a leaf, held for a few stores ([`Zone::balance`]: for as many moves as the
@@ -50,6 +51,8 @@ pub enum List {
     Active,
     /// Mapped; next to be unmapped.
     Inactive,
+    /// In RAM at its home, not mapped, not known to be clean: next to be written. A fault here saves that write.
+    Laundry,
     /// In RAM at its home, not mapped; its content also in its slots, or all zero.
     Standby,
 }
@@ -74,6 +77,8 @@ pub struct ZoneCounts {
     pub active: usize,
     /// Blocks on the inactive list.
     pub inactive: usize,
+    /// Blocks in the laundry.
+    pub laundry: usize,
     /// Blocks taken: on a list or held.
     pub in_use: usize,
     /// Blocks that may be in use.
@@ -90,17 +95,19 @@ enum Place {
     Held,
     Active,
     Inactive,
+    Laundry,
     Standby,
     Leaving,
 }
 
 impl Place {
-    const NR: usize = 7;
+    const NR: usize = 8;
 
     fn list(self) -> Option<List> {
         match self {
             Place::Active => Some(List::Active),
             Place::Inactive => Some(List::Inactive),
+            Place::Laundry => Some(List::Laundry),
             Place::Standby => Some(List::Standby),
             _ => None,
         }
@@ -112,7 +119,7 @@ impl Place {
     }
 
     fn taken(self) -> bool {
-        matches!(self, Place::Held | Place::Active | Place::Inactive | Place::Standby)
+        matches!(self, Place::Held | Place::Active | Place::Inactive | Place::Laundry | Place::Standby)
     }
 }
 
@@ -121,6 +128,7 @@ impl From<List> for Place {
         match list {
             List::Active => Place::Active,
             List::Inactive => Place::Inactive,
+            List::Laundry => Place::Laundry,
             List::Standby => Place::Standby,
         }
     }
@@ -166,7 +174,10 @@ impl Blocks {
     }
 
     fn in_use(&self) -> usize {
-        self.count(Place::Held) + self.count(Place::Active) + self.count(Place::Inactive) + self.count(Place::Standby)
+        [Place::Held, Place::Active, Place::Inactive, Place::Laundry, Place::Standby]
+            .map(|p| self.count(p))
+            .iter()
+            .sum()
     }
 
     fn populated(&self) -> usize {
@@ -269,6 +280,7 @@ impl Blocks {
             standby: self.count(Place::Standby),
             active: self.count(Place::Active),
             inactive: self.count(Place::Inactive),
+            laundry: self.count(Place::Laundry),
             in_use: self.in_use(),
             limit: self.limit,
             populated: self.populated(),
@@ -281,7 +293,7 @@ impl Blocks {
             found[record.place as usize] += 1;
             assert!(record.place.taken() || (record.owner == NONE && record.slot == NONE));
         }
-        for place in [Place::Absent, Place::Free, Place::Active, Place::Inactive, Place::Standby] {
+        for place in [Place::Absent, Place::Free, Place::Active, Place::Inactive, Place::Laundry, Place::Standby] {
             let ends = self.ends[place as usize];
             let (mut at, mut prev, mut len) = (ends.head, NONE, 0);
             while at != NONE {
@@ -407,21 +419,61 @@ impl Zone {
         self.lock().taken(frame).slot = pack_slot(slot);
     }
 
-    /// Puts a held block at the head of a list: the last to be reclaimed from it. Panics when it is on a list already.
+    /// Puts a taken block at the head of a list, from wherever it was: the last to be reclaimed from it.
     pub fn insert(&self, frame: FrameId, list: List) {
         let mut blocks = self.lock();
-        let place = blocks.record(frame).place;
-        assert!(place == Place::Held, "{frame:?} is {place:?}, not held");
+        blocks.taken(frame);
         blocks.transfer(frame.get(), list.into());
     }
 
-    /// Puts a held block at the tail of a list: the next to be reclaimed from it. Panics when it is on a list already.
+    /// Puts a taken block at the tail of a list, from wherever it was: the next to be reclaimed from it.
     pub fn insert_tail(&self, frame: FrameId, list: List) {
         let mut blocks = self.lock();
-        let place = blocks.record(frame).place;
-        assert!(place == Place::Held, "{frame:?} is {place:?}, not held");
+        blocks.taken(frame);
         blocks.detach(frame.get());
         blocks.attach_tail(frame.get(), list.into());
+    }
+
+    /// The list on which a block is, if any.
+    pub fn list(&self, frame: FrameId) -> Option<List> {
+        self.lock().record(frame).place.list()
+    }
+
+    /// The block at the tail of a list, and its folio. It stays there: the caller locks the folio's entry and looks
+    /// whether it still occupies the block and the block is still on the list.
+    pub fn oldest(&self, list: List) -> Option<(FrameId, FolioId)> {
+        let blocks = self.lock();
+        let tail = blocks.ends[Place::from(list) as usize].tail;
+        let owner = blocks.records.get(tail as usize)?.owner;
+        assert!(owner != NONE, "a block on a list has an owner");
+        Some((FrameId::new(tail), FolioId::new(owner)))
+    }
+
+    /// Puts a block at the head of the list on which it is, if it is still on that one: it is busy, look at another.
+    pub fn rotate(&self, frame: FrameId, list: List) {
+        let mut blocks = self.lock();
+        if blocks.record(frame).place == list.into() {
+            blocks.transfer(frame.get(), list.into());
+        }
+    }
+
+    /// Takes a block off its list and away from its folio: it is held, by the caller, with the memory it has.
+    pub fn disown(&self, frame: FrameId) {
+        let mut blocks = self.lock();
+        blocks.taken(frame);
+        blocks.disown(frame);
+        blocks.transfer(frame.get(), Place::Held);
+    }
+
+    /// Says that another folio occupies a block now; its slot and list stay.
+    pub fn change_owner(&self, frame: FrameId, folio: FolioId) {
+        self.lock().taken(frame).owner = folio.get();
+    }
+
+    /// All blocks that were ever taken.
+    pub fn all_frames(&self) -> impl Iterator<Item = FrameId> + use<> {
+        let count = self.lock().records.len() as u32;
+        (0..count).map(FrameId::new)
     }
 
     /// Takes a taken block off the list it is on, and says which; nothing when it is on none. It is held then.
@@ -429,20 +481,6 @@ impl Zone {
         let mut blocks = self.lock();
         blocks.taken(frame);
         blocks.transfer(frame.get(), Place::Held).list()
-    }
-
-    /// Takes the block at the tail of a list off it. It is held then; the caller locks the folio's entry and looks
-    /// whether it still occupies the block.
-    pub fn isolate_oldest(&self, list: List) -> Option<(FrameId, FolioId)> {
-        let mut blocks = self.lock();
-        let tail = blocks.ends[Place::from(list) as usize].tail;
-        if tail == NONE {
-            return None;
-        }
-        blocks.transfer(tail, Place::Held);
-        let owner = blocks.records[tail as usize].owner;
-        assert!(owner != NONE, "a block on a list has an owner");
-        Some((FrameId::new(tail), FolioId::new(owner)))
     }
 
     /// Moves the oldest active blocks to the head of the inactive list until that holds a third of the mapped blocks.

@@ -1,1 +1,61 @@
-//! To come.
+//! Memory larger than RAM behind ordinary pointers, on Linux, in user space.
+//!
+//! An [`Arena`] has a budget of RAM and swap devices. [`Arena::map`] gives a [`Region`] (or an [`ArenaVec`]): memory
+//! that may be larger than the budget. What is touched comes in, what is not goes out, in whole large folios: a 2 MiB
+//! huge page leaves RAM as one piece, lies on the device as one piece, and comes back as one huge page.
+//!
+//! ```no_run
+//! use folioswap::{Arena, ArenaVec};
+//!
+//! let arena = Arena::builder().memory(512 << 20).build()?;
+//! let mut squares = ArenaVec::<u64>::zeroed(&arena, 1 << 28)?; // 2 GiB in 512 MiB of RAM
+//! for (i, square) in squares.iter_mut().enumerate() {
+//!     *square = (i as u64).wrapping_mul(i as u64);
+//! }
+//! # Ok::<(), folioswap::Error>(())
+//! ```
+//!
+//! Faults cost about 5 us when the folio is still in RAM, else a read of the device; a sequential reader finds its
+//! folios read ahead. See `ARCHITECTURE.md` for the two flows, in and out.
+
+mod address_space;
+mod advise;
+mod arena;
+mod checksum;
+pub mod device;
+mod doctor;
+mod engine;
+mod error;
+mod fatal;
+mod fault;
+mod forking;
+mod frames;
+mod map;
+mod pager;
+mod raw;
+mod readahead;
+mod reclaim;
+mod reclaimd;
+mod region;
+mod selftest;
+mod shared_stats;
+mod size;
+mod space;
+mod threads;
+mod transfer;
+mod wakeup;
+
+pub use advise::Advice;
+pub use arena::{Arena, ArenaBuilder, Mapping, Residency};
+pub use device::DeviceSpec;
+pub use doctor::{Finding, Verdict, doctor};
+pub use error::{Error, MIN_MEMORY};
+pub use fatal::EXIT_MEMORY;
+pub use fault::{FaultMode, UnknownName};
+pub use folioswap_core::{Order, Stats, StatsSnapshot};
+pub use raw::RawSpace;
+pub use region::{ArenaVec, Region};
+pub use selftest::{SelfTest, self_test};
+pub use shared_stats::{SharedStats, open_shared_stats};
+pub use size::{Bytes, SizeError, parse_size};
+pub use threads::internal_thread;

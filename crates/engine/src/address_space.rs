@@ -1,0 +1,135 @@
+//! Which addresses of an arena's span are in use, in whole folios. First fit; neighbours of what is freed merge.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// The free ranges of a span, as folio numbers: start -> end. None is empty, none touches another.
+pub(crate) struct AddressSpace {
+    free: Mutex<BTreeMap<usize, usize>>,
+    nr_folios: usize,
+}
+
+impl AddressSpace {
+    pub fn new(nr_folios: usize) -> Self {
+        AddressSpace { free: Mutex::new(BTreeMap::from([(0, nr_folios)])), nr_folios }
+    }
+
+    /// A range of `count` folios, the lowest that fits.
+    pub fn allocate(&self, count: usize) -> Option<Range<usize>> {
+        let mut free = self.free.lock().expect("nothing panics under this lock");
+        let (&start, &end) = free.iter().find(|&(start, end)| end - start >= count)?;
+        free.remove(&start);
+        if start + count < end {
+            free.insert(start + count, end);
+        }
+        Some(start..start + count)
+    }
+
+    /// Makes a range longer where it stands: takes `count` folios from `at`, if they are free.
+    pub fn extend(&self, at: usize, count: usize) -> bool {
+        let mut free = self.free.lock().expect("nothing panics under this lock");
+        let Some(&end) = free.get(&at) else { return false };
+        if end - at < count {
+            return false;
+        }
+        free.remove(&at);
+        if at + count < end {
+            free.insert(at + count, end);
+        }
+        true
+    }
+
+    /// Frees a range that was allocated, or a part of one.
+    ///
+    /// # Panics
+    /// When any of it is free already.
+    pub fn free(&self, range: Range<usize>) {
+        let mut free = self.free.lock().expect("nothing panics under this lock");
+        let Range { mut start, mut end } = range;
+        assert!(start < end && end <= self.nr_folios);
+        if let Some((&before, &before_end)) = free.range(..=start).next_back() {
+            assert!(before_end <= start, "folios {start}..{end} freed twice");
+            if before_end == start {
+                free.remove(&before);
+                start = before;
+            }
+        }
+        if let Some((&after, &after_end)) = free.range(start..).next() {
+            assert!(after >= end, "folios {start}..{end} freed twice");
+            if after == end {
+                free.remove(&after);
+                end = after_end;
+            }
+        }
+        free.insert(start, end);
+    }
+
+    /// The ranges in use, lowest first; neighbours appear as one.
+    pub fn in_use(&self) -> Vec<Range<usize>> {
+        let free = self.free.lock().expect("nothing panics under this lock");
+        let mut used = Vec::with_capacity(free.len() + 1);
+        let mut at = 0;
+        for (&start, &end) in &*free {
+            if at < start {
+                used.push(at..start);
+            }
+            at = end;
+        }
+        if at < self.nr_folios {
+            used.push(at..self.nr_folios);
+        }
+        used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a plain list of which folio is used.
+        #[test]
+        fn agrees_with_a_plain_list(steps in prop::collection::vec((0u8..3, 0usize..64, 1usize..9), 1..200)) {
+            let space = AddressSpace::new(64);
+            let mut used = [false; 64];
+            let mut held: Vec<Range<usize>> = Vec::new();
+            for (what, pick, count) in steps {
+                match what {
+                    0 => if let Some(range) = space.allocate(count) {
+                        prop_assert_eq!(range.len(), count);
+                        for at in range.clone() { prop_assert!(!std::mem::replace(&mut used[at], true)); }
+                        held.push(range);
+                    } else {
+                        prop_assert!(!used.windows(count).any(|run| run.iter().all(|&one| !one)));
+                    },
+                    1 if !held.is_empty() => {
+                        let range = held.swap_remove(pick % held.len());
+                        used[range.clone()].fill(false);
+                        space.free(range);
+                    }
+                    2 if !held.is_empty() => {
+                        let at = pick % held.len();
+                        let end = held[at].end;
+                        let fits = end + count <= 64 && used[end..end + count].iter().all(|&one| !one);
+                        prop_assert_eq!(space.extend(end, count), fits);
+                        if fits { used[end..end + count].fill(true); held[at].end += count; }
+                    }
+                    _ => {}
+                }
+                let listed: usize = space.in_use().iter().map(Range::len).sum();
+                prop_assert_eq!(listed, used.iter().filter(|&&one| one).count());
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn freeing_twice_is_caught() {
+        let space = AddressSpace::new(8);
+        let range = space.allocate(4).unwrap();
+        space.free(range.clone());
+        space.free(range);
+    }
+}

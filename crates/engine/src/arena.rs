@@ -1,0 +1,377 @@
+//! The public API: an arena is a budget of RAM, swap devices, and the memory that is paged between them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use folioswap_core::{DropBehind, FolioTable, Order, Stats, StatsSnapshot, Streams, Zone};
+use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::pagemap;
+use folioswap_sys::uffd::{Delivery, EventFd, Userfaultfd};
+
+use crate::address_space::AddressSpace;
+use crate::device::{self, DeviceSpec};
+use crate::engine::{Engine, StatsHome};
+use crate::error::{Error, MIN_MEMORY};
+use crate::fault::{FaultMode, UnknownName, direct, monitor};
+use crate::frames::Frames;
+use crate::map::{CopyMapper, Mapper, MoveMapper};
+use crate::raw::RawSpace;
+use crate::readahead::{self, ReadQueue};
+use crate::reclaimd;
+use crate::region::Region;
+use crate::selftest;
+use crate::space::SwapSpace;
+use crate::threads::{self, Thread};
+use crate::wakeup::{Event, Gate};
+
+/// How much address space an arena reserves unless told otherwise. Addresses cost nothing until they are used.
+const ADDRESS_SPACE: u64 = 1 << 40;
+
+/// How folios get under their addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mapping {
+    /// By moving where a self-test finds that it works, else by copying.
+    #[default]
+    Auto,
+    /// By `UFFDIO_MOVE`: nothing is copied, huge pages stay huge. Linux 6.8 and later.
+    Move,
+    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones.
+    Copy,
+}
+
+impl FromStr for Mapping {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        match text {
+            "auto" => Ok(Mapping::Auto),
+            "move" => Ok(Mapping::Move),
+            "copy" => Ok(Mapping::Copy),
+            other => Err(UnknownName(other.into(), "auto, move, copy")),
+        }
+    }
+}
+
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mapping::Auto => "auto",
+            Mapping::Move => "move",
+            Mapping::Copy => "copy",
+        })
+    }
+}
+
+/// Settings of an arena to be built.
+pub struct ArenaBuilder {
+    memory: u64,
+    devices: Vec<DeviceSpec>,
+    faults: FaultMode,
+    mapping: Mapping,
+    order: Order,
+    address_space: u64,
+    stats: Option<&'static Stats>,
+}
+
+impl ArenaBuilder {
+    /// The budget: how many bytes of RAM the arena's memory may take; at least 16 MiB. Default: 256 MiB.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Adds a swap device; the first one is used first. Default: an unlinked file in [`device::default_directory`]
+    /// that grows as needed.
+    #[must_use]
+    pub fn device(mut self, spec: DeviceSpec) -> Self {
+        self.devices.push(spec);
+        self
+    }
+
+    /// How faults are delivered. Default: [`FaultMode::Auto`].
+    #[must_use]
+    pub fn faults(mut self, mode: FaultMode) -> Self {
+        self.faults = mode;
+        self
+    }
+
+    /// How folios are mapped. Default: [`Mapping::Auto`].
+    #[must_use]
+    pub fn mapping(mut self, mapping: Mapping) -> Self {
+        self.mapping = mapping;
+        self
+    }
+
+    /// The size of every folio of the arena. Default: 2 MiB.
+    #[must_use]
+    pub fn folio(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// How many bytes of addresses are reserved: the most that can be mapped at the same time. Default: 1 TiB.
+    #[must_use]
+    pub fn address_space(mut self, bytes: u64) -> Self {
+        self.address_space = bytes;
+        self
+    }
+
+    /// Counts into memory of the caller's, for instance shared with another process.
+    #[must_use]
+    pub fn shared_stats(mut self, stats: &'static Stats) -> Self {
+        self.stats = Some(stats);
+        self
+    }
+
+    /// Builds the arena and starts its threads.
+    ///
+    /// # Errors
+    /// [`Error`] names what is missing and what would help.
+    pub fn build(self) -> Result<Arena, Error> {
+        if self.memory < MIN_MEMORY {
+            return Err(Error::BudgetTooSmall(self.memory));
+        }
+        let (mode, uffd) = open_userfaultfd(self.faults)?;
+        let mapping = selftest::choose(self.mapping)?;
+        let engine = Arc::new(self.engine(Arc::new(uffd), mapping)?);
+        let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
+        let mut threads = vec![
+            threads::spawn("reclaim", &engine, |engine| reclaimd::run(engine))?,
+            threads::spawn("readahead", &engine, |engine| readahead::run(engine))?,
+        ];
+        match mode {
+            FaultMode::Monitor => {
+                for _ in 0..monitor::NR_THREADS {
+                    let stop = Arc::clone(&stop);
+                    threads.push(threads::spawn("monitor", &engine, move |engine| monitor::run(engine, &stop))?);
+                }
+            }
+            FaultMode::Auto | FaultMode::Direct => direct::attach(&engine)?,
+        }
+        let raw = RawSpace::new(Arc::clone(&engine), mode);
+        let running =
+            Running { engine, mode, mapping, stop, threads: Mutex::new(threads), pid: std::process::id(), raw };
+        Ok(Arena { running: Arc::new(running) })
+    }
+
+    fn engine(self, uffd: Arc<Userfaultfd>, mapping: Mapping) -> Result<Engine, Error> {
+        let order = self.order;
+        let span_len = (self.address_space as usize).next_multiple_of(Order::HUGE.bytes());
+        let span = Reservation::new(span_len, Order::HUGE.bytes()).map_err(Error::system("reserving addresses"))?;
+        memory::dontfork(span.addr(), span.len()).map_err(Error::system("keeping regions from children"))?;
+        let devices = if self.devices.is_empty() {
+            vec![device::open_default()?]
+        } else {
+            self.devices.iter().map(device::open).collect::<Result<_, _>>()?
+        };
+        let nr_folios = span_len / order.bytes();
+        let most_blocks = (memory::total_ram().max(self.memory) as usize / order.bytes()).min(nr_folios);
+        let frames = Frames::new(order, most_blocks)?;
+        let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
+            let nursery = frames.nursery().step_by(order.bytes()).collect();
+            Box::new(MoveMapper::new(Arc::clone(&uffd), order.bytes(), nursery))
+        } else {
+            Box::new(CopyMapper::new(Arc::clone(&uffd), order.bytes()))
+        };
+        let register = Error::system("registering with userfaultfd");
+        uffd.register(span.addr(), span.len(), mapper.region_mode()).map_err(|e| register(e.into()))?;
+        if mapper.registers_frames() {
+            let homes = frames.range();
+            let register = Error::system("registering with userfaultfd");
+            uffd.register(homes.start, homes.len(), folioswap_sys::uffd::Mode::Missing)
+                .map_err(|e| register(e.into()))?;
+        }
+        let zone = Zone::new(order, most_blocks);
+        zone.set_limit(self.memory as usize / order.bytes());
+        Ok(Engine {
+            order,
+            addresses: AddressSpace::new(nr_folios),
+            table: FolioTable::new(nr_folios),
+            zone,
+            frames,
+            space: SwapSpace::new(order, devices, nr_folios),
+            mapper,
+            uffd,
+            stats: self.stats.map_or_else(|| StatsHome::Own(Box::default()), StatsHome::Shared),
+            streams: Streams::new(order),
+            drop_behind: DropBehind::new(),
+            reads: ReadQueue::new(),
+            gate: Gate::default(),
+            reclaim_wanted: Event::default(),
+            frame_freed: Event::default(),
+            stop: AtomicBool::new(false),
+            memory: AtomicU64::new(self.memory),
+            nr_mapped: AtomicUsize::new(0),
+            span,
+        })
+    }
+}
+
+/// Opens a descriptor for the wanted mode; `Auto` falls back to direct.
+fn open_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaultfd), Error> {
+    if wanted != FaultMode::Direct {
+        match Userfaultfd::open(Delivery::Monitor) {
+            Ok((uffd, _, _)) => return Ok((FaultMode::Monitor, uffd)),
+            Err(error) if wanted == FaultMode::Monitor => {
+                return Err(Error::NoUserfaultfd { mode: "monitor", reason: error.to_string() });
+            }
+            Err(_) => {}
+        }
+    }
+    Userfaultfd::open(Delivery::Sigbus)
+        .map(|(uffd, _, _)| (FaultMode::Direct, uffd))
+        .map_err(|error| Error::NoUserfaultfd { mode: "direct", reason: error.to_string() })
+}
+
+/// A budget of RAM, swap devices, and the memory that is paged between them. Cheap to clone; the last clone or region
+/// to go ends it.
+#[derive(Clone)]
+pub struct Arena {
+    running: Arc<Running>,
+}
+
+struct Running {
+    engine: Arc<Engine>,
+    mode: FaultMode,
+    mapping: Mapping,
+    stop: Arc<EventFd>,
+    threads: Mutex<Vec<Thread>>,
+    pid: u32,
+    raw: RawSpace,
+}
+
+/// What is in RAM of an arena's memory, as the kernel sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Residency {
+    /// Bytes of regions and frames in RAM.
+    pub resident_bytes: u64,
+    /// Of these, bytes in huge pages.
+    pub huge_bytes: u64,
+    /// What the budget allows.
+    pub budget_bytes: u64,
+}
+
+impl Arena {
+    /// Settings to start from.
+    #[must_use]
+    pub fn builder() -> ArenaBuilder {
+        ArenaBuilder {
+            memory: 256 << 20,
+            devices: Vec::new(),
+            faults: FaultMode::Auto,
+            mapping: Mapping::Auto,
+            order: Order::HUGE,
+            address_space: ADDRESS_SPACE,
+            stats: None,
+        }
+    }
+
+    /// Maps `len` bytes of zeros. Costs addresses only; RAM and slots are taken as the memory is used.
+    ///
+    /// # Errors
+    /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or what the kernel said.
+    pub fn map(&self, len: usize) -> Result<Region, Error> {
+        Region::new(self, len)
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn stats(&self) -> StatsSnapshot {
+        self.running.engine.stats.snapshot()
+    }
+
+    /// The budget in bytes.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.running.engine.memory.load(Ordering::Relaxed)
+    }
+
+    /// Changes the budget while running. A smaller one takes effect as fast as folios can be written.
+    ///
+    /// # Errors
+    /// [`Error::BudgetTooSmall`].
+    pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
+        if bytes < MIN_MEMORY {
+            return Err(Error::BudgetTooSmall(bytes));
+        }
+        let engine = &self.running.engine;
+        engine.memory.store(bytes, Ordering::Relaxed);
+        engine.zone.set_limit(bytes as usize / engine.folio_bytes());
+        engine.reclaim_wanted.signal();
+        Ok(())
+    }
+
+    /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].
+    #[must_use]
+    pub fn fault_mode(&self) -> FaultMode {
+        self.running.mode
+    }
+
+    /// How folios are mapped: [`Mapping::Move`] or [`Mapping::Copy`].
+    #[must_use]
+    pub fn mapping(&self) -> Mapping {
+        self.running.mapping
+    }
+
+    /// The size of a folio.
+    #[must_use]
+    pub fn order(&self) -> Order {
+        self.running.engine.order
+    }
+
+    /// The arena's memory by address, for faces that stand in for a C library's memory calls.
+    #[must_use]
+    pub fn raw(&self) -> RawSpace {
+        self.running.raw.clone()
+    }
+
+    /// Takes every folio that is not in use out of RAM.
+    pub fn evict_all(&self) {
+        for range in self.running.engine.addresses.in_use() {
+            let _pass = self.running.engine.gate.enter(folioswap_sys::signals::thread_id());
+            self.running.engine.cold(range);
+        }
+    }
+
+    /// Asks the kernel what is in RAM. Walks the page tables: about 1 ms for a GiB.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn measure(&self) -> Result<Residency, Error> {
+        let engine = &self.running.engine;
+        let homes = engine.frames.range().start..engine.frames.nursery().end;
+        let span = engine.span.addr()..engine.span.addr() + engine.span.len();
+        let mut residency = Residency { resident_bytes: 0, huge_bytes: 0, budget_bytes: self.memory() };
+        for range in [span, homes] {
+            let scan = pagemap::scan(range).map_err(Error::system("reading the page map"))?;
+            residency.resident_bytes += scan.present_bytes;
+            residency.huge_bytes += scan.huge_bytes;
+        }
+        Ok(residency)
+    }
+
+    /// Bytes of the engine's own records that are in use: table, zone, checksums, slot maps.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        self.running.engine.metadata_bytes()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            return; // a forked child: the threads are the parent's
+        }
+        self.engine.stop.store(true, Ordering::Release);
+        self.engine.reclaim_wanted.signal();
+        self.engine.reads.wake();
+        self.stop.signal();
+        direct::detach(&self.engine);
+        for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {
+            thread.join();
+        }
+    }
+}

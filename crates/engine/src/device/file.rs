@@ -1,0 +1,103 @@
+//! A swap device in a file, or a block device, read and written past the page cache (O_DIRECT).
+//!
+//! A file is unlinked from the start, mode 0600: nothing is left behind, whatever happens to the process. It grows by
+//! `fallocate`, so that a full disk is met before a write and never in it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use folioswap_core::Order;
+use folioswap_sys::direct_io::{self, OpenError};
+
+use super::{Device, too_small, unusable};
+use crate::error::Error;
+use crate::size::Bytes;
+
+/// A file or block device that holds slots.
+pub(crate) struct FileDevice {
+    fd: OwnedFd,
+    path: PathBuf,
+    limit: Option<u64>,
+    /// A block device has all its space from the start.
+    fixed: bool,
+}
+
+impl FileDevice {
+    /// An unlinked file in `directory`.
+    pub fn unlinked_in(directory: &Path, limit: Option<u64>) -> Result<Self, Error> {
+        let fd = direct_io::unlinked_file(directory).map_err(|error| explain(directory, &error))?;
+        let device = FileDevice { fd, path: directory.into(), limit, fixed: false };
+        device.probe()?;
+        Ok(device)
+    }
+
+    /// A block device, or an unlinked file that would be at `path`: nothing of that name may exist yet.
+    pub fn open(path: &Path, limit: Option<u64>) -> Result<Self, Error> {
+        if path.is_dir() {
+            return Err(unusable(path, "is a directory: name a file to be made in it, as in DIR/swap:8G"));
+        }
+        if let Some(size) = limit
+            && size < Order::HUGE.bytes() as u64
+        {
+            return Err(too_small(path, format!("{} is too small: a swap device takes at least 2M", Bytes(size))));
+        }
+        if path.exists() {
+            let (fd, size) = direct_io::block_device(path).map_err(|error| explain(path, &error))?;
+            if limit.is_some_and(|limit| limit > size) {
+                return Err(too_small(path, format!("has only {}", Bytes(size))));
+            }
+            return Ok(FileDevice { fd, path: path.into(), limit: Some(limit.unwrap_or(size)), fixed: true });
+        }
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let fd = direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?;
+        let device = FileDevice { fd, path: path.into(), limit, fixed: false };
+        device.probe()?;
+        if let Some(limit) = limit {
+            // Asked for by name and size: met now rather than in the middle of the program.
+            device
+                .reserve(limit)
+                .map_err(|error| too_small(path, format!("{} cannot be had: {error}", Bytes(limit))))?;
+        }
+        Ok(device)
+    }
+
+    /// Whether one folio can be had at all.
+    fn probe(&self) -> Result<(), Error> {
+        self.reserve(Order::HUGE.bytes() as u64)
+            .map_err(|error| too_small(&self.path, format!("no room for one folio: {error}")))
+    }
+}
+
+fn explain(path: &Path, error: &OpenError) -> Error {
+    unusable(path, error.to_string())
+}
+
+impl Device for FileDevice {
+    fn limit_bytes(&self) -> Option<u64> {
+        self.limit
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        if self.fixed { Ok(()) } else { direct_io::preallocate(self.fd.as_raw_fd(), len) }
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        direct_io::pread_exact(self.fd.as_raw_fd(), bytes, offset)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        direct_io::pwrite_exact(self.fd.as_raw_fd(), bytes, offset)
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        Some(self.fd.as_raw_fd())
+    }
+
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+}

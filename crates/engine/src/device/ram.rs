@@ -1,0 +1,92 @@
+//! A swap device in RAM, outside the budget: for tests, for machines with more RAM than a container may use, and as
+//! the floor of what any device costs.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::path::Path;
+
+use folioswap_core::PAGE_SIZE;
+use folioswap_sys::memory::{self, Reservation};
+
+use super::Device;
+use crate::checksum::{self, Checksum};
+use crate::error::Error;
+
+/// Memory that holds slots. It is taken from the kernel as slots are written.
+pub(crate) struct RamDevice {
+    memory: Reservation,
+}
+
+impl RamDevice {
+    pub fn new(size: u64) -> Result<Self, Error> {
+        let folio = folioswap_core::Order::HUGE.bytes();
+        if size < folio as u64 {
+            return Err(super::too_small(Path::new("ram"), "a device in RAM takes at least 2M: ram:2M"));
+        }
+        let len = size as usize / folio * folio;
+        let memory = Reservation::new(len, folio)
+            .and_then(|memory| {
+                memory::protect_rw(memory.addr(), len)?;
+                memory::advise_hugepage(memory.addr(), len)?;
+                memory::dontfork(memory.addr(), len)?;
+                Ok(memory)
+            })
+            .map_err(Error::system("reserving a device in RAM"))?;
+        Ok(RamDevice { memory })
+    }
+
+    /// Copies a run out and hashes it on the way.
+    pub fn load(&self, offset: u64, bytes: &mut [u8]) -> Checksum {
+        checksum::copy_and_hash(self.run(offset, bytes.len()), bytes)
+    }
+
+    /// Copies a run in and hashes it on the way.
+    pub fn store(&self, offset: u64, bytes: &[u8]) -> Checksum {
+        checksum::copy_and_hash(bytes, self.run(offset, bytes.len()))
+    }
+
+    /// Whether a look at the first page is enough to know that the run holds something else.
+    pub fn surely_differs(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.run(offset, PAGE_SIZE) != &bytes[..PAGE_SIZE]
+    }
+
+    #[allow(clippy::mut_from_ref)] // a run has one owner, the holder of its folio's lock
+    fn run(&self, offset: u64, len: usize) -> &mut [u8] {
+        assert!(offset as usize + len <= self.memory.len());
+        // SAFETY: within the reservation (asserted), which is readable, writable, anonymous memory for as long as
+        // `self` lives; only the holder of the lock of the folio that owns the run reads or writes it.
+        unsafe { std::slice::from_raw_parts_mut((self.memory.addr() + offset as usize) as *mut u8, len) }
+    }
+}
+
+impl Device for RamDevice {
+    fn limit_bytes(&self) -> Option<u64> {
+        Some(self.memory.len() as u64)
+    }
+
+    fn reserve(&self, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        bytes.copy_from_slice(self.run(offset, bytes.len()));
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.run(offset, bytes.len()).copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn memory(&self) -> Option<&RamDevice> {
+        Some(self)
+    }
+
+    fn name(&self) -> String {
+        format!("ram:{}", crate::size::Bytes(self.memory.len() as u64))
+    }
+}

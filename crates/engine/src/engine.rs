@@ -1,0 +1,199 @@
+//! What an arena's threads share, and the small moves that both ways, in and out, are made of.
+//!
+//! Lock order: a folio's entry lock, then one of the leaves (zone, slot map, streams, queue), never two leaves. A
+//! second entry lock is only ever tried for, never waited for. No managed memory is touched under any of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use folioswap_core::{DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, State, Stats, Streams, Zone};
+use folioswap_sys::memory::Reservation;
+use folioswap_sys::uffd::Userfaultfd;
+
+use crate::address_space::AddressSpace;
+use crate::fatal;
+use crate::frames::Frames;
+use crate::map::{MapError, Mapper};
+use crate::readahead::ReadQueue;
+use crate::space::SwapSpace;
+use crate::wakeup::{Event, Gate, PARK};
+
+/// An arena's counters: its own, or memory that it shares with the process that prints them.
+pub(crate) enum StatsHome {
+    Own(Box<Stats>),
+    Shared(&'static Stats),
+}
+
+impl std::ops::Deref for StatsHome {
+    type Target = Stats;
+
+    fn deref(&self) -> &Stats {
+        match self {
+            StatsHome::Own(stats) => stats,
+            StatsHome::Shared(stats) => stats,
+        }
+    }
+}
+
+/// The engine of one arena.
+pub(crate) struct Engine {
+    pub order: Order,
+    pub span: Reservation,
+    pub addresses: AddressSpace,
+    pub table: FolioTable,
+    pub zone: Zone,
+    pub frames: Frames,
+    pub space: SwapSpace,
+    pub mapper: Box<dyn Mapper>,
+    pub uffd: Arc<Userfaultfd>,
+    pub stats: StatsHome,
+    pub streams: Streams,
+    pub drop_behind: DropBehind,
+    pub reads: ReadQueue,
+    pub gate: Gate,
+    /// Frames are getting short.
+    pub reclaim_wanted: Event,
+    /// A frame has become free, or a folio clean.
+    pub frame_freed: Event,
+    pub stop: AtomicBool,
+    /// The budget in bytes.
+    pub memory: AtomicU64,
+    /// Folios that are mapped.
+    pub nr_mapped: AtomicUsize,
+}
+
+impl Engine {
+    pub fn folio_bytes(&self) -> usize {
+        self.order.bytes()
+    }
+
+    pub fn contains(&self, addr: usize) -> bool {
+        addr.wrapping_sub(self.span.addr()) < self.span.len()
+    }
+
+    /// The folio at an address of the span.
+    pub fn folio_at(&self, addr: usize) -> FolioId {
+        debug_assert!(self.contains(addr));
+        FolioId::new(((addr - self.span.addr()) / self.folio_bytes()) as u32)
+    }
+
+    pub fn addr(&self, folio: FolioId) -> usize {
+        self.span.addr() + folio.index() * self.folio_bytes()
+    }
+
+    pub fn lock(&self, folio: FolioId) -> Locked<'_> {
+        self.table.lock(folio, &PARK)
+    }
+
+    pub fn try_lock(&self, folio: FolioId) -> Option<Locked<'_>> {
+        self.table.try_lock(folio, &PARK)
+    }
+
+    pub fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Puts a locked folio whose content is at home under its address, on the given list.
+    pub fn map(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
+        let addr = self.addr(locked.folio());
+        self.patiently("mapped", || self.mapper.map(addr, self.frames.home(frame)));
+        self.note_mapped(locked, frame, list);
+    }
+
+    /// The same with fresh, zeroed memory instead of what is at home.
+    pub fn map_fresh(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
+        let addr = self.addr(locked.folio());
+        self.patiently("made", || self.mapper.map_fresh(addr, self.frames.home(frame)));
+        self.note_mapped(locked, frame, list);
+    }
+
+    fn note_mapped(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
+        locked.set(State::Resident(frame));
+        let mapped = self.nr_mapped.fetch_add(1, Ordering::Relaxed) + 1;
+        self.stats.resident_bytes.set((mapped * self.folio_bytes()) as u64);
+        if locked.pinned() {
+            self.zone.remove(frame);
+        } else {
+            self.zone.insert(frame, list);
+        }
+    }
+
+    /// Takes a locked, mapped folio home. The frame stays on the list where it was.
+    pub fn unmap(&self, locked: &mut Locked<'_>, frame: FrameId) -> Result<(), MapError> {
+        self.mapper.unmap(self.addr(locked.folio()), self.frames.home(frame))?;
+        locked.set(State::Standby(frame));
+        self.nr_mapped.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends what a folio holds: it reads as zero from now on. Its frame goes back to the zone, its slots to the space.
+    pub fn drop_content(&self, locked: &mut Locked<'_>) {
+        let frame = match locked.state() {
+            State::Empty => return,
+            State::Swapped(slot) => {
+                self.space.free(slot);
+                locked.set(State::Empty);
+                return;
+            }
+            State::Standby(frame) => frame,
+            State::Resident(frame) => {
+                match self.unmap(locked, frame) {
+                    Ok(()) => {}
+                    Err(error) => return self.abandon(locked, frame, error),
+                }
+                frame
+            }
+        };
+        self.release_frame(frame);
+        locked.set(State::Empty);
+    }
+
+    /// Drops a mapped folio that cannot be moved (in use by a system call or shared with a child): its pages are the
+    /// kernel's to free, and the frame begins anew without memory.
+    fn abandon(&self, locked: &mut Locked<'_>, frame: FrameId, error: MapError) {
+        if let Err(refused) = folioswap_sys::memory::dontneed(self.addr(locked.folio()), self.folio_bytes()) {
+            fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
+        }
+        self.nr_mapped.fetch_sub(1, Ordering::Relaxed);
+        locked.set(State::Empty);
+        self.release_slot(frame);
+        self.zone.give_unpopulated(frame);
+        self.frame_freed.signal();
+    }
+
+    /// Frees a frame, with the slot that its folio may have kept.
+    pub fn release_frame(&self, frame: FrameId) {
+        self.release_slot(frame);
+        self.zone.give(frame);
+        self.frame_freed.signal();
+    }
+
+    /// Frees the slot that the folio in this frame keeps.
+    pub fn release_slot(&self, frame: FrameId) {
+        if let Some(slot) = self.zone.slot(frame) {
+            self.zone.set_slot(frame, None);
+            self.space.free(slot);
+        }
+    }
+
+    /// Repeats a map call while a page of the block is still held by I/O that has just ended.
+    pub fn patiently(&self, what: &str, mut call: impl FnMut() -> Result<(), MapError>) {
+        for attempt in 0..20_000 {
+            match call() {
+                Ok(()) => return,
+                Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
+                Err(MapError::Busy) => std::thread::sleep(std::time::Duration::from_micros(100)),
+                Err(MapError::Refused(libc::ENOMEM)) => fatal::die(
+                    "the kernel has no memory left for a folio: give this program's machine or container more, or a smaller --memory",
+                ),
+                Err(error) => fatal::die(&format!("a folio could not be {what}: {error}")),
+            }
+        }
+        fatal::die(&format!("a folio could not be {what}: its frames stayed in use for two seconds"));
+    }
+
+    /// Metadata in use, in bytes: table, zone, checksums and maps of slots.
+    pub fn metadata_bytes(&self) -> usize {
+        self.table.bytes() + self.zone.bytes() + self.space.metadata_bytes()
+    }
+}

@@ -1,0 +1,82 @@
+//! What can go wrong, in one sentence each, with the exit status that the command gives for it.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::size::{Bytes, SizeError};
+
+/// Smallest budget an arena takes.
+pub const MIN_MEMORY: u64 = 16 << 20;
+
+/// Why an arena, a region or a change to one could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The budget is under [`MIN_MEMORY`].
+    #[error("a memory budget of {} is too small: give at least 16M", Bytes(*.0))]
+    BudgetTooSmall(u64),
+    /// A size could not be read.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// The program is not permitted to use userfaultfd in the way asked for.
+    #[error(
+        "userfaultfd is not permitted for {mode} faults ({reason}): run as root, or `sysctl vm.unprivileged_userfaultfd=1`"
+    )]
+    NoUserfaultfd {
+        /// The way of delivery that was asked for.
+        mode: &'static str,
+        /// What the kernel said.
+        reason: String,
+    },
+    /// Mapping by `UFFDIO_MOVE` was asked for, and the kernel has none that works.
+    #[error("mapping by UFFDIO_MOVE is not to be had here ({0}): use the copy mapper, or Linux 6.8 and later")]
+    NoMove(String),
+    /// A swap device cannot be used at all.
+    #[error("swap {}: {reason}", path.display())]
+    SwapUnusable {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong and what would do.
+        reason: String,
+    },
+    /// A swap device has less space than was asked for, or than one folio takes.
+    #[error("swap {}: {reason}", path.display())]
+    SwapTooSmall {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong and what would do.
+        reason: String,
+    },
+    /// More address space was asked for than the arena reserved.
+    #[error("the arena's address space of {} is used up", Bytes(*.0))]
+    OutOfAddressSpace(u64),
+    /// A length of zero, or one that is past what an address can hold.
+    #[error("a region of {0} bytes cannot be mapped")]
+    BadLength(usize),
+    /// The kernel refused memory or a thread.
+    #[error("{what}: {error}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+impl Error {
+    /// The exit status of `folioswap` for this error; each cause has its own.
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Error::Size(_) | Error::BadLength(_) => 64,
+            Error::BudgetTooSmall(_) => 65,
+            Error::SwapUnusable { .. } => 68,
+            Error::SwapTooSmall { .. } => 69,
+            Error::OutOfAddressSpace(_) | Error::System { .. } => 70,
+            Error::NoUserfaultfd { .. } | Error::NoMove(_) => 71,
+        }
+    }
+
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |error| Error::System { what, error }
+    }
+}

@@ -1,0 +1,77 @@
+//! Delivery of faults: on the faulting thread ([`direct`]) or by threads of the engine ([`monitor`]).
+
+pub(crate) mod direct;
+pub(crate) mod monitor;
+
+use std::cell::Cell;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::engine::Engine;
+use crate::fatal;
+
+/// How a fault reaches the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FaultMode {
+    /// Monitor where the system permits it, else direct.
+    #[default]
+    Auto,
+    /// The faulting thread resolves its fault in a SIGBUS handler: fastest, no privilege needed; a system call that
+    /// touches a missing page fails with EFAULT.
+    Direct,
+    /// Threads of the engine resolve faults: every access works, in system calls too; needs permission.
+    Monitor,
+}
+
+/// A name that is none of those there are.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is none of {1}")]
+pub struct UnknownName(pub(crate) String, pub(crate) &'static str);
+
+impl FromStr for FaultMode {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        match text {
+            "auto" => Ok(FaultMode::Auto),
+            "direct" => Ok(FaultMode::Direct),
+            "monitor" => Ok(FaultMode::Monitor),
+            other => Err(UnknownName(other.into(), "auto, direct, monitor")),
+        }
+    }
+}
+
+impl fmt::Display for FaultMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FaultMode::Auto => "auto",
+            FaultMode::Direct => "direct",
+            FaultMode::Monitor => "monitor",
+        })
+    }
+}
+
+/// Faults in a row at one address before the program is told that it cannot go on.
+const MOST_REPEATS: u32 = 100_000;
+
+thread_local! {
+    static LAST: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// Resolves the fault at `addr`; `false`, with the reason on standard error, when its content is lost.
+pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
+    let (last, repeats) = LAST.get();
+    LAST.set(if last == addr { (addr, repeats + 1) } else { (addr, 0) });
+    if last == addr && repeats > MOST_REPEATS {
+        fatal::die(&format!(
+            "the page at {addr:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
+        ));
+    }
+    match engine.fault(engine.folio_at(addr), thread) {
+        Ok(()) => true,
+        Err(error) => {
+            fatal::say(&format!("{error}; thread {thread} gets SIGBUS"));
+            false
+        }
+    }
+}

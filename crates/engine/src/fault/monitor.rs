@@ -1,0 +1,42 @@
+//! Faults resolved by threads of the engine that read the userfaultfd.
+//!
+//! Several threads read the same descriptor; each resolves what it read, so that a slow read for one fault does not
+//! keep the others waiting.
+
+use folioswap_sys::signals;
+use folioswap_sys::uffd::{Event, EventFd, Woken};
+
+use crate::engine::Engine;
+use crate::fatal::{self, AbortOnPanic};
+
+/// Threads that resolve faults.
+pub(crate) const NR_THREADS: usize = 8;
+
+/// A thread's body; returns when `stop` is signalled.
+pub(crate) fn run(engine: &Engine, stop: &EventFd) {
+    let _abort = AbortOnPanic("monitor");
+    loop {
+        match engine.uffd.wait(stop) {
+            Ok(Woken::Stopped) => return,
+            Ok(Woken::Event) => {}
+            Err(error) => fatal::die(&format!("waiting for faults: {error}")),
+        }
+        match engine.uffd.read_event() {
+            Ok(Some(Event::Pagefault { addr, thread, .. })) => resolve(engine, addr, thread),
+            Ok(_) => {}
+            Err(error) => fatal::die(&format!("reading faults: {error}")),
+        }
+    }
+}
+
+fn resolve(engine: &Engine, addr: usize, thread: u32) {
+    if !super::resolve(engine, addr, thread) {
+        signals::send_sigbus(thread);
+        return;
+    }
+    // Whoever mapped the folio woke those that waited then; this fault may have come later.
+    let folio = engine.addr(engine.folio_at(addr));
+    if let Err(error) = engine.uffd.wake(folio, engine.folio_bytes()) {
+        fatal::die(&format!("waking a thread: {error}"));
+    }
+}

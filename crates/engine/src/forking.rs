@@ -1,0 +1,78 @@
+//! fork, until children are managed too: a child gets what is in RAM, as ordinary copy-on-write memory, and never
+//! reads zeros where its parent had data.
+//!
+//! All managed memory is kept from children (`MADV_DONTFORK`). Around a fork by a face the engine pauses, and the
+//! folios that are mapped at that moment are let through. What a child lacks is not mapped in it at all: a touch is a
+//! segmentation fault, which [`install`]'s handler explains.
+
+use std::sync::RwLock;
+use std::sync::atomic::Ordering;
+
+use folioswap_core::{FolioId, Locked, State};
+use folioswap_sys::{memory, sigbus, signals};
+
+use crate::engine::Engine;
+use crate::fatal;
+
+/// Spans of managed memory that this process inherited a part of.
+static INHERITED: RwLock<Vec<(usize, usize)>> = RwLock::new(Vec::new());
+
+impl Engine {
+    pub fn fork_prepare(&self) {
+        self.gate.close(signals::thread_id());
+        for range in self.addresses.in_use() {
+            let mut run = range.start;
+            for index in range.start..=range.end {
+                let inherited = index < range.end && self.table.peek(FolioId::new(index as u32)).is_resident();
+                if !inherited {
+                    self.let_through(run..index);
+                    run = index + 1;
+                }
+            }
+        }
+    }
+
+    fn let_through(&self, run: std::ops::Range<usize>) {
+        if run.is_empty() {
+            return;
+        }
+        let addr = self.addr(FolioId::new(run.start as u32));
+        if let Err(error) = memory::dofork(addr, run.len() * self.folio_bytes()) {
+            fatal::say(&format!("a child will lack a part of its memory: {error}"));
+        }
+    }
+
+    /// A fault of the thread that forks, while it does: the child gets this folio too.
+    pub fn follow_fork(&self, locked: &Locked<'_>, thread: u32) {
+        if self.gate.closed_by(thread) && matches!(locked.state(), State::Resident(_)) {
+            let index = locked.folio().index();
+            self.let_through(index..index + 1);
+        }
+    }
+
+    pub fn fork_parent(&self) {
+        if let Err(error) = memory::dontfork(self.span.addr(), self.span.len()) {
+            fatal::say(&format!("keeping regions from children: {error}"));
+        }
+        self.gate.open();
+    }
+
+    pub fn fork_child(&self) {
+        self.stop.store(true, Ordering::Release);
+        INHERITED.write().expect("nothing panics under this lock").push((self.span.addr(), self.span.len()));
+        if let Err(error) = sigbus::install_segv(on_segv) {
+            fatal::say(&format!("a touch of memory that was not inherited will not be explained: {error}"));
+        }
+    }
+}
+
+fn on_segv(addr: usize, _write: bool) -> sigbus::Handled {
+    let inherited = INHERITED.read().expect("nothing panics under this lock");
+    if inherited.iter().any(|&(start, len)| addr.wrapping_sub(start) < len) {
+        fatal::die(&format!(
+            "process {}, forked from a managed one, touched memory at {addr:#x} that was swapped out when it was forked; give the parent more --memory, or let children exec",
+            std::process::id()
+        ));
+    }
+    sigbus::Handled::No
+}

@@ -1,0 +1,49 @@
+//! Counters that one process keeps and another one prints.
+
+use std::ffi::CStr;
+use std::io;
+use std::path::Path;
+
+use folioswap_core::Stats;
+use folioswap_sys::shared::{self, Shared, Zeroable};
+
+#[repr(transparent)]
+struct InSharedMemory(Stats);
+
+// SAFETY: `Stats` is made of atomic numbers alone, without padding that matters, pointers or destructors, and all-zero
+// bytes are its empty value.
+unsafe impl Zeroable for InSharedMemory {}
+
+/// Counters in memory that other processes of the same user can open by [`SharedStats::path`].
+pub struct SharedStats(Shared<InSharedMemory>);
+
+impl SharedStats {
+    /// All zero.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> io::Result<Self> {
+        const NAME: &CStr = c"folioswap-stats";
+        Ok(SharedStats(Shared::new(NAME)?))
+    }
+
+    /// Where others open it while this process lives.
+    #[must_use]
+    pub fn path(&self) -> String {
+        self.0.path()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn get(&self) -> &'static Stats {
+        &self.0.get().0
+    }
+}
+
+/// Opens the counters of another process.
+///
+/// # Errors
+/// The kernel's; `InvalidData` when the path is something else.
+pub fn open_shared_stats(path: &Path) -> io::Result<&'static Stats> {
+    shared::open::<InSharedMemory>(path).map(|stats| &stats.0)
+}

@@ -1,0 +1,127 @@
+//! Reads and writes in flight: several at once over io_uring where the device has a descriptor and the kernel permits
+//! it, else one at a time by the calling thread. The same calls either way.
+
+use std::io;
+
+use folioswap_sys::uring::Ring;
+
+use crate::space::Extent;
+
+/// Transfers that one thread keeps in flight.
+pub(crate) const DEPTH: usize = 8;
+
+/// Which way the bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// Transfers of one thread; `J` is what the owner needs to know of each at its end.
+pub(crate) struct Transfers<J> {
+    ring: Option<Ring>,
+    jobs: Vec<Option<Flight<J>>>,
+    /// Scratch for completions.
+    ended: Vec<(u64, io::Result<usize>)>,
+    nr_in_flight: usize,
+}
+
+struct Flight<J> {
+    job: J,
+    direction: Direction,
+    extent: Extent,
+    addr: usize,
+    len: usize,
+}
+
+impl<J> Transfers<J> {
+    /// Room for [`DEPTH`] transfers. Without io_uring there is no room, and [`Transfers::has_room`] says so.
+    pub fn new() -> Self {
+        Transfers {
+            ring: Ring::new(DEPTH as u32).ok(),
+            jobs: (0..DEPTH).map(|_| None).collect(),
+            ended: Vec::with_capacity(DEPTH),
+            nr_in_flight: 0,
+        }
+    }
+
+    /// Whether transfers can be in flight at all.
+    pub fn asynchronous(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    pub fn nr_in_flight(&self) -> usize {
+        self.nr_in_flight
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.nr_in_flight < DEPTH
+    }
+
+    /// Starts a transfer between `extent` and the memory at `addr`.
+    ///
+    /// The caller keeps that memory present and for itself until [`Transfers::finish`] hands the job back; the job
+    /// holds the folio's lock for that.
+    ///
+    /// # Panics
+    /// Without room.
+    pub fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
+        let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
+        let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
+        let (fd, offset) = (extent.fd, extent.offset);
+        // SAFETY: the memory is a block of frames at home whose folio's lock the job holds: present, of this length,
+        // used by nobody else until the job is handed back, which is after the completion.
+        let queued = unsafe {
+            match direction {
+                Direction::Read => ring.submit_read(fd, addr as *mut u8, len, offset, token as u64),
+                Direction::Write => ring.submit_write(fd, addr as *const u8, len, offset, token as u64),
+            }
+        };
+        self.jobs[token] = Some(Flight { job, direction, extent, addr, len });
+        self.nr_in_flight += 1;
+        if let Err(error) = queued.and_then(|()| ring.submit()) {
+            self.ended.push((token as u64, Err(error)));
+        }
+    }
+
+    /// Waits until `min` transfers have ended and hands every ended one to `each`.
+    pub fn finish(&mut self, min: usize, mut each: impl FnMut(J, io::Result<()>)) {
+        let mut ended = std::mem::take(&mut self.ended);
+        if let Some(ring) = &mut self.ring {
+            let min = min.min(self.nr_in_flight).saturating_sub(ended.len());
+            if let Err(error) = ring.wait_completions(min, &mut ended) {
+                crate::fatal::die(&format!("io_uring: {error}"));
+            }
+        }
+        for (token, result) in ended.drain(..) {
+            let flight = self.jobs[token as usize].take().expect("each transfer ends once");
+            self.nr_in_flight -= 1;
+            let result = result.and_then(|done| flight.complete(done));
+            each(flight.job, result);
+        }
+        self.ended = ended;
+    }
+}
+
+impl<J> Flight<J> {
+    /// Does what a short transfer left, on the spot.
+    fn complete(&self, done: usize) -> io::Result<()> {
+        if done == self.len {
+            return Ok(());
+        }
+        let (addr, len, offset) = (self.addr + done, self.len - done, self.extent.offset + done as u64);
+        // SAFETY: a part of the memory of this flight, which the job still holds; the kernel is done with it.
+        unsafe {
+            match self.direction {
+                Direction::Read => {
+                    let rest = std::slice::from_raw_parts_mut(addr as *mut u8, len);
+                    folioswap_sys::direct_io::pread_exact(self.extent.fd, rest, offset)
+                }
+                Direction::Write => {
+                    let rest = std::slice::from_raw_parts(addr as *const u8, len);
+                    folioswap_sys::direct_io::pwrite_exact(self.extent.fd, rest, offset)
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Sleeping and waking between the engine's threads and those that fault: events, and the gate that fork closes.
+//!
+//! All of it is futexes on plain words: it is used in signal handlers, where nothing may allocate.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use folioswap_core::Park;
+use folioswap_sys::futex;
+
+/// Parks waiters of the folio table on futexes.
+pub(crate) struct FutexPark;
+
+/// The one instance; it has no state.
+pub(crate) static PARK: FutexPark = FutexPark;
+
+impl Park for FutexPark {
+    fn wait(&self, word: &AtomicU32, expected: u32) {
+        futex::wait(word, expected);
+    }
+
+    fn wake_all(&self, word: &AtomicU32) {
+        futex::wake_all(word);
+    }
+}
+
+/// Something that happens again and again. Who wants to wait reads [`Event::now`], looks whether it still has to
+/// wait, and then waits for a change from there: a signal in between is not lost.
+#[derive(Default)]
+pub(crate) struct Event {
+    count: AtomicU32,
+    waiters: AtomicU32,
+}
+
+impl Event {
+    pub fn now(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    pub fn signal(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            futex::wake_all(&self.count);
+        }
+    }
+
+    /// Sleeps until the event has happened since `seen`.
+    pub fn wait(&self, seen: u32) {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        while self.now() == seen {
+            futex::wait(&self.count, seen);
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The same, for `limit` at most.
+    pub fn wait_for(&self, seen: u32, limit: Duration) {
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        if self.now() == seen {
+            futex::wait_timeout(&self.count, seen, limit);
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+const CLOSED: u32 = 1 << 31;
+
+/// What every thread passes before it changes the state of folios. fork closes it for the moment of the fork, so that
+/// the child's copy of memory and what is known of it agree.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// How many are inside, and [`CLOSED`].
+    word: AtomicU32,
+    /// The thread that closed it; its own faults pass all the same.
+    closer: AtomicU32,
+}
+
+/// Being inside.
+pub(crate) struct Pass<'g>(Option<&'g Gate>);
+
+impl Gate {
+    /// Goes in on behalf of `thread`; sleeps while another thread keeps the gate closed.
+    pub fn enter(&self, thread: u32) -> Pass<'_> {
+        loop {
+            let word = self.word.load(Ordering::SeqCst);
+            if word & CLOSED == 0 {
+                if self.word.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    return Pass(Some(self));
+                }
+            } else if self.closer.load(Ordering::SeqCst) == thread {
+                return Pass(None);
+            } else {
+                futex::wait(&self.word, word);
+            }
+        }
+    }
+
+    /// Closes it for everyone but `thread` and waits until all are outside.
+    pub fn close(&self, thread: u32) {
+        loop {
+            let word = self.word.load(Ordering::SeqCst);
+            if word & CLOSED != 0 {
+                futex::wait(&self.word, word); // another thread forks
+            } else if self.word.compare_exchange(word, word | CLOSED, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                break;
+            }
+        }
+        self.closer.store(thread, Ordering::SeqCst);
+        loop {
+            let word = self.word.load(Ordering::SeqCst);
+            if word == CLOSED {
+                return;
+            }
+            futex::wait(&self.word, word);
+        }
+    }
+
+    /// Whether `thread` is the one that keeps it closed.
+    pub fn closed_by(&self, thread: u32) -> bool {
+        self.word.load(Ordering::SeqCst) & CLOSED != 0 && self.closer.load(Ordering::SeqCst) == thread
+    }
+
+    pub fn open(&self) {
+        self.closer.store(0, Ordering::SeqCst);
+        self.word.fetch_and(!CLOSED, Ordering::SeqCst);
+        futex::wake_all(&self.word);
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        if let Some(gate) = self.0
+            && gate.word.fetch_sub(1, Ordering::SeqCst) == CLOSED + 1
+        {
+            futex::wake_all(&gate.word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    #[test]
+    fn a_signal_before_the_wait_is_not_lost() {
+        let event = Event::default();
+        let seen = event.now();
+        event.signal();
+        event.wait(seen);
+    }
+
+    #[test]
+    fn a_closed_gate_keeps_others_out_and_lets_its_closer_in() {
+        let gate = Arc::new(Gate::default());
+        let inside = gate.enter(7);
+        let closing = thread::spawn({
+            let gate = Arc::clone(&gate);
+            move || {
+                gate.close(1);
+                drop(gate.enter(1));
+                let late = thread::spawn({
+                    let gate = Arc::clone(&gate);
+                    move || drop(gate.enter(2))
+                });
+                assert!(gate.closed_by(1) && !gate.closed_by(2));
+                gate.open();
+                late.join().unwrap();
+            }
+        });
+        drop(inside);
+        closing.join().unwrap();
+        drop(gate.enter(3));
+    }
+}

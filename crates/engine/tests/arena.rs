@@ -1,0 +1,225 @@
+//! The public API on the real kernel, in both fault modes and by both mappings.
+
+use std::sync::Barrier;
+use std::thread;
+
+use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, Error, FaultMode, Mapping, Order};
+
+const MIB: usize = 1 << 20;
+
+/// The four ways to run that this system permits; says which it leaves out.
+fn ways() -> Vec<(FaultMode, Mapping)> {
+    let all = [
+        (FaultMode::Direct, Mapping::Move),
+        (FaultMode::Direct, Mapping::Copy),
+        (FaultMode::Monitor, Mapping::Move),
+        (FaultMode::Monitor, Mapping::Copy),
+    ];
+    let permitted = |&(faults, mapping): &(FaultMode, Mapping)| match arena(16, faults, mapping) {
+        Ok(_) => true,
+        Err(error) => {
+            println!("skipped: {faults} faults, mapping by {mapping}: {error}");
+            false
+        }
+    };
+    all.into_iter().filter(permitted).collect()
+}
+
+fn arena(memory_mib: u64, faults: FaultMode, mapping: Mapping) -> Result<Arena, Error> {
+    Arena::builder().memory(memory_mib << 20).faults(faults).mapping(mapping).build()
+}
+
+fn fill(words: &mut [u64], round: u64) {
+    words.iter_mut().enumerate().for_each(|(at, word)| *word = (at as u64) << 8 | round);
+}
+
+fn check(words: &[u64], round: u64) {
+    let wrong = words.iter().enumerate().filter(|&(at, &word)| word != (at as u64) << 8 | round).count();
+    assert_eq!(wrong, 0, "wrong words in round {round}");
+}
+
+#[test]
+fn what_is_written_is_read_back_at_four_times_the_budget() {
+    for (faults, mapping) in ways() {
+        let arena = arena(16, faults, mapping).unwrap();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
+        assert!(words.iter().all(|&word| word == 0));
+        for round in 1..4 {
+            fill(&mut words, round);
+            check(&words, round);
+            check(&words, round);
+        }
+        let stats = arena.stats();
+        assert!(stats.swapped_out_folios > 24, "{faults} {mapping}: {stats:?}");
+        assert!(stats.swapped_in_folios > 24);
+        assert_eq!((stats.verify_failures, stats.io_errors), (0, 0));
+        let residency = arena.measure().unwrap();
+        assert!(residency.resident_bytes <= residency.budget_bytes + 16 * MIB as u64, "{residency:?}");
+        if mapping == Mapping::Move {
+            assert!(residency.huge_bytes * 1000 >= residency.resident_bytes * 966, "{residency:?}");
+        }
+    }
+}
+
+#[test]
+fn every_order_travels() {
+    for order in [Order::PAGE, Order::new(4).unwrap(), Order::new(8).unwrap()] {
+        for mapping in [Mapping::Auto, Mapping::Copy] {
+            let arena = Arena::builder().memory(16 << 20).folio(order).mapping(mapping).build().unwrap();
+            let mut words = ArenaVec::<u64>::zeroed(&arena, 24 * MIB / 8).unwrap();
+            fill(&mut words, 1);
+            check(&words, 1);
+            fill(&mut words, 2);
+            check(&words, 2);
+        }
+    }
+}
+
+#[test]
+fn sixty_four_threads_on_one_folio_cost_one_read() {
+    for (faults, mapping) in ways() {
+        let arena = arena(16, faults, mapping).unwrap();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, 8 * MIB / 8).unwrap();
+        fill(&mut words, 1);
+        // Evicted, and the frames filled by others, so that nothing is left on standby.
+        arena.evict_all();
+        let mut others = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
+        fill(&mut others, 2);
+        let before = arena.stats().swapped_in_folios;
+        let barrier = Barrier::new(64);
+        let words = &words;
+        thread::scope(|scope| {
+            for thread in 0..64 {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    assert_eq!(words[thread], (thread as u64) << 8 | 1);
+                });
+            }
+        });
+        assert_eq!(arena.stats().swapped_in_folios - before, 1, "{faults} {mapping}");
+    }
+}
+
+#[test]
+fn zero_folios_take_no_slot_and_clean_ones_no_write() {
+    let arena = arena(16, FaultMode::Auto, Mapping::Auto).unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
+    words.fill(0);
+    assert_eq!(arena.stats().swapped_out_folios, 0);
+    assert!(arena.stats().zero_folios_dropped > 0);
+    fill(&mut words, 1);
+    arena.evict_all();
+    let written = arena.stats().swapped_out_folios;
+    for _ in 0..3 {
+        check(&words, 1);
+    }
+    arena.evict_all();
+    assert_eq!(arena.stats().swapped_out_folios, written, "reading alone writes nothing");
+    assert!(arena.stats().clean_folios_dropped > 0);
+}
+
+#[test]
+fn advice_changes_no_content_but_what_is_not_needed() {
+    for (faults, mapping) in ways() {
+        let arena = arena(16, faults, mapping).unwrap();
+        let mut region = arena.map(48 * MIB).unwrap();
+        region.fill(7);
+        for advice in [Advice::WillNeed, Advice::Sequential, Advice::Random, Advice::Cold, Advice::Normal] {
+            region.advise(.., advice);
+            assert!(region.iter().all(|&byte| byte == 7), "{advice:?}");
+        }
+        // Not on any boundary: just these bytes become zero.
+        let hole = 3 * MIB + 5..9 * MIB - 11;
+        region.advise(hole.clone(), Advice::DontNeed);
+        assert!(region[hole.clone()].iter().all(|&byte| byte == 0));
+        assert!(region[..hole.start].iter().chain(&region[hole.end..]).all(|&byte| byte == 7));
+    }
+}
+
+#[test]
+fn the_budget_changes_while_running() {
+    let arena = arena(64, FaultMode::Auto, Mapping::Auto).unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
+    fill(&mut words, 1);
+    for memory_mib in [16u64, 48, 20] {
+        arena.set_memory(memory_mib << 20).unwrap();
+        check(&words, 1);
+        check(&words, 1);
+        let residency = arena.measure().unwrap();
+        assert!(residency.resident_bytes <= (memory_mib << 20) + 16 * MIB as u64, "{memory_mib} MiB: {residency:?}");
+    }
+    assert!(matches!(arena.set_memory(1), Err(Error::BudgetTooSmall(1))));
+}
+
+#[test]
+fn devices_are_used_in_turn_and_a_swap_that_just_suffices_is_enough() {
+    // 64 MiB of data, 16 of them in RAM: the devices hold the other 48 and a little more.
+    let arena = Arena::builder()
+        .memory(16 << 20)
+        .device(DeviceSpec::Ram { size: 8 << 20 })
+        .device(DeviceSpec::Ram { size: 44 << 20 })
+        .build()
+        .unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 60 * MIB / 8).unwrap();
+    for round in 0..4 {
+        fill(&mut words, round);
+        check(&words, round);
+    }
+}
+
+#[test]
+fn raw_memory_grows_moves_and_shrinks_with_its_content() {
+    for (faults, mapping) in ways() {
+        let arena = arena(16, faults, mapping).unwrap();
+        let raw = arena.raw();
+        let at = raw.map(6 * MIB).unwrap();
+        let blocker = raw.map(2 * MIB).unwrap(); // so that it cannot grow where it is
+        // SAFETY: `at` is 6 MiB of this test's own.
+        unsafe { std::slice::from_raw_parts_mut(at as *mut u8, 6 * MIB) }.fill(3);
+        // SAFETY: the mapping is this test's own and unused meanwhile.
+        let moved = unsafe { raw.remap(at, 6 * MIB, 40 * MIB, true) }.unwrap();
+        assert_ne!(moved, at);
+        // SAFETY: `moved` is 40 MiB of this test's own now.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(moved as *mut u8, 40 * MIB) };
+        assert!(bytes[..6 * MIB].iter().all(|&byte| byte == 3));
+        assert!(bytes[6 * MIB..].iter().all(|&byte| byte == 0));
+        bytes.fill(4);
+        // SAFETY: nobody uses the tail any more.
+        unsafe { raw.unmap(moved + 5 * MIB, 35 * MIB) };
+        assert!(bytes[..5 * MIB].iter().all(|&byte| byte == 4));
+        // SAFETY: nobody uses either any more.
+        unsafe {
+            raw.unmap(moved, 5 * MIB);
+            raw.unmap(blocker, 2 * MIB);
+        }
+        assert_eq!(raw.map(2 * MIB).unwrap(), at, "all addresses are free again");
+    }
+}
+
+#[test]
+fn metadata_stays_within_a_thousandth() {
+    let arena = arena(16, FaultMode::Auto, Mapping::Auto).unwrap();
+    let mapped = 1024 * MIB;
+    let mut region = arena.map(mapped).unwrap();
+    for at in (0..mapped).step_by(2 * MIB) {
+        region[at] = 1;
+    }
+    let allowed = mapped / 1000 + 16 * MIB / 200;
+    assert!(arena.metadata_bytes() <= allowed, "{} > {allowed}", arena.metadata_bytes());
+}
+
+#[test]
+fn bad_settings_are_refused_in_one_sentence() {
+    let refused = |builder: folioswap::ArenaBuilder| builder.build().map(drop).unwrap_err();
+    assert!(matches!(refused(Arena::builder().memory(1 << 20)), Error::BudgetTooSmall(_)));
+    let swap = |text: &str| refused(Arena::builder().memory(16 << 20).device(text.parse().unwrap()));
+    assert!(matches!(swap("/tmp"), Error::SwapUnusable { .. }));
+    assert!(matches!(swap("/no/such/directory/swap"), Error::SwapUnusable { .. }));
+    assert!(matches!(swap("/proc/swap"), Error::SwapUnusable { .. }));
+    assert!(matches!(swap("ram:4K"), Error::SwapTooSmall { .. }));
+    assert!(matches!(swap("/var/tmp/swap:900T"), Error::SwapTooSmall { .. }));
+    let arena = arena(16, FaultMode::Auto, Mapping::Auto).unwrap();
+    assert!(matches!(arena.map(0), Err(Error::BadLength(0))));
+    assert!(matches!(arena.map(1 << 50), Err(Error::BadLength(_))));
+}
