@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use folioswap_core::{DropBehind, FolioTable, Order, Stats, StatsSnapshot, Streams, Zone};
 use folioswap_sys::memory::{self, Reservation};
@@ -28,6 +29,9 @@ use crate::wakeup::{Event, Gate};
 
 /// How much address space an arena reserves unless told otherwise. Addresses cost nothing until they are used.
 const ADDRESS_SPACE: u64 = 1 << 40;
+
+/// How long [`Arena::set_memory`] waits for memory to leave RAM.
+const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How folios get under their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -162,6 +166,11 @@ impl ArenaBuilder {
         let span_len = (self.address_space as usize).next_multiple_of(Order::HUGE.bytes());
         let span = Reservation::new(span_len, Order::HUGE.bytes()).map_err(Error::system("reserving addresses"))?;
         memory::dontfork(span.addr(), span.len()).map_err(Error::system("keeping regions from children"))?;
+        if order == Order::HUGE {
+            // Without this the kernel makes a table of small pages before it reports a fault, and a huge page moved
+            // there would be split.
+            memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
+        }
         let devices = if self.devices.is_empty() {
             vec![device::open_default()?]
         } else {
@@ -289,7 +298,8 @@ impl Arena {
         self.running.engine.memory.load(Ordering::Relaxed)
     }
 
-    /// Changes the budget while running. A smaller one takes effect as fast as folios can be written.
+    /// Changes the budget while running. Returns when what is too much has left RAM, or after ten seconds: folios that
+    /// are held in RAM by others stay, and go when they can.
     ///
     /// # Errors
     /// [`Error::BudgetTooSmall`].
@@ -301,6 +311,13 @@ impl Arena {
         engine.memory.store(bytes, Ordering::Relaxed);
         engine.zone.set_limit(bytes as usize / engine.folio_bytes());
         engine.reclaim_wanted.signal();
+        let begun = Instant::now();
+        while engine.excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {
+            let seen = engine.frame_freed.now();
+            if engine.excess() > 0 {
+                engine.frame_freed.wait_for(seen, Duration::from_millis(10));
+            }
+        }
         Ok(())
     }
 

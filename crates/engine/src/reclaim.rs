@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// Takes the frame of the oldest clean folio in RAM; its copy stays on the device.
-    fn steal_standby(&self) -> Option<FrameId> {
+    pub fn steal_standby(&self) -> Option<FrameId> {
         for _ in 0..SCAN {
             let (frame, folio) = self.zone.oldest(List::Standby)?;
             let Some(mut locked) = self.try_lock(folio) else {
@@ -249,6 +249,12 @@ impl Engine {
         drop(locked);
         self.frame_freed.signal();
         done
+    }
+
+    /// Blocks in use beyond the budget.
+    pub fn excess(&self) -> usize {
+        let counts = self.zone.counts();
+        counts.in_use.saturating_sub(counts.limit)
     }
 
     /// Makes one frame available by this thread's own work; `false` when nothing could be done.

@@ -40,7 +40,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
     while !engine.stopping() {
         let pass = engine.gate.enter(thread);
         give_back_surplus(engine);
-        let target = engine.zone.watermarks().high;
+        let target = engine.zone.watermarks().high + engine.excess();
         let coming = engine.zone.available() + writes.nr_in_flight();
         let step = if coming < target && writes.has_room() { reclaim_one(engine, writes) } else { Step::Stuck };
         drop(pass);
@@ -97,10 +97,12 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, min: usize) {
     });
 }
 
-/// Gives memory back to the kernel after the budget was made smaller.
+/// Gives memory back to the kernel after the budget was made smaller: free frames first, then clean folios' frames.
 fn give_back_surplus(engine: &Engine) {
-    while let Some(frame) = engine.zone.take_surplus() {
+    let clean = || (engine.excess() > 0).then(|| engine.steal_standby()).flatten();
+    while let Some(frame) = engine.zone.take_surplus().or_else(clean) {
         engine.frames.unpopulate(frame);
         engine.zone.give_unpopulated(frame);
+        engine.frame_freed.signal();
     }
 }

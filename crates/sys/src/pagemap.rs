@@ -102,4 +102,19 @@ mod tests {
         memory::populate_write(area.addr() + (4 << 20), 4 << 10).unwrap();
         assert_eq!(scan(range).unwrap(), Residency { present_bytes: 16 << 10, huge_bytes: 0 });
     }
+
+    #[test]
+    fn huge_pages_are_told_from_small_ones() {
+        let area = Reservation::new(4 << 20, 2 << 20).unwrap();
+        memory::protect_rw(area.addr(), area.len()).unwrap();
+        memory::advise_hugepage(area.addr(), area.len()).unwrap();
+        memory::populate_write(area.addr(), area.len()).unwrap();
+        let found = scan(area.addr()..area.addr() + area.len()).unwrap();
+        assert_eq!(found.present_bytes, 4 << 20);
+        if found.huge_bytes == 0 {
+            println!("skipped: this system gives no huge pages");
+            return;
+        }
+        assert_eq!(found.huge_bytes % (2 << 20), 0);
+    }
 }
