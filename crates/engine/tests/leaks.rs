@@ -1,0 +1,50 @@
+//! What an arena leaves behind (nothing), and what it costs when nobody uses it (nothing).
+
+use std::fs;
+use std::time::Duration;
+
+use folioswap::{Arena, ArenaVec, FaultMode};
+use folioswap_sys::cpu;
+
+fn count(path: &str) -> usize {
+    fs::read_dir(path).unwrap().count()
+}
+
+/// Resident bytes of this process.
+fn resident_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn use_an_arena(faults: FaultMode) {
+    let arena = Arena::builder().memory(16 << 20).faults(faults).build().unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, (48 << 20) / 8).unwrap();
+    words.iter_mut().enumerate().for_each(|(at, word)| *word = at as u64);
+    assert!(words.iter().enumerate().all(|(at, &word)| word == at as u64));
+}
+
+/// One test for both, so that neither sees the other's threads.
+#[test]
+fn nothing_is_left_behind_and_idle_costs_nothing() {
+    use_an_arena(FaultMode::Direct); // what is allocated once stays
+    let before = (count("/proc/self/fd"), count("/proc/self/task"));
+    let resident = resident_kib();
+    for _ in 0..10 {
+        use_an_arena(FaultMode::Direct);
+        use_an_arena(FaultMode::Auto);
+    }
+    assert_eq!((count("/proc/self/fd"), count("/proc/self/task")), before, "descriptors and threads");
+    let grown = resident_kib().saturating_sub(resident);
+    assert!(grown < 4096, "{grown} KiB more than before");
+
+    let arena = Arena::builder().memory(16 << 20).build().unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, (48 << 20) / 8).unwrap();
+    words.fill(1);
+    // Not to synchronise: idle time is what is measured. The first wait lets writes in flight end.
+    std::thread::sleep(Duration::from_millis(500));
+    let begun = cpu::process_time();
+    std::thread::sleep(Duration::from_secs(2));
+    let used = cpu::process_time() - begun;
+    assert!(used < Duration::from_millis(2), "{used:?} of CPU in two idle seconds");
+}

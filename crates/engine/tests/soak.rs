@@ -1,0 +1,145 @@
+//! Eight threads map, advise, read, write and drop at random against a shadow copy, in the four ways of running.
+//!
+//! `FOLIOSWAP_SOAK_SECONDS` sets how long all of it takes (default: 8); `FOLIOSWAP_SOAK_SEED` repeats a run's choices.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, thread};
+
+use folioswap::{Advice, Arena, FaultMode, Mapping, Region};
+
+const NR_THREADS: u64 = 8;
+const MIB: usize = 1 << 20;
+
+/// xorshift64*: enough for choices that a seed repeats.
+struct Choices(u64);
+
+impl Choices {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+/// A region and what every 4096th byte of it should be.
+struct Shadowed {
+    region: Region,
+    bytes: Vec<u8>,
+}
+
+const STRIDE: usize = 4096;
+
+impl Shadowed {
+    fn map(arena: &Arena, choices: &mut Choices) -> Self {
+        let len = (1 + choices.below(12)) * MIB + choices.below(MIB);
+        let region = arena.map(len).expect("addresses suffice");
+        Shadowed { bytes: vec![0; len.div_ceil(STRIDE)], region }
+    }
+
+    fn range(&self, choices: &mut Choices) -> std::ops::Range<usize> {
+        let start = choices.below(self.bytes.len());
+        start..start + 1 + choices.below(self.bytes.len() - start)
+    }
+
+    fn write(&mut self, choices: &mut Choices) {
+        for at in self.range(choices) {
+            self.bytes[at] = choices.next() as u8;
+            self.region[at * STRIDE] = self.bytes[at];
+        }
+    }
+
+    fn check(&self, range: std::ops::Range<usize>) {
+        for at in range {
+            assert_eq!(self.region[at * STRIDE], self.bytes[at], "byte {at} of {:?}", self.region);
+        }
+    }
+
+    fn advise(&mut self, choices: &mut Choices) {
+        let range = self.range(choices);
+        let advice = [Advice::WillNeed, Advice::Sequential, Advice::Random, Advice::Cold, Advice::DontNeed];
+        let advice = advice[choices.below(advice.len())];
+        if advice == Advice::DontNeed {
+            self.bytes[range.clone()].fill(0);
+        }
+        let end = (range.end * STRIDE).min(self.region.len());
+        self.region.advise(range.start * STRIDE..end, advice);
+    }
+}
+
+fn work(arena: &Arena, seed: u64, end: Instant, steps: &AtomicU64) {
+    let mut choices = Choices(seed | 1);
+    let mut regions: Vec<Shadowed> = Vec::new();
+    while Instant::now() < end {
+        steps.fetch_add(1, Ordering::Relaxed);
+        if regions.is_empty() || (regions.len() < 3 && choices.below(8) == 0) {
+            regions.push(Shadowed::map(arena, &mut choices));
+        }
+        let at = choices.below(regions.len());
+        match choices.below(16) {
+            0 => drop(regions.swap_remove(at)),
+            1..=3 => regions[at].advise(&mut choices),
+            4..=8 => regions[at].write(&mut choices),
+            _ => {
+                let range = regions[at].range(&mut choices);
+                regions[at].check(range);
+            }
+        }
+    }
+    regions.iter().for_each(|shadowed| shadowed.check(0..shadowed.bytes.len()));
+}
+
+#[test]
+fn eight_threads_at_random_against_a_shadow_copy() {
+    let seconds = env::var("FOLIOSWAP_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
+    let fresh = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = env::var("FOLIOSWAP_SOAK_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(fresh);
+    println!("FOLIOSWAP_SOAK_SEED={seed}");
+    for faults in [FaultMode::Direct, FaultMode::Monitor] {
+        for mapping in [Mapping::Move, Mapping::Copy] {
+            let built = Arena::builder().memory(48 << 20).faults(faults).mapping(mapping).build();
+            let arena = match built {
+                Ok(arena) => arena,
+                Err(error) => {
+                    println!("skipped: {faults} faults, mapping by {mapping}: {error}");
+                    continue;
+                }
+            };
+            let end = Instant::now() + Duration::from_millis(seconds * 250);
+            let steps = AtomicU64::new(0);
+            thread::scope(|scope| {
+                for thread in 0..NR_THREADS {
+                    let (arena, steps) = (&arena, &steps);
+                    let mut choices = Choices(seed.wrapping_add(thread * 977));
+                    choices.next();
+                    scope.spawn(move || work(arena, choices.next(), end, steps));
+                }
+                scope.spawn({
+                    let arena = &arena;
+                    move || {
+                        let mut choices = Choices(seed | 3);
+                        while Instant::now() < end {
+                            arena.set_memory((24 + choices.below(40) as u64) << 20).expect("above the least");
+                            thread::yield_now();
+                            let _ = arena.stats();
+                        }
+                    }
+                });
+            });
+            let stats = arena.stats();
+            println!(
+                "{faults} {mapping}: {} steps, {} folios out, {} in",
+                steps.into_inner(),
+                stats.swapped_out_folios,
+                stats.swapped_in_folios
+            );
+            assert_eq!((stats.verify_failures, stats.io_errors), (0, 0));
+            assert!(stats.swapped_in_folios > 0, "nothing was swapped: the soak tests nothing");
+        }
+    }
+}
