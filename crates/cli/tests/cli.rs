@@ -69,6 +69,16 @@ impl Guarded {
         status.expect("it ended")
     }
 
+    /// Waits until it holds; fails when the child ends before or the time is up.
+    fn until(&mut self, scratch: &Scratch, mut holds: impl FnMut() -> bool) {
+        let mut ended = false;
+        let met = within(LIMIT, || {
+            ended = self.0.try_wait().expect("our own child").is_some();
+            holds() || ended
+        });
+        assert!(met && holds(), "ended: {ended}; it said: {}", scratch.text("err"));
+    }
+
     fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status().expect("kill runs");
         assert!(sent.success());
@@ -236,13 +246,13 @@ fn signals_are_passed_on() {
         let program = format!("trap 'exit {expected}' {name}; echo ready; while :; do sleep 0.02; done");
         let args = ["run", "--memory", "64M", "--", "sh", "-c", &program];
         let mut run = scratch.start(&args);
-        assert!(within(LIMIT, || scratch.text("out").contains("ready")), "{name}: the program did not begin");
+        run.until(&scratch, || scratch.text("out").contains("ready"));
         run.signal(signal);
         assert_eq!(run.wait(&args).code(), Some(expected), "{name}");
     }
     let args = ["run", "--memory", "64M", "--", "sh", "-c", "echo ready; exec sleep 1000"];
     let mut run = scratch.start(&args);
-    assert!(within(LIMIT, || scratch.text("out").contains("ready")));
+    run.until(&scratch, || scratch.text("out").contains("ready"));
     run.signal("-TERM");
     assert_eq!(run.wait(&args).code(), Some(128 + 15), "a program that the signal ends");
 }
@@ -252,7 +262,7 @@ fn the_program_does_not_outlive_a_killed_command() {
     with_library();
     let scratch = Scratch::new();
     let mut run = scratch.start(&["run", "--memory", "64M", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
-    assert!(within(LIMIT, || scratch.text("out").ends_with('\n')));
+    run.until(&scratch, || scratch.text("out").ends_with('\n'));
     let program = PathBuf::from("/proc").join(scratch.text("out").trim());
     assert!(program.exists());
     run.0.kill().expect("ours");
@@ -337,7 +347,7 @@ fn the_kernels_swap_is_set_up_and_undone() {
     for signal in ["-TERM", "-KILL"] {
         let args = [&base[..], &["sh", "-c", "cat /proc/self/cgroup; echo ready; exec sleep 1000"]].concat();
         let mut run = scratch.start(&args);
-        assert!(within(LIMIT, || scratch.text("out").contains("ready")), "{}", scratch.text("err"));
+        run.until(&scratch, || scratch.text("out").contains("ready"));
         let cgroup = cgroup_of(&scratch.text("out")).expect("the program was in a cgroup of ours");
         assert_eq!(left_by_peer(&scratch.0).len(), 2, "a swap device and its file while it runs");
         run.signal(signal);
