@@ -143,8 +143,8 @@ impl ArenaBuilder {
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping)?);
         let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
         let mut threads = vec![
-            threads::spawn("reclaim", &engine, |engine| reclaimd::run(engine))?,
-            threads::spawn("readahead", &engine, |engine| readahead::run(engine))?,
+            threads::spawn("reclaim", &engine, reclaimd::run)?,
+            threads::spawn("readahead", &engine, readahead::run)?,
         ];
         match mode {
             FaultMode::Monitor => {

@@ -103,7 +103,8 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         let Some(locked) = engine.try_lock(folio) else { continue };
         match locked.state() {
             State::Swapped(slot) => {
-                if !start(engine, reads, locked, slot, marker) {
+                let started = start(engine, reads, locked, slot, marker);
+                if !started {
                     return;
                 }
             }

@@ -48,9 +48,8 @@ impl From<io::Error> for OpenError {
 /// # Errors
 /// [`OpenError`].
 pub fn unlinked_file(directory: &Path) -> Result<OwnedFd, OpenError> {
-    match file_system(directory)? {
-        Some(in_ram) => return Err(OpenError::InRam(in_ram)),
-        None => {}
+    if let Some(name) = in_ram(directory)? {
+        return Err(OpenError::InRam(name));
     }
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
@@ -86,7 +85,7 @@ pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
 }
 
 /// The name of the file system a path is on, when it keeps its files in RAM.
-fn file_system(path: &Path) -> io::Result<Option<&'static str>> {
+fn in_ram(path: &Path) -> io::Result<Option<&'static str>> {
     const RAMFS_MAGIC: libc::c_long = 0x8584_58f6_u32 as libc::c_long;
     let info = statfs(path)?;
     Ok(match info.f_type as libc::c_long {
