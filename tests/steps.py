@@ -119,10 +119,11 @@ def run_bounded(command, limit_s, log_path, cwd, env):
 def count(log_text, status):
     """Reads the counts of cargo test, and the PASS, FAIL and SKIP lines of this suite's own programs."""
     passed = failed = 0
-    skips = []
+    skips, counted = [], False
     for line in log_text.splitlines():
         cargo = re.match(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", line)
         if cargo:
+            counted = True
             passed += int(cargo[1])
             failed += int(cargo[2])
         elif line.startswith("PASS "):
@@ -133,7 +134,7 @@ def count(log_text, status):
             skips.append(line[4:].lstrip(": "))
         elif re.match(r"test .* \.\.\. ignored", line):
             skips.append(line[5:])
-    if status == 0 and passed + failed + len(skips) == 0:
+    if status == 0 and not counted and passed + failed + len(skips) == 0:
         passed = 1
     if status != 0 and failed == 0:
         failed = 1
