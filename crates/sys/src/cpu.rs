@@ -1,19 +1,100 @@
-//! The CPU that a thread is on, and the time it has taken.
+//! The CPU that runs this thread, how many there are, and the time and memory that were used.
 
+use std::io;
 use std::time::Duration;
 
-/// The CPU on which the calling thread is; it may be another one a moment later.
+/// The CPU that runs the calling thread now; it may run on another one right after. Costs about 20 ns.
 #[must_use]
 pub fn current_cpu() -> usize {
-    // SAFETY: takes no pointers.
-    unsafe { libc::sched_getcpu() }.max(0) as usize
+    // SAFETY: takes nothing.
+    let cpu = unsafe { libc::sched_getcpu() };
+    usize::try_from(cpu).unwrap_or(0)
 }
 
-/// CPU time of this process so far, all threads together.
+/// CPUs that this process may use; at least 1.
 #[must_use]
-pub fn process_time() -> Duration {
+pub fn nr_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// CPU time that the calling thread has used.
+#[must_use]
+pub fn thread_cpu_time() -> Duration {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time that all threads of the process have used.
+#[must_use]
+pub fn process_cpu_time() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// Whose use of the machine to ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// This process.
+    Process,
+    /// Its children that have ended and were waited for.
+    Children,
+}
+
+/// What was used of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// CPU time in user mode.
+    pub user: Duration,
+    /// CPU time in the kernel.
+    pub system: Duration,
+    /// The most RAM at any time; for children, of the largest one.
+    pub max_resident_bytes: u64,
+    /// Page faults without I/O.
+    pub minor_faults: u64,
+    /// Page faults with I/O.
+    pub major_faults: u64,
+}
+
+/// What was used of the machine so far.
+///
+/// # Errors
+/// None that Linux is known to give.
+pub fn rusage(whose: Whose) -> io::Result<Usage> {
+    let whose = match whose {
+        Whose::Process => libc::RUSAGE_SELF,
+        Whose::Children => libc::RUSAGE_CHILDREN,
+    };
+    // SAFETY: all zeros are a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel fills a structure of this frame's own.
+    crate::check(unsafe { libc::getrusage(whose, &mut usage) }.into())?;
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    Ok(Usage {
+        user: time(usage.ru_utime),
+        system: time(usage.ru_stime),
+        max_resident_bytes: (usage.ru_maxrss as u64) << 10,
+        minor_faults: usage.ru_minflt as u64,
+        major_faults: usage.ru_majflt as u64,
+    })
+}
+
+fn clock(id: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a timespec that the call fills in; the clock exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    // SAFETY: the kernel fills a structure of this frame's own. These clocks always exist.
+    unsafe { libc::clock_gettime(id, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_shows_in_the_clocks() {
+        let before = thread_cpu_time();
+        while thread_cpu_time() - before < Duration::from_millis(2) {}
+        assert!(process_cpu_time() >= Duration::from_millis(2));
+        let usage = rusage(Whose::Process).unwrap();
+        assert!(usage.user + usage.system > Duration::ZERO && usage.max_resident_bytes > 0);
+        assert!(rusage(Whose::Children).is_ok() && nr_cpus() > 0);
+        let _ = current_cpu();
+    }
 }

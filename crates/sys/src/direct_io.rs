@@ -1,195 +1,292 @@
-//! Files for swap: unlinked, private, read and written past the page cache.
+//! Files and block devices past the page cache, and space in them.
 
-use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Why a file cannot serve for swap.
+use crate::{check, errno};
+
+/// Why a swap device cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file system reads and writes through the page cache only (tmpfs does before Linux 6.6, and pays with RAM
-    /// what it stores).
-    #[error("is on {0}, which keeps files in RAM: name a file on a disk, or use ram:SIZE")]
-    InRam(&'static str),
-    /// O_DIRECT is refused.
-    #[error("the file system has no O_DIRECT: name a file on another one")]
+    /// EINVAL of O_DIRECT.
+    #[error("its file system cannot be read and written directly (O_DIRECT)")]
     NoDirectIo,
-    /// The directory is not there.
-    #[error("no such directory")]
-    NoDirectory,
-    /// This user may not write there.
-    #[error("permission denied: name a file in a directory that you may write to")]
+    /// EACCES, EPERM, EROFS.
+    #[error("no permission to write there")]
     NotPermitted,
-    /// A file of this name exists.
-    #[error("exists and is no block device: name a new file, which is made and removed by itself")]
-    Exists,
+    /// ENOENT, ENOTDIR.
+    #[error("no such directory or device")]
+    NotFound,
+    /// It exists and is an ordinary file, a directory or something else that must not be overwritten.
+    #[error("exists and is no block device: name a file that does not exist yet")]
+    NotBlockDevice,
+    /// EBUSY: mounted, or swap of the kernel.
+    #[error("in use: mounted, or swap of the kernel")]
+    InUse,
+    /// ENOSPC, EDQUOT.
+    #[error("no space left for a file")]
+    NoSpace,
     /// Anything else.
     #[error("{0}")]
-    Other(io::Error),
+    System(io::Error),
 }
 
 impl From<io::Error> for OpenError {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EINVAL) => OpenError::NoDirectIo,
-            Some(libc::ENOENT | libc::ENOTDIR) => OpenError::NoDirectory,
             Some(libc::EACCES | libc::EPERM | libc::EROFS) => OpenError::NotPermitted,
-            _ => OpenError::Other(error),
+            Some(libc::ENOENT | libc::ENOTDIR) => OpenError::NotFound,
+            Some(libc::EBUSY) => OpenError::InUse,
+            Some(libc::ENOSPC | libc::EDQUOT) => OpenError::NoSpace,
+            _ => OpenError::System(error),
         }
     }
 }
 
-/// A new file in `directory` that has no name: mode 0600, O_DIRECT, gone when its descriptor is.
+/// What a directory lies on, as far as it matters to swap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSystem {
+    /// RAM: what is swapped out there saves none.
+    Tmpfs,
+    /// Another one.
+    Other,
+}
+
+/// A new file in `directory` that has no name, mode 0600, past the page cache: gone when the descriptor is closed,
+/// whatever ends the process.
 ///
 /// # Errors
-/// [`OpenError`].
+/// [`OpenError`] by name.
 pub fn unlinked_file(directory: &Path) -> Result<OwnedFd, OpenError> {
-    if let Some(name) = in_ram(directory)? {
-        return Err(OpenError::InRam(name));
-    }
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600);
-    match options.clone().custom_flags(libc::O_TMPFILE | libc::O_DIRECT).open(directory) {
-        Ok(file) => return Ok(file.into()),
-        Err(error) if !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
-            return Err(error.into());
+    let made = File::options()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_TMPFILE | libc::O_DIRECT | libc::O_CLOEXEC)
+        .open(directory);
+    match made {
+        Ok(file) => Ok(file.into()),
+        // A file system without O_TMPFILE says EOPNOTSUPP; a kernel's that takes it for a directory, EISDIR.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            named_and_unlinked(directory)
         }
-        Err(_) => {}
+        Err(error) => Err(error.into()),
     }
-    // A file system without O_TMPFILE: a name for a moment.
-    let name = directory.join(format!(".folioswap.{}.{:p}", std::process::id(), &raw const options));
-    let file = options.create_new(true).custom_flags(libc::O_DIRECT).open(&name)?;
-    std::fs::remove_file(&name).map_err(OpenError::Other)?;
-    Ok(file.into())
 }
 
-/// An existing block device, and its size in bytes.
+/// The same by a name that lives for a moment.
+fn named_and_unlinked(directory: &Path) -> Result<OwnedFd, OpenError> {
+    let mut path = directory.join("folioswap.XXXXXX").as_os_str().as_bytes().to_vec();
+    path.push(0);
+    // SAFETY: a path that ends in 0, in a buffer of our own; the call replaces the six X in place.
+    let fd = check(unsafe { libc::mkostemp(path.as_mut_ptr().cast(), libc::O_DIRECT | libc::O_CLOEXEC) }.into());
+    // mkostemp creates the file before it finds that O_DIRECT is refused (EINVAL): the name goes in any case.
+    let refused = fd.as_ref().is_err_and(|error| error.raw_os_error() != Some(libc::EINVAL));
+    if !refused {
+        // SAFETY: the path that the call has filled in, ending in 0.
+        unsafe { libc::unlink(path.as_ptr().cast()) };
+    }
+    // SAFETY: the C library has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd? as RawFd) })
+}
+
+/// Opens a block device for this process alone, past the page cache; also says its size in bytes. Anything that is no
+/// block device is left as it is.
 ///
 /// # Errors
-/// [`OpenError::Exists`] for anything but a block device.
+/// [`OpenError`] by name.
 pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
     if !std::fs::metadata(path)?.file_type().is_block_device() {
-        return Err(OpenError::Exists);
+        return Err(OpenError::NotBlockDevice);
     }
-    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_EXCL).open(path)?;
-    // SAFETY: takes no pointers. The end of a block device is its size.
-    let size = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
-    if size < 0 {
-        return Err(OpenError::Other(io::Error::last_os_error()));
+    // O_EXCL of a block device: not while it is mounted or swap.
+    let flags = libc::O_DIRECT | libc::O_CLOEXEC | libc::O_EXCL;
+    let file = File::options().read(true).write(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.file_type().is_block_device() {
+        return Err(OpenError::NotBlockDevice); // replaced meanwhile
     }
-    Ok((file.into(), size as u64))
+    const BLKGETSIZE64: u64 = 0x8008_1272;
+    let mut size = 0u64;
+    // SAFETY: the request writes eight bytes, of this frame's own.
+    check(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), BLKGETSIZE64, &raw mut size) })?;
+    Ok((file.into(), size))
 }
 
-/// The name of the file system a path is on, when it keeps its files in RAM.
-fn in_ram(path: &Path) -> io::Result<Option<&'static str>> {
-    const RAMFS_MAGIC: libc::c_long = 0x8584_58f6_u32 as libc::c_long;
-    let info = statfs(path)?;
-    Ok(match info.f_type as libc::c_long {
-        libc::TMPFS_MAGIC => Some("tmpfs"),
-        RAMFS_MAGIC => Some("ramfs"),
-        _ => None,
+/// Makes sure that the first `len` bytes of a file have space on the disk; what is in them stays. `len` only grows.
+///
+/// # Errors
+/// ENOSPC ([`io::ErrorKind::StorageFull`]) and its like. A file system that cannot promise space is no error: the file
+/// is made longer and a write may meet a full disk.
+pub fn preallocate(fd: RawFd, len: u64) -> io::Result<()> {
+    let len = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    loop {
+        // SAFETY: takes numbers.
+        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, 0, 0 as libc::off_t, len) }) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                // SAFETY: takes numbers.
+                return check(unsafe { libc::ftruncate(fd, len) }.into()).map(drop);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Gives a part of a file back to the file system, or a part of a block device to the device; it reads as zeros. One
+/// that cannot do that keeps it: no error.
+///
+/// # Errors
+/// What the kernel says.
+pub fn punch_hole(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: takes numbers.
+    match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) }) {
+        Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Reads all of `bytes` at `offset`. The buffer may be memory that the engine owns; it must be present. With O_DIRECT
+/// address, length and offset are multiples of the device's block.
+///
+/// # Errors
+/// What the device says; [`io::ErrorKind::UnexpectedEof`] when it ends before.
+pub fn pread_exact(fd: RawFd, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    exactly(bytes.len(), io::ErrorKind::UnexpectedEof, |done| {
+        let rest = &mut bytes[done..];
+        // SAFETY: the kernel writes at most as many bytes as `rest` has.
+        unsafe { libc::syscall(libc::SYS_pread64, fd, rest.as_mut_ptr(), rest.len(), offset + done as u64) }
     })
 }
 
-/// Bytes that this user can still write to the file system of a path.
+/// Writes all of `bytes` at `offset`, as [`pread_exact`] reads.
 ///
 /// # Errors
-/// The kernel's.
+/// What the device says; [`io::ErrorKind::WriteZero`] when it takes nothing more.
+pub fn pwrite_exact(fd: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
+    exactly(bytes.len(), io::ErrorKind::WriteZero, |done| {
+        let rest = &bytes[done..];
+        // SAFETY: the kernel reads at most as many bytes as `rest` has.
+        unsafe { libc::syscall(libc::SYS_pwrite64, fd, rest.as_ptr(), rest.len(), offset + done as u64) }
+    })
+}
+
+/// Repeats `step` from where it came to until `len` bytes are done.
+fn exactly(len: usize, at_end: io::ErrorKind, mut step: impl FnMut(usize) -> libc::c_long) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        match step(done) {
+            -1 if errno() == libc::EINTR => {}
+            -1 => return Err(io::Error::last_os_error()),
+            0 => return Err(at_end.into()),
+            more => done += more as usize,
+        }
+    }
+    Ok(())
+}
+
+/// What `path` lies on.
+///
+/// # Errors
+/// What the kernel says.
+pub fn file_system(path: &Path) -> io::Result<FileSystem> {
+    let magic = statfs(path)?.f_type;
+    Ok(if magic == libc::TMPFS_MAGIC { FileSystem::Tmpfs } else { FileSystem::Other })
+}
+
+/// Bytes that this user may still use on the file system that `path` lies on.
+///
+/// # Errors
+/// What the kernel says.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
-    let info = statfs(path)?;
-    Ok(info.f_bavail as u64 * info.f_bsize as u64)
+    let found = statfs(path)?;
+    Ok(found.f_bavail.saturating_mul(found.f_bsize as u64))
 }
 
 fn statfs(path: &Path) -> io::Result<libc::statfs> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    // SAFETY: a C string, and a struct of plain numbers that the call fills in.
-    unsafe {
-        let mut info: libc::statfs = std::mem::zeroed();
-        if libc::statfs(path.as_ptr(), &raw mut info) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(info)
-    }
-}
-
-/// Makes sure that the first `len` bytes of a file have their space on the disk.
-///
-/// # Errors
-/// The kernel's; ENOSPC when there is no room.
-pub fn preallocate(fd: RawFd, len: u64) -> io::Result<()> {
-    loop {
-        // SAFETY: takes no pointers.
-        if unsafe { libc::fallocate(fd, 0, 0, len as libc::off_t) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINTR) {
-            return Err(error);
-        }
-    }
-}
-
-/// Fills `bytes` from `offset`.
-///
-/// # Errors
-/// The device's; an end before the last byte is an error too.
-pub fn pread_exact(fd: RawFd, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-    borrowed(fd).read_exact_at(bytes, offset)
-}
-
-/// Writes all of `bytes` at `offset`.
-///
-/// # Errors
-/// The device's.
-pub fn pwrite_exact(fd: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
-    borrowed(fd).write_all_at(bytes, offset)
-}
-
-/// A file that does not close its descriptor.
-fn borrowed(fd: RawFd) -> std::mem::ManuallyDrop<File> {
-    use std::os::fd::FromRawFd;
-    // SAFETY: never dropped, so the descriptor stays its owner's; a call on a closed one is an error, no more.
-    std::mem::ManuallyDrop::new(unsafe { File::from_raw_fd(fd) })
-}
-
-/// Permission bits and number of names of an open file.
-///
-/// # Errors
-/// The kernel's.
-pub fn mode_and_links(fd: RawFd) -> io::Result<(u32, u64)> {
-    let metadata = borrowed(fd).metadata()?;
-    Ok((metadata.mode() & 0o777, metadata.nlink()))
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    let mut found = MaybeUninit::uninit();
+    // SAFETY: the path ends in 0, and the kernel fills a structure of this frame's own.
+    check(unsafe { libc::statfs(path.as_ptr(), found.as_mut_ptr()) }.into())?;
+    // SAFETY: filled, since the call succeeded.
+    Ok(unsafe { found.assume_init() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory;
+    use std::os::unix::fs::MetadataExt;
 
-    #[test]
-    fn the_file_is_private_nameless_and_keeps_what_is_written() {
-        let file = unlinked_file(Path::new("/var/tmp")).unwrap();
-        let fd = file.as_raw_fd();
-        assert_eq!(mode_and_links(fd).unwrap(), (0o600, 0));
-        preallocate(fd, 1 << 20).unwrap();
-        #[repr(align(4096))]
-        struct Page([u8; 8192]);
-        let mut page = Page([5; 8192]);
-        pwrite_exact(fd, &page.0, 4096).unwrap();
-        page.0.fill(0);
-        pread_exact(fd, &mut page.0, 4096).unwrap();
-        assert!(page.0.iter().all(|&byte| byte == 5));
-        assert!(pread_exact(fd, &mut page.0, 1 << 21).is_err(), "past the end");
+    const LEN: usize = 1 << 20;
+
+    fn swap_file() -> Option<File> {
+        match unlinked_file(Path::new("/var/tmp")) {
+            Ok(fd) => Some(fd.into()),
+            Err(error) => {
+                println!("skipped: {error}");
+                None
+            }
+        }
     }
 
     #[test]
-    fn places_that_cannot_serve_are_named() {
-        assert!(matches!(unlinked_file(Path::new("/dev/shm")), Err(OpenError::InRam("tmpfs"))));
-        assert!(matches!(unlinked_file(Path::new("/no/such/place")), Err(OpenError::NoDirectory)));
-        assert!(matches!(block_device(Path::new("/etc/passwd")), Err(OpenError::Exists)));
+    fn blocks_survive_the_file_and_a_hole_reads_as_zeros() {
+        let Some(file) = swap_file() else { return };
+        let fd = file.as_raw_fd();
+        preallocate(fd, LEN as u64).unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.nlink(), meta.mode() & 0o777, meta.size()), (0, 0o600, LEN as u64));
+        let area = memory::anonymous_huge(2 * LEN).unwrap();
+        // SAFETY: readable and writable memory of the test's own, and no other reference to it.
+        let (out, back) = unsafe { std::slice::from_raw_parts_mut(area.addr() as *mut u8, 2 * LEN) }.split_at_mut(LEN);
+        out.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
+        pwrite_exact(fd, out, 0).unwrap();
+        pread_exact(fd, back, 0).unwrap();
+        assert!(out == back);
+        punch_hole(fd, 0, LEN as u64 / 2).unwrap();
+        pread_exact(fd, back, 0).unwrap();
+        assert!(back[LEN / 2..] == out[LEN / 2..]);
+        if file.metadata().unwrap().blocks() < meta.blocks() {
+            assert!(back[..LEN / 2].iter().all(|&byte| byte == 0));
+        }
+        assert_eq!(pread_exact(fd, back, 4096).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn refusals_have_names() {
+        assert!(matches!(unlinked_file(Path::new("/nowhere")), Err(OpenError::NotFound)));
+        assert!(matches!(block_device(Path::new("/etc/passwd")), Err(OpenError::NotBlockDevice)));
+        assert!(matches!(block_device(Path::new("/nowhere")), Err(OpenError::NotFound)));
+        let error = preallocate(swap_file().map_or(-1, |file| file.as_raw_fd()), 1 << 62).unwrap_err();
+        assert!(error.raw_os_error().is_some());
+    }
+
+    #[test]
+    fn the_fallback_leaves_no_name() {
+        let directory = std::env::temp_dir().join(format!("folioswap-sys-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        match named_and_unlinked(&directory) {
+            Ok(_) | Err(OpenError::NoDirectIo) => {}
+            Err(error) => panic!("{error}"),
+        }
+        std::fs::remove_dir(&directory).unwrap(); // fails when a name is left
+    }
+
+    #[test]
+    fn file_systems_are_told_apart() {
         assert!(free_bytes(Path::new("/var/tmp")).unwrap() > 0);
+        assert_eq!(file_system(Path::new("/proc")).unwrap(), FileSystem::Other);
+        match file_system(Path::new("/dev/shm")) {
+            Ok(found) => assert_eq!(found, FileSystem::Tmpfs),
+            Err(error) => println!("skipped: /dev/shm: {error}"),
+        }
     }
 }

@@ -1,63 +1,78 @@
-//! Sleeping on a word until another thread changes it. Private to the process; errno is kept. For use in signal
-//! handlers.
+//! Sleeping on a word and waking who sleeps on it, within one process.
+//!
+//! No call here allocates, and errno is kept as it was: all of them run in signal handlers.
 
+use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-fn futex(word: &AtomicU32, operation: i32, value: u32, timeout: *const libc::timespec) {
-    // SAFETY: errno is this thread's own. The word is four aligned bytes that outlive the call; the timeout is null or
-    // a timespec that does. Failures (interrupted, changed, timed out) are for the caller's loop to see.
-    unsafe {
-        let errno = *libc::__errno_location();
-        libc::syscall(libc::SYS_futex, word.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG, value, timeout);
-        *libc::__errno_location() = errno;
-    }
-}
+use crate::{errno, set_errno};
 
-/// Sleeps while the word is `expected`. May return without reason: call it in a loop.
+/// Sleeps while `word` holds `expected`, until woken. May return early: the caller looks again.
 pub fn wait(word: &AtomicU32, expected: u32) {
-    futex(word, libc::FUTEX_WAIT, expected, std::ptr::null());
+    call(word, libc::FUTEX_WAIT, expected, ptr::null());
 }
 
-/// The same, for `limit` at most.
-pub fn wait_timeout(word: &AtomicU32, expected: u32, limit: Duration) {
-    let timeout = libc::timespec {
-        tv_sec: limit.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32),
-    };
-    futex(word, libc::FUTEX_WAIT, expected, &raw const timeout);
+/// The same, for `limit` at most; `false` when that time is over.
+pub fn wait_timeout(word: &AtomicU32, expected: u32, limit: Duration) -> bool {
+    let seconds = libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
+    let limit = libc::timespec { tv_sec: seconds, tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32) };
+    call(word, libc::FUTEX_WAIT, expected, &limit) != libc::ETIMEDOUT
 }
 
-/// Wakes all who sleep on the word.
+/// Wakes everyone who sleeps on `word`.
 pub fn wake_all(word: &AtomicU32) {
-    futex(word, libc::FUTEX_WAKE, i32::MAX as u32, std::ptr::null());
+    call(word, libc::FUTEX_WAKE, i32::MAX as u32, ptr::null());
+}
+
+/// Wakes one of those who sleep on `word`.
+pub fn wake_one(word: &AtomicU32) {
+    call(word, libc::FUTEX_WAKE, 1, ptr::null());
+}
+
+/// 0 or the error number.
+fn call(word: &AtomicU32, operation: libc::c_int, value: u32, limit: *const libc::timespec) -> i32 {
+    let kept = errno();
+    let operation = operation | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word is borrowed for the whole call; `limit` is null or points at a timespec of the caller's frame.
+    let result = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, limit) };
+    let number = if result == -1 { errno() } else { 0 };
+    set_errno(kept);
+    number
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use std::sync::atomic::Ordering;
-    use std::time::Instant;
 
     #[test]
-    fn a_waiter_wakes_when_the_word_changes_and_only_then() {
-        let word = AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while word.load(Ordering::SeqCst) == 0 {
-                    wait(&word, 0);
-                }
-                word.store(2, Ordering::SeqCst);
-                wake_all(&word);
-            });
-            word.store(1, Ordering::SeqCst);
-            wake_all(&word);
-            while word.load(Ordering::SeqCst) != 2 {
-                wait(&word, 1);
-            }
-        });
-        let begun = Instant::now();
-        wait_timeout(&word, 2, Duration::from_millis(20));
-        assert!(begun.elapsed() >= Duration::from_millis(15));
+    fn a_changed_word_does_not_wait_and_a_limit_ends_the_wait() {
+        let word = AtomicU32::new(1);
+        set_errno(libc::EXDEV);
+        wait(&word, 2);
+        assert!(wait_timeout(&word, 2, Duration::from_secs(60)));
+        assert!(!wait_timeout(&word, 1, Duration::from_millis(2)));
+        assert_eq!(errno(), libc::EXDEV);
+    }
+
+    #[test]
+    fn sleepers_are_woken() {
+        let word = Arc::new(AtomicU32::new(0));
+        let sleepers: Vec<_> = (0..3)
+            .map(|_| {
+                let word = Arc::clone(&word);
+                std::thread::spawn(move || {
+                    while word.load(Ordering::Acquire) == 0 {
+                        wait(&word, 0);
+                    }
+                })
+            })
+            .collect();
+        word.store(1, Ordering::Release);
+        wake_one(&word);
+        wake_all(&word);
+        sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
     }
 }

@@ -1,7 +1,11 @@
-//! Linux, typed: the calls that folioswap is built on, and the home of unsafe code.
+//! Linux, typed: what the engine needs of the kernel, and the home of unsafe code.
 //!
-//! Nothing here knows of folios. Kernel error numbers come back with names; lengths are in bytes. What is for use in
-//! signal handlers says so: it neither allocates nor locks.
+//! Kernel error numbers become named meanings here. Memory is passed as plain addresses: an address in managed memory
+//! is not a Rust object, and many of these calls are about memory that is *not* there. Whoever names a range to a call
+//! owns that range; see [`memory`].
+//!
+//! The calls that a preloaded library interposes (mmap and its kin, reads, writes) are made as raw system calls, so
+//! that the engine's own never come back to it.
 
 pub mod cpu;
 pub mod direct_io;
@@ -13,4 +17,24 @@ pub mod shared;
 pub mod sigbus;
 pub mod signals;
 pub mod uffd;
+mod uffd_abi;
 pub mod uring;
+
+use std::io;
+
+/// Turns the -1 of a C call into the error that errno names.
+fn check(result: libc::c_long) -> io::Result<usize> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result as usize) }
+}
+
+/// The calling thread's errno.
+fn errno() -> i32 {
+    // SAFETY: the location is the calling thread's own and valid as long as the thread is.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Sets the calling thread's errno.
+fn set_errno(number: i32) {
+    // SAFETY: as in `errno`.
+    unsafe { *libc::__errno_location() = number }
+}

@@ -1,13 +1,22 @@
-//! Address space and memory: reservations, protection, advice. All addresses and lengths are multiples of the page
-//! size unless said otherwise.
+//! Address space and the memory in it: reserving, protecting, advising, populating.
 //!
-//! The kernel is called directly, past any stand-ins for these calls that the program may have.
+//! Ranges are given as addresses and lengths in bytes, both multiples of the page size. **Who names a range here owns
+//! it**: it lies in a [`Reservation`] (or another mapping) of the caller's own, and nobody holds a reference to what a
+//! call takes away. The calls are not `unsafe fn` all the same, since the engine names memory by number everywhere,
+//! under its folios' locks; this module's callers are the crates of this repository, and each answers for its ranges.
+//! They are raw system calls: a preloaded library that interposes mmap or madvise does not meet the engine's own.
 
 use std::io;
+use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::check;
+
+const PAGE_BYTES: usize = 4096;
+
+/// Linux 5.14; the libc crate lacks it for some targets.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 
-/// Addresses that are reserved, and given back on drop with whatever memory lies there.
+/// Addresses that nobody else gets, without memory and without access until [`protect_rw`]. Unmapped by its drop.
 #[derive(Debug)]
 pub struct Reservation {
     addr: usize,
@@ -15,151 +24,207 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `len` bytes of addresses, from a multiple of `align` (a power of two) on. No memory, no access.
+    /// Reserves `len` bytes at a multiple of `align` (a power of two, at least a page). Costs no memory.
     ///
     /// # Errors
-    /// The kernel's.
+    /// ENOMEM: the address space is used up or limited (ulimit -v).
+    ///
+    /// # Panics
+    /// When `align` is no power of two of at least a page, or `len` is 0 or not whole pages.
     pub fn new(len: usize, align: usize) -> io::Result<Self> {
+        assert!(align.is_power_of_two() && align >= PAGE_BYTES && len > 0 && len.is_multiple_of(PAGE_BYTES));
+        let slack = align - PAGE_BYTES;
+        let whole = len.checked_add(slack).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let whole = len.checked_add(align).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let start = map(0, whole, libc::PROT_NONE, flags)?;
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing that exists is touched.
+        let start = check(unsafe { libc::syscall(libc::SYS_mmap, 0usize, whole, libc::PROT_NONE, flags, -1, 0) })?;
         let addr = start.next_multiple_of(align);
-        // What was mapped for the alignment alone goes back; a failure leaves some addresses reserved, no more.
-        let _ = unmap(start, addr - start);
-        let _ = unmap(addr + len, start + whole - addr - len);
+        let (before, behind) = (addr - start, start + whole - (addr + len));
+        for (addr, len) in [(start, before), (addr + len, behind)] {
+            if len > 0 {
+                // What is trimmed is this call's own; a failure to do so only leaves addresses unused.
+                let _ = unmap(addr, len);
+            }
+        }
         Ok(Reservation { addr, len })
     }
 
-    /// Where it begins.
+    /// The first address.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// How long it is, in bytes.
+    /// Bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // a reservation of nothing is no reservation
+    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Keeps the addresses for the rest of the process.
+    pub fn leak(self) {
+        std::mem::forget(self);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        // The range is this reservation's own; a failure leaves it in place, which harms nobody.
         let _ = unmap(self.addr, self.len);
     }
 }
 
-fn check(result: libc::c_long) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn map(addr: usize, len: usize, protection: i32, flags: i32) -> io::Result<usize> {
-    // SAFETY: callers map fresh addresses of the kernel's choice.
-    let at = unsafe { libc::syscall(libc::SYS_mmap, addr, len, protection, flags, -1, 0) };
-    check(at)?;
-    Ok(at as usize)
-}
-
-fn unmap(addr: usize, len: usize) -> io::Result<()> {
-    if len == 0 {
-        return Ok(());
-    }
-    // SAFETY: callers unmap addresses of a reservation of their own.
-    check(unsafe { libc::syscall(libc::SYS_munmap, addr, len) })
-}
-
-fn protect(addr: usize, len: usize, protection: i32) -> io::Result<()> {
-    // SAFETY: changes what may be done with the range, not what it holds; who uses it without permission is told.
-    check(unsafe { libc::syscall(libc::SYS_mprotect, addr, len, protection) })
-}
-
-fn advise(addr: usize, len: usize, advice: i32) -> io::Result<()> {
-    // SAFETY: the callers below give advice for ranges of the engine's own.
-    check(unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) })
-}
-
-/// Permits reading and writing.
+/// Reserves `len` bytes at a multiple of 2 MiB, readable and writable, for huge pages.
 ///
 /// # Errors
-/// The kernel's.
+/// As [`Reservation::new`]; a kernel without huge pages is no error.
+pub fn anonymous_huge(len: usize) -> io::Result<Reservation> {
+    let memory = Reservation::new(len, 2 << 20)?;
+    protect_rw(memory.addr, len)?;
+    match advise_hugepage(memory.addr, len) {
+        Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
+        _ => Ok(memory),
+    }
+}
+
+/// Makes a range readable and writable.
+///
+/// # Errors
+/// ENOMEM: too many mappings, or a part of it is not mapped.
 pub fn protect_rw(addr: usize, len: usize) -> io::Result<()> {
     protect(addr, len, libc::PROT_READ | libc::PROT_WRITE)
 }
 
-/// Permits nothing. Memory stays.
+/// Takes all access to a range away. Content and registration stay.
 ///
 /// # Errors
-/// The kernel's.
+/// As [`protect_rw`].
 pub fn protect_none(addr: usize, len: usize) -> io::Result<()> {
     protect(addr, len, libc::PROT_NONE)
 }
 
-/// Asks for huge pages. A kernel without them refuses with EINVAL, which is no error here.
+/// Lets the kernel use huge pages in a range.
 ///
 /// # Errors
-/// The kernel's.
+/// EINVAL: the kernel has none.
 pub fn advise_hugepage(addr: usize, len: usize) -> io::Result<()> {
-    match advise(addr, len, libc::MADV_HUGEPAGE) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        other => other,
-    }
+    advise(addr, len, libc::MADV_HUGEPAGE)
 }
 
-/// Asks for small pages.
+/// Keeps huge pages out of a range.
 ///
 /// # Errors
-/// The kernel's.
+/// EINVAL: the kernel has none to keep out; that is no error here.
 pub fn advise_nohugepage(addr: usize, len: usize) -> io::Result<()> {
     match advise(addr, len, libc::MADV_NOHUGEPAGE) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        other => other,
+        done => done,
     }
 }
 
-/// Gives the memory of a range of the engine's own back to the kernel; it reads as zero afterwards.
+/// Gives the memory of a range back; a touch finds zeros, or faults where registered.
 ///
 /// # Errors
-/// The kernel's.
+/// EINVAL: locked memory.
 pub fn dontneed(addr: usize, len: usize) -> io::Result<()> {
     advise(addr, len, libc::MADV_DONTNEED)
 }
 
-/// Keeps a range from forked children.
+/// Keeps a range from forked children: it is not mapped there at all.
 ///
 /// # Errors
-/// The kernel's.
+/// ENOMEM: a part of it is not mapped, or there are too many mappings.
 pub fn dontfork(addr: usize, len: usize) -> io::Result<()> {
     advise(addr, len, libc::MADV_DONTFORK)
 }
 
-/// Lets forked children inherit a range.
+/// Lets forked children have a range again.
 ///
 /// # Errors
-/// The kernel's.
+/// As [`dontfork`].
 pub fn dofork(addr: usize, len: usize) -> io::Result<()> {
     advise(addr, len, libc::MADV_DOFORK)
 }
 
-/// Makes every page of a range present and writable, as huge pages where that was asked for.
+/// Puts memory under a whole range, as huge pages where advised and aligned; what is there stays. In a range that is
+/// registered with a userfaultfd this faults as a touch does: such memory is populated elsewhere and moved.
 ///
 /// # Errors
-/// The kernel's, ENOMEM when there is no memory.
+/// ENOMEM, EHWPOISON, and EFAULT where a fault could not be resolved.
 pub fn populate_write(addr: usize, len: usize) -> io::Result<()> {
     loop {
         match advise(addr, len, MADV_POPULATE_WRITE) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
-            other => return other,
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                touch(addr, len, true); // before Linux 5.14
+                return Ok(());
+            }
+            done => return done,
         }
     }
+}
+
+/// Faults in every page of a range from user space, for reading or for writing. Content stays, also while other
+/// threads write to it.
+pub fn touch(addr: usize, len: usize, write: bool) {
+    for page in (addr..addr + len).step_by(PAGE_BYTES) {
+        // SAFETY: the caller's range is mapped, and writable if `write` is set (module documentation); a byte is
+        // always aligned, and an atomic access is no race with other threads' use.
+        let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
+        if write {
+            // A zero that the compiler can see makes this a load.
+            byte.fetch_or(std::hint::black_box(0), Ordering::Relaxed);
+        } else {
+            std::hint::black_box(byte.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Copies `len` bytes of whole pages from `source` to `target`, if all pages of the source are present: a touch of a
+/// missing one would be a fault of the engine's own. Nobody writes to the source meanwhile (it is write-protected).
+///
+/// # Errors
+/// EFAULT: a page of the source is missing; nothing was copied.
+pub fn copy_pages(source: usize, target: usize, len: usize) -> io::Result<()> {
+    const CHUNK: usize = 512;
+    for chunk in (source..source + len).step_by(CHUNK * PAGE_BYTES) {
+        let nr_bytes = (source + len - chunk).min(CHUNK * PAGE_BYTES);
+        let nr_pages = nr_bytes.div_ceil(PAGE_BYTES);
+        let mut present = [0u8; CHUNK];
+        // SAFETY: the kernel writes one byte a page, `nr_pages` of them, into an array of CHUNK of this frame's own.
+        check(unsafe { libc::syscall(libc::SYS_mincore, chunk, nr_bytes, present.as_mut_ptr()) })?;
+        if present[..nr_pages].iter().any(|page| page & 1 == 0) {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+    }
+    // SAFETY: the source is mapped, readable and, as just seen, present; the target is the caller's own writable
+    // memory; they are different mappings, so they do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, len) };
+    Ok(())
 }
 
 /// Bytes of RAM in the machine.
 #[must_use]
 pub fn total_ram() -> u64 {
-    // SAFETY: takes no pointers.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    pages.max(0) as u64 * 4096
+    // SAFETY: takes a number and returns one.
+    let nr_pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(nr_pages).unwrap_or(0) * PAGE_BYTES as u64
+}
+
+fn unmap(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: private to this module: only ranges of a reservation's own come here.
+    check(unsafe { libc::syscall(libc::SYS_munmap, addr, len) }).map(drop)
+}
+
+fn protect(addr: usize, len: usize, access: libc::c_int) -> io::Result<()> {
+    // SAFETY: the caller owns the range (module documentation).
+    check(unsafe { libc::syscall(libc::SYS_mprotect, addr, len, access) }).map(drop)
+}
+
+fn advise(addr: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
+    // SAFETY: the caller owns the range and nobody refers to what the advice takes away (module documentation).
+    check(unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) }).map(drop)
 }
 
 #[cfg(test)]
@@ -167,21 +232,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reservation_is_aligned_and_usable_once_permitted() {
-        let area = Reservation::new(4 << 20, 2 << 20).unwrap();
-        assert_eq!((area.addr() % (2 << 20), area.len()), (0, 4 << 20));
-        protect_rw(area.addr(), area.len()).unwrap();
-        populate_write(area.addr(), area.len()).unwrap();
-        // SAFETY: readable, writable memory of this test's own.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(area.addr() as *mut u8, area.len()) };
-        bytes.fill(9);
-        dontneed(area.addr(), area.len()).unwrap();
-        assert!(bytes.iter().all(|&byte| byte == 0));
+    fn a_reservation_is_aligned_and_can_be_used_after_protect_rw() {
+        for align in [PAGE_BYTES, 64 << 10, 2 << 20] {
+            let memory = Reservation::new(3 * align, align).unwrap();
+            assert_eq!((memory.addr() % align, memory.len()), (0, 3 * align));
+            protect_rw(memory.addr(), memory.len()).unwrap();
+            touch(memory.addr(), memory.len(), true);
+        }
     }
 
     #[test]
-    fn what_cannot_be_had_is_an_error() {
-        assert!(Reservation::new(1 << 62, 4096).is_err());
+    fn what_was_given_back_reads_as_zero() {
+        let memory = anonymous_huge(2 << 20).unwrap();
+        let word = memory.addr() as *mut u64;
+        // SAFETY: two accesses to readable and writable memory of the test's own.
+        unsafe {
+            word.write(7);
+            dontneed(memory.addr(), memory.len()).unwrap();
+            assert_eq!(word.read_volatile(), 0);
+        }
+    }
+
+    #[test]
+    fn copy_pages_refuses_a_missing_page() {
+        let memory = anonymous_huge(4 << 20).unwrap();
+        let (source, target) = (memory.addr(), memory.addr() + (2 << 20));
+        advise_nohugepage(memory.addr(), memory.len()).unwrap();
+        populate_write(source, 8 * PAGE_BYTES).unwrap();
+        // SAFETY: readable, writable memory of the test's own.
+        unsafe { (source as *mut u64).write(11) };
+        copy_pages(source, target, 8 * PAGE_BYTES).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { (target as *const u64).read_volatile() }, 11);
+        let error = copy_pages(source, target, 9 * PAGE_BYTES).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn addresses_beyond_all_are_an_error() {
+        assert!(Reservation::new(1 << 60, PAGE_BYTES).is_err());
         assert!(total_ram() > 1 << 20);
     }
 }

@@ -1,77 +1,107 @@
-//! Memory that two processes share: made by one, opened by the other by its path.
+//! A value in memory that processes share, without a name in any file system.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 
-/// Types for which all-zero bytes are a value, and which many processes may use at once.
+use crate::check;
+
+/// Types that may live in [`SharedMemory`].
 ///
 /// # Safety
-/// All-zero bytes are a valid value, the type has no pointers and no destructor, and all its fields are atomic.
-pub unsafe trait Zeroable: Sync + 'static {}
+/// All-zero bytes are a valid value, and so is whatever another process of the same program writes into it: it is
+/// `repr(C)` (or transparent), made of atomics only, and holds no pointer.
+pub unsafe trait Zeroable: Sync {}
 
-/// A value in shared memory. It stays mapped for the life of the process: others hold references to it.
+/// A `T` in shared memory. The memory goes with the last process that has it open or mapped.
 #[derive(Debug)]
-pub struct Shared<T: Zeroable> {
-    value: &'static T,
+pub struct SharedMemory<T: Zeroable> {
     fd: OwnedFd,
+    addr: usize,
+    value: PhantomData<T>,
 }
 
-impl<T: Zeroable> Shared<T> {
-    /// A new one, all zero. Not inherited by children, who open it by [`Shared::path`].
+impl<T: Zeroable> SharedMemory<T> {
+    const LEN: usize = {
+        assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096);
+        size_of::<T>().next_multiple_of(4096)
+    };
+
+    /// New memory, all zeros. `name` shows in `/proc/<pid>/fd`.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn new(name: &std::ffi::CStr) -> io::Result<Self> {
-        // SAFETY: a C string; the descriptor is new and nobody else's.
-        let fd = unsafe {
-            match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
-                fd if fd < 0 => return Err(io::Error::last_os_error()),
-                fd => OwnedFd::from_raw_fd(fd),
-            }
-        };
-        let file = File::from(fd);
-        file.set_len(size_of::<T>() as u64)?;
-        let value = map(&file)?;
-        Ok(Shared { value, fd: file.into() })
+    /// EMFILE, ENOMEM.
+    pub fn create(name: &str) -> io::Result<Self> {
+        let name = std::ffi::CString::new(name)?;
+        // SAFETY: a name that ends in 0.
+        let fd = check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) })?;
+        // SAFETY: the kernel has just made this descriptor for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        // SAFETY: takes numbers.
+        check(unsafe { libc::ftruncate(fd.as_raw_fd(), Self::LEN as libc::off_t) }.into())?;
+        Self::map(fd)
     }
 
-    /// Where another process of the same user can open it while this one lives.
-    #[must_use]
-    pub fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
-    }
-
-    /// The value.
-    #[must_use]
-    pub fn get(&self) -> &'static T {
-        self.value
-    }
-}
-
-/// Opens what another process has made.
-///
-/// # Errors
-/// The kernel's; `InvalidData` when it is not as large as a `T`.
-pub fn open<T: Zeroable>(path: &Path) -> io::Result<&'static T> {
-    let file = File::options().read(true).write(true).open(path)?;
-    if file.metadata()?.len() != size_of::<T>() as u64 {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    map(&file)
-}
-
-fn map<T: Zeroable>(file: &File) -> io::Result<&'static T> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a mapping of the kernel's choice of address, page-aligned, never unmapped, as long as a T (the callers
-    // saw to it), of bytes that are zero or were written by users of a T; `Zeroable` answers for the rest.
-    unsafe {
-        let addr = libc::syscall(libc::SYS_mmap, 0, size_of::<T>(), protection, libc::MAP_SHARED, file.as_raw_fd(), 0);
-        if addr < 0 {
-            return Err(io::Error::last_os_error());
+    /// The memory that another process created, by its [`SharedMemory::path`].
+    ///
+    /// # Errors
+    /// ENOENT: that process is gone. EACCES: it is another user's. InvalidData: it is not of this type's size.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open(path)?;
+        if file.metadata()?.len() != Self::LEN as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory of another size"));
         }
-        Ok(&*(addr as *const T))
+        Self::map(file.into())
+    }
+
+    /// By what another process of the same user opens it while this one runs: `/proc/<pid>/fd/<n>`.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()))
+    }
+
+    /// The value for the rest of the process.
+    #[must_use]
+    pub fn leak(self) -> &'static T {
+        let value: *const T = &*self;
+        std::mem::forget(self);
+        // SAFETY: as in `deref`; the mapping stays, since its owner is forgotten.
+        unsafe { &*value }
+    }
+
+    fn map(fd: OwnedFd) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing that exists is touched.
+        let addr = check(unsafe {
+            libc::syscall(libc::SYS_mmap, 0usize, Self::LEN, access, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        })?;
+        Ok(SharedMemory { fd, addr, value: PhantomData })
+    }
+}
+
+impl<T: Zeroable> Deref for SharedMemory<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the mapping is at least as long as T, page aligned, and lives as long as `self`; its bytes are a
+        // valid T at all times, and shared access to it is sound, by the contract of `Zeroable`.
+        unsafe { &*(self.addr as *const T) }
+    }
+}
+
+impl<T: Zeroable> AsRawFd for SharedMemory<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl<T: Zeroable> Drop for SharedMemory<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and borrows of it end before.
+        unsafe { libc::syscall(libc::SYS_munmap, self.addr, Self::LEN) };
     }
 }
 
@@ -80,15 +110,41 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    struct Count(AtomicU64);
-    // SAFETY: one atomic number.
-    unsafe impl Zeroable for Count {}
+    #[repr(C)]
+    struct Numbers([AtomicU64; 3]);
+    // SAFETY: repr(C), atomics only.
+    unsafe impl Zeroable for Numbers {}
+
+    #[repr(C)]
+    #[derive(Debug)]
+    struct Many([AtomicU64; 1000]);
+    // SAFETY: repr(C), atomics only.
+    unsafe impl Zeroable for Many {}
 
     #[test]
-    fn what_one_opener_writes_the_other_reads() {
-        let made = Shared::<Count>::new(c"folioswap-test").unwrap();
-        let opened = open::<Count>(Path::new(&made.path())).unwrap();
-        opened.0.store(42, Ordering::SeqCst);
-        assert_eq!(made.get().0.load(Ordering::SeqCst), 42);
+    fn a_child_process_writes_and_the_parent_reads() {
+        let memory = SharedMemory::<Numbers>::create("folioswap-test").unwrap();
+        assert!(memory.0.iter().all(|number| number.load(Ordering::Relaxed) == 0));
+        let again = SharedMemory::<Numbers>::open(&memory.path()).unwrap();
+        // SAFETY: the child stores one number and leaves without running anything of the parent's.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0);
+        if pid == 0 {
+            memory.0[2].store(42, Ordering::SeqCst);
+            crate::signals::exit_now(0);
+        }
+        let mut status = 0;
+        // SAFETY: the status is of this frame; the child is ours.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(memory.0[2].load(Ordering::SeqCst), 42);
+        drop(memory);
+        assert_eq!(again.leak().0[2].load(Ordering::SeqCst), 42);
+    }
+
+    #[test]
+    fn another_size_is_refused() {
+        let memory = SharedMemory::<Numbers>::create("folioswap-test").unwrap();
+        let error = SharedMemory::<Many>::open(&memory.path()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }

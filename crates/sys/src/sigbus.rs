@@ -1,160 +1,264 @@
-//! SIGBUS (and SIGSEGV) handlers that look at the address first and pass on what is not theirs.
+//! One handler for SIGBUS (and one for SIGSEGV) in front of the program's own.
 //!
-//! The handler runs with all signals blocked, on the alternate stack if there is one, and keeps errno. What it does not
-//! resolve goes to the action that was there before, or that the program has set since ([`set_chained`]).
+//! The kernel calls it with all signals blocked, on the alternate stack where the thread has one. It asks the function
+//! given to [`install`]; a fault that this one does not know goes to the *chained* action: who was installed before,
+//! or what a face put there in the program's name ([`set_chained_action`]). errno is as before when it returns.
+//!
+//! Both functions and actions are read with one atomic load in the handler. An action that was replaced is never
+//! freed: a handler may be reading it, and programs replace it a few times at most.
 
 use std::io;
-use std::mem::{MaybeUninit, zeroed};
 use std::ptr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-/// What a handler made of a fault.
+use crate::{errno, set_errno};
+
+/// What a fault function says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// Resolved: the access is repeated.
+    /// The fault is resolved: the access is repeated.
     Yes,
-    /// Not ours, or lost: whoever was installed before gets it.
+    /// It is somebody else's.
     No,
 }
 
-/// A handler: address, and whether the access was a write (known on x86-64 only).
-pub type Handler = fn(addr: usize, write: bool) -> Handled;
+/// Asked about a fault: its address and whether it was a write (known on x86-64 only, else `false`). Runs in a signal
+/// handler.
+pub type FaultFunction = fn(addr: usize, write: bool) -> Handled;
 
-/// One signal's handler and the action it passes faults on to.
-struct Slot {
-    handler: AtomicUsize,
-    /// Leaked boxes: a handler may be reading the one before while it is replaced. Actions are set a few times a
-    /// program.
-    chained: AtomicPtr<libc::sigaction>,
-    installing: Mutex<()>,
+/// A program's action for a signal, as sigaction(2) takes it.
+pub type Action = libc::sigaction;
+
+/// What belongs to one signal.
+struct Front {
+    signal: libc::c_int,
+    /// The `FaultFunction`, or null.
+    function: AtomicPtr<()>,
+    /// A leaked `Action`, or null for the default one.
+    chained: AtomicPtr<Action>,
+    installed: Mutex<bool>,
 }
 
-static SLOTS: [Slot; 2] = [const {
-    Slot { handler: AtomicUsize::new(0), chained: AtomicPtr::new(ptr::null_mut()), installing: Mutex::new(()) }
-}; 2];
+static SIGBUS: Front = Front::new(libc::SIGBUS);
+static SIGSEGV: Front = Front::new(libc::SIGSEGV);
 
-fn slot(signal: i32) -> &'static Slot {
-    &SLOTS[usize::from(signal == libc::SIGSEGV)]
+impl Front {
+    const fn new(signal: libc::c_int) -> Self {
+        Front {
+            signal,
+            function: AtomicPtr::new(ptr::null_mut()),
+            chained: AtomicPtr::new(ptr::null_mut()),
+            installed: Mutex::new(false),
+        }
+    }
+
+    fn install(&self, function: FaultFunction) -> io::Result<()> {
+        let mut installed = self.installed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.function.store(function as *mut (), Ordering::Release);
+        if *installed {
+            return Ok(());
+        }
+        // What is there now goes behind this handler before the handler can be called.
+        let mut before = zeroed_action();
+        set_action(self.signal, ptr::null(), &mut before)?;
+        self.chain(before);
+        let mut ours = zeroed_action();
+        ours.sa_sigaction = entry as *const () as usize;
+        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // SAFETY: the set is of this frame.
+        unsafe { libc::sigfillset(&mut ours.sa_mask) };
+        set_action(self.signal, &ours, ptr::null_mut())?;
+        *installed = true;
+        Ok(())
+    }
+
+    fn chain(&self, action: Action) {
+        self.chained.store(Box::into_raw(Box::new(action)), Ordering::Release);
+    }
+
+    fn chained(&self) -> Action {
+        // SAFETY: null, or a box that was leaked by `chain` and is never freed or changed.
+        unsafe { self.chained.load(Ordering::Acquire).as_ref() }.copied().unwrap_or_else(zeroed_action)
+    }
 }
 
-/// Installs the handler for SIGBUS. A second call replaces the function and keeps the rest.
+/// Asks `function` about every SIGBUS that a touch of memory causes. A later call replaces the function.
 ///
 /// # Errors
-/// The kernel's.
-pub fn install(handler: Handler) -> io::Result<()> {
-    install_for(libc::SIGBUS, handler)
+/// None that Linux is known to give.
+pub fn install(function: FaultFunction) -> io::Result<()> {
+    SIGBUS.install(function)
 }
 
 /// The same for SIGSEGV.
 ///
 /// # Errors
-/// The kernel's.
-pub fn install_segv(handler: Handler) -> io::Result<()> {
-    install_for(libc::SIGSEGV, handler)
+/// None that Linux is known to give.
+pub fn install_segv(function: FaultFunction) -> io::Result<()> {
+    SIGSEGV.install(function)
 }
 
-fn install_for(signal: i32, handler: Handler) -> io::Result<()> {
-    let slot = slot(signal);
-    let _one_at_a_time = slot.installing.lock().expect("nothing panics under this lock");
-    if slot.handler.swap(handler as usize, Ordering::SeqCst) != 0 {
-        return Ok(());
-    }
-    // SAFETY: all zero is a valid sigaction; the calls fill it in or read it.
-    unsafe {
-        let mut action: libc::sigaction = zeroed();
-        action.sa_sigaction = on_signal as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        libc::sigfillset(&mut action.sa_mask);
-        let mut before = MaybeUninit::uninit();
-        raw_sigaction(signal, &raw const action, before.as_mut_ptr())?;
-        slot.chained.store(Box::into_raw(Box::new(before.assume_init())), Ordering::SeqCst);
-    }
-    Ok(())
+/// Whether `signal` is one that [`install`] or [`install_segv`] has put this crate's handler in front of.
+#[must_use]
+pub fn is_fronted(signal: i32) -> bool {
+    front(signal).is_some_and(|front| !front.function.load(Ordering::Acquire).is_null())
 }
 
-/// The C library's own `sigaction`, past any stand-in of the same name in this program.
+/// What gets the faults of SIGBUS that are not the engine's: the program's own action, as it would see it.
+#[must_use]
+pub fn chained_action() -> Action {
+    SIGBUS.chained()
+}
+
+/// Replaces [`chained_action`]; for a face that presents sigaction(SIGBUS) to the program. Allocates.
+pub fn set_chained_action(action: Action) {
+    SIGBUS.chain(action);
+}
+
+/// As [`chained_action`], for SIGSEGV.
+#[must_use]
+pub fn chained_segv_action() -> Action {
+    SIGSEGV.chained()
+}
+
+/// As [`set_chained_action`], for SIGSEGV.
+pub fn set_chained_segv_action(action: Action) {
+    SIGSEGV.chain(action);
+}
+
+fn front(signal: libc::c_int) -> Option<&'static Front> {
+    match signal {
+        libc::SIGBUS => Some(&SIGBUS),
+        libc::SIGSEGV => Some(&SIGSEGV),
+        _ => None,
+    }
+}
+
+/// All zeros: the default action, no flags, an empty mask.
+fn zeroed_action() -> Action {
+    // SAFETY: all zeros are a valid sigaction: SIG_DFL is 0, and the restorer is an option.
+    unsafe { std::mem::zeroed() }
+}
+
+type SigactionFn = unsafe extern "C" fn(libc::c_int, *const Action, *mut Action) -> libc::c_int;
+
+/// The C library's sigaction, also where a preloaded library of this repository stands in front of it. Looked up at
+/// the first install, so that the handler finds it ready.
+fn real_sigaction() -> SigactionFn {
+    static REAL: OnceLock<SigactionFn> = OnceLock::new();
+    *REAL.get_or_init(|| {
+        // SAFETY: a look-up by a name that ends in 0.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"sigaction".as_ptr()) };
+        if next.is_null() {
+            return libc::sigaction; // statically linked
+        }
+        // SAFETY: the C library's symbol of this name has this type.
+        unsafe { std::mem::transmute::<*mut libc::c_void, SigactionFn>(next) }
+    })
+}
+
+fn set_action(signal: libc::c_int, new: *const Action, old: *mut Action) -> io::Result<()> {
+    // SAFETY: both pointers are null or point at actions of the caller's frame; the handler named in `new` is `entry`
+    // or one that the program gave.
+    crate::check(unsafe { real_sigaction()(signal, new, old) }.into()).map(drop)
+}
+
+/// Reasons of SIGSEGV that the libc crate lacks: nothing mapped; no permission.
+const SEGV_MAPERR: libc::c_int = 1;
+const SEGV_ACCERR: libc::c_int = 2;
+
+/// What the kernel calls.
+extern "C" fn entry(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let kept = errno();
+    let Some(front) = front(signal) else { return };
+    // SAFETY: the kernel gives a valid siginfo to a handler installed with SA_SIGINFO.
+    let code = unsafe { (*info).si_code };
+    let by_access = match signal {
+        libc::SIGBUS => code == libc::BUS_ADRERR,
+        _ => code == SEGV_MAPERR || code == SEGV_ACCERR,
+    };
+    let function = front.function.load(Ordering::Acquire);
+    let mut handled = Handled::No;
+    if by_access && !function.is_null() {
+        // SAFETY: only `install` stores here, and it stores a `FaultFunction`.
+        let function = unsafe { std::mem::transmute::<*mut (), FaultFunction>(function) };
+        // SAFETY: a fault's siginfo has an address.
+        let addr = unsafe { (*info).si_addr() } as usize;
+        // SAFETY: the kernel gives the interrupted context, and this is its handler.
+        handled = function(addr, unsafe { was_write(context) });
+    }
+    if handled == Handled::No {
+        // SAFETY: what the kernel gave this handler, passed on while it runs.
+        unsafe { pass_on(front, code, info, context) };
+    }
+    set_errno(kept);
+}
+
+/// Gives the signal to the chained action as the kernel would have.
 ///
 /// # Safety
-/// As `sigaction`.
-unsafe fn raw_sigaction(signal: i32, action: *const libc::sigaction, before: *mut libc::sigaction) -> io::Result<()> {
-    type Sigaction = unsafe extern "C" fn(i32, *const libc::sigaction, *mut libc::sigaction) -> i32;
-    // SAFETY: the name is a C string; a symbol of this name in the C library has this type.
-    let result = unsafe {
-        match libc::dlsym(libc::RTLD_NEXT, c"sigaction".as_ptr()) {
-            found if found.is_null() => libc::sigaction(signal, action, before),
-            found => std::mem::transmute::<*mut libc::c_void, Sigaction>(found)(signal, action, before),
+/// `info` and `context` are what the kernel gave the handler that calls this.
+unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let action = front.chained();
+    let sent = code <= 0; // by kill and its kin: nothing repeats after the return
+    match action.sa_sigaction {
+        libc::SIG_IGN if sent => return,
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // The access is repeated under the default action, which ends the process; a sent signal is sent again.
+            let _ = set_action(front.signal, &zeroed_action(), ptr::null_mut());
+            if sent {
+                let _ = crate::signals::send(crate::signals::thread_id(), front.signal);
+            }
+            return;
         }
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Whether a handler is installed for this signal.
-#[must_use]
-pub fn installed(signal: i32) -> bool {
-    slot(signal).handler.load(Ordering::SeqCst) != 0
-}
-
-/// The action that faults which are not ours go to.
-#[must_use]
-pub fn chained(signal: i32) -> Option<libc::sigaction> {
-    let action = slot(signal).chained.load(Ordering::SeqCst);
-    // SAFETY: null, or a leaked box that is never changed.
-    unsafe { action.as_ref() }.copied()
-}
-
-/// Sets the action that faults which are not ours go to; gives back the one before.
-pub fn set_chained(signal: i32, action: libc::sigaction) -> Option<libc::sigaction> {
-    let before = slot(signal).chained.swap(Box::into_raw(Box::new(action)), Ordering::SeqCst);
-    // SAFETY: null, or a leaked box that is never changed.
-    unsafe { before.as_ref() }.copied()
-}
-
-extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: errno is this thread's own; the kernel gives a valid siginfo, whose si_addr is set for this signal.
-    let (errno, addr) = unsafe { (*libc::__errno_location(), (*info).si_addr() as usize) };
-    let handler = slot(signal).handler.load(Ordering::SeqCst);
-    // SAFETY: only Handler functions are stored there, before the action was installed.
-    let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
-    if handler(addr, is_write(context)) == Handled::No {
-        pass_on(signal, info, context);
+        _ => {}
     }
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-}
-
-#[cfg(target_arch = "x86_64")]
-fn is_write(context: *mut libc::c_void) -> bool {
-    // SAFETY: the third argument of an SA_SIGINFO handler is a ucontext.
-    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
-    context.uc_mcontext.gregs[libc::REG_ERR as usize] & 2 != 0
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn is_write(_context: *mut libc::c_void) -> bool {
-    false
-}
-
-fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let chained = chained(signal);
-    let target = chained.map_or(libc::SIG_DFL, |action| action.sa_sigaction);
-    if target == libc::SIG_DFL || target == libc::SIG_IGN {
-        // A fault cannot be ignored: the default action, and the access is repeated and ends the process.
-        // SAFETY: all zero is SIG_DFL with no flags.
-        unsafe {
-            let default: libc::sigaction = zeroed();
-            let _ = raw_sigaction(signal, &raw const default, ptr::null_mut());
-        }
-        return;
+    if action.sa_flags & libc::SA_RESETHAND != 0 {
+        front.chained.store(ptr::null_mut(), Ordering::Release);
     }
-    let flags = chained.map_or(0, |action| action.sa_flags);
-    // SAFETY: the program installed this address as a handler of the kind that its flags say.
+    // The program's handler runs under its own mask; the kernel restores the interrupted one when this handler returns.
+    // SAFETY: the context is the kernel's ucontext; its mask and the action's are read, `mask` is of this frame. The
+    // kernel's set is shorter than the C library's, so bits are asked for one by one.
     unsafe {
-        if flags & libc::SA_SIGINFO != 0 {
-            type WithInfo = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-            std::mem::transmute::<usize, WithInfo>(target)(signal, info, context);
-        } else {
-            std::mem::transmute::<usize, extern "C" fn(i32)>(target)(signal);
+        let interrupted = &(*context.cast::<libc::ucontext_t>()).uc_sigmask;
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        for signal in 1..=64 {
+            let itself = signal == front.signal && action.sa_flags & libc::SA_NODEFER == 0;
+            let blocked =
+                libc::sigismember(interrupted, signal) == 1 || libc::sigismember(&action.sa_mask, signal) == 1;
+            if itself || blocked {
+                libc::sigaddset(&mut mask, signal);
+            }
         }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
     }
+    if action.sa_flags & libc::SA_SIGINFO != 0 {
+        type Full = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+        // SAFETY: an action with SA_SIGINFO names a function of this type.
+        unsafe { std::mem::transmute::<usize, Full>(action.sa_sigaction)(front.signal, info, context) };
+    } else {
+        // SAFETY: an action without SA_SIGINFO names a function of this type; it is none of the special values.
+        unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(action.sa_sigaction)(front.signal) };
+    }
+}
+
+/// The write bit of the page fault's error code.
+///
+/// # Safety
+/// `context` is the ucontext that the kernel gave the running handler.
+#[cfg(target_arch = "x86_64")]
+unsafe fn was_write(context: *mut libc::c_void) -> bool {
+    // SAFETY: as the caller says.
+    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    registers[libc::REG_ERR as usize] & 2 != 0
+}
+
+/// Unknown on this architecture.
+///
+/// # Safety
+/// None needed.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn was_write(_context: *mut libc::c_void) -> bool {
+    false
 }

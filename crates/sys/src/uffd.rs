@@ -1,172 +1,102 @@
-//! userfaultfd, typed: opening it by the door that is open, registering ranges, resolving faults, moving pages.
+//! userfaultfd: opening it by whichever door is open, and its ioctls with their errors named.
 //!
-//! Kernel error numbers become named meanings. Nothing here allocates or locks but [`Userfaultfd::open`]: the rest runs
-//! in signal handlers.
+//! [`Userfaultfd::move_pages`], [`Userfaultfd::copy`], [`Userfaultfd::zeropage`] and [`Userfaultfd::wake`] neither
+//! allocate nor lock: they run in a SIGBUS handler. All calls may be made by many threads at once.
 
 use std::fs::File;
 use std::io;
-use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-const UFFD_API: u64 = 0xaa;
-const USER_MODE_ONLY: libc::c_long = 1;
-const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
-const FEATURE_SIGBUS: u64 = 1 << 7;
-const FEATURE_THREAD_ID: u64 = 1 << 8;
-const FEATURE_MOVE: u64 = 1 << 16;
-const REGISTER_MISSING: u64 = 1;
-const REGISTER_WP: u64 = 2;
-const EVENT_PAGEFAULT: u8 = 0x12;
-const PAGEFAULT_WRITE: u64 = 1;
-const PAGEFAULT_WP: u64 = 2;
+use crate::uffd_abi::{self as abi, Range};
+use crate::{check, errno};
 
-/// Attempts that a move or copy makes no headway in before it is given up.
-const FRUITLESS_ATTEMPTS: u32 = 200;
-
-/// The number of an ioctl that reads and writes its argument.
-const fn iowr<T>(number: u64) -> u64 {
-    3 << 30 | (size_of::<T>() as u64) << 16 | 0xaa << 8 | number
-}
-
-/// The number of an ioctl that reads its argument.
-const fn ior<T>(number: u64) -> u64 {
-    2 << 30 | (size_of::<T>() as u64) << 16 | 0xaa << 8 | number
-}
-
-#[repr(C)]
-struct ApiArgs {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
-
-#[repr(C)]
-struct RangeArgs {
-    start: u64,
-    len: u64,
-}
-
-#[repr(C)]
-struct RegisterArgs {
-    range: RangeArgs,
-    mode: u64,
-    ioctls: u64,
-}
-
-/// `uffdio_copy` and `uffdio_move` have the same shape: the last field is the result, bytes done or a negated errno.
-#[repr(C)]
-struct TransferArgs {
-    dst: u64,
-    src: u64,
-    len: u64,
-    mode: u64,
-    done: i64,
-}
-
-#[repr(C)]
-struct WriteProtectArgs {
-    range: RangeArgs,
-    mode: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Message {
-    event: u8,
-    reserved: [u8; 7],
-    flags: u64,
-    address: u64,
-    thread: u32,
-    padding: u32,
-}
-
-const _: () = assert!(size_of::<Message>() == 32 && size_of::<TransferArgs>() == 40);
-
-const IOCTL_API: u64 = iowr::<ApiArgs>(0x3f);
-const IOCTL_REGISTER: u64 = iowr::<RegisterArgs>(0x00);
-const IOCTL_WAKE: u64 = ior::<RangeArgs>(0x02);
-const IOCTL_COPY: u64 = iowr::<TransferArgs>(0x03);
-const IOCTL_MOVE: u64 = iowr::<TransferArgs>(0x05);
-const IOCTL_WRITE_PROTECT: u64 = iowr::<WriteProtectArgs>(0x06);
-/// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
-const IOCTL_NEW: u64 = 0xaa00;
-
-/// How faults are to be delivered.
+/// How faults are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// To the faulting thread, as SIGBUS. Any user may; faults inside system calls fail with EFAULT.
+    /// The faulting thread gets SIGBUS; a system call that touches a missing page fails with EFAULT.
     Sigbus,
-    /// To whoever reads the descriptor, those inside system calls too.
+    /// A thread reads the descriptor; the faulting thread sleeps meanwhile, in system calls too.
     Monitor,
 }
 
-/// By which way the descriptor was had.
+/// The way by which the descriptor was had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Door {
-    /// The system call, with privilege or by `vm.unprivileged_userfaultfd`.
+    /// The system call: CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1.
     Syscall,
     /// `/dev/userfaultfd`.
     Device,
-    /// The system call, for faults in user mode only.
+    /// The system call, for faults of user mode only: open to everybody.
     UserModeOnly,
 }
 
-/// What the kernel offers.
+/// What the kernel offers and the descriptor has switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
-    /// `UFFDIO_MOVE`.
+    /// `UFFDIO_MOVE` (Linux 6.8).
     pub has_move: bool,
+    /// Write protection of anonymous memory (Linux 5.7).
+    pub has_wp: bool,
     /// Events name the thread that faulted.
     pub has_thread_id: bool,
 }
 
-/// Why there is no descriptor, or a call on it failed.
+/// Why there is no userfaultfd, or a range cannot be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum UffdError {
-    /// The kernel has no userfaultfd.
-    #[error("this kernel has no userfaultfd")]
-    Unsupported,
-    /// This user may not.
-    #[error("permission denied")]
+    /// This process may not have one of the wanted kind.
+    #[error("not permitted")]
     NotPermitted,
+    /// The kernel, or the sandbox, has no userfaultfd.
+    #[error("this kernel or sandbox has no userfaultfd")]
+    NotSupported,
+    /// The kernel's userfaultfd lacks this feature.
+    #[error("this kernel's userfaultfd has no {0}")]
+    NoFeature(&'static str),
     /// Anything else.
-    #[error("{0}")]
-    Other(#[from] io::Error),
+    #[error("{what}: {error}")]
+    System {
+        /// The step that failed.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
 }
 
 impl From<UffdError> for io::Error {
-    fn from(error: UffdError) -> io::Error {
+    fn from(error: UffdError) -> Self {
         match error {
-            UffdError::Unsupported => io::Error::from_raw_os_error(libc::ENOSYS),
             UffdError::NotPermitted => io::Error::from_raw_os_error(libc::EPERM),
-            UffdError::Other(error) => error,
+            UffdError::NotSupported => io::Error::from_raw_os_error(libc::ENOSYS),
+            UffdError::NoFeature(_) => io::Error::new(io::ErrorKind::Unsupported, error),
+            UffdError::System { error, .. } => error,
         }
     }
 }
 
-/// Why pages were not moved or copied. Nothing has changed, except where it says so.
+/// Why pages were not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MoveError {
-    /// A page is pinned, in use by a system call, or shared with another process.
-    #[error("a page is in use")]
+    /// EBUSY, or EAGAIN again and again: a page is pinned, in use by a system call, or shared by fork. Nothing moved.
+    #[error("a page is pinned, in use, or shared with another process")]
     Busy,
-    /// The first `moved` bytes are done; then a page was busy, missing or present.
-    #[error("only a part could be moved")]
+    /// The first `moved` bytes (more than 0, less than all) are at the target, the rest where they were.
+    #[error("only the first {moved} bytes could be moved")]
     Partial {
-        /// Bytes that are at the target now.
+        /// Bytes moved, a multiple of the page size.
         moved: usize,
     },
-    /// A page of the target is there already.
-    #[error("a page of the target is there already")]
+    /// EEXIST: a page of the target is present.
+    #[error("a page of the target is present")]
     Present,
-    /// A page of the source is not there.
-    #[error("a page of the source is missing")]
+    /// ENOENT: a page of the source is missing, or the target is not registered.
+    #[error("a page of the source is missing, or the target is not registered")]
     Missing,
-    /// The ranges differ in protection or locking, or are not registered.
-    #[error("the ranges do not fit each other")]
+    /// EINVAL: unaligned, or source and target differ in protection, locking or kind.
+    #[error("source and target do not fit each other")]
     Invalid,
-    /// The process is going.
-    #[error("the process is going")]
+    /// ESRCH: the process whose memory it is has ended.
+    #[error("the process is gone")]
     ProcessGone,
     /// Another error number.
     #[error("error {0}")]
@@ -174,284 +104,379 @@ pub enum MoveError {
 }
 
 impl MoveError {
-    fn from_errno(errno: i32) -> Self {
-        match errno {
+    fn from_errno(number: i32) -> Self {
+        match number {
             libc::EBUSY | libc::EAGAIN => MoveError::Busy,
             libc::EEXIST => MoveError::Present,
             libc::ENOENT => MoveError::Missing,
             libc::EINVAL => MoveError::Invalid,
             libc::ESRCH => MoveError::ProcessGone,
-            other => MoveError::Other(other),
+            number => MoveError::Other(number),
         }
     }
 }
 
-/// Which faults of a range are delivered.
+/// What faults of a range are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Those of pages that are not there.
+    /// Touches of missing pages.
     Missing,
-    /// These, and writes to pages that are write-protected.
+    /// And writes to pages that [`Userfaultfd::write_protect`] protected.
     MissingAndWriteProtect,
 }
 
-/// What was read from the descriptor.
+/// What the descriptor reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
-    /// A thread waits for a page.
+    /// A thread touched a page that is missing or write-protected, and sleeps.
     Pagefault {
-        /// Where; a multiple of the page size.
+        /// The page's address (aligned to it).
         addr: usize,
-        /// It wants to write.
+        /// Whether it was a write.
         write: bool,
-        /// The page is there, and write-protected.
-        write_protected: bool,
-        /// The thread's id; 0 when the kernel does not tell.
+        /// Whether the page is there and write-protected.
+        wp: bool,
+        /// The thread's id; 0 where [`Features::has_thread_id`] is false.
         thread: u32,
     },
-    /// Anything else; none is asked for.
-    Other,
+    /// Another event (fork, remap, remove, unmap); none is asked for by [`Userfaultfd::open`].
+    Other {
+        /// The kernel's number of it.
+        event: u8,
+    },
 }
 
-/// Why a wait ended.
+/// Why [`Userfaultfd::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// There may be an event to read; another thread may have taken it.
+    /// There is, or was, something to read.
     Event,
-    /// The stop descriptor was signalled.
+    /// The stop descriptor is signalled.
     Stopped,
 }
 
-/// A userfaultfd.
+/// Calls in a row that may move nothing (EAGAIN) before a range counts as busy.
+const MOST_RETRIES: u32 = 100;
+
+/// A userfaultfd of the calling process.
 #[derive(Debug)]
-pub struct Userfaultfd {
-    fd: OwnedFd,
-}
+pub struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
-    /// Opens one for the wanted delivery, by the first door that lets this process in.
+    /// Opens one with MOVE, write protection and thread ids wherever the kernel offers them.
+    ///
+    /// For [`Delivery::Monitor`]: by the system call, else by `/dev/userfaultfd`; never for user mode only, since a
+    /// system call that touched a missing page would fail. For [`Delivery::Sigbus`] user mode only comes first: the
+    /// kind makes no difference there and needs no privilege.
     ///
     /// # Errors
-    /// [`UffdError`].
+    /// [`UffdError`] by name; the one of the first door that failed.
     pub fn open(delivery: Delivery) -> Result<(Self, Features, Door), UffdError> {
-        let (fd, door) = match delivery {
-            Delivery::Sigbus => (by_syscall(USER_MODE_ONLY)?, Door::UserModeOnly),
-            Delivery::Monitor => match by_syscall(0) {
-                Ok(fd) => (fd, Door::Syscall),
-                Err(error) => (by_device().map_err(|_| error)?, Door::Device),
-            },
+        let doors: &[Door] = match delivery {
+            Delivery::Monitor => &[Door::Syscall, Door::Device],
+            Delivery::Sigbus => &[Door::UserModeOnly, Door::Syscall, Door::Device],
         };
-        let uffd = Userfaultfd { fd };
-        let offered = probe_features()?;
-        let mut wanted = offered & (FEATURE_MOVE | FEATURE_THREAD_ID | FEATURE_PAGEFAULT_FLAG_WP);
-        if delivery == Delivery::Sigbus {
-            wanted |= FEATURE_SIGBUS;
+        let mut refused = None;
+        for &door in doors {
+            match pass(door) {
+                Ok(asked) => {
+                    // The first handshake only asks; a descriptor can be told its features once.
+                    let offered = shake_hands(&asked, 0)?;
+                    let wanted = wanted_features(delivery, offered)?;
+                    let uffd = Userfaultfd(pass(door)?);
+                    shake_hands(&uffd.0, wanted)?;
+                    let features = Features {
+                        has_move: wanted & abi::FEATURE_MOVE != 0,
+                        has_wp: wanted & abi::FEATURE_PAGEFAULT_FLAG_WP != 0,
+                        has_thread_id: wanted & abi::FEATURE_THREAD_ID != 0,
+                    };
+                    return Ok((uffd, features, door));
+                }
+                Err(error) => drop(refused.get_or_insert(error)),
+            }
         }
-        handshake(uffd.fd.as_raw_fd(), wanted)?;
-        let features =
-            Features { has_move: offered & FEATURE_MOVE != 0, has_thread_id: offered & FEATURE_THREAD_ID != 0 };
-        Ok((uffd, features, door))
+        Err(refused.unwrap_or(UffdError::NotSupported))
     }
 
-    fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
-        ioctl(self.fd.as_raw_fd(), request, argument)
-    }
-
-    /// Has the faults of a range delivered here.
+    /// Has faults in a range delivered. The range must be anonymous private memory, page aligned.
     ///
     /// # Errors
-    /// [`UffdError::Other`] with the kernel's reason.
+    /// What the kernel says: EBUSY when another userfaultfd has it, EINVAL for other kinds of memory.
     pub fn register(&self, addr: usize, len: usize, mode: Mode) -> Result<(), UffdError> {
         let mode = match mode {
-            Mode::Missing => REGISTER_MISSING,
-            Mode::MissingAndWriteProtect => REGISTER_MISSING | REGISTER_WP,
+            Mode::Missing => abi::REGISTER_MISSING,
+            Mode::MissingAndWriteProtect => abi::REGISTER_MISSING | abi::REGISTER_WP,
         };
-        let mut args = RegisterArgs { range: RangeArgs { start: addr as u64, len: len as u64 }, mode, ioctls: 0 };
-        Ok(self.ioctl(IOCTL_REGISTER, &mut args)?)
+        let mut register = abi::Register { range: range(addr, len), mode, ioctls: 0 };
+        self.ioctl(abi::UFFDIO_REGISTER, &mut register).map_err(system("UFFDIO_REGISTER"))
     }
 
-    /// Moves pages from `src` to `dst` without copying them; whole huge pages stay huge. Wakes who waits for them.
+    /// Ends delivery for a range; threads that sleep in it are woken.
     ///
     /// # Errors
-    /// [`MoveError`]; nothing was moved unless it is [`MoveError::Partial`].
-    pub fn move_pages(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
-        self.transfer(IOCTL_MOVE, dst, src, len)
+    /// What the kernel says.
+    pub fn unregister(&self, addr: usize, len: usize) -> Result<(), UffdError> {
+        self.ioctl(abi::UFFDIO_UNREGISTER, &mut range(addr, len)).map_err(system("UFFDIO_UNREGISTER"))
     }
 
-    /// Copies memory at `src` into new pages at `dst`. Wakes who waits for them.
+    /// Moves the pages at `src` to `dst`, where none may be, and wakes who waits for them. No byte is copied; a huge
+    /// page moved whole and aligned stays one. `dst` must be registered with this descriptor.
+    ///
+    /// # Errors
+    /// [`MoveError`]; but for `Partial`, nothing has moved.
+    pub fn move_pages(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
+        self.transfer(abi::UFFDIO_MOVE, dst, src, len)
+    }
+
+    /// Makes pages at `dst` that hold a copy of what is at `src`, and wakes who waits for them.
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`].
     pub fn copy(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
-        self.transfer(IOCTL_COPY, dst, src, len)
+        self.transfer(abi::UFFDIO_COPY, dst, src, len)
+    }
+
+    /// Maps zeroed pages at `addr`, where none may be, and wakes who waits for them.
+    ///
+    /// # Errors
+    /// As [`Userfaultfd::move_pages`].
+    pub fn zeropage(&self, addr: usize, len: usize) -> Result<(), MoveError> {
+        stepwise(len, |done| {
+            let mut zero = abi::ZeroPage { range: range(addr + done, len - done), mode: 0, done: 0 };
+            let result = self.raw_ioctl(abi::UFFDIO_ZEROPAGE, &mut zero);
+            (result, zero.done)
+        })
+    }
+
+    /// Write-protects the pages that are present in a range, or ends that and wakes who waits to write.
+    ///
+    /// # Errors
+    /// ENOENT when the range is not registered for it; other kernel errors.
+    pub fn write_protect(&self, addr: usize, len: usize, on: bool) -> io::Result<()> {
+        let mode = if on { abi::WRITEPROTECT_ON } else { 0 };
+        for _ in 0..MOST_RETRIES {
+            let mut protect = abi::WriteProtect { range: range(addr, len), mode };
+            match self.raw_ioctl(abi::UFFDIO_WRITEPROTECT, &mut protect) {
+                0 => return Ok(()),
+                libc::EAGAIN => yield_cpu(),
+                number => return Err(io::Error::from_raw_os_error(number)),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    /// Wakes the threads that wait for pages of a range; they look again.
+    ///
+    /// # Errors
+    /// EINVAL for a bad range.
+    pub fn wake(&self, addr: usize, len: usize) -> io::Result<()> {
+        self.ioctl(abi::UFFDIO_WAKE, &mut range(addr, len))
+    }
+
+    /// Reads one event; `None` when there is none now (another thread may have been first).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn read_event(&self) -> io::Result<Option<Event>> {
+        let mut message = abi::Message::default();
+        let len = size_of::<abi::Message>();
+        // SAFETY: the buffer is `len` bytes of this frame's own; any bytes are a valid `Message`.
+        let read = check(unsafe { libc::syscall(libc::SYS_read, self.0.as_raw_fd(), &raw mut message, len) });
+        match read {
+            Ok(read) if read == len => Ok(Some(event(&message))),
+            Ok(read) => Err(io::Error::other(format!("userfaultfd gave {read} bytes for an event"))),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sleeps until there is an event to read or `stop` is signalled; `stop` goes first.
+    ///
+    /// # Errors
+    /// What the kernel says; a descriptor that reports an error is one.
+    pub fn wait(&self, stop: &EventFd) -> io::Result<Woken> {
+        loop {
+            let mut fds = [self.0.as_raw_fd(), stop.0.as_raw_fd()].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            // SAFETY: two entries of this frame's own; no time limit, no signal mask.
+            let ready = check(unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), 2, 0usize, 0usize, 0usize) });
+            match ready {
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+            if fds[1].revents != 0 {
+                return Ok(Woken::Stopped);
+            }
+            match fds[0].revents {
+                0 => {}
+                revents if revents & libc::POLLIN != 0 => return Ok(Woken::Event),
+                revents => return Err(io::Error::other(format!("userfaultfd reports poll events {revents:#x}"))),
+            }
+        }
     }
 
     fn transfer(&self, request: u64, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
-        let (mut done, mut fruitless) = (0, 0);
-        loop {
-            let (to, from, rest) = ((dst + done) as u64, (src + done) as u64, (len - done) as u64);
-            let mut args = TransferArgs { dst: to, src: from, len: rest, mode: 0, done: 0 };
-            let errno = match self.ioctl(request, &mut args) {
-                Ok(()) => return Ok(()),
-                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
-            };
-            // The result is signed: bytes done, or the negated error, and it must not be taken for a length.
-            if args.done > 0 {
-                done += args.done as usize;
-                if done >= len {
-                    return Ok(());
-                }
-            } else {
-                fruitless += 1;
-            }
-            if errno != libc::EAGAIN || fruitless > FRUITLESS_ATTEMPTS {
-                return Err(if done > 0 { MoveError::Partial { moved: done } } else { MoveError::from_errno(errno) });
-            }
+        stepwise(len, |done| {
+            let (dst, src, len) = ((dst + done) as u64, (src + done) as u64, (len - done) as u64);
+            let mut transfer = abi::Transfer { dst, src, len, mode: 0, done: 0 };
+            let result = self.raw_ioctl(request, &mut transfer);
+            (result, transfer.done)
+        })
+    }
+
+    fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
+        match self.raw_ioctl(request, argument) {
+            0 => Ok(()),
+            number => Err(io::Error::from_raw_os_error(number)),
         }
     }
 
-    /// Protects present pages against writing, or ends that and wakes who waits.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn write_protect(&self, addr: usize, len: usize, on: bool) -> io::Result<()> {
-        let range = RangeArgs { start: addr as u64, len: len as u64 };
-        let mut args = WriteProtectArgs { range, mode: u64::from(on) };
-        loop {
-            match self.ioctl(IOCTL_WRITE_PROTECT, &mut args) {
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
-                other => return other,
-            }
+    /// 0 or the error number.
+    fn raw_ioctl<T>(&self, request: u64, argument: &mut T) -> i32 {
+        raw_ioctl(self.0.as_raw_fd(), request, argument)
+    }
+}
+
+impl AsRawFd for Userfaultfd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Repeats `step`, given the bytes done so far, until `len` bytes are done. A step says its error number and what the
+/// kernel wrote about its progress.
+fn stepwise(len: usize, mut step: impl FnMut(usize) -> (i32, i64)) -> Result<(), MoveError> {
+    let (mut done, mut idle) = (0, 0);
+    loop {
+        let (number, progress) = step(done);
+        if number == 0 {
+            return Ok(());
         }
-    }
-
-    /// Wakes the threads that wait for pages of a range; those that still miss theirs fault again.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn wake(&self, addr: usize, len: usize) -> io::Result<()> {
-        self.ioctl(IOCTL_WAKE, &mut RangeArgs { start: addr as u64, len: len as u64 })
-    }
-
-    /// The next event; `None` when there is none now.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn read_event(&self) -> io::Result<Option<Event>> {
-        let mut message = Message { event: 0, reserved: [0; 7], flags: 0, address: 0, thread: 0, padding: 0 };
-        // SAFETY: the buffer is a Message, valid for any bytes, as long as the length says.
-        let got = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), size_of::<Message>()) };
-        if got < 0 {
-            let error = io::Error::last_os_error();
-            return match error.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Ok(None),
-                _ => Err(error),
-            };
-        }
-        Ok(Some(match message.event {
-            EVENT_PAGEFAULT => Event::Pagefault {
-                addr: message.address as usize,
-                write: message.flags & PAGEFAULT_WRITE != 0,
-                write_protected: message.flags & PAGEFAULT_WP != 0,
-                thread: message.thread,
-            },
-            _ => Event::Other,
-        }))
-    }
-
-    /// Sleeps until there is an event or `stop` is signalled.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn wait(&self, stop: &EventFd) -> io::Result<Woken> {
-        let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = [poll(self.fd.as_raw_fd()), poll(stop.fd.as_raw_fd())];
-        loop {
-            // SAFETY: an array of two pollfd, as the length says.
-            if unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } >= 0 {
-                return Ok(if fds[1].revents != 0 { Woken::Stopped } else { Woken::Event });
+        if progress > 0 {
+            done += progress as usize;
+            idle = 0;
+            if done >= len {
+                return Ok(());
             }
-            let error = io::Error::last_os_error();
-            if error.raw_os_error() != Some(libc::EINTR) {
-                return Err(error);
-            }
+        } else if number == libc::EAGAIN && idle < MOST_RETRIES {
+            idle += 1;
+            yield_cpu();
+        } else if done > 0 {
+            return Err(MoveError::Partial { moved: done });
+        } else {
+            return Err(MoveError::from_errno(number));
         }
     }
 }
 
-/// A descriptor that threads can wait for along with others.
-#[derive(Debug)]
-pub struct EventFd {
-    fd: OwnedFd,
+fn yield_cpu() {
+    // SAFETY: takes nothing and touches nothing.
+    unsafe { libc::sched_yield() };
 }
 
-impl EventFd {
-    /// A new one, not signalled.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn new() -> io::Result<Self> {
-        // SAFETY: takes no pointers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a descriptor that was just opened and that nobody else knows.
-        Ok(EventFd { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
-    }
+fn range(addr: usize, len: usize) -> Range {
+    Range { start: addr as u64, len: len as u64 }
+}
 
-    /// Signals it, for good.
-    pub fn signal(&self) {
-        let one = 1u64;
-        // SAFETY: eight bytes from a u64. It can only fail when the counter is full: it is signalled then.
-        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> UffdError {
+    move |error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => UffdError::NotPermitted,
+        Some(libc::ENOSYS) => UffdError::NotSupported,
+        _ => UffdError::System { what, error },
     }
 }
 
-fn ioctl<T>(fd: RawFd, request: u64, argument: &mut T) -> io::Result<()> {
-    // SAFETY: each request above is made for the type that it is called with, whose size its number carries; the
-    // kernel reads and writes no more than that. What the calls do to mapped memory is the caller's own range.
-    if unsafe { libc::ioctl(fd, request as _, std::ptr::from_mut(argument)) } < 0 {
-        return Err(io::Error::last_os_error());
+/// 0 or the error number. `argument` is the structure that `request` names: the request's size field is its size.
+fn raw_ioctl<T>(fd: RawFd, request: u64, argument: &mut T) -> i32 {
+    debug_assert_eq!((request >> 16) as usize & 0x3fff, size_of::<T>());
+    // SAFETY: the kernel reads and writes as many bytes at `argument` as the request's size field says, which is the
+    // size of T. What it does to the ranges named inside is the duty of each caller of this crate (see `memory`).
+    match unsafe { libc::syscall(libc::SYS_ioctl, fd, request, &raw mut *argument) } {
+        -1 => errno(),
+        _ => 0,
     }
-    Ok(())
 }
 
-fn by_syscall(flags: libc::c_long) -> Result<OwnedFd, UffdError> {
-    let flags = libc::c_long::from(libc::O_CLOEXEC | libc::O_NONBLOCK) | flags;
-    // SAFETY: takes no pointers.
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-    owned(fd)
-}
-
-fn by_device() -> Result<OwnedFd, UffdError> {
-    let device = File::options().read(true).write(true).open("/dev/userfaultfd")?;
-    // SAFETY: this request takes flags in place of a pointer.
-    let fd = unsafe { libc::ioctl(device.as_raw_fd(), IOCTL_NEW as _, libc::O_CLOEXEC | libc::O_NONBLOCK) };
-    owned(fd.into())
-}
-
-fn owned(fd: libc::c_long) -> Result<OwnedFd, UffdError> {
-    if fd < 0 {
-        let error = io::Error::last_os_error();
-        return Err(match error.raw_os_error() {
-            Some(libc::ENOSYS) => UffdError::Unsupported,
-            Some(libc::EPERM | libc::EACCES) => UffdError::NotPermitted,
-            _ => UffdError::Other(error),
-        });
-    }
-    // SAFETY: a descriptor that was just opened and that nobody else knows.
+/// A descriptor that has not shaken hands yet.
+fn pass(door: Door) -> Result<OwnedFd, UffdError> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let opened = match door {
+        // SAFETY: takes flags only.
+        Door::Syscall => check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) }),
+        // SAFETY: takes flags only.
+        Door::UserModeOnly => check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | abi::USER_MODE_ONLY) }),
+        Door::Device => File::options().read(true).write(true).open("/dev/userfaultfd").and_then(|device| {
+            // SAFETY: this request takes flags, no pointer.
+            check(unsafe { libc::syscall(libc::SYS_ioctl, device.as_raw_fd(), abi::USERFAULTFD_IOC_NEW, flags) })
+        }),
+    };
+    let fd = opened.map_err(system("opening a userfaultfd"))?;
+    // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// What this kernel offers; asked on a descriptor of its own, since asking settles it.
-fn probe_features() -> Result<u64, UffdError> {
-    let fd = by_syscall(USER_MODE_ONLY).or_else(|_| by_syscall(0)).or_else(|_| by_device())?;
-    handshake(fd.as_raw_fd(), 0)
+/// Switches features on and returns those that the kernel offers.
+fn shake_hands(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
+    let mut api = abi::Api { api: abi::API_VERSION, features, ioctls: 0 };
+    match raw_ioctl(fd.as_raw_fd(), abi::UFFDIO_API, &mut api) {
+        0 => Ok(api.features),
+        number => Err(system("UFFDIO_API")(io::Error::from_raw_os_error(number))),
+    }
 }
 
-fn handshake(fd: RawFd, features: u64) -> Result<u64, UffdError> {
-    let mut args = ApiArgs { api: UFFD_API, features, ioctls: 0 };
-    ioctl(fd, IOCTL_API, &mut args)?;
-    Ok(args.features)
+fn wanted_features(delivery: Delivery, offered: u64) -> Result<u64, UffdError> {
+    let useful = abi::FEATURE_MOVE | abi::FEATURE_PAGEFAULT_FLAG_WP | abi::FEATURE_THREAD_ID;
+    match delivery {
+        Delivery::Monitor => Ok(offered & useful),
+        Delivery::Sigbus if offered & abi::FEATURE_SIGBUS == 0 => Err(UffdError::NoFeature("delivery by SIGBUS")),
+        Delivery::Sigbus => Ok(offered & useful | abi::FEATURE_SIGBUS),
+    }
+}
+
+fn event(message: &abi::Message) -> Event {
+    match message.event {
+        abi::EVENT_PAGEFAULT => Event::Pagefault {
+            addr: message.second as usize,
+            write: message.first & abi::PAGEFAULT_WRITE != 0,
+            wp: message.first & abi::PAGEFAULT_WP != 0,
+            thread: message.third as u32,
+        },
+        event => Event::Other { event },
+    }
+}
+
+/// A descriptor to wake other threads' polls by. Once signalled it stays so.
+#[derive(Debug)]
+pub struct EventFd(OwnedFd);
+
+impl EventFd {
+    /// One that is not signalled.
+    ///
+    /// # Errors
+    /// EMFILE and its like.
+    pub fn new() -> io::Result<Self> {
+        let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+        // SAFETY: takes numbers only.
+        let fd = check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) })?;
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    }
+
+    /// Signals it, for all who wait now or later.
+    pub fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes of this frame's own. A full counter (EAGAIN) is signalled already.
+        unsafe { libc::syscall(libc::SYS_write, self.0.as_raw_fd(), &raw const one, size_of::<u64>()) };
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
 }

@@ -1,155 +1,231 @@
-//! Reads and writes in flight over io_uring. One ring belongs to one thread.
+//! Reads and writes in flight, several at once, over io_uring.
 
 use std::io;
 use std::os::fd::RawFd;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 
-/// A ring for a fixed number of reads and writes in flight.
+/// Why there is no ring.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// The kernel is too old for it, or was built without it.
+    #[error("this kernel has no io_uring")]
+    NotSupported,
+    /// A setting or a sandbox forbids it.
+    #[error("io_uring is not permitted")]
+    NotPermitted,
+    /// The limit of locked memory or of descriptors is reached, or another error.
+    #[error("io_uring: {0}")]
+    System(io::Error),
+}
+
+/// A queue of reads and writes, used by one thread at a time.
 pub struct Ring {
     ring: IoUring,
+    /// Queued or in flight.
+    nr_pending: usize,
 }
 
 impl Ring {
-    /// A ring for `depth` transfers in flight.
+    /// Room for `depth` transfers at a time (at least).
     ///
     /// # Errors
-    /// The kernel's: ENOSYS or EPERM where io_uring is not to be had.
-    pub fn new(depth: u32) -> io::Result<Self> {
-        Ok(Ring { ring: IoUring::new(depth.next_power_of_two())? })
+    /// [`RingError`] says by name why not; the caller then uses plain reads and writes.
+    pub fn new(depth: u32) -> Result<Self, RingError> {
+        let ring = IoUring::new(depth.max(1).next_power_of_two()).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOSYS) => RingError::NotSupported,
+            Some(libc::EPERM | libc::EACCES) => RingError::NotPermitted,
+            _ => RingError::System(error),
+        })?;
+        Ok(Ring { ring, nr_pending: 0 })
     }
 
-    /// Queues a read into memory at `ptr`.
+    /// Queues a read of `len` bytes at `offset` into memory. [`Ring::submit`] starts it; its completion carries
+    /// `token`.
     ///
     /// # Errors
-    /// When the ring is full.
+    /// EBUSY: as many as the ring has room for are queued and not submitted. EINVAL: longer than a transfer can be.
     ///
     /// # Safety
-    /// The memory is valid for writes of `len` bytes, and nobody else uses it, until the completion with this token.
+    /// Until the completion is handed out, `into..into + len` stays mapped, present and writable, nobody else reads or
+    /// writes it, and `fd` stays open. A ring that is dropped waits for what is in flight.
     pub unsafe fn submit_read(
         &mut self,
         fd: RawFd,
-        ptr: *mut u8,
+        into: *mut u8,
         len: usize,
         offset: u64,
         token: u64,
     ) -> io::Result<()> {
-        let entry = opcode::Read::new(types::Fd(fd), ptr, len as u32).offset(offset).build().user_data(token);
-        // SAFETY: handed on.
+        let entry = opcode::Read::new(types::Fd(fd), into, transfer_len(len)?).offset(offset).build().user_data(token);
+        // SAFETY: the caller keeps memory and descriptor valid until the completion.
         unsafe { self.push(&entry) }
     }
 
-    /// Queues a write of memory at `ptr`.
+    /// Queues a write of `len` bytes of memory at `offset`, as [`Ring::submit_read`] does a read.
     ///
     /// # Errors
-    /// When the ring is full.
+    /// As [`Ring::submit_read`].
     ///
     /// # Safety
-    /// The memory is valid for reads of `len` bytes, and nobody changes it, until the completion with this token.
+    /// Until the completion is handed out, `from..from + len` stays mapped and present, nobody writes it, and `fd` stays
+    /// open.
     pub unsafe fn submit_write(
         &mut self,
         fd: RawFd,
-        ptr: *const u8,
+        from: *const u8,
         len: usize,
         offset: u64,
         token: u64,
     ) -> io::Result<()> {
-        let entry = opcode::Write::new(types::Fd(fd), ptr, len as u32).offset(offset).build().user_data(token);
-        // SAFETY: handed on.
+        let entry = opcode::Write::new(types::Fd(fd), from, transfer_len(len)?).offset(offset).build().user_data(token);
+        // SAFETY: the caller keeps memory and descriptor valid until the completion.
         unsafe { self.push(&entry) }
     }
 
-    unsafe fn push(&mut self, entry: &io_uring::squeue::Entry) -> io::Result<()> {
-        // SAFETY: the callers answer for the entry's memory.
-        let pushed = unsafe { self.ring.submission().push(entry) };
-        pushed.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))
-    }
-
-    /// Starts what is queued.
+    /// Starts everything that is queued. Costs one system call.
     ///
     /// # Errors
-    /// The kernel's.
+    /// What the kernel says. What was queued may be started by a later call all the same: a caller that does not know
+    /// better ends here.
     pub fn submit(&mut self) -> io::Result<()> {
-        loop {
+        while !self.ring.submission().is_empty() {
             match self.ring.submit() {
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                other => return other.map(drop),
+                Ok(_) => {}
+                Err(error) if is_transient(&error) => std::thread::yield_now(),
+                Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
-    /// Waits until `min` transfers have ended, and appends all that have: token, and bytes or the error.
+    /// Sleeps until at least `min` transfers have ended (never more than are pending), and appends every ended one to
+    /// `ended`: its token, and the bytes transferred, which may be fewer than asked for. Starts what is queued.
     ///
     /// # Errors
-    /// The kernel's.
+    /// What the kernel says of the waiting; errors of a transfer are in its own result.
     pub fn wait_completions(&mut self, min: usize, ended: &mut Vec<(u64, io::Result<usize>)>) -> io::Result<()> {
-        let mut waiting = min;
+        let before = ended.len();
+        let min = min.min(self.nr_pending);
         loop {
-            let before = ended.len();
-            ended.extend(self.ring.completion().map(|entry| {
-                let result = entry.result();
-                let result = if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
-                (entry.user_data(), result)
-            }));
-            waiting = waiting.saturating_sub(ended.len() - before);
-            if waiting == 0 {
+            for entry in self.ring.completion() {
+                let result = match entry.result() {
+                    failed if failed < 0 => Err(io::Error::from_raw_os_error(-failed)),
+                    done => Ok(done as usize),
+                };
+                ended.push((entry.user_data(), result));
+                self.nr_pending -= 1;
+            }
+            let nr_ended = ended.len() - before;
+            if nr_ended >= min {
                 return Ok(());
             }
-            match self.ring.submit_and_wait(waiting) {
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                Err(error) => return Err(error),
+            match self.ring.submit_and_wait(min - nr_ended) {
                 Ok(_) => {}
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Transfers that are queued or in flight, and whose completion was not handed out.
+    #[must_use]
+    pub fn nr_pending(&self) -> usize {
+        self.nr_pending
+    }
+
+    /// # Safety
+    /// What `entry` names stays valid until its completion.
+    unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        // SAFETY: as the caller says.
+        unsafe { self.ring.submission().push(entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
+        self.nr_pending += 1;
+        Ok(())
     }
 }
 
-/// Whether io_uring is to be had here.
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The kernel may write into the transfers' memory until they have ended.
+        let _ = self.wait_completions(self.nr_pending, &mut Vec::new());
+    }
+}
+
+/// Whether a ring can be had here.
 ///
 /// # Errors
-/// The kernel's reason why not.
-pub fn probe() -> io::Result<()> {
-    Ring::new(2).map(drop)
+/// [`RingError`] says by name why not.
+pub fn probe() -> Result<(), RingError> {
+    Ring::new(1).map(drop)
+}
+
+/// Interrupted, or the kernel is short of something that completions give back.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
+}
+
+fn transfer_len(len: usize) -> io::Result<u32> {
+    u32::try_from(len)
+        .ok()
+        .filter(|&len| len <= i32::MAX as u32)
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::direct_io;
-    use crate::memory::{self, Reservation};
+    use crate::{direct_io, memory};
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn several_in_flight_come_back_with_their_bytes() {
-        if let Err(error) = probe() {
-            println!("skipped: io_uring is not to be had here: {error}");
-            return;
-        }
-        let file = direct_io::unlinked_file(std::path::Path::new("/var/tmp")).unwrap();
-        let fd = file.as_raw_fd();
-        let area = Reservation::new(64 << 10, 4096).unwrap();
-        memory::protect_rw(area.addr(), area.len()).unwrap();
-        // SAFETY: readable, writable memory of this test's own.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(area.addr() as *mut u8, area.len()) };
-        bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 4096) as u8);
-        let mut ring = Ring::new(8).unwrap();
+    fn written_blocks_come_back() {
+        const LEN: usize = 64 << 10;
+        let mut ring = match Ring::new(4) {
+            Ok(ring) => ring,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let file = match direct_io::unlinked_file(std::path::Path::new("/var/tmp")) {
+            Ok(file) => file,
+            Err(error) => return println!("skipped: {error}"),
+        };
+        let area = memory::anonymous_huge(2 << 20).unwrap();
+        let block = |at: usize| (area.addr() + at * LEN) as *mut u8;
         let mut ended = Vec::new();
-        for page in 0..8usize {
-            // SAFETY: `bytes` outlives the completions that are waited for below.
-            unsafe { ring.submit_write(fd, bytes.as_ptr().add(page * 4096), 4096, page as u64 * 4096, page as u64) }
-                .unwrap();
+        for at in 0..4 {
+            // SAFETY: blocks of the test's own area, which lives until the ring is dropped; each has one transfer.
+            unsafe {
+                block(at).write_bytes(at as u8 + 1, LEN);
+                ring.submit_write(file.as_raw_fd(), block(at), LEN, (at * LEN) as u64, at as u64).unwrap();
+            }
         }
         ring.submit().unwrap();
-        ring.wait_completions(8, &mut ended).unwrap();
-        assert!(ended.drain(..).all(|(_, result)| result.unwrap() == 4096));
-        bytes.fill(0xff);
-        for page in 0..8usize {
-            // SAFETY: as above.
-            unsafe { ring.submit_read(fd, bytes.as_mut_ptr().add(page * 4096), 4096, page as u64 * 4096, page as u64) }
+        ring.wait_completions(99, &mut ended).unwrap();
+        assert_eq!((ended.len(), ring.nr_pending()), (4, 0));
+        for at in 0..4 {
+            // SAFETY: as above, into blocks that nothing uses.
+            unsafe { ring.submit_read(file.as_raw_fd(), block(8 + at), LEN, (at * LEN) as u64, 10 + at as u64) }
                 .unwrap();
         }
-        ring.wait_completions(8, &mut ended).unwrap();
-        assert_eq!(ended.len(), 8);
-        assert!((0..8).all(|page| bytes[page * 4096..][..4096].iter().all(|&byte| byte == page as u8)));
+        ring.wait_completions(4, &mut ended).unwrap();
+        assert!(ended.iter().all(|(_, result)| matches!(result, Ok(LEN))));
+        let mut tokens: Vec<u64> = ended.iter().map(|(token, _)| *token).collect();
+        tokens.sort_unstable();
+        assert_eq!(tokens, [0, 1, 2, 3, 10, 11, 12, 13]);
+        for at in 0..4 {
+            // SAFETY: the reads have ended.
+            let read = unsafe { std::slice::from_raw_parts(block(8 + at), LEN) };
+            assert!(read.iter().all(|&byte| byte == at as u8 + 1));
+        }
+    }
+
+    #[test]
+    fn a_failed_transfer_is_a_value() {
+        let Ok(mut ring) = Ring::new(1) else { return println!("skipped: no io_uring") };
+        let (mut byte, mut ended) = (0u8, Vec::new());
+        // SAFETY: the byte outlives the wait below; a descriptor that is not open is an error, not undefined.
+        unsafe { ring.submit_read(-1, &mut byte, 1, 0, 5) }.unwrap();
+        ring.wait_completions(1, &mut ended).unwrap();
+        assert_eq!(ended[0].0, 5);
+        assert_eq!(ended[0].1.as_ref().unwrap_err().raw_os_error(), Some(libc::EBADF));
     }
 }

@@ -1,0 +1,103 @@
+//! The kernel's side of userfaultfd: structures, request numbers and flags of linux/userfaultfd.h (Linux 6.8), which
+//! the libc crate has in part only. Sizes are part of the request numbers, so they are asserted.
+
+const fn request(direction: u64, number: u64, size: usize) -> u64 {
+    (direction << 30) | ((size as u64) << 16) | (0xAA << 8) | number
+}
+
+const READ: u64 = 2;
+const READ_WRITE: u64 = 3;
+
+pub const USERFAULTFD_IOC_NEW: u64 = request(0, 0, 0);
+pub const UFFDIO_API: u64 = request(READ_WRITE, 0x3F, size_of::<Api>());
+pub const UFFDIO_REGISTER: u64 = request(READ_WRITE, 0x00, size_of::<Register>());
+pub const UFFDIO_UNREGISTER: u64 = request(READ, 0x01, size_of::<Range>());
+pub const UFFDIO_WAKE: u64 = request(READ, 0x02, size_of::<Range>());
+pub const UFFDIO_COPY: u64 = request(READ_WRITE, 0x03, size_of::<Transfer>());
+pub const UFFDIO_ZEROPAGE: u64 = request(READ_WRITE, 0x04, size_of::<ZeroPage>());
+pub const UFFDIO_MOVE: u64 = request(READ_WRITE, 0x05, size_of::<Transfer>());
+pub const UFFDIO_WRITEPROTECT: u64 = request(READ_WRITE, 0x06, size_of::<WriteProtect>());
+
+pub const API_VERSION: u64 = 0xAA;
+pub const USER_MODE_ONLY: libc::c_int = 1;
+
+pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+pub const FEATURE_SIGBUS: u64 = 1 << 7;
+pub const FEATURE_THREAD_ID: u64 = 1 << 8;
+pub const FEATURE_MOVE: u64 = 1 << 16;
+
+pub const REGISTER_MISSING: u64 = 1 << 0;
+pub const REGISTER_WP: u64 = 1 << 1;
+pub const WRITEPROTECT_ON: u64 = 1 << 0;
+
+pub const EVENT_PAGEFAULT: u8 = 0x12;
+pub const PAGEFAULT_WRITE: u64 = 1 << 0;
+pub const PAGEFAULT_WP: u64 = 1 << 1;
+
+#[repr(C)]
+pub struct Api {
+    pub api: u64,
+    pub features: u64,
+    pub ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Range {
+    pub start: u64,
+    pub len: u64,
+}
+
+#[repr(C)]
+pub struct Register {
+    pub range: Range,
+    pub mode: u64,
+    pub ioctls: u64,
+}
+
+/// Of both UFFDIO_COPY and UFFDIO_MOVE. `done` is signed: negative is -errno, positive the bytes done.
+#[repr(C)]
+pub struct Transfer {
+    pub dst: u64,
+    pub src: u64,
+    pub len: u64,
+    pub mode: u64,
+    pub done: i64,
+}
+
+#[repr(C)]
+pub struct ZeroPage {
+    pub range: Range,
+    pub mode: u64,
+    pub done: i64,
+}
+
+#[repr(C)]
+pub struct WriteProtect {
+    pub range: Range,
+    pub mode: u64,
+}
+
+/// What a read of the descriptor gives. The kernel packs it; all fields are naturally aligned anyway.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Message {
+    pub event: u8,
+    pub reserved: [u8; 7],
+    /// Page fault: flags. Remove, unmap: start. Remap: from.
+    pub first: u64,
+    /// Page fault: address. Remove, unmap: end. Remap: to.
+    pub second: u64,
+    /// Page fault: thread id in the low half. Remap: length.
+    pub third: u64,
+}
+
+const _: () = assert!(size_of::<Api>() == 24);
+const _: () = assert!(size_of::<Range>() == 16);
+const _: () = assert!(size_of::<Register>() == 32);
+const _: () = assert!(size_of::<Transfer>() == 40);
+const _: () = assert!(size_of::<ZeroPage>() == 32);
+const _: () = assert!(size_of::<WriteProtect>() == 24);
+const _: () = assert!(size_of::<Message>() == 32);
+const _: () = assert!(UFFDIO_API == 0xc018_aa3f);
+const _: () = assert!(UFFDIO_MOVE == 0xc028_aa05);
