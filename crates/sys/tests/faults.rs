@@ -1,0 +1,263 @@
+//! userfaultfd and SIGBUS on the real kernel: moving, copying, write protection, and both deliveries of faults.
+//!
+//! Where the kernel or its settings do not permit a test, it prints why and returns.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::pagemap::{self, Scan};
+use folioswap_sys::sigbus::{self, Handled};
+use folioswap_sys::signals;
+use folioswap_sys::uffd::{Delivery, Event, EventFd, Features, Mode, MoveError, Userfaultfd, Woken};
+
+const HUGE: usize = 2 << 20;
+const PAGE: usize = 4096;
+
+/// A descriptor, or why the test cannot run.
+fn open(delivery: Delivery, enough: impl Fn(Features) -> bool) -> Option<Userfaultfd> {
+    match Userfaultfd::open(delivery) {
+        Ok((uffd, features, _)) if enough(features) => Some(uffd),
+        Ok((_, features, _)) => {
+            println!("skipped: the kernel has only {features:?}");
+            None
+        }
+        Err(error) => {
+            println!("skipped: {delivery:?}: {error}");
+            None
+        }
+    }
+}
+
+/// Two huge pages' worth of registered addresses: target and source, the source populated before.
+fn target_and_source(uffd: &Userfaultfd, huge: bool) -> (Reservation, usize, usize) {
+    let area = memory::anonymous_huge(2 * HUGE).unwrap();
+    let (target, source) = (area.addr(), area.addr() + HUGE);
+    if !huge {
+        memory::advise_nohugepage(area.addr(), area.len()).unwrap();
+    }
+    memory::populate_write(source, HUGE).unwrap();
+    uffd.register(area.addr(), area.len(), Mode::Missing).unwrap();
+    (area, target, source)
+}
+
+fn write(addr: usize, value: u64) {
+    // SAFETY: the tests give aligned addresses in readable and writable memory of their own.
+    unsafe { (addr as *mut u64).write_volatile(value) }
+}
+
+fn read(addr: usize) -> u64 {
+    // SAFETY: as in `write`.
+    unsafe { (addr as *const u64).read_volatile() }
+}
+
+fn scan(addr: usize) -> Scan {
+    pagemap::scan(addr..addr + HUGE).unwrap()
+}
+
+#[test]
+fn a_huge_page_moved_out_and_back_stays_huge() {
+    let _alone = alone();
+    let Some(uffd) = open(Delivery::Sigbus, |features| features.has_move) else { return };
+    let (_area, target, source) = target_and_source(&uffd, true);
+    write(source + 8, 77);
+    let before = scan(source);
+    uffd.move_pages(target, source, HUGE).unwrap();
+    assert_eq!((scan(target), scan(source)), (before, Scan::default()));
+    assert_eq!(read(target + 8), 77);
+    uffd.move_pages(source, target, HUGE).unwrap();
+    assert_eq!((scan(source), scan(target)), (before, Scan::default()));
+    assert_eq!(read(source + 8), 77);
+    if before.huge_bytes == 0 {
+        println!("skipped in part: the kernel gave no huge page");
+    }
+}
+
+#[test]
+fn errors_of_move_have_names() {
+    let _alone = alone();
+    let Some(uffd) = open(Delivery::Sigbus, |features| features.has_move) else { return };
+    let (_area, target, source) = target_and_source(&uffd, false);
+    uffd.move_pages(target, source, PAGE).unwrap();
+    assert_eq!(uffd.move_pages(target, source + PAGE, PAGE), Err(MoveError::Present));
+    assert_eq!(uffd.move_pages(target + PAGE, source, PAGE), Err(MoveError::Missing));
+    assert_eq!(uffd.move_pages(target + 1, source + PAGE, PAGE), Err(MoveError::Invalid));
+    assert_eq!(uffd.copy(target, source + PAGE, PAGE), Err(MoveError::Present));
+    uffd.zeropage(target + PAGE, PAGE).unwrap();
+    assert_eq!(uffd.zeropage(target + PAGE, PAGE), Err(MoveError::Present));
+    // Source page 4 is taken away: three pages from page 3 on stop after one.
+    memory::dontneed(source + 4 * PAGE, PAGE).unwrap();
+    let partial = uffd.move_pages(target + 3 * PAGE, source + 3 * PAGE, 3 * PAGE);
+    assert_eq!(partial, Err(MoveError::Partial { moved: PAGE }));
+}
+
+#[test]
+fn a_page_shared_by_fork_is_busy() {
+    let _alone = alone();
+    let Some(uffd) = open(Delivery::Sigbus, |features| features.has_move) else { return };
+    let (_area, target, source) = target_and_source(&uffd, false);
+    // SAFETY: the child sleeps until it is killed and runs nothing of the parent's.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        loop {
+            // SAFETY: takes nothing.
+            unsafe { libc::pause() };
+        }
+    }
+    let result = uffd.move_pages(target, source, PAGE);
+    // SAFETY: the child is ours; no status is asked for.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert_eq!(result, Err(MoveError::Busy));
+}
+
+#[test]
+fn a_monitor_resolves_missing_and_protected_pages() {
+    let _alone = alone();
+    let Some(uffd) = open(Delivery::Monitor, |features| features.has_wp) else { return };
+    let area = memory::anonymous_huge(2 * HUGE).unwrap();
+    let (region, source) = (area.addr(), area.addr() + HUGE);
+    memory::populate_write(source, PAGE).unwrap();
+    write(source, 5);
+    uffd.register(region, HUGE, Mode::MissingAndWriteProtect).unwrap();
+    let (uffd, stop) = (Arc::new(uffd), Arc::new(EventFd::new().unwrap()));
+    let monitor = signals::spawn("monitor", 256 << 10, {
+        let (uffd, stop) = (Arc::clone(&uffd), Arc::clone(&stop));
+        move || {
+            let mut seen = Vec::new();
+            while uffd.wait(&stop).unwrap() == Woken::Event {
+                let Some(event) = uffd.read_event().unwrap() else { continue };
+                let Event::Pagefault { addr, wp, .. } = event else { panic!("{event:?}") };
+                seen.push(event);
+                if wp {
+                    uffd.write_protect(addr, PAGE, false).unwrap();
+                } else {
+                    uffd.copy(addr, source, PAGE).unwrap();
+                }
+            }
+            seen
+        }
+    })
+    .unwrap();
+    assert_eq!(read(region), 5);
+    uffd.write_protect(region, PAGE, true).unwrap();
+    assert_eq!(read(region), 5);
+    write(region, 6);
+    assert_eq!(read(region), 6);
+    stop.signal();
+    let thread = signals::thread_id();
+    let seen = monitor.join().unwrap();
+    let fault = |write, wp| Event::Pagefault { addr: region, write, wp, thread };
+    assert_eq!(seen, [fault(false, false), fault(true, true)]);
+    assert_eq!(uffd.read_event().unwrap(), None);
+    uffd.unregister(region, HUGE).unwrap();
+    assert_eq!(read(region + PAGE), 0);
+}
+
+/// One test at a time: the handler is the process's, and a fork makes the pages of all tests busy.
+static ALONE: Mutex<()> = Mutex::new(());
+static RESOLVER: AtomicUsize = AtomicUsize::new(0);
+static SEEN_ADDR: AtomicUsize = AtomicUsize::new(0);
+static SEEN_WRITE: AtomicUsize = AtomicUsize::new(0);
+
+struct Resolver {
+    uffd: Userfaultfd,
+    region: usize,
+    source: usize,
+}
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn resolve(addr: usize, write: bool) -> Handled {
+    // SAFETY: null, or a value that the test leaked.
+    let Some(resolver) = (unsafe { (RESOLVER.load(Ordering::SeqCst) as *const Resolver).as_ref() }) else {
+        return Handled::No;
+    };
+    if !(resolver.region..resolver.region + HUGE).contains(&addr) {
+        return Handled::No;
+    }
+    SEEN_ADDR.store(addr, Ordering::SeqCst);
+    SEEN_WRITE.store(usize::from(write), Ordering::SeqCst);
+    match resolver.uffd.copy(addr & !(PAGE - 1), resolver.source, PAGE) {
+        Ok(()) | Err(MoveError::Present) => Handled::Yes,
+        Err(_) => Handled::No,
+    }
+}
+
+#[test]
+fn the_faulting_thread_resolves_its_fault_in_the_handler() {
+    let _alone = alone();
+    let Some(uffd) = open(Delivery::Sigbus, |_| true) else { return };
+    let area = memory::anonymous_huge(2 * HUGE).unwrap();
+    let (region, source) = (area.addr(), area.addr() + HUGE);
+    area.leak();
+    memory::populate_write(source, PAGE).unwrap();
+    write(source + 16, 9);
+    uffd.register(region, HUGE, Mode::Missing).unwrap();
+    RESOLVER.store(Box::into_raw(Box::new(Resolver { uffd, region, source })) as usize, Ordering::SeqCst);
+    sigbus::install(resolve).unwrap();
+    sigbus::install(resolve).unwrap();
+    assert!(sigbus::is_fronted(libc::SIGBUS));
+    assert_eq!(read(region + 16), 9);
+    assert_eq!((SEEN_ADDR.load(Ordering::SeqCst), SEEN_WRITE.load(Ordering::SeqCst)), (region + 16, 0));
+    write(region + PAGE + 24, 3);
+    assert_eq!((read(region + PAGE + 16), read(region + PAGE + 24)), (9, 3));
+    if cfg!(target_arch = "x86_64") {
+        assert_eq!(SEEN_WRITE.load(Ordering::SeqCst), 1);
+    }
+}
+
+/// Runs `body` in a forked child; its wait status.
+fn in_child(body: impl FnOnce()) -> i32 {
+    // SAFETY: the child runs `body`, which does system calls and touches memory only, and leaves at once.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        body();
+        signals::exit_now(0);
+    }
+    let mut status = 0;
+    // SAFETY: the status is of this frame; the child is ours.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status
+}
+
+extern "C" fn leave_with_3(_signal: libc::c_int) {
+    signals::exit_now(3);
+}
+
+#[test]
+fn what_is_not_ours_goes_to_the_chained_action() {
+    let _alone = alone();
+    sigbus::install(resolve).unwrap();
+    sigbus::install_segv(|_, _| Handled::No).unwrap();
+    // The default action: the process ends by the signal, sent or caused by an access.
+    // (The test runtime has one of its own, which leaves a sent signal without effect.)
+    let mut default = sigbus::chained_action();
+    default.sa_sigaction = libc::SIG_DFL;
+    let sent = in_child(|| {
+        sigbus::set_chained_action(default);
+        signals::send_sigbus(signals::thread_id());
+    });
+    assert!(libc::WIFSIGNALED(sent) && libc::WTERMSIG(sent) == libc::SIGBUS, "{sent:#x}");
+    let nowhere = Reservation::new(PAGE, PAGE).unwrap();
+    let caused = in_child(|| {
+        sigbus::set_chained_segv_action(default);
+        read(nowhere.addr());
+    });
+    assert!(libc::WIFSIGNALED(caused) && libc::WTERMSIG(caused) == libc::SIGSEGV, "{caused:#x}");
+    // The program's own.
+    let mut action = sigbus::chained_action();
+    action.sa_sigaction = leave_with_3 as *const () as usize;
+    action.sa_flags = 0;
+    let own = in_child(|| {
+        sigbus::set_chained_action(action);
+        signals::send_sigbus(signals::thread_id());
+    });
+    assert!(libc::WIFEXITED(own) && libc::WEXITSTATUS(own) == 3, "{own:#x}");
+}
