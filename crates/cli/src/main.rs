@@ -19,13 +19,14 @@ mod swap_check;
 
 use args::{BenchCommand, Command};
 use exit::Failure;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match act() {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
-            eprintln!("folioswap: {failure}");
+            complain(&format!("folioswap: {failure}"));
             ExitCode::from(failure.status)
         }
     }
@@ -42,4 +43,9 @@ fn act() -> Result<u8, Failure> {
         Command::Guard(args) => peer::guard::guard(&args),
         Command::InnerSweep(args) => bench::sweep_command::inner(&args),
     }
+}
+
+/// A line on standard error; nobody may be there to read it, and the exit status still counts.
+fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -10,7 +10,7 @@ use crate::peer::{Backing, Peer, Setup};
 use crate::settings::Settings;
 use crate::stats_text::Form;
 use crate::supervise::Supervisor;
-use crate::{program, stats_text, swap_check};
+use crate::{complain, program, stats_text, swap_check};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_userfaultfd(&args.paging)?;
     let preload = preload_library()?;
     if let Some(obstacle) = program::obstacle(&file) {
-        eprintln!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display());
+        complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
     }
     let counters = match args.stats {
         Some(_) => Some(stats_text::Counters::create()?),
@@ -74,7 +74,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let begin = Instant::now();
     let status = Supervisor::new()?.run(&mut step.command()?, |_| ())?;
     if let (Some(form), Some(counters)) = (args.stats, counters) {
-        eprintln!("{}", counters.describe(form, args.paging.memory, begin.elapsed()));
+        complain(&counters.describe(form, args.paging.memory, begin.elapsed()));
     }
     Ok(status)
 }

@@ -13,6 +13,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Sender, TryRecvError, channel};
 
 /// Signals that are passed on.
 const PASSED_ON: &[i32] = &[
@@ -75,9 +76,9 @@ impl Supervisor {
         let pidfd = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let signals = &mut self.signals;
         std::thread::scope(|scope| {
-            let (ended, end) = std::sync::mpsc::channel::<()>();
+            let (ended, end) = channel::<()>();
             scope.spawn(move || {
-                while end.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                while end.try_recv() == Err(TryRecvError::Empty) {
                     for origin in signals.wait() {
                         if from_terminal(&origin) {
                             continue;
@@ -89,16 +90,23 @@ impl Supervisor {
                     }
                 }
             });
+            let _wake = Wake(Some(ended));
             started(&mut child);
-            let status = child.wait();
-            drop(ended);
-            // Wakes the thread above, which sees that the sender is gone. SIGURG is ignored by default, so that it is the
-            // one of the handled signals that means nothing to anybody.
-            let _ = signal_hook::low_level::raise(signal::SIGURG);
-            status
+            child.wait()
         })
         .map(status_of_exit)
         .map_err(|error| Failure::new(Status::Failed, format!("waiting for the program failed: {error}")))
+    }
+}
+
+/// Lets the thread that passes signals on see the end, also when this one panics.
+struct Wake(Option<Sender<()>>);
+
+impl Drop for Wake {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        // SIGURG is ignored by default, so of all signals handled it is the one that means nothing to anybody.
+        let _ = signal_hook::low_level::raise(signal::SIGURG);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::exit::{Failure, Status};
 use crate::swap_check::meminfo;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -44,11 +45,11 @@ impl Report {
 
     /// Prints the measures, and writes the file if one was asked for.
     pub fn finish(self, file: Option<&Path>) -> Result<(), Failure> {
-        println!();
+        tell("");
         for (name, value) in &self.measures {
             match value.as_u64() {
-                Some(count) => println!("{name:<20} {count}"),
-                None => println!("{name:<20} {:.3}", value.as_f64().unwrap_or(f64::NAN)),
+                Some(count) => tell(&format!("{name:<20} {count}")),
+                None => tell(&format!("{name:<20} {:.3}", value.as_f64().unwrap_or(f64::NAN))),
             }
         }
         let Some(file) = file else { return Ok(()) };
@@ -58,6 +59,12 @@ impl Report {
         std::fs::write(file, format!("{report:#}\n"))
             .map_err(|error| Failure::new(Status::Failed, format!("{} was not written: {error}", file.display())))
     }
+}
+
+/// Prints a line at once. A reader that went away, as `head` does, loses lines and stops nothing: the JSON file is still to come.
+fn tell(line: &str) {
+    let mut output = std::io::stdout();
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
 }
 
 /// What the figures were taken on.
@@ -106,7 +113,7 @@ impl Progress {
 
     /// Prints a line above the bar.
     pub fn line(&self, line: &str) {
-        self.bar.suspend(|| println!("{line}"));
+        self.bar.suspend(|| tell(line));
     }
 
     /// Runs `work` while `every` is called about every `period` and the bar is kept up to date.

@@ -5,7 +5,7 @@
 
 use super::raw::RawFile;
 use super::sweep::{self, Kind, Plan, Row};
-use super::{Progress, Report};
+use super::{Progress, Report, tell};
 use crate::args::{Paging, size};
 use crate::exit::{Failure, Status};
 use crate::launch::{ExecArgs, own_executable};
@@ -15,7 +15,7 @@ use crate::swap_check;
 use clap::{Args, ValueEnum};
 use folioswap::DeviceSpec;
 use serde_json::json;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Stdio};
 use std::sync::atomic::Ordering;
@@ -100,7 +100,7 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     swap_check::check_all(&args.paging.swap)?;
     let backing = backing(&args.paging.swap);
     let mut report = Report::new("sweep");
-    println!("{:<10} {:<8} {:>10} {:>10}", "system", "round", "seconds", "GB/s");
+    tell(&format!("{:<10} {:<8} {:>10} {:>10}", "system", "round", "seconds", "GB/s"));
     let kernel = match args.versus {
         None => Vec::new(),
         Some(Versus::Kernel) => match under_kernel(args, &backing)? {
@@ -176,7 +176,7 @@ fn raw_rounds(raw: Option<&mut RawFile>) -> Result<Vec<f64>, Failure> {
     (0..RAW_ROUNDS)
         .map(|_| {
             let gbps = raw.read_round()?;
-            println!("{:<10} {:<8} {:>10} {gbps:>10.3}", "raw", "read", "");
+            tell(&format!("{:<10} {:<8} {:>10} {gbps:>10.3}", "raw", "read", ""));
             Ok(gbps)
         })
         .collect()
@@ -307,15 +307,10 @@ pub fn inner(args: &InnerSweepArgs) -> Result<u8, Failure> {
     advise_huge(&memory)?;
     let words = memory.as_mut_slice();
     let progress = Progress::new(args.shape.size, false);
-    let tell = |line: String| {
-        let mut output = std::io::stdout();
-        // The reader may be gone; then so are we soon.
-        let _ = writeln!(output, "{line}").and_then(|()| output.flush());
-    };
     let rows = progress.during(
         Duration::from_millis(200),
-        |counted| tell(format!("at {counted}")),
-        || sweep::sweep(words, &args.shape.plan(), progress.counter(), |row| tell(format_row(row))),
+        |counted| tell(&format!("at {counted}")),
+        || sweep::sweep(words, &args.shape.plan(), progress.counter(), |row| tell(&format_row(row))),
     );
     progress.counter().store(0, Ordering::Relaxed);
     let bad_words: u64 = rows.iter().map(|row| row.bad_words).sum();
