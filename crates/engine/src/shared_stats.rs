@@ -1,11 +1,10 @@
 //! Counters that one process keeps and another one prints.
 
-use std::ffi::CStr;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use folioswap_core::Stats;
-use folioswap_sys::shared::{self, Shared, Zeroable};
+use folioswap_sys::shared::{SharedMemory, Zeroable};
 
 #[repr(transparent)]
 struct InSharedMemory(Stats);
@@ -15,7 +14,7 @@ struct InSharedMemory(Stats);
 unsafe impl Zeroable for InSharedMemory {}
 
 /// Counters in memory that other processes of the same user can open by [`SharedStats::path`].
-pub struct SharedStats(Shared<InSharedMemory>);
+pub struct SharedStats(SharedMemory<InSharedMemory>);
 
 impl SharedStats {
     /// All zero.
@@ -23,20 +22,19 @@ impl SharedStats {
     /// # Errors
     /// The kernel's.
     pub fn new() -> io::Result<Self> {
-        const NAME: &CStr = c"folioswap-stats";
-        Ok(SharedStats(Shared::new(NAME)?))
+        SharedMemory::create("folioswap-stats").map(SharedStats)
     }
 
     /// Where others open it while this process lives.
     #[must_use]
-    pub fn path(&self) -> String {
+    pub fn path(&self) -> PathBuf {
         self.0.path()
     }
 
     /// The counters.
     #[must_use]
-    pub fn get(&self) -> &'static Stats {
-        &self.0.get().0
+    pub fn get(&self) -> &Stats {
+        &self.0.0
     }
 }
 
@@ -45,5 +43,5 @@ impl SharedStats {
 /// # Errors
 /// The kernel's; `InvalidData` when the path is something else.
 pub fn open_shared_stats(path: &Path) -> io::Result<&'static Stats> {
-    shared::open::<InSharedMemory>(path).map(|stats| &stats.0)
+    SharedMemory::<InSharedMemory>::open(path).map(|memory| &memory.leak().0)
 }
