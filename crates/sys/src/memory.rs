@@ -37,7 +37,8 @@ impl Reservation {
         let whole = len.checked_add(slack).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice; nothing that exists is touched.
-        let start = check(unsafe { libc::syscall(libc::SYS_mmap, 0usize, whole, libc::PROT_NONE, flags, -1, 0) })?;
+        let start =
+            check(unsafe { libc::syscall(libc::SYS_mmap, 0usize, whole, libc::PROT_NONE, flags, -1isize, 0usize) })?;
         let addr = start.next_multiple_of(align);
         let (before, behind) = (addr - start, start + whole - (addr + len));
         for (addr, len) in [(start, before), (addr + len, behind)] {

@@ -76,7 +76,7 @@ impl<T: Zeroable> SharedMemory<T> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice; nothing that exists is touched.
         let addr = check(unsafe {
-            libc::syscall(libc::SYS_mmap, 0usize, Self::LEN, access, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+            libc::syscall(libc::SYS_mmap, 0usize, Self::LEN, access, libc::MAP_SHARED, fd.as_raw_fd(), 0usize)
         })?;
         Ok(SharedMemory { fd, addr, value: PhantomData })
     }
