@@ -1,18 +1,12 @@
 //! The counters of a run: memory shared with the program, and what is printed of it at the end.
 //!
-//! The memory is a memfd of the size of [`folioswap_core::Stats`], which the injected library opens by its path in /proc and
-//! counts into. `Stats` consists of 64-bit words without padding, all zero when empty, so here it is read as words: counters, then
-//! gauges (value, peak), then one histogram for each kind of fault (buckets, sum).
+//! The injected library opens the memory by its path in /proc and counts into it; it lives on here when the program has ended.
 
 use crate::exit::{Failure, Status};
-use folioswap::Bytes;
-use folioswap_core::{FaultKind, Histogram, Stats, StatsSnapshot};
-use rustix::fs::MemfdFlags;
+use folioswap::{Bytes, SharedStats, StatsSnapshot};
+use folioswap_core::FaultKind;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
-use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,25 +19,20 @@ pub enum Form {
     Json,
 }
 
-const NR_WORDS: usize = size_of::<Stats>() / 8;
-const HISTOGRAM_WORDS: usize = size_of::<Histogram>() / 8;
-
 /// Memory that the program counts into.
 pub struct Counters {
-    memory: File,
+    shared: SharedStats,
     path: PathBuf,
 }
 
 impl Counters {
     /// New, all zero.
     pub fn create() -> Result<Counters, Failure> {
-        let failed = |error: rustix::io::Errno| {
+        let shared = SharedStats::new().map_err(|error| {
             Failure::new(Status::Failed, format!("the memory for the counters could not be made: {error}"))
-        };
-        let memory = rustix::fs::memfd_create("folioswap-stats", MemfdFlags::CLOEXEC).map_err(failed)?;
-        rustix::fs::ftruncate(&memory, size_of::<Stats>() as u64).map_err(failed)?;
-        let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()));
-        Ok(Counters { memory: memory.into(), path })
+        })?;
+        let path = shared.path();
+        Ok(Counters { shared, path })
     }
 
     /// Where other processes open it, as long as this one lives.
@@ -53,12 +42,7 @@ impl Counters {
 
     /// What was counted, for a budget and the time that the program took.
     pub fn describe(&self, form: Form, memory_bytes: u64, wall: Duration) -> String {
-        let mut bytes = vec![0; size_of::<Stats>()];
-        if let Err(error) = self.memory.read_exact_at(&mut bytes, 0) {
-            return format!("folioswap: the counters could not be read: {error}");
-        }
-        let (words, _) = bytes.as_chunks::<8>();
-        let summary = Summary::from_words(&words.iter().map(|word| u64::from_ne_bytes(*word)).collect::<Vec<_>>());
+        let summary = Summary::new(&self.shared.get().snapshot());
         match form {
             Form::Text => summary.text(memory_bytes, wall),
             Form::Json => summary.json(memory_bytes, wall).to_string(),
@@ -86,31 +70,24 @@ struct Summary {
 }
 
 impl Summary {
-    fn from_words(words: &[u64]) -> Summary {
-        assert_eq!(words.len(), NR_WORDS);
-        let empty = StatsSnapshot::default();
-        let counters: Vec<_> = empty.counters().map(|(name, _)| name).zip(words.iter().copied()).collect();
-        let gauges = &words[counters.len()..NR_WORDS - FaultKind::NR * HISTOGRAM_WORDS];
-        let (_, histograms) = words.split_at(NR_WORDS - FaultKind::NR * HISTOGRAM_WORDS);
-        let edges = bucket_edges();
-        let faults = FaultKind::ALL.into_iter().zip(histograms.chunks(HISTOGRAM_WORDS)).map(|(kind, histogram)| {
-            let buckets = &histogram[..HISTOGRAM_WORDS - 1];
-            let quantile = |q| quantile(buckets, &edges, q);
+    fn new(stats: &StatsSnapshot) -> Summary {
+        let faults = FaultKind::ALL.into_iter().map(|kind| {
+            let histogram = stats.fault(kind);
             Faults {
                 kind,
-                count: buckets.iter().sum(),
-                p50_ns: quantile(0.5),
-                p99_ns: quantile(0.99),
-                p999_ns: quantile(0.999),
+                count: histogram.count(),
+                p50_ns: histogram.quantile(0.5),
+                p99_ns: histogram.quantile(0.99),
+                p999_ns: histogram.quantile(0.999),
             }
         });
         Summary {
-            resident_bytes: gauges[0],
-            peak_resident_bytes: gauges[1].max(gauges[0]),
-            huge_resident_bytes: gauges[2],
-            peak_huge_bytes: gauges[3].max(gauges[2]),
+            counters: stats.counters().collect(),
+            resident_bytes: stats.resident_bytes.now,
+            peak_resident_bytes: stats.resident_bytes.peak,
+            huge_resident_bytes: stats.huge_resident_bytes.now,
+            peak_huge_bytes: stats.huge_resident_bytes.peak,
             faults: faults.collect(),
-            counters,
         }
     }
 
@@ -182,34 +159,6 @@ impl Summary {
     }
 }
 
-/// The upper edge of each bucket of a histogram, found by asking one.
-fn bucket_edges() -> Vec<u64> {
-    let mut edges = Vec::with_capacity(HISTOGRAM_WORDS - 1);
-    let mut next = 0;
-    while edges.len() < HISTOGRAM_WORDS - 1 {
-        let probe = Histogram::new();
-        probe.record(next);
-        let edge = probe.quantile(1.0);
-        edges.push(edge);
-        next = edge + 1;
-    }
-    edges
-}
-
-/// The smallest edge that at least the `q`-th part of the values do not exceed; 0 when there are none.
-fn quantile(buckets: &[u64], edges: &[u64], q: f64) -> u64 {
-    let count: u64 = buckets.iter().sum();
-    let rank = ((q * count as f64).ceil() as u64).clamp(1, count.max(1));
-    let mut seen = 0;
-    for (bucket, edge) in buckets.iter().zip(edges) {
-        seen += bucket;
-        if seen >= rank {
-            return *edge;
-        }
-    }
-    0
-}
-
 fn show_ns(ns: u64) -> String {
     match ns {
         0 => "-".into(),
@@ -222,6 +171,8 @@ fn show_ns(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use folioswap::Stats;
+    use std::fs::File;
 
     #[test]
     fn a_new_one_is_empty_and_has_a_path() {
@@ -236,38 +187,22 @@ mod tests {
     }
 
     #[test]
-    fn words_mean_what_the_counters_say() {
-        let mut words = vec![0; NR_WORDS];
-        let nr_counters = StatsSnapshot::default().counters().count();
-        words[2] = 7;
-        words[nr_counters] = 100;
-        words[nr_counters + 1] = 300;
-        words[nr_counters + 2] = 50;
-        let swap_in = NR_WORDS - 2 * HISTOGRAM_WORDS;
-        words[swap_in + 20] = 98;
-        words[swap_in + 40] = 2;
-        let summary = Summary::from_words(&words);
+    fn the_summary_says_what_was_counted() {
+        let stats = Stats::new();
+        stats.swapped_out_folios.add(7);
+        stats.resident_bytes.set(300);
+        stats.resident_bytes.set(100);
+        stats.huge_resident_bytes.set(50);
+        (0..98).for_each(|_| stats.record_fault(FaultKind::SwapIn, 5_000));
+        (0..2).for_each(|_| stats.record_fault(FaultKind::SwapIn, 2_000_000));
+        let summary = Summary::new(&stats.snapshot());
         assert_eq!(summary.counter("swapped_out_folios"), 7);
         assert_eq!((summary.resident_bytes, summary.peak_resident_bytes), (100, 300));
         assert_eq!(summary.huge_share(), Some(0.5));
         let faults = &summary.faults[FaultKind::SwapIn.index()];
-        let edges = bucket_edges();
-        assert_eq!((faults.count, faults.p50_ns, faults.p99_ns), (100, edges[20], edges[40]));
-        assert!(summary.text(512, Duration::ZERO).contains("7 folios"));
-    }
-
-    #[test]
-    fn edges_ascend_and_quantiles_agree_with_the_histogram() {
-        let edges = bucket_edges();
-        assert!(edges.windows(2).all(|pair| pair[0] < pair[1]));
-        let histogram = Histogram::new();
-        let mut buckets = vec![0; edges.len()];
-        for value in [3u64, 900, 5_000, 5_001, 70_000, 1_000_000, 4_000_000_000] {
-            histogram.record(value);
-            buckets[edges.partition_point(|edge| *edge < value)] += 1;
-        }
-        for q in [0.0, 0.3, 0.5, 0.99, 1.0] {
-            assert_eq!(quantile(&buckets, &edges, q), histogram.quantile(q), "{q}");
-        }
+        assert_eq!(faults.count, 100);
+        assert!((5_000..6_000).contains(&faults.p50_ns) && faults.p99_ns >= 2_000_000);
+        let text = summary.text(512, Duration::ZERO);
+        assert!(text.contains("7 folios") && text.contains("50.0 %"), "{text}");
     }
 }
