@@ -41,11 +41,12 @@ def leg(title, name, command):
             child.send_signal(signal.SIGTERM)
             child.wait(60)  # the kernel's swap is taken down meanwhile
     took_s = time.monotonic() - start
-    if status in (124, 137):
+    if status in (124, 137) and took_s >= LIMIT_S[name]:
         print(f"  ended: over its limit of {LIMIT_S[name]} s")
         return None
     if status != 0 or fingerprint is None:
-        print(f"  failed: exit status {status}")
+        about = " (killed; the kernel's log says why)" if status == 137 else ""
+        print(f"  failed after {took_s:.1f} s: exit status {status}{about}")
         return None
     print(f"  {took_s:6.1f} s  in all", flush=True)
     return took_s, fingerprint
@@ -93,7 +94,15 @@ def main():
         return 1
     touched = 2 * size_bytes(chosen.size)
     print(f"sorting {chosen.size} of float64: {touched >> 20} MiB touched, {touched / size_bytes(chosen.memory):.1f} times {chosen.memory}")
-    results = {name: leg(title, name, command) for name, title, command in legs(chosen, python)}
+    results = {}
+    for name, title, command in legs(chosen, python):
+        if name == "no limit":
+            # Memory that a virtual machine has never touched is slow: the first leg would pay for it alone.
+            leg("warming up: the same with all the RAM it wants, not counted", name, command)
+        results[name] = leg(title, name, command)
+        if name == "kernel" and results[name] is None:
+            print("  once more: under load the kernel may kill a program in a small cgroup before its swap is full")
+            results[name] = leg(title, name, command)
     good = all(results[name] for name in ("no limit", "folioswap"))
     fingerprints = {result[1] for result in results.values() if result}
     print("\nresult: " + ("the same numbers in the same order, every time" if good and len(fingerprints) == 1 else "WRONG"))
