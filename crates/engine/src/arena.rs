@@ -12,7 +12,7 @@ use folioswap_sys::pagemap;
 use folioswap_sys::uffd::{Delivery, EventFd, Userfaultfd};
 
 use crate::address_space::AddressSpace;
-use crate::device::{self, DeviceSpec};
+use crate::device::{self, Device, DeviceSpec};
 use crate::engine::{Engine, StatsHome};
 use crate::error::{Error, MIN_MEMORY};
 use crate::fault::{FaultMode, UnknownName, direct, monitor};
@@ -138,9 +138,18 @@ impl ArenaBuilder {
         if self.memory < MIN_MEMORY {
             return Err(Error::BudgetTooSmall(self.memory));
         }
+        let devices = if self.devices.is_empty() {
+            vec![device::open_default()?]
+        } else {
+            self.devices.iter().map(device::open).collect::<Result<_, _>>()?
+        };
+        self.build_on(devices)
+    }
+
+    pub(crate) fn build_on(self, devices: Vec<Box<dyn Device>>) -> Result<Arena, Error> {
         let (mode, uffd) = open_userfaultfd(self.faults)?;
         let mapping = selftest::choose(self.mapping)?;
-        let engine = Arc::new(self.engine(Arc::new(uffd), mapping)?);
+        let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
         let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
         let mut threads = vec![
             threads::spawn("reclaim", &engine, reclaimd::run)?,
@@ -161,7 +170,7 @@ impl ArenaBuilder {
         Ok(Arena { running: Arc::new(running) })
     }
 
-    fn engine(self, uffd: Arc<Userfaultfd>, mapping: Mapping) -> Result<Engine, Error> {
+    fn engine(self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Box<dyn Device>>) -> Result<Engine, Error> {
         let order = self.order;
         let span_len = (self.address_space as usize).next_multiple_of(Order::HUGE.bytes());
         let span = Reservation::new(span_len, Order::HUGE.bytes()).map_err(Error::system("reserving addresses"))?;
@@ -171,11 +180,6 @@ impl ArenaBuilder {
             // there would be split.
             memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
         }
-        let devices = if self.devices.is_empty() {
-            vec![device::open_default()?]
-        } else {
-            self.devices.iter().map(device::open).collect::<Result<_, _>>()?
-        };
         let nr_folios = span_len / order.bytes();
         let most_blocks = (memory::total_ram().max(self.memory) as usize / order.bytes()).min(nr_folios);
         let frames = Frames::new(order, most_blocks)?;
@@ -368,6 +372,11 @@ impl Arena {
             residency.huge_bytes += scan.huge_bytes;
         }
         Ok(residency)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.running.engine
     }
 
     /// Bytes of the engine's own records that are in use: table, zone, checksums, slot maps.

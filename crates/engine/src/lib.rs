@@ -21,6 +21,8 @@
 mod address_space;
 mod advise;
 mod arena;
+#[cfg(test)]
+mod bad_device_tests;
 mod checksum;
 pub mod device;
 mod doctor;

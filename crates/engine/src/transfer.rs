@@ -80,7 +80,8 @@ impl<J> Transfers<J> {
         self.jobs[token] = Some(Flight { job, direction, extent, addr, len });
         self.nr_in_flight += 1;
         if let Err(error) = queued.and_then(|()| ring.submit()) {
-            self.ended.push((token as u64, Err(error)));
+            // What is queued may still be started by a later call: its memory could never be used again.
+            crate::fatal::die(&format!("io_uring: {error}"));
         }
     }
 
@@ -88,7 +89,7 @@ impl<J> Transfers<J> {
     pub fn finish(&mut self, min: usize, mut each: impl FnMut(J, io::Result<()>)) {
         let mut ended = std::mem::take(&mut self.ended);
         if let Some(ring) = &mut self.ring {
-            let min = min.min(self.nr_in_flight).saturating_sub(ended.len());
+            let min = min.min(self.nr_in_flight);
             if let Err(error) = ring.wait_completions(min, &mut ended) {
                 crate::fatal::die(&format!("io_uring: {error}"));
             }

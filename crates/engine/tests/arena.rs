@@ -75,29 +75,36 @@ fn every_order_travels() {
     }
 }
 
+/// Has 64 threads touch one folio at once that was evicted before; the number of reads that it took.
+fn reads_of_a_crowd(faults: FaultMode, mapping: Mapping) -> u64 {
+    let arena = arena(16, faults, mapping).unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 8 * MIB / 8).unwrap();
+    fill(&mut words, 1);
+    arena.evict_all();
+    // Others take the frames, so that nothing is left on standby.
+    let mut others = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
+    fill(&mut others, 2);
+    let before = arena.stats().swapped_in_folios;
+    let barrier = Barrier::new(64);
+    let words = &words;
+    thread::scope(|scope| {
+        for thread in 0..64 {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                assert_eq!(words[thread], (thread as u64) << 8 | 1);
+            });
+        }
+    });
+    arena.stats().swapped_in_folios - before
+}
+
 #[test]
 fn sixty_four_threads_on_one_folio_cost_one_read() {
     for (faults, mapping) in ways() {
-        let arena = arena(16, faults, mapping).unwrap();
-        let mut words = ArenaVec::<u64>::zeroed(&arena, 8 * MIB / 8).unwrap();
-        fill(&mut words, 1);
-        // Evicted, and the frames filled by others, so that nothing is left on standby.
-        arena.evict_all();
-        let mut others = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
-        fill(&mut others, 2);
-        let before = arena.stats().swapped_in_folios;
-        let barrier = Barrier::new(64);
-        let words = &words;
-        thread::scope(|scope| {
-            for thread in 0..64 {
-                let barrier = &barrier;
-                scope.spawn(move || {
-                    barrier.wait();
-                    assert_eq!(words[thread], (thread as u64) << 8 | 1);
-                });
-            }
-        });
-        assert_eq!(arena.stats().swapped_in_folios - before, 1, "{faults} {mapping}");
+        // A folio that was busy when it was to be evicted may be on standby still, and then costs none.
+        let reads: Vec<_> = (0..5).map(|_| reads_of_a_crowd(faults, mapping)).collect();
+        assert!(reads.iter().all(|&reads| reads <= 1) && reads.contains(&1), "{faults} {mapping}: {reads:?}");
     }
 }
 

@@ -1,0 +1,130 @@
+//! What a device that fails, or lies, does to the memory that it holds: nothing is lost silently.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use folioswap_core::{FolioId, State};
+
+use crate::arena::Arena;
+use crate::device::Device;
+use crate::region::ArenaVec;
+
+const MIB: usize = 1 << 20;
+
+/// What goes wrong, changed while the device is in use.
+#[derive(Default)]
+struct Faults {
+    /// Writes that still fail.
+    failing_writes: AtomicUsize,
+    reads_fail: AtomicBool,
+    reads_lie: AtomicBool,
+}
+
+struct BadDevice {
+    bytes: Mutex<Vec<u8>>,
+    faults: Arc<Faults>,
+}
+
+impl Device for BadDevice {
+    fn limit_bytes(&self) -> Option<u64> {
+        Some(self.bytes.lock().unwrap().len() as u64)
+    }
+
+    fn reserve(&self, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        if self.faults.reads_fail.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        bytes.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..bytes.len()]);
+        if self.faults.reads_lie.load(Ordering::SeqCst) {
+            bytes[bytes.len() / 2] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let failing = &self.faults.failing_writes;
+        if failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.bytes.lock().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn name(&self) -> String {
+        "a bad device".into()
+    }
+}
+
+fn arena() -> (Arena, Arc<Faults>) {
+    let faults = Arc::new(Faults::default());
+    let device = BadDevice { bytes: Mutex::new(vec![0; 128 * MIB]), faults: Arc::clone(&faults) };
+    let arena = Arena::builder().memory(16 << 20).build_on(vec![Box::new(device)]).unwrap();
+    (arena, faults)
+}
+
+fn fill(words: &mut [u64]) {
+    words.iter_mut().enumerate().for_each(|(at, word)| *word = !(at as u64));
+}
+
+fn is_right(words: &[u64]) -> bool {
+    words.iter().enumerate().all(|(at, &word)| word == !(at as u64))
+}
+
+/// A folio of the region that is on the device and not in RAM.
+fn swapped(arena: &Arena, words: &[u64]) -> FolioId {
+    let engine = arena.engine();
+    let first = engine.folio_at(words.as_ptr() as usize).index();
+    let nr_folios = size_of_val(words) / engine.folio_bytes();
+    (first..first + nr_folios)
+        .map(|index| FolioId::new(index as u32))
+        .find(|&folio| matches!(engine.table.peek(folio).state, State::Swapped(_)))
+        .expect("more was written than RAM holds")
+}
+
+#[test]
+fn a_failed_write_keeps_the_folio_and_takes_another_slot() {
+    let (arena, faults) = arena();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
+    faults.failing_writes.store(5, Ordering::SeqCst);
+    fill(&mut words);
+    assert!(is_right(&words));
+    assert_eq!(faults.failing_writes.load(Ordering::SeqCst), 0);
+    assert_eq!(arena.stats().io_errors, 5);
+}
+
+#[test]
+fn a_failed_read_is_reported_and_the_content_stays() {
+    let (arena, faults) = arena();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
+    fill(&mut words);
+    let folio = swapped(&arena, &words);
+    faults.reads_fail.store(true, Ordering::SeqCst);
+    let error = arena.engine().fault(folio, 1).unwrap_err();
+    assert!(error.to_string().contains("a bad device"), "{error}");
+    faults.reads_fail.store(false, Ordering::SeqCst);
+    assert!(is_right(&words), "what could not be read then can be now");
+}
+
+#[test]
+fn a_device_that_returns_other_bytes_is_found_out() {
+    let (arena, faults) = arena();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
+    fill(&mut words);
+    let folio = swapped(&arena, &words);
+    faults.reads_lie.store(true, Ordering::SeqCst);
+    let error = arena.engine().fault(folio, 1).unwrap_err();
+    assert!(error.to_string().contains("other bytes"), "{error}");
+    assert_eq!(arena.stats().verify_failures, 1);
+    faults.reads_lie.store(false, Ordering::SeqCst);
+    assert!(is_right(&words));
+}
