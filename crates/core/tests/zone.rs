@@ -102,6 +102,18 @@ impl ZoneModel {
     }
 
     fn apply(&mut self, zone: &Zone, call: ZoneCall) -> Result<(), TestCaseError> {
+        match call {
+            ZoneCall::Insert(..)
+            | ZoneCall::Remove(_)
+            | ZoneCall::Oldest(_)
+            | ZoneCall::Rotate(..)
+            | ZoneCall::Balance => self.apply_to_lists(zone, call)?,
+            _ => self.apply_to_blocks(zone, call)?,
+        }
+        self.check(zone)
+    }
+
+    fn apply_to_blocks(&mut self, zone: &Zone, call: ZoneCall) -> Result<(), TestCaseError> {
         let frame_at = |at: usize| FrameId::from_index(at);
         match call {
             ZoneCall::Limit(limit) => {
@@ -140,6 +152,25 @@ impl ZoneModel {
                 zone.set_slot(frame_at(at), slot);
                 self.taken.insert(frame_at(at), Some((folio, slot)));
             }
+            ZoneCall::Disown(at) if self.taken.contains_key(&frame_at(at)) => {
+                zone.disown(frame_at(at));
+                self.off(frame_at(at));
+                self.taken.insert(frame_at(at), None);
+            }
+            ZoneCall::ChangeOwner(at, folio) => {
+                if let Some(Some((owner, _))) = self.taken.get_mut(&frame_at(at)) {
+                    *owner = FolioId::new(folio);
+                    zone.change_owner(frame_at(at), *owner);
+                }
+            }
+            _ => {} // of a block that is not taken
+        }
+        Ok(())
+    }
+
+    fn apply_to_lists(&mut self, zone: &Zone, call: ZoneCall) -> Result<(), TestCaseError> {
+        let frame_at = |at: usize| FrameId::from_index(at);
+        match call {
             ZoneCall::Insert(at, list, tail) => {
                 let frame = frame_at(at);
                 // Only what has an owner goes on a list; from another list, too.
@@ -169,17 +200,6 @@ impl ZoneModel {
                     self.lists[list as usize].push_back(frame_at(at));
                 }
             }
-            ZoneCall::Disown(at) if self.taken.contains_key(&frame_at(at)) => {
-                zone.disown(frame_at(at));
-                self.off(frame_at(at));
-                self.taken.insert(frame_at(at), None);
-            }
-            ZoneCall::ChangeOwner(at, folio) => {
-                if let Some(Some((owner, _))) = self.taken.get_mut(&frame_at(at)) {
-                    *owner = FolioId::new(folio);
-                    zone.change_owner(frame_at(at), *owner);
-                }
-            }
             ZoneCall::Balance => {
                 zone.balance();
                 let mapped = self.lists[0].len() + self.lists[1].len();
@@ -188,13 +208,9 @@ impl ZoneModel {
                     self.lists[1].push_back(oldest);
                 }
             }
-            ZoneCall::Give(..)
-            | ZoneCall::Own(..)
-            | ZoneCall::Remove(_)
-            | ZoneCall::Rotate(..)
-            | ZoneCall::Disown(_) => {}
+            _ => {} // of a block that is not taken
         }
-        self.check(zone)
+        Ok(())
     }
 }
 
