@@ -227,7 +227,8 @@ fn under_kernel(args: &SweepArgs, backing: &Backing) -> Result<Result<Vec<Row>, 
     let mut supervisor = Supervisor::new()?;
     let setup = Setup {
         memory_bytes: args.paging.memory,
-        swap_bytes: args.shape.size.saturating_add(args.shape.size / 4).max(64 << 20),
+        // Ample: huge pages want whole clusters of it, and a full device would end the sweep.
+        swap_bytes: args.shape.size.saturating_add(args.shape.size / 2).saturating_add(128 << 20),
         backing: backing.clone(),
     };
     let peer = Peer::start(&setup)?;
@@ -264,12 +265,22 @@ fn under_kernel(args: &SweepArgs, backing: &Backing) -> Result<Result<Vec<Row>, 
     match (status?, ended) {
         (0, None) => Ok(Ok(rows)),
         (0, Some(signal)) => Ok(Err(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
-        (status, _) if status > 128 => Ok(Err(status)),
+        (status, _) if is_end_by_user(status) => Ok(Err(status)),
+        (137, _) => Err(Failure::new(
+            Status::NoKernelPeer,
+            "the sweep under the kernel's swap was killed, most likely for want of memory in its cgroup; try a larger --memory",
+        )),
         (status, _) => Err(Failure::new(
             Status::NoKernelPeer,
             format!("the sweep under the kernel's swap failed with status {status}"),
         )),
     }
+}
+
+/// Whether a status says that a signal ended the sweep with which a user ends programs.
+fn is_end_by_user(status: u8) -> bool {
+    use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&(i32::from(status) - 128))
 }
 
 /// Reads what the inner sweep says until it ends.
