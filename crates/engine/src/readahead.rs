@@ -170,7 +170,8 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, found: std::io::Result<checks
     if marker {
         locked.set(State::Standby(frame));
         locked.set_marker(true);
-        engine.zone.insert(frame, List::Standby);
+        // As young as the rest of its window: on standby it would be the next to go, before it was ever touched.
+        engine.zone.insert(frame, List::Inactive);
     } else {
         engine.map(&mut locked, frame, List::Inactive);
         engine.settle_slot(frame);
@@ -193,7 +194,7 @@ fn mark(engine: &Engine, mut locked: Locked<'_>, frame: FrameId) {
     match engine.unmap(&mut locked, frame) {
         Ok(()) => {
             locked.set_marker(true);
-            engine.zone.insert(frame, List::Laundry);
+            engine.zone.insert(frame, List::Inactive);
         }
         Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats.busy_victims.add(1),
     }

@@ -1,7 +1,8 @@
 //! Folios' way out: inactive tail -> unmap to the laundry -> hash -> slots from the swap space -> device writes ->
 //! standby -> frames free.
 //!
-//! Three lists hold what is on this way. A folio of the *inactive* list is mapped. In the *laundry* it is unmapped and
+//! Three lists hold what is on this way. A folio of the *inactive* list is mapped
+//! (but for the marker of a window of readahead). In the *laundry* it is unmapped and
 //! not yet known to be clean: a fault there is a reference that saved its write. On *standby* it is clean, and its
 //! frame is free to whoever needs one. The same steps are taken by the reclaim thread, with several writes in flight,
 //! and by a thread in need of a frame, one at a time (direct reclaim).
@@ -110,8 +111,13 @@ impl Engine {
                 self.zone.rotate(frame, List::Inactive);
                 continue;
             };
-            if locked.state() != State::Resident(frame) || self.zone.list(frame) != Some(List::Inactive) {
+            if self.zone.list(frame) != Some(List::Inactive) {
                 continue;
+            }
+            if locked.state() == State::Standby(frame) {
+                // The marker of a window that nobody has reached.
+                self.zone.insert(frame, List::Laundry);
+                return true;
             }
             match self.unmap(&mut locked, frame) {
                 Ok(()) => {

@@ -37,7 +37,7 @@ const LIVE_SKIPS: u32 = 2;
 /// ... and all threads together less often than this.
 const LIVE_TOUCHES: u64 = 128;
 /// A stream not continued for so many touches of all threads may be replaced.
-const STALE_TOUCHES: u64 = 1024;
+const STALE_TOUCHES: u64 = 256;
 
 /// How far ahead streams may read, in folios.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
