@@ -1,0 +1,189 @@
+//! Bytes in and out: read, write, send, recv and their kin.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{sockaddr, socklen_t};
+
+use crate::cover::{self, Pieces};
+use crate::export::{export, real};
+
+real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
+real!(PREAD = c"pread64": fn(c_int, *mut c_void, usize, i64) -> isize);
+real!(WRITE = c"write": fn(c_int, *const c_void, usize) -> isize);
+real!(PWRITE = c"pwrite64": fn(c_int, *const c_void, usize, i64) -> isize);
+real!(RECV = c"recv": fn(c_int, *mut c_void, usize, c_int) -> isize);
+real!(SEND = c"send": fn(c_int, *const c_void, usize, c_int) -> isize);
+real!(RECVFROM = c"recvfrom": fn(c_int, *mut c_void, usize, c_int, *mut sockaddr, *mut socklen_t) -> isize);
+real!(SENDTO = c"sendto": fn(c_int, *const c_void, usize, c_int, *const sockaddr, socklen_t) -> isize);
+real!(GETRANDOM = c"getrandom": fn(*mut c_void, usize, c_uint) -> isize);
+
+fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
+    if cover::needed(buffer as usize, len) && cover::is_storage(fd) { Pieces::Storage } else { other }
+}
+
+export! {
+    fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
+        let real = READ.get();
+        let pieces = pieces(fd, buffer, len, Pieces::First);
+        // SAFETY: the caller's own call, in pieces.
+        cover::receive(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len) })
+    }
+}
+
+export! {
+    fn __read_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize) -> isize {
+        check(len, room);
+        // SAFETY: the caller's own call.
+        unsafe { read(fd, buffer, len) }
+    }
+}
+
+/// What the checking variants of the C library do when a buffer is too small.
+fn check(len: usize, room: usize) {
+    if len > room {
+        crate::state::say("*** buffer overflow detected ***: terminated");
+        std::process::abort();
+    }
+}
+
+export! {
+    fn pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
+        let real = PREAD.get();
+        let pieces = pieces(fd, buffer, len, Pieces::First);
+        // SAFETY: the caller's own call, in pieces.
+        cover::receive(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, offset + done as i64) })
+    }
+}
+
+export! {
+    fn pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { pread(fd, buffer, len, offset) }
+    }
+}
+
+export! {
+    fn __pread_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize {
+        check(len, room);
+        // SAFETY: the caller's own call.
+        unsafe { pread(fd, buffer, len, offset) }
+    }
+}
+
+export! {
+    fn __pread64_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize {
+        check(len, room);
+        // SAFETY: the caller's own call.
+        unsafe { pread(fd, buffer, len, offset) }
+    }
+}
+
+export! {
+    fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
+        let real = WRITE.get();
+        let pieces = pieces(fd, buffer, len, Pieces::All);
+        // SAFETY: the caller's own call, in pieces.
+        cover::send(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len) })
+    }
+}
+
+export! {
+    fn pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
+        let real = PWRITE.get();
+        let pieces = pieces(fd, buffer, len, Pieces::All);
+        // SAFETY: the caller's own call, in pieces.
+        cover::send(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, offset + done as i64) })
+    }
+}
+
+export! {
+    fn pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { pwrite(fd, buffer, len, offset) }
+    }
+}
+
+fn receiving(flags: c_int) -> Pieces {
+    if flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0 { Pieces::All } else { Pieces::First }
+}
+
+export! {
+    fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
+        let real = RECV.get();
+        // SAFETY: the caller's own call, in pieces.
+        cover::receive(buffer, len, receiving(flags), |at, len, _| unsafe { real(fd, at, len, flags) })
+    }
+}
+
+export! {
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize, flags: c_int) -> isize {
+        check(len, room);
+        // SAFETY: the caller's own call.
+        unsafe { recv(fd, buffer, len, flags) }
+    }
+}
+
+export! {
+    fn recvfrom(
+        fd: c_int, buffer: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
+    ) -> isize {
+        let real = RECVFROM.get();
+        if !from_len.is_null() {
+            cover::value(from_len);
+            // SAFETY: the caller gives how long its address buffer is.
+            cover::touch(from, unsafe { *from_len } as usize);
+        }
+        // SAFETY: the caller's own call, in pieces.
+        cover::receive(buffer, len, receiving(flags), |at, len, _| unsafe { real(fd, at, len, flags, from, from_len) })
+    }
+}
+
+export! {
+    fn __recvfrom_chk(
+        fd: c_int, buffer: *mut c_void, len: usize, room: usize, flags: c_int, from: *mut sockaddr,
+        from_len: *mut socklen_t,
+    ) -> isize {
+        check(len, room);
+        // SAFETY: the caller's own call.
+        unsafe { recvfrom(fd, buffer, len, flags, from, from_len) }
+    }
+}
+
+export! {
+    fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
+        let real = SEND.get();
+        // SAFETY: the caller's own call, in pieces.
+        cover::send(buffer, len, Pieces::All, |at, len, _| unsafe { real(fd, at, len, flags) })
+    }
+}
+
+export! {
+    fn sendto(
+        fd: c_int, buffer: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
+    ) -> isize {
+        let real = SENDTO.get();
+        cover::touch(to, to_len as usize);
+        // SAFETY: the caller's own call, in pieces.
+        cover::send(buffer, len, Pieces::All, |at, len, _| unsafe { real(fd, at, len, flags, to, to_len) })
+    }
+}
+
+export! {
+    fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -> isize {
+        let real = GETRANDOM.get();
+        // SAFETY: the caller's own call, in pieces.
+        cover::receive(buffer, len, Pieces::All, |at, len, _| unsafe { real(at, len, flags) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_not_managed_passes() {
+        let mut bytes = [0u8; 8];
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        // SAFETY: a buffer of that many bytes.
+        let got = unsafe { super::pread(std::os::fd::AsRawFd::as_raw_fd(&zero), bytes.as_mut_ptr().cast(), 8, 0) };
+        assert_eq!(got, 8);
+    }
+}

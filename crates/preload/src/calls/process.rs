@@ -1,0 +1,186 @@
+//! Starting programs. Arguments and environment are brought in for the kernel to read.
+//!
+//! posix_spawn's child runs with all signals blocked, so a fault there cannot be resolved: what it reads is copied to
+//! ordinary memory first.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+
+use libc::{FILE, pid_t};
+
+use crate::export::{export, real};
+use crate::{cover, guard, state};
+
+type List = *const *const c_char;
+type Spawn = unsafe extern "C" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
+
+real!(EXECVE = c"execve": fn(*const c_char, List, List) -> c_int);
+real!(EXECV = c"execv": fn(*const c_char, List) -> c_int);
+real!(EXECVP = c"execvp": fn(*const c_char, List) -> c_int);
+real!(EXECVPE = c"execvpe": fn(*const c_char, List, List) -> c_int);
+real!(SPAWN = c"posix_spawn": fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int);
+real!(SPAWNP = c"posix_spawnp": fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int);
+real!(SYSTEM = c"system": fn(*const c_char) -> c_int);
+real!(POPEN = c"popen": fn(*const c_char, *const c_char) -> *mut FILE);
+
+fn touch(path: *const c_char, arguments: List, environment: List) {
+    cover::text(path);
+    cover::texts(arguments);
+    cover::texts(environment);
+}
+
+export! {
+    fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+        let real = EXECVE.get();
+        // SAFETY: the caller's own call.
+        cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
+    }
+}
+
+export! {
+    fn execv(path: *const c_char, arguments: List) -> c_int {
+        let real = EXECV.get();
+        // SAFETY: the caller's own call.
+        cover::repeat(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
+    }
+}
+
+export! {
+    fn execvp(path: *const c_char, arguments: List) -> c_int {
+        let real = EXECVP.get();
+        // SAFETY: the caller's own call.
+        cover::repeat(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
+    }
+}
+
+export! {
+    fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
+        let real = EXECVPE.get();
+        // SAFETY: the caller's own call.
+        cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
+    }
+}
+
+fn environment() -> List {
+    unsafe extern "C" {
+        static environ: List;
+    }
+    // SAFETY: the C library's own list.
+    unsafe { environ }
+}
+
+/// A null-terminated list of strings, copied.
+struct Copies {
+    list: Vec<*const c_char>,
+    _texts: Vec<CString>,
+}
+
+impl Copies {
+    /// # Safety
+    /// Null, or a list of C strings that a null ends.
+    unsafe fn new(list: List) -> Option<Copies> {
+        if list.is_null() {
+            return None;
+        }
+        let mut texts = Vec::new();
+        let mut at = list;
+        // SAFETY: handed on.
+        unsafe {
+            while !(*at).is_null() {
+                texts.push(CStr::from_ptr(*at).to_owned());
+                at = at.add(1);
+            }
+        }
+        let list = texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect();
+        Some(Copies { list, _texts: texts })
+    }
+
+    fn pointer(copies: &Option<Copies>) -> List {
+        copies.as_ref().map_or(std::ptr::null(), |copies| copies.list.as_ptr())
+    }
+}
+
+/// # Safety
+/// As `posix_spawn`.
+unsafe fn spawn(
+    real: Spawn,
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: List,
+    environment: List,
+) -> c_int {
+    // SAFETY: the caller's own call, with copies of the strings. The copies end under a guard, as they were made.
+    unsafe {
+        if !state::direct() {
+            return real(pid, path, actions, attributes, arguments, environment);
+        }
+        let copies = {
+            let _guard = guard::enter();
+            (CStr::from_ptr(path).to_owned(), Copies::new(arguments), Copies::new(environment))
+        };
+        let mut child = 0;
+        let result = real(
+            &raw mut child,
+            copies.0.as_ptr(),
+            actions,
+            attributes,
+            Copies::pointer(&copies.1),
+            Copies::pointer(&copies.2),
+        );
+        if result == 0 && !pid.is_null() {
+            *pid = child;
+        }
+        result
+    }
+}
+
+export! {
+    fn posix_spawn(
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: List,
+        environment: List,
+    ) -> c_int {
+        // SAFETY: the caller's own call.
+        unsafe { spawn(SPAWN.get(), pid, path, actions, attributes, arguments, environment) }
+    }
+}
+
+export! {
+    fn posix_spawnp(
+        pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: List,
+        environment: List,
+    ) -> c_int {
+        // SAFETY: the caller's own call.
+        unsafe { spawn(SPAWNP.get(), pid, path, actions, attributes, arguments, environment) }
+    }
+}
+
+/// A copy of a string in ordinary memory, where one is needed.
+///
+/// # Safety
+/// Null, or a C string.
+unsafe fn copy(text: *const c_char) -> Option<CString> {
+    // SAFETY: handed on.
+    cover::needed(text as usize, 1).then(|| unsafe { CStr::from_ptr(text).to_owned() })
+}
+
+export! {
+    fn system(command: *const c_char) -> c_int {
+        // SAFETY: the caller's own call, with a copy of the command.
+        unsafe {
+            let copy = copy(command);
+            SYSTEM.get()(copy.as_ref().map_or(command, |copy| copy.as_ptr()))
+        }
+    }
+}
+
+export! {
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+        // SAFETY: the caller's own call, with copies.
+        unsafe {
+            let copies = (copy(command), copy(mode));
+            let command = copies.0.as_ref().map_or(command, |copy| copy.as_ptr());
+            POPEN.get()(command, copies.1.as_ref().map_or(mode, |copy| copy.as_ptr()))
+        }
+    }
+}

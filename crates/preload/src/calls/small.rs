@@ -1,0 +1,176 @@
+//! Calls with paths and structures: what they name is brought in before, and again if the kernel missed a page.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+
+use libc::{
+    FILE, epoll_event, fd_set, gid_t, mode_t, nfds_t, off_t, pid_t, pollfd, rlimit, rusage, sigset_t, size_t, sockaddr,
+    socklen_t, timespec, timeval, uid_t, utsname,
+};
+
+use crate::cover::{repeat, text, touch, value};
+use crate::export::{export, real};
+use crate::signals;
+
+/// For each function its own arguments, and what is to be brought in for it.
+macro_rules! touched {
+    ($(fn $name:ident = $text:literal ($($arg:ident: $type:ty),*) -> $result:ty { $($touch:expr),* })*) => {$(
+        export! {
+            fn $name($($arg: $type),*) -> $result {
+                real!(REAL = $text: fn($($type),*) -> $result);
+                let real = REAL.get();
+                // SAFETY: the caller's own call, as often as it fails for a missing page.
+                repeat(|| { $($touch;)* }, || unsafe { real($($arg),*) })
+            }
+        }
+    )*};
+}
+
+// Longest that the kernel fills in or reads behind a pointer of unknown kind.
+const UNKNOWN_BYTES: usize = 512;
+
+touched! {
+    fn open = c"open"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
+    fn open64 = c"open64"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
+    fn openat = c"openat"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
+    fn openat64 = c"openat64"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
+    fn creat = c"creat"(path: *const c_char, mode: mode_t) -> c_int { text(path) }
+    fn creat64 = c"creat64"(path: *const c_char, mode: mode_t) -> c_int { text(path) }
+    fn fopen = c"fopen"(path: *const c_char, mode: *const c_char) -> *mut FILE { text(path) }
+    fn fopen64 = c"fopen64"(path: *const c_char, mode: *const c_char) -> *mut FILE { text(path) }
+    fn opendir = c"opendir"(path: *const c_char) -> *mut c_void { text(path) }
+    fn access = c"access"(path: *const c_char, mode: c_int) -> c_int { text(path) }
+    fn faccessat = c"faccessat"(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int { text(path) }
+    fn unlink = c"unlink"(path: *const c_char) -> c_int { text(path) }
+    fn unlinkat = c"unlinkat"(at: c_int, path: *const c_char, flags: c_int) -> c_int { text(path) }
+    fn remove = c"remove"(path: *const c_char) -> c_int { text(path) }
+    fn rename = c"rename"(from: *const c_char, to: *const c_char) -> c_int { text(from), text(to) }
+    fn renameat = c"renameat"(a: c_int, from: *const c_char, b: c_int, to: *const c_char) -> c_int { text(from), text(to) }
+    fn link = c"link"(from: *const c_char, to: *const c_char) -> c_int { text(from), text(to) }
+    fn symlink = c"symlink"(from: *const c_char, to: *const c_char) -> c_int { text(from), text(to) }
+    fn mkdir = c"mkdir"(path: *const c_char, mode: mode_t) -> c_int { text(path) }
+    fn mkdirat = c"mkdirat"(at: c_int, path: *const c_char, mode: mode_t) -> c_int { text(path) }
+    fn rmdir = c"rmdir"(path: *const c_char) -> c_int { text(path) }
+    fn chdir = c"chdir"(path: *const c_char) -> c_int { text(path) }
+    fn chmod = c"chmod"(path: *const c_char, mode: mode_t) -> c_int { text(path) }
+    fn chown = c"chown"(path: *const c_char, user: uid_t, group: gid_t) -> c_int { text(path) }
+    fn truncate = c"truncate"(path: *const c_char, len: off_t) -> c_int { text(path) }
+    fn truncate64 = c"truncate64"(path: *const c_char, len: off_t) -> c_int { text(path) }
+    fn mkstemp = c"mkstemp"(path: *mut c_char) -> c_int { text(path) }
+    fn mkstemp64 = c"mkstemp64"(path: *mut c_char) -> c_int { text(path) }
+    fn mkdtemp = c"mkdtemp"(path: *mut c_char) -> *mut c_char { text(path) }
+    fn readlink = c"readlink"(path: *const c_char, buffer: *mut c_char, len: size_t) -> isize { text(path), touch(buffer, len) }
+    fn readlinkat = c"readlinkat"(at: c_int, path: *const c_char, buffer: *mut c_char, len: size_t) -> isize { text(path), touch(buffer, len) }
+    fn realpath = c"realpath"(path: *const c_char, buffer: *mut c_char) -> *mut c_char { text(path), touch(buffer, libc::PATH_MAX as usize) }
+    fn getcwd = c"getcwd"(buffer: *mut c_char, len: size_t) -> *mut c_char { touch(buffer, len) }
+}
+
+touched! {
+    fn stat = c"stat"(path: *const c_char, about: *mut libc::stat) -> c_int { text(path), value(about) }
+    fn stat64 = c"stat64"(path: *const c_char, about: *mut libc::stat) -> c_int { text(path), value(about) }
+    fn lstat = c"lstat"(path: *const c_char, about: *mut libc::stat) -> c_int { text(path), value(about) }
+    fn lstat64 = c"lstat64"(path: *const c_char, about: *mut libc::stat) -> c_int { text(path), value(about) }
+    fn fstat = c"fstat"(fd: c_int, about: *mut libc::stat) -> c_int { value(about) }
+    fn fstat64 = c"fstat64"(fd: c_int, about: *mut libc::stat) -> c_int { value(about) }
+    fn fstatat = c"fstatat"(at: c_int, path: *const c_char, about: *mut libc::stat, flags: c_int) -> c_int { text(path), value(about) }
+    fn fstatat64 = c"fstatat64"(at: c_int, path: *const c_char, about: *mut libc::stat, flags: c_int) -> c_int { text(path), value(about) }
+    fn __xstat = c"__xstat"(version: c_int, path: *const c_char, about: *mut libc::stat) -> c_int { text(path), value(about) }
+    fn __lxstat = c"__lxstat"(version: c_int, path: *const c_char, about: *mut libc::stat) -> c_int { text(path), value(about) }
+    fn __fxstat = c"__fxstat"(version: c_int, fd: c_int, about: *mut libc::stat) -> c_int { value(about) }
+    fn statx = c"statx"(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, about: *mut libc::statx) -> c_int { text(path), value(about) }
+    fn statfs = c"statfs"(path: *const c_char, about: *mut libc::statfs) -> c_int { text(path), value(about) }
+    fn fstatfs = c"fstatfs"(fd: c_int, about: *mut libc::statfs) -> c_int { value(about) }
+    fn statvfs = c"statvfs"(path: *const c_char, about: *mut libc::statvfs) -> c_int { text(path), value(about) }
+    fn fstatvfs = c"fstatvfs"(fd: c_int, about: *mut libc::statvfs) -> c_int { value(about) }
+    fn utimensat = c"utimensat"(at: c_int, path: *const c_char, times: *const [timespec; 2], flags: c_int) -> c_int { text(path), value(times) }
+    fn futimens = c"futimens"(fd: c_int, times: *const [timespec; 2]) -> c_int { value(times) }
+    fn ioctl = c"ioctl"(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int { touch(argument, UNKNOWN_BYTES) }
+    fn fcntl = c"fcntl"(fd: c_int, request: c_int, argument: *mut c_void) -> c_int { touch(argument, size_of::<libc::flock>()) }
+    fn fcntl64 = c"fcntl64"(fd: c_int, request: c_int, argument: *mut c_void) -> c_int { touch(argument, size_of::<libc::flock>()) }
+    fn pipe = c"pipe"(ends: *mut [c_int; 2]) -> c_int { value(ends) }
+    fn pipe2 = c"pipe2"(ends: *mut [c_int; 2], flags: c_int) -> c_int { value(ends) }
+    fn waitpid = c"waitpid"(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t { value(status) }
+    fn wait4 = c"wait4"(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t { value(status), value(usage) }
+    fn getrusage = c"getrusage"(who: c_int, usage: *mut rusage) -> c_int { value(usage) }
+    fn getrlimit = c"getrlimit"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
+    fn getrlimit64 = c"getrlimit64"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
+    fn setrlimit = c"setrlimit"(what: c_int, limit: *const rlimit) -> c_int { value(limit) }
+    fn setrlimit64 = c"setrlimit64"(what: c_int, limit: *const rlimit) -> c_int { value(limit) }
+    fn sysinfo = c"sysinfo"(about: *mut libc::sysinfo) -> c_int { value(about) }
+    fn uname = c"uname"(about: *mut utsname) -> c_int { value(about) }
+    fn getentropy = c"getentropy"(buffer: *mut c_void, len: size_t) -> c_int { touch(buffer, len) }
+    fn nanosleep = c"nanosleep"(time: *const timespec, left: *mut timespec) -> c_int { value(time), value(left) }
+    fn getdents64 = c"getdents64"(fd: c_int, buffer: *mut c_void, len: size_t) -> isize { touch(buffer, len) }
+    fn sched_getaffinity = c"sched_getaffinity"(pid: pid_t, len: size_t, set: *mut c_void) -> c_int { touch(set, len) }
+    fn sched_setaffinity = c"sched_setaffinity"(pid: pid_t, len: size_t, set: *const c_void) -> c_int { touch(set, len) }
+    fn sendfile = c"sendfile"(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> isize { value(offset) }
+    fn sendfile64 = c"sendfile64"(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> isize { value(offset) }
+}
+
+/// The length that a socket call names by pointer.
+fn named(len: *const socklen_t) -> usize {
+    // SAFETY: null, or the caller's own; reading it brings it in.
+    if len.is_null() { 0 } else { unsafe { *len as usize } }
+}
+
+touched! {
+    fn bind = c"bind"(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int { touch(addr, len as usize) }
+    fn connect = c"connect"(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int { touch(addr, len as usize) }
+    fn accept = c"accept"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
+    fn accept4 = c"accept4"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int { touch(addr, named(len)), value(len) }
+    fn getsockname = c"getsockname"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
+    fn getpeername = c"getpeername"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
+    fn setsockopt = c"setsockopt"(fd: c_int, level: c_int, name: c_int, at: *const c_void, len: socklen_t) -> c_int { touch(at, len as usize) }
+    fn getsockopt = c"getsockopt"(fd: c_int, level: c_int, name: c_int, at: *mut c_void, len: *mut socklen_t) -> c_int { touch(at, named(len)), value(len) }
+    fn socketpair = c"socketpair"(domain: c_int, kind: c_int, protocol: c_int, ends: *mut [c_int; 2]) -> c_int { value(ends) }
+    fn poll = c"poll"(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { touch(list, count as usize * size_of::<pollfd>()) }
+    fn select = c"select"(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { value(read), value(write), value(other), value(limit) }
+    fn epoll_ctl = c"epoll_ctl"(fd: c_int, what: c_int, other: c_int, event: *mut epoll_event) -> c_int { value(event) }
+    fn epoll_wait = c"epoll_wait"(fd: c_int, events: *mut epoll_event, count: c_int, limit: c_int) -> c_int { touch(events, count.max(0) as usize * size_of::<epoll_event>()) }
+}
+
+// The same with a set of signals to block meanwhile: never SIGBUS.
+
+export! {
+    fn ppoll(list: *mut pollfd, count: nfds_t, limit: *const timespec, set: *const sigset_t) -> c_int {
+        real!(REAL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
+        // SAFETY: null or a valid set.
+        let copy = unsafe { signals::without_sigbus(set) };
+        let set = signals::pointer(&copy, set);
+        repeat(
+            || { touch(list, count as usize * size_of::<pollfd>()); value(limit) },
+            // SAFETY: the caller's own call.
+            || unsafe { REAL.get()(list, count, limit, set) },
+        )
+    }
+}
+
+export! {
+    fn pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *const timespec,
+        set: *const sigset_t,
+    ) -> c_int {
+        real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
+        // SAFETY: null or a valid set.
+        let copy = unsafe { signals::without_sigbus(set) };
+        let set = signals::pointer(&copy, set);
+        repeat(
+            || { value(read); value(write); value(other); value(limit) },
+            // SAFETY: the caller's own call.
+            || unsafe { REAL.get()(count, read, write, other, limit, set) },
+        )
+    }
+}
+
+export! {
+    fn epoll_pwait(fd: c_int, events: *mut epoll_event, count: c_int, limit: c_int, set: *const sigset_t) -> c_int {
+        real!(REAL = c"epoll_pwait": fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int);
+        // SAFETY: null or a valid set.
+        let copy = unsafe { signals::without_sigbus(set) };
+        let set = signals::pointer(&copy, set);
+        repeat(
+            || touch(events, count.max(0) as usize * size_of::<epoll_event>()),
+            // SAFETY: the caller's own call.
+            || unsafe { REAL.get()(fd, events, count, limit, set) },
+        )
+    }
+}

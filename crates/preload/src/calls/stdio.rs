@@ -1,0 +1,184 @@
+//! Buffered streams. Their buffers are ordinary memory (see `malloc`), so what is left is the program's own memory
+//! where a stream hands it on to the kernel unbuffered: that is held meanwhile, piece by piece.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::FILE;
+
+use crate::cover::{self, Held};
+use crate::export::{export, real};
+use crate::state;
+
+real!(FREAD = c"fread": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
+real!(FREAD_UNLOCKED = c"fread_unlocked": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
+real!(FWRITE = c"fwrite": fn(*const c_void, usize, usize, *mut FILE) -> usize);
+real!(FWRITE_UNLOCKED = c"fwrite_unlocked": fn(*const c_void, usize, usize, *mut FILE) -> usize);
+real!(FPUTS = c"fputs": fn(*const c_char, *mut FILE) -> c_int);
+real!(FPUTS_UNLOCKED = c"fputs_unlocked": fn(*const c_char, *mut FILE) -> c_int);
+real!(PUTS = c"puts": fn(*const c_char) -> c_int);
+real!(SETVBUF = c"setvbuf": fn(*mut FILE, *mut c_char, c_int, usize) -> c_int);
+
+/// Shorter transfers go through a stream's buffer, unless it has none; holding costs less than telling.
+const LEAST_BYTES: usize = 256;
+
+/// Items of `size` bytes, in pieces of whole bytes that `call` moves.
+fn in_pieces(
+    at: usize,
+    size: usize,
+    count: usize,
+    whole: impl Fn() -> usize,
+    call: impl Fn(usize, usize) -> usize,
+) -> usize {
+    let Some(bytes) = size.checked_mul(count).filter(|&bytes| bytes >= LEAST_BYTES && cover::needed(at, bytes)) else {
+        return whole();
+    };
+    let mut done = 0;
+    while done < bytes {
+        let piece = cover::piece(at + done, bytes - done);
+        let held = Held::new(at + done, piece);
+        let moved = call(at + done, piece);
+        drop(held);
+        done += moved;
+        if moved < piece {
+            break;
+        }
+    }
+    done / size
+}
+
+export! {
+    fn fread(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
+        let real = FREAD.get();
+        // SAFETY: the caller's own call, whole or in pieces.
+        let whole = || unsafe { real(at, size, count, stream) };
+        // SAFETY: as above.
+        in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *mut c_void, 1, len, stream) })
+    }
+}
+
+export! {
+    fn fread_unlocked(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
+        let real = FREAD_UNLOCKED.get();
+        // SAFETY: the caller's own call, whole or in pieces.
+        let whole = || unsafe { real(at, size, count, stream) };
+        // SAFETY: as above.
+        in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *mut c_void, 1, len, stream) })
+    }
+}
+
+/// What the checking variants of the C library do when a buffer is too small.
+fn check(size: usize, count: usize, room: usize) {
+    if size.checked_mul(count).is_none_or(|bytes| bytes > room) {
+        state::say("*** buffer overflow detected ***: terminated");
+        std::process::abort();
+    }
+}
+
+export! {
+    fn __fread_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
+        check(size, count, room);
+        // SAFETY: the caller's own call.
+        unsafe { fread(at, size, count, stream) }
+    }
+}
+
+export! {
+    fn __fread_unlocked_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
+        check(size, count, room);
+        // SAFETY: the caller's own call.
+        unsafe { fread_unlocked(at, size, count, stream) }
+    }
+}
+
+export! {
+    fn fwrite(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
+        let real = FWRITE.get();
+        // SAFETY: the caller's own call, whole or in pieces.
+        let whole = || unsafe { real(at, size, count, stream) };
+        // SAFETY: as above.
+        in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *const c_void, 1, len, stream) })
+    }
+}
+
+export! {
+    fn fwrite_unlocked(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
+        let real = FWRITE_UNLOCKED.get();
+        // SAFETY: the caller's own call, whole or in pieces.
+        let whole = || unsafe { real(at, size, count, stream) };
+        // SAFETY: as above.
+        in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *const c_void, 1, len, stream) })
+    }
+}
+
+/// The length of a string, if it is managed and long enough to matter.
+///
+/// # Safety
+/// A C string.
+unsafe fn managed_len(text: *const c_char) -> Option<usize> {
+    if !cover::needed(text as usize, 1) {
+        return None;
+    }
+    // SAFETY: handed on.
+    Some(unsafe { libc::strlen(text) }).filter(|&len| len >= LEAST_BYTES)
+}
+
+export! {
+    fn fputs(text: *const c_char, stream: *mut FILE) -> c_int {
+        // SAFETY: the caller's own call; a string is as good as its bytes.
+        unsafe {
+            match managed_len(text) {
+                None => FPUTS.get()(text, stream),
+                Some(len) if fwrite(text.cast(), 1, len, stream) == len => 1,
+                Some(_) => libc::EOF,
+            }
+        }
+    }
+}
+
+export! {
+    fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            match managed_len(text) {
+                None => FPUTS_UNLOCKED.get()(text, stream),
+                Some(len) if fwrite_unlocked(text.cast(), 1, len, stream) == len => 1,
+                Some(_) => libc::EOF,
+            }
+        }
+    }
+}
+
+export! {
+    fn puts(text: *const c_char) -> c_int {
+        // SAFETY: the caller's own call; a long line is held as far as folios may be held at a time.
+        unsafe {
+            let len = managed_len(text).unwrap_or(0);
+            let _held = Held::new(text as usize, cover::piece(text as usize, len));
+            PUTS.get()(text)
+        }
+    }
+}
+
+export! {
+    fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: usize) -> c_int {
+        // A buffer in managed memory is not taken: the stream gets one of the C library's.
+        let buffer = if cover::needed(buffer as usize, len.max(1)) { std::ptr::null_mut() } else { buffer };
+        // SAFETY: the caller's own call, perhaps without a buffer.
+        unsafe { SETVBUF.get()(stream, buffer, mode, len) }
+    }
+}
+
+export! {
+    fn setbuffer(stream: *mut FILE, buffer: *mut c_char, len: usize) -> () {
+        let mode = if buffer.is_null() { libc::_IONBF } else { libc::_IOFBF };
+        // SAFETY: what `setbuffer` is.
+        unsafe { setvbuf(stream, buffer, mode, len) };
+    }
+}
+
+export! {
+    fn setbuf(stream: *mut FILE, buffer: *mut c_char) -> () {
+        // SAFETY: what `setbuf` is.
+        unsafe { setbuffer(stream, buffer, libc::BUFSIZ as usize) };
+    }
+}

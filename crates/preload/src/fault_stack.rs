@@ -1,0 +1,127 @@
+//! Stacks for the faults of direct mode: one mapping a thread, never managed.
+//!
+//! Its upper part is the thread's alternate signal stack, unless the program sets one of its own: the thread's own
+//! stack may be in managed memory (a coroutine's in a malloc block), and the kernel cannot put a signal's frame on a
+//! page that is missing. The lower part is where the engine runs: an alternate stack of the program's own may be as
+//! small as 2 KiB. One fault of a thread runs at a time, for all signals are blocked meanwhile.
+
+use std::cell::Cell;
+use std::sync::Mutex;
+
+use crate::state;
+
+/// Of these the lowest page is no memory at all.
+const ENGINE_BYTES: usize = 192 << 10;
+const SIGNAL_BYTES: usize = 64 << 10;
+const GUARD_BYTES: usize = 4096;
+
+/// Mappings of threads that have ended.
+static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Where this thread's mapping begins; zero when it has none.
+    static MAPPING: Cell<usize> = const { Cell::new(0) };
+}
+
+fn map() -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping, whose first page nobody has used.
+    unsafe {
+        let addr = libc::syscall(libc::SYS_mmap, 0usize, ENGINE_BYTES + SIGNAL_BYTES, access, flags, -1, 0usize);
+        if addr < 0 {
+            return None;
+        }
+        libc::syscall(libc::SYS_mprotect, addr, GUARD_BYTES, libc::PROT_NONE);
+        Some(addr as usize)
+    }
+}
+
+/// Gives the calling thread its stacks. Under a guard.
+pub fn attach() {
+    if MAPPING.get() != 0 {
+        return;
+    }
+    let spare = SPARE.lock().expect("nothing panics under this lock").pop();
+    let Some(mapping) = spare.or_else(map) else {
+        state::say("a thread has no stack for its faults: no memory");
+        return;
+    };
+    MAPPING.set(mapping);
+    let before = set_signal_stack(None);
+    if before.is_some_and(|before| before.ss_flags & libc::SS_DISABLE == 0) {
+        set_signal_stack(before); // the program was first
+    } else {
+        set_signal_stack(own_signal_stack());
+    }
+}
+
+/// Takes the calling thread's stacks back. Under a guard.
+pub fn detach() {
+    let mapping = MAPPING.replace(0);
+    if mapping == 0 {
+        return;
+    }
+    if let Some(current) = set_signal_stack(None)
+        && !is_own(&current, mapping)
+    {
+        set_signal_stack(Some(current));
+    }
+    SPARE.lock().expect("nothing panics under this lock").push(mapping);
+}
+
+fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
+    mapping != 0 && stack.ss_sp as usize == mapping + ENGINE_BYTES
+}
+
+/// This thread's own alternate stack, to be set.
+pub fn own_signal_stack() -> Option<libc::stack_t> {
+    match MAPPING.get() {
+        0 => None,
+        mapping => Some(libc::stack_t {
+            ss_sp: (mapping + ENGINE_BYTES) as *mut libc::c_void,
+            ss_flags: 0,
+            ss_size: SIGNAL_BYTES,
+        }),
+    }
+}
+
+/// Whether the stack is the one that this library set.
+pub fn is_ours(stack: &libc::stack_t) -> bool {
+    is_own(stack, MAPPING.get())
+}
+
+/// Sets the alternate stack; `None` sets none. Gives the one before.
+fn set_signal_stack(stack: Option<libc::stack_t>) -> Option<libc::stack_t> {
+    let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    let stack = stack.unwrap_or(none);
+    let mut before = none;
+    // SAFETY: the kernel reads one description and fills in the other; whose memory it names lives as long as it is set.
+    let result = unsafe { libc::syscall(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
+    (result == 0).then_some(before)
+}
+
+/// Calls `function(argument)` on the engine's part of this thread's mapping, or here when there is none.
+pub fn call(function: extern "C" fn(usize) -> bool, argument: usize) -> bool {
+    match MAPPING.get() {
+        0 => function(argument),
+        mapping => {
+            let result: u8;
+            // SAFETY: the stack is this thread's own, aligned to 16 bytes and in use by nobody: faults do not nest.
+            // The function follows the C calling convention, keeps r12, does not unwind, and returns to here.
+            unsafe {
+                std::arch::asm!(
+                    "xchg rsp, r12",
+                    "call {function}",
+                    "mov rsp, r12",
+                    function = in(reg) function,
+                    inout("r12") mapping + ENGINE_BYTES => _,
+                    in("rdi") argument,
+                    lateout("al") result,
+                    clobber_abi("C"),
+                );
+            }
+            result != 0
+        }
+    }
+}

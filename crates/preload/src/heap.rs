@@ -1,0 +1,313 @@
+//! Memory that is never managed: two heaps over spans of their own.
+//!
+//! [`PRIVATE`] is for the code of this library and of the engine, and the only heap that the way of a fault may use.
+//! [`ORDINARY`] is for the program: all it asks for before the engine is up, what the C library itself asks for
+//! (stdio buffers, which the kernel reads and writes behind our back), a first share of its small blocks, and
+//! everything in a forked child.
+//!
+//! Locking: each heap has a lock of its own. Who holds `PRIVATE`'s has the program's signals blocked ([`guard`]), so a
+//! signal handler that faults never waits for its own thread. Neither heap touches managed memory.
+//!
+//! Whose a block is follows from its address: a heap is one reserved span.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use dlmalloc::Dlmalloc;
+use folioswap_sys::futex;
+
+use crate::guard;
+
+/// Addresses of one heap. Reserving costs nothing; a program's ordinary share is a few MiB.
+const SPAN_BYTES: usize = 64 << 30;
+
+/// Every block is aligned to this at least.
+pub const ALIGNMENT: usize = 16;
+
+/// Heap memory of the library and the engine.
+pub static PRIVATE: Heap = Heap::new();
+
+/// The program's ordinary memory.
+pub static ORDINARY: Heap = Heap::new();
+
+/// A heap over one span of addresses.
+pub struct Heap {
+    lock: AtomicU32,
+    dlmalloc: UnsafeCell<Dlmalloc<Span>>,
+    /// Where the span begins; zero before its first use.
+    start: AtomicUsize,
+    /// Bytes of the blocks in use.
+    used: AtomicUsize,
+}
+
+// SAFETY: the allocator within is touched by the holder of `lock` only.
+unsafe impl Sync for Heap {}
+
+/// Gives a heap its span, piece after piece.
+struct Span {
+    start: UnsafeCell<usize>,
+    taken: UnsafeCell<usize>,
+}
+
+// SAFETY: both cells are touched only through the heap, by the holder of its lock.
+unsafe impl Send for Span {}
+
+// SAFETY: every piece is fresh, zeroed, readable and writable memory that is handed out once.
+unsafe impl dlmalloc::Allocator for Span {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        // SAFETY: the holder of the heap's lock is alone here.
+        let (start, taken) = unsafe { (&mut *self.start.get(), &mut *self.taken.get()) };
+        if *start == 0 {
+            *start = reserve();
+        }
+        if *start == 0 || size > SPAN_BYTES - *taken {
+            return (std::ptr::null_mut(), 0, 0);
+        }
+        let piece = *start + *taken;
+        *taken += size;
+        (piece as *mut u8, size, 0)
+    }
+
+    fn remap(&self, _ptr: *mut u8, _old: usize, _new: usize, _can_move: bool) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+
+    fn free_part(&self, _ptr: *mut u8, _old: usize, _new: usize) -> bool {
+        false
+    }
+
+    fn free(&self, _ptr: *mut u8, _size: usize) -> bool {
+        false
+    }
+
+    fn can_release_part(&self, _flags: u32) -> bool {
+        false
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        4096
+    }
+}
+
+fn reserve() -> usize {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let start = unsafe { libc::syscall(libc::SYS_mmap, 0usize, SPAN_BYTES, access, flags, -1, 0usize) };
+    if start < 0 { 0 } else { start as usize }
+}
+
+impl Heap {
+    const fn new() -> Heap {
+        let span = Span { start: UnsafeCell::new(0), taken: UnsafeCell::new(0) };
+        Heap {
+            lock: AtomicU32::new(0),
+            dlmalloc: UnsafeCell::new(Dlmalloc::new_with_allocator(span)),
+            start: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether the block is one of this heap's.
+    pub fn owns(&self, block: *const u8) -> bool {
+        let start = self.start.load(Ordering::Relaxed);
+        start != 0 && (block as usize).wrapping_sub(start) < SPAN_BYTES
+    }
+
+    /// Bytes of the blocks in use.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// A block; null when there is no memory. `align` is a power of two.
+    pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
+        if size > SPAN_BYTES {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: any size and any power of two may be asked for.
+        self.with(|heap| unsafe { heap.c_memalign(align.max(ALIGNMENT), size) })
+    }
+
+    /// Ends a block.
+    ///
+    /// # Safety
+    /// The block is this heap's, and nobody uses it any more.
+    pub unsafe fn release(&self, block: *mut u8) {
+        // SAFETY: handed on.
+        unsafe {
+            self.used.fetch_sub(usable(block), Ordering::Relaxed);
+            self.locked(|heap| heap.c_free(block));
+        }
+    }
+
+    /// Makes a block longer or shorter; null, and the block as it was, when there is no memory.
+    ///
+    /// # Safety
+    /// The block is this heap's; its old address is gone unless the result is null.
+    pub unsafe fn resize(&self, block: *mut u8, size: usize) -> *mut u8 {
+        if size > SPAN_BYTES {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: handed on.
+        let before = unsafe { usable(block) };
+        // SAFETY: handed on.
+        let moved = self.with(|heap| unsafe { heap.c_realloc(block, size) });
+        if !moved.is_null() {
+            self.used.fetch_sub(before, Ordering::Relaxed);
+        }
+        moved
+    }
+
+    /// Calls and accounts for the block that comes out.
+    fn with(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> *mut u8) -> *mut u8 {
+        let block = self.locked(|heap| {
+            let block = call(heap);
+            if self.start.load(Ordering::Relaxed) == 0 {
+                // SAFETY: the lock is held.
+                self.start.store(unsafe { *heap.allocator().start.get() }, Ordering::Relaxed);
+            }
+            block
+        });
+        if !block.is_null() {
+            // SAFETY: a block of this heap's.
+            self.used.fetch_add(unsafe { usable(block) }, Ordering::Relaxed);
+        }
+        block
+    }
+
+    fn locked<R>(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> R) -> R {
+        self.acquire();
+        // SAFETY: the lock is held.
+        let result = call(unsafe { &mut *self.dlmalloc.get() });
+        self.free_lock();
+        result
+    }
+
+    /// Takes the lock; for fork, which must find the heap at rest.
+    pub fn acquire(&self) {
+        for _ in 0..100 {
+            if self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        while self.lock.swap(2, Ordering::Acquire) != 0 {
+            futex::wait(&self.lock, 2);
+        }
+    }
+
+    /// Gives the lock back.
+    pub fn free_lock(&self) {
+        if self.lock.swap(0, Ordering::Release) == 2 {
+            futex::wake_one(&self.lock);
+        }
+    }
+}
+
+/// How many bytes of a block may be used. The word before a block holds its chunk's size, with three flags; one word
+/// of a chunk is its own. (Layout of the pinned version of the dlmalloc crate; the test below holds it.)
+///
+/// # Safety
+/// The block is one of these heaps'.
+pub unsafe fn usable(block: *const u8) -> usize {
+    // SAFETY: the word before a block belongs to its chunk.
+    let head = unsafe { *block.cast::<usize>().sub(1) };
+    (head & !7) - size_of::<usize>()
+}
+
+/// Gives all Rust code of this library its memory.
+pub struct Global;
+
+// SAFETY: blocks are fresh memory of the layout asked for, until they are given back; no call unwinds.
+unsafe impl GlobalAlloc for Global {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _guard = guard::enter();
+        PRIVATE.allocate(layout.size(), layout.align())
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, _layout: Layout) {
+        let _guard = guard::enter();
+        // SAFETY: the caller gives back what `alloc` gave.
+        unsafe { PRIVATE.release(block) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let _guard = guard::enter();
+        if layout.align() <= ALIGNMENT {
+            // SAFETY: the caller gives back what `alloc` gave.
+            return unsafe { PRIVATE.resize(block, size) };
+        }
+        let moved = PRIVATE.allocate(size, layout.align());
+        if !moved.is_null() {
+            // SAFETY: two blocks of at least the shorter length, and the old one is not used any more.
+            unsafe {
+                std::ptr::copy_nonoverlapping(block, moved, size.min(layout.size()));
+                PRIVATE.release(block);
+            }
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_usable_to_their_end_and_accounted_for() {
+        static HEAP: Heap = Heap::new();
+        let mut blocks = Vec::new();
+        for size in (0..3000).step_by(7).chain([1 << 20, 5 << 20]) {
+            let align = 1 << (size % 13);
+            let block = HEAP.allocate(size, align);
+            assert!(HEAP.owns(block) && (block as usize).is_multiple_of(align.max(ALIGNMENT)));
+            // SAFETY: a block of this heap's, filled within what it says may be used.
+            unsafe {
+                assert!(usable(block) >= size);
+                block.write_bytes(size as u8, usable(block));
+            }
+            blocks.push((block, size));
+        }
+        for &(block, size) in &blocks {
+            // SAFETY: as above.
+            let bytes = unsafe { std::slice::from_raw_parts(block, usable(block)) };
+            assert!(bytes.iter().all(|&byte| byte == size as u8));
+        }
+        for (block, size) in blocks {
+            // SAFETY: each block is resized and given back once.
+            unsafe {
+                let moved = HEAP.resize(block, size * 2 + 1);
+                assert!(usable(moved) > size * 2);
+                HEAP.release(moved);
+            }
+        }
+        assert_eq!(HEAP.used(), 0);
+    }
+
+    #[test]
+    fn threads_share_a_heap() {
+        static HEAP: Heap = Heap::new();
+        std::thread::scope(|scope| {
+            for id in 0..4u8 {
+                scope.spawn(move || {
+                    for round in 0..2000usize {
+                        let block = HEAP.allocate(round % 500 + 1, 16);
+                        // SAFETY: a block of this thread's own.
+                        unsafe {
+                            block.write_bytes(id, round % 500 + 1);
+                            std::thread::yield_now();
+                            assert_eq!(*block.add(round % 500), id);
+                            HEAP.release(block);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(HEAP.used(), 0);
+    }
+}

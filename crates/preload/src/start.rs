@@ -1,0 +1,65 @@
+//! The library's beginning: before `main`, on the program's first thread.
+//!
+//! A program that does not begin as asked does not begin at all: one line on standard error, and the exit status of
+//! the engine's error.
+
+use std::os::unix::ffi::OsStrExt;
+
+use folioswap::{Arena, MIN_MEMORY, open_shared_stats};
+
+use crate::settings::{Settings, VARIABLE};
+use crate::state::{self, Phase};
+use crate::{fork, guard, malloc, program_heap, signals};
+
+/// The most of the budget that is left to the program's ordinary memory.
+const MOST_ORDINARY: u64 = 32 << 20;
+
+/// What part of the budget that is.
+const ORDINARY_PART: u64 = 16;
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    let _guard = guard::enter();
+    let Some(text) = std::env::var_os(VARIABLE) else {
+        malloc::pass();
+        state::set_phase(Phase::Passing);
+        return;
+    };
+    let settings = Settings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(64, &error));
+    let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
+    match build(settings, ordinary_bytes) {
+        Ok(arena) => begin(arena, ordinary_bytes),
+        Err(error) => state::end(error.exit_status().into(), &error.to_string()),
+    }
+}
+
+fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Error> {
+    let mut managed_bytes = settings.memory_bytes;
+    if managed_bytes >= MIN_MEMORY {
+        managed_bytes = (managed_bytes - ordinary_bytes).max(MIN_MEMORY);
+    }
+    let mut builder = Arena::builder().memory(managed_bytes).faults(settings.faults).mapping(settings.mapping);
+    for device in settings.devices {
+        builder = builder.device(device);
+    }
+    // Counters that cannot be opened belong to a command that has ended: nobody will print them.
+    if let Some(stats) = settings.stats.and_then(|path| open_shared_stats(&path).ok()) {
+        builder = builder.shared_stats(stats);
+    }
+    builder.build()
+}
+
+fn begin(arena: Arena, ordinary_bytes: u64) {
+    state::adopt(arena);
+    program_heap::prepare();
+    malloc::prepare(ordinary_bytes as usize);
+    fork::prepare();
+    state::set_phase(Phase::Managed);
+    if state::direct() {
+        signals::prepare();
+    }
+}

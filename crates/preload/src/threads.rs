@@ -1,0 +1,191 @@
+//! Threads of the program: stacks for their faults, and their own stacks where those lie in managed memory.
+//!
+//! A stack that the program gives a thread is held in RAM from before the thread begins until it has surely ended:
+//! the kernel writes to it at any time. Whether a thread has ended is asked of the kernel when the next one is made or
+//! joined, since the last that runs of a thread is no code of anybody's here.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{pthread_attr_t, pthread_key_t, pthread_t};
+
+use crate::export::{export, real};
+use crate::{fault_stack, guard, signals, state};
+
+type Body = extern "C" fn(*mut c_void) -> *mut c_void;
+
+real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body, *mut c_void) -> c_int);
+real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
+
+/// A stack in managed memory.
+struct HeldStack {
+    addr: usize,
+    len: usize,
+    /// The thread that runs on it; 0 until it has begun.
+    thread: u32,
+    /// Which beginning this is.
+    number: u32,
+}
+
+static HELD: Mutex<Vec<HeldStack>> = Mutex::new(Vec::new());
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// What a new thread is to do.
+struct Beginning {
+    body: Body,
+    argument: *mut c_void,
+    /// Of its held stack; 0: none.
+    number: u32,
+}
+
+/// Keeps a range in RAM for good, as far as it is managed. What the kernel writes to without being asked.
+pub fn hold(addr: usize, len: usize) {
+    if let Some(space) = state::space()
+        && len > 0
+        && state::is_managed(addr)
+    {
+        let _guard = guard::enter();
+        // SAFETY: memory of the program's that it has mapped.
+        unsafe { space.hold(addr, len) };
+    }
+}
+
+/// The stack that the attributes name, if it is managed.
+unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usize)> {
+    if attributes.is_null() {
+        return None;
+    }
+    let mut addr = MaybeUninit::<*mut c_void>::uninit();
+    let mut len = MaybeUninit::<usize>::uninit();
+    // SAFETY: valid attributes; both results are filled in on success.
+    unsafe {
+        if libc::pthread_attr_getstack(attributes, addr.as_mut_ptr(), len.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let (addr, len) = (addr.assume_init() as usize, len.assume_init());
+        (len > 0 && state::is_managed(addr)).then_some((addr, len))
+    }
+}
+
+/// Ends the holds of stacks whose threads have ended.
+fn release_ended() {
+    let Some(space) = state::space() else { return };
+    let mut held = HELD.lock().expect("nothing panics under this lock");
+    if held.is_empty() {
+        return;
+    }
+    // SAFETY: takes no pointers; signal 0 only asks whether the thread is there.
+    let ended = |stack: &HeldStack| unsafe {
+        stack.thread != 0 && libc::syscall(libc::SYS_tgkill, libc::getpid(), stack.thread, 0) < 0
+    };
+    let (over, still): (Vec<_>, Vec<_>) = held.drain(..).partition(ended);
+    *held = still;
+    drop(held);
+    for stack in over {
+        // SAFETY: held when its thread was made.
+        unsafe { space.release_hold(stack.addr, stack.len) };
+    }
+}
+
+/// In a forked child: the other threads are not there.
+pub fn forget_others() {
+    if let Ok(mut held) = HELD.try_lock() {
+        held.clear();
+    }
+}
+
+extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
+    let (body, argument) = {
+        let _guard = guard::enter();
+        // SAFETY: made by `pthread_create` below for this thread alone.
+        let beginning = unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
+        if beginning.number != 0 {
+            let thread = folioswap_sys::signals::thread_id();
+            let mut held = HELD.lock().expect("nothing panics under this lock");
+            held.iter_mut().filter(|stack| stack.number == beginning.number).for_each(|stack| stack.thread = thread);
+        }
+        if state::direct() {
+            fault_stack::attach();
+            detach_at_end();
+        }
+        (beginning.body, beginning.argument)
+    };
+    if state::direct() {
+        signals::open_sigbus();
+    }
+    body(argument)
+}
+
+/// Has the thread's fault stack taken back when it ends.
+fn detach_at_end() {
+    static KEY: Mutex<Option<pthread_key_t>> = Mutex::new(None);
+    let mut key = KEY.lock().expect("nothing panics under this lock");
+    // SAFETY: the result is filled in on success; the destructor lives as long as the program.
+    unsafe {
+        if key.is_none() {
+            let mut made = MaybeUninit::uninit();
+            if libc::pthread_key_create(made.as_mut_ptr(), Some(detach)) == 0 {
+                *key = Some(made.assume_init());
+            }
+        }
+        if let Some(key) = *key {
+            libc::pthread_setspecific(key, std::ptr::dangling());
+        }
+    }
+}
+
+extern "C" fn detach(_value: *mut c_void) {
+    let _guard = guard::enter();
+    fault_stack::detach();
+}
+
+export! {
+    fn pthread_create(
+        thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Body, argument: *mut c_void,
+    ) -> c_int {
+        let real = CREATE.get();
+        let Some(space) = state::space().filter(|_| !guard::inside()) else {
+            // SAFETY: the caller's own call.
+            return unsafe { real(thread, attributes, body, argument) };
+        };
+        // SAFETY: the caller's own call, with a beginning that the new thread alone takes; the stack it names is its own.
+        unsafe {
+            let stack = managed_stack(attributes);
+            let (beginning, number) = {
+                let _guard = guard::enter();
+                release_ended();
+                let number = if stack.is_some() { NEXT.fetch_add(1, Ordering::Relaxed).max(1) } else { 0 };
+                if let Some((addr, len)) = stack {
+                    space.hold(addr, len);
+                    let mut held = HELD.lock().expect("nothing panics under this lock");
+                    held.push(HeldStack { addr, len, thread: 0, number });
+                }
+                (Box::into_raw(Box::new(Beginning { body, argument, number })), number)
+            };
+            let result = real(thread, attributes, begin, beginning.cast());
+            if result != 0 {
+                let _guard = guard::enter();
+                drop(Box::from_raw(beginning));
+                if let Some((addr, len)) = stack {
+                    HELD.lock().expect("nothing panics under this lock").retain(|held| held.number != number);
+                    space.release_hold(addr, len);
+                }
+            }
+            result
+        }
+    }
+}
+
+export! {
+    fn pthread_join(thread: pthread_t, value: *mut *mut c_void) -> c_int {
+        // SAFETY: the caller's own call.
+        let result = unsafe { JOIN.get()(thread, value) };
+        if state::space().is_some() && !guard::inside() {
+            let _guard = guard::enter();
+            release_ended();
+        }
+        result
+    }
+}
