@@ -2,7 +2,7 @@
 
 use super::Backing;
 use crate::exit::{Failure, Status};
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -30,6 +30,7 @@ impl Undo {
 
 /// Makes the device and lets the kernel swap to it before any other; each step done is pushed on `undo`, also on an error.
 pub fn switch_on(backing: &Backing, bytes: u64, undo: &mut Vec<Undo>) -> Result<(), Failure> {
+    refuse_company()?;
     let device = match backing {
         Backing::Directory(directory) => file(directory, bytes, undo)?,
         Backing::Ram => loop_device(bytes, undo)?,
@@ -52,17 +53,48 @@ fn file(directory: &Path, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, F
     Ok(path)
 }
 
+/// A loop device on memory that the kernel never swaps out itself. On memory that it may swap out (a memfd, a plain
+/// tmpfs) it would, under reclaim, write pages of the swap device to the swap device: seen to stop a machine for good.
 fn loop_device(bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
     let failed = |message: String| Failure::new(Status::NoKernelPeer, message);
-    let memory = rustix::fs::memfd_create("folioswap-kernel-swap", MemfdFlags::CLOEXEC)
-        .map_err(|error| failed(format!("memory for the loop device was not made: {error}")))?;
-    // Every page now, and so charged to nobody's cgroup: the loop device would charge them to the program that swaps.
-    allocate(&memory, bytes).map_err(|error| no_room("memory", bytes, error))?;
+    let directory = std::env::temp_dir().join(format!(".folioswap-kernel-{}", std::process::id()));
+    std::fs::create_dir(&directory).map_err(|error| failed(format!("{}: {error}", directory.display())))?;
+    let memory = file_in_memory(&directory, bytes);
+    // The file has no name and the mount none either by now: both go with the descriptor.
+    let removed = std::fs::remove_dir(&directory).map_err(|error| failed(format!("{}: {error}", directory.display())));
+    let memory = memory.and_then(|memory| removed.map(|()| memory))?;
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()));
     let device = command("losetup", &["--find".as_ref(), "--show".as_ref(), path.as_ref()]).map_err(failed)?;
     let device = PathBuf::from(device.trim());
     undo.push(Undo::Loop(device.clone(), memory));
     Ok(device)
+}
+
+fn file_in_memory(directory: &Path, bytes: u64) -> Result<OwnedFd, Failure> {
+    let failed = |message: String| Failure::new(Status::NoKernelPeer, message);
+    let options = format!("noswap,mode=0700,size={}", bytes + (1 << 20));
+    let mount =
+        ["-t".as_ref(), "tmpfs".as_ref(), "-o".as_ref(), options.as_ref(), "tmpfs".as_ref(), directory.as_ref()];
+    command("mount", &mount)
+        .map_err(|message| failed(format!("memory that is never swapped needs Linux 6.4 or later: {message}")))?;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let made = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|error| failed(format!("memory for the loop device was not made: {error}")))
+        // Every page now: the loop device would charge them to the cgroup of the program that swaps.
+        .and_then(|memory| allocate(&memory, bytes).map(|()| memory).map_err(|error| no_room("memory", bytes, error)));
+    command("umount", &["--lazy".as_ref(), directory.as_ref()]).map_err(failed)?;
+    made
+}
+
+/// The kernel spreads over all swap devices of one priority: with another one on, it would not be this one that is measured.
+fn refuse_company() -> Result<(), Failure> {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let names: Vec<_> = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let message = format!("the kernel swaps to {} already: switch that off first (swapoff)", names.join(", "));
+    Err(Failure::new(Status::NoKernelPeer, message))
 }
 
 fn allocate(descriptor: &OwnedFd, bytes: u64) -> rustix::io::Result<()> {
