@@ -202,7 +202,12 @@ pub enum Pieces {
 }
 
 /// Receives into a buffer. `call(at, len, done)` is the system call for a piece that begins `done` bytes in.
-pub fn receive(buffer: *mut c_void, len: usize, pieces: Pieces, call: impl Fn(*mut c_void, usize, usize) -> isize) -> isize {
+pub fn receive(
+    buffer: *mut c_void,
+    len: usize,
+    pieces: Pieces,
+    call: impl Fn(*mut c_void, usize, usize) -> isize,
+) -> isize {
     if !needed(buffer as usize, len) {
         return call(buffer, len, 0);
     }
@@ -222,7 +227,12 @@ pub fn receive(buffer: *mut c_void, len: usize, pieces: Pieces, call: impl Fn(*m
 }
 
 /// Sends from a buffer; as [`receive`].
-pub fn send(buffer: *const c_void, len: usize, pieces: Pieces, call: impl Fn(*const c_void, usize, usize) -> isize) -> isize {
+pub fn send(
+    buffer: *const c_void,
+    len: usize,
+    pieces: Pieces,
+    call: impl Fn(*const c_void, usize, usize) -> isize,
+) -> isize {
     if !needed(buffer as usize, len) {
         return call(buffer, len, 0);
     }
@@ -242,12 +252,7 @@ fn no_memory() -> isize {
     -1
 }
 
-fn transfer(
-    buffer: usize,
-    len: usize,
-    pieces: Pieces,
-    one: impl Fn(usize, usize, usize, bool) -> isize,
-) -> isize {
+fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize, usize, bool) -> isize) -> isize {
     let mut done = 0;
     loop {
         let at = buffer + done;

@@ -10,9 +10,12 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Declares `static NAME: Real<type>` for the C library's own function `name`.
+/// Declares `static NAME: Real<type>` for the C library's own function `name`, among those that are looked up at the
+/// start.
 macro_rules! real {
     ($constant:ident = $name:literal: fn($($type:ty),*) -> $result:ty) => {
+        #[used]
+        #[unsafe(link_section = "folioswap_real")]
         static $constant: $crate::real::Real<unsafe extern "C" fn($($type),*) -> $result> =
             $crate::real::Real::new($name);
     };

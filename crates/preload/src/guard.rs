@@ -17,7 +17,8 @@ const fn bit(signal: i32) -> u64 {
 }
 
 /// What a guard blocks: all but the signals that an instruction causes.
-const BLOCKED: u64 = !(bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP));
+const BLOCKED: u64 =
+    !(bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP));
 
 /// Signals are blocked, and allocations are this library's own, until this is dropped.
 pub struct Guard {
@@ -59,7 +60,13 @@ impl Drop for Guard {
         if let Some(before) = self.before {
             // SAFETY: the kernel reads the set that `block` was given.
             unsafe {
-                libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8);
+                libc::syscall(
+                    libc::SYS_rt_sigprocmask,
+                    libc::SIG_SETMASK,
+                    &raw const before,
+                    std::ptr::null_mut::<u64>(),
+                    8,
+                );
             }
         }
     }

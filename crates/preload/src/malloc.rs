@@ -39,16 +39,6 @@ static SHARE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static LIBC_START: AtomicUsize = AtomicUsize::new(0);
 static LIBC_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks up the C library's functions, so that nothing has to while they are in use.
-pub fn pass() {
-    MALLOC.get();
-    CALLOC.get();
-    REALLOC.get();
-    FREE.get();
-    MEMALIGN.get();
-    USABLE.get();
-}
-
 /// Sets the program's share of ordinary memory, and finds where the C library is.
 pub fn prepare(share_bytes: usize) {
     SHARE_BYTES.store(share_bytes, Ordering::Relaxed);

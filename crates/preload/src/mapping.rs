@@ -88,7 +88,14 @@ fn outside(parts: &[Range<usize>; 3], call: impl Fn(&Range<usize>) -> c_long) ->
     0
 }
 
-unsafe fn kernel_mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+unsafe fn kernel_mmap(
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
     // SAFETY: the caller's own call.
     unsafe { libc::syscall(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
 }

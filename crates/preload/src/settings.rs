@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn a_full_line_is_read() {
-        let text = b"memory=536870912;faults=direct;mapper=copy;stats=/proc/7/fd/3;swap=ram:4096;swap=/x%3By%3D1%25\xff:9";
+        let text =
+            b"memory=536870912;faults=direct;mapper=copy;stats=/proc/7/fd/3;swap=ram:4096;swap=/x%3By%3D1%25\xff:9";
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
         let expected = Settings {
             memory_bytes: 512 << 20,

@@ -37,9 +37,10 @@ unsafe fn needed(list: *const iovec, count: usize) -> bool {
         return false;
     }
     // SAFETY: the caller's list.
-    cover::needed(list as usize, count * size_of::<iovec>()) || unsafe { std::slice::from_raw_parts(list, count) }
-        .iter()
-        .any(|buffer| cover::needed(buffer.iov_base as usize, buffer.iov_len))
+    cover::needed(list as usize, count * size_of::<iovec>())
+        || unsafe { std::slice::from_raw_parts(list, count) }
+            .iter()
+            .any(|buffer| cover::needed(buffer.iov_base as usize, buffer.iov_len))
 }
 
 impl StandIn {

@@ -1,0 +1,109 @@
+/* fork, exec, spawn and system from a program whose memory is paged. */
+#include "check.h"
+#include <spawn.h>
+
+extern char **environ;
+
+static int status_of(pid_t child) {
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static volatile int stop;
+static char *busy;
+static void *sweep(void *argument) {
+    (void)argument;
+    while (!stop)
+        for (size_t i = 0; i < 48 * MIB; i += 4096)
+            busy[i]++;
+    return NULL;
+}
+
+int main(int count, char **arguments) {
+    if (count > 1 && !strcmp(arguments[1], "child")) {
+        char *own = map(40 * MIB); /* a program of its own, managed too */
+        fill(own, 40 * MIB, 3);
+        CHECK(holds(own, 40 * MIB, 3));
+        return count == 3 && !strcmp(arguments[2], "a b") ? 23 : 1;
+    }
+    size_t len = 48 * MIB;
+    busy = map(len);
+    memset(busy, 1, len);
+    char *recent = map(FOLIO);
+    fill(recent, FOLIO, 31);
+    char *block = malloc(100000), *held = map(FOLIO);
+    fill(block, 100000, 32);
+
+    /* exec's and spawn's arguments are not in RAM. */
+    char *text = held;
+    strcpy(text, "/proc/self/exe");
+    strcpy(text + 100, "child");
+    strcpy(text + 200, "a b");
+    char **list = (char **)(text + 4096);
+    list[0] = text;
+    list[1] = text + 100;
+    list[2] = text + 200;
+    list[3] = NULL;
+    send_out(held, FOLIO);
+    char self[4096] = {0};
+    CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    pid_t child;
+    CHECK(posix_spawn(&child, self, NULL, NULL, list, environ) == 0);
+    CHECK(status_of(child) == 23);
+    strcpy(text + 300, "exit 7");
+    send_out(held, FOLIO);
+    int status = system(text + 300);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    FILE *stream = popen("echo seen", "r");
+    char line[100];
+    CHECK(stream && fgets(line, sizeof line, stream) && !strcmp(line, "seen\n") && pclose(stream) == 0);
+
+    /* Children while other threads swap. */
+    pthread_t sweeper;
+    CHECK(pthread_create(&sweeper, NULL, sweep, NULL) == 0);
+    for (int round = 0; round < 10; round++) {
+        CHECK(holds(recent, FOLIO, 31) && holds(block, 100000, 32));
+        CHECK(mlock(recent, FOLIO) == 0); /* in RAM when the child is made */
+        child = fork();
+        if (child == 0) {
+            CHECK(holds(recent, FOLIO, 31));
+            recent[0]++;
+            char *fresh = malloc(200000), *mapped = map(4 * MIB);
+            CHECK(fresh && is_zero(mapped, 4 * MIB));
+            memset(fresh, 1, 200000);
+            memset(mapped, 1, 4 * MIB);
+            free(fresh);
+            free(block); /* the child's to free, in RAM or not */
+            _exit(9);
+        }
+        CHECK(status_of(child) == 9);
+        CHECK(munlock(recent, FOLIO) == 0);
+        child = fork();
+        if (child == 0) {
+            char *own[] = {"true", NULL};
+            execvp("true", own);
+            _exit(1);
+        }
+        CHECK(status_of(child) == 0);
+    }
+    stop = 1;
+    CHECK(pthread_join(sweeper, NULL) == 0);
+
+    /* What a child lacks is no zeros: it ends, and says so. */
+    memset(held, 5, FOLIO);
+    send_out(held, FOLIO);
+    child = fork();
+    if (child == 0) {
+        fclose(stderr);
+        close(2);
+        _exit(held[100] == 5 ? 1 : 2);
+    }
+    CHECK(status_of(child) == 70);
+    CHECK(held[100] == 5);
+    child = fork();
+    if (child == 0)
+        exit(4); /* with all that runs at exit */
+    CHECK(status_of(child) == 4);
+    return 0;
+}
