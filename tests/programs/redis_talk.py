@@ -41,7 +41,7 @@ def talk(socket, folder, nr_keys):
         with open(fill, "rb") as file:
             subprocess.run([*cli, "--pipe"], stdin=file, stdout=subprocess.DEVNULL, check=True)
     random.Random(6).shuffle(numbers)
-    gets = "".join(f"GET key:{n}\n" for n in numbers[: nr_keys // 2]).encode()
+    gets = "".join(f"GET key:{n}\n" for n in numbers[: nr_keys // 20]).encode()
     sys.stdout.flush()
     subprocess.run([*cli], input=gets, check=True)
     subprocess.run([*cli, "DBSIZE"], stdin=subprocess.DEVNULL, check=True)

@@ -2,7 +2,8 @@
 """Real programs under `folioswap run`, compared with a run without it. Usage: suite.py FOLIOSWAP [NAME...]
 
 numpy works at four times its budget. The others access at random, which whole huge pages serve badly, and work at 1.2
-times theirs.
+times theirs; sqlite3 and xz touch a third more in huge pages than they have resident in small ones, so their budgets are
+larger than what is resident and still swap.
 """
 
 import os
@@ -70,7 +71,7 @@ def sqlite(folioswap, folder):
     """sqlite3 in memory: load, index, join, group."""
     program = need("sqlite3", "sqlite3")
     inputs.sql(os.path.join(folder, "load.sql"), 800_000)
-    return compare("sqlite3 :memory:", folioswap, [program, ":memory:", ".read load.sql"], folder, LIMIT_S)
+    return compare("sqlite3 :memory:", folioswap, [program, ":memory:", ".read load.sql"], folder, LIMIT_S, times=0.8)
 
 
 def gcc(folioswap, folder):
@@ -86,7 +87,7 @@ def xz(folioswap, folder):
     program = need("xz", "xz-utils")
     inputs.text(os.path.join(folder, "text"), 12 * MIB)
     command = [program, "-9", "-T2", "--block-size=6MiB", "--keep", "--force", "text"]
-    return compare("xz -9 -T2", folioswap, command, folder, LIMIT_S, outputs=["text.xz"])
+    return compare("xz -9 -T2", folioswap, command, folder, LIMIT_S, times=0.75, outputs=["text.xz"])
 
 
 def redis(folioswap, folder):
