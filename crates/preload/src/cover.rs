@@ -8,12 +8,24 @@
 //! - *touch*: paths and structures are brought in before the call, and again when it failed with EFAULT, which such
 //!   calls do before they have done anything.
 //!
-//! In monitor mode the kernel waits as for any page, and none of this is needed.
+//! In monitor mode the kernel waits as for any page, and only what it pins is covered: see [`pins`].
 
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::heap::PRIVATE;
 use crate::{guard, state};
+
+/// Whether the kernel pins pages of the range while it reads or writes them: a descriptor with O_DIRECT. In monitor mode
+/// that is all there is to cover: a buffer larger than the budget could not be in RAM at once, and what is pinned must
+/// not be copied away. (In direct mode everything is covered, this too.)
+pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
+    if state::space().is_none() || state::direct() || !state::overlaps(addr, len) || guard::inside() {
+        return false;
+    }
+    // SAFETY: takes no pointers.
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL) };
+    flags >= 0 && flags as c_int & libc::O_DIRECT != 0
+}
 
 /// The longest transfer through a bounce buffer.
 const BOUNCE_BYTES: usize = 256 << 10;
@@ -153,7 +165,8 @@ pub struct Held(std::ops::Range<usize>);
 impl Held {
     /// Holds what is managed of a range of [`PIECE_BYTES`] at most.
     pub fn new(addr: usize, len: usize) -> Held {
-        let part = if needed(addr, len) { state::cut(addr, len)[1].clone() } else { 0..0 };
+        let ours = len > 0 && state::overlaps(addr, len) && !guard::inside();
+        let part = if ours { state::cut(addr, len)[1].clone() } else { 0..0 };
         if let Some(space) = state::space().filter(|_| !part.is_empty()) {
             let _guard = guard::enter();
             // SAFETY: memory that the program has mapped: it is in use by the call that this is for.
@@ -195,6 +208,8 @@ pub fn is_storage(fd: c_int) -> bool {
 pub enum Pieces {
     /// The kernel gives or takes all at once where it can; folios are held.
     Storage,
+    /// The kernel pins what it reads and writes; folios are held, however short the transfer.
+    Pinned,
     /// Go on until all is done; through a bounce buffer.
     All,
     /// What the first piece gives is enough; through a bounce buffer.
@@ -208,7 +223,7 @@ pub fn receive(
     pieces: Pieces,
     call: impl Fn(*mut c_void, usize, usize) -> isize,
 ) -> isize {
-    if !needed(buffer as usize, len) {
+    if pieces != Pieces::Pinned && !needed(buffer as usize, len) {
         return call(buffer, len, 0);
     }
     transfer(buffer as usize, len, pieces, |at, len, done, held| {
@@ -233,7 +248,7 @@ pub fn send(
     pieces: Pieces,
     call: impl Fn(*const c_void, usize, usize) -> isize,
 ) -> isize {
-    if !needed(buffer as usize, len) {
+    if pieces != Pieces::Pinned && !needed(buffer as usize, len) {
         return call(buffer, len, 0);
     }
     transfer(buffer as usize, len, pieces, |at, len, done, held| {
@@ -256,7 +271,7 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
     let mut done = 0;
     loop {
         let at = buffer + done;
-        let held = pieces == Pieces::Storage && len > BOUNCE_BYTES;
+        let held = pieces == Pieces::Pinned || (pieces == Pieces::Storage && len > BOUNCE_BYTES);
         let want = if held { piece(at, len - done) } else { BOUNCE_BYTES.min(len - done) };
         let result = {
             let _held = held.then(|| Held::new(at, want));

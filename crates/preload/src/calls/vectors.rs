@@ -32,15 +32,17 @@ struct StandIn {
 ///
 /// # Safety
 /// A list of that many buffers.
-unsafe fn needed(list: *const iovec, count: usize) -> bool {
-    if !state::direct() || guard::inside() || list.is_null() {
+unsafe fn needed(fd: c_int, list: *const iovec, count: usize) -> bool {
+    if state::space().is_none() || guard::inside() || list.is_null() {
         return false;
     }
     // SAFETY: the caller's list.
-    cover::needed(list as usize, count * size_of::<iovec>())
-        || unsafe { std::slice::from_raw_parts(list, count) }
-            .iter()
-            .any(|buffer| cover::needed(buffer.iov_base as usize, buffer.iov_len))
+    let buffers = unsafe { std::slice::from_raw_parts(list, count) };
+    cover::needed(list as usize, size_of_val(buffers))
+        || buffers.iter().any(|buffer| {
+            let (addr, len) = (buffer.iov_base as usize, buffer.iov_len);
+            cover::needed(addr, len) || cover::pins(fd, addr, len)
+        })
 }
 
 impl StandIn {
@@ -112,9 +114,9 @@ fn cover_needed_under_guard(buffer: &iovec) -> bool {
 
 /// # Safety
 /// A list of that many buffers to be filled.
-unsafe fn receive(list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
+unsafe fn receive(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
     // SAFETY: handed on.
-    let Some(stand_in) = (unsafe { stand_in(list, count) }) else { return call(list, count) };
+    let Some(stand_in) = (unsafe { stand_in(fd, list, count) }) else { return call(list, count) };
     let result = call(stand_in.list.as_ptr(), stand_in.list.len() as c_int);
     stand_in.copy_in(result);
     result
@@ -122,39 +124,39 @@ unsafe fn receive(list: *const iovec, count: c_int, call: impl Fn(*const iovec, 
 
 /// # Safety
 /// A list of that many buffers to be read.
-unsafe fn send(list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
+unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
     // SAFETY: handed on.
-    let Some(stand_in) = (unsafe { stand_in(list, count) }) else { return call(list, count) };
+    let Some(stand_in) = (unsafe { stand_in(fd, list, count) }) else { return call(list, count) };
     stand_in.copy_out();
     call(stand_in.list.as_ptr(), stand_in.list.len() as c_int)
 }
 
 /// # Safety
 /// A list of that many buffers.
-unsafe fn stand_in(list: *const iovec, count: c_int) -> Option<StandIn> {
+unsafe fn stand_in(fd: c_int, list: *const iovec, count: c_int) -> Option<StandIn> {
     let count = usize::try_from(count).ok().filter(|&count| count <= 1024)?;
     // SAFETY: handed on.
-    unsafe { if needed(list, count) { StandIn::new(list, count) } else { None } }
+    unsafe { if needed(fd, list, count) { StandIn::new(list, count) } else { None } }
 }
 
 export! {
     fn readv(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: the caller's own call, with a list as good as its own.
-        unsafe { receive(list, count, |list, count| READV.get()(fd, list, count)) }
+        unsafe { receive(fd, list, count, |list, count| READV.get()(fd, list, count)) }
     }
 }
 
 export! {
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: as above.
-        unsafe { send(list, count, |list, count| WRITEV.get()(fd, list, count)) }
+        unsafe { send(fd, list, count, |list, count| WRITEV.get()(fd, list, count)) }
     }
 }
 
 export! {
     fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
-        unsafe { receive(list, count, |list, count| PREADV.get()(fd, list, count, offset)) }
+        unsafe { receive(fd, list, count, |list, count| PREADV.get()(fd, list, count, offset)) }
     }
 }
 
@@ -168,7 +170,7 @@ export! {
 export! {
     fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
-        unsafe { send(list, count, |list, count| PWRITEV.get()(fd, list, count, offset)) }
+        unsafe { send(fd, list, count, |list, count| PWRITEV.get()(fd, list, count, offset)) }
     }
 }
 
@@ -200,7 +202,7 @@ export! {
         unsafe {
             touch_header(message);
             let header = *message;
-            send(header.msg_iov, header.msg_iovlen as c_int, |list, count| {
+            send(fd, header.msg_iov, header.msg_iovlen as c_int, |list, count| {
                 let mut own = header;
                 own.msg_iov = list.cast_mut();
                 own.msg_iovlen = count as usize;
@@ -221,7 +223,7 @@ export! {
             touch_header(message);
             let header = *message;
             let after = std::cell::Cell::new(header);
-            let result = receive(header.msg_iov, header.msg_iovlen as c_int, |list, count| {
+            let result = receive(fd, header.msg_iov, header.msg_iovlen as c_int, |list, count| {
                 let mut own = header;
                 own.msg_iov = list.cast_mut();
                 own.msg_iovlen = count as usize;

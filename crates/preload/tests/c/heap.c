@@ -100,8 +100,10 @@ int main(void) {
     CHECK(holds(vector, 3 * MIB, 5));
     free(vector);
 
-    CHECK(malloc((size_t)-1 / 2) == NULL && errno == ENOMEM);
-    CHECK(calloc((size_t)1 << 40, (size_t)1 << 40) == NULL && errno == ENOMEM);
+    volatile size_t most = SIZE_MAX / 2;
+    CHECK(malloc(most) == NULL && errno == ENOMEM);
+    volatile size_t much = (size_t)1 << 40;
+    CHECK(calloc(much, much) == NULL && errno == ENOMEM);
     void *none = malloc(0);
     CHECK(none);
     free(none);
