@@ -245,6 +245,10 @@ class Suite:
         if os.geteuid() != 0:
             print(f"SKIP kill -9 and Ctrl-C in the comparison with the kernel's swap: {ROOT_NEEDED}")
             return
+        with open("/proc/swaps", encoding="utf-8") as swaps:
+            if swaps.read().count("\n") > 1:
+                print("SKIP kill -9 and Ctrl-C in the comparison with the kernel's swap: other swap is on, see /proc/swaps")
+                return
         bench = ["bench", "sweep", "--size", "512M", "--memory", "64M", "--threads", "1", "--rounds", "20"]
         bench += ["--read-rounds", "1", "--versus", "kernel"]
 
