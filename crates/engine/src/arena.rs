@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::{DropBehind, FolioTable, Order, Stats, StatsSnapshot, Streams, Zone};
 use folioswap_sys::memory::{self, Reservation};
-use folioswap_sys::pagemap;
 use folioswap_sys::uffd::{Delivery, EventFd, Userfaultfd};
 
 use crate::address_space::AddressSpace;
@@ -363,17 +362,8 @@ impl Arena {
     /// # Errors
     /// What the kernel said.
     pub fn measure(&self) -> Result<Residency, Error> {
-        let engine = &self.running.engine;
-        let homes = engine.frames.range().start..engine.frames.nursery().end;
-        let span = engine.span.addr()..engine.span.addr() + engine.span.len();
-        let mut residency = Residency { resident_bytes: 0, huge_bytes: 0, budget_bytes: self.memory() };
-        for range in [span, homes] {
-            let scan = pagemap::scan(range).map_err(Error::system("reading the page map"))?;
-            residency.resident_bytes += scan.present_bytes;
-            residency.huge_bytes += scan.huge_bytes;
-        }
-        engine.stats.huge_resident_bytes.set(residency.huge_bytes);
-        Ok(residency)
+        let scan = self.running.engine.measure().map_err(Error::system("reading the page map"))?;
+        Ok(Residency { resident_bytes: scan.present_bytes, huge_bytes: scan.huge_bytes, budget_bytes: self.memory() })
     }
 
     #[cfg(test)]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_core::{DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, State, Stats, Streams, Zone};
 use folioswap_sys::memory::Reservation;
+use folioswap_sys::pagemap;
 use folioswap_sys::uffd::Userfaultfd;
 
 use crate::address_space::AddressSpace;
@@ -109,8 +110,8 @@ impl Engine {
 
     fn note_mapped(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
         locked.set(State::Resident(frame));
-        let mapped = self.nr_mapped.fetch_add(1, Ordering::Relaxed) + 1;
-        self.stats.resident_bytes.set((mapped * self.folio_bytes()) as u64);
+        self.nr_mapped.fetch_add(1, Ordering::Relaxed);
+        self.stats.resident_bytes.set((self.zone.counts().populated * self.folio_bytes()) as u64);
         if locked.pinned() {
             self.zone.remove(frame);
         } else {
@@ -190,6 +191,19 @@ impl Engine {
             }
         }
         fatal::die(&format!("a folio could not be {what}: its frames stayed in use for two seconds"));
+    }
+
+    /// What is in RAM of regions and frames, as the page tables say; noted in the statistics.
+    pub fn measure(&self) -> std::io::Result<pagemap::Scan> {
+        let regions = self.span.addr()..self.span.addr() + self.span.len();
+        let homes = self.frames.range().start..self.frames.nursery().end;
+        let (regions, homes) = (pagemap::scan(regions)?, pagemap::scan(homes)?);
+        let scan = pagemap::Scan {
+            present_bytes: regions.present_bytes + homes.present_bytes,
+            huge_bytes: regions.huge_bytes + homes.huge_bytes,
+        };
+        self.stats.huge_resident_bytes.set(scan.huge_bytes);
+        Ok(scan)
     }
 
     /// Metadata in use, in bytes: table, zone, checksums and maps of slots.

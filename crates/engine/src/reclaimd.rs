@@ -1,6 +1,8 @@
 //! The reclaim thread: keeps free frames and clean folios between the watermarks, with several writes in flight.
 //! It sleeps while there are enough, and an idle arena costs no CPU.
 
+use std::time::{Duration, Instant};
+
 use crate::engine::Engine;
 use crate::fatal::AbortOnPanic;
 use crate::reclaim::{Laundered, Outgoing};
@@ -8,6 +10,9 @@ use crate::transfer::{Direction, Transfers};
 
 /// Folios kept unmapped ahead of their write, as a share of the budget's blocks: the time they have to be referenced.
 const LAUNDRY_SHARE: usize = 32;
+
+/// How often, while there is something to reclaim, the share of huge pages is looked at.
+const MEASURE_EVERY: Duration = Duration::from_millis(500);
 
 type Writes<'t> = Transfers<Outgoing<'t>>;
 
@@ -22,9 +27,15 @@ pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
+    let mut measured = Instant::now();
     while !engine.stopping() {
         let seen = engine.reclaim_wanted.now();
         reclaim(engine, &mut writes, thread);
+        if measured.elapsed() > MEASURE_EVERY {
+            // For the statistics alone; a kernel that cannot tell (before 6.7) leaves them without this number.
+            let _ = engine.measure();
+            measured = Instant::now();
+        }
         if !engine.stopping() {
             engine.reclaim_wanted.wait(seen);
         }
