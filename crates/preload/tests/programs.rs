@@ -96,7 +96,7 @@ fn all(name: &str, budget: &str) {
 
 #[test]
 fn heap() {
-    all("heap", "32M");
+    all("heap", "40M");
 }
 
 #[test]

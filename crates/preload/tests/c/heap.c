@@ -2,7 +2,7 @@
 #include "check.h"
 #include <malloc.h>
 
-#define BLOCKS 3000
+#define BLOCKS 1000
 
 struct block {
     void *at;
@@ -25,7 +25,7 @@ static void *churn(void *argument) {
     unsigned random = (unsigned)(uintptr_t)argument;
     struct block *blocks = calloc(BLOCKS, sizeof *blocks);
     size_t total = 0;
-    for (int step = 0; step < 12000; step++) {
+    for (int step = 0; step < 2500; step++) {
         struct block *block = &blocks[rand_r(&random) % BLOCKS];
         if (block->at) {
             CHECK(holds(block->at, block->len, block->seed));
@@ -63,7 +63,7 @@ static void *churn(void *argument) {
         block->seed = random;
         fill(block->at, block->len, block->seed);
         total += block->len;
-        while (total > 40 * MIB) {
+        while (total > 20 * MIB) {
             struct block *victim = &blocks[rand_r(&random) % BLOCKS];
             total -= victim->len;
             free(victim->at);
@@ -90,7 +90,7 @@ int main(void) {
     size_t len = MIB;
     char *vector = malloc(len);
     fill(vector, len, 5);
-    while (len < 96 * MIB) {
+    while (len < 64 * MIB) {
         vector = realloc(vector, len * 3 / 2 / 8 * 8);
         CHECK(vector && holds(vector, len, 5));
         len = len * 3 / 2 / 8 * 8;
