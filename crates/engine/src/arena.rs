@@ -215,8 +215,10 @@ impl ArenaBuilder {
             reclaim_wanted: Event::default(),
             frame_freed: Event::default(),
             stop: AtomicBool::new(false),
+            has_forked: AtomicBool::new(false),
             memory: AtomicU64::new(self.memory),
             nr_mapped: AtomicUsize::new(0),
+            open: bytemuck::zeroed_slice_box(nr_folios.div_ceil(64)),
             span,
         })
     }

@@ -57,10 +57,15 @@ pub(crate) struct Engine {
     /// A frame has become free, or a folio clean.
     pub frame_freed: Event,
     pub stop: AtomicBool,
+    /// This process has made a child that inherited some of its folios.
+    pub has_forked: AtomicBool,
     /// The budget in bytes.
     pub memory: AtomicU64,
     /// Folios that are mapped.
     pub nr_mapped: AtomicUsize,
+    /// One bit a folio: its addresses are in use. Changed before the folio is dropped, read with its lock held: a fault
+    /// that was reported before its addresses were given up makes no page there. The kernel backs what is used of it.
+    pub open: Box<[AtomicU64]>,
 }
 
 impl Engine {
@@ -80,6 +85,22 @@ impl Engine {
 
     pub fn addr(&self, folio: FolioId) -> usize {
         self.span.addr() + folio.index() * self.folio_bytes()
+    }
+
+    /// Notes that addresses are in use, or not any more.
+    pub fn set_open(&self, folios: std::ops::Range<usize>, open: bool) {
+        for index in folios {
+            let bit = 1 << (index % 64);
+            if open {
+                self.open[index / 64].fetch_or(bit, Ordering::SeqCst);
+            } else {
+                self.open[index / 64].fetch_and(!bit, Ordering::SeqCst);
+            }
+        }
+    }
+
+    pub fn is_open(&self, folio: FolioId) -> bool {
+        self.open[folio.index() / 64].load(Ordering::SeqCst) >> (folio.index() % 64) & 1 == 1
     }
 
     pub fn lock(&self, folio: FolioId) -> Locked<'_> {
@@ -121,7 +142,15 @@ impl Engine {
 
     /// Takes a locked, mapped folio home. The frame stays on the list where it was.
     pub fn unmap(&self, locked: &mut Locked<'_>, frame: FrameId) -> Result<(), MapError> {
-        self.mapper.unmap(self.addr(locked.folio()), self.frames.home(frame))?;
+        let (folio, home) = (self.addr(locked.folio()), self.frames.home(frame));
+        match self.mapper.unmap(folio, home) {
+            // Shared with a child once, a page stays marked so until it is written to, also when the child has gone.
+            Err(MapError::Busy) if self.has_forked.load(Ordering::Relaxed) => {
+                let _ = folioswap_sys::memory::populate_write(folio, self.folio_bytes());
+                self.mapper.unmap(folio, home)?;
+            }
+            other => other?,
+        }
         locked.set(State::Standby(frame));
         self.nr_mapped.fetch_sub(1, Ordering::Relaxed);
         Ok(())

@@ -51,6 +51,7 @@ impl Engine {
     }
 
     pub fn fork_parent(&self) {
+        self.has_forked.store(true, Ordering::Relaxed);
         if let Err(error) = memory::dontfork(self.span.addr(), self.span.len()) {
             fatal::say(&format!("keeping regions from children: {error}"));
         }

@@ -33,6 +33,8 @@ impl Engine {
         };
         let kind = match locked.state() {
             State::Resident(_) => return Ok(()),
+            // Reported before its addresses were given up; a signal made the thread go on.
+            State::Empty if !self.is_open(folio) => return Ok(()),
             State::Empty => {
                 self.first_touch(&mut locked);
                 FaultKind::FirstTouch

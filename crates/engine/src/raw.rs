@@ -76,7 +76,9 @@ impl RawSpace {
     fn open(&self, folios: Range<usize>) -> Result<(), Error> {
         self.engine.table.ensure(FolioId::new(folios.start as u32)..FolioId::new(folios.end as u32));
         memory::protect_rw(self.addr(folios.start), folios.len() * self.folio_bytes())
-            .map_err(Error::system("mapping a region"))
+            .map_err(Error::system("mapping a region"))?;
+        self.engine.set_open(folios, true);
+        Ok(())
     }
 
     /// Unmaps any pages of what [`RawSpace::map`] gave. Whole folios go at once; the addresses of others are free
@@ -124,6 +126,7 @@ impl RawSpace {
     /// Ends whole folios and makes their addresses free.
     fn close(&self, folios: Range<usize>) {
         self.forget_holds(folios.clone());
+        self.engine.set_open(folios.clone(), false);
         self.engine.drop_range(folios.clone());
         if let Err(error) = memory::protect_none(self.addr(folios.start), folios.len() * self.folio_bytes()) {
             crate::fatal::say(&format!("unmapping a region: {error}")); // it stays readable, as zeros
