@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_core::{DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, State, Stats, Streams, Zone};
-use folioswap_sys::memory::Reservation;
+use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap;
 use folioswap_sys::uffd::Userfaultfd;
 
@@ -144,9 +144,8 @@ impl Engine {
     pub fn unmap(&self, locked: &mut Locked<'_>, frame: FrameId) -> Result<(), MapError> {
         let (folio, home) = (self.addr(locked.folio()), self.frames.home(frame));
         match self.mapper.unmap(folio, home) {
-            // Shared with a child once, a page stays marked so until it is written to, also when the child has gone.
             Err(MapError::Busy) if self.has_forked.load(Ordering::Relaxed) => {
-                let _ = folioswap_sys::memory::populate_write(folio, self.folio_bytes());
+                self.make_own(folio);
                 self.mapper.unmap(folio, home)?;
             }
             other => other?,
@@ -154,6 +153,20 @@ impl Engine {
         locked.set(State::Standby(frame));
         self.nr_mapped.fetch_sub(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Makes the pages of a mapped folio this process's own again after a fork. A page that was shared with a child stays
+    /// marked so until it is written to, also when the child has gone. And where a huge page was copied in part, the
+    /// kernel (6.18) asks its first page alone whether the rest may move: it has to become a new huge page. What cannot
+    /// be done now stays busy.
+    fn make_own(&self, folio: usize) {
+        let len = self.folio_bytes();
+        if memory::populate_write(folio, len).is_ok() && self.order == Order::HUGE {
+            let whole = pagemap::scan(folio..folio + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
+            if !whole {
+                let _ = memory::collapse(folio, len);
+            }
+        }
     }
 
     /// Ends what a folio holds: it reads as zero from now on. Its frame goes back to the zone, its slots to the space.
@@ -181,7 +194,7 @@ impl Engine {
     /// Drops a mapped folio that cannot be moved (in use by a system call or shared with a child): its pages are the
     /// kernel's to free, and the frame begins anew without memory.
     fn abandon(&self, locked: &mut Locked<'_>, frame: FrameId, error: MapError) {
-        if let Err(refused) = folioswap_sys::memory::dontneed(self.addr(locked.folio()), self.folio_bytes()) {
+        if let Err(refused) = memory::dontneed(self.addr(locked.folio()), self.folio_bytes()) {
             fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
         }
         self.nr_mapped.fetch_sub(1, Ordering::Relaxed);

@@ -14,6 +14,7 @@ use crate::check;
 const PAGE_BYTES: usize = 4096;
 
 /// Linux 5.14; the libc crate lacks it for some targets.
+const MADV_COLLAPSE: libc::c_int = 25;
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 
 /// Addresses that nobody else gets, without memory and without access until [`protect_rw`]. Unmapped by its drop.
@@ -164,6 +165,15 @@ pub fn populate_write(addr: usize, len: usize) -> io::Result<()> {
             done => return done,
         }
     }
+}
+
+/// Makes whole, aligned, present huge page ranges huge pages of this process alone again, whatever they consist of now;
+/// content stays. Costs a copy (0.4 to 4 ms a huge page).
+///
+/// # Errors
+/// EBUSY, EAGAIN where pages are in use; EINVAL before Linux 6.1 and where huge pages are switched off.
+pub fn collapse(addr: usize, len: usize) -> io::Result<()> {
+    advise(addr, len, MADV_COLLAPSE)
 }
 
 /// Faults in every page of a range from user space, for reading or for writing. Content stays, also while other
