@@ -40,6 +40,30 @@ impl AddressSpace {
         true
     }
 
+    /// Takes the free folios of a range that is named, and says which they were; the others are in use already.
+    pub fn claim(&self, wanted: Range<usize>) -> Vec<Range<usize>> {
+        let mut free = self.free.lock().expect("nothing panics under this lock");
+        let found: Vec<_> = free
+            .range(..wanted.end)
+            .rev()
+            .take_while(|&(_, &end)| end > wanted.start)
+            .map(|(&start, &end)| (start, end))
+            .collect();
+        let mut claimed = Vec::with_capacity(found.len());
+        for (start, end) in found {
+            let part = start.max(wanted.start)..end.min(wanted.end);
+            free.remove(&start);
+            if start < part.start {
+                free.insert(start, part.start);
+            }
+            if part.end < end {
+                free.insert(part.end, end);
+            }
+            claimed.push(part);
+        }
+        claimed
+    }
+
     /// Frees a range that was allocated, or a part of one.
     ///
     /// # Panics
@@ -91,7 +115,7 @@ mod tests {
     proptest! {
         /// Against a plain list of which folio is used.
         #[test]
-        fn agrees_with_a_plain_list(steps in prop::collection::vec((0u8..3, 0usize..64, 1usize..9), 1..200)) {
+        fn agrees_with_a_plain_list(steps in prop::collection::vec((0u8..4, 0usize..64, 1usize..9), 1..200)) {
             let space = AddressSpace::new(64);
             let mut used = [false; 64];
             let mut held: Vec<Range<usize>> = Vec::new();
@@ -116,6 +140,11 @@ mod tests {
                         prop_assert_eq!(space.extend(end, count), fits);
                         if fits { used[end..end + count].fill(true); held[at].end += count; }
                     }
+                    3 => for range in space.claim(pick..(pick + count).min(64)) {
+                        prop_assert!(pick <= range.start && range.end <= pick + count);
+                        for at in range.clone() { prop_assert!(!std::mem::replace(&mut used[at], true)); }
+                        held.push(range);
+                    },
                     _ => {}
                 }
                 let listed: usize = space.in_use().iter().map(Range::len).sum();

@@ -180,7 +180,7 @@ impl ArenaBuilder {
             memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
         }
         let nr_folios = span_len / order.bytes();
-        let most_blocks = (memory::total_ram().max(self.memory) as usize / order.bytes()).min(nr_folios);
+        let most_blocks = memory::total_ram().max(self.memory) as usize / order.bytes();
         let frames = Frames::new(order, most_blocks)?;
         let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
             let nursery = frames.nursery().step_by(order.bytes()).collect();
@@ -306,6 +306,8 @@ impl Arena {
     /// Changes the budget while running. Returns when what is too much has left RAM, or after ten seconds: folios that
     /// are held in RAM by others stay, and go when they can.
     ///
+    /// A budget beyond the RAM of the machine (and beyond the first budget) is as good as that.
+    ///
     /// # Errors
     /// [`Error::BudgetTooSmall`].
     pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
@@ -314,7 +316,8 @@ impl Arena {
         }
         let engine = &self.running.engine;
         engine.memory.store(bytes, Ordering::Relaxed);
-        engine.zone.set_limit(bytes as usize / engine.folio_bytes());
+        let nr_blocks = bytes as usize / engine.folio_bytes();
+        engine.zone.set_limit(nr_blocks.min(engine.zone.nr_blocks_max()));
         engine.reclaim_wanted.signal();
         let begun = Instant::now();
         while engine.excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {

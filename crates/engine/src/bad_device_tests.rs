@@ -109,7 +109,7 @@ fn a_failed_read_is_reported_and_the_content_stays() {
     fill(&mut words);
     let folio = swapped(&arena, &words);
     faults.reads_fail.store(true, Ordering::SeqCst);
-    let error = arena.engine().fault(folio, 1).unwrap_err();
+    let error = arena.engine().fault(arena.engine().gate.enter(1), folio, 1).unwrap_err();
     assert!(error.to_string().contains("a bad device"), "{error}");
     faults.reads_fail.store(false, Ordering::SeqCst);
     assert!(is_right(&words), "what could not be read then can be now");
@@ -122,7 +122,7 @@ fn a_device_that_returns_other_bytes_is_found_out() {
     fill(&mut words);
     let folio = swapped(&arena, &words);
     faults.reads_lie.store(true, Ordering::SeqCst);
-    let error = arena.engine().fault(folio, 1).unwrap_err();
+    let error = arena.engine().fault(arena.engine().gate.enter(1), folio, 1).unwrap_err();
     assert!(error.to_string().contains("other bytes"), "{error}");
     assert_eq!(arena.stats().verify_failures, 1);
     faults.reads_lie.store(false, Ordering::SeqCst);

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_core::{DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, State, Stats, Streams, Zone};
 use folioswap_sys::memory::{self, Reservation};
-use folioswap_sys::pagemap;
 use folioswap_sys::uffd::Userfaultfd;
+use folioswap_sys::{pagemap, signals};
 
 use crate::address_space::AddressSpace;
 use crate::fatal;
@@ -107,8 +107,9 @@ impl Engine {
         self.table.lock(folio, &PARK)
     }
 
+    /// Locks a folio that nobody holds; `None` too for one that was never mapped.
     pub fn try_lock(&self, folio: FolioId) -> Option<Locked<'_>> {
-        self.table.try_lock(folio, &PARK)
+        if self.table.has(folio) { self.table.try_lock(folio, &PARK) } else { None }
     }
 
     pub fn stopping(&self) -> bool {
@@ -143,6 +144,10 @@ impl Engine {
     /// Takes a locked, mapped folio home. The frame stays on the list where it was.
     pub fn unmap(&self, locked: &mut Locked<'_>, frame: FrameId) -> Result<(), MapError> {
         let (folio, home) = (self.addr(locked.folio()), self.frames.home(frame));
+        if self.gate.closed_by(signals::thread_id()) {
+            // What leaves now must not be inherited: the child would read zeros there.
+            self.keep_from_child(folio);
+        }
         match self.mapper.unmap(folio, home) {
             Err(MapError::Busy) if self.has_forked.load(Ordering::Relaxed) => {
                 self.make_own(folio);
@@ -161,7 +166,8 @@ impl Engine {
     /// be done now stays busy.
     fn make_own(&self, folio: usize) {
         let len = self.folio_bytes();
-        if memory::populate_write(folio, len).is_ok() && self.order == Order::HUGE {
+        let there = pagemap::scan(folio..folio + len).is_ok_and(|scan| scan.present_bytes == len as u64);
+        if there && memory::populate_write(folio, len).is_ok() && self.order == Order::HUGE {
             let whole = pagemap::scan(folio..folio + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
             if !whole {
                 let _ = memory::collapse(folio, len);

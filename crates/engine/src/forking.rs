@@ -42,6 +42,12 @@ impl Engine {
         }
     }
 
+    pub fn keep_from_child(&self, addr: usize) {
+        if let Err(error) = memory::dontfork(addr, self.folio_bytes()) {
+            fatal::die(&format!("a folio could not be kept from a child, which would read zeros: {error}"));
+        }
+    }
+
     /// A fault of the thread that forks, while it does: the child gets this folio too.
     pub fn follow_fork(&self, locked: &Locked<'_>, thread: u32) {
         if self.gate.closed_by(thread) && matches!(locked.state(), State::Resident(_)) {

@@ -167,9 +167,10 @@ impl Mapper for CopyMapper {
     fn unmap(&self, folio: usize, home: usize) -> Result<(), MapError> {
         // Protected first: a write from here on waits as a fault, so that what is copied is what is dropped.
         self.protect(folio, true)?;
-        // SAFETY: the folio is mapped and stays so while its lock is held; its home is ordinary memory of the engine's
-        // that nobody else uses; they do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(folio as *const u8, home as *mut u8, self.folio_bytes) };
+        if memory::copy_pages(folio, home, self.folio_bytes).is_err() {
+            self.protect(folio, false)?;
+            return Err(MapError::Missing);
+        }
         memory::dontneed(folio, self.folio_bytes).map_err(refused)
     }
 }

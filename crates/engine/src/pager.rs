@@ -7,6 +7,7 @@ use folioswap_core::{FaultKind, FolioId, FrameId, List, Locked, Room, SlotId, St
 use crate::checksum;
 use crate::engine::Engine;
 use crate::readahead::Window;
+use crate::wakeup::Pass;
 
 /// Longest window of readahead, in bytes: 8 huge pages in flight are what a disk needs to be busy.
 const WINDOW_BYTES: usize = 16 << 20;
@@ -20,13 +21,13 @@ pub(crate) struct SwapInError {
 }
 
 impl Engine {
-    /// Makes the folio at `folio` present, on behalf of `thread`. Returns at once when it already is.
+    /// Makes the folio present, on behalf of `thread`, for which the caller is inside the gate. Returns at once when it
+    /// already is.
     ///
     /// # Errors
     /// When the device cannot give back what it holds.
-    pub fn fault(&self, folio: FolioId, thread: u32) -> Result<(), SwapInError> {
+    pub fn fault(&self, pass: Pass<'_>, folio: FolioId, thread: u32) -> Result<(), SwapInError> {
         let begun = Instant::now();
-        let pass = self.gate.enter(thread);
         let Some(mut locked) = self.lock_absent(folio) else {
             self.count(FaultKind::Wait, begun);
             return Ok(());

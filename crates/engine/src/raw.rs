@@ -77,8 +77,63 @@ impl RawSpace {
         self.engine.table.ensure(FolioId::new(folios.start as u32)..FolioId::new(folios.end as u32));
         memory::protect_rw(self.addr(folios.start), folios.len() * self.folio_bytes())
             .map_err(Error::system("mapping a region"))?;
+        self.forget_holes(&folios);
         self.engine.set_open(folios, true);
         Ok(())
+    }
+
+    fn forget_holes(&self, folios: &Range<usize>) {
+        let mut partial = self.partial.lock().expect("nothing panics under this lock");
+        partial.retain(|folio, _| !folios.contains(&folio.index()));
+    }
+
+    /// Maps pages, zero, at addresses that are named, over whatever was there, as `MAP_FIXED` does.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    ///
+    /// # Safety
+    /// Nobody relies on what these pages hold.
+    pub unsafe fn map_at(&self, addr: usize, len: usize) -> Result<(), Error> {
+        for claimed in self.engine.addresses.claim(self.covering(addr, len)) {
+            self.open(claimed.clone()).inspect_err(|_| self.engine.addresses.free(claimed.clone()))?;
+            let mut partial = self.partial.lock().expect("nothing panics under this lock");
+            for folio in [claimed.start, claimed.end - 1] {
+                // All of a new folio is a hole, but for what is filled below.
+                partial.insert(FolioId::new(folio as u32), self.all_holes());
+            }
+        }
+        // SAFETY: handed on.
+        unsafe { self.discard(addr, len) };
+        let mut partial = self.partial.lock().expect("nothing panics under this lock");
+        for index in self.covering(addr, len) {
+            let folio = FolioId::new(index as u32);
+            if let Some(holes) = partial.get_mut(&folio) {
+                for page in self.pages_of(folio, addr..addr + len) {
+                    holes[page / 64] &= !(1 << (page % 64));
+                }
+                if holes.iter().all(|&word| word == 0) {
+                    partial.remove(&folio);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A bit for each page of a folio.
+    fn all_holes(&self) -> Holes {
+        let mut holes = [0; 8];
+        for page in 0..self.folio_bytes() / PAGE_SIZE {
+            holes[page / 64] |= 1 << (page % 64);
+        }
+        holes
+    }
+
+    /// The pages of a folio, counted in it, that lie in a range of addresses.
+    fn pages_of(&self, folio: FolioId, range: Range<usize>) -> Range<usize> {
+        let base = self.engine.addr(folio);
+        let (start, end) = (range.start.max(base), range.end.min(base + self.folio_bytes()));
+        (start - base) / PAGE_SIZE..(end - base).div_ceil(PAGE_SIZE)
     }
 
     /// Unmaps any pages of what [`RawSpace::map`] gave. Whole folios go at once; the addresses of others are free
@@ -92,12 +147,15 @@ impl RawSpace {
             // SAFETY: handed on: nobody uses these pages.
             unsafe { self.unmap_part(part) }
         }
-        if !whole.is_empty() {
-            self.partial
-                .lock()
-                .expect("nothing panics under this lock")
-                .retain(|folio, _| !whole.contains(&folio.index()));
-            self.close(whole);
+        // Unmapping what is not mapped is nothing.
+        let mut start = whole.start;
+        for index in whole.start..=whole.end {
+            if index == whole.end || !self.engine.is_open(FolioId::new(index as u32)) {
+                if start < index {
+                    self.close(start..index);
+                }
+                start = index + 1;
+            }
         }
     }
 
@@ -106,13 +164,15 @@ impl RawSpace {
     /// # Safety
     /// Nobody uses these pages any more.
     unsafe fn unmap_part(&self, part: Range<usize>) {
+        let folio = self.engine.folio_at(part.start);
+        if !self.engine.is_open(folio) {
+            return; // unmapping what is not mapped is nothing
+        }
         // SAFETY: handed on: nobody uses these pages.
         unsafe { self.zero(part.clone()) };
-        let folio = self.engine.folio_at(part.start);
-        let base = self.engine.addr(folio);
         let mut partial = self.partial.lock().expect("nothing panics under this lock");
         let holes = partial.entry(folio).or_insert([0; 8]);
-        for page in (part.start - base) / PAGE_SIZE..(part.end - base).div_ceil(PAGE_SIZE) {
+        for page in self.pages_of(folio, part) {
             holes[page / 64] |= 1 << (page % 64);
         }
         let gone: u32 = holes.iter().map(|word| word.count_ones()).sum();
@@ -123,8 +183,14 @@ impl RawSpace {
         }
     }
 
+    fn forget_streams(&self, folios: &Range<usize>) {
+        self.engine.streams.forget_folios(FolioId::new(folios.start as u32)..FolioId::new(folios.end as u32));
+    }
+
     /// Ends whole folios and makes their addresses free.
     fn close(&self, folios: Range<usize>) {
+        self.forget_holes(&folios);
+        self.forget_streams(&folios);
         self.forget_holds(folios.clone());
         self.engine.set_open(folios.clone(), false);
         self.engine.drop_range(folios.clone());
@@ -166,47 +232,49 @@ impl RawSpace {
             return Err(Error::OutOfAddressSpace(self.engine.span.len() as u64));
         }
         let target = self.map(new_len)?;
-        if addr.is_multiple_of(folio) {
-            let whole = old_len / folio;
-            self.transfer(addr, target, whole);
-            let moved = whole * folio;
-            // SAFETY: the rest lies in the old mapping and in the new one, which do not overlap.
-            unsafe { copy(addr + moved, target + moved, old_len - moved) };
-        } else {
-            // SAFETY: as above.
-            unsafe { copy(addr, target, old_len) };
+        let whole = if addr.is_multiple_of(folio) { old_len / folio } else { 0 };
+        for offset in (0..whole * folio).step_by(folio) {
+            if !self.transfer(addr + offset, target + offset) {
+                // SAFETY: a folio of the old mapping and one of the new, which do not overlap.
+                unsafe { copy(addr + offset, target + offset, folio) };
+            }
         }
+        let rest = whole * folio;
+        // SAFETY: as above.
+        unsafe { copy(addr + rest, target + rest, old_len - rest) };
         // SAFETY: the caller gives up the old addresses.
         unsafe { self.unmap(addr, old_len) };
         Ok(target)
     }
 
-    /// Carries whole folios to other addresses without touching their content.
-    fn transfer(&self, from: usize, to: usize, count: usize) {
+    /// Carries a whole folio to another address without touching its content; `false` when it is in use and cannot move.
+    fn transfer(&self, from: usize, to: usize) -> bool {
         let engine = &*self.engine;
         let _pass = engine.gate.enter(signals::thread_id());
-        for index in 0..count {
-            let source = engine.folio_at(from + index * self.folio_bytes());
-            let target = engine.folio_at(to + index * self.folio_bytes());
-            if engine.table.peek(source).is_empty() {
-                continue;
-            }
-            // Target first: it is new and nobody else has a reason to hold it while waiting for the source.
-            let mut target = engine.lock(target);
-            let mut source = engine.lock(source);
-            if let State::Resident(frame) = source.state() {
-                engine
-                    .patiently("moved", || engine.mapper.unmap(engine.addr(source.folio()), engine.frames.home(frame)));
-                engine.nr_mapped.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-                source.set(State::Standby(frame));
-                engine.zone.insert(frame, List::Laundry);
-            }
-            if let State::Standby(frame) = source.state() {
-                engine.zone.change_owner(frame, target.folio());
-            }
-            target.set(source.state());
-            source.set(State::Empty);
+        let (from, to) = (engine.folio_at(from), engine.folio_at(to));
+        if engine.table.peek(from).is_empty() {
+            return true;
         }
+        // The target is new: who holds it does so for a moment and waits for no other folio.
+        let mut target = engine.lock(to);
+        let mut source = engine.lock(from);
+        if source.pinned() {
+            return false;
+        }
+        if let State::Resident(frame) = source.state() {
+            if engine.unmap(&mut source, frame).is_err() {
+                return false;
+            }
+            engine.zone.insert(frame, List::Laundry);
+        }
+        if let State::Standby(frame) = source.state() {
+            engine.zone.change_owner(frame, to);
+        }
+        // A late fault of the addresses' last use may have made a page there.
+        engine.drop_content(&mut target);
+        target.set(source.state());
+        source.set(State::Empty);
+        true
     }
 
     /// Makes pages read as zero, as `madvise(MADV_DONTNEED)` does.
@@ -249,6 +317,7 @@ impl RawSpace {
 
     /// Makes a range, as far as it is in RAM, the last to leave.
     pub fn keep(&self, addr: usize, len: usize) {
+        self.forget_streams(&self.covering(addr, len));
         let _pass = self.engine.gate.enter(signals::thread_id());
         for index in self.covering(addr, len) {
             let Some(locked) = self.engine.try_lock(FolioId::new(index as u32)) else { continue };
@@ -266,28 +335,31 @@ impl RawSpace {
         let thread = signals::thread_id();
         for index in self.covering(addr, len) {
             let folio = FolioId::new(index as u32);
-            if !self.engine.table.peek(folio).is_resident() && self.is_open(folio) {
+            if !self.engine.table.peek(folio).is_resident() && self.engine.is_open(folio) {
                 fault::resolve(&self.engine, self.engine.addr(folio), thread);
             }
         }
     }
 
-    fn is_open(&self, folio: FolioId) -> bool {
-        self.engine.table.has(folio)
-    }
-
     /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: thread stacks, memory whose protection
-    /// changes. Holds of one folio add up.
+    /// changes. Holds of one folio add up. `false` when content could not be brought in; the holds stand all the same.
     ///
     /// # Safety
     /// The range is mapped.
-    pub unsafe fn hold(&self, addr: usize, len: usize) {
+    pub unsafe fn hold(&self, addr: usize, len: usize) -> bool {
         let thread = signals::thread_id();
         for index in self.covering(addr, len) {
             let folio = FolioId::new(index as u32);
+            if !self.engine.is_open(folio) {
+                continue; // not mapped: who touches it is told by the kernel
+            }
             *self.holds.lock().expect("nothing panics under this lock").entry(folio).or_insert(0) += 1;
             loop {
-                self.touch(self.engine.addr(folio), 1, true);
+                if !self.engine.table.peek(folio).is_resident()
+                    && !fault::resolve(&self.engine, self.engine.addr(folio), thread)
+                {
+                    return false;
+                }
                 let _pass = self.engine.gate.enter(thread);
                 let mut locked = self.engine.lock(folio);
                 if let State::Resident(frame) = locked.state() {
@@ -295,8 +367,12 @@ impl RawSpace {
                     self.engine.zone.remove(frame);
                     break;
                 }
+                if !self.engine.is_open(folio) {
+                    break; // unmapped meanwhile
+                }
             }
         }
+        true
     }
 
     /// Ends a hold.
@@ -334,7 +410,13 @@ impl RawSpace {
 
     fn unpin(&self, folio: FolioId) {
         let _pass = self.engine.gate.enter(signals::thread_id());
+        if !self.engine.table.has(folio) {
+            return;
+        }
         let mut locked = self.engine.lock(folio);
+        if self.holds.lock().expect("nothing panics under this lock").contains_key(&folio) {
+            return; // held again meanwhile
+        }
         locked.set_pinned(false);
         if let State::Resident(frame) = locked.state() {
             self.engine.zone.insert(frame, List::Active);

@@ -96,10 +96,16 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         if engine.stopping() {
             return;
         }
-        let _pass = engine.gate.enter(thread);
-        if !engine.table.has(folio) {
-            continue; // beyond what was ever mapped
-        }
+        let _pass = match engine.gate.try_enter(thread) {
+            Some(pass) => pass,
+            None => {
+                // Whoever closes the gate waits for those inside, and they may wait for a folio that is being read.
+                while reads.nr_in_flight() > 0 {
+                    finish(engine, reads, 1);
+                }
+                engine.gate.enter(thread)
+            }
+        };
         let Some(locked) = engine.try_lock(folio) else { continue };
         match locked.state() {
             State::Swapped(slot) => {

@@ -49,8 +49,12 @@ impl Engine {
     /// program when none can be had.
     pub fn take_frame(&self) -> (FrameId, bool) {
         let mut begun: Option<Instant> = None;
+        let mut freed = self.frame_freed.now();
         loop {
-            let freed = self.frame_freed.now();
+            let before = std::mem::replace(&mut freed, self.frame_freed.now());
+            if freed != before {
+                begun = begun.map(|_| Instant::now()); // others had it, but there is progress
+            }
             if let Some(taken) = self.try_take_frame(0) {
                 return taken;
             }
@@ -143,8 +147,9 @@ impl Engine {
 
     /// Looks at the oldest folio of the laundry and finds out whether it is clean.
     pub fn launder_oldest(&self) -> Laundered<'_> {
-        for _ in 0..SCAN {
-            let Some((frame, folio)) = self.zone.oldest(List::Laundry) else { return Laundered::Nothing };
+        let mut found = Laundered::Nothing;
+        for _ in 0..self.zone.counts().laundry.min(SCAN) {
+            let Some((frame, folio)) = self.zone.oldest(List::Laundry) else { break };
             let Some(locked) = self.try_lock(folio) else {
                 self.zone.rotate(frame, List::Laundry);
                 continue;
@@ -152,9 +157,16 @@ impl Engine {
             if locked.state() != State::Standby(frame) || self.zone.list(frame) != Some(List::Laundry) {
                 continue;
             }
-            return self.launder(locked, frame);
+            match self.launder(locked, frame) {
+                // Others behind it may be clean or zero, and need no slot.
+                Laundered::NoSlot => {
+                    found = Laundered::NoSlot;
+                    self.zone.rotate(frame, List::Laundry);
+                }
+                other => return other,
+            }
         }
-        Laundered::Nothing
+        found
     }
 
     fn launder<'t>(&self, mut locked: Locked<'t>, frame: FrameId) -> Laundered<'t> {
@@ -253,7 +265,9 @@ impl Engine {
             }
         };
         drop(locked);
-        self.frame_freed.signal();
+        if done {
+            self.frame_freed.signal();
+        }
         done
     }
 
@@ -270,8 +284,7 @@ impl Engine {
             match self.launder_oldest() {
                 Laundered::Clean => return true,
                 Laundered::Write(outgoing) => return self.write_now(outgoing),
-                Laundered::NoSlot => return false,
-                Laundered::Nothing => {
+                Laundered::NoSlot | Laundered::Nothing => {
                     if !self.unmap_oldest() {
                         return false;
                     }
@@ -282,15 +295,21 @@ impl Engine {
     }
 
     fn give_up(&self) -> ! {
-        let counts = self.zone.counts();
-        let pinned = counts.in_use - counts.free.min(counts.in_use);
-        fatal::die(&format!(
-            "out of memory: {} and all {} of RAM in use ({} folios, {} of them mapped); give more --memory, or more or larger --swap",
-            self.space.describe_full(),
-            crate::size::Bytes(self.memory.load(Ordering::Relaxed)),
-            pinned,
-            self.nr_mapped.load(Ordering::Relaxed),
-        ))
+        let memory = crate::size::Bytes(self.memory.load(Ordering::Relaxed));
+        let mapped = self.nr_mapped.load(Ordering::Relaxed);
+        let in_use = self.zone.counts().in_use;
+        let in_use = format!("all {memory} of RAM in use ({in_use} folios, {mapped} of them mapped)");
+        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
+        match self.space.allocate(cpu) {
+            None => fatal::die(&format!(
+                "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
+                self.space.describe_full()
+            )),
+            Some(_) => fatal::die(&format!(
+                "out of memory: {in_use}, and none could be freed for {} s; give more --memory",
+                PATIENCE.as_secs()
+            )),
+        }
     }
 
     /// Reclaims one particular folio now, as advice; leaves it where it is when it is busy.

@@ -49,7 +49,16 @@ pub(crate) fn run(engine: &Engine) {
 fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
     let mut stuck = 0;
     while !engine.stopping() {
-        let pass = engine.gate.enter(thread);
+        let pass = match engine.gate.try_enter(thread) {
+            Some(pass) => pass,
+            None => {
+                // Whoever closes the gate waits for those inside, and they may wait for a folio that is being written.
+                while writes.nr_in_flight() > 0 {
+                    finish(engine, writes, 1);
+                }
+                engine.gate.enter(thread)
+            }
+        };
         give_back_surplus(engine);
         let target = engine.zone.watermarks().high + engine.excess();
         let coming = engine.zone.available() + writes.nr_in_flight();
@@ -91,8 +100,7 @@ fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>) -> Step {
             }
             Step::Progress
         }
-        Laundered::NoSlot => Step::Stuck,
-        Laundered::Nothing => {
+        Laundered::NoSlot | Laundered::Nothing => {
             if progress {
                 Step::Progress
             } else {

@@ -55,7 +55,7 @@ impl SwapSpace {
             let chunks = limit_runs.div_ceil(CHECKSUM_CHUNK);
             Attached {
                 device,
-                map: SlotMap::new(order),
+                map: SlotMap::with_capacity(order, limit_runs),
                 grown: Mutex::new(0),
                 limit_runs,
                 full: AtomicBool::new(false),

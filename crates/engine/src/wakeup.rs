@@ -95,6 +95,19 @@ impl Gate {
         }
     }
 
+    /// Goes in if that needs no sleep. For who holds what those inside may wait for.
+    pub fn try_enter(&self, thread: u32) -> Option<Pass<'_>> {
+        loop {
+            let word = self.word.load(Ordering::SeqCst);
+            if word & CLOSED != 0 {
+                return (self.closer.load(Ordering::SeqCst) == thread).then_some(Pass(None));
+            }
+            if self.word.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                return Some(Pass(Some(self)));
+            }
+        }
+    }
+
     /// Closes it for everyone but `thread` and waits until all are outside.
     pub fn close(&self, thread: u32) {
         loop {
@@ -160,6 +173,7 @@ mod tests {
             move || {
                 gate.close(1);
                 drop(gate.enter(1));
+                assert!(gate.try_enter(1).is_some() && gate.try_enter(2).is_none());
                 let late = thread::spawn({
                     let gate = Arc::clone(&gate);
                     move || drop(gate.enter(2))

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use crate::engine::Engine;
 use crate::fatal;
+use crate::wakeup::Pass;
 
 /// How a fault reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +61,11 @@ thread_local! {
 
 /// Resolves the fault at `addr`; `false`, with the reason on standard error, when its content is lost.
 pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
+    resolve_inside(engine, engine.gate.enter(thread), addr, thread)
+}
+
+/// The same for who is inside the gate.
+pub(crate) fn resolve_inside(engine: &Engine, pass: Pass<'_>, addr: usize, thread: u32) -> bool {
     let (last, repeats) = LAST.get();
     LAST.set(if last == addr { (addr, repeats + 1) } else { (addr, 0) });
     if last == addr && repeats > MOST_REPEATS {
@@ -67,7 +73,7 @@ pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
             "the page at {addr:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
         ));
     }
-    match engine.fault(engine.folio_at(addr), thread) {
+    match engine.fault(pass, engine.folio_at(addr), thread) {
         Ok(()) => true,
         Err(error) => {
             fatal::say(&format!("{error}; thread {thread} gets SIGBUS"));

@@ -3,6 +3,8 @@
 //! Several threads read the same descriptor; each resolves what it read, so that a slow read for one fault does not
 //! keep the others waiting.
 
+use std::time::Duration;
+
 use folioswap_sys::signals;
 use folioswap_sys::uffd::{Event, EventFd, Woken};
 
@@ -11,6 +13,9 @@ use crate::fatal::{self, AbortOnPanic};
 
 /// Threads that resolve faults.
 pub(crate) const NR_THREADS: usize = 8;
+
+/// How long a fault waits before it is reported again, while another thread forks.
+const WHILE_FORKING: Duration = Duration::from_micros(200);
 
 /// A thread's body; returns when `stop` is signalled.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
@@ -30,9 +35,14 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
 }
 
 fn resolve(engine: &Engine, addr: usize, thread: u32) {
-    if !super::resolve(engine, addr, thread) {
-        signals::send_sigbus(thread);
-        return;
+    match engine.gate.try_enter(thread) {
+        // A fork is going on, and its own faults must find a thread of ours awake: this one is reported again.
+        None => std::thread::sleep(WHILE_FORKING),
+        Some(pass) => {
+            if !super::resolve_inside(engine, pass, addr, thread) {
+                return signals::send_sigbus(thread);
+            }
+        }
     }
     // Whoever mapped the folio woke those that waited then; this fault may have come later.
     let folio = engine.addr(engine.folio_at(addr));
