@@ -6,7 +6,7 @@
 //! - *hold*: larger transfers of regular files and block devices, a few folios at a time, which are kept in RAM
 //!   meanwhile. Such calls do not sleep for long;
 //! - *touch*: paths and structures are brought in before the call, and again when it failed with EFAULT, which such
-//!   calls do before they have done anything.
+//!   calls do before they have done anything (those that do not are in `calls::results`).
 //!
 //! In monitor mode the kernel waits as for any page, and only what it pins is covered: see [`pins`].
 

@@ -7,6 +7,7 @@
 
 mod io;
 mod process;
+mod results;
 mod small;
 mod stdio;
 mod vectors;

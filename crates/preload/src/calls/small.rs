@@ -86,10 +86,6 @@ touched! {
     fn ioctl = c"ioctl"(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int { touch(argument, UNKNOWN_BYTES) }
     fn fcntl = c"fcntl"(fd: c_int, request: c_int, argument: *mut c_void) -> c_int { touch(argument, size_of::<libc::flock>()) }
     fn fcntl64 = c"fcntl64"(fd: c_int, request: c_int, argument: *mut c_void) -> c_int { touch(argument, size_of::<libc::flock>()) }
-    fn pipe = c"pipe"(ends: *mut [c_int; 2]) -> c_int { value(ends) }
-    fn pipe2 = c"pipe2"(ends: *mut [c_int; 2], flags: c_int) -> c_int { value(ends) }
-    fn waitpid = c"waitpid"(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t { value(status) }
-    fn wait4 = c"wait4"(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t { value(status), value(usage) }
     fn getrusage = c"getrusage"(who: c_int, usage: *mut rusage) -> c_int { value(usage) }
     fn getrlimit = c"getrlimit"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
     fn getrlimit64 = c"getrlimit64"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
@@ -115,13 +111,10 @@ fn named(len: *const socklen_t) -> usize {
 touched! {
     fn bind = c"bind"(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int { touch(addr, len as usize) }
     fn connect = c"connect"(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int { touch(addr, len as usize) }
-    fn accept = c"accept"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
-    fn accept4 = c"accept4"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int { touch(addr, named(len)), value(len) }
     fn getsockname = c"getsockname"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
     fn getpeername = c"getpeername"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
     fn setsockopt = c"setsockopt"(fd: c_int, level: c_int, name: c_int, at: *const c_void, len: socklen_t) -> c_int { touch(at, len as usize) }
     fn getsockopt = c"getsockopt"(fd: c_int, level: c_int, name: c_int, at: *mut c_void, len: *mut socklen_t) -> c_int { touch(at, named(len)), value(len) }
-    fn socketpair = c"socketpair"(domain: c_int, kind: c_int, protocol: c_int, ends: *mut [c_int; 2]) -> c_int { value(ends) }
     fn poll = c"poll"(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { touch(list, count as usize * size_of::<pollfd>()) }
     fn select = c"select"(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { value(read), value(write), value(other), value(limit) }
     fn epoll_ctl = c"epoll_ctl"(fd: c_int, what: c_int, other: c_int, event: *mut epoll_event) -> c_int { value(event) }
