@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{FolioId, List, PAGE_SIZE, State};
@@ -48,6 +49,12 @@ impl RawSpace {
     #[must_use]
     pub fn folio_bytes(&self) -> usize {
         self.engine.folio_bytes()
+    }
+
+    /// The budget in bytes.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.engine.memory.load(Ordering::Relaxed)
     }
 
     /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].

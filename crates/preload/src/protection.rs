@@ -23,6 +23,10 @@ type Pages = Box<[u8; FOLIO_BYTES / PAGE_BYTES]>;
 static PROTECTED: LazyLock<Mutex<HashMap<usize, Pages>>> = LazyLock::new(Mutex::default);
 static NR_PROTECTED: AtomicUsize = AtomicUsize::new(0);
 
+/// Held while pages change: the table, the hold and the kernel's protection are one. No managed memory is touched under
+/// it (a hold brings folios in without a touch).
+static CHANGING: Mutex<()> = Mutex::new(());
+
 /// Folios that the program has locked.
 static LOCKED: LazyLock<Mutex<HashSet<usize>>> = LazyLock::new(Mutex::default);
 
@@ -53,11 +57,20 @@ fn kernel_protect(range: &Range<usize>, protection: i32) -> i32 {
 }
 
 /// What `mprotect` does, for managed memory. -1 with errno when the kernel refuses.
+///
+/// What is protected stays in RAM, so no more than half of the budget can be: ENOMEM, as from a kernel that has no room
+/// for the change.
 pub fn protect(space: &RawSpace, range: Range<usize>, protection: i32) -> i32 {
     let plain = protection == i32::from(PLAIN);
-    if plain && NR_PROTECTED.load(Ordering::Relaxed) == 0 {
+    let nr_protected = NR_PROTECTED.load(Ordering::Relaxed);
+    if plain && nr_protected == 0 {
         return 0;
     }
+    if !plain && (nr_protected * FOLIO_BYTES + range.len()) as u64 > space.memory() / 2 {
+        crate::state::fail(libc::ENOMEM);
+        return -1;
+    }
+    let _one_at_a_time = CHANGING.lock().expect("nothing panics under this lock");
     for part in by_folio(range) {
         let folio = part.start / FOLIO_BYTES * FOLIO_BYTES;
         if plain {
