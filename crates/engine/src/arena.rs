@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -217,6 +217,7 @@ impl ArenaBuilder {
             stop: AtomicBool::new(false),
             has_forked: AtomicBool::new(false),
             memory: AtomicU64::new(self.memory),
+            nr_evictions: AtomicU32::new(0),
             nr_mapped: AtomicUsize::new(0),
             open: bytemuck::zeroed_slice_box(nr_folios.div_ceil(64)),
             span,

@@ -4,7 +4,7 @@
 //! second entry lock is only ever tried for, never waited for. No managed memory is touched under any of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_core::{DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, State, Stats, Streams, Zone};
 use folioswap_sys::memory::{self, Reservation};
@@ -61,6 +61,8 @@ pub(crate) struct Engine {
     pub has_forked: AtomicBool,
     /// The budget in bytes.
     pub memory: AtomicU64,
+    /// Folios that have left RAM so far; wraps.
+    pub nr_evictions: AtomicU32,
     /// Folios that are mapped.
     pub nr_mapped: AtomicUsize,
     /// One bit a folio: its addresses are in use. Changed before the folio is dropped, read with its lock held: a fault

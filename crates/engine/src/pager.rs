@@ -1,5 +1,6 @@
 //! One folio's way in: address -> folio table -> frames from the zone -> device reads into them -> map -> table.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use folioswap_core::{FaultKind, FolioId, FrameId, List, Locked, Room, SlotId, State};
@@ -109,12 +110,25 @@ impl Engine {
             self.zone.give(frame);
             return Err(error);
         }
+        self.judge_drop(locked, slot);
         self.zone.set_owner(frame, locked.folio(), Some(slot));
         self.map(locked, frame, List::Inactive);
         self.settle_slot(frame);
         self.stats.swapped_in_folios.add(1);
         self.stats.swapped_in_bytes.add(self.folio_bytes() as u64);
         Ok(())
+    }
+
+    /// A folio that was dropped behind a stream is wanted back: was it wrong to drop it? It was if fewer folios have left
+    /// RAM since than RAM holds, for then an eviction by age would have kept it.
+    pub fn judge_drop(&self, locked: &mut Locked<'_>, slot: SlotId) {
+        if locked.dropped_behind() {
+            locked.set_dropped_behind(false);
+            let since = self.nr_evictions.load(Ordering::Relaxed).wrapping_sub(self.space.evicted_at(slot));
+            if (since as usize) < self.zone.counts().limit {
+                self.drop_behind.refaulted();
+            }
+        }
     }
 
     /// Whether what was read is what was written.

@@ -169,6 +169,7 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, found: std::io::Result<checks
         engine.zone.give(frame);
         return;
     }
+    engine.judge_drop(&mut locked, slot);
     engine.zone.set_owner(frame, locked.folio(), Some(slot));
     engine.stats.swapped_in_folios.add(1);
     engine.stats.swapped_in_bytes.add(engine.folio_bytes() as u64);

@@ -98,6 +98,10 @@ impl Engine {
                 continue;
             }
             let slot = self.zone.slot(frame).expect("a folio on standby has a copy");
+            let nr_evictions = self.nr_evictions.fetch_add(1, Ordering::Relaxed);
+            if locked.dropped_behind() {
+                self.space.set_evicted_at(slot, nr_evictions);
+            }
             self.zone.disown(frame);
             locked.set_marker(false);
             locked.set(State::Swapped(slot));

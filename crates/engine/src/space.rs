@@ -1,12 +1,12 @@
 //! The swap space: all devices of an arena as one range of slot runs, each run as long as a folio.
 //!
 //! A device's runs have the numbers from `index << RUN_BITS` on. Devices are used in the order in which they were
-//! given: the next one when the one before is full. The checksum of what a run holds lies beside its device's map and
+//! given: the next one when the one before is full. What is noted of a run's content lies beside its device's map and
 //! is read and written only by the holder of the lock of the folio that owns the run.
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use folioswap_core::{CpuId, Order, SlotAllocator, SlotId, SlotMap};
@@ -20,14 +20,23 @@ const RUN_BITS: u32 = 27;
 /// By how much a file grows at a time: large, so that a full disk is met long before the write.
 const GROWTH_BYTES: u64 = 256 << 20;
 
-/// Runs whose checksums are allocated at once.
-const CHECKSUM_CHUNK: usize = 1024;
+/// Runs whose notes are allocated at once.
+const CHUNK: usize = 1024;
 
 /// Where a run lies, for I/O that goes round the device's own calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     pub fd: RawFd,
     pub offset: u64,
+}
+
+/// What is known of a run's content besides the content.
+#[derive(Default)]
+struct Note {
+    checksum_low: AtomicU64,
+    checksum_high: AtomicU64,
+    /// The arena's count of evictions when the content's folio left RAM.
+    evicted_at: AtomicU32,
 }
 
 struct Attached {
@@ -37,7 +46,7 @@ struct Attached {
     grown: Mutex<usize>,
     limit_runs: usize,
     full: AtomicBool,
-    checksums: Vec<OnceLock<Box<[[AtomicU64; 2]]>>>,
+    notes: Vec<OnceLock<Box<[Note]>>>,
 }
 
 /// All devices of an arena.
@@ -52,14 +61,14 @@ impl SwapSpace {
         let most = nr_folios.min(1 << RUN_BITS);
         let attach = |device: Box<dyn Device>| {
             let limit_runs = device.limit_bytes().map_or(most, |bytes| most.min(bytes as usize / order.bytes()));
-            let chunks = limit_runs.div_ceil(CHECKSUM_CHUNK);
+            let chunks = limit_runs.div_ceil(CHUNK);
             Attached {
                 device,
                 map: SlotMap::with_capacity(order, limit_runs),
                 grown: Mutex::new(0),
                 limit_runs,
                 full: AtomicBool::new(false),
-                checksums: (0..chunks).map(|_| OnceLock::new()).collect(),
+                notes: (0..chunks).map(|_| OnceLock::new()).collect(),
             }
         };
         assert!(devices.len() < 1 << (32 - RUN_BITS), "more devices than a run's number can name");
@@ -119,22 +128,33 @@ impl SwapSpace {
 
     /// What the run holds. Call with its folio locked.
     pub fn checksum(&self, run: SlotId) -> Checksum {
-        let [low, high] = self.checksum_cell(run);
-        Checksum(u128::from(low.load(Ordering::Relaxed)) | u128::from(high.load(Ordering::Relaxed)) << 64)
+        let note = self.note(run);
+        let (low, high) = (note.checksum_low.load(Ordering::Relaxed), note.checksum_high.load(Ordering::Relaxed));
+        Checksum(u128::from(low) | u128::from(high) << 64)
     }
 
     /// Notes what the run holds. Call with its folio locked.
     pub fn set_checksum(&self, run: SlotId, checksum: Checksum) {
-        let [low, high] = self.checksum_cell(run);
-        low.store(checksum.0 as u64, Ordering::Relaxed);
-        high.store((checksum.0 >> 64) as u64, Ordering::Relaxed);
+        let note = self.note(run);
+        note.checksum_low.store(checksum.0 as u64, Ordering::Relaxed);
+        note.checksum_high.store((checksum.0 >> 64) as u64, Ordering::Relaxed);
+    }
+
+    /// The count of evictions that was noted when the run's folio left RAM. Call with the folio locked.
+    pub fn evicted_at(&self, run: SlotId) -> u32 {
+        self.note(run).evicted_at.load(Ordering::Relaxed)
+    }
+
+    /// Notes the count of evictions. Call with the folio locked.
+    pub fn set_evicted_at(&self, run: SlotId, nr_evictions: u32) {
+        self.note(run).evicted_at.store(nr_evictions, Ordering::Relaxed);
     }
 
     pub fn metadata_bytes(&self) -> usize {
-        let checksums = |a: &Attached| {
-            a.checksums.iter().filter(|c| c.get().is_some()).count() * CHECKSUM_CHUNK * 16 + a.checksums.len() * 16
+        let notes = |a: &Attached| {
+            a.notes.iter().filter(|c| c.get().is_some()).count() * CHUNK * size_of::<Note>() + a.notes.len() * 16
         };
-        self.devices.iter().map(|a| checksums(a) + a.map.nr_slots().div_ceil(8)).sum()
+        self.devices.iter().map(|a| notes(a) + a.map.nr_slots().div_ceil(8)).sum()
     }
 
     /// One line on what is full and what would help.
@@ -143,11 +163,11 @@ impl SwapSpace {
         format!("swap is full ({})", names.join(", "))
     }
 
-    fn checksum_cell(&self, run: SlotId) -> &[AtomicU64; 2] {
+    fn note(&self, run: SlotId) -> &Note {
         let (attached, within) = self.at(run);
-        let chunk = attached.checksums[within.index() / CHECKSUM_CHUNK]
-            .get_or_init(|| (0..CHECKSUM_CHUNK).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect());
-        &chunk[within.index() % CHECKSUM_CHUNK]
+        let chunk =
+            attached.notes[within.index() / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Note::default()).collect());
+        &chunk[within.index() % CHUNK]
     }
 
     fn at(&self, run: SlotId) -> (&Attached, SlotId) {
