@@ -215,6 +215,38 @@ pub fn copy_pages(source: usize, target: usize, len: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Copies past the caches: for bytes that nobody reads soon, such as those of a swap device in memory. The target's
+/// lines are not fetched first, which saves a third of the memory traffic.
+///
+/// # Panics
+/// When the lengths differ, or are no multiple of 64.
+#[cfg(target_arch = "x86_64")]
+pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    assert!(
+        source.len() == target.len() && source.len().is_multiple_of(64) && target.as_ptr().addr().is_multiple_of(16)
+    );
+    for (source, target) in source.chunks_exact(64).zip(target.chunks_exact_mut(64)) {
+        let (source, target) = (source.as_ptr().cast::<__m128i>(), target.as_mut_ptr().cast::<__m128i>());
+        for lane in 0..4 {
+            // SAFETY: four lanes of 16 bytes in chunks of 64; the target is aligned to 16 (asserted); every x86-64 has
+            // these instructions.
+            unsafe { _mm_stream_si128(target.add(lane), _mm_loadu_si128(source.add(lane))) };
+        }
+    }
+    // SAFETY: every x86-64 has it. Orders the stores above before those that publish the copy.
+    unsafe { _mm_sfence() };
+}
+
+/// Copies.
+///
+/// # Panics
+/// When the lengths differ.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
+    target.copy_from_slice(source);
+}
+
 /// Bytes of RAM in the machine.
 #[must_use]
 pub fn total_ram() -> u64 {

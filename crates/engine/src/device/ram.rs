@@ -42,7 +42,7 @@ impl RamDevice {
 
     /// Copies a run in and hashes it on the way.
     pub fn store(&self, offset: u64, bytes: &[u8]) -> Checksum {
-        checksum::copy_and_hash(bytes, self.run(offset, bytes.len()))
+        checksum::store_and_hash(bytes, self.run(offset, bytes.len()))
     }
 
     /// Whether a look at the first page is enough to know that the run holds something else.
