@@ -1,7 +1,8 @@
 //! What an arena's threads share, and the small moves that both ways, in and out, are made of.
 //!
 //! Lock order: a folio's entry lock, then one of the leaves (zone, slot map, streams, queue), never two leaves. A
-//! second entry lock is only ever tried for, never waited for. No managed memory is touched under any of them.
+//! second entry lock is only ever tried for, but for the source of a mapping that moves, whose target is new. No managed
+//! memory is touched under any of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -336,9 +336,8 @@ impl RawSpace {
         }
     }
 
-    /// Brings a range in, as a touch would; cheap for what is there. `write` is what the caller is about to do.
-    pub fn touch(&self, addr: usize, len: usize, write: bool) {
-        let _ = write; // a folio comes in writable either way
+    /// Brings a range in, writable, as a touch would; cheap for what is there.
+    pub fn touch(&self, addr: usize, len: usize) {
         let thread = signals::thread_id();
         for index in self.covering(addr, len) {
             let folio = FolioId::new(index as u32);

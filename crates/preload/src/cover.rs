@@ -51,7 +51,7 @@ pub fn touch<T>(at: *const T, len: usize) {
     {
         let part = state::cut(at as usize, len)[1].clone();
         let _guard = guard::enter();
-        space.touch(part.start, part.len(), true);
+        space.touch(part.start, part.len());
     }
 }
 

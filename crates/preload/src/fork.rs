@@ -3,14 +3,40 @@
 //! Around the fork the engine pauses and both heaps are at rest. posix_spawn, system, popen and vfork do not come
 //! through here, and need not: their children share the parent's memory until they exec.
 
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::export::{export, real};
 use crate::heap::{ORDINARY, PRIVATE};
 use crate::state::{self, Phase};
 use crate::{guard, threads};
 
+type Handler = Option<extern "C" fn()>;
+
+real!(REGISTER = c"__register_atfork": fn(Handler, Handler, Handler, *mut c_void) -> c_int);
+
 /// Has the functions below called around each fork.
+///
+/// Before any other handlers of the process, also those of libraries that begin before this one: what is registered
+/// first is called last before a fork, and first after it. So others' handlers, which may allocate or wait for threads
+/// of theirs, run while the engine does.
 pub fn prepare() {
-    if let Err(error) = folioswap_sys::fork::at_fork(before, parent, child) {
-        state::say(&format!("forked children will not find their memory: {error}"));
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if DONE.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    // SAFETY: three functions that live as long as the process; no library whose end would take them back.
+    if unsafe { REGISTER.get()(Some(before), Some(parent), Some(child), null_mut()) } != 0 {
+        state::say("forked children will not find their memory: there was none to note what they need");
+    }
+}
+
+export! {
+    fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int {
+        self::prepare();
+        // SAFETY: the caller's own call.
+        unsafe { REGISTER.get()(prepare, parent, child, library) }
     }
 }
 

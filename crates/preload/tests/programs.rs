@@ -2,6 +2,7 @@
 //! mapping. Each checks what it does and ends with status 0; one that takes more than a minute is killed with all its
 //! children, and has failed.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -42,10 +43,15 @@ fn library() -> &'static Path {
 
 /// Compiles a program; `None` when there is no compiler.
 fn compiled(name: &str) -> Option<PathBuf> {
+    compiled_with(name, name, &[])
+}
+
+/// Compiles a source file under another name, with more arguments.
+fn compiled_with(name: &str, output: &str, more: &[&OsStr]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name).with_extension("c");
-    let program = folder().join(name);
+    let program = folder().join(output);
     let mut compile = Command::new("gcc");
-    compile.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source);
+    compile.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program).arg(source).args(more);
     match compile.status() {
         Ok(status) => assert!(status.success(), "{name}.c could not be compiled"),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -90,7 +96,11 @@ fn run(program: &Path, budget: &str, (faults, mapper, swap): (&str, &str, &str))
 
 fn all(name: &str, budget: &str) {
     let Some(program) = compiled(name) else { return };
-    let failures: Vec<_> = COMBINATIONS.iter().filter_map(|&how| run(&program, budget, how).err()).collect();
+    in_all_combinations(&program, budget);
+}
+
+fn in_all_combinations(program: &Path, budget: &str) {
+    let failures: Vec<_> = COMBINATIONS.iter().filter_map(|&how| run(program, budget, how).err()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
@@ -122,6 +132,15 @@ fn stdio() {
 #[test]
 fn process() {
     all("process", "24M");
+}
+
+#[test]
+fn fork_handlers_of_libraries_may_allocate() {
+    let shared = ["-shared", "-fPIC", "-DLIBRARY"].map(OsStr::new);
+    let Some(library) = compiled_with("forks", "libforks.so", &shared) else { return };
+    let linked = [library.as_os_str(), OsStr::new("-Wl,-rpath,$ORIGIN")];
+    let Some(program) = compiled_with("forks", "forks", &linked) else { return };
+    in_all_combinations(&program, "24M");
 }
 
 #[test]
