@@ -122,10 +122,15 @@ impl Engine {
             if self.zone.list(frame) != Some(List::Inactive) {
                 continue;
             }
-            if locked.state() == State::Standby(frame) {
-                // The marker of a window that nobody has reached.
-                self.zone.insert(frame, List::Laundry);
-                return true;
+            match locked.state() {
+                State::Resident(at) if at == frame => {}
+                State::Standby(at) if at == frame => {
+                    // The marker of a window that nobody has reached.
+                    self.zone.insert(frame, List::Laundry);
+                    return true;
+                }
+                // The frame has changed hands since it was looked up.
+                _ => continue,
             }
             match self.unmap(&mut locked, frame) {
                 Ok(()) => {
@@ -334,5 +339,27 @@ impl Engine {
         {
             self.write_now(outgoing);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use crate::region::ArenaVec;
+
+    #[test]
+    fn copies_of_mapped_folios_make_room_in_a_full_space() {
+        let device = DeviceSpec::Ram { size: 32 << 20 };
+        let arena = Arena::builder().memory(32 << 20).device(device).build().unwrap();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, (14 << 20) / 8).unwrap();
+        words.fill(1);
+        arena.evict_all();
+        assert!(words.iter().all(|&word| word == 1), "mapped again, their copies kept");
+        let engine = arena.engine();
+        while engine.space.allocate(CpuId::new(0)).is_some() {}
+        assert!(engine.allocate_slot().is_some());
+        assert!(words.iter().all(|&word| word == 1));
     }
 }
