@@ -1,6 +1,8 @@
 //! The command line. Every value is read here into its type; whether it makes sense on this machine is checked later.
 
-use crate::bench::sweep_command::{InnerSweepArgs, SweepArgs};
+use crate::bench::BenchCommand;
+use crate::bench::random_command::InnerRandomArgs;
+use crate::bench::sweep_command::InnerSweepArgs;
 use crate::exit::{Failure, Status, help_table};
 use crate::launch::ExecArgs;
 use crate::peer::guard::GuardArgs;
@@ -40,13 +42,9 @@ pub enum Command {
     /// Sweep the memory of an ordinary process.
     #[command(name = "__sweep", hide = true)]
     InnerSweep(InnerSweepArgs),
-}
-
-/// The benchmarks.
-#[derive(Subcommand, Debug)]
-pub enum BenchCommand {
-    /// Threads write their shares of one array from begin to end, then read and check every word
-    Sweep(SweepArgs),
+    /// Access the memory of an ordinary process at random.
+    #[command(name = "__random", hide = true)]
+    InnerRandom(InnerRandomArgs),
 }
 
 /// How memory is paged; the same for every subcommand that does.
@@ -55,6 +53,13 @@ pub struct Paging {
     /// RAM that the managed memory may take, 16M or more
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: u64,
+    #[command(flatten)]
+    pub means: Means,
+}
+
+/// By what memory is paged, whatever the budget.
+#[derive(Args, Clone, Debug)]
+pub struct Means {
     /// Swap device, repeatable: a file or block device, or RAM outside the budget. Default: an unnamed file in
     /// $FOLIOSWAP_DIR, else in /var/tmp
     #[arg(long, value_name = "PATH[:SIZE]|ram:SIZE", value_parser = device)]
@@ -67,15 +72,13 @@ pub struct Paging {
     pub mapper: Mapping,
 }
 
-impl Paging {
-    /// The smallest budget, checked before anything else.
-    pub fn check_budget(&self) -> Result<(), Failure> {
-        if self.memory < folioswap::MIN_MEMORY {
-            let error = folioswap::Error::BudgetTooSmall(self.memory);
-            return Err(Failure::new(Status::BudgetTooSmall, error.to_string()));
-        }
-        Ok(())
+/// Refuses a budget below the smallest, before anything else is done.
+pub fn check_budget(memory_bytes: u64) -> Result<(), Failure> {
+    if memory_bytes < folioswap::MIN_MEMORY {
+        let error = folioswap::Error::BudgetTooSmall(memory_bytes);
+        return Err(Failure::new(Status::BudgetTooSmall, error.to_string()));
     }
+    Ok(())
 }
 
 /// A size such as 512M.
@@ -87,7 +90,8 @@ fn device(text: &str) -> Result<DeviceSpec, String> {
     text.parse().map_err(|error: folioswap::SizeError| error.to_string())
 }
 
-fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
+/// Anything that reads itself from text.
+pub fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
 where
     T::Err: std::fmt::Display,
 {

@@ -17,7 +17,7 @@ mod stats_text;
 mod supervise;
 mod swap_check;
 
-use args::{BenchCommand, Command};
+use args::Command;
 use exit::Failure;
 use std::io::Write;
 use std::process::ExitCode;
@@ -36,12 +36,13 @@ fn act() -> Result<u8, Failure> {
     let Some(cli) = args::parse()? else { return Ok(0) };
     match cli.command {
         Command::Run(args) => run::run(&args),
-        Command::Bench(BenchCommand::Sweep(args)) => bench::sweep_command::sweep(&args),
+        Command::Bench(command) => bench::run(&command),
         Command::Doctor => Ok(doctor::print()),
         Command::Exec(args) => Err(launch::exec(&args)),
         Command::Kernel(args) => run::kernel(&args),
         Command::Guard(args) => peer::guard::guard(&args),
         Command::InnerSweep(args) => bench::sweep_command::inner(&args),
+        Command::InnerRandom(args) => bench::random_command::inner(&args),
     }
 }
 

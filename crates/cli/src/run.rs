@@ -3,7 +3,7 @@
 //! Nothing is made before every check has passed. What is made then (the counters' memory) has no name in any file system, so it
 //! goes with the processes.
 
-use crate::args::{Paging, size};
+use crate::args::{Means, Paging, check_budget, size};
 use crate::exit::{Failure, Status};
 use crate::launch::{ExecArgs, own_executable};
 use crate::peer::{Backing, Peer, Setup};
@@ -51,10 +51,10 @@ pub struct KernelArgs {
 
 /// Runs the program under folioswap.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
-    args.paging.check_budget()?;
+    check_budget(args.paging.memory)?;
     let file = program::find(&args.program[0])?;
-    let swap = swap_check::check_all(&args.paging.swap)?;
-    check_userfaultfd(&args.paging)?;
+    let swap = swap_check::check_all(&args.paging.means.swap)?;
+    check_userfaultfd(&args.paging.means)?;
     let preload = preload_library()?;
     if let Some(obstacle) = program::obstacle(&file) {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
@@ -65,8 +65,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     };
     let settings = Settings {
         memory_bytes: args.paging.memory,
-        faults: &args.paging.faults.to_string(),
-        mapper: &args.paging.mapper.to_string(),
+        faults: &args.paging.means.faults.to_string(),
+        mapper: &args.paging.means.mapper.to_string(),
         stats: counters.as_ref().map(|counters| counters.path()),
         swap: &swap,
     };
@@ -107,14 +107,14 @@ fn exec_step(
 }
 
 /// Whether faults can be delivered in the mode that was asked for.
-fn check_userfaultfd(paging: &Paging) -> Result<(), Failure> {
+fn check_userfaultfd(means: &Means) -> Result<(), Failure> {
     // A small arena of the same modes meets every refusal that the program's own would meet.
     folioswap::Arena::builder()
         .memory(folioswap::MIN_MEMORY)
         .device(folioswap::DeviceSpec::Ram { size: 2 << 20 })
         .address_space(1 << 30)
-        .faults(paging.faults)
-        .mapping(paging.mapper)
+        .faults(means.faults)
+        .mapping(means.mapper)
         .build()
         .map(drop)
         .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })

@@ -4,7 +4,7 @@
 
 use crate::exit::{Failure, Status};
 use folioswap::{Bytes, SharedStats, StatsSnapshot};
-use folioswap_core::FaultKind;
+use folioswap_core::{FaultKind, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,8 @@ struct Faults {
 /// The numbers of a run.
 struct Summary {
     counters: Vec<(&'static str, u64)>,
+    /// From order 0 on.
+    by_order: Vec<(&'static str, [u64; NR_ORDERS])>,
     resident_bytes: u64,
     peak_resident_bytes: u64,
     huge_resident_bytes: u64,
@@ -82,7 +84,9 @@ impl Summary {
             }
         });
         Summary {
-            counters: stats.counters().collect(),
+            // Linux's names for pages read and written; derived, so that they cannot disagree with the bytes.
+            counters: stats.counters().chain([("pswpin", stats.pswpin()), ("pswpout", stats.pswpout())]).collect(),
+            by_order: stats.by_order().collect(),
             resident_bytes: stats.resident_bytes.now,
             peak_resident_bytes: stats.resident_bytes.peak,
             huge_resident_bytes: stats.huge_resident_bytes.now,
@@ -107,16 +111,21 @@ impl Summary {
             // Writing to a string does not fail.
             let _ = writeln!(text, "  {name:<14} {rest}");
         };
-        for (name, folios, bytes) in [
-            ("swapped in", "swapped_in_folios", "swapped_in_bytes"),
-            ("swapped out", "swapped_out_folios", "swapped_out_bytes"),
-        ] {
-            line(name, format!("{} folios, {}", self.counter(folios), Bytes(self.counter(bytes))));
+        for (name, folios, pages) in
+            [("swapped in", "swapped_in_folios", "pswpin"), ("swapped out", "swapped_out_folios", "pswpout")]
+        {
+            let pages = self.counter(pages);
+            line(name, format!("{} folios, {pages} pages, {}", self.counter(folios), Bytes(pages * PAGE_SIZE as u64)));
         }
         line("not written", {
             let (zero, clean) = (self.counter("zero_folios_dropped"), self.counter("clean_folios_dropped"));
             format!("{zero} folios all zero, {clean} unchanged")
         });
+        for (name, numbers) in &self.by_order {
+            if let Some(text) = show_by_order(numbers) {
+                line(name, text);
+            }
+        }
         line("faults", format!("{:>10} {:>10} {:>10} {:>10}", "count", "p50", "p99", "p99.9"));
         for faults in &self.faults {
             let times = [faults.p50_ns, faults.p99_ns, faults.p999_ns].map(show_ns);
@@ -149,6 +158,9 @@ impl Summary {
                 (faults.kind.name().to_owned(), numbers)
             })
             .collect();
+        for (name, numbers) in &self.by_order {
+            object.insert((*name).to_owned(), json!(numbers));
+        }
         object.insert("faults".into(), faults.into());
         object.insert("huge_share".into(), json!(self.huge_share()));
         object.insert("resident_bytes".into(), json!(self.resident_bytes));
@@ -157,6 +169,13 @@ impl Summary {
         object.insert("seconds".into(), json!(wall.as_secs_f64()));
         object.into()
     }
+}
+
+/// The orders that have a number, as `12 of 2M, 3 of 64K`; none when all are zero.
+fn show_by_order(numbers: &[u64; NR_ORDERS]) -> Option<String> {
+    let shown = (0..=MAX_ORDER).zip(*numbers).rev().filter(|(_, number)| *number > 0);
+    let shown: Vec<String> = shown.filter_map(|(k, number)| Some(format!("{number} of {}", Order::new(k)?))).collect();
+    (!shown.is_empty()).then(|| shown.join(", "))
 }
 
 fn show_ns(ns: u64) -> String {
@@ -180,7 +199,8 @@ mod tests {
         assert_eq!(File::open(counters.path()).expect("our own").metadata().expect("a file").len() % 8, 0);
         let json = counters.describe(Form::Json, 1 << 29, Duration::from_secs(1));
         let json: Value = serde_json::from_str(&json).expect("JSON");
-        assert_eq!(json["swapped_in_folios"], 0);
+        assert_eq!((&json["swapped_in_folios"], &json["pswpin"]), (&json!(0), &json!(0)));
+        assert_eq!((&json["thp_swpout"], &json["swpout"]), (&json!(0), &json!(vec![0; NR_ORDERS])));
         assert_eq!(json["faults"]["swap_in"]["count"], 0);
         assert_eq!(json["huge_share"], Value::Null);
         assert_eq!(json["memory_bytes"], 1 << 29);
@@ -190,6 +210,9 @@ mod tests {
     fn the_summary_says_what_was_counted() {
         let stats = Stats::new();
         stats.swapped_out_folios.add(7);
+        stats.swapped_out_bytes.add(7 << 21);
+        stats.swpout.add(Order::HUGE, 7);
+        stats.swpout.add(Order::PAGE, 1);
         stats.resident_bytes.set(300);
         stats.resident_bytes.set(100);
         stats.huge_resident_bytes.set(50);
@@ -203,6 +226,9 @@ mod tests {
         assert_eq!(faults.count, 100);
         assert!((5_000..6_000).contains(&faults.p50_ns) && faults.p99_ns >= 2_000_000);
         let text = summary.text(512, Duration::ZERO);
-        assert!(text.contains("7 folios") && text.contains("50.0 %"), "{text}");
+        assert!(
+            text.contains("7 folios, 3584 pages, 14M") && text.contains("7 of 2M, 1 of 4K") && text.contains("50.0 %"),
+            "{text}"
+        );
     }
 }

@@ -1,409 +1,518 @@
-//! The folio table: from a folio to where its content is, with a lock for each folio.
+//! The folio table: from an address to where its content is, with a lock for each 2 MiB of addresses.
 //!
-//! An entry is 8 bytes: `word` (lock bit, waiters bit, state, flags, version) and `payload` (the frame or the slot).
-//! Entries come in chunks of 512, made by [`FolioTable::ensure`] and never given back; a folio whose chunk was not made
-//! reads as empty.
+//! The span is divided into *blocks* of 2 MiB. A block is one folio of order 9, or it is split into folios of one
+//! smaller order; the order is the block's own and changes while it is locked. What the table knows of a folio is where
+//! it lies ([`State`]), which slots hold its last written content, and what the policies noted; of a block, the hashes
+//! of its content, in pieces of 64 KiB or in pages where folios are smaller than that.
 //!
-//! **Locking.** State, payload and flags change only under the entry's lock ([`Locked`]). Who finds it held spins a
-//! little, then sets the waiters bit by compare-and-swap *while the lock bit is set* and sleeps on the word as long as
-//! it has that very value. Unlocking clears both bits in one operation and wakes all when the waiters bit was set; so
-//! between setting the bit and sleeping, the word can only change to a value that makes the sleep return at once: no
-//! wake-up is lost.
+//! **Locking.** One mutex a block, held through the I/O of its folios. Who holds one takes another by trying only (but
+//! for a block that nobody else can know yet). Nothing of a block is readable without its lock.
 //!
-//! **Reading without the lock.** [`FolioTable::peek`] is a sequence lock: `set` makes the version odd, stores the
-//! payload, then stores state and an even version. A peek that sees one even version before and after has a pair that
-//! belongs together. It is a hint all the same: it may be out of date before it is looked at.
+//! **Memory.** A block takes 72 bytes when its chunk is made ([`FolioTable::ensure`]), 12 a folio when it is split, and
+//! 24 a piece once it was written to a device; 256 more for each piece of which single pages were written.
 
-use crate::id::{FolioId, FrameId, SlotId};
-use crate::sync::{AtomicU32, OnceLock, Ordering, SPINS, spin_loop};
+use crate::id::{BlockId, FolioId, FrameId, SlotId};
+use crate::order::{MAX_ORDER, Order};
+use crate::policy::order_choice::{History, Wish};
+use crate::sync::{Mutex, MutexGuard, OnceLock, TryLockError, lock};
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
-/// Entries in a chunk. A model checker tracks every atomic, so it gets fewer.
-#[cfg(not(loom))]
-pub const CHUNK_ENTRIES: usize = 512;
-/// Entries in a chunk. A model checker tracks every atomic, so it gets fewer.
-#[cfg(loom)]
-pub const CHUNK_ENTRIES: usize = 2;
+/// Blocks in a chunk of the table.
+const CHUNK_BLOCKS: usize = 64;
 
-const LOCKED: u32 = 1 << 0;
-const WAITERS: u32 = 1 << 1;
-const STATE_SHIFT: u32 = 2;
-const STATE_MASK: u32 = 3 << STATE_SHIFT;
-const PINNED: u32 = 1 << 4;
-const MARKER: u32 = 1 << 5;
-const DROPPED_BEHIND: u32 = 1 << 6;
-/// The version counts up from here to the top bit and wraps; its lowest bit is set while the payload is being changed.
-const VERSION_ONE: u32 = 1 << 7;
+/// Pages of a block.
+pub const BLOCK_PAGES: usize = Order::HUGE.nr_pages();
 
-/// How often a peek tries for a pair that belongs together before it reports the folio as locked and empty.
-const PEEK_TRIES: usize = 64;
+/// The order of a piece: what is hashed at once of a folio that is not smaller.
+pub const PIECE: Order = Order::new(4).expect("64 KiB is an order");
 
-/// Sleeping and waking on a word, as a futex does it. The engine gives a futex, a model a condition variable.
-pub trait Park: Sync {
-    /// Sleeps until woken, or returns at once when `word` does not hold `expected`. May return for no reason.
-    fn wait(&self, word: &AtomicU32, expected: u32);
-    /// Wakes every thread that sleeps on `word`.
-    fn wake_all(&self, word: &AtomicU32);
-}
+/// Pieces of a block.
+pub const BLOCK_PIECES: usize = BLOCK_PAGES >> PIECE.exponent();
+
+const NONE: u32 = u32::MAX;
 
 /// Where the content of a folio is.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum State {
     /// Never touched, dropped, or all zero: reads as zero and has neither frame nor slot.
     Empty,
-    /// In its slots only.
+    /// In its slots only; this is the first.
     Swapped(SlotId),
-    /// In RAM and mapped; the block is its home. Its slot, if any, is in the zone's record of the block.
+    /// In RAM and mapped; this is the first of the frames that are its home.
     Resident(FrameId),
-    /// In RAM at the block's own address, not mapped. Its slot, if any, is in the zone's record of the block.
+    /// In RAM at its frames' own address, not mapped.
     Standby(FrameId),
 }
 
-impl State {
-    fn pack(self) -> (u32, u32) {
-        let (tag, payload) = match self {
-            State::Empty => (0, 0),
-            State::Swapped(slot) => (1, slot.get()),
-            State::Resident(frame) => (2, frame.get()),
-            State::Standby(frame) => (3, frame.get()),
-        };
-        (tag << STATE_SHIFT, payload)
-    }
-
-    fn unpack(word: u32, payload: u32) -> State {
-        match (word & STATE_MASK) >> STATE_SHIFT {
-            0 => State::Empty,
-            1 => State::Swapped(SlotId::new(payload)),
-            2 => State::Resident(FrameId::new(payload)),
-            _ => State::Standby(FrameId::new(payload)),
-        }
-    }
-}
-
-/// What an entry said a moment ago.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Peek {
-    /// Where the content was.
-    pub state: State,
-    /// Somebody held the entry's lock.
-    pub locked: bool,
-    /// It may not be reclaimed.
-    pub pinned: bool,
-    /// It is the first folio of a readahead window.
+/// What the table knows of one folio.
+#[derive(Copy, Clone, Eq, PartialEq)]
+pub struct Folio {
+    frame: u32,
+    slot: u32,
+    mapped: bool,
+    /// It is the first folio of a readahead window, left unmapped so that its touch is seen.
     pub marker: bool,
     /// It left RAM because a stream had passed it.
     pub dropped_behind: bool,
 }
 
-impl Peek {
-    /// Whether the folio is mapped.
-    pub fn is_resident(&self) -> bool {
-        matches!(self.state, State::Resident(_))
+const _: () = assert!(size_of::<Folio>() == 12, "a folio's entry takes 12 bytes");
+
+impl Folio {
+    const EMPTY: Folio = Folio { frame: NONE, slot: NONE, mapped: false, marker: false, dropped_behind: false };
+
+    /// Where its content is.
+    pub fn state(&self) -> State {
+        match (self.frame, self.slot) {
+            (NONE, NONE) => State::Empty,
+            (NONE, slot) => State::Swapped(SlotId::new(slot)),
+            (frame, _) if self.mapped => State::Resident(FrameId::new(frame)),
+            (frame, _) => State::Standby(FrameId::new(frame)),
+        }
     }
 
-    /// Whether nobody holds the entry and the folio reads as zero.
+    /// Its first frame, when it is in RAM.
+    pub fn frame(&self) -> Option<FrameId> {
+        (self.frame != NONE).then(|| FrameId::new(self.frame))
+    }
+
+    /// The first of the slots that hold what was last written of it.
+    pub fn slot(&self) -> Option<SlotId> {
+        (self.slot != NONE).then(|| SlotId::new(self.slot))
+    }
+
+    /// Says which slots hold what was last written of it.
+    pub fn set_slot(&mut self, slot: Option<SlotId>) {
+        self.slot = slot.map_or(NONE, |slot| slot.get());
+    }
+
+    /// It is in RAM, in these frames, mapped or not; its slots stay.
+    pub fn set_in_ram(&mut self, frame: FrameId, mapped: bool) {
+        (self.frame, self.mapped) = (frame.get(), mapped);
+    }
+
+    /// It is no longer in RAM: swapped, or empty when it has no slot.
+    pub fn set_out(&mut self) {
+        (self.frame, self.mapped) = (NONE, false);
+    }
+
+    /// It reads as zero from now on.
+    pub fn set_empty(&mut self) {
+        *self = Folio::EMPTY;
+    }
+
+    /// The `index`th of the folios of `order` that this one is made of.
+    fn part(&self, index: usize, order: Order) -> Folio {
+        let shift = |first: u32| if first == NONE { NONE } else { first + (index * order.nr_pages()) as u32 };
+        Folio { frame: shift(self.frame), slot: shift(self.slot), marker: self.marker && index == 0, ..*self }
+    }
+}
+
+/// What 64 KiB of a block held when they were last written, as far as it is known.
+#[derive(Clone, Default)]
+enum PieceHash {
+    #[default]
+    Unknown,
+    Whole([u64; 2]),
+    Pages(Box<[[u64; 2]; PIECE.nr_pages()]>),
+}
+
+const _: () = assert!(size_of::<PieceHash>() == 24, "a piece's hash takes 24 bytes");
+
+/// No hash: no content has it, for all the use that is made of it.
+const UNKNOWN: [u64; 2] = [0; 2];
+
+fn pack(hash: u128) -> [u64; 2] {
+    [hash as u64, (hash >> 64) as u64]
+}
+
+fn unpack(hash: [u64; 2]) -> Option<u128> {
+    (hash != UNKNOWN).then_some(u128::from(hash[0]) | u128::from(hash[1]) << 64)
+}
+
+/// What the table knows of 2 MiB of addresses.
+pub struct Block {
+    order: Order,
+    /// The block may not be reclaimed: no folio of it leaves RAM.
+    pub pinned: bool,
+    /// Folios smaller than a block were mapped here since its page table was last cleared.
+    pub small_table: bool,
+    /// The arena's count of evictions when a folio of it last left RAM.
+    pub left_at: u32,
+    /// The order that its folios are to have, unless that of the arena.
+    pub fixed_order: Option<Order>,
+    /// What the program advised.
+    pub wish: Wish,
+    /// What the choice of an order noted.
+    pub history: History,
+    whole: Folio,
+    /// The folios, when the order is below 9.
+    parts: Option<Box<[Folio]>>,
+    hashes: Option<Box<[PieceHash; BLOCK_PIECES]>>,
+    /// Pages that were dropped while the block was in RAM as one folio, one bit a page.
+    dropped: Option<Box<[u64; BLOCK_PAGES / 64]>>,
+}
+
+impl Block {
+    fn new() -> Block {
+        Block {
+            order: Order::HUGE,
+            pinned: false,
+            small_table: false,
+            left_at: 0,
+            fixed_order: None,
+            wish: Wish::None,
+            history: History::default(),
+            whole: Folio::EMPTY,
+            parts: None,
+            hashes: None,
+            dropped: None,
+        }
+    }
+
+    /// The order of its folios.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// How many folios it is made of.
+    pub fn nr_folios(&self) -> usize {
+        BLOCK_PAGES >> self.order.exponent()
+    }
+
+    /// The index of the folio that holds a page of the block.
+    pub fn index_of(&self, page: usize) -> usize {
+        page >> self.order.exponent()
+    }
+
+    /// A folio by its index.
+    pub fn folio(&self, index: usize) -> &Folio {
+        self.parts.as_ref().map_or(&self.whole, |parts| &parts[index])
+    }
+
+    /// A folio by its index, to be changed.
+    pub fn folio_mut(&mut self, index: usize) -> &mut Folio {
+        match &mut self.parts {
+            Some(parts) => &mut parts[index],
+            None => &mut self.whole,
+        }
+    }
+
+    /// Where the content of a folio is.
+    pub fn state(&self, index: usize) -> State {
+        self.folio(index).state()
+    }
+
+    /// All its folios in turn.
+    pub fn folios(&self) -> &[Folio] {
+        self.parts.as_deref().unwrap_or(std::slice::from_ref(&self.whole))
+    }
+
+    /// Whether all of it reads as zero without frame or slot.
     pub fn is_empty(&self) -> bool {
-        self.state == State::Empty && !self.locked
+        self.folios().iter().all(|folio| folio.state() == State::Empty)
     }
 
-    const EMPTY: Peek =
-        Peek { state: State::Empty, locked: false, pinned: false, marker: false, dropped_behind: false };
+    /// Whether nothing of it is in RAM.
+    pub fn is_out(&self) -> bool {
+        self.folios().iter().all(|folio| folio.frame().is_none())
+    }
 
-    fn new(word: u32, state: State) -> Peek {
-        Peek {
-            state,
-            locked: word & LOCKED != 0,
-            pinned: word & PINNED != 0,
-            marker: word & MARKER != 0,
-            dropped_behind: word & DROPPED_BEHIND != 0,
+    /// Makes its folios smaller. Frames and slots stay where they are: each new folio has its part of them. Below the size
+    /// of a piece, only what is swapped keeps the hash of its piece: *a piece that is hashed as one lies in its slots as
+    /// one*.
+    ///
+    /// # Panics
+    /// Unless `order` is smaller than that of its folios.
+    pub fn split(&mut self, order: Order) {
+        assert!(order < self.order, "a split makes folios smaller");
+        if order < PIECE && self.order >= PIECE {
+            let pages = self.order.nr_pages();
+            for index in 0..self.nr_folios() {
+                if !matches!(self.state(index), State::Swapped(_)) {
+                    self.forget_hashes(index * pages..(index + 1) * pages);
+                }
+            }
         }
+        let each = 1 << (self.order.exponent() - order.exponent());
+        let parts = self.folios().iter().flat_map(|folio| (0..each).map(|index| folio.part(index, order))).collect();
+        self.parts = Some(parts);
+        self.order = order;
+    }
+
+    /// Makes it one folio again, an empty one: the caller has taken the frames and slots of its parts.
+    pub fn join(&mut self) {
+        self.parts = None;
+        self.order = Order::HUGE;
+        self.whole = Folio::EMPTY;
+        self.hashes = None;
+    }
+
+    /// The hash of a page that was noted, for folios smaller than a piece.
+    pub fn page_hash(&self, page: usize) -> Option<u128> {
+        match self.piece(page / PIECE.nr_pages()) {
+            PieceHash::Pages(pages) => unpack(pages[page % PIECE.nr_pages()]),
+            _ => None,
+        }
+    }
+
+    /// Notes the hash of a page. Those of the other pages of its piece stay, if they were noted one by one.
+    pub fn set_page_hash(&mut self, page: usize, hash: u128) {
+        let piece = self.piece_mut(page / PIECE.nr_pages());
+        if !matches!(piece, PieceHash::Pages(_)) {
+            *piece = PieceHash::Pages(Box::new([UNKNOWN; PIECE.nr_pages()]));
+        }
+        if let PieceHash::Pages(pages) = piece {
+            pages[page % PIECE.nr_pages()] = pack(hash);
+        }
+    }
+
+    /// The hash of a piece that was noted as one.
+    pub fn piece_hash(&self, piece: usize) -> Option<u128> {
+        match self.piece(piece) {
+            PieceHash::Whole(hash) => unpack(*hash),
+            _ => None,
+        }
+    }
+
+    /// Notes the hash of a piece.
+    pub fn set_piece_hash(&mut self, piece: usize, hash: u128) {
+        *self.piece_mut(piece) = PieceHash::Whole(pack(hash));
+    }
+
+    /// Forgets what pages of whole pieces held when they were last written: their slots are given up.
+    pub fn forget_hashes(&mut self, pages: Range<usize>) {
+        if self.hashes.is_some() {
+            let pieces = pages.start / PIECE.nr_pages()..pages.end.div_ceil(PIECE.nr_pages());
+            pieces.for_each(|piece| *self.piece_mut(piece) = PieceHash::Unknown);
+        }
+    }
+
+    /// Notes that pages were zeroed by the program's wish while the block was in RAM as one folio.
+    pub fn note_dropped(&mut self, pages: Range<usize>) {
+        let dropped = self.dropped.get_or_insert_default();
+        pages.for_each(|page| dropped[page / 64] |= 1 << (page % 64));
+    }
+
+    /// The pages noted by [`Block::note_dropped`], which are forgotten.
+    pub fn take_dropped(&mut self) -> Option<impl Iterator<Item = usize> + use<>> {
+        let dropped = self.dropped.take()?;
+        Some((0..BLOCK_PAGES).filter(move |page| dropped[page / 64] >> (page % 64) & 1 == 1))
+    }
+
+    /// Whether pages were dropped.
+    pub fn has_dropped(&self) -> bool {
+        self.dropped.is_some()
+    }
+
+    fn piece(&self, piece: usize) -> &PieceHash {
+        self.hashes.as_ref().map_or(&PieceHash::Unknown, |hashes| &hashes[piece])
+    }
+
+    fn piece_mut(&mut self, piece: usize) -> &mut PieceHash {
+        &mut self.hashes.get_or_insert_default()[piece]
+    }
+
+    fn bytes(&self) -> usize {
+        let hashes = self.hashes.as_ref().map_or(0, |hashes| {
+            let pages = hashes.iter().filter(|piece| matches!(piece, PieceHash::Pages(_))).count();
+            size_of_val(&**hashes) + pages * size_of::<[[u64; 2]; PIECE.nr_pages()]>()
+        });
+        let parts = self.parts.as_ref().map_or(0, |parts| size_of_val(&**parts));
+        hashes + parts + self.dropped.as_ref().map_or(0, |dropped| size_of_val(&**dropped))
     }
 }
 
-struct Entry {
-    word: AtomicU32,
-    payload: AtomicU32,
-}
+/// Neighbouring blocks, made at once.
+type Chunk = Box<[Mutex<Block>]>;
 
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Entry>() == 8, "an entry of the folio table is 8 bytes");
-
-impl Entry {
-    fn new() -> Entry {
-        Entry { word: AtomicU32::new(0), payload: AtomicU32::new(0) }
-    }
-
-    fn try_lock(&self) -> bool {
-        let word = self.word.load(Ordering::Relaxed);
-        word & LOCKED == 0
-            && self.word.compare_exchange(word, word | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    /// Sets the waiters bit of a locked entry and sleeps. False, without sleep, when the entry changed meanwhile.
-    fn sleep(&self, word: u32, park: &dyn Park) -> bool {
-        debug_assert!(word & LOCKED != 0);
-        let asleep = word | WAITERS;
-        let set =
-            word == asleep || self.word.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if set {
-            park.wait(&self.word, asleep);
-        }
-        set
-    }
-
-    fn lock(&self, park: &dyn Park) {
-        for _ in 0..SPINS {
-            if self.try_lock() {
-                return;
-            }
-            spin_loop();
-        }
-        while !self.try_lock() {
-            let word = self.word.load(Ordering::Relaxed);
-            if word & LOCKED != 0 {
-                self.sleep(word, park);
-            }
-        }
-    }
-
-    fn unlock(&self, park: &dyn Park) {
-        let before = self.word.fetch_and(!(LOCKED | WAITERS), Ordering::Release);
-        assert!(before & LOCKED != 0, "an entry is unlocked by whoever locked it");
-        if before & WAITERS != 0 {
-            park.wake_all(&self.word);
-        }
-    }
-
-    fn wait_unlocked(&self, park: &dyn Park) {
-        for _ in 0..SPINS {
-            if self.word.load(Ordering::Acquire) & LOCKED == 0 {
-                return;
-            }
-            spin_loop();
-        }
-        let mut slept = false;
-        loop {
-            let word = self.word.load(Ordering::Acquire);
-            // Once the bit that this thread had set is gone, the lock it waited for has been released, whoever
-            // holds it now.
-            if word & LOCKED == 0 || (slept && word & WAITERS == 0) {
-                return;
-            }
-            slept |= self.sleep(word, park);
-        }
-    }
-
-    fn peek(&self) -> Peek {
-        let mut word = self.word.load(Ordering::Acquire);
-        for _ in 0..PEEK_TRIES {
-            let payload = self.payload.load(Ordering::Acquire);
-            let after = self.word.load(Ordering::Acquire);
-            if word & VERSION_ONE == 0 && (word ^ after) & !(VERSION_ONE - 1) == 0 {
-                return Peek::new(after, State::unpack(after, payload));
-            }
-            word = after;
-            spin_loop();
-        }
-        Peek::new(word | LOCKED, State::Empty)
-    }
-}
-
-/// Entries for all the folios of an arena, 8 bytes each, in chunks that exist only once asked for.
+/// The blocks of an arena's span, in chunks that exist only once asked for.
 pub struct FolioTable {
-    chunks: Box<[OnceLock<Box<[Entry]>>]>,
-    nr_folios: usize,
+    chunks: Box<[OnceLock<Chunk>]>,
+    nr_blocks: usize,
 }
 
 impl FolioTable {
-    /// A table for `nr_folios` folios, with no chunk yet. Costs 16 bytes for each 512 folios at once.
-    pub fn new(nr_folios: usize) -> Self {
-        assert!(nr_folios <= u32::MAX as usize, "a folio's index fits 32 bits");
-        let nr_chunks = nr_folios.div_ceil(CHUNK_ENTRIES);
-        FolioTable { chunks: (0..nr_chunks).map(|_| OnceLock::new()).collect(), nr_folios }
+    /// A table for `nr_blocks` blocks, with no chunk yet. Costs 24 bytes for each 128 MiB of addresses at once.
+    pub fn new(nr_blocks: usize) -> Self {
+        assert!(nr_blocks <= (u32::MAX as usize) >> MAX_ORDER, "a folio's number fits 32 bits");
+        FolioTable { chunks: (0..nr_blocks.div_ceil(CHUNK_BLOCKS)).map(|_| OnceLock::new()).collect(), nr_blocks }
     }
 
-    /// Folios that the table has room for.
-    pub fn nr_folios(&self) -> usize {
-        self.nr_folios
+    /// Blocks that the table has room for.
+    pub fn nr_blocks(&self) -> usize {
+        self.nr_blocks
     }
 
-    /// Makes the chunks that hold these folios. The only call that allocates; safe from many threads at once.
-    pub fn ensure(&self, folios: Range<FolioId>) {
-        let (start, end) = (folios.start.index(), folios.end.index());
-        assert!(end <= self.nr_folios, "folio {end} lies beyond the table");
+    /// Makes the chunks that hold these blocks; safe from many threads at once.
+    pub fn ensure(&self, blocks: Range<BlockId>) {
+        let (start, end) = (blocks.start.index(), blocks.end.index());
+        assert!(end <= self.nr_blocks, "block {end} lies beyond the table");
         if start >= end {
             return;
         }
-        for chunk in &self.chunks[start / CHUNK_ENTRIES..end.div_ceil(CHUNK_ENTRIES)] {
-            chunk.get_or_init(|| (0..CHUNK_ENTRIES).map(|_| Entry::new()).collect());
+        for chunk in &self.chunks[start / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS)] {
+            chunk.get_or_init(|| (0..CHUNK_BLOCKS).map(|_| Mutex::new(Block::new())).collect());
         }
     }
 
-    /// Whether the folio's chunk was made.
-    pub fn has(&self, folio: FolioId) -> bool {
-        self.find(folio).is_some()
+    /// Whether the block's chunk was made.
+    pub fn has(&self, block: BlockId) -> bool {
+        self.find(block).is_some()
     }
 
-    /// What the entry says now, without its lock. Empty when the folio's chunk was not made or the folio lies beyond
-    /// the table. Never sleeps; state and payload belong together. Reported as locked and empty in the rare case that
-    /// its holder stopped in the middle of [`Locked::set`].
-    pub fn peek(&self, folio: FolioId) -> Peek {
-        self.find(folio).map_or(Peek::EMPTY, Entry::peek)
+    /// Locks a block; sleeps while somebody else holds it.
+    ///
+    /// # Panics
+    /// When the block's chunk was not made.
+    pub fn lock(&self, block: BlockId) -> Locked<'_> {
+        let found = self.find(block).unwrap_or_else(|| panic!("{block:?} has no entry: it was never mapped"));
+        Locked { id: block, block: lock(found) }
     }
 
-    /// Locks the entry; sleeps while somebody else holds it. Panics when the folio's chunk was not made.
-    pub fn lock<'t>(&'t self, folio: FolioId, park: &'t dyn Park) -> Locked<'t> {
-        let entry = self.entry(folio);
-        entry.lock(park);
-        Locked { entry, folio, park }
-    }
-
-    /// Locks the entry if nobody holds it. May fail, too, when the entry changed at this very moment. Panics when the
-    /// folio's chunk was not made.
-    pub fn try_lock<'t>(&'t self, folio: FolioId, park: &'t dyn Park) -> Option<Locked<'t>> {
-        let entry = self.entry(folio);
-        // Not `then_some`: a `Locked` made in vain would unlock somebody else's lock when dropped.
-        entry.try_lock().then(|| Locked { entry, folio, park })
-    }
-
-    /// Returns once the lock that somebody holds has been released, at once when nobody holds it.
-    pub fn wait_unlocked(&self, folio: FolioId, park: &dyn Park) {
-        if let Some(entry) = self.find(folio) {
-            entry.wait_unlocked(park);
+    /// Locks a block that nobody holds; `None` too when its chunk was not made.
+    pub fn try_lock(&self, block: BlockId) -> Option<Locked<'_>> {
+        match self.find(block)?.try_lock() {
+            Ok(found) => Some(Locked { id: block, block: found }),
+            Err(TryLockError::Poisoned(poisoned)) => Some(Locked { id: block, block: poisoned.into_inner() }),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Takes up a lock again that [`Locked::into_raw`] had laid down, on any thread. The caller is the only one to do
-    /// so for that lock. Panics when the entry is not locked.
-    pub fn locked_from_raw<'t>(&'t self, folio: FolioId, park: &'t dyn Park) -> Locked<'t> {
-        let entry = self.entry(folio);
-        // Acquire: what the former holder wrote through other means is visible to the one who takes over.
-        assert!(entry.word.load(Ordering::Acquire) & LOCKED != 0, "{folio:?} was to be locked and is not");
-        Locked { entry, folio, park }
-    }
-
-    /// Bytes of memory that the table takes.
+    /// Bytes of memory that the table takes. A walk over all blocks; those that are locked count as bare.
     pub fn bytes(&self) -> usize {
-        let made = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
-        size_of::<Self>() + size_of_val(&*self.chunks) + made * CHUNK_ENTRIES * size_of::<Entry>()
+        let made = self.chunks.iter().filter_map(|chunk| chunk.get());
+        let blocks: usize = made
+            .map(|chunk| {
+                let more = |block: &Mutex<Block>| block.try_lock().map_or(0, |block| block.bytes());
+                size_of_val(&**chunk) + chunk.iter().map(more).sum::<usize>()
+            })
+            .sum();
+        size_of::<Self>() + size_of_val(&*self.chunks) + blocks
     }
 
-    fn find(&self, folio: FolioId) -> Option<&Entry> {
-        let chunk = self.chunks.get(folio.index() / CHUNK_ENTRIES)?.get()?;
-        Some(&chunk[folio.index() % CHUNK_ENTRIES])
-    }
-
-    fn entry(&self, folio: FolioId) -> &Entry {
-        self.find(folio).unwrap_or_else(|| panic!("{folio:?} has no entry: it was never mapped"))
+    fn find(&self, block: BlockId) -> Option<&Mutex<Block>> {
+        let chunk = self.chunks.get(block.index() / CHUNK_BLOCKS)?.get()?;
+        Some(&chunk[block.index() % CHUNK_BLOCKS])
     }
 }
 
 impl fmt::Debug for FolioTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FolioTable").field("nr_folios", &self.nr_folios).field("bytes", &self.bytes()).finish()
+        f.debug_struct("FolioTable").field("nr_blocks", &self.nr_blocks).finish()
     }
 }
 
-/// A folio's entry, locked. Dropping it unlocks, and wakes who waits.
-#[must_use = "dropping it unlocks the entry"]
+/// A block, locked. Dropping it unlocks.
+#[must_use = "dropping it unlocks the block"]
 pub struct Locked<'t> {
-    entry: &'t Entry,
-    folio: FolioId,
-    park: &'t dyn Park,
+    id: BlockId,
+    block: MutexGuard<'t, Block>,
 }
 
 impl Locked<'_> {
-    /// The folio.
-    pub fn folio(&self) -> FolioId {
-        self.folio
+    /// The block.
+    pub fn id(&self) -> BlockId {
+        self.id
     }
 
-    /// Where its content is.
-    pub fn state(&self) -> State {
-        // Only the holder of the lock writes either, so relaxed loads give what was stored last.
-        State::unpack(self.entry.word.load(Ordering::Relaxed), self.entry.payload.load(Ordering::Relaxed))
+    /// The name of a folio of the block.
+    pub fn name(&self, index: usize) -> FolioId {
+        self.id.page(index << self.order().exponent())
     }
 
-    /// Says where its content is from now on. Visible to peeks at once.
-    pub fn set(&mut self, state: State) {
-        let (tag, payload) = state.pack();
-        let before = self.entry.word.fetch_add(VERSION_ONE, Ordering::Relaxed);
-        debug_assert!(before & LOCKED != 0 && before & VERSION_ONE == 0);
-        // Release: a peek that sees the new payload also sees the odd version before it.
-        self.entry.payload.store(payload, Ordering::Release);
-        // A loop, because others set the waiters bit at any time.
-        let mut word = self.entry.word.load(Ordering::Relaxed);
-        loop {
-            let next = ((word & !STATE_MASK) | tag).wrapping_add(VERSION_ONE);
-            match self.entry.word.compare_exchange_weak(word, next, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => word = now,
-            }
-        }
-    }
-
-    /// It may not be reclaimed.
-    pub fn pinned(&self) -> bool {
-        self.flag(PINNED)
-    }
-
-    /// Says whether it may not be reclaimed.
-    pub fn set_pinned(&mut self, on: bool) {
-        self.set_flag(PINNED, on);
-    }
-
-    /// It is the first folio of a readahead window.
-    pub fn marker(&self) -> bool {
-        self.flag(MARKER)
-    }
-
-    /// Says whether it is the first folio of a readahead window.
-    pub fn set_marker(&mut self, on: bool) {
-        self.set_flag(MARKER, on);
-    }
-
-    /// It left RAM because a stream had passed it.
-    pub fn dropped_behind(&self) -> bool {
-        self.flag(DROPPED_BEHIND)
-    }
-
-    /// Says whether it left RAM because a stream had passed it.
-    pub fn set_dropped_behind(&mut self, on: bool) {
-        self.set_flag(DROPPED_BEHIND, on);
-    }
-
-    /// Lays the lock down without unlocking, for I/O in flight that outlives this stack frame. Take it up again by
-    /// [`FolioTable::locked_from_raw`], on any thread; until then everybody else waits.
-    pub fn into_raw(self) -> FolioId {
-        let folio = self.folio;
-        // Release: whoever takes the lock up sees what this thread did under it.
-        self.entry.word.fetch_or(LOCKED, Ordering::Release);
-        std::mem::forget(self);
-        folio
-    }
-
-    fn flag(&self, flag: u32) -> bool {
-        self.entry.word.load(Ordering::Relaxed) & flag != 0
-    }
-
-    fn set_flag(&self, flag: u32, on: bool) {
-        if on {
-            self.entry.word.fetch_or(flag, Ordering::Relaxed);
-        } else {
-            self.entry.word.fetch_and(!flag, Ordering::Relaxed);
-        }
+    /// Gives what is known of this block to another one, whose own is dropped; this one is empty then.
+    pub fn move_to(&mut self, target: &mut Locked<'_>) {
+        *target.block = std::mem::replace(&mut *self.block, Block::new());
     }
 }
 
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        self.entry.unlock(self.park);
+impl Deref for Locked<'_> {
+    type Target = Block;
+
+    fn deref(&self) -> &Block {
+        &self.block
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Block {
+        &mut self.block
     }
 }
 
 impl fmt::Debug for Locked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locked").field("folio", &self.folio).field("state", &self.state()).finish()
+        f.debug_struct("Locked").field("block", &self.id).field("order", &self.order()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(k: u8) -> Order {
+        Order::new(k).unwrap()
+    }
+
+    #[test]
+    fn parts_of_a_swapped_folio_have_its_slots() {
+        let mut block = Block::new();
+        block.folio_mut(0).set_slot(Some(SlotId::new(1024)));
+        block.split(order(4));
+        assert_eq!((block.nr_folios(), block.index_of(511)), (32, 31));
+        assert_eq!(block.state(3), State::Swapped(SlotId::new(1024 + 48)));
+        block.folio_mut(3).set_empty();
+        block.split(order(0));
+        assert!((48..64).all(|page| block.state(page) == State::Empty));
+        assert_eq!(block.state(64), State::Swapped(SlotId::new(1024 + 64)));
+        assert!(block.is_out() && !block.is_empty());
+    }
+
+    #[test]
+    fn parts_of_a_resident_folio_have_its_frames() {
+        let mut block = Block::new();
+        block.folio_mut(0).set_in_ram(FrameId::new(512), true);
+        block.folio_mut(0).marker = true;
+        block.split(order(8));
+        assert_eq!(block.state(1), State::Resident(FrameId::new(768)));
+        assert!(block.folio(0).marker && !block.folio(1).marker);
+        block.join();
+        assert!(block.is_empty());
+    }
+
+    #[test]
+    fn hashes_of_pieces_and_of_pages() {
+        let mut block = Block::new();
+        assert_eq!((block.piece_hash(1), block.page_hash(17)), (None, None));
+        block.set_piece_hash(1, 7);
+        assert_eq!((block.piece_hash(1), block.page_hash(17)), (Some(7), None));
+        block.set_page_hash(17, u128::MAX);
+        assert_eq!((block.piece_hash(1), block.page_hash(17), block.page_hash(18)), (None, Some(u128::MAX), None));
+    }
+
+    #[test]
+    fn dropped_pages_are_noted_once() {
+        let mut block = Block::new();
+        block.note_dropped(3..5);
+        block.note_dropped(4..66);
+        assert!(block.take_dropped().unwrap().eq(3..66));
+        assert!(block.take_dropped().is_none());
+    }
+
+    #[test]
+    fn a_table_locks_each_block_by_itself() {
+        let table = FolioTable::new(200);
+        assert!(table.try_lock(BlockId::new(3)).is_none());
+        table.ensure(BlockId::new(0)..BlockId::new(2));
+        let mut held = table.lock(BlockId::new(1));
+        held.folio_mut(0).set_slot(Some(SlotId::new(5)));
+        assert!(table.try_lock(BlockId::new(1)).is_none());
+        let mut other = table.try_lock(BlockId::new(0)).unwrap();
+        held.move_to(&mut other);
+        assert!(held.is_empty());
+        assert_eq!(other.state(0), State::Swapped(SlotId::new(5)));
+        assert_eq!(other.name(0), FolioId::new(0));
     }
 }

@@ -1,9 +1,10 @@
 //! Identifiers. Each unit is its own type, so that a frame is never taken for a slot and a count never for a place.
 //!
-//! Folios, blocks of frames and runs of slots are counted in units of one order (their arena's): the block with
-//! [`FrameId`] 3 of order 9 starts at frame 3 * 512. The conversions below are the only places where that is done.
+//! Folios, frames and slots are counted in pages of 4 KiB whatever their order: a folio of order k is named by its first
+//! page, lies in 2^k frames of which it names the first, and in 2^k slots likewise. The conversions below are the only
+//! places where pages become bytes and blocks become pages.
 
-use crate::order::Order;
+use crate::order::{MAX_ORDER, Order, PAGE_SIZE};
 use std::ops::Range;
 
 macro_rules! id {
@@ -38,16 +39,24 @@ macro_rules! id {
 }
 
 id! {
-    /// A folio: its index in its arena's span of addresses, in folios of the arena's order.
+    /// A folio: the number of its first page in its arena's span of addresses.
     FolioId
 }
 id! {
-    /// A block of frames that holds one folio: its index in the zone, in blocks of the zone's order.
+    /// 2 MiB of an arena's span of addresses, aligned: one folio of order 9, or as many smaller ones as fit.
+    BlockId
+}
+id! {
+    /// A frame: its number in the zone. The first of its frames stands for a folio's place in RAM.
     FrameId
 }
 id! {
-    /// A run of slots that holds one folio: its index in the swap space, in runs of the arena's order.
+    /// A slot: its number on its device, or in the swap space. The first of its slots stands for a folio's copy.
     SlotId
+}
+id! {
+    /// A cluster of a swap device: its index in the device.
+    ClusterId
 }
 id! {
     /// A CPU.
@@ -64,37 +73,65 @@ id! {
 
 impl FolioId {
     /// Bytes from the start of the span to this folio.
-    pub const fn offset_bytes(self, order: Order) -> usize {
-        self.index() * order.bytes()
+    pub const fn offset_bytes(self) -> usize {
+        self.index() * PAGE_SIZE
     }
 
-    /// Each folio of a range in turn.
-    pub fn each(folios: Range<FolioId>) -> impl DoubleEndedIterator<Item = FolioId> + ExactSizeIterator {
-        (folios.start.index()..folios.end.index().max(folios.start.index())).map(FolioId::from_index)
+    /// The block that the folio lies in.
+    pub const fn block(self) -> BlockId {
+        BlockId(self.0 >> MAX_ORDER)
+    }
+
+    /// The page of its block at which the folio begins.
+    pub const fn page_in_block(self) -> usize {
+        self.index() % Order::HUGE.nr_pages()
+    }
+}
+
+impl BlockId {
+    /// Each block of a range in turn.
+    pub fn each(blocks: Range<BlockId>) -> impl DoubleEndedIterator<Item = BlockId> + ExactSizeIterator {
+        (blocks.start.index()..blocks.end.index().max(blocks.start.index())).map(BlockId::from_index)
+    }
+
+    /// The folio that begins at a page of the block.
+    pub const fn page(self, page: usize) -> FolioId {
+        assert!(page < Order::HUGE.nr_pages(), "a page of the block");
+        FolioId(self.0 << MAX_ORDER | page as u32)
+    }
+
+    /// Bytes from the start of the span to this block.
+    pub const fn offset_bytes(self) -> usize {
+        self.index() * Order::HUGE.bytes()
     }
 }
 
 impl FrameId {
-    /// The number of the block's first frame.
-    pub const fn first_frame(self, order: Order) -> usize {
-        self.index() * order.nr_pages()
+    /// Bytes from the start of the frames to this one.
+    pub const fn offset_bytes(self) -> usize {
+        self.index() * PAGE_SIZE
     }
 
-    /// Bytes from the start of the frames to this block.
-    pub const fn offset_bytes(self, order: Order) -> usize {
-        self.index() * order.bytes()
+    /// The first frame of the pageblock that this one lies in.
+    pub const fn pageblock(self) -> FrameId {
+        FrameId(self.0 >> MAX_ORDER << MAX_ORDER)
+    }
+
+    /// The frame so many further on.
+    pub const fn plus(self, frames: usize) -> FrameId {
+        FrameId(self.0 + frames as u32)
     }
 }
 
 impl SlotId {
-    /// The number of the run's first slot.
-    pub const fn first_slot(self, order: Order) -> u64 {
-        self.0 as u64 * order.nr_pages() as u64
+    /// Bytes from the start of the device to this slot.
+    pub const fn offset_bytes(self) -> u64 {
+        self.0 as u64 * PAGE_SIZE as u64
     }
 
-    /// Bytes from the start of the swap space to this run.
-    pub const fn offset_bytes(self, order: Order) -> u64 {
-        self.0 as u64 * order.bytes() as u64
+    /// The slot so many further on.
+    pub const fn plus(self, slots: usize) -> SlotId {
+        SlotId(self.0 + slots as u32)
     }
 }
 
@@ -104,19 +141,21 @@ mod tests {
 
     #[test]
     fn conversions() {
-        assert_eq!(FrameId::new(3).first_frame(Order::HUGE), 1536);
-        assert_eq!(FrameId::new(3).offset_bytes(Order::HUGE), 6 << 20);
-        assert_eq!(SlotId::new(3).first_slot(Order::PAGE), 3);
-        assert_eq!(SlotId::new(u32::MAX).offset_bytes(Order::HUGE), (u32::MAX as u64) << 21);
-        assert_eq!(FolioId::from_index(7), FolioId::new(7));
-        assert_eq!(FolioId::new(7).offset_bytes(Order::PAGE), 7 * 4096);
+        assert_eq!(FrameId::new(3).offset_bytes(), 3 * 4096);
+        assert_eq!(FrameId::new(1023).pageblock(), FrameId::new(512));
+        assert_eq!(SlotId::new(u32::MAX).offset_bytes(), (u32::MAX as u64) << 12);
+        assert_eq!(FolioId::from_index(1030).block(), BlockId::new(2));
+        assert_eq!(FolioId::new(1030).page_in_block(), 6);
+        assert_eq!(BlockId::new(2).page(6), FolioId::new(1030));
+        assert_eq!(BlockId::new(2).offset_bytes(), 4 << 20);
+        assert_eq!(FolioId::new(7).offset_bytes(), 7 * 4096);
     }
 
     #[test]
     fn each_walks_a_range() {
-        let range = FolioId::new(2)..FolioId::new(5);
-        assert_eq!(FolioId::each(range).map(FolioId::get).collect::<Vec<_>>(), [2, 3, 4]);
-        assert_eq!(FolioId::each(FolioId::new(5)..FolioId::new(2)).len(), 0);
+        let range = BlockId::new(2)..BlockId::new(5);
+        assert_eq!(BlockId::each(range).map(BlockId::get).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(BlockId::each(BlockId::new(5)..BlockId::new(2)).len(), 0);
     }
 
     #[test]

@@ -3,33 +3,36 @@
 //! model checker alike.
 //!
 //! - [`order`], [`id`]: the units.
-//! - [`folio`]: the table from a folio to its state, with a lock bit for each folio.
-//! - [`zone`]: the blocks of frames, who is in them, and the lists that reclaim works on.
-//! - [`swap`]: which slots of the swap space are taken.
-//! - [`policy`]: readahead and drop-behind.
+//! - [`folio`]: the table from an address to where its content is, with a lock for each 2 MiB.
+//! - [`frame`]: the zone: frames of folios of every order, who is in them, and the lists that reclaim works on.
+//! - [`swap`]: the slots of a device, from clusters by CPU and order.
+//! - [`policy`]: readahead, drop-behind, and the order in which a block comes back.
 //! - [`stats`]: counters and latency histograms that may live in memory shared between processes.
 //!
-//! What a fault handler calls (everything but the constructors, [`FolioTable::ensure`] and [`SlotMap::grow`]) allocates
-//! nothing.
+//! What a fault handler calls (everything but the constructors, [`FolioTable::ensure`] and
+//! [`Clusters::grow`]) allocates nothing, but for what the folio table notes of a block.
 //!
 //! Lock order: a folio's entry lock, then one of the mutexes in here; each mutex is a leaf (no call made under it takes
 //! another lock), so they may be taken in a signal handler as long as no managed memory is touched under them.
 #![forbid(unsafe_code)]
 
 pub mod folio;
+pub mod frame;
 pub mod id;
 pub mod order;
 pub mod policy;
 pub mod stats;
 pub mod swap;
 pub mod sync;
-pub mod zone;
 
-pub use folio::{FolioTable, Locked, Park, Peek, State};
-pub use id::{CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId};
-pub use order::{MAX_ORDER, Order, PAGE_SIZE};
+pub use folio::{BLOCK_PAGES, BLOCK_PIECES, Block, Folio, FolioTable, Locked, PIECE, State};
+pub use frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Watermarks, Zone, ZoneCounts};
+pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId};
+pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 pub use policy::drop_behind::DropBehind;
+pub use policy::order_choice::{Choice, OrderChoice, Wish};
 pub use policy::readahead::{Advice, Room, Streams, Windows};
-pub use stats::{Counter, FaultKind, Gauge, GaugeSnapshot, Histogram, HistogramSnapshot, Stats, StatsSnapshot};
-pub use swap::{SlotAllocator, SlotMap};
-pub use zone::{List, Taken, Watermarks, Zone, ZoneCounts};
+pub use stats::{
+    ByOrder, Counter, FaultKind, Gauge, GaugeSnapshot, Histogram, HistogramSnapshot, Stats, StatsSnapshot,
+};
+pub use swap::Clusters;

@@ -8,6 +8,9 @@ pub const PAGE_SIZE: usize = 4096;
 /// The largest order: 2 MiB, what one entry of a page middle directory maps.
 pub const MAX_ORDER: u8 = 9;
 
+/// How many orders there are.
+pub const NR_ORDERS: usize = MAX_ORDER as usize + 1;
+
 /// A size of 2^k pages, k from 0 to [`MAX_ORDER`].
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct Order(u8);

@@ -15,7 +15,7 @@ pub use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64},
 };
 
-pub use std::sync::{OnceLock, atomic::Ordering};
+pub use std::sync::{OnceLock, TryLockError, atomic::Ordering};
 
 /// How often a thread looks at a held lock before it sleeps; a model explores sleeping only.
 #[cfg(not(loom))]

@@ -1,59 +1,55 @@
 //! The concurrent parts under a model checker, which tries every interleaving up to a bound of preemptions:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p folioswap-core --test loom`.
 //!
-//! Sleeping is modelled by a condition variable with the futex's rule (sleep only while the word has the expected
-//! value, compared under the same lock that wakers take); a lost wake-up shows as a deadlock, which loom reports.
+//! Whoever waits for ever shows as a deadlock, which loom reports.
 #![cfg(loom)]
 
-use folioswap_core::{FolioId, FolioTable, FrameId, List, Order, Park, SlotId, State, Zone};
-use loom::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use loom::sync::{Arc, Condvar, Mutex};
+use folioswap_core::{
+    BlockId, Clusters, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Memory, Order, Room, Size, SlotId, State,
+    Streams, Zone,
+};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-struct Futex {
-    guard: Mutex<()>,
-    woken: Condvar,
+const BLOCK: BlockId = BlockId::new(0);
+const OTHER: BlockId = BlockId::new(1);
+
+const HALF: Order = Order::new(8).unwrap();
+const PAIR: Order = Order::new(1).unwrap();
+
+/// Frames of a pageblock.
+const PAGEBLOCK: usize = Order::HUGE.nr_pages();
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    check_within(2, model);
 }
 
-impl Futex {
-    fn new() -> Futex {
-        Futex { guard: Mutex::new(()), woken: Condvar::new() }
-    }
+fn check_within(nr_preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(nr_preemptions);
+    builder.check(model);
 }
 
-impl Park for Futex {
-    fn wait(&self, word: &AtomicU32, expected: u32) {
-        let guard = self.guard.lock().unwrap();
-        if word.load(Ordering::Relaxed) == expected {
-            drop(self.woken.wait(guard).unwrap());
-        }
-    }
-
-    fn wake_all(&self, _word: &AtomicU32) {
-        drop(self.guard.lock().unwrap());
-        self.woken.notify_all();
-    }
+/// A part of the model on a thread of its own.
+fn beside<W, R: 'static>(world: &Arc<W>, run: impl FnOnce(&W) -> R + 'static) -> thread::JoinHandle<R>
+where
+    W: 'static,
+{
+    let world = Arc::clone(world);
+    thread::spawn(move || run(&world))
 }
 
 struct World {
     table: FolioTable,
-    park: Futex,
-    /// Guarded by the lock of the folio, so neither load nor store orders anything.
+    /// Guarded by the lock of the block, so neither load nor store orders anything.
     guarded: AtomicUsize,
 }
 
-const FOLIO: FolioId = FolioId::new(0);
-
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(model);
-}
-
 fn world() -> Arc<World> {
-    let table = FolioTable::new(1);
-    table.ensure(FOLIO..FolioId::new(1));
-    Arc::new(World { table, park: Futex::new(), guarded: AtomicUsize::new(0) })
+    let table = FolioTable::new(2);
+    table.ensure(BLOCK..BlockId::new(2));
+    Arc::new(World { table, guarded: AtomicUsize::new(0) })
 }
 
 impl World {
@@ -69,21 +65,56 @@ impl World {
 fn one_holder_at_a_time_and_nobody_sleeps_for_ever() {
     check(|| {
         let world = world();
-        let others: Vec<_> = (0..2)
-            .map(|_| {
-                let world = Arc::clone(&world);
-                thread::spawn(move || {
-                    let locked = world.table.lock(FOLIO, &world.park);
-                    world.count();
-                    drop(locked);
-                })
-            })
-            .collect();
-        let locked = world.table.lock(FOLIO, &world.park);
-        world.count();
-        drop(locked);
+        let hold = |world: &World| {
+            let _locked = world.table.lock(BLOCK);
+            world.count();
+        };
+        let others = [(); 2].map(|()| beside(&world, hold));
+        hold(&world);
         others.into_iter().for_each(|other| other.join().unwrap());
         assert_eq!(world.guarded.load(Ordering::Relaxed), 3);
+    });
+}
+
+#[test]
+fn two_threads_change_one_block_and_both_changes_stay() {
+    check_within(4, || {
+        let world = world();
+        let splits = beside(&world, |world| {
+            let mut locked = world.table.lock(BLOCK);
+            let before = locked.state(0);
+            locked.split(HALF);
+            locked.folio_mut(1).set_in_ram(FrameId::new(256), true);
+            before
+        });
+        let first = {
+            let mut locked = world.table.lock(BLOCK);
+            locked.folio_mut(0).set_slot(Some(SlotId::new(512)));
+            locked.order()
+        };
+        let before = splits.join().unwrap();
+        let locked = world.table.lock(BLOCK);
+        // The slot of the folio that was whole is that of its first half; the second half has one if it came first.
+        assert_eq!((locked.order(), locked.state(0)), (HALF, State::Swapped(SlotId::new(512))));
+        assert_eq!(locked.state(1), State::Resident(FrameId::new(256)));
+        assert_eq!(before != State::Empty, first == Order::HUGE, "each saw what came before it");
+        assert_eq!(locked.folio(1).slot(), (first == Order::HUGE).then_some(SlotId::new(768)));
+    });
+}
+
+#[test]
+fn a_held_block_is_not_had_by_trying_and_its_neighbour_is() {
+    check(|| {
+        let world = world();
+        let mut locked = world.table.lock(BLOCK);
+        let tries = beside(&world, |world| {
+            assert!(world.table.try_lock(BLOCK).is_none(), "somebody holds it");
+            assert!(world.table.try_lock(OTHER).is_some(), "nobody holds it");
+        });
+        locked.pinned = true;
+        tries.join().unwrap();
+        drop(locked);
+        assert!(world.table.try_lock(BLOCK).is_some_and(|locked| locked.pinned));
     });
 }
 
@@ -91,136 +122,348 @@ fn one_holder_at_a_time_and_nobody_sleeps_for_ever() {
 fn who_tries_in_vain_unlocks_nothing() {
     check(|| {
         let world = world();
-        let others: Vec<_> = (0..2)
-            .map(|_| {
-                let world = Arc::clone(&world);
-                thread::spawn(move || {
-                    let locked = world.table.try_lock(FOLIO, &world.park);
-                    if locked.is_some() {
-                        world.count();
-                    }
-                    locked.is_some()
-                })
-            })
-            .collect();
-        let locked = world.table.lock(FOLIO, &world.park);
+        let tries = |world: &World| {
+            let locked = world.table.try_lock(BLOCK);
+            if locked.is_some() {
+                world.count();
+            }
+            usize::from(locked.is_some())
+        };
+        let others = [(); 2].map(|()| beside(&world, tries));
+        let locked = world.table.lock(BLOCK);
         world.count();
         drop(locked);
-        let got = others.into_iter().filter_map(|other| other.join().unwrap().then_some(())).count();
+        let got: usize = others.into_iter().map(|other| other.join().unwrap()).sum();
         assert_eq!(world.guarded.load(Ordering::Relaxed), 1 + got);
     });
 }
 
 #[test]
-fn who_waits_for_a_lock_sees_what_was_done_under_it() {
-    check(|| {
+fn two_who_hold_a_block_and_try_the_others_both_go_on() {
+    check_within(4, || {
         let world = world();
-        let mut locked = world.table.lock(FOLIO, &world.park);
-        let waiter = {
-            let world = Arc::clone(&world);
-            thread::spawn(move || {
-                world.table.wait_unlocked(FOLIO, &world.park);
-                assert_eq!(world.guarded.load(Ordering::Relaxed), 1);
-                assert_eq!(world.table.peek(FOLIO).state, State::Resident(FrameId::new(7)));
-            })
+        let both = |world: &World, first, second| {
+            let mut own = world.table.lock(first);
+            own.left_at += 1;
+            let Some(mut other) = world.table.try_lock(second) else { return false };
+            (own.left_at, other.left_at) = (own.left_at + 1, other.left_at + 1);
+            true
         };
-        world.count();
-        locked.set(State::Resident(FrameId::new(7)));
-        drop(locked);
-        waiter.join().unwrap();
+        let crossed = beside(&world, move |world| both(world, OTHER, BLOCK));
+        let nr_both = [both(&world, BLOCK, OTHER), crossed.join().unwrap()].into_iter().filter(|&got| got).count();
+        let sum: u32 = [BLOCK, OTHER].map(|block| world.table.lock(block).left_at).iter().sum();
+        assert_eq!(sum as usize, 2 + 2 * nr_both);
     });
 }
 
 #[test]
-fn two_waiters_and_two_holders_all_go_on() {
-    check(|| {
+fn what_moves_is_in_one_of_two_blocks() {
+    check_within(4, || {
         let world = world();
-        let locked = world.table.lock(FOLIO, &world.park);
-        let waiter = {
-            let world = Arc::clone(&world);
-            thread::spawn(move || world.table.wait_unlocked(FOLIO, &world.park))
-        };
-        let holder = {
-            let world = Arc::clone(&world);
-            thread::spawn(move || world.table.lock(FOLIO, &world.park).set_pinned(true))
-        };
-        drop(locked);
-        waiter.join().unwrap();
-        holder.join().unwrap();
-        assert!(world.table.peek(FOLIO).pinned);
+        world.table.lock(BLOCK).folio_mut(0).set_slot(Some(SlotId::new(7)));
+        let moves = beside(&world, |world| {
+            let mut source = world.table.lock(BLOCK);
+            let Some(mut target) = world.table.try_lock(OTHER) else { return false };
+            source.move_to(&mut target);
+            true
+        });
+        // Who holds the source sees it there, or finds that it has arrived.
+        let source = world.table.lock(BLOCK);
+        if source.is_empty() {
+            assert_eq!(world.table.lock(OTHER).state(0), State::Swapped(SlotId::new(7)));
+        } else {
+            assert!(world.table.try_lock(OTHER).is_none_or(|target| target.is_empty()));
+        }
+        drop(source);
+        let moved = moves.join().unwrap();
+        assert_eq!([BLOCK, OTHER].map(|block| world.table.lock(block).is_empty()), [moved, !moved]);
+    });
+}
+
+/// A zone whose pageblocks may all be in use.
+fn zone(nr_pageblocks: usize) -> Zone {
+    let zone = Zone::new(nr_pageblocks);
+    zone.set_limit(nr_pageblocks * PAGEBLOCK);
+    zone
+}
+
+/// Frames of this order, taken as the engine takes them.
+fn take(zone: &Zone, order: Order) -> Option<FrameId> {
+    let taken = zone.take(order, 0)?;
+    Some(if taken.order == order { taken.frame } else { zone.carve(taken.frame, order) })
+}
+
+struct Frames {
+    zone: Zone,
+    /// Who is in which half of the first and of the second pageblock.
+    holders: [AtomicUsize; 4],
+}
+
+impl Frames {
+    fn new(nr_pageblocks: usize) -> Arc<Frames> {
+        Arc::new(Frames { zone: zone(nr_pageblocks), holders: std::array::from_fn(|_| AtomicUsize::new(0)) })
+    }
+
+    /// Takes frames, is in them for a while, and gives them back. Says whether there were any.
+    fn use_one(&self, order: Order) -> bool {
+        let Some(frame) = take(&self.zone, order) else { return false };
+        let first = frame.index() / HALF.nr_pages();
+        let halves = first..first + order.nr_pages().div_ceil(HALF.nr_pages());
+        for half in halves.clone() {
+            assert_eq!(self.holders[half].fetch_add(1, Ordering::Relaxed), 0, "one frame for two threads");
+        }
+        self.zone.set_owner(frame, FolioId::new(0));
+        self.zone.insert(frame, List::Standby);
+        for half in halves {
+            self.holders[half].fetch_sub(1, Ordering::Relaxed);
+        }
+        self.zone.give(frame);
+        true
+    }
+
+    fn check_unused(&self) {
+        let counts = self.zone.counts();
+        assert_eq!((counts.in_use, counts.standby, counts.free), (0, 0, counts.limit));
+        self.zone.verify();
+    }
+}
+
+#[test]
+fn a_pageblock_is_taken_by_one_thread_only() {
+    check(|| {
+        let frames = Frames::new(2);
+        let others = [(); 2].map(|()| beside(&frames, |frames| frames.use_one(Order::HUGE)));
+        let mine = frames.use_one(Order::HUGE);
+        assert!(others.into_iter().fold(mine, |got, other| got | other.join().unwrap()), "the first has its choice");
+        frames.check_unused();
     });
 }
 
 #[test]
-fn a_lock_laid_down_is_taken_up_by_another_thread() {
+fn a_pageblock_is_carved_by_one_thread_while_others_take_parts_of_it_or_none() {
     check(|| {
-        let world = world();
-        let mut locked = world.table.lock(FOLIO, &world.park);
-        locked.set(State::Standby(FrameId::new(1)));
-        world.count();
-        let folio = locked.into_raw();
-        let completion = {
-            let world = Arc::clone(&world);
-            thread::spawn(move || {
-                let mut locked = world.table.locked_from_raw(folio, &world.park);
-                assert_eq!(locked.state(), State::Standby(FrameId::new(1)));
-                world.count();
-                locked.set(State::Swapped(SlotId::new(2)));
-            })
-        };
-        let locked = world.table.lock(FOLIO, &world.park);
-        assert_eq!(locked.state(), State::Swapped(SlotId::new(2)));
-        assert_eq!(world.guarded.load(Ordering::Relaxed), 2);
-        drop(locked);
-        completion.join().unwrap();
+        let frames = Frames::new(1);
+        let other = beside(&frames, |frames| frames.use_one(HALF));
+        let mine = frames.use_one(HALF);
+        assert!(mine | other.join().unwrap(), "one of them came first");
+        assert!(frames.use_one(HALF));
+        frames.check_unused();
     });
 }
 
 #[test]
-fn a_peek_never_mixes_two_states() {
+fn whole_pageblocks_and_parts_of_them_do_not_overlap() {
     check(|| {
-        let world = world();
-        world.table.lock(FOLIO, &world.park).set(State::Swapped(SlotId::new(1)));
-        let writer = {
-            let world = Arc::clone(&world);
-            thread::spawn(move || {
-                let mut locked = world.table.lock(FOLIO, &world.park);
-                locked.set(State::Resident(FrameId::new(2)));
-                locked.set(State::Swapped(SlotId::new(3)));
-            })
-        };
-        let peek = world.table.peek(FOLIO);
-        let known = [State::Swapped(SlotId::new(1)), State::Resident(FrameId::new(2)), State::Swapped(SlotId::new(3))];
-        assert!(known.contains(&peek.state) || (peek.locked && peek.state == State::Empty), "{peek:?}");
-        writer.join().unwrap();
+        let frames = Frames::new(2);
+        let others = [Order::HUGE, HALF].map(|order| beside(&frames, move |frames| frames.use_one(order)));
+        let mine = frames.use_one(HALF);
+        assert!(others.into_iter().fold(mine, |got, other| got | other.join().unwrap()));
+        frames.check_unused();
     });
 }
 
 #[test]
-fn a_block_is_taken_by_one_thread_only() {
-    check(|| {
-        let zone = Arc::new(Zone::new(Order::HUGE, 2));
-        zone.set_limit(2);
-        let holders = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
-        let use_one = |zone: &Zone, holders: &[AtomicUsize; 2]| {
-            let Some(taken) = zone.take(0) else { return };
-            let holder = &holders[taken.frame.index()];
-            assert_eq!(holder.fetch_add(1, Ordering::Relaxed), 0, "one block for two threads");
-            zone.set_owner(taken.frame, FOLIO, None);
-            zone.insert(taken.frame, List::Standby);
-            holder.fetch_sub(1, Ordering::Relaxed);
-            zone.give(taken.frame);
+fn what_is_beyond_the_limit_leaves_once() {
+    check_within(3, || {
+        let zone = Arc::new(zone(2));
+        let held = [(); 2].map(|()| zone.take(Order::HUGE, 0).unwrap().frame);
+        held.into_iter().for_each(|frame| zone.give(frame));
+        zone.set_limit(PAGEBLOCK);
+        let leave = |zone: &Zone| {
+            let frame = zone.take_surplus();
+            frame.into_iter().for_each(|frame| zone.give_unpopulated(frame));
+            frame
         };
-        let others: Vec<_> = (0..2)
-            .map(|_| {
-                let (zone, holders) = (Arc::clone(&zone), Arc::clone(&holders));
-                thread::spawn(move || use_one(&zone, &holders))
-            })
-            .collect();
-        use_one(&zone, &holders);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        let counts = zone.counts();
-        assert_eq!((counts.in_use, counts.free), (0, 2));
+        let others = [(); 2].map(|()| beside(&zone, leave));
+        let taken = zone.take(Order::HUGE, 0).expect("one of them may be in use");
+        let left = others.map(|other| other.join().unwrap());
+        assert_eq!(left.iter().flatten().count(), 1, "{left:?}");
+        assert!(taken.memory == Memory::Huge && !left.contains(&Some(taken.frame)));
+        assert_eq!((zone.counts().populated, zone.surplus()), (PAGEBLOCK, 0));
         zone.verify();
+    });
+}
+
+#[test]
+fn reclaim_looks_at_a_folio_whose_frames_are_given_back() {
+    check_within(4, || {
+        let zone = Arc::new(zone(1));
+        let [first, second] = [3, 4].map(|folio| {
+            let frame = take(&zone, HALF).unwrap();
+            zone.set_owner(frame, FolioId::new(folio));
+            zone.insert(frame, List::Inactive);
+            frame
+        });
+        let gives = beside(&zone, move |zone| {
+            zone.give(first);
+            zone.insert(second, List::Active);
+        });
+        if let Some(oldest) = zone.oldest(Size::Small, List::Inactive) {
+            assert_eq!(oldest.folio.get() - 3, u32::from(oldest.frame == second), "a folio and another's frames");
+            zone.rotate(oldest.frame, List::Inactive);
+        }
+        gives.join().unwrap();
+        assert_eq!((zone.list(first), zone.list(second)), (None, Some(List::Active)));
+        let counts = zone.counts();
+        assert_eq!((counts.active, counts.inactive, counts.free), (256, 0, 256));
+        zone.verify();
+    });
+}
+
+#[test]
+fn streams_of_two_threads_are_two_whoever_ends() {
+    const ROOM: Room = Room { max_window: 4, max_total: 12 };
+    check_within(4, || {
+        let streams = Arc::new(Streams::new());
+        let walk = |streams: &Streams, thread: u32| {
+            let [first, second] =
+                [0, 1].map(|at| streams.observe(thread.into(), BlockId::new(100 * thread + at), ROOM));
+            assert_eq!(first, None, "one touch is no stream");
+            second
+        };
+        let ends = beside(&streams, move |streams| {
+            let advice = walk(streams, 2);
+            streams.forget_thread(2);
+            advice
+        });
+        for (thread, advice) in [(1, walk(&streams, 1)), (2, ends.join().unwrap())] {
+            let windows = advice.expect("two touches are one").windows;
+            assert_eq!(windows[0].start, BlockId::new(100 * thread + 2), "each its own");
+            let nr_ahead = windows[windows.len() - 1].end.index() - windows[0].start.index();
+            assert!((2..=ROOM.max_total).contains(&nr_ahead));
+        }
+        assert_eq!(streams.len(), 1);
+    });
+}
+
+#[test]
+fn drop_behind_goes_on_once_for_two_who_pass_half_a_budget() {
+    check_within(4, || {
+        let drop_behind = Arc::new(DropBehind::new());
+        let other = beside(&drop_behind, |drop_behind| drop_behind.passed(50, 100));
+        let mine = drop_behind.passed(50, 100);
+        assert_ne!(mine, other.join().unwrap(), "who came second");
+        assert!(drop_behind.is_on());
+        let other = beside(&drop_behind, |drop_behind| (0..4).for_each(|_| drop_behind.refaulted()));
+        (0..4).for_each(|_| drop_behind.refaulted());
+        other.join().unwrap();
+        assert!(!drop_behind.is_on(), "no refault is lost");
+    });
+}
+
+/// Clusters of two slots for two CPUs, all of them free.
+fn clusters(nr_slots: usize, wants_discard: bool) -> Arc<Clusters> {
+    let clusters = Clusters::with_cluster_order(nr_slots, 2, wants_discard, PAIR);
+    clusters.grow(nr_slots);
+    Arc::new(clusters)
+}
+
+/// One slot, on a thread of its own.
+fn one_slot(clusters: &Arc<Clusters>, cpu: u32) -> thread::JoinHandle<Option<SlotId>> {
+    let clusters = Arc::clone(clusters);
+    thread::spawn(move || clusters.allocate(CpuId::new(cpu), Order::PAGE))
+}
+
+#[test]
+fn the_last_slots_go_to_one_cpu_each() {
+    check_within(4, || {
+        let clusters = clusters(2, false);
+        let other = one_slot(&clusters, 1);
+        let mine = clusters.allocate(CpuId::new(0), Order::PAGE).expect("there is one for each");
+        let others = other.join().unwrap().expect("there is one for each");
+        assert_ne!(mine, others);
+        assert_eq!((clusters.allocate(CpuId::new(0), Order::PAGE), clusters.nr_used()), (None, 2));
+        clusters.verify();
+    });
+}
+
+#[test]
+fn three_threads_of_two_cpus_share_three_slots() {
+    check_within(4, || {
+        let clusters = clusters(3, false);
+        let others = [one_slot(&clusters, 1), one_slot(&clusters, 1)];
+        let mine = clusters.allocate(CpuId::new(0), Order::PAGE).expect("there is one for each");
+        let [a, b] = others.map(|other| other.join().unwrap().expect("there is one for each"));
+        assert!(a != b && a != mine && b != mine);
+        clusters.verify();
+    });
+}
+
+#[test]
+fn a_free_and_a_steal_pass_each_other() {
+    check_within(4, || {
+        let clusters = clusters(2, false);
+        let first = clusters.allocate(CpuId::new(0), Order::PAGE).unwrap();
+        let other = one_slot(&clusters, 1);
+        // The cluster is this CPU's, so the other steals from it; or is given what is freed; or finds it empty.
+        clusters.free(first, Order::PAGE);
+        let stolen = other.join().unwrap().expect("the second slot was free all along");
+        let rest = clusters.allocate(CpuId::new(0), Order::PAGE).expect("one of two is free");
+        assert_ne!(stolen, rest);
+        assert_eq!((clusters.allocate(CpuId::new(1), Order::PAGE), clusters.nr_used()), (None, 2));
+        clusters.verify();
+    });
+}
+
+#[test]
+fn a_slot_of_a_full_cluster_is_freed_while_another_looks_for_one() {
+    check_within(4, || {
+        let clusters = clusters(2, true);
+        let run = clusters.allocate(CpuId::new(0), PAIR).unwrap();
+        let other = one_slot(&clusters, 1);
+        clusters.free(run, Order::PAGE);
+        let got = other.join().unwrap();
+        assert!(got.is_none_or(|got| got == run));
+        assert_eq!(clusters.allocate(CpuId::new(0), Order::PAGE).is_some(), got.is_none());
+        clusters.verify();
+    });
+}
+
+#[test]
+fn removal_and_allocation_pass_each_other() {
+    check_within(4, || {
+        let clusters = clusters(4, false);
+        let others = [one_slot(&clusters, 0), one_slot(&clusters, 1)];
+        clusters.begin_removal();
+        // What was handed out was handed out before that returned.
+        let nr_used = clusters.nr_used();
+        let got = others.map(|other| other.join().unwrap());
+        assert_eq!((got.iter().flatten().count(), clusters.nr_used()), (nr_used, nr_used));
+        assert!(got[0].is_none() || got[0] != got[1]);
+        assert_eq!(clusters.allocate(CpuId::new(0), Order::PAGE), None);
+        clusters.verify();
+        clusters.cancel_removal();
+        assert!(clusters.allocate(CpuId::new(0), Order::PAGE).is_some());
+    });
+}
+
+#[test]
+fn a_cluster_is_discarded_or_used_again_and_never_both() {
+    check_within(4, || {
+        let clusters = clusters(2, true);
+        let run = clusters.allocate(CpuId::new(0), PAIR).unwrap();
+        let other = one_slot(&clusters, 1);
+        clusters.free(run, PAIR);
+        let discards = clusters.take_discards(1);
+        let got = other.join().unwrap();
+        assert!(discards.is_empty() || got.is_none(), "a slot was handed out while it was being discarded");
+        clusters.verify();
+        discards.into_iter().for_each(|cluster| clusters.discarded(cluster));
+        assert!(clusters.allocate(CpuId::new(0), Order::PAGE).is_some());
+        clusters.verify();
+    });
+}
+
+#[test]
+fn what_is_new_is_handed_out_once_it_is_there() {
+    check_within(4, || {
+        let clusters = Arc::new(Clusters::with_cluster_order(4, 2, false, PAIR));
+        clusters.grow(1);
+        let others = [one_slot(&clusters, 0), one_slot(&clusters, 1)];
+        clusters.grow(2);
+        let got = others.map(|other| other.join().unwrap());
+        assert!(got.iter().any(Option::is_some) && got[0] != got[1]);
+        got.into_iter().flatten().for_each(|slot| clusters.free(slot, Order::PAGE));
+        clusters.verify();
     });
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use folioswap_core::FolioId;
+use folioswap_core::BlockId;
 
 use crate::engine::Engine;
 use crate::readahead::Window;
@@ -22,42 +22,41 @@ pub enum Advice {
     Random,
     /// Not for a while: it leaves RAM first.
     Cold,
+    /// Blocks of 2 MiB come back in one piece, where the arena's policy is [`SwapIn::Madvise`](crate::SwapIn::Madvise).
+    HugePage,
+    /// Blocks come back page by page, whatever the arena's policy.
+    NoHugePage,
 }
 
-/// Folios of one window when a range is asked for as a whole.
+/// Blocks of one window when a range is asked for as a whole.
 const WINDOW: usize = 8;
 
 impl Engine {
     /// Asks for a range to be read in the background.
-    pub fn will_need(&self, folios: Range<usize>) {
+    pub fn will_need(&self, blocks: Range<usize>) {
         // More than the frames that may be spared would only push out what was just read.
-        let most = self.zone.counts().limit / 2;
-        let end = folios.end.min(folios.start + most);
-        for start in (folios.start..end).step_by(WINDOW) {
-            let folios = FolioId::new(start as u32)..FolioId::new(end.min(start + WINDOW) as u32);
-            self.reads.push(Window { folios, marker: None });
+        let end = blocks.end.min(blocks.start + self.budget_blocks() / 2);
+        for start in (blocks.start..end).step_by(WINDOW) {
+            let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
+            self.reads.push(Window { blocks, marker: None, backward: false });
         }
     }
 
     /// Makes what is in RAM of a range leave it first, and starts writing it.
-    pub fn cold(&self, folios: Range<usize>) {
-        for index in folios {
-            self.evict(FolioId::new(index as u32));
+    pub fn cold(&self, blocks: Range<usize>) {
+        for index in blocks {
+            self.evict(BlockId::from_index(index));
         }
     }
 
-    /// Ends what whole folios hold: they read as zero from now on.
-    pub fn drop_range(&self, folios: Range<usize>) {
+    /// Ends what whole blocks hold: they read as zero from now on.
+    pub fn drop_range(&self, blocks: Range<usize>) {
         let _pass = self.gate.enter(folioswap_sys::signals::thread_id());
-        for index in folios {
-            let folio = FolioId::new(index as u32);
-            if self.table.peek(folio).is_empty() {
-                continue;
+        for index in blocks {
+            let block = BlockId::from_index(index);
+            if self.table.has(block) {
+                self.drop_block(&mut self.lock(block));
             }
-            let mut locked = self.lock(folio);
-            self.drop_content(&mut locked);
-            locked.set_marker(false);
-            locked.set_dropped_behind(false);
         }
     }
 }

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{DropBehind, FolioTable, Order, Stats, StatsSnapshot, Streams, Zone};
+use folioswap_core::{
+    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, PAGE_SIZE, Stats, StatsSnapshot, Streams, Zone,
+};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::{Delivery, EventFd, Userfaultfd};
 
@@ -15,6 +17,7 @@ use crate::device::{self, Device, DeviceSpec};
 use crate::engine::{Engine, StatsHome};
 use crate::error::{Error, MIN_MEMORY};
 use crate::fault::{FaultMode, UnknownName, direct, monitor};
+use crate::folio_size::FolioSize;
 use crate::frames::Frames;
 use crate::map::{CopyMapper, Mapper, MoveMapper};
 use crate::raw::RawSpace;
@@ -23,6 +26,7 @@ use crate::reclaimd;
 use crate::region::Region;
 use crate::selftest;
 use crate::space::SwapSpace;
+use crate::swap_in::SwapIn;
 use crate::threads::{self, Thread};
 use crate::wakeup::{Event, Gate};
 
@@ -73,7 +77,9 @@ pub struct ArenaBuilder {
     devices: Vec<DeviceSpec>,
     faults: FaultMode,
     mapping: Mapping,
-    order: Order,
+    folio: FolioSize,
+    swap_in: SwapIn,
+    split_slots: bool,
     address_space: u64,
     stats: Option<&'static Stats>,
 }
@@ -108,10 +114,27 @@ impl ArenaBuilder {
         self
     }
 
-    /// The size of every folio of the arena. Default: 2 MiB.
+    /// The size of the arena's folios: an [`Order`], or [`FolioSize::Auto`], which finds the best for each 2 MiB of
+    /// addresses by measuring. Default: auto.
     #[must_use]
-    pub fn folio(mut self, order: Order) -> Self {
-        self.order = order;
+    pub fn folio(mut self, size: impl Into<FolioSize>) -> Self {
+        self.folio = size.into();
+        self
+    }
+
+    /// Whether what went out in one piece comes back so. Default: [`SwapIn::Always`].
+    #[must_use]
+    pub fn swap_in(mut self, policy: SwapIn) -> Self {
+        self.swap_in = policy;
+        self
+    }
+
+    /// Gives each page of a folio a slot from anywhere, as if no run were to be had: what runs of slots are worth is
+    /// measured against this.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn split_slots(mut self, split: bool) -> Self {
+        self.split_slots = split;
         self
     }
 
@@ -164,29 +187,28 @@ impl ArenaBuilder {
             FaultMode::Auto | FaultMode::Direct => direct::attach(&engine)?,
         }
         let raw = RawSpace::new(Arc::clone(&engine), mode);
-        let running =
-            Running { engine, mode, mapping, stop, threads: Mutex::new(threads), pid: std::process::id(), raw };
+        let (threads, pid) = (Mutex::new(threads), std::process::id());
+        let running = Running { engine, mode, mapping, stop, threads, pid, raw };
         Ok(Arena { running: Arc::new(running) })
     }
 
     fn engine(self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Box<dyn Device>>) -> Result<Engine, Error> {
-        let order = self.order;
-        let span_len = (self.address_space as usize).next_multiple_of(Order::HUGE.bytes());
-        let span = Reservation::new(span_len, Order::HUGE.bytes()).map_err(Error::system("reserving addresses"))?;
+        let block = Order::HUGE.bytes();
+        let span_len = (self.address_space as usize).next_multiple_of(block);
+        let span = Reservation::new(span_len, block).map_err(Error::system("reserving addresses"))?;
         memory::dontfork(span.addr(), span.len()).map_err(Error::system("keeping regions from children"))?;
-        if order == Order::HUGE {
-            // Without this the kernel makes a table of small pages before it reports a fault, and a huge page moved
-            // there would be split.
-            memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
-        }
-        let nr_folios = span_len / order.bytes();
-        let most_blocks = memory::total_ram().max(self.memory) as usize / order.bytes();
-        let frames = Frames::new(order, most_blocks)?;
+        // Without this the kernel makes a table of small pages before it reports a fault, and a huge page moved there
+        // would be split.
+        memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
+        let nr_blocks = span_len / block;
+        let most_blocks = memory::total_ram().max(self.memory) as usize / block;
+        let frames = Frames::new(most_blocks)?;
         let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
-            let nursery = frames.nursery().step_by(order.bytes()).collect();
-            Box::new(MoveMapper::new(Arc::clone(&uffd), order.bytes(), nursery))
+            let cradles = |range: std::ops::Range<usize>| range.step_by(block).collect();
+            let (huge, small) = (cradles(frames.nursery()), cradles(frames.small_nursery()));
+            Box::new(MoveMapper::new(Arc::clone(&uffd), huge, small))
         } else {
-            Box::new(CopyMapper::new(Arc::clone(&uffd), order.bytes()))
+            Box::new(CopyMapper::new(Arc::clone(&uffd)))
         };
         let register = Error::system("registering with userfaultfd");
         uffd.register(span.addr(), span.len(), mapper.region_mode()).map_err(|e| register(e.into()))?;
@@ -196,20 +218,23 @@ impl ArenaBuilder {
             uffd.register(homes.start, homes.len(), folioswap_sys::uffd::Mode::Missing)
                 .map_err(|e| register(e.into()))?;
         }
-        let zone = Zone::new(order, most_blocks);
-        zone.set_limit(self.memory as usize / order.bytes());
+        let zone = Zone::new(most_blocks);
+        zone.set_limit(self.memory as usize / PAGE_SIZE);
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Engine {
-            order,
-            addresses: AddressSpace::new(nr_folios),
-            table: FolioTable::new(nr_folios),
+            fixed_order: self.folio.order(),
+            addresses: AddressSpace::new(nr_blocks),
+            table: FolioTable::new(nr_blocks),
             zone,
             frames,
-            space: SwapSpace::new(order, devices, nr_folios),
+            space: SwapSpace::new(devices, nr_blocks * BLOCK_PAGES, nr_cpus, self.split_slots),
             mapper,
             uffd,
             stats: self.stats.map_or_else(|| StatsHome::Own(Box::default()), StatsHome::Shared),
-            streams: Streams::new(order),
+            streams: Streams::new(),
             drop_behind: DropBehind::new(),
+            order_choice: OrderChoice::new(),
+            swap_in: AtomicU8::new(self.swap_in.number()),
             reads: ReadQueue::new(),
             gate: Gate::default(),
             reclaim_wanted: Event::default(),
@@ -218,8 +243,9 @@ impl ArenaBuilder {
             has_forked: AtomicBool::new(false),
             memory: AtomicU64::new(self.memory),
             nr_evictions: AtomicU32::new(0),
+            whole_wanted: AtomicUsize::new(0),
             nr_mapped: AtomicUsize::new(0),
-            open: bytemuck::zeroed_slice_box(nr_folios.div_ceil(64)),
+            open: bytemuck::zeroed_slice_box(nr_blocks.div_ceil(64)),
             span,
         })
     }
@@ -278,7 +304,9 @@ impl Arena {
             devices: Vec::new(),
             faults: FaultMode::Auto,
             mapping: Mapping::Auto,
-            order: Order::HUGE,
+            folio: FolioSize::Auto,
+            swap_in: SwapIn::default(),
+            split_slots: false,
             address_space: ADDRESS_SPACE,
             stats: None,
         }
@@ -289,7 +317,26 @@ impl Arena {
     /// # Errors
     /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or what the kernel said.
     pub fn map(&self, len: usize) -> Result<Region, Error> {
-        Region::new(self, len)
+        Region::new(self, len, FolioSize::Auto)
+    }
+
+    /// As [`Arena::map`], for a region whose folios have a size of their own; `Auto`: the arena's.
+    ///
+    /// # Errors
+    /// As [`Arena::map`].
+    pub fn map_with(&self, len: usize, folio: FolioSize) -> Result<Region, Error> {
+        Region::new(self, len, folio)
+    }
+
+    /// Whether folios come back in one piece.
+    #[must_use]
+    pub fn swap_in(&self) -> SwapIn {
+        SwapIn::from_number(self.running.engine.swap_in.load(Ordering::Relaxed))
+    }
+
+    /// Changes that while running, for what comes back from now on.
+    pub fn set_swap_in(&self, policy: SwapIn) {
+        self.running.engine.swap_in.store(policy.number(), Ordering::Relaxed);
     }
 
     /// What has happened so far.
@@ -317,8 +364,7 @@ impl Arena {
         }
         let engine = &self.running.engine;
         engine.memory.store(bytes, Ordering::Relaxed);
-        let nr_blocks = bytes as usize / engine.folio_bytes();
-        engine.zone.set_limit(nr_blocks.min(engine.zone.nr_blocks_max()));
+        engine.zone.set_limit((bytes as usize / PAGE_SIZE).min(engine.zone.nr_frames_max()));
         engine.reclaim_wanted.signal();
         let begun = Instant::now();
         while engine.excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {
@@ -342,10 +388,10 @@ impl Arena {
         self.running.mapping
     }
 
-    /// The size of a folio.
+    /// The size of folios.
     #[must_use]
-    pub fn order(&self) -> Order {
-        self.running.engine.order
+    pub fn folio(&self) -> FolioSize {
+        self.running.engine.fixed_order.map_or(FolioSize::Auto, FolioSize::Fixed)
     }
 
     /// The arena's memory by address, for faces that stand in for a C library's memory calls.

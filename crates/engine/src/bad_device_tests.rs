@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::{FolioId, State};
+use folioswap_core::{BlockId, FolioId, State};
 
 use crate::arena::Arena;
 use crate::device::Device;
@@ -80,15 +80,15 @@ fn is_right(words: &[u64]) -> bool {
     words.iter().enumerate().all(|(at, &word)| word == !(at as u64))
 }
 
-/// A folio of the region that is on the device and not in RAM.
+/// A block of the region that is on the device and not in RAM.
 fn swapped(arena: &Arena, words: &[u64]) -> FolioId {
     let engine = arena.engine();
-    let first = engine.folio_at(words.as_ptr() as usize).index();
-    let nr_folios = size_of_val(words) / engine.folio_bytes();
-    (first..first + nr_folios)
-        .map(|index| FolioId::new(index as u32))
-        .find(|&folio| matches!(engine.table.peek(folio).state, State::Swapped(_)))
+    let first = engine.page_at(words.as_ptr() as usize).block().index();
+    (first..first + size_of_val(words) / (2 * MIB))
+        .map(BlockId::from_index)
+        .find(|&block| matches!(engine.lock(block).state(0), State::Swapped(_)))
         .expect("more was written than RAM holds")
+        .page(0)
 }
 
 #[test]

@@ -1,73 +1,80 @@
-//! The 128-bit content hash of a folio: what a slot must hold, and what tells a clean folio from a dirty one.
+//! The 128-bit content hashes of folios: what their slots must hold, and what tells a clean folio from a dirty one.
 //!
-//! A folio is hashed in pieces of 64 KiB and its hash is that of the pieces' hashes, so that a piece copied to or
-//! from memory is hashed while it is in the cache ([`copy_and_hash`]).
+//! Content is hashed in units: pieces of 64 KiB, or pages where folios are smaller. A unit fits the second-level cache,
+//! so one that is copied is hashed on the way; and a part of a folio can be checked alone when it comes back alone.
+//! The hashes are noted in the folio's block ([`Block`]).
 
+use folioswap_core::{Block, Order, PAGE_SIZE, PIECE};
 use twox_hash::XxHash3_128;
 
-/// Bytes hashed at once: fits the second-level cache of any machine of this century, twice.
-const PIECE_BYTES: usize = 64 << 10;
-
-/// Largest number of pieces in a folio.
-const MAX_PIECES: usize = folioswap_core::Order::HUGE.bytes() / PIECE_BYTES;
-
-/// What the bytes of a folio add up to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Checksum(pub u128);
-
-struct Pieces {
-    hashes: [u128; MAX_PIECES],
-    count: usize,
+/// Bytes that have one hash in folios of this order.
+fn unit_bytes(order: Order) -> usize {
+    if order < PIECE { PAGE_SIZE } else { PIECE.bytes() }
 }
 
-impl Pieces {
-    const fn new() -> Self {
-        Pieces { hashes: [0; MAX_PIECES], count: 0 }
-    }
+/// What a unit's bytes add up to.
+pub(crate) fn hash(unit: &[u8]) -> u128 {
+    XxHash3_128::oneshot(unit)
+}
 
-    fn push(&mut self, piece: &[u8]) {
-        self.hashes[self.count] = XxHash3_128::oneshot(piece);
-        self.count += 1;
-    }
+fn noted(block: &Block, page: usize, unit: usize) -> Option<u128> {
+    if unit == PAGE_SIZE { block.page_hash(page) } else { block.piece_hash(page / PIECE.nr_pages()) }
+}
 
-    fn finish(&self) -> Checksum {
-        match &self.hashes[..self.count] {
-            [one] => Checksum(*one),
-            many => Checksum(XxHash3_128::oneshot(bytemuck::cast_slice(many))),
+fn note_unit(block: &mut Block, page: usize, unit: usize, hash: u128) {
+    if unit == PAGE_SIZE {
+        block.set_page_hash(page, hash);
+    } else {
+        block.set_piece_hash(page / PIECE.nr_pages(), hash);
+    }
+}
+
+/// Notes the content of the folio that begins at `page`; says whether that is what was noted before.
+pub(crate) fn note(block: &mut Block, page: usize, folio: &[u8]) -> bool {
+    let unit = unit_bytes(block.order());
+    let mut same = true;
+    for (index, bytes) in folio.chunks(unit).enumerate() {
+        let (page, found) = (page + index * unit / PAGE_SIZE, hash(bytes));
+        if noted(block, page, unit) != Some(found) {
+            same = false;
+            note_unit(block, page, unit, found);
         }
     }
+    same
 }
 
-/// Hashes the bytes of one folio.
-pub(crate) fn hash(folio: &[u8]) -> Checksum {
-    let mut pieces = Pieces::new();
-    folio.chunks(PIECE_BYTES).for_each(|piece| pieces.push(piece));
-    pieces.finish()
+/// Whether the folio that begins at `page` holds what was noted.
+pub(crate) fn verify(block: &Block, page: usize, folio: &[u8]) -> bool {
+    let unit = unit_bytes(block.order());
+    folio
+        .chunks(unit)
+        .enumerate()
+        .all(|(index, bytes)| noted(block, page + index * unit / PAGE_SIZE, unit) == Some(hash(bytes)))
 }
 
-/// Copies one folio and hashes it on the way: one trip through memory instead of two.
+/// Copies the folio that begins at `page` from memory that holds its slots, and verifies it on the way.
 ///
 /// # Panics
 /// When the lengths differ.
-pub(crate) fn copy_and_hash(from: &[u8], to: &mut [u8]) -> Checksum {
+pub(crate) fn load(block: &Block, page: usize, from: &[u8], to: &mut [u8]) -> bool {
     assert_eq!(from.len(), to.len());
-    let mut pieces = Pieces::new();
-    for (from, to) in from.chunks(PIECE_BYTES).zip(to.chunks_mut(PIECE_BYTES)) {
-        pieces.push(from);
+    let unit = unit_bytes(block.order());
+    let mut right = true;
+    for (index, (from, to)) in from.chunks(unit).zip(to.chunks_mut(unit)).enumerate() {
+        right &= noted(block, page + index * unit / PAGE_SIZE, unit) == Some(hash(from));
         to.copy_from_slice(from);
     }
-    pieces.finish()
+    right
 }
 
-/// The same past the caches, for a target that nobody reads soon.
-pub(crate) fn store_and_hash(from: &[u8], to: &mut [u8]) -> Checksum {
+/// Copies the folio that begins at `page` to memory, past the caches, and notes its content on the way.
+pub(crate) fn store(block: &mut Block, page: usize, from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len());
-    let mut pieces = Pieces::new();
-    for (from, to) in from.chunks(PIECE_BYTES).zip(to.chunks_mut(PIECE_BYTES)) {
-        pieces.push(from);
+    let unit = unit_bytes(block.order());
+    for (index, (from, to)) in from.chunks(unit).zip(to.chunks_mut(unit)).enumerate() {
+        note_unit(block, page + index * unit / PAGE_SIZE, unit, hash(from));
         folioswap_sys::memory::copy_streaming(from, to);
     }
-    pieces.finish()
 }
 
 /// Whether every byte is zero; stops at the first that is not.
@@ -78,43 +85,67 @@ pub(crate) fn is_zero(folio: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use folioswap_core::{BlockId, FolioTable};
 
     fn sample(len: usize) -> Vec<u8> {
         (0..len).map(|i| (i * 31 % 251) as u8).collect()
     }
 
+    fn with_block(order: Order, test: impl FnOnce(&mut Block)) {
+        let table = FolioTable::new(1);
+        table.ensure(BlockId::new(0)..BlockId::new(1));
+        let mut block = table.lock(BlockId::new(0));
+        if order < Order::HUGE {
+            block.split(order);
+        }
+        test(&mut block);
+    }
+
     #[test]
-    fn a_copy_has_the_hash_of_its_source() {
-        for len in [4096, PIECE_BYTES, 4 * PIECE_BYTES, MAX_PIECES * PIECE_BYTES] {
-            let from = sample(len);
-            let mut to = vec![0; len];
-            assert_eq!(copy_and_hash(&from, &mut to), hash(&from));
-            assert_eq!(from, to);
-            to.fill(0);
-            assert_eq!(store_and_hash(&from, &mut to), hash(&from));
-            assert_eq!(from, to);
+    fn what_was_noted_is_verified_and_nothing_else() {
+        for k in [0, 3, 4, 6, 9] {
+            let order = Order::new(k).unwrap();
+            let right = sample(order.bytes());
+            with_block(order, |block| {
+                let page = block.nr_folios().min(2) * order.nr_pages() - order.nr_pages();
+                assert!(!verify(block, page, &right), "nothing was noted yet");
+                assert!(!note(block, page, &right));
+                assert!(note(block, page, &right) && verify(block, page, &right));
+                for at in [0, 1, right.len() / 2, right.len() - 1] {
+                    let mut wrong = right.clone();
+                    wrong[at] ^= 0x10;
+                    assert!(!verify(block, page, &wrong), "byte {at} of a folio of {order}");
+                }
+            });
         }
     }
 
     #[test]
-    fn one_flipped_bit_anywhere_is_seen() {
-        let whole = sample(MAX_PIECES * PIECE_BYTES);
-        let right = hash(&whole);
-        for at in [0, 1, PIECE_BYTES - 1, PIECE_BYTES, whole.len() - 1] {
-            let mut wrong = whole.clone();
-            wrong[at] ^= 0x10;
-            assert_ne!(hash(&wrong), right, "byte {at}");
+    fn copies_are_noted_and_verified_on_the_way() {
+        for k in [0, 4, 9] {
+            let order = Order::new(k).unwrap();
+            let from = sample(order.bytes());
+            let (mut stored, mut loaded) = (vec![0; from.len()], vec![0; from.len()]);
+            with_block(order, |block| {
+                store(block, 0, &from, &mut stored);
+                assert!(from == stored && verify(block, 0, &from));
+                assert!(load(block, 0, &stored, &mut loaded) && from == loaded);
+                stored[from.len() - 1] ^= 1;
+                assert!(!load(block, 0, &stored, &mut loaded));
+            });
         }
     }
 
     #[test]
     fn swapped_pieces_are_seen() {
-        let mut whole = sample(4 * PIECE_BYTES);
+        let mut whole = sample(4 * PIECE.bytes());
         whole[..8].fill(7);
-        let right = hash(&whole);
-        let (first, rest) = whole.split_at_mut(PIECE_BYTES);
-        first.swap_with_slice(&mut rest[..PIECE_BYTES]);
-        assert_ne!(hash(&whole), right);
+        with_block(Order::new(6).unwrap(), |block| {
+            note(block, 0, &whole);
+            let (first, rest) = whole.split_at_mut(PIECE.bytes());
+            first.swap_with_slice(&mut rest[..PIECE.bytes()]);
+            assert!(!verify(block, 0, &whole));
+        });
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! What an arena's threads share, and the small moves that both ways, in and out, are made of.
 //!
-//! Lock order: a folio's entry lock, then one of the leaves (zone, slot map, streams, queue), never two leaves. A
-//! second entry lock is only ever tried for, but for the source of a mapping that moves, whose target is new. No managed
-//! memory is touched under any of them.
+//! Lock order: the lock of a block of the folio table, then one of the leaves (zone, clusters, streams, choice, queue),
+//! never two leaves. A second block is only ever tried for, but for the source of a mapping that moves, whose target is
+//! new. No managed memory is touched under any of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use folioswap_core::{DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, State, Stats, Streams, Zone};
+use folioswap_core::{
+    BlockId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, OrderChoice, State, Stats, Streams, Zone,
+};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::Userfaultfd;
 use folioswap_sys::{pagemap, signals};
@@ -18,7 +20,7 @@ use crate::frames::Frames;
 use crate::map::{MapError, Mapper};
 use crate::readahead::ReadQueue;
 use crate::space::SwapSpace;
-use crate::wakeup::{Event, Gate, PARK};
+use crate::wakeup::{Event, Gate};
 
 /// An arena's counters: its own, or memory that it shares with the process that prints them.
 pub(crate) enum StatsHome {
@@ -39,7 +41,8 @@ impl std::ops::Deref for StatsHome {
 
 /// The engine of one arena.
 pub(crate) struct Engine {
-    pub order: Order,
+    /// The order of all folios; none: each block's own is chosen by what is measured.
+    pub fixed_order: Option<Order>,
     pub span: Reservation,
     pub addresses: AddressSpace,
     pub table: FolioTable,
@@ -51,6 +54,9 @@ pub(crate) struct Engine {
     pub stats: StatsHome,
     pub streams: Streams,
     pub drop_behind: DropBehind,
+    pub order_choice: OrderChoice,
+    /// Whether folios come back in one piece ([`SwapIn`](crate::SwapIn)).
+    pub swap_in: AtomicU8,
     pub reads: ReadQueue,
     pub gate: Gate,
     /// Frames are getting short.
@@ -62,37 +68,39 @@ pub(crate) struct Engine {
     pub has_forked: AtomicBool,
     /// The budget in bytes.
     pub memory: AtomicU64,
-    /// Folios that have left RAM so far; wraps.
+    /// Pages that have left RAM so far; wraps.
     pub nr_evictions: AtomicU32,
-    /// Folios that are mapped.
+    /// Whole folios that found no contiguous frames since the reclaim thread last looked.
+    pub whole_wanted: AtomicUsize,
+    /// Pages that are mapped.
     pub nr_mapped: AtomicUsize,
-    /// One bit a folio: its addresses are in use. Changed before the folio is dropped, read with its lock held: a fault
+    /// One bit a block: its addresses are in use. Changed before the block is dropped, read with its lock held: a fault
     /// that was reported before its addresses were given up makes no page there. The kernel backs what is used of it.
     pub open: Box<[AtomicU64]>,
 }
 
 impl Engine {
-    pub fn folio_bytes(&self) -> usize {
-        self.order.bytes()
-    }
-
     pub fn contains(&self, addr: usize) -> bool {
         addr.wrapping_sub(self.span.addr()) < self.span.len()
     }
 
-    /// The folio at an address of the span.
-    pub fn folio_at(&self, addr: usize) -> FolioId {
+    /// The page at an address of the span.
+    pub fn page_at(&self, addr: usize) -> FolioId {
         debug_assert!(self.contains(addr));
-        FolioId::new(((addr - self.span.addr()) / self.folio_bytes()) as u32)
+        FolioId::from_index((addr - self.span.addr()) / Order::PAGE.bytes())
     }
 
     pub fn addr(&self, folio: FolioId) -> usize {
-        self.span.addr() + folio.index() * self.folio_bytes()
+        self.span.addr() + folio.offset_bytes()
+    }
+
+    pub fn block_addr(&self, block: BlockId) -> usize {
+        self.span.addr() + block.offset_bytes()
     }
 
     /// Notes that addresses are in use, or not any more.
-    pub fn set_open(&self, folios: std::ops::Range<usize>, open: bool) {
-        for index in folios {
+    pub fn set_open(&self, blocks: std::ops::Range<usize>, open: bool) {
+        for index in blocks {
             let bit = 1 << (index % 64);
             if open {
                 self.open[index / 64].fetch_or(bit, Ordering::SeqCst);
@@ -102,64 +110,92 @@ impl Engine {
         }
     }
 
-    pub fn is_open(&self, folio: FolioId) -> bool {
-        self.open[folio.index() / 64].load(Ordering::SeqCst) >> (folio.index() % 64) & 1 == 1
+    pub fn is_open(&self, block: BlockId) -> bool {
+        self.open[block.index() / 64].load(Ordering::SeqCst) >> (block.index() % 64) & 1 == 1
     }
 
-    pub fn lock(&self, folio: FolioId) -> Locked<'_> {
-        self.table.lock(folio, &PARK)
+    pub fn lock(&self, block: BlockId) -> Locked<'_> {
+        self.table.lock(block)
     }
 
-    /// Locks a folio that nobody holds; `None` too for one that was never mapped.
-    pub fn try_lock(&self, folio: FolioId) -> Option<Locked<'_>> {
-        if self.table.has(folio) { self.table.try_lock(folio, &PARK) } else { None }
+    /// Locks a block that nobody holds; `None` too for one that was never mapped.
+    pub fn try_lock(&self, block: BlockId) -> Option<Locked<'_>> {
+        self.table.try_lock(block)
     }
 
     pub fn stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Puts a locked folio whose content is at home under its address, on the given list.
-    pub fn map(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
-        let addr = self.addr(locked.folio());
-        self.patiently("mapped", || self.mapper.map(addr, self.frames.home(frame)));
-        self.note_mapped(locked, frame, list);
+    /// Blocks that RAM holds.
+    pub fn budget_blocks(&self) -> usize {
+        self.zone.counts().limit / Order::HUGE.nr_pages()
     }
 
-    /// The same with fresh, zeroed memory instead of what is at home.
+    /// The address of a folio of a locked block, where it is at home, and its bytes.
+    fn places(&self, locked: &Locked<'_>, index: usize, frame: FrameId) -> (usize, usize, usize) {
+        (self.addr(locked.name(index)), self.frames.home(frame), locked.order().bytes())
+    }
+
+    /// Puts a folio of a locked block, whose content is at home, under its address, on the given list.
+    pub fn map(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, list: List) {
+        self.clear_table(locked);
+        let (addr, home, len) = self.places(locked, index, frame);
+        self.patiently("mapped", || self.mapper.map(addr, home, len));
+        self.note_mapped(locked, index, frame, list);
+    }
+
+    /// The same for a whole block with fresh, zeroed memory instead of what is at home.
     pub fn map_fresh(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
-        let addr = self.addr(locked.folio());
-        self.patiently("made", || self.mapper.map_fresh(addr, self.frames.home(frame)));
-        self.note_mapped(locked, frame, list);
+        self.clear_table(locked);
+        let (addr, home, _) = self.places(locked, 0, frame);
+        self.patiently("made", || self.mapper.map_fresh(addr, home));
+        self.note_mapped(locked, 0, frame, list);
     }
 
-    fn note_mapped(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
-        locked.set(State::Resident(frame));
-        self.nr_mapped.fetch_add(1, Ordering::Relaxed);
-        self.stats.resident_bytes.set((self.zone.counts().populated * self.folio_bytes()) as u64);
-        if locked.pinned() {
+    /// A huge page moved to where a table of small pages is would be split: the table goes first. Before Linux 6.14 it
+    /// stays, and the huge page is split.
+    fn clear_table(&self, locked: &mut Locked<'_>) {
+        if locked.order() < Order::HUGE {
+            locked.small_table = true;
+        } else if locked.small_table {
+            let addr = self.block_addr(locked.id());
+            if let Err(error) = memory::dontneed(addr, Order::HUGE.bytes()) {
+                fatal::say(&format!("a block's page table could not be cleared: {error}"));
+            }
+            locked.small_table = false;
+        }
+    }
+
+    fn note_mapped(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, list: List) {
+        let pages = locked.order().nr_pages();
+        locked.folio_mut(index).set_in_ram(frame, true);
+        self.nr_mapped.fetch_add(pages, Ordering::Relaxed);
+        self.stats.resident_bytes.set((self.zone.counts().populated * Order::PAGE.bytes()) as u64);
+        if locked.pinned {
             self.zone.remove(frame);
         } else {
             self.zone.insert(frame, list);
         }
     }
 
-    /// Takes a locked, mapped folio home. The frame stays on the list where it was.
-    pub fn unmap(&self, locked: &mut Locked<'_>, frame: FrameId) -> Result<(), MapError> {
-        let (folio, home) = (self.addr(locked.folio()), self.frames.home(frame));
+    /// Takes a mapped folio of a locked block home. Its frames stay on the list where they were.
+    pub fn unmap(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
+        let (addr, home, len) = self.places(locked, index, frame);
         if self.gate.closed_by(signals::thread_id()) {
             // What leaves now must not be inherited: the child would read zeros there.
-            self.keep_from_child(folio);
+            self.keep_from_child(addr, len);
         }
-        match self.mapper.unmap(folio, home) {
-            Err(MapError::Busy) if self.has_forked.load(Ordering::Relaxed) => {
-                self.make_own(folio);
-                self.mapper.unmap(folio, home)?;
+        match self.mapper.unmap(addr, home, len) {
+            // Shared with a child; or a page of zeros that became the kernel's own when a fork split the huge page.
+            Err(MapError::Busy | MapError::Refused(libc::EEXIST)) if self.has_forked.load(Ordering::Relaxed) => {
+                self.make_own(addr, len);
+                self.mapper.unmap(addr, home, len)?;
             }
             other => other?,
         }
-        locked.set(State::Standby(frame));
-        self.nr_mapped.fetch_sub(1, Ordering::Relaxed);
+        locked.folio_mut(index).set_in_ram(frame, false);
+        self.nr_mapped.fetch_sub(locked.order().nr_pages(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -167,64 +203,76 @@ impl Engine {
     /// marked so until it is written to, also when the child has gone. And where a huge page was copied in part, the
     /// kernel (6.18) asks its first page alone whether the rest may move: it has to become a new huge page. What cannot
     /// be done now stays busy.
-    fn make_own(&self, folio: usize) {
-        let len = self.folio_bytes();
-        let there = pagemap::scan(folio..folio + len).is_ok_and(|scan| scan.present_bytes == len as u64);
-        if there && memory::populate_write(folio, len).is_ok() && self.order == Order::HUGE {
-            let whole = pagemap::scan(folio..folio + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
+    fn make_own(&self, addr: usize, len: usize) {
+        let there = pagemap::scan(addr..addr + len).is_ok_and(|scan| scan.present_bytes == len as u64);
+        if there && memory::populate_write(addr, len).is_ok() && len == Order::HUGE.bytes() {
+            let whole = pagemap::scan(addr..addr + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
             if !whole {
-                let _ = memory::collapse(folio, len);
+                let _ = memory::collapse(addr, len);
             }
         }
     }
 
-    /// Ends what a folio holds: it reads as zero from now on. Its frame goes back to the zone, its slots to the space.
-    pub fn drop_content(&self, locked: &mut Locked<'_>) {
-        let frame = match locked.state() {
+    /// Ends what all folios of a block hold: it reads as zero from now on, as one folio.
+    pub fn drop_block(&self, locked: &mut Locked<'_>) {
+        for index in 0..locked.nr_folios() {
+            self.drop_content(locked, index);
+        }
+        locked.join();
+        let _ = locked.take_dropped();
+    }
+
+    /// Ends what a folio holds: it reads as zero from now on. Its frames go back to the zone, its slots to the space.
+    pub fn drop_content(&self, locked: &mut Locked<'_>, index: usize) {
+        let frame = match locked.state(index) {
             State::Empty => return,
-            State::Swapped(slot) => {
-                self.space.free(slot);
-                locked.set(State::Empty);
-                return;
-            }
-            State::Standby(frame) => frame,
-            State::Resident(frame) => {
-                match self.unmap(locked, frame) {
-                    Ok(()) => {}
-                    Err(error) => return self.abandon(locked, frame, error),
+            State::Swapped(_) => None,
+            State::Standby(frame) => Some(frame),
+            State::Resident(frame) => match self.unmap(locked, index, frame) {
+                Ok(()) => Some(frame),
+                Err(error) => {
+                    self.abandon(locked, index, frame, error);
+                    None
                 }
-                frame
-            }
+            },
         };
-        self.release_frame(frame);
-        locked.set(State::Empty);
+        if let Some(frame) = frame {
+            self.release_frame(frame);
+        }
+        self.release_slot(locked, index);
+        locked.folio_mut(index).set_empty();
     }
 
     /// Drops a mapped folio that cannot be moved (in use by a system call or shared with a child): its pages are the
-    /// kernel's to free, and the frame begins anew without memory.
-    fn abandon(&self, locked: &mut Locked<'_>, frame: FrameId, error: MapError) {
-        if let Err(refused) = memory::dontneed(self.addr(locked.folio()), self.folio_bytes()) {
+    /// kernel's to free, and the frames begin anew.
+    fn abandon(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, error: MapError) {
+        let order = locked.order();
+        if let Err(refused) = memory::dontneed(self.addr(locked.name(index)), order.bytes()) {
             fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
         }
-        self.nr_mapped.fetch_sub(1, Ordering::Relaxed);
-        locked.set(State::Empty);
-        self.release_slot(frame);
-        self.zone.give_unpopulated(frame);
-        self.frame_freed.signal();
+        self.nr_mapped.fetch_sub(order.nr_pages(), Ordering::Relaxed);
+        locked.folio_mut(index).set_out();
+        if order == Order::HUGE {
+            self.zone.give_unpopulated(frame);
+            self.frame_freed.signal();
+        } else {
+            self.patiently("made again", || self.mapper.repopulate(self.frames.home(frame), order.bytes()));
+            self.release_frame(frame);
+        }
     }
 
-    /// Frees a frame, with the slot that its folio may have kept.
+    /// Frees the frames of a folio.
     pub fn release_frame(&self, frame: FrameId) {
-        self.release_slot(frame);
         self.zone.give(frame);
         self.frame_freed.signal();
     }
 
-    /// Frees the slot that the folio in this frame keeps.
-    pub fn release_slot(&self, frame: FrameId) {
-        if let Some(slot) = self.zone.slot(frame) {
-            self.zone.set_slot(frame, None);
-            self.space.free(slot);
+    /// Frees the slots that a folio keeps.
+    pub fn release_slot(&self, locked: &mut Locked<'_>, index: usize) {
+        if let Some(slot) = locked.folio(index).slot() {
+            let order = locked.order();
+            locked.folio_mut(index).set_slot(None);
+            self.space.free(slot, order);
         }
     }
 

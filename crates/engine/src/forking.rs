@@ -8,7 +8,7 @@
 use std::sync::RwLock;
 use std::sync::atomic::Ordering;
 
-use folioswap_core::{FolioId, Locked, State};
+use folioswap_core::{BlockId, FolioId, Locked, PAGE_SIZE, State};
 use folioswap_sys::{memory, sigbus, signals};
 
 use crate::engine::Engine;
@@ -21,38 +21,51 @@ impl Engine {
     pub fn fork_prepare(&self) {
         self.gate.close(signals::thread_id());
         for range in self.addresses.in_use() {
-            let mut run = range.start;
-            for index in range.start..=range.end {
-                let inherited = index < range.end && self.table.peek(FolioId::new(index as u32)).is_resident();
-                if !inherited {
-                    self.let_through(run..index);
-                    run = index + 1;
+            // Runs of pages in RAM, as long as they can be: each is a call.
+            let mut run = self.first_page(range.start)..self.first_page(range.start);
+            for index in range {
+                let locked = self.lock(BlockId::from_index(index));
+                let nr_pages = locked.order().nr_pages();
+                for (at, folio) in locked.folios().iter().enumerate() {
+                    let page = self.first_page(index) + at * nr_pages;
+                    if !matches!(folio.state(), State::Resident(_)) {
+                        self.let_through(std::mem::replace(&mut run, page + nr_pages..page + nr_pages));
+                    } else {
+                        run.end = page + nr_pages;
+                    }
                 }
             }
+            self.let_through(run);
         }
     }
 
+    fn first_page(&self, block: usize) -> usize {
+        BlockId::from_index(block).page(0).index()
+    }
+
+    /// Lets children have a run of pages.
     fn let_through(&self, run: std::ops::Range<usize>) {
         if run.is_empty() {
             return;
         }
-        let addr = self.addr(FolioId::new(run.start as u32));
-        if let Err(error) = memory::dofork(addr, run.len() * self.folio_bytes()) {
+        let addr = self.addr(FolioId::from_index(run.start));
+        if let Err(error) = memory::dofork(addr, run.len() * PAGE_SIZE) {
             fatal::say(&format!("a child will lack a part of its memory: {error}"));
         }
     }
 
-    pub fn keep_from_child(&self, addr: usize) {
-        if let Err(error) = memory::dontfork(addr, self.folio_bytes()) {
+    pub fn keep_from_child(&self, addr: usize, len: usize) {
+        if let Err(error) = memory::dontfork(addr, len) {
             fatal::die(&format!("a folio could not be kept from a child, which would read zeros: {error}"));
         }
     }
 
     /// A fault of the thread that forks, while it does: the child gets this folio too.
-    pub fn follow_fork(&self, locked: &Locked<'_>, thread: u32) {
-        if self.gate.closed_by(thread) && matches!(locked.state(), State::Resident(_)) {
-            let index = locked.folio().index();
-            self.let_through(index..index + 1);
+    pub fn follow_fork(&self, locked: &Locked<'_>, page: usize, thread: u32) {
+        let index = locked.index_of(page);
+        if self.gate.closed_by(thread) && matches!(locked.state(index), State::Resident(_)) {
+            let first = locked.name(index).index();
+            self.let_through(first..first + locked.order().nr_pages());
         }
     }
 

@@ -1,11 +1,12 @@
 //! How a folio gets under its address and away from it again: the trait, by `UFFDIO_MOVE`, and by copying.
 //!
-//! A block of frames has a *home* address in the frames' memory. While its folio is mapped, the physical page is under
-//! the folio's address ([`MoveMapper`]) and nothing is at home; otherwise it is at home. All calls are made by the
-//! holder of the folio's lock, so that nobody else maps, unmaps or reads the same block.
+//! A frame has a *home* address in the frames' memory. While its folio is mapped, the physical page is under the folio's
+//! address ([`MoveMapper`]) and nothing is at home; otherwise it is at home. All calls are made by the holder of the
+//! lock of the folio's block, so that nobody else maps, unmaps or reads the same frames.
 
 use std::sync::{Arc, Mutex};
 
+use folioswap_core::Order;
 use folioswap_sys::memory;
 use folioswap_sys::uffd::{Mode, MoveError, Userfaultfd};
 
@@ -36,7 +37,7 @@ impl From<MoveError> for MapError {
     }
 }
 
-/// Carries folios between their address and the home of their block.
+/// Carries folios between their address and the home of their frames.
 pub(crate) trait Mapper: Send + Sync {
     /// How regions are registered with the userfaultfd.
     fn region_mode(&self) -> Mode;
@@ -44,52 +45,63 @@ pub(crate) trait Mapper: Send + Sync {
     /// Whether the frames' memory is to be registered too (as the target of moves).
     fn registers_frames(&self) -> bool;
 
-    /// Puts memory at a home that has none; its content is zero.
+    /// Puts a huge page at a pageblock's home that has no memory; its content is zero.
     fn populate(&self, home: usize) -> Result<(), MapError>;
 
-    /// Maps fresh zeroed memory at `folio`; the block's home stays without memory of its own.
+    /// The same with small pages, for a pageblock of smaller folios.
+    fn populate_small(&self, home: usize) -> Result<(), MapError>;
+
+    /// Puts small pages at `len` bytes of a home that have lost theirs.
+    fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError>;
+
+    /// Maps a fresh zeroed huge page at `folio`; the home stays without memory of its own.
     fn map_fresh(&self, folio: usize, home: usize) -> Result<(), MapError>;
 
-    /// Puts the block's content under `folio` and wakes who waits for it.
-    fn map(&self, folio: usize, home: usize) -> Result<(), MapError>;
+    /// Puts `len` bytes of content under `folio` and wakes who waits for it.
+    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 
     /// Takes the content home. From the return on a touch of `folio` faults, and no write is lost.
-    fn unmap(&self, folio: usize, home: usize) -> Result<(), MapError>;
+    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
+}
+
+/// Addresses of unregistered memory in which fresh pages are made; in registered memory they could not be: their first
+/// touch would be a fault of the engine's own.
+struct Nursery(Mutex<Vec<usize>>);
+
+impl Nursery {
+    /// Makes a pageblock's pages and has them taken away by `carry`.
+    fn make(&self, carry: impl FnOnce(usize) -> Result<(), MapError>) -> Result<(), MapError> {
+        let cradle = loop {
+            if let Some(cradle) = self.0.lock().expect("nothing panics under this lock").pop() {
+                break cradle;
+            }
+            std::thread::yield_now();
+        };
+        let made = memory::populate_write(cradle, Order::HUGE.bytes())
+            .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
+            .and_then(|()| carry(cradle));
+        self.0.lock().expect("nothing panics under this lock").push(cradle);
+        made
+    }
 }
 
 /// By `UFFDIO_MOVE`: the page-table entry travels, the page does not. A huge page stays one.
 pub(crate) struct MoveMapper {
     uffd: Arc<Userfaultfd>,
-    folio_bytes: usize,
-    /// Addresses of folio-sized, unregistered memory in which fresh pages are made; a page in registered memory could
-    /// not be: its first touch would be a fault of the engine's own.
-    nursery: Mutex<Vec<usize>>,
+    huge: Nursery,
+    small: Nursery,
 }
 
 impl MoveMapper {
-    /// `nursery`: addresses of folio-sized ranges, one for each thread that is to make fresh pages at once.
-    pub fn new(uffd: Arc<Userfaultfd>, folio_bytes: usize, nursery: Vec<usize>) -> Self {
-        MoveMapper { uffd, folio_bytes, nursery: Mutex::new(nursery) }
-    }
-
-    /// Makes a fresh page and moves it to `target`.
-    fn make(&self, target: usize) -> Result<(), MapError> {
-        let cradle = loop {
-            if let Some(cradle) = self.nursery.lock().expect("nothing panics under this lock").pop() {
-                break cradle;
-            }
-            std::thread::yield_now();
-        };
-        let made = memory::populate_write(cradle, self.folio_bytes)
-            .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
-            .and_then(|()| self.uffd.move_pages(target, cradle, self.folio_bytes).map_err(MapError::from));
-        self.nursery.lock().expect("nothing panics under this lock").push(cradle);
-        made
+    /// `huge` and `small`: addresses of pageblock-sized ranges in which the kernel makes pages of that kind, one for
+    /// each thread that is to make some at once.
+    pub fn new(uffd: Arc<Userfaultfd>, huge: Vec<usize>, small: Vec<usize>) -> Self {
+        MoveMapper { uffd, huge: Nursery(Mutex::new(huge)), small: Nursery(Mutex::new(small)) }
     }
 
     /// Moves a folio, or leaves all of it where it was.
-    fn carry(&self, target: usize, source: usize) -> Result<(), MapError> {
-        match self.uffd.move_pages(target, source, self.folio_bytes) {
+    fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
+        match self.uffd.move_pages(target, source, len) {
             Ok(()) => Ok(()),
             Err(MoveError::Partial { moved }) => match self.uffd.move_pages(source, target, moved) {
                 Ok(()) => Err(MapError::Busy),
@@ -110,35 +122,42 @@ impl Mapper for MoveMapper {
     }
 
     fn populate(&self, home: usize) -> Result<(), MapError> {
-        self.make(home)
+        self.huge.make(|cradle| self.carry(home, cradle, Order::HUGE.bytes()))
+    }
+
+    fn populate_small(&self, home: usize) -> Result<(), MapError> {
+        self.small.make(|cradle| self.carry(home, cradle, Order::HUGE.bytes()))
+    }
+
+    fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
+        self.small.make(|cradle| self.carry(home, cradle, len))
     }
 
     fn map_fresh(&self, folio: usize, _home: usize) -> Result<(), MapError> {
-        self.make(folio)
+        self.huge.make(|cradle| self.carry(folio, cradle, Order::HUGE.bytes()))
     }
 
-    fn map(&self, folio: usize, home: usize) -> Result<(), MapError> {
-        self.carry(folio, home)
+    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        self.carry(folio, home, len)
     }
 
-    fn unmap(&self, folio: usize, home: usize) -> Result<(), MapError> {
-        self.carry(home, folio)
+    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        self.carry(home, folio, len)
     }
 }
 
 /// By copying, for kernels without a sound `UFFDIO_MOVE`. Huge pages become small ones.
 pub(crate) struct CopyMapper {
     uffd: Arc<Userfaultfd>,
-    folio_bytes: usize,
 }
 
 impl CopyMapper {
-    pub fn new(uffd: Arc<Userfaultfd>, folio_bytes: usize) -> Self {
-        CopyMapper { uffd, folio_bytes }
+    pub fn new(uffd: Arc<Userfaultfd>) -> Self {
+        CopyMapper { uffd }
     }
 
-    fn protect(&self, folio: usize, on: bool) -> Result<(), MapError> {
-        self.uffd.write_protect(folio, self.folio_bytes, on).map_err(refused)
+    fn protect(&self, folio: usize, len: usize, on: bool) -> Result<(), MapError> {
+        self.uffd.write_protect(folio, len, on).map_err(refused)
     }
 }
 
@@ -155,23 +174,31 @@ impl Mapper for CopyMapper {
         Ok(()) // the frames' memory is ordinary: the first touch makes the page
     }
 
+    fn populate_small(&self, _home: usize) -> Result<(), MapError> {
+        Ok(())
+    }
+
+    fn repopulate(&self, _home: usize, _len: usize) -> Result<(), MapError> {
+        Ok(())
+    }
+
     fn map_fresh(&self, folio: usize, home: usize) -> Result<(), MapError> {
-        self.map(folio, home) // a home without memory reads as zero
+        self.map(folio, home, Order::HUGE.bytes()) // a home without memory reads as zero
     }
 
-    fn map(&self, folio: usize, home: usize) -> Result<(), MapError> {
-        self.uffd.copy(folio, home, self.folio_bytes)?;
-        memory::dontneed(home, self.folio_bytes).map_err(refused)
+    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        self.uffd.copy(folio, home, len)?;
+        memory::dontneed(home, len).map_err(refused)
     }
 
-    fn unmap(&self, folio: usize, home: usize) -> Result<(), MapError> {
+    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // Protected first: a write from here on waits as a fault, so that what is copied is what is dropped.
-        self.protect(folio, true)?;
-        if memory::copy_pages(folio, home, self.folio_bytes).is_err() {
-            self.protect(folio, false)?;
+        self.protect(folio, len, true)?;
+        if memory::copy_pages(folio, home, len).is_err() {
+            self.protect(folio, len, false)?;
             return Err(MapError::Missing);
         }
-        memory::dontneed(folio, self.folio_bytes).map_err(refused)
+        memory::dontneed(folio, len).map_err(refused)
     }
 }
 

@@ -3,11 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use folioswap_core::{FaultKind, FolioId, FrameId, List, Locked, Room, SlotId, State};
+use folioswap_core::{
+    BlockId, Choice, FaultKind, FolioId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Room, SlotId, State,
+};
 
 use crate::checksum;
 use crate::engine::Engine;
 use crate::readahead::Window;
+use crate::swap_in::SwapIn;
 use crate::wakeup::Pass;
 
 /// Longest window of readahead, in bytes: 8 huge pages in flight are what a disk needs to be busy.
@@ -22,50 +25,45 @@ pub(crate) struct SwapInError {
 }
 
 impl Engine {
-    /// Makes the folio present, on behalf of `thread`, for which the caller is inside the gate. Returns at once when it
-    /// already is.
+    /// Makes the folio that holds a page present, on behalf of `thread`, for which the caller is inside the gate. Returns
+    /// at once when it already is.
     ///
     /// # Errors
     /// When the device cannot give back what it holds.
-    pub fn fault(&self, pass: Pass<'_>, folio: FolioId, thread: u32) -> Result<(), SwapInError> {
+    pub fn fault(&self, pass: Pass<'_>, page: FolioId, thread: u32) -> Result<(), SwapInError> {
         let begun = Instant::now();
-        let Some(mut locked) = self.lock_absent(folio) else {
+        let (block, within) = (page.block(), page.page_in_block());
+        let Some(mut locked) = self.lock_absent(block, within) else {
             self.count(FaultKind::Wait, begun);
             return Ok(());
         };
-        let kind = match locked.state() {
+        let index = locked.index_of(within);
+        let kind = match locked.state(index) {
             State::Resident(_) => return Ok(()),
             // Reported before its addresses were given up; a signal made the thread go on.
-            State::Empty if !self.is_open(folio) => return Ok(()),
+            State::Empty if !self.is_open(block) => return Ok(()),
             State::Empty => {
-                self.first_touch(&mut locked);
+                self.first_touch(&mut locked, within);
                 FaultKind::FirstTouch
             }
             State::Standby(frame) => {
-                self.map(&mut locked, frame, List::Active);
-                self.settle_slot(frame);
+                self.map(&mut locked, index, frame, List::Active);
+                self.settle_slot(&mut locked, index);
                 FaultKind::Standby
             }
-            State::Swapped(slot) => {
-                self.swap_in(&mut locked, slot)?;
+            State::Swapped(_) => {
+                self.swap_in(&mut locked, within)?;
                 FaultKind::SwapIn
             }
         };
-        if locked.marker() {
-            locked.set_marker(false);
-            self.stats.readahead_hits.add(1);
-        }
-        if locked.dropped_behind() {
-            locked.set_dropped_behind(false);
-            if kind == FaultKind::Standby {
-                self.drop_behind.refaulted();
-            }
-        }
-        self.follow_fork(&locked, thread);
+        let in_stream = self.note_touch(&mut locked, within, kind);
+        self.follow_fork(&locked, within, thread);
         drop(locked);
         drop(pass);
         self.count(kind, begun);
-        self.follow_stream(folio, thread);
+        if in_stream {
+            self.follow_stream(block, thread);
+        }
         Ok(())
     }
 
@@ -73,71 +71,175 @@ impl Engine {
         self.stats.record_fault(kind, begun.elapsed().as_nanos() as u64);
     }
 
-    /// Locks a folio that is not mapped; `None` when another thread brought it in while this one waited.
-    fn lock_absent(&self, folio: FolioId) -> Option<Locked<'_>> {
-        if let Some(locked) = self.try_lock(folio) {
+    /// Locks a block one folio of which is not mapped; `None` when another thread brought that in while this one waited.
+    fn lock_absent(&self, block: BlockId, page: usize) -> Option<Locked<'_>> {
+        if let Some(locked) = self.try_lock(block) {
             return Some(locked);
         }
-        let locked = self.lock(folio);
-        if matches!(locked.state(), State::Resident(_)) { None } else { Some(locked) }
+        let locked = self.lock(block);
+        let present = matches!(locked.state(locked.index_of(page)), State::Resident(_));
+        if present { None } else { Some(locked) }
     }
 
-    fn first_touch(&self, locked: &mut Locked<'_>) {
-        let (frame, fresh) = self.take_frame();
-        self.zone.set_owner(frame, locked.folio(), None);
-        if fresh {
-            self.map_fresh(locked, frame, List::Inactive);
-        } else {
-            self.frames.bytes(frame, locked).fill(0);
-            self.map(locked, frame, List::Inactive);
+    /// Tells the policies of a fault that was resolved. Says whether it may belong to a stream of blocks: in a block that
+    /// is split single faults say nothing of its neighbours, a row of them does.
+    fn note_touch(&self, locked: &mut Locked<'_>, page: usize, kind: FaultKind) -> bool {
+        let index = locked.index_of(page);
+        let whole = locked.order() == Order::HUGE;
+        let in_row = locked.history.note(index);
+        let folio = locked.folio_mut(index);
+        let marker = std::mem::replace(&mut folio.marker, false);
+        let dropped = std::mem::replace(&mut folio.dropped_behind, false);
+        if marker {
+            self.stats.readahead_hits.add(1);
+        }
+        if dropped && kind == FaultKind::Standby {
+            self.drop_behind.refaulted();
+        }
+        whole || marker || in_row
+    }
+
+    /// The order in which a block's folios are kept, unless that is to be found out.
+    fn order_of(&self, locked: &Locked<'_>) -> Option<Order> {
+        locked.fixed_order.or(self.fixed_order)
+    }
+
+    /// Whether a block that is split, and that a stream is about to reach, is to be made one folio.
+    pub fn wants_whole(&self, locked: &Locked<'_>) -> bool {
+        let policy = SwapIn::from_number(self.swap_in.load(Ordering::Relaxed));
+        policy.allows_whole(locked.wish) && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
+    }
+
+    fn first_touch(&self, locked: &mut Locked<'_>, page: usize) {
+        if let Some(order) = self.order_of(locked)
+            && order < Order::HUGE
+            && locked.order() == Order::HUGE
+        {
+            locked.split(order);
+        }
+        let (index, taken) = self.supply(locked, page);
+        let order = locked.order();
+        if order == Order::HUGE && taken.memory == Memory::Absent {
+            self.zone.set_owner(taken.frame, locked.name(index));
+            self.map_fresh(locked, taken.frame, List::Inactive);
+            return;
+        }
+        let frame = self.prepare(taken, order);
+        self.zone.set_owner(frame, locked.name(index));
+        self.frames.bytes(frame, order, locked).fill(0);
+        self.map(locked, index, frame, List::Inactive);
+    }
+
+    /// Brings swapped content back that holds a page: the whole block, or one folio of it.
+    fn swap_in(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
+        match self.choose(locked) {
+            Choice::Whole if locked.order() < Order::HUGE => {
+                if self.gather(locked, List::Inactive)? {
+                    return Ok(());
+                }
+            }
+            Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
+            _ => {}
+        }
+        self.read_in(locked, page)
+    }
+
+    fn choose(&self, locked: &mut Locked<'_>) -> Choice {
+        let policy = SwapIn::from_number(self.swap_in.load(Ordering::Relaxed));
+        if !policy.allows_whole(locked.wish) {
+            return Choice::Part(Order::PAGE);
+        }
+        match self.order_of(locked) {
+            Some(Order::HUGE) => Choice::Whole,
+            Some(order) => Choice::Part(order),
+            None => {
+                let (id, whole) = (locked.id(), locked.order() == Order::HUGE);
+                self.order_choice.choose(id, &mut locked.history, whole, self.budget_blocks())
+            }
         }
     }
 
-    fn swap_in(&self, locked: &mut Locked<'_>, slot: SlotId) -> Result<(), SwapInError> {
-        let (frame, fresh) = self.take_frame();
-        if fresh {
-            self.patiently("made", || self.mapper.populate(self.frames.home(frame)));
-        }
-        let bytes = self.frames.bytes(frame, locked);
-        let read = match self.space.memory(slot) {
-            Some((memory, offset)) => Ok(memory.load(offset, bytes)),
-            None => self.space.read(slot, bytes).map(|()| checksum::hash(bytes)),
-        };
-        let verified = read
-            .map_err(|error| self.swap_in_error(slot, &error.to_string()))
-            .and_then(|found| self.verify(slot, found));
-        if let Err(error) = verified {
-            self.zone.give(frame);
+    /// Reads the folio that holds a page, and maps it.
+    fn read_in(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
+        let (index, taken) = self.supply(locked, page);
+        let order = locked.order();
+        let State::Swapped(slot) = locked.state(index) else { unreachable!("a split leaves content where it is") };
+        let frame = self.prepare(taken, order);
+        let bytes = self.frames.bytes(frame, order, locked);
+        if let Err(error) = self.read_folio(locked, index, slot, bytes) {
+            self.release_frame(frame);
             return Err(error);
         }
-        self.judge_drop(locked, slot);
-        self.zone.set_owner(frame, locked.folio(), Some(slot));
-        self.map(locked, frame, List::Inactive);
-        self.settle_slot(frame);
-        self.stats.swapped_in_folios.add(1);
-        self.stats.swapped_in_bytes.add(self.folio_bytes() as u64);
+        self.judge_drop(locked, index);
+        self.zone.set_owner(frame, locked.name(index));
+        self.map(locked, index, frame, List::Inactive);
+        self.settle_slot(locked, index);
+        self.count_swap_in(order);
         Ok(())
     }
 
-    /// A folio that was dropped behind a stream is wanted back: was it wrong to drop it? It was if fewer folios have left
+    pub fn count_swap_in(&self, order: Order) {
+        self.stats.swapped_in_folios.add(1);
+        self.stats.swapped_in_bytes.add(order.bytes() as u64);
+        self.stats.swpin.add(order, 1);
+    }
+
+    /// Reads a folio's slots, and checks that they hold what was written.
+    pub fn read_folio(
+        &self,
+        locked: &mut Locked<'_>,
+        index: usize,
+        slot: SlotId,
+        bytes: &mut [u8],
+    ) -> Result<(), SwapInError> {
+        let page = index * locked.order().nr_pages();
+        if locked.order() < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+            self.hash_pages(locked, page)?;
+        }
+        let right = match self.space.memory(slot) {
+            Some((memory, offset)) => checksum::load(locked, page, memory.bytes(offset, bytes.len()), bytes),
+            None => {
+                self.space.read(slot, bytes).map_err(|error| self.swap_in_error(slot, &error.to_string()))?;
+                checksum::verify(locked, page, bytes)
+            }
+        };
+        if right { Ok(()) } else { Err(self.wrong_bytes(slot)) }
+    }
+
+    /// The content of a piece was hashed as one when it was written. Before one of its pages comes back or goes alone, all
+    /// of it is read once, checked, and its pages are hashed one by one.
+    pub fn hash_pages(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
+        let piece = page / PIECE.nr_pages();
+        let first = piece * PIECE.nr_pages();
+        let State::Swapped(slot) = locked.state(locked.index_of(first)) else {
+            unreachable!("a piece hashed as one is in its slots as one");
+        };
+        self.frames.with_scratch(|bytes| {
+            self.space.read(slot, bytes).map_err(|error| self.swap_in_error(slot, &error.to_string()))?;
+            if locked.piece_hash(piece) != Some(checksum::hash(bytes)) {
+                return Err(self.wrong_bytes(slot));
+            }
+            for (index, page) in bytes.chunks(PAGE_SIZE).enumerate() {
+                locked.set_page_hash(first + index, checksum::hash(page));
+            }
+            Ok(())
+        })
+    }
+
+    /// A folio that was dropped behind a stream is wanted back: was it wrong to drop it? It was if fewer pages have left
     /// RAM since than RAM holds, for then an eviction by age would have kept it.
-    pub fn judge_drop(&self, locked: &mut Locked<'_>, slot: SlotId) {
-        if locked.dropped_behind() {
-            locked.set_dropped_behind(false);
-            let since = self.nr_evictions.load(Ordering::Relaxed).wrapping_sub(self.space.evicted_at(slot));
+    pub fn judge_drop(&self, locked: &mut Locked<'_>, index: usize) {
+        if std::mem::replace(&mut locked.folio_mut(index).dropped_behind, false) {
+            let since = self.nr_evictions.load(Ordering::Relaxed).wrapping_sub(locked.left_at);
             if (since as usize) < self.zone.counts().limit {
                 self.drop_behind.refaulted();
             }
         }
     }
 
-    /// Whether what was read is what was written.
-    pub fn verify(&self, slot: SlotId, found: checksum::Checksum) -> Result<(), SwapInError> {
-        if found == self.space.checksum(slot) {
-            return Ok(());
-        }
+    pub fn wrong_bytes(&self, slot: SlotId) -> SwapInError {
         self.stats.verify_failures.add(1);
-        Err(self.swap_in_error(slot, "it returned other bytes than were written to it"))
+        self.swap_in_error(slot, "it returned other bytes than were written to it")
     }
 
     pub fn swap_in_error(&self, slot: SlotId, reason: &str) -> SwapInError {
@@ -146,19 +248,23 @@ impl Engine {
     }
 
     /// Decides whether a folio that was just mapped keeps its copy on the device: only while there is plenty of room.
-    pub fn settle_slot(&self, frame: FrameId) {
+    pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize) {
         if !self.space.keeps_copies() {
-            self.release_slot(frame);
+            self.release_slot(locked, index);
         }
     }
 
     /// Tells the policies where this thread is, and acts on what they say.
-    fn follow_stream(&self, folio: FolioId, thread: u32) {
-        let blocks = self.zone.counts().limit;
-        let room = Room { max_window: (WINDOW_BYTES / self.folio_bytes()).min(blocks / 16), max_total: blocks / 4 };
-        let Some(advice) = self.streams.observe(u64::from(thread), folio, room) else { return };
-        for folios in advice.windows.iter() {
-            self.reads.push(Window { marker: Some(advice.marker(folios)), folios: folios.clone() });
+    fn follow_stream(&self, block: BlockId, thread: u32) {
+        let blocks = self.budget_blocks();
+        let room = Room { max_window: (WINDOW_BYTES / Order::HUGE.bytes()).min(blocks / 16), max_total: blocks / 4 };
+        let Some(advice) = self.streams.observe(u64::from(thread), block, room) else { return };
+        for window in advice.windows.iter() {
+            self.reads.push(Window {
+                marker: Some(advice.marker(window)),
+                backward: advice.backward,
+                blocks: window.clone(),
+            });
         }
         let nr_behind = advice.behind.end.index() - advice.behind.start.index();
         if self.drop_behind.passed(nr_behind, blocks) {
@@ -166,16 +272,36 @@ impl Engine {
         }
     }
 
-    /// Makes the folios that a stream has left behind the next ones to go.
-    fn drop_passed(&self, behind: std::ops::Range<FolioId>) {
+    /// Makes the blocks that a stream has left behind the next ones to go.
+    fn drop_passed(&self, behind: std::ops::Range<BlockId>) {
         for index in behind.start.index()..behind.end.index() {
-            let Some(mut locked) = self.try_lock(FolioId::new(index as u32)) else { continue };
-            if let State::Resident(frame) = locked.state()
-                && !locked.pinned()
-            {
-                locked.set_dropped_behind(true);
-                self.zone.insert_tail(frame, List::Inactive);
+            let Some(mut locked) = self.try_lock(BlockId::from_index(index)) else { continue };
+            if locked.pinned {
+                continue;
+            }
+            for index in 0..locked.nr_folios() {
+                if let State::Resident(frame) = locked.state(index) {
+                    locked.folio_mut(index).dropped_behind = true;
+                    self.zone.insert_tail(frame, List::Inactive);
+                }
             }
         }
+    }
+
+    /// Makes a block's folios smaller. Below the size of a piece, folios in RAM give up their slots: what those hold was
+    /// hashed for larger ones.
+    pub fn split_block(&self, locked: &mut Locked<'_>, order: Order) {
+        self.stats.split.add(locked.order(), 1);
+        for index in 0..locked.nr_folios() {
+            let Some(frame) = locked.folio(index).frame() else { continue };
+            if order < PIECE && locked.order() >= PIECE {
+                self.release_slot(locked, index);
+                if self.zone.list(frame) == Some(List::Standby) {
+                    self.zone.insert(frame, List::Laundry); // it has no copy any more
+                }
+            }
+            self.zone.split(frame, order);
+        }
+        locked.split(order);
     }
 }

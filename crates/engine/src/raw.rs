@@ -1,22 +1,26 @@
 //! Managed memory by address, in pages, as the memory calls of a C library know it. For faces that stand in for those
 //! calls; programs use [`Region`](crate::Region).
 //!
-//! The engine keeps whole folios. What concerns a part of one is done here: a part that is unmapped or discarded is
-//! zeroed, and a folio's addresses are free again when all of its pages have been unmapped.
+//! Addresses are handed out in blocks of 2 MiB. What concerns a part of one is done here: a block's addresses are free
+//! again when all of its pages have been unmapped, and until then those that were read as zero.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::{FolioId, List, PAGE_SIZE, State};
+use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, List, Locked, Order, PAGE_SIZE, PIECE, State, Wish};
 use folioswap_sys::{memory, signals};
 
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::fault::{self, FaultMode};
+use crate::folio_size::FolioSize;
 
-/// Which pages of a folio have been unmapped while others have not, one bit a page.
+/// Bytes of a block.
+const BLOCK_BYTES: usize = Order::HUGE.bytes();
+
+/// Which pages of a block have been unmapped while others have not, one bit a page.
 type Holes = [u64; 8];
 
 /// A door to an arena's memory by address. Cheap to clone.
@@ -24,8 +28,8 @@ type Holes = [u64; 8];
 pub struct RawSpace {
     engine: Arc<Engine>,
     mode: FaultMode,
-    partial: Arc<Mutex<HashMap<FolioId, Holes>>>,
-    holds: Arc<Mutex<HashMap<FolioId, u32>>>,
+    partial: Arc<Mutex<HashMap<BlockId, Holes>>>,
+    holds: Arc<Mutex<HashMap<BlockId, u32>>>,
 }
 
 impl RawSpace {
@@ -45,12 +49,6 @@ impl RawSpace {
         self.engine.span.addr()..self.engine.span.addr() + self.engine.span.len()
     }
 
-    /// Bytes of one folio.
-    #[must_use]
-    pub fn folio_bytes(&self) -> usize {
-        self.engine.folio_bytes()
-    }
-
     /// The budget in bytes.
     #[must_use]
     pub fn memory(&self) -> u64 {
@@ -63,35 +61,47 @@ impl RawSpace {
         self.mode
     }
 
-    /// Maps `len` bytes, zero, readable and writable, from a multiple of the folio size on; `len` is rounded up to
-    /// whole folios.
+    /// Maps `len` bytes, zero, readable and writable, from a multiple of 2 MiB on; `len` is rounded up to whole
+    /// blocks of that size.
     ///
     /// # Errors
     /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or what the kernel said.
     pub fn map(&self, len: usize) -> Result<usize, Error> {
+        self.map_with(len, FolioSize::Auto)
+    }
+
+    /// The same with blocks of a size of their own; `Auto`: the arena's.
+    ///
+    /// # Errors
+    /// As [`RawSpace::map`].
+    pub fn map_with(&self, len: usize, folio: FolioSize) -> Result<usize, Error> {
         if len == 0 || len > self.engine.span.len() {
             return Err(Error::BadLength(len));
         }
-        let count = len.div_ceil(self.folio_bytes());
-        let folios =
+        let count = len.div_ceil(BLOCK_BYTES);
+        let blocks =
             self.engine.addresses.allocate(count).ok_or(Error::OutOfAddressSpace(self.engine.span.len() as u64))?;
-        self.open(folios.clone()).inspect_err(|_| self.engine.addresses.free(folios.clone()))?;
-        Ok(self.addr(folios.start))
+        self.open(blocks.clone()).inspect_err(|_| self.engine.addresses.free(blocks.clone()))?;
+        for index in blocks.clone() {
+            let mut locked = self.engine.lock(BlockId::from_index(index));
+            (locked.fixed_order, locked.wish) = (folio.order(), Wish::None);
+        }
+        Ok(self.addr(blocks.start))
     }
 
     /// Makes addresses usable that were just allocated.
-    fn open(&self, folios: Range<usize>) -> Result<(), Error> {
-        self.engine.table.ensure(FolioId::new(folios.start as u32)..FolioId::new(folios.end as u32));
-        memory::protect_rw(self.addr(folios.start), folios.len() * self.folio_bytes())
+    fn open(&self, blocks: Range<usize>) -> Result<(), Error> {
+        self.engine.table.ensure(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+        memory::protect_rw(self.addr(blocks.start), blocks.len() * BLOCK_BYTES)
             .map_err(Error::system("mapping a region"))?;
-        self.forget_holes(&folios);
-        self.engine.set_open(folios, true);
+        self.forget_holes(&blocks);
+        self.engine.set_open(blocks, true);
         Ok(())
     }
 
-    fn forget_holes(&self, folios: &Range<usize>) {
+    fn forget_holes(&self, blocks: &Range<usize>) {
         let mut partial = self.partial.lock().expect("nothing panics under this lock");
-        partial.retain(|folio, _| !folios.contains(&folio.index()));
+        partial.retain(|block, _| !blocks.contains(&block.index()));
     }
 
     /// Maps pages, zero, at addresses that are named, over whatever was there, as `MAP_FIXED` does.
@@ -105,45 +115,36 @@ impl RawSpace {
         for claimed in self.engine.addresses.claim(self.covering(addr, len)) {
             self.open(claimed.clone()).inspect_err(|_| self.engine.addresses.free(claimed.clone()))?;
             let mut partial = self.partial.lock().expect("nothing panics under this lock");
-            for folio in [claimed.start, claimed.end - 1] {
-                // All of a new folio is a hole, but for what is filled below.
-                partial.insert(FolioId::new(folio as u32), self.all_holes());
+            for block in [claimed.start, claimed.end - 1] {
+                // All of a new block is a hole, but for what is filled below.
+                partial.insert(BlockId::from_index(block), [u64::MAX; BLOCK_PAGES / 64]);
             }
         }
         // SAFETY: handed on.
         unsafe { self.discard(addr, len) };
         let mut partial = self.partial.lock().expect("nothing panics under this lock");
         for index in self.covering(addr, len) {
-            let folio = FolioId::new(index as u32);
-            if let Some(holes) = partial.get_mut(&folio) {
-                for page in self.pages_of(folio, addr..addr + len) {
+            let block = BlockId::from_index(index);
+            if let Some(holes) = partial.get_mut(&block) {
+                for page in self.pages_of(block, addr..addr + len) {
                     holes[page / 64] &= !(1 << (page % 64));
                 }
                 if holes.iter().all(|&word| word == 0) {
-                    partial.remove(&folio);
+                    partial.remove(&block);
                 }
             }
         }
         Ok(())
     }
 
-    /// A bit for each page of a folio.
-    fn all_holes(&self) -> Holes {
-        let mut holes = [0; 8];
-        for page in 0..self.folio_bytes() / PAGE_SIZE {
-            holes[page / 64] |= 1 << (page % 64);
-        }
-        holes
-    }
-
-    /// The pages of a folio, counted in it, that lie in a range of addresses.
-    fn pages_of(&self, folio: FolioId, range: Range<usize>) -> Range<usize> {
-        let base = self.engine.addr(folio);
-        let (start, end) = (range.start.max(base), range.end.min(base + self.folio_bytes()));
+    /// The pages of a block, counted in it, that lie in a range of addresses.
+    fn pages_of(&self, block: BlockId, range: Range<usize>) -> Range<usize> {
+        let base = self.engine.block_addr(block);
+        let (start, end) = (range.start.max(base), range.end.min(base + BLOCK_BYTES));
         (start - base) / PAGE_SIZE..(end - base).div_ceil(PAGE_SIZE)
     }
 
-    /// Unmaps any pages of what [`RawSpace::map`] gave. Whole folios go at once; the addresses of others are free
+    /// Unmaps any pages of what [`RawSpace::map`] gave. Whole blocks go at once; the addresses of others are free
     /// again when their last page has gone, and read as zero until then.
     ///
     /// # Safety
@@ -157,7 +158,7 @@ impl RawSpace {
         // Unmapping what is not mapped is nothing.
         let mut start = whole.start;
         for index in whole.start..=whole.end {
-            if index == whole.end || !self.engine.is_open(FolioId::new(index as u32)) {
+            if index == whole.end || !self.engine.is_open(BlockId::from_index(index)) {
                 if start < index {
                     self.close(start..index);
                 }
@@ -166,45 +167,45 @@ impl RawSpace {
         }
     }
 
-    /// Notes pages of one folio as unmapped; closes the folio when none are left.
+    /// Notes pages of one block as unmapped; closes the block when none are left.
     ///
     /// # Safety
     /// Nobody uses these pages any more.
     unsafe fn unmap_part(&self, part: Range<usize>) {
-        let folio = self.engine.folio_at(part.start);
-        if !self.engine.is_open(folio) {
+        let block = self.block_at(part.start);
+        if !self.engine.is_open(block) {
             return; // unmapping what is not mapped is nothing
         }
         // SAFETY: handed on: nobody uses these pages.
-        unsafe { self.zero(part.clone()) };
+        unsafe { self.discard_part(part.clone()) };
         let mut partial = self.partial.lock().expect("nothing panics under this lock");
-        let holes = partial.entry(folio).or_insert([0; 8]);
-        for page in self.pages_of(folio, part) {
+        let holes = partial.entry(block).or_insert([0; 8]);
+        for page in self.pages_of(block, part) {
             holes[page / 64] |= 1 << (page % 64);
         }
         let gone: u32 = holes.iter().map(|word| word.count_ones()).sum();
-        if gone as usize * PAGE_SIZE == self.folio_bytes() {
-            partial.remove(&folio);
+        if gone as usize * PAGE_SIZE == BLOCK_BYTES {
+            partial.remove(&block);
             drop(partial);
-            self.close(folio.index()..folio.index() + 1);
+            self.close(block.index()..block.index() + 1);
         }
     }
 
-    fn forget_streams(&self, folios: &Range<usize>) {
-        self.engine.streams.forget_folios(FolioId::new(folios.start as u32)..FolioId::new(folios.end as u32));
+    fn forget_streams(&self, blocks: &Range<usize>) {
+        self.engine.streams.forget_blocks(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
     }
 
-    /// Ends whole folios and makes their addresses free.
-    fn close(&self, folios: Range<usize>) {
-        self.forget_holes(&folios);
-        self.forget_streams(&folios);
-        self.forget_holds(folios.clone());
-        self.engine.set_open(folios.clone(), false);
-        self.engine.drop_range(folios.clone());
-        if let Err(error) = memory::protect_none(self.addr(folios.start), folios.len() * self.folio_bytes()) {
+    /// Ends whole blocks and makes their addresses free.
+    fn close(&self, blocks: Range<usize>) {
+        self.forget_holes(&blocks);
+        self.forget_streams(&blocks);
+        self.forget_holds(blocks.clone());
+        self.engine.set_open(blocks.clone(), false);
+        self.engine.drop_range(blocks.clone());
+        if let Err(error) = memory::protect_none(self.addr(blocks.start), blocks.len() * BLOCK_BYTES) {
             crate::fatal::say(&format!("unmapping a region: {error}")); // it stays readable, as zeros
         }
-        self.engine.addresses.free(folios);
+        self.engine.addresses.free(blocks);
     }
 
     /// Makes a mapping longer or shorter, as `mremap` does; the new address when it had to move.
@@ -216,7 +217,7 @@ impl RawSpace {
     /// `addr..addr + old_len` is one mapping of the caller's, which nobody uses meanwhile; after a move the old
     /// addresses are gone.
     pub unsafe fn remap(&self, addr: usize, old_len: usize, new_len: usize, may_move: bool) -> Result<usize, Error> {
-        let folio = self.folio_bytes();
+        let block = BLOCK_BYTES;
         let (old_end, new_end) = (addr + old_len, addr + new_len);
         if new_len <= old_len {
             if new_end < old_end {
@@ -225,10 +226,10 @@ impl RawSpace {
             }
             return Ok(addr);
         }
-        let (have, want) = (old_end.next_multiple_of(folio), new_end.next_multiple_of(folio));
-        let next = (have - self.engine.span.addr()) / folio;
-        let count = (want - have) / folio;
-        let tail_is_ours = !self.has_holes(self.engine.folio_at(old_end - 1));
+        let (have, want) = (old_end.next_multiple_of(block), new_end.next_multiple_of(block));
+        let next = (have - self.engine.span.addr()) / block;
+        let count = (want - have) / block;
+        let tail_is_ours = !self.has_holes(self.block_at(old_end - 1));
         if tail_is_ours && (count == 0 || self.engine.addresses.extend(next, count)) {
             if count > 0 {
                 self.open(next..next + count).inspect_err(|_| self.engine.addresses.free(next..next + count))?;
@@ -239,14 +240,14 @@ impl RawSpace {
             return Err(Error::OutOfAddressSpace(self.engine.span.len() as u64));
         }
         let target = self.map(new_len)?;
-        let whole = if addr.is_multiple_of(folio) { old_len / folio } else { 0 };
-        for offset in (0..whole * folio).step_by(folio) {
+        let whole = if addr.is_multiple_of(block) { old_len / block } else { 0 };
+        for offset in (0..whole * block).step_by(block) {
             if !self.transfer(addr + offset, target + offset) {
-                // SAFETY: a folio of the old mapping and one of the new, which do not overlap.
-                unsafe { copy(addr + offset, target + offset, folio) };
+                // SAFETY: a block of the old mapping and one of the new, which do not overlap.
+                unsafe { copy(addr + offset, target + offset, block) };
             }
         }
-        let rest = whole * folio;
+        let rest = whole * block;
         // SAFETY: as above.
         unsafe { copy(addr + rest, target + rest, old_len - rest) };
         // SAFETY: the caller gives up the old addresses.
@@ -254,33 +255,37 @@ impl RawSpace {
         Ok(target)
     }
 
-    /// Carries a whole folio to another address without touching its content; `false` when it is in use and cannot move.
+    /// Carries a whole block to another address without touching its content; `false` when it is in use and cannot move.
     fn transfer(&self, from: usize, to: usize) -> bool {
         let engine = &*self.engine;
         let _pass = engine.gate.enter(signals::thread_id());
-        let (from, to) = (engine.folio_at(from), engine.folio_at(to));
-        if engine.table.peek(from).is_empty() {
+        // The target is new: who holds it does so for a moment and waits for no other block.
+        let mut target = engine.lock(self.block_at(to));
+        let mut source = engine.lock(self.block_at(from));
+        if source.is_empty() {
             return true;
         }
-        // The target is new: who holds it does so for a moment and waits for no other folio.
-        let mut target = engine.lock(to);
-        let mut source = engine.lock(from);
-        if source.pinned() {
+        if source.pinned {
             return false;
         }
-        if let State::Resident(frame) = source.state() {
-            if engine.unmap(&mut source, frame).is_err() {
-                return false;
+        for index in 0..source.nr_folios() {
+            if let State::Resident(frame) = source.state(index) {
+                if engine.unmap(&mut source, index, frame).is_err() {
+                    return false;
+                }
+                engine.zone.insert(frame, List::Laundry);
             }
-            engine.zone.insert(frame, List::Laundry);
-        }
-        if let State::Standby(frame) = source.state() {
-            engine.zone.change_owner(frame, to);
         }
         // A late fault of the addresses' last use may have made a page there.
-        engine.drop_content(&mut target);
-        target.set(source.state());
-        source.set(State::Empty);
+        engine.drop_block(&mut target);
+        let small_tables = (source.small_table, target.small_table);
+        source.move_to(&mut target);
+        (source.small_table, target.small_table) = small_tables;
+        for index in 0..target.nr_folios() {
+            if let Some(frame) = target.folio(index).frame() {
+                engine.zone.change_owner(frame, target.name(index));
+            }
+        }
         true
     }
 
@@ -292,19 +297,111 @@ impl RawSpace {
         let (first, whole, last) = self.split(addr, len);
         for part in [first, last].into_iter().flatten() {
             // SAFETY: handed on.
-            unsafe { self.zero(part) }
+            unsafe { self.discard_part(part) }
         }
         if !whole.is_empty() {
             self.engine.drop_range(whole);
         }
     }
 
-    /// Zeroes a part of one folio. What reads as zero already is left alone.
+    /// The same for a part of one block: slots of dropped pages are freed, frames of dropped blocks too.
+    ///
+    /// # Safety
+    /// Nobody relies on what these bytes hold.
+    unsafe fn discard_part(&self, part: Range<usize>) {
+        let block = self.block_at(part.start);
+        let base = self.engine.block_addr(block);
+        // Bytes of pages that are dropped in part only.
+        let inner = part.start.next_multiple_of(PAGE_SIZE)..part.end / PAGE_SIZE * PAGE_SIZE;
+        if inner.is_empty() {
+            // SAFETY: handed on.
+            return unsafe { self.zero(part) };
+        }
+        let pages = (inner.start - base) / PAGE_SIZE..(inner.end - base) / PAGE_SIZE;
+        let in_ram = {
+            let _pass = self.engine.gate.enter(signals::thread_id());
+            let mut locked = self.engine.lock(block);
+            self.drop_pages(&mut locked, pages)
+        };
+        for pages in in_ram {
+            // SAFETY: handed on: pages of the part.
+            unsafe { self.zero(base + pages.start * PAGE_SIZE..base + pages.end * PAGE_SIZE) };
+        }
+        for edge in [part.start..inner.start, inner.end..part.end] {
+            if !edge.is_empty() {
+                // SAFETY: handed on.
+                unsafe { self.zero(edge) };
+            }
+        }
+    }
+
+    /// Drops pages of a block: whole blocks go, swapped ones are split for it. Pages of blocks in RAM that are dropped in
+    /// part stay, and are returned: they are to be zeroed.
+    fn drop_pages(&self, locked: &mut Locked<'_>, pages: Range<usize>) -> Vec<Range<usize>> {
+        let engine = &*self.engine;
+        let mut in_ram = Vec::new();
+        let mut page = pages.start;
+        while page < pages.end {
+            let nr_pages = locked.order().nr_pages();
+            let index = locked.index_of(page);
+            let folio = index * nr_pages..(index + 1) * nr_pages;
+            let part = page..pages.end.min(folio.end);
+            match locked.state(index) {
+                State::Empty => {}
+                _ if part == folio => {
+                    if locked.order() < PIECE {
+                        self.keep_checkable(locked, page, &pages);
+                    }
+                    engine.drop_content(locked, index);
+                }
+                State::Swapped(_) => {
+                    let aligned = |order: Order| {
+                        part.start.is_multiple_of(order.nr_pages()) && part.end.is_multiple_of(order.nr_pages())
+                    };
+                    let order = if locked.order() > PIECE && aligned(PIECE) { PIECE } else { Order::PAGE };
+                    engine.split_block(locked, order);
+                    continue;
+                }
+                State::Resident(_) | State::Standby(_) => {
+                    if locked.order() == Order::HUGE {
+                        locked.note_dropped(part.clone());
+                    }
+                    in_ram.push(part.clone());
+                }
+            }
+            page = part.end;
+        }
+        in_ram
+    }
+
+    /// A page is about to be dropped. If its piece was hashed as one, what stays of the piece is hashed by pages, so that
+    /// it can be checked when it comes back.
+    fn keep_checkable(&self, locked: &mut Locked<'_>, page: usize, dropped: &Range<usize>) {
+        let first = page / PIECE.nr_pages() * PIECE.nr_pages();
+        let piece = first..first + PIECE.nr_pages();
+        if locked.piece_hash(page / PIECE.nr_pages()).is_none() {
+            return;
+        }
+        let all_go = dropped.start <= piece.start && piece.end <= dropped.end;
+        if !all_go && let Err(error) = self.engine.hash_pages(locked, page) {
+            crate::fatal::say(&error.to_string());
+        }
+        if all_go || locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+            locked.forget_hashes(piece); // what stays, if the device failed, cannot be told from wrong bytes
+        }
+    }
+
+    /// Zeroes bytes of one block. What reads as zero already is left alone.
     ///
     /// # Safety
     /// Nobody relies on what these bytes hold.
     unsafe fn zero(&self, part: Range<usize>) {
-        if !self.engine.table.peek(self.engine.folio_at(part.start)).is_empty() {
+        let page = self.engine.page_at(part.start);
+        let empty = {
+            let locked = self.engine.lock(page.block());
+            locked.state(locked.index_of(page.page_in_block())) == State::Empty
+        };
+        if !empty {
             // SAFETY: the bytes lie in mapped managed memory; the caller says that nobody relies on them. A missing
             // folio is brought in by this touch, as by any other: no lock is held here.
             unsafe { std::ptr::write_bytes(part.start as *mut u8, 0, part.len()) }
@@ -327,11 +424,27 @@ impl RawSpace {
         self.forget_streams(&self.covering(addr, len));
         let _pass = self.engine.gate.enter(signals::thread_id());
         for index in self.covering(addr, len) {
-            let Some(locked) = self.engine.try_lock(FolioId::new(index as u32)) else { continue };
-            if let State::Resident(frame) = locked.state()
-                && !locked.pinned()
-            {
+            let Some(locked) = self.engine.try_lock(BlockId::from_index(index)) else { continue };
+            if !locked.pinned {
+                self.make_active(&locked);
+            }
+        }
+    }
+
+    fn make_active(&self, locked: &Locked<'_>) {
+        for index in 0..locked.nr_folios() {
+            if let State::Resident(frame) = locked.state(index) {
                 self.engine.zone.insert(frame, List::Active);
+            }
+        }
+    }
+
+    /// Says whether blocks come back in one piece, as far as the arena's policy leaves that open.
+    pub fn wish(&self, addr: usize, len: usize, wish: Wish) {
+        for index in self.covering(addr, len) {
+            let block = BlockId::from_index(index);
+            if self.engine.table.has(block) {
+                self.engine.lock(block).wish = wish;
             }
         }
     }
@@ -340,40 +453,58 @@ impl RawSpace {
     pub fn touch(&self, addr: usize, len: usize) {
         let thread = signals::thread_id();
         for index in self.covering(addr, len) {
-            let folio = FolioId::new(index as u32);
-            if !self.engine.table.peek(folio).is_resident() && self.engine.is_open(folio) {
-                fault::resolve(&self.engine, self.engine.addr(folio), thread);
+            let block = BlockId::from_index(index);
+            if self.engine.is_open(block) {
+                self.bring_in(block, self.pages_of(block, addr..addr + len), thread);
             }
         }
     }
 
+    /// Brings pages of a block in; `false` when one's content is lost. What is in may leave again at any time.
+    fn bring_in(&self, block: BlockId, pages: Range<usize>, thread: u32) -> bool {
+        loop {
+            let Some(missing) = self.first_missing(&self.engine.lock(block), &pages) else { return true };
+            if !fault::resolve(&self.engine, self.engine.addr(missing), thread) {
+                return false;
+            }
+            if !self.engine.is_open(block) {
+                return true; // unmapped meanwhile
+            }
+        }
+    }
+
+    fn first_missing(&self, locked: &Locked<'_>, pages: &Range<usize>) -> Option<FolioId> {
+        let blocks = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
+        let mut missing = blocks.filter(|&index| !matches!(locked.state(index), State::Resident(_)));
+        missing.next().map(|index| locked.name(index))
+    }
+
     /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: thread stacks, memory whose protection
-    /// changes. Holds of one folio add up. `false` when content could not be brought in; the holds stand all the same.
+    /// changes. Holds of one block add up, and keep what is in RAM of all of it. `false` when content could not be
+    /// brought in; the holds stand all the same.
     ///
     /// # Safety
     /// The range is mapped.
     pub unsafe fn hold(&self, addr: usize, len: usize) -> bool {
         let thread = signals::thread_id();
         for index in self.covering(addr, len) {
-            let folio = FolioId::new(index as u32);
-            if !self.engine.is_open(folio) {
+            let block = BlockId::from_index(index);
+            if !self.engine.is_open(block) {
                 continue; // not mapped: who touches it is told by the kernel
             }
-            *self.holds.lock().expect("nothing panics under this lock").entry(folio).or_insert(0) += 1;
+            *self.holds.lock().expect("nothing panics under this lock").entry(block).or_insert(0) += 1;
+            let pages = self.pages_of(block, addr..addr + len);
             loop {
-                if !self.engine.table.peek(folio).is_resident()
-                    && !fault::resolve(&self.engine, self.engine.addr(folio), thread)
-                {
+                if !self.bring_in(block, pages.clone(), thread) {
                     return false;
                 }
                 let _pass = self.engine.gate.enter(thread);
-                let mut locked = self.engine.lock(folio);
-                if let State::Resident(frame) = locked.state() {
-                    locked.set_pinned(true);
-                    self.engine.zone.remove(frame);
+                let mut locked = self.engine.lock(block);
+                if self.first_missing(&locked, &pages).is_none() {
+                    locked.pinned = true;
                     break;
                 }
-                if !self.engine.is_open(folio) {
+                if !self.engine.is_open(block) {
                     break; // unmapped meanwhile
                 }
             }
@@ -387,13 +518,13 @@ impl RawSpace {
     /// The range was held and is mapped readable and writable again.
     pub unsafe fn release_hold(&self, addr: usize, len: usize) {
         for index in self.covering(addr, len) {
-            let folio = FolioId::new(index as u32);
+            let block = BlockId::from_index(index);
             let mut holds = self.holds.lock().expect("nothing panics under this lock");
-            match holds.get_mut(&folio) {
+            match holds.get_mut(&block) {
                 Some(1) => {
-                    holds.remove(&folio);
+                    holds.remove(&block);
                     drop(holds);
-                    self.unpin(folio);
+                    self.unpin(block);
                 }
                 Some(count) => *count -= 1,
                 None => {}
@@ -401,32 +532,30 @@ impl RawSpace {
         }
     }
 
-    fn forget_holds(&self, folios: Range<usize>) {
+    fn forget_holds(&self, blocks: Range<usize>) {
         let mut holds = self.holds.lock().expect("nothing panics under this lock");
         if holds.is_empty() {
             return;
         }
-        let held: Vec<_> = holds.keys().copied().filter(|folio| folios.contains(&folio.index())).collect();
-        for folio in &held {
-            holds.remove(folio);
+        let held: Vec<_> = holds.keys().copied().filter(|block| blocks.contains(&block.index())).collect();
+        for block in &held {
+            holds.remove(block);
         }
         drop(holds);
-        held.into_iter().for_each(|folio| self.unpin(folio));
+        held.into_iter().for_each(|block| self.unpin(block));
     }
 
-    fn unpin(&self, folio: FolioId) {
+    fn unpin(&self, block: BlockId) {
         let _pass = self.engine.gate.enter(signals::thread_id());
-        if !self.engine.table.has(folio) {
+        if !self.engine.table.has(block) {
             return;
         }
-        let mut locked = self.engine.lock(folio);
-        if self.holds.lock().expect("nothing panics under this lock").contains_key(&folio) {
+        let mut locked = self.engine.lock(block);
+        if self.holds.lock().expect("nothing panics under this lock").contains_key(&block) {
             return; // held again meanwhile
         }
-        locked.set_pinned(false);
-        if let State::Resident(frame) = locked.state() {
-            self.engine.zone.insert(frame, List::Active);
-        }
+        locked.pinned = false;
+        self.make_active(&locked);
     }
 
     /// What a handler of the program's own calls for a fault in managed memory; `false`: not ours, or lost.
@@ -435,7 +564,7 @@ impl RawSpace {
         self.contains(addr) && fault::resolve(&self.engine, addr, signals::thread_id())
     }
 
-    /// To be called before fork, in the thread that forks: the engine pauses, and folios that are in RAM will be
+    /// To be called before fork, in the thread that forks: the engine pauses, and blocks that are in RAM will be
     /// inherited copy-on-write.
     pub fn fork_prepare(&self) {
         self.engine.fork_prepare();
@@ -452,30 +581,34 @@ impl RawSpace {
         self.engine.fork_child();
     }
 
-    fn addr(&self, folio: usize) -> usize {
-        self.engine.addr(FolioId::new(folio as u32))
+    fn addr(&self, block: usize) -> usize {
+        self.engine.block_addr(BlockId::from_index(block))
     }
 
-    fn has_holes(&self, folio: FolioId) -> bool {
-        self.partial.lock().expect("nothing panics under this lock").contains_key(&folio)
+    fn block_at(&self, addr: usize) -> BlockId {
+        self.engine.page_at(addr).block()
     }
 
-    /// The folios that a range touches.
+    fn has_holes(&self, block: BlockId) -> bool {
+        self.partial.lock().expect("nothing panics under this lock").contains_key(&block)
+    }
+
+    /// The blocks that a range touches.
     fn covering(&self, addr: usize, len: usize) -> Range<usize> {
         let base = self.engine.span.addr();
-        (addr - base) / self.folio_bytes()..(addr + len - base).div_ceil(self.folio_bytes())
+        (addr - base) / BLOCK_BYTES..(addr + len - base).div_ceil(BLOCK_BYTES)
     }
 
-    /// A range as a part of a folio, whole folios, and a part of another.
+    /// A range as a part of a block, whole blocks, and a part of another.
     fn split(&self, addr: usize, len: usize) -> (Option<Range<usize>>, Range<usize>, Option<Range<usize>>) {
-        let (folio, base, end) = (self.folio_bytes(), self.engine.span.addr(), addr + len);
-        let (up, down) = (addr.next_multiple_of(folio), end / folio * folio);
+        let (block, base, end) = (BLOCK_BYTES, self.engine.span.addr(), addr + len);
+        let (up, down) = (addr.next_multiple_of(block), end / block * block);
         if up > down {
-            return (Some(addr..end), 0..0, None); // all within one folio
+            return (Some(addr..end), 0..0, None); // all within one block
         }
         let first = (addr < up).then_some(addr..up);
         let last = (down < end).then_some(down..end);
-        (first, (up - base) / folio..(down - base) / folio, last)
+        (first, (up - base) / block..(down - base) / block, last)
     }
 }
 
@@ -484,6 +617,6 @@ impl RawSpace {
 /// # Safety
 /// Both ranges are mapped, they do not overlap, and nobody writes them meanwhile.
 unsafe fn copy(from: usize, to: usize, len: usize) {
-    // SAFETY: handed on. Missing folios are brought in by the touch; no lock is held here.
+    // SAFETY: handed on. Missing blocks are brought in by the touch; no lock is held here.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }

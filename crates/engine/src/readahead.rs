@@ -1,29 +1,32 @@
-//! The readahead thread: reads the folios that streams will want next, several at once, and maps them before they are
+//! The readahead thread: reads the blocks that streams will want next, several at once, and maps them before they are
 //! touched. The first folio of each window stays unmapped: its fault tells that the stream has come this far.
 //!
 //! Readahead takes frames that are free or clean, never those that reclaim keeps in reserve, and gives up rather than
-//! wait: a folio that is not read ahead is read when it faults.
+//! wait: a folio that is not read ahead is read when it faults. A block whose folios are small by choice is read folio
+//! by folio, neighbours on the device in one go; one that is small by what was measured is gathered into one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use folioswap_core::{FolioId, FrameId, List, Locked, SlotId, State};
+use folioswap_core::{BlockId, FrameId, List, Locked, Order, SlotId, State};
 
 use crate::checksum;
 use crate::engine::Engine;
 use crate::fatal::{self, AbortOnPanic};
 use crate::map::MapError;
+use crate::pager::SwapInError;
 use crate::transfer::{Direction, Transfers};
 use crate::wakeup::Event;
 
 /// Windows that may wait to be read; what comes on top is not read ahead.
 const QUEUE: usize = 256;
 
-/// Folios to be read; the marker is left unmapped.
+/// Blocks to be read; the folio of the marker that the stream meets first is left unmapped.
 pub(crate) struct Window {
-    pub folios: Range<FolioId>,
-    pub marker: Option<FolioId>,
+    pub blocks: Range<BlockId>,
+    pub marker: Option<BlockId>,
+    pub backward: bool,
 }
 
 /// Windows that are to be read.
@@ -57,7 +60,7 @@ impl ReadQueue {
     }
 }
 
-/// A folio being read: locked, its frame taken.
+/// A block being read as one folio: locked, its frames taken.
 struct Incoming<'t> {
     locked: Locked<'t>,
     frame: FrameId,
@@ -75,7 +78,7 @@ pub(crate) fn run(engine: &Engine) {
     while !engine.stopping() {
         let seen = engine.reads.pushed.now();
         match engine.reads.pop() {
-            Some(window) => read_window(engine, &mut reads, thread, window),
+            Some(window) => read_window(engine, &mut reads, thread, &window),
             None if reads.nr_in_flight() > 0 => finish(engine, &mut reads, 1),
             None => engine.reads.pushed.wait(seen),
         }
@@ -85,10 +88,10 @@ pub(crate) fn run(engine: &Engine) {
     }
 }
 
-fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: Window) {
-    for index in window.folios.start.index()..window.folios.end.index() {
-        let folio = FolioId::new(index as u32);
-        let marker = window.marker == Some(folio);
+fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
+    for index in window.blocks.start.index()..window.blocks.end.index() {
+        let block = BlockId::from_index(index);
+        let marker = window.marker == Some(block);
         while !reads.has_room() {
             finish(engine, reads, 1);
         }
@@ -106,101 +109,112 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
                 engine.gate.enter(thread)
             }
         };
-        let Some(locked) = engine.try_lock(folio) else { continue };
-        match locked.state() {
+        let Some(mut locked) = engine.try_lock(block) else { continue };
+        if locked.order() < Order::HUGE {
+            report(read_split(engine, &mut locked, marker, window.backward));
+            continue;
+        }
+        match locked.state(0) {
             State::Swapped(slot) => {
                 let started = start(engine, reads, locked, slot, marker);
                 if !started {
                     return;
                 }
             }
-            State::Standby(frame) if !marker => restore(engine, locked, frame),
-            State::Resident(frame) if marker => mark(engine, locked, frame),
+            State::Standby(frame) if !marker => restore(engine, &mut locked, 0, frame),
+            State::Resident(frame) if marker => mark(engine, &mut locked, 0, frame),
             _ => {}
         }
     }
 }
 
-/// Starts one read; `false` when there is no frame to spare.
-fn start<'e>(engine: &'e Engine, reads: &mut Reads<'e>, locked: Locked<'e>, slot: SlotId, marker: bool) -> bool {
-    let Some((frame, fresh)) = engine.try_take_frame(engine.zone.watermarks().min) else { return false };
-    if fresh {
-        engine.patiently("made", || engine.mapper.populate(engine.frames.home(frame)));
+/// A block that could not be read stays swapped: the thread that touches it is told.
+fn report(read: Result<(), SwapInError>) {
+    if let Err(error) = read {
+        fatal::say(&error.to_string());
     }
-    let incoming = Incoming { locked, frame, slot, marker };
+}
+
+/// Reads a block that is split.
+fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, backward: bool) -> Result<(), SwapInError> {
+    if engine.wants_whole(locked) && engine.gather(locked, List::Inactive)? {
+        if marker && let State::Resident(frame) = locked.state(0) {
+            mark(engine, locked, 0, frame);
+        }
+        return Ok(());
+    }
+    let met_first = if backward { locked.nr_folios() - 1 } else { 0 };
+    for index in 0..locked.nr_folios() {
+        let is_marker = marker && index == met_first;
+        match locked.state(index) {
+            State::Standby(frame) if !is_marker => restore(engine, locked, index, frame),
+            State::Resident(frame) if is_marker => mark(engine, locked, index, frame),
+            _ => {}
+        }
+    }
+    engine.read_parts(locked, marker.then_some(met_first))
+}
+
+/// Starts one read; `false` when there is no frame to spare.
+fn start<'e>(engine: &'e Engine, reads: &mut Reads<'e>, mut locked: Locked<'e>, slot: SlotId, marker: bool) -> bool {
+    let Some(taken) = engine.try_take_frame(Order::HUGE, engine.zone.watermarks().min) else { return false };
+    let frame = engine.prepare(taken, Order::HUGE);
     match engine.space.extent(slot) {
         Some(extent) if reads.asynchronous() => {
-            let home = engine.frames.home(frame);
-            reads.start(Direction::Read, extent, home, engine.folio_bytes(), incoming);
+            let piece = (engine.frames.home(frame), Order::HUGE.bytes());
+            reads.start(Direction::Read, extent, &[piece], Incoming { locked, frame, slot, marker });
         }
         _ => {
-            let bytes = engine.frames.bytes(frame, &incoming.locked);
-            match engine.space.memory(slot) {
-                Some((memory, offset)) => {
-                    let found = memory.load(offset, bytes);
-                    arrive(engine, incoming, Ok(found));
-                }
-                None => {
-                    let read = engine.space.read(slot, bytes).map(|()| checksum::hash(bytes));
-                    arrive(engine, incoming, read);
-                }
-            }
+            let bytes = engine.frames.bytes(frame, Order::HUGE, &locked);
+            let read = engine.read_folio(&mut locked, 0, slot, bytes);
+            arrive(engine, Incoming { locked, frame, slot, marker }, read);
         }
     }
     true
 }
 
-fn finish<'e>(engine: &'e Engine, reads: &mut Reads<'e>, min: usize) {
+fn finish(engine: &Engine, reads: &mut Reads<'_>, min: usize) {
     reads.finish(min, |incoming, read| {
-        let found = read.map(|()| checksum::hash(engine.frames.bytes(incoming.frame, &incoming.locked)));
-        arrive(engine, incoming, found);
+        let bytes = engine.frames.bytes(incoming.frame, Order::HUGE, &incoming.locked);
+        let read = match read {
+            Ok(()) if checksum::verify(&incoming.locked, 0, bytes) => Ok(()),
+            Ok(()) => Err(engine.wrong_bytes(incoming.slot)),
+            Err(error) => Err(engine.swap_in_error(incoming.slot, &error.to_string())),
+        };
+        arrive(engine, incoming, read);
     });
 }
 
-/// Maps a folio that was read. One that could not be read stays swapped: the thread that touches it is told.
-fn arrive(engine: &Engine, incoming: Incoming<'_>, found: std::io::Result<checksum::Checksum>) {
-    let Incoming { mut locked, frame, slot, marker } = incoming;
-    let verified = match found {
-        Ok(found) => engine.verify(slot, found),
-        Err(error) => Err(engine.swap_in_error(slot, &error.to_string())),
-    };
-    if let Err(error) = verified {
-        fatal::say(&error.to_string());
-        engine.zone.give(frame);
-        return;
+/// Maps a block that was read.
+fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>) {
+    let Incoming { mut locked, frame, marker, .. } = incoming;
+    if read.is_err() {
+        engine.release_frame(frame);
+        return report(read);
     }
-    engine.judge_drop(&mut locked, slot);
-    engine.zone.set_owner(frame, locked.folio(), Some(slot));
-    engine.stats.swapped_in_folios.add(1);
-    engine.stats.swapped_in_bytes.add(engine.folio_bytes() as u64);
+    engine.judge_drop(&mut locked, 0);
+    engine.zone.set_owner(frame, locked.name(0));
+    engine.count_swap_in(Order::HUGE);
     engine.stats.readahead_folios.add(1);
-    if marker {
-        locked.set(State::Standby(frame));
-        locked.set_marker(true);
-        // As young as the rest of its window: on standby it would be the next to go, before it was ever touched.
-        engine.zone.insert(frame, List::Inactive);
-    } else {
-        engine.map(&mut locked, frame, List::Inactive);
-        engine.settle_slot(frame);
-    }
+    engine.admit(&mut locked, 0, frame, marker);
 }
 
 /// Maps a folio back that is still in RAM.
-fn restore(engine: &Engine, mut locked: Locked<'_>, frame: FrameId) {
-    if !locked.marker() {
-        engine.map(&mut locked, frame, List::Inactive);
-        engine.settle_slot(frame);
+fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+    if !locked.folio(index).marker {
+        engine.map(locked, index, frame, List::Inactive);
+        engine.settle_slot(locked, index);
     }
 }
 
 /// Unmaps the first folio of a window that is in RAM already, so that its next touch is seen.
-fn mark(engine: &Engine, mut locked: Locked<'_>, frame: FrameId) {
-    if locked.pinned() {
+fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+    if locked.pinned {
         return;
     }
-    match engine.unmap(&mut locked, frame) {
+    match engine.unmap(locked, index, frame) {
         Ok(()) => {
-            locked.set_marker(true);
+            locked.folio_mut(index).marker = true;
             engine.zone.insert(frame, List::Inactive);
         }
         Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats.busy_victims.add(1),

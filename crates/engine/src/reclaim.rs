@@ -4,297 +4,319 @@
 //! Three lists hold what is on this way. A folio of the *inactive* list is mapped
 //! (but for the marker of a window of readahead). In the *laundry* it is unmapped and
 //! not yet known to be clean: a fault there is a reference that saved its write. On *standby* it is clean, and its
-//! frame is free to whoever needs one. The same steps are taken by the reclaim thread, with several writes in flight,
-//! and by a thread in need of a frame, one at a time (direct reclaim).
+//! frames are free to whoever needs them. There is a set of lists for whole blocks and one for smaller folios; the older
+//! tail goes first. The same steps are taken by the reclaim thread, with several writes in flight, and by a thread in
+//! need of a frame, one at a time (direct reclaim).
+//!
+//! What a folio's slots hold is noted as a hash before it is written. So a folio whose content is not that of its slots
+//! gives them up before it is hashed, and a write that fails leaves it without.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
-use folioswap_core::{CpuId, FolioId, FrameId, List, Locked, SlotId, State};
+use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State};
 
-use crate::checksum::{self, Checksum};
+use crate::checksum;
 use crate::engine::Engine;
 use crate::fatal;
 use crate::map::MapError;
-
-/// How long a thread waits for a frame without any being freed before it gives the program up.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::outgoing::Outgoing;
 
 /// Folios looked at in one search of a list: busy ones are passed over, never waited for.
-const SCAN: usize = 64;
+pub(crate) const SCAN: usize = 64;
 
-/// A folio to be written: locked, at home, with the slot it is to have and its checksum (none yet for a device in
-/// memory, which finds it while it copies).
-pub(crate) struct Outgoing<'t> {
-    pub locked: Locked<'t>,
-    pub frame: FrameId,
-    pub slot: SlotId,
-    pub checksum: Option<Checksum>,
-}
+/// Small folios that are unmapped at once.
+const UNMAP_BATCH: usize = 32;
 
-/// What came of a look at the oldest folio in the laundry.
+/// What came of a look at the oldest folios in the laundry.
 pub(crate) enum Laundered<'t> {
-    /// It was clean or zero: a frame is free, or on standby.
+    /// Some were clean or zero: frames are free, or on standby.
     Clean,
-    /// It must be written first.
+    /// These must be written first.
     Write(Outgoing<'t>),
-    /// There is no slot for it.
+    /// There is no slot for what is there.
     NoSlot,
     /// The laundry has nothing that can be had now.
     Nothing,
 }
 
+/// What one folio of the laundry came to.
+pub(crate) enum Washed {
+    /// Zero or unchanged.
+    Clean,
+    /// To be written to these slots.
+    Dirty(SlotId),
+    /// No slot; its content stays in RAM.
+    NoSlot,
+    /// Look again: its block was split because no slots in a row were left, or some have just been freed.
+    Split,
+}
+
 impl Engine {
-    /// A frame for a folio, and whether it has no memory yet. Reclaims directly when there is none, and ends the
-    /// program when none can be had.
-    pub fn take_frame(&self) -> (FrameId, bool) {
-        let mut begun: Option<Instant> = None;
-        let mut freed = self.frame_freed.now();
-        loop {
-            let before = std::mem::replace(&mut freed, self.frame_freed.now());
-            if freed != before {
-                begun = begun.map(|_| Instant::now()); // others had it, but there is progress
-            }
-            if let Some(taken) = self.try_take_frame(0) {
-                return taken;
-            }
-            let waiting = begun.get_or_insert_with(|| {
-                self.stats.direct_reclaims.add(1);
-                Instant::now()
-            });
-            if waiting.elapsed() > PATIENCE {
-                self.give_up();
-            }
-            if !self.reclaim_directly() {
-                self.frame_freed.wait_for(freed, Duration::from_millis(2));
-            }
+    /// Takes mapped folios of the inactive tail home, into the laundry: one whole block, or a batch of small ones.
+    pub fn unmap_oldest(&self, only: Option<Size>) -> bool {
+        for size in [Size::Whole, Size::Small] {
+            self.zone.balance(size);
         }
-    }
-
-    /// A free frame, or that of the oldest folio on standby, if more than `reserve` are to be had.
-    pub fn try_take_frame(&self, reserve: usize) -> Option<(FrameId, bool)> {
-        let available = self.zone.available();
-        if available <= self.zone.watermarks().low {
-            self.reclaim_wanted.signal();
-        }
-        if available <= reserve {
-            return None;
-        }
-        match self.zone.take(0) {
-            Some(taken) => Some((taken.frame, taken.fresh)),
-            None => self.steal_standby().map(|frame| (frame, false)),
-        }
-    }
-
-    /// Takes the frame of the oldest clean folio in RAM; its copy stays on the device.
-    pub fn steal_standby(&self) -> Option<FrameId> {
+        let Some(size) = only.or_else(|| self.older_class(List::Inactive)) else { return false };
+        let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
+        let mut held: Option<Locked<'_>> = None;
+        let mut done = 0;
         for _ in 0..SCAN {
-            let (frame, folio) = self.zone.oldest(List::Standby)?;
-            let Some(mut locked) = self.try_lock(folio) else {
-                self.zone.rotate(frame, List::Standby);
+            let Some(oldest) = self.zone.oldest(size, List::Inactive).filter(|_| done < most) else { break };
+            if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
+                drop(held.take()); // one block at a time
+                held = self.try_lock(oldest.folio.block());
+            }
+            let Some(locked) = &mut held else {
+                self.zone.rotate(oldest.frame, List::Inactive);
                 continue;
             };
-            if locked.state() != State::Standby(frame) || self.zone.list(frame) != Some(List::Standby) {
-                continue;
+            if let Some(index) = self.still_there(locked, &oldest, List::Inactive) {
+                done += usize::from(self.unmap_victim(locked, index));
             }
-            let slot = self.zone.slot(frame).expect("a folio on standby has a copy");
-            let nr_evictions = self.nr_evictions.fetch_add(1, Ordering::Relaxed);
-            if locked.dropped_behind() {
-                self.space.set_evicted_at(slot, nr_evictions);
-            }
-            self.zone.disown(frame);
-            locked.set_marker(false);
-            locked.set(State::Swapped(slot));
-            return Some(frame);
         }
-        None
+        done > 0
     }
 
-    /// Takes one mapped folio of the inactive tail home, into the laundry.
-    pub fn unmap_oldest(&self) -> bool {
-        self.zone.balance();
-        for _ in 0..SCAN {
-            let Some((frame, folio)) = self.zone.oldest(List::Inactive) else { return false };
-            let Some(mut locked) = self.try_lock(folio) else {
-                self.zone.rotate(frame, List::Inactive);
-                continue;
-            };
-            if self.zone.list(frame) != Some(List::Inactive) {
-                continue;
+    /// Takes a folio of the inactive list home, into the laundry; `false` when it has to stay.
+    fn unmap_victim(&self, locked: &mut Locked<'_>, index: usize) -> bool {
+        match locked.state(index) {
+            State::Resident(frame) if locked.pinned => {
+                self.zone.remove(frame);
+                false
             }
-            match locked.state() {
-                State::Resident(at) if at == frame => {}
-                State::Standby(at) if at == frame => {
-                    // The marker of a window that nobody has reached.
-                    self.zone.insert(frame, List::Laundry);
-                    return true;
-                }
-                // The frame has changed hands since it was looked up.
-                _ => continue,
-            }
-            match self.unmap(&mut locked, frame) {
+            State::Resident(frame) => match self.unmap(locked, index, frame) {
                 Ok(()) => {
                     self.zone.insert(frame, List::Laundry);
-                    return true;
+                    true
                 }
-                Err(MapError::Missing) => self.set_aside(&mut locked, frame),
+                Err(MapError::Missing) => {
+                    self.set_aside(locked, frame);
+                    false
+                }
                 Err(_) => {
                     self.stats.busy_victims.add(1);
                     self.zone.insert(frame, List::Active);
+                    false
                 }
+            },
+            State::Standby(frame) => {
+                // The marker of a window that nobody has reached.
+                self.zone.insert(frame, List::Laundry);
+                true
             }
+            State::Empty | State::Swapped(_) => false,
         }
-        false
     }
 
-    /// Leaves a folio alone for good whose pages the program dropped by a way that is not seen here.
+    /// Leaves a block alone for good whose pages the program dropped by a way that is not seen here.
     fn set_aside(&self, locked: &mut Locked<'_>, frame: FrameId) {
         fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
-        locked.set_pinned(true);
+        locked.pinned = true;
         self.zone.remove(frame);
     }
 
-    /// Looks at the oldest folio of the laundry and finds out whether it is clean.
-    pub fn launder_oldest(&self) -> Laundered<'_> {
+    /// Looks at the oldest folios of the laundry and finds out whether they are clean.
+    pub fn launder_oldest(&self, only: Option<Size>) -> Laundered<'_> {
+        match only.or_else(|| self.older_class(List::Laundry)) {
+            Some(Size::Whole) => self.launder_whole(),
+            Some(Size::Small) => self.launder_small(),
+            None => Laundered::Nothing,
+        }
+    }
+
+    fn launder_whole(&self) -> Laundered<'_> {
         let mut found = Laundered::Nothing;
-        for _ in 0..self.zone.counts().laundry.min(SCAN) {
-            let Some((frame, folio)) = self.zone.oldest(List::Laundry) else { break };
-            let Some(locked) = self.try_lock(folio) else {
-                self.zone.rotate(frame, List::Laundry);
+        for _ in 0..SCAN {
+            let Some(oldest) = self.zone.oldest(Size::Whole, List::Laundry) else { break };
+            let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
+                self.zone.rotate(oldest.frame, List::Laundry);
                 continue;
             };
-            if locked.state() != State::Standby(frame) || self.zone.list(frame) != Some(List::Laundry) {
+            if self.still_there(&locked, &oldest, List::Laundry).is_none() {
                 continue;
             }
-            match self.launder(locked, frame) {
+            match self.wash(&mut locked, 0, oldest.frame, true) {
+                Washed::Clean | Washed::Split => return Laundered::Clean,
+                Washed::Dirty(slot) => return Laundered::Write(Outgoing::one(locked, 0, oldest.frame, slot)),
                 // Others behind it may be clean or zero, and need no slot.
-                Laundered::NoSlot => {
+                Washed::NoSlot => {
                     found = Laundered::NoSlot;
-                    self.zone.rotate(frame, List::Laundry);
+                    self.zone.rotate(oldest.frame, List::Laundry);
                 }
-                other => return other,
             }
         }
         found
     }
 
-    fn launder<'t>(&self, mut locked: Locked<'t>, frame: FrameId) -> Laundered<'t> {
-        let bytes = &*self.frames.bytes(frame, &locked);
+    /// Washes small folios until a batch of dirty ones, whose slots follow each other, is to be written.
+    fn launder_small(&self) -> Laundered<'_> {
+        let mut out = Outgoing::new();
+        let (mut cleaned, mut no_slot) = (false, false);
+        for _ in 0..2 * SCAN {
+            if !out.has_room() {
+                break;
+            }
+            let Some(oldest) = self.zone.oldest(Size::Small, List::Laundry) else { break };
+            let Some(at) = out.hold(self, oldest.folio.block()) else {
+                self.zone.rotate(oldest.frame, List::Laundry);
+                continue;
+            };
+            let locked = &mut out.blocks[at];
+            let Some(index) = self.still_there(locked, &oldest, List::Laundry) else { continue };
+            // The folios of a block that the batch holds some of cannot be split.
+            let may_split = !out.holds_folio_of(at);
+            let locked = &mut out.blocks[at];
+            match self.wash(locked, index, oldest.frame, may_split) {
+                Washed::Clean => cleaned = true,
+                Washed::Split => {}
+                Washed::NoSlot if !may_split => break,
+                Washed::NoSlot => {
+                    no_slot = true;
+                    self.zone.rotate(oldest.frame, List::Laundry);
+                }
+                Washed::Dirty(slot) => {
+                    if !out.push(at, index, oldest.frame, slot) {
+                        // The end of a cluster: this one lies elsewhere, and goes by itself.
+                        self.write_one(&mut out.blocks[at], index, oldest.frame, slot);
+                        break;
+                    }
+                }
+            }
+        }
+        match (out.is_empty(), cleaned, no_slot) {
+            (false, ..) => Laundered::Write(out),
+            (true, true, _) => Laundered::Clean,
+            (true, false, true) => Laundered::NoSlot,
+            (true, false, false) => Laundered::Nothing,
+        }
+    }
+
+    /// Finds out whether a folio of the laundry is clean; if not, takes it off the list and says where it is to be written.
+    /// With `may_split` its block is split where that is called for.
+    fn wash(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, may_split: bool) -> Washed {
+        let order = locked.order();
+        if order == Order::HUGE
+            && let Some(washed) = self.wash_dropped(locked, frame)
+        {
+            return washed;
+        }
+        let bytes = &*self.frames.bytes(frame, order, locked);
         if checksum::is_zero(bytes) {
             self.stats.zero_folios_dropped.add(1);
+            self.release_slot(locked, index);
             self.release_frame(frame);
-            locked.set(State::Empty);
-            return Laundered::Clean;
+            locked.folio_mut(index).set_empty();
+            return Washed::Clean;
         }
-        let kept = self.zone.slot(frame);
+        let page = index * order.nr_pages();
+        let kept = locked.folio(index).slot();
         // A device in memory can be compared with, and hashes while it copies.
         let in_memory = kept.and_then(|slot| self.space.memory(slot));
-        let surely_dirty = in_memory.is_some_and(|(memory, at)| memory.surely_differs(at, bytes));
-        let mut checksum = None;
-        if let Some(slot) = kept
-            && !surely_dirty
-        {
-            let found = checksum::hash(bytes);
-            if self.space.checksum(slot) == found {
+        let surely_dirty = in_memory.is_some_and(|(memory, at)| memory.bytes(at, PAGE_SIZE) != &bytes[..PAGE_SIZE]);
+        let mut hashed = false;
+        if kept.is_some() && !surely_dirty {
+            if checksum::note(locked, page, bytes) {
                 self.stats.clean_folios_dropped.add(1);
                 self.zone.insert(frame, List::Standby);
                 self.frame_freed.signal();
-                return Laundered::Clean;
+                return Washed::Clean;
             }
-            checksum = Some(found);
+            hashed = true;
         }
-        let Some(slot) = kept.or_else(|| self.allocate_slot()) else { return Laundered::NoSlot };
-        if checksum.is_none() && self.space.memory(slot).is_none() {
-            checksum = Some(checksum::hash(bytes));
+        // What the slots hold is not what is noted any more.
+        locked.folio_mut(index).set_slot(None);
+        let Some(slot) = self.slot_for(order, kept) else {
+            return if may_split { self.split_for_slots(locked, frame) } else { Washed::NoSlot };
+        };
+        if !hashed && self.space.memory(slot).is_none() {
+            checksum::note(locked, page, bytes);
         }
-        self.zone.set_slot(frame, None);
         self.zone.remove(frame);
-        Laundered::Write(Outgoing { locked, frame, slot, checksum })
+        Washed::Dirty(slot)
     }
 
-    /// A slot; when the space is full, one whose content is also in RAM.
-    fn allocate_slot(&self) -> Option<SlotId> {
+    /// Slots for a folio. A whole block is written to where it was; smaller ones go where their neighbours of this moment
+    /// go, so that they are written together.
+    fn slot_for(&self, order: Order, kept: Option<SlotId>) -> Option<SlotId> {
         let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
-        self.space.allocate(cpu).or_else(|| {
-            self.shed_copies();
-            self.space.allocate(cpu)
-        })
-    }
-
-    /// Frees the copies of mapped folios: what they hold is in RAM.
-    fn shed_copies(&self) {
-        for frame in self.zone.all_frames() {
-            let Some(folio) = self.zone.owner(frame) else { continue };
-            let Some(locked) = self.try_lock(folio) else { continue };
-            let unneeded = match locked.state() {
-                State::Resident(at) => at == frame,
-                State::Standby(at) => at == frame && self.zone.list(frame) == Some(List::Laundry),
-                State::Empty | State::Swapped(_) => false,
-            };
-            if unneeded {
-                self.release_slot(frame);
+        if order == Order::HUGE && kept.is_some() {
+            return kept;
+        }
+        let found = self.space.allocate(cpu, order);
+        match (found, kept) {
+            (Some(slot), Some(kept)) => {
+                self.space.free(kept, order);
+                Some(slot)
             }
+            (None, kept) => kept,
+            (found, None) => found,
         }
     }
 
-    /// Writes a folio now. For devices in memory, and for threads that reclaim for themselves.
-    pub fn write_now(&self, mut outgoing: Outgoing<'_>) -> bool {
-        let bytes = &*self.frames.bytes(outgoing.frame, &outgoing.locked);
-        let written = match self.space.memory(outgoing.slot) {
-            Some((memory, offset)) => {
-                outgoing.checksum = Some(memory.store(offset, bytes));
-                Ok(())
-            }
-            None => self.space.write(outgoing.slot, bytes),
-        };
-        self.finish_write(outgoing, written)
-    }
-
-    /// Puts a written folio on standby; one whose write failed stays in RAM, its slot is not used again.
-    pub fn finish_write(&self, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
-        let Outgoing { locked, frame, slot, checksum } = outgoing;
-        let done = match written {
-            Ok(()) => {
-                self.space.set_checksum(slot, checksum.expect("a folio is hashed before or while it is written"));
-                self.zone.set_slot(frame, Some(slot));
-                self.zone.insert(frame, List::Standby);
-                self.stats.swapped_out_folios.add(1);
-                self.stats.swapped_out_bytes.add(self.folio_bytes() as u64);
-                true
-            }
-            Err(error) => {
-                self.stats.io_errors.add(1);
-                fatal::say(&format!(
-                    "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",
-                    self.space.device_name(slot)
-                ));
-                self.space.mark_bad(slot);
-                self.zone.insert(frame, List::Laundry);
-                false
-            }
-        };
-        drop(locked);
-        if done {
-            self.frame_freed.signal();
+    /// There are no slots in a row for a folio of the block: it leaves in the largest parts that fit.
+    fn split_for_slots(&self, locked: &mut Locked<'_>, frame: FrameId) -> Washed {
+        let order = locked.order();
+        self.stats.swpout_fallback.add(order, 1);
+        if order == Order::HUGE {
+            self.stats.thp_swpout_fallback.add(1);
         }
-        done
+        let smaller = order.exponent().checked_sub(1).and_then(Order::new);
+        let split = match smaller {
+            Some(smaller) if order == Order::HUGE => self.write_parts(locked, frame, smaller),
+            Some(_) => self.split_to_fit(locked),
+            None => Washed::NoSlot,
+        };
+        match split {
+            Washed::NoSlot if self.shed_copies() => Washed::Split,
+            other => other,
+        }
     }
 
-    /// Blocks in use beyond the budget.
+    /// Makes the folios of a split block as small as the largest run of slots that is left.
+    fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
+        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
+        let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
+            self.space.allocate(cpu, smaller).inspect(|&slot| self.space.free(slot, smaller)).is_some()
+        });
+        let Some(smaller) = fits else { return Washed::NoSlot };
+        self.split_block(locked, smaller);
+        Washed::Split
+    }
+
+    /// Frees the copies of folios that are in RAM and not clean: what they hold is in RAM. Says whether there were any.
+    fn shed_copies(&self) -> bool {
+        let mut freed = false;
+        for (frame, folio, _) in self.zone.all_folios() {
+            let Some(mut locked) = self.try_lock(folio.block()) else { continue };
+            let index = locked.index_of(folio.page_in_block());
+            if locked.folio(index).frame() == Some(frame)
+                && locked.folio(index).slot().is_some()
+                && self.zone.list(frame) != Some(List::Standby)
+            {
+                self.release_slot(&mut locked, index);
+                freed = true;
+            }
+        }
+        freed
+    }
+
+    /// Blocks' frames in use beyond the budget.
     pub fn excess(&self) -> usize {
         let counts = self.zone.counts();
         counts.in_use.saturating_sub(counts.limit)
     }
 
-    /// Makes one frame available by this thread's own work; `false` when nothing could be done.
-    pub fn reclaim_directly(&self) -> bool {
+    /// Makes frames available, for a folio of this order, by this thread's own work; `false` when nothing could be done.
+    pub fn reclaim_directly(&self, order: Order) -> bool {
         self.reclaim_wanted.signal();
+        let only = (order == Order::HUGE).then_some(Size::Whole);
         for _ in 0..4 {
-            match self.launder_oldest() {
+            match self.launder_oldest(only) {
                 Laundered::Clean => return true,
                 Laundered::Write(outgoing) => return self.write_now(outgoing),
                 Laundered::NoSlot | Laundered::Nothing => {
-                    if !self.unmap_oldest() {
+                    if !self.unmap_oldest(only) {
                         return false;
                     }
                 }
@@ -303,42 +325,85 @@ impl Engine {
         false
     }
 
-    fn give_up(&self) -> ! {
+    pub fn give_up(&self) -> ! {
         let memory = crate::size::Bytes(self.memory.load(Ordering::Relaxed));
-        let mapped = self.nr_mapped.load(Ordering::Relaxed);
-        let in_use = self.zone.counts().in_use;
-        let in_use = format!("all {memory} of RAM in use ({in_use} folios, {mapped} of them mapped)");
+        let mapped = crate::size::Bytes((self.nr_mapped.load(Ordering::Relaxed) * PAGE_SIZE) as u64);
+        let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
         let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
-        match self.space.allocate(cpu) {
+        match self.space.allocate(cpu, Order::PAGE) {
             None => fatal::die(&format!(
                 "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
                 self.space.describe_full()
             )),
-            Some(_) => fatal::die(&format!(
-                "out of memory: {in_use}, and none could be freed for {} s; give more --memory",
-                PATIENCE.as_secs()
-            )),
+            Some(_) => {
+                fatal::die(&format!("out of memory: {in_use}, and none could be freed for 20 s; give more --memory"))
+            }
         }
     }
 
-    /// Reclaims one particular folio now, as advice; leaves it where it is when it is busy.
-    pub fn evict(&self, folio: FolioId) {
-        let Some(mut locked) = self.try_lock(folio) else { return };
-        if locked.pinned() {
+    /// Reclaims a block now, as advice; leaves it where it is when it is busy.
+    pub fn evict(&self, block: BlockId) {
+        let Some(mut locked) = self.try_lock(block) else { return };
+        if locked.pinned {
             return;
         }
-        if let State::Resident(frame) = locked.state() {
-            match self.unmap(&mut locked, frame) {
-                Ok(()) => self.zone.insert(frame, List::Laundry),
-                Err(_) => self.stats.busy_victims.add(1),
+        for index in 0..locked.nr_folios() {
+            if let State::Resident(frame) = locked.state(index) {
+                match self.unmap(&mut locked, index, frame) {
+                    Ok(()) => self.zone.insert(frame, List::Laundry),
+                    Err(_) => self.stats.busy_victims.add(1),
+                }
             }
         }
-        if let State::Standby(frame) = locked.state()
-            && self.zone.list(frame) == Some(List::Laundry)
-            && let Laundered::Write(outgoing) = self.launder(locked, frame)
-        {
-            self.write_now(outgoing);
+        self.write_block(locked);
+    }
+
+    /// Takes one folio out of RAM now, as far as it is not in use.
+    pub fn evict_folio(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+        if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
+            return;
         }
+        if self.zone.list(frame) == Some(List::Laundry)
+            && let Washed::Dirty(slot) = self.wash(locked, index, frame, false)
+        {
+            self.write_one(locked, index, frame, slot);
+        }
+        if self.zone.list(frame) == Some(List::Standby) && locked.folio(index).frame() == Some(frame) {
+            self.leave(locked, index, frame);
+        }
+    }
+
+    /// Writes what is in the laundry of a block.
+    fn write_block(&self, locked: Locked<'_>) {
+        let mut out = Outgoing::new();
+        out.blocks.push(locked);
+        let mut index = 0;
+        while index < out.blocks[0].nr_folios() {
+            let locked = &mut out.blocks[0];
+            match locked.state(index) {
+                State::Standby(frame) if self.zone.list(frame) == Some(List::Laundry) => {
+                    match self.wash(locked, index, frame, out.folios.is_empty()) {
+                        Washed::Clean => index += 1,
+                        Washed::Dirty(slot) => {
+                            if !out.push(0, index, frame, slot) {
+                                self.write_one(&mut out.blocks[0], index, frame, slot);
+                            }
+                            index += 1;
+                        }
+                        Washed::Split => index = 0,
+                        Washed::NoSlot if out.folios.is_empty() => return,
+                        Washed::NoSlot => {
+                            self.write_all(&mut out);
+                        }
+                    }
+                }
+                _ => index += 1,
+            }
+            if !out.has_room() {
+                self.write_all(&mut out);
+            }
+        }
+        self.write_all(&mut out);
     }
 }
 
@@ -352,14 +417,15 @@ mod tests {
     #[test]
     fn copies_of_mapped_folios_make_room_in_a_full_space() {
         let device = DeviceSpec::Ram { size: 32 << 20 };
-        let arena = Arena::builder().memory(32 << 20).device(device).build().unwrap();
+        let arena = Arena::builder().memory(32 << 20).device(device).folio(Order::HUGE).build().unwrap();
         let mut words = ArenaVec::<u64>::zeroed(&arena, (14 << 20) / 8).unwrap();
         words.fill(1);
         arena.evict_all();
         assert!(words.iter().all(|&word| word == 1), "mapped again, their copies kept");
         let engine = arena.engine();
-        while engine.space.allocate(CpuId::new(0)).is_some() {}
-        assert!(engine.allocate_slot().is_some());
+        while engine.space.allocate(CpuId::new(0), Order::PAGE).is_some() {}
+        assert!(engine.shed_copies());
+        assert!(engine.space.allocate(CpuId::new(0), Order::PAGE).is_some());
         assert!(words.iter().all(|&word| word == 1));
     }
 }

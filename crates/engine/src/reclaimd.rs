@@ -1,14 +1,18 @@
 //! The reclaim thread: keeps free frames and clean folios between the watermarks, with several writes in flight.
 //! It sleeps while there are enough, and an idle arena costs no CPU.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use folioswap_core::{List, Order, Size};
 
 use crate::engine::Engine;
 use crate::fatal::AbortOnPanic;
-use crate::reclaim::{Laundered, Outgoing};
+use crate::outgoing::Outgoing;
+use crate::reclaim::Laundered;
 use crate::transfer::{Direction, Transfers};
 
-/// Folios kept unmapped ahead of their write, as a share of the budget's blocks: the time they have to be referenced.
+/// Frames kept unmapped ahead of their write, as a share of the budget: the time they have to be referenced.
 const LAUNDRY_SHARE: usize = 32;
 
 /// How often, while there is something to reclaim, the share of huge pages is looked at.
@@ -61,8 +65,12 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
         };
         give_back_surplus(engine);
         let target = engine.zone.watermarks().high + engine.excess();
-        let coming = engine.zone.available() + writes.nr_in_flight();
+        let coming = engine.zone.available() + in_flight_pages(writes);
         let step = if coming < target && writes.has_room() { reclaim_one(engine, writes) } else { Step::Stuck };
+        if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 && engine.older_class(List::Inactive) == Some(Size::Small)
+        {
+            engine.empty_a_pageblock();
+        }
         drop(pass);
         match step {
             Step::Progress => {
@@ -79,20 +87,20 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
     }
 }
 
-/// Unmaps ahead, and cleans the oldest folio of the laundry.
+/// Unmaps ahead, and cleans the oldest folios of the laundry.
 fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>) -> Step {
     let counts = engine.zone.counts();
     let mut progress = false;
-    if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2) {
-        progress = engine.unmap_oldest();
+    if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
+        progress = engine.unmap_oldest(None);
     }
-    match engine.launder_oldest() {
+    match engine.launder_oldest(None) {
         Laundered::Clean => Step::Progress,
         Laundered::Write(outgoing) => {
-            match engine.space.extent(outgoing.slot) {
+            match engine.space.extent(outgoing.slot()) {
                 Some(extent) if writes.asynchronous() => {
-                    let home = engine.frames.home(outgoing.frame);
-                    writes.start(Direction::Write, extent, home, engine.folio_bytes(), outgoing);
+                    let pieces = outgoing.pieces(engine);
+                    writes.start(Direction::Write, extent, &pieces, outgoing);
                 }
                 _ => {
                     engine.write_now(outgoing);
@@ -110,18 +118,47 @@ fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>) -> Step {
     }
 }
 
+/// Pages that writes in flight will make clean.
+fn in_flight_pages(writes: &Writes<'_>) -> usize {
+    writes.jobs().map(Outgoing::nr_pages).sum()
+}
+
 fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, min: usize) {
     writes.finish(min, |outgoing, written| {
         engine.finish_write(outgoing, written);
     });
 }
 
-/// Gives memory back to the kernel after the budget was made smaller: free frames first, then clean folios' frames.
+/// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios.
 fn give_back_surplus(engine: &Engine) {
-    let clean = || (engine.excess() > 0).then(|| engine.steal_standby()).flatten();
-    while let Some(frame) = engine.zone.take_surplus().or_else(clean) {
-        engine.frames.unpopulate(frame);
-        engine.zone.give_unpopulated(frame);
-        engine.frame_freed.signal();
+    loop {
+        while let Some(pageblock) = engine.zone.take_surplus() {
+            engine.frames.unpopulate(pageblock);
+            engine.zone.give_unpopulated(pageblock);
+            engine.frame_freed.signal();
+        }
+        if engine.zone.surplus() == 0 {
+            return;
+        }
+        if !engine.evict_standby(Order::HUGE) && !engine.evict_standby(Order::PAGE) {
+            return engine.empty_a_pageblock();
+        }
+    }
+}
+
+impl Engine {
+    /// Takes all small folios out of one pageblock: a whole folio found no place, and they are colder than whole blocks
+    /// are, or the budget was made smaller.
+    fn empty_a_pageblock(&self) {
+        let Some(pageblock) = self.zone.emptiest_block() else { return };
+        let mut blocks = Vec::new();
+        self.zone.folios_in(pageblock, &mut |frame, folio, _| blocks.push((frame, folio)));
+        for (frame, folio) in blocks {
+            let Some(mut locked) = self.try_lock(folio.block()) else { continue };
+            let index = locked.index_of(folio.page_in_block());
+            if locked.folio(index).frame() == Some(frame) {
+                self.evict_folio(&mut locked, index, frame);
+            }
+        }
     }
 }

@@ -3,9 +3,12 @@
 use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
+use folioswap_core::Wish;
+
 use crate::advise::Advice;
 use crate::arena::Arena;
 use crate::error::Error;
+use crate::folio_size::FolioSize;
 use crate::raw::RawSpace;
 
 /// A range of memory that the arena pages. Zero at first; freed on drop.
@@ -20,13 +23,13 @@ pub struct Region {
 }
 
 impl Region {
-    pub(crate) fn new(arena: &Arena, len: usize) -> Result<Self, Error> {
+    pub(crate) fn new(arena: &Arena, len: usize, folio: FolioSize) -> Result<Self, Error> {
         let space = arena.raw();
-        let addr = space.map(len)?;
+        let addr = space.map_with(len, folio)?;
         Ok(Region { space, addr, len, _arena: arena.clone() })
     }
 
-    /// Where it begins: a multiple of the folio size.
+    /// Where it begins: a multiple of 2 MiB.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.addr as *const u8
@@ -40,8 +43,8 @@ impl Region {
 
     /// Says how a range of bytes is going to be used; no range: `..`.
     ///
-    /// [`Advice::DontNeed`] makes just these bytes zero. All other advice concerns whole folios that lie in the range
-    /// at least in part, and changes no content.
+    /// [`Advice::DontNeed`] makes just these bytes zero. All other advice concerns whole blocks of 2 MiB that lie in the
+    /// range at least in part, and changes no content.
     ///
     /// # Panics
     /// When the range reaches past the end, like a slice.
@@ -63,6 +66,8 @@ impl Region {
             Advice::WillNeed | Advice::Sequential => self.space.will_need(addr, len),
             Advice::Random => self.space.keep(addr, len),
             Advice::Cold => self.space.cold(addr, len),
+            Advice::HugePage => self.space.wish(addr, len, Wish::Whole),
+            Advice::NoHugePage => self.space.wish(addr, len, Wish::Pages),
             // SAFETY: the range lies in this region, which is borrowed for writing.
             Advice::DontNeed => unsafe { self.space.discard(addr, len) },
         }

@@ -1,160 +1,129 @@
-//! The swap space: all devices of an arena as one range of slot runs, each run as long as a folio.
+//! The swap space: the slots of all devices of an arena, as one range.
 //!
-//! A device's runs have the numbers from `index << RUN_BITS` on. Devices are used in the order in which they were
-//! given: the next one when the one before is full. What is noted of a run's content lies beside its device's map and
-//! is read and written only by the holder of the lock of the folio that owns the run.
+//! A device's slots have the numbers from `index << DEVICE_SHIFT` on. Devices are used in the order in which they were
+//! given: the next one when the one before has no place for a folio's order, whole.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap_core::{CpuId, Order, SlotAllocator, SlotId, SlotMap};
+use folioswap_core::{Clusters, CpuId, Order, SlotId};
 
-use crate::checksum::Checksum;
 use crate::device::Device;
 
-/// Bits of a run's number that count within its device.
-const RUN_BITS: u32 = 27;
+/// Bits of a slot's number that count within its device: 512 GiB each, 32 devices.
+const DEVICE_SHIFT: u32 = 27;
 
 /// By how much a file grows at a time: large, so that a full disk is met long before the write.
 const GROWTH_BYTES: u64 = 256 << 20;
 
-/// Runs whose notes are allocated at once.
-const CHUNK: usize = 1024;
-
-/// Where a run lies, for I/O that goes round the device's own calls.
+/// Where slots lie, for I/O that goes round the device's own calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
     pub fd: RawFd,
     pub offset: u64,
 }
 
-/// What is known of a run's content besides the content.
-#[derive(Default)]
-struct Note {
-    checksum_low: AtomicU64,
-    checksum_high: AtomicU64,
-    /// The arena's count of evictions when the content's folio left RAM.
-    evicted_at: AtomicU32,
-}
-
 struct Attached {
     device: Box<dyn Device>,
-    map: SlotMap,
-    /// Guards growth; holds the number of runs that have their space.
+    clusters: Clusters,
+    /// Guards growth; holds the number of slots that have their space.
     grown: Mutex<usize>,
-    limit_runs: usize,
+    limit_slots: usize,
     full: AtomicBool,
-    notes: Vec<OnceLock<Box<[Note]>>>,
 }
 
 /// All devices of an arena.
 pub(crate) struct SwapSpace {
-    order: Order,
     devices: Vec<Attached>,
+    /// Every order is allocated as single slots, one after another: what it costs not to keep folios whole.
+    split_slots: bool,
 }
 
 impl SwapSpace {
-    /// A space that never needs more than `nr_folios` runs of a device.
-    pub fn new(order: Order, devices: Vec<Box<dyn Device>>, nr_folios: usize) -> Self {
-        let most = nr_folios.min(1 << RUN_BITS);
+    /// A space that never needs more than `nr_pages` slots of a device.
+    pub fn new(devices: Vec<Box<dyn Device>>, nr_pages: usize, nr_cpus: usize, split_slots: bool) -> Self {
+        let huge = Order::HUGE.nr_pages();
+        let most = nr_pages.min(1 << DEVICE_SHIFT);
         let attach = |device: Box<dyn Device>| {
-            let limit_runs = device.limit_bytes().map_or(most, |bytes| most.min(bytes as usize / order.bytes()));
-            let chunks = limit_runs.div_ceil(CHUNK);
+            let limit_slots =
+                device.limit_bytes().map_or(most, |bytes| most.min(bytes as usize / Order::PAGE.bytes()) / huge * huge);
             Attached {
+                clusters: Clusters::new(limit_slots, nr_cpus, false),
                 device,
-                map: SlotMap::with_capacity(order, limit_runs),
                 grown: Mutex::new(0),
-                limit_runs,
+                limit_slots,
                 full: AtomicBool::new(false),
-                notes: (0..chunks).map(|_| OnceLock::new()).collect(),
             }
         };
-        assert!(devices.len() < 1 << (32 - RUN_BITS), "more devices than a run's number can name");
-        SwapSpace { order, devices: devices.into_iter().map(attach).collect() }
+        assert!(devices.len() <= 1 << (32 - DEVICE_SHIFT), "more devices than a slot's number can name");
+        SwapSpace { devices: devices.into_iter().map(attach).collect(), split_slots }
     }
 
-    /// A free run, near the one handed out before; `None` when every device is full.
-    pub fn allocate(&self, cpu: CpuId) -> Option<SlotId> {
+    /// The first of 2^k free slots in a row, near the ones handed out before; `None` when no device has them.
+    pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
+        if self.split_slots && order > Order::PAGE {
+            return None;
+        }
         self.devices.iter().enumerate().find_map(|(index, attached)| {
-            let run = attached.allocate(cpu, self.order)?;
-            Some(SlotId::new((index as u32) << RUN_BITS | run.index() as u32))
+            let slot = attached.allocate(cpu, order)?;
+            Some(SlotId::new((index as u32) << DEVICE_SHIFT | slot.get()))
         })
     }
 
-    pub fn free(&self, run: SlotId) {
-        let (attached, within) = self.at(run);
-        attached.map.free(within, self.order);
+    /// Frees slots, all that were handed out at once or an aligned part of them.
+    pub fn free(&self, slot: SlotId, order: Order) {
+        let (attached, within) = self.at(slot);
+        attached.clusters.free(within, order);
         attached.full.store(false, Ordering::Relaxed);
     }
 
-    /// Takes a run whose write failed out of use for good.
-    pub fn mark_bad(&self, run: SlotId) {
-        let (attached, within) = self.at(run);
-        attached.map.mark_bad(within);
+    /// Takes slots whose write failed out of use for good.
+    pub fn mark_bad(&self, slot: SlotId, order: Order) {
+        let (attached, within) = self.at(slot);
+        attached.clusters.mark_bad(within, order);
     }
 
-    /// Whether a folio that was read back should keep its run: only while there is plenty.
+    /// Whether a folio that was read back should keep its slots: only while there is plenty.
     pub fn keeps_copies(&self) -> bool {
-        self.devices.iter().any(|attached| attached.map.nr_used() * 2 < attached.capacity_runs())
+        self.devices.iter().any(|attached| attached.clusters.nr_used() * 2 < attached.capacity_slots())
     }
 
-    pub fn read(&self, run: SlotId, bytes: &mut [u8]) -> io::Result<()> {
-        let (attached, _) = self.at(run);
-        attached.device.read(self.offset(run), bytes)
+    pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {
+        let (attached, within) = self.at(slot);
+        attached.device.read(within.offset_bytes(), bytes)
     }
 
-    pub fn write(&self, run: SlotId, bytes: &[u8]) -> io::Result<()> {
-        let (attached, _) = self.at(run);
-        attached.device.write(self.offset(run), bytes)
+    /// Fills several pieces of memory from slots in a row.
+    pub fn read_pieces(&self, slot: SlotId, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        let (attached, within) = self.at(slot);
+        attached.device.read_pieces(within.offset_bytes(), pieces)
     }
 
-    /// The device of the run, when it is memory, and the run's offset in it.
-    pub fn memory(&self, run: SlotId) -> Option<(&crate::device::RamDevice, u64)> {
-        let (attached, _) = self.at(run);
-        Some((attached.device.memory()?, self.offset(run)))
+    pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
+        let (attached, within) = self.at(slot);
+        attached.device.write(within.offset_bytes(), bytes)
     }
 
-    /// Where the run lies for io_uring, if its device has a descriptor.
-    pub fn extent(&self, run: SlotId) -> Option<Extent> {
-        let (attached, _) = self.at(run);
-        Some(Extent { fd: attached.device.fd()?, offset: self.offset(run) })
+    /// The device of the slot, when it is memory, and the slot's offset in it.
+    pub fn memory(&self, slot: SlotId) -> Option<(&crate::device::RamDevice, u64)> {
+        let (attached, within) = self.at(slot);
+        Some((attached.device.memory()?, within.offset_bytes()))
     }
 
-    pub fn device_name(&self, run: SlotId) -> String {
-        self.at(run).0.device.name()
+    /// Where the slot lies for io_uring, if its device has a descriptor.
+    pub fn extent(&self, slot: SlotId) -> Option<Extent> {
+        let (attached, within) = self.at(slot);
+        Some(Extent { fd: attached.device.fd()?, offset: within.offset_bytes() })
     }
 
-    /// What the run holds. Call with its folio locked.
-    pub fn checksum(&self, run: SlotId) -> Checksum {
-        let note = self.note(run);
-        let (low, high) = (note.checksum_low.load(Ordering::Relaxed), note.checksum_high.load(Ordering::Relaxed));
-        Checksum(u128::from(low) | u128::from(high) << 64)
-    }
-
-    /// Notes what the run holds. Call with its folio locked.
-    pub fn set_checksum(&self, run: SlotId, checksum: Checksum) {
-        let note = self.note(run);
-        note.checksum_low.store(checksum.0 as u64, Ordering::Relaxed);
-        note.checksum_high.store((checksum.0 >> 64) as u64, Ordering::Relaxed);
-    }
-
-    /// The count of evictions that was noted when the run's folio left RAM. Call with the folio locked.
-    pub fn evicted_at(&self, run: SlotId) -> u32 {
-        self.note(run).evicted_at.load(Ordering::Relaxed)
-    }
-
-    /// Notes the count of evictions. Call with the folio locked.
-    pub fn set_evicted_at(&self, run: SlotId, nr_evictions: u32) {
-        self.note(run).evicted_at.store(nr_evictions, Ordering::Relaxed);
+    pub fn device_name(&self, slot: SlotId) -> String {
+        self.at(slot).0.device.name()
     }
 
     pub fn metadata_bytes(&self) -> usize {
-        let notes = |a: &Attached| {
-            a.notes.iter().filter(|c| c.get().is_some()).count() * CHUNK * size_of::<Note>() + a.notes.len() * 16
-        };
-        self.devices.iter().map(|a| notes(a) + a.map.nr_slots().div_ceil(8)).sum()
+        self.devices.iter().map(|attached| attached.clusters.bytes()).sum()
     }
 
     /// One line on what is full and what would help.
@@ -163,47 +132,38 @@ impl SwapSpace {
         format!("swap is full ({})", names.join(", "))
     }
 
-    fn note(&self, run: SlotId) -> &Note {
-        let (attached, within) = self.at(run);
-        let chunk =
-            attached.notes[within.index() / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Note::default()).collect());
-        &chunk[within.index() % CHUNK]
-    }
-
-    fn at(&self, run: SlotId) -> (&Attached, SlotId) {
-        let number = run.index() as u32;
-        (&self.devices[(number >> RUN_BITS) as usize], SlotId::new(number & ((1 << RUN_BITS) - 1)))
-    }
-
-    fn offset(&self, run: SlotId) -> u64 {
-        (run.index() as u64 & ((1 << RUN_BITS) - 1)) * self.order.bytes() as u64
+    fn at(&self, slot: SlotId) -> (&Attached, SlotId) {
+        let number = slot.get();
+        (&self.devices[(number >> DEVICE_SHIFT) as usize], SlotId::new(number & ((1 << DEVICE_SHIFT) - 1)))
     }
 }
 
 impl Attached {
     fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
         loop {
-            if let Some(run) = self.map.allocate(cpu, order) {
-                return Some(run);
+            let nr_slots = self.clusters.nr_slots();
+            if let Some(slot) = self.clusters.allocate(cpu, order) {
+                return Some(slot);
             }
-            if self.full.load(Ordering::Relaxed) || !self.grow(order) {
+            if self.full.load(Ordering::Relaxed) || !self.grow(nr_slots) {
                 return None;
             }
         }
     }
 
-    /// Adds runs; `false` when the device has no room for another one.
-    fn grow(&self, order: Order) -> bool {
+    /// Adds slots to the `nr_slots` that were not enough; `false` when the device has no room for more.
+    fn grow(&self, nr_slots: usize) -> bool {
         let mut grown = self.grown.lock().expect("no panic while growing");
-        if self.map.nr_used() < self.map.nr_slots() {
-            return true; // another thread grew it, or freed a run, meanwhile
+        if *grown > nr_slots {
+            return true; // another thread grew it meanwhile
         }
-        let mut step = (GROWTH_BYTES as usize / order.bytes()).min(self.limit_runs - *grown);
-        while step > 0 {
-            let runs = *grown + step;
-            if self.device.reserve((runs * order.bytes()) as u64).is_ok() {
-                *grown = runs;
-                self.map.grow(runs);
+        let huge = Order::HUGE.nr_pages();
+        let mut step = (GROWTH_BYTES as usize / Order::PAGE.bytes()).min(self.limit_slots - *grown);
+        while step >= huge {
+            let slots = *grown + step / huge * huge;
+            if self.device.reserve((slots * Order::PAGE.bytes()) as u64).is_ok() {
+                *grown = slots;
+                self.clusters.grow(slots);
                 return true;
             }
             step /= 2;
@@ -212,8 +172,8 @@ impl Attached {
         false
     }
 
-    /// Runs it has, or, for one that grows without a limit of its own, as many as anyone could ask for.
-    fn capacity_runs(&self) -> usize {
-        if self.full.load(Ordering::Relaxed) { self.map.nr_slots() } else { self.limit_runs }
+    /// Slots it has, or, for one that grows without a limit of its own, as many as anyone could ask for.
+    fn capacity_slots(&self) -> usize {
+        if self.full.load(Ordering::Relaxed) { self.clusters.nr_slots() } else { self.limit_slots }
     }
 }

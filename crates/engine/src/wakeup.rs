@@ -5,24 +5,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use folioswap_core::Park;
 use folioswap_sys::futex;
-
-/// Parks waiters of the folio table on futexes.
-pub(crate) struct FutexPark;
-
-/// The one instance; it has no state.
-pub(crate) static PARK: FutexPark = FutexPark;
-
-impl Park for FutexPark {
-    fn wait(&self, word: &AtomicU32, expected: u32) {
-        futex::wait(word, expected);
-    }
-
-    fn wake_all(&self, word: &AtomicU32) {
-        futex::wake_all(word);
-    }
-}
 
 /// Something that happens again and again. Who wants to wait reads [`Event::now`], looks whether it still has to
 /// wait, and then waits for a change from there: a signal in between is not lost.

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::thread;
 
-use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, Error, FaultMode, Mapping, Order};
+use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, Error, FaultMode, FolioSize, Mapping, Order, SwapIn};
 
 const MIB: usize = 1 << 20;
 
@@ -229,4 +229,18 @@ fn bad_settings_are_refused_in_one_sentence() {
     let arena = arena(16, FaultMode::Auto, Mapping::Auto).unwrap();
     assert!(matches!(arena.map(0), Err(Error::BadLength(0))));
     assert!(matches!(arena.map(1 << 50), Err(Error::BadLength(_))));
+}
+
+#[test]
+fn settings_of_folios_and_swap_in_are_kept() {
+    let device = DeviceSpec::Ram { size: 4 << 20 };
+    let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device);
+    let arena = builder.folio(FolioSize::Auto).swap_in(SwapIn::Never).build().unwrap();
+    assert_eq!(arena.swap_in(), SwapIn::Never);
+    arena.set_swap_in(SwapIn::Madvise);
+    assert_eq!(arena.swap_in(), SwapIn::Madvise);
+    let mut region = arena.map_with(1 << 20, FolioSize::Fixed(Order::PAGE)).unwrap();
+    region[77] = 7;
+    arena.evict_all();
+    assert_eq!(region[77], 7);
 }

@@ -1,7 +1,7 @@
 //! Files and block devices past the page cache, and space in them.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -176,6 +176,32 @@ pub fn pwrite_exact(fd: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
         // SAFETY: the kernel reads at most as many bytes as `rest` has.
         unsafe { libc::syscall(libc::SYS_pwrite64, fd, rest.as_ptr(), rest.len(), offset + done as u64) }
     })
+}
+
+/// The most pieces that one system call takes (`IOV_MAX`).
+const MOST_PIECES: usize = 1024;
+
+/// Fills several pieces of memory, one after the other, from `offset` on, as [`pread_exact`] fills one. The pieces are
+/// used up.
+///
+/// # Errors
+/// As [`pread_exact`].
+pub fn preadv_exact(fd: RawFd, mut pieces: &mut [IoSliceMut<'_>], mut offset: u64) -> io::Result<()> {
+    while !pieces.is_empty() {
+        let count = pieces.len().min(MOST_PIECES);
+        // SAFETY: the kernel writes within the pieces, whose layout is that of iovec.
+        let done = unsafe { libc::syscall(libc::SYS_preadv, fd, pieces.as_mut_ptr(), count, offset, 0) };
+        match done {
+            -1 if errno() == libc::EINTR => {}
+            -1 => return Err(io::Error::last_os_error()),
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => {
+                IoSliceMut::advance_slices(&mut pieces, more as usize);
+                offset += more as u64;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Repeats `step` from where it came to until `len` bytes are done.

@@ -1,140 +1,54 @@
-//! `folioswap bench`: what every benchmark shares, that is the report, its JSON form, and rounds shown as they end.
+//! `folioswap bench`: the benchmarks, and what they share.
 //!
-//! The JSON form is `{"bench": name, "machine": {…}, "measures": {name: number}, "rows": […]}`; names of measures stay as they are.
+//! A benchmark is a file with its arguments and a function from them to an exit status, a variant of [`BenchCommand`] and an arm
+//! of [`run`]. Shared: the report and its JSON form (`report`), lines and bar (`progress`), medians (`medians`), arenas from the
+//! command line (`setup`), a turn under the kernel's swap (`kernel_turn`), memory that is checked at each access (`pages`), and the
+//! places of accesses (`access`).
 
-pub mod raw;
-pub mod sweep;
+mod access;
+mod auto;
+mod fragment;
+mod kernel_turn;
+mod medians;
+mod mix;
+mod orders;
+mod pages;
+mod progress;
+mod random;
+pub mod random_command;
+mod raw;
+mod report;
+mod setup;
+mod sweep;
 pub mod sweep_command;
+mod sweep_managed;
+mod sweep_pages;
 
-use crate::exit::{Failure, Status};
-use crate::swap_check::meminfo;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::{Map, Value, json};
-use std::io::Write;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use crate::exit::Failure;
+use clap::Subcommand;
 
-/// What a benchmark found.
-pub struct Report {
-    bench: &'static str,
-    measures: Map<String, Value>,
-    rows: Vec<Value>,
+/// The benchmarks.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// Threads write their shares of one array from begin to end, then read and check every word
+    Sweep(sweep_command::SweepArgs),
+    /// Threads read, change and write places chosen at random, each checked; operations a second and their latencies
+    Random(random_command::RandomArgs),
+    /// The sweep with folios of 4K, 64K and 2M: whole runs of slots against single slots
+    Orders(orders::OrdersArgs),
+    /// How often a folio finds no whole run of slots while an area nearly as large as its device is dropped and filled
+    Fragment(fragment::FragmentArgs),
+    /// Folio sizes against each other, and against the engine's own choice, on five workloads
+    Auto(auto::AutoArgs),
 }
 
-impl Report {
-    /// An empty one.
-    pub fn new(bench: &'static str) -> Report {
-        Report { bench, measures: Map::new(), rows: Vec::new() }
-    }
-
-    /// Records a measure; one that could not be taken is left out.
-    pub fn measure(&mut self, name: &str, value: impl Into<Option<f64>>) {
-        if let Some(value) = value.into().filter(|value| value.is_finite()) {
-            // Counts stay whole numbers in JSON.
-            let whole = value.fract() == 0.0 && (0.0..9e15).contains(&value);
-            self.measures.insert(name.to_owned(), if whole { json!(value as u64) } else { json!(value) });
-        }
-    }
-
-    /// Records a row.
-    pub fn row(&mut self, row: Value) {
-        self.rows.push(row);
-    }
-
-    /// Prints the measures, and writes the file if one was asked for.
-    pub fn finish(self, file: Option<&Path>) -> Result<(), Failure> {
-        tell("");
-        for (name, value) in &self.measures {
-            match value.as_u64() {
-                Some(count) => tell(&format!("{name:<20} {count}")),
-                None => tell(&format!("{name:<20} {:.3}", value.as_f64().unwrap_or(f64::NAN))),
-            }
-        }
-        let Some(file) = file else { return Ok(()) };
-        let report = json!({
-            "bench": self.bench, "machine": machine(), "measures": self.measures, "rows": self.rows,
-        });
-        std::fs::write(file, format!("{report:#}\n"))
-            .map_err(|error| Failure::new(Status::Failed, format!("{} was not written: {error}", file.display())))
-    }
-}
-
-/// Prints a line at once. A reader that went away, as `head` does, loses lines and stops nothing: the JSON file is still to come.
-fn tell(line: &str) {
-    let mut output = std::io::stdout();
-    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
-}
-
-/// What the figures were taken on.
-fn machine() -> Value {
-    let name = rustix::system::uname();
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(": ").nth(1));
-    json!({
-        "kernel": name.release().to_string_lossy(),
-        "arch": name.machine().to_string_lossy(),
-        "cpu": model.unwrap_or("unknown"),
-        "cpus": std::thread::available_parallelism().map_or(1, usize::from),
-        "memory_bytes": meminfo("MemTotal:"),
-        "huge_pages": read("/sys/kernel/mm/transparent_hugepage/enabled").trim(),
-    })
-}
-
-/// A progress bar on a terminal; elsewhere nothing.
-pub struct Progress {
-    bar: ProgressBar,
-    counted: AtomicU64,
-}
-
-impl Progress {
-    /// A bar for rounds of `bytes` each; `shown` is false where lines on standard output are read by a program.
-    pub fn new(bytes: u64, shown: bool) -> Progress {
-        // Standard error that is no terminal draws nothing.
-        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(bytes), target);
-        if let Ok(style) = ProgressStyle::with_template("{msg:<24} [{bar:40}] {bytes}/{total_bytes}") {
-            bar.set_style(style.progress_chars("=> "));
-        }
-        Progress { bar, counted: AtomicU64::new(0) }
-    }
-
-    /// The counter that a round adds its bytes to.
-    pub fn counter(&self) -> &AtomicU64 {
-        &self.counted
-    }
-
-    /// Says what is going on.
-    pub fn say(&self, message: String) {
-        self.bar.set_message(message);
-    }
-
-    /// Prints a line above the bar.
-    pub fn line(&self, line: &str) {
-        self.bar.suspend(|| tell(line));
-    }
-
-    /// Runs `work` while `every` is called about every `period` and the bar is kept up to date.
-    pub fn during<T>(&self, period: Duration, mut every: impl FnMut(u64) + Send, work: impl FnOnce() -> T) -> T {
-        std::thread::scope(|scope| {
-            let (finished, end) = channel::<()>();
-            scope.spawn(move || {
-                while end.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                    let counted = self.counted.load(Ordering::Relaxed);
-                    every(counted);
-                    self.bar.set_position(counted);
-                }
-            });
-            let result = work();
-            drop(finished);
-            result
-        })
-    }
-
-    /// Takes the bar away.
-    pub fn clear(&self) {
-        self.bar.finish_and_clear();
+/// Runs one.
+pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
+    match command {
+        BenchCommand::Sweep(args) => sweep_command::sweep(args),
+        BenchCommand::Random(args) => random_command::random(args),
+        BenchCommand::Orders(args) => orders::orders(args),
+        BenchCommand::Fragment(args) => fragment::fragment(args),
+        BenchCommand::Auto(args) => auto::auto(args),
     }
 }

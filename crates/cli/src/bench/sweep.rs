@@ -5,6 +5,7 @@
 //! that comes back from another place or another round is found out. Between two rounds all threads meet at a barrier; the
 //! time of a round runs from the barrier before it to the barrier after it.
 
+use super::medians::median;
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -128,7 +129,8 @@ fn round_mask(round: u64) -> u64 {
     round << 40 | 1 << 63
 }
 
-fn write(words: &mut [u64], first: u64, round: u64, progress: &AtomicU64) {
+/// Writes the words of a round; `first` is the index of the first of them.
+pub fn write(words: &mut [u64], first: u64, round: u64, progress: &AtomicU64) {
     let mask = round_mask(round);
     let mut index = first;
     for step in words.chunks_mut(STEP_WORDS) {
@@ -140,7 +142,8 @@ fn write(words: &mut [u64], first: u64, round: u64, progress: &AtomicU64) {
     }
 }
 
-fn read(words: &[u64], first: u64, round: u64, progress: &AtomicU64) -> u64 {
+/// Checks them: how many are wrong.
+pub fn read(words: &[u64], first: u64, round: u64, progress: &AtomicU64) -> u64 {
     let mask = round_mask(round);
     let (mut index, mut bad_words) = (first, 0);
     for step in words.chunks(STEP_WORDS) {
@@ -164,21 +167,14 @@ fn count_bad(step: &[u64], indices: Range<u64>, mask: u64) -> u64 {
     (bad as u64).max(1)
 }
 
-/// The middle one, or the mean of the two in the middle.
-pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => None,
-        len if len % 2 == 1 => Some(sorted[middle]),
-        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
-    }
+/// GB/s of the rounds of a kind, in order.
+pub fn gbps(rows: &[Row], kind: Kind) -> Vec<f64> {
+    rows.iter().filter(|row| row.kind == kind).map(Row::gbps).collect()
 }
 
-/// Median GB/s of the rounds of a kind.
+/// Their median.
 pub fn median_gbps(rows: &[Row], kind: Kind) -> Option<f64> {
-    median(&rows.iter().filter(|row| row.kind == kind).map(Row::gbps).collect::<Vec<_>>())
+    median(&gbps(rows, kind))
 }
 
 #[cfg(test)]
@@ -211,12 +207,5 @@ mod tests {
         assert_eq!(read(&words, 40, 2, &progress), 2);
         assert_eq!(read(&words, 40, 1, &progress), 100, "the round before");
         assert_eq!(read(&words, 41, 2, &progress), 100, "another place");
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0]), Some(2.5));
     }
 }

@@ -1,23 +1,22 @@
-//! Readahead: finds sequential streams in the touches of each thread and says which folios to read before they are
+//! Readahead: finds sequential streams in the touches of each thread and says which blocks to read before they are
 //! needed.
 //!
-//! A *touch* is what the engine sees: the fault of a folio that was not mapped. Two touches in a row, f and f + 1 (or
-//! f - 1), make a stream. From then on the folios ahead are asked for in *windows* of 2, 4, 8 ... folios. The engine maps
-//! a window ahead except for the folio that the stream meets first, the *marker*, so each window costs one touch; when
+//! A *touch* is what the engine sees: the fault of a block that was not mapped. Two touches in a row, f and f + 1 (or
+//! f - 1), make a stream. From then on the blocks ahead are asked for in *windows* of 2, 4, 8 ... blocks. The engine maps
+//! a window ahead except for the block that the stream meets first, the *marker*, so each window costs one touch; when
 //! the marker of window k is touched, window k + [`WINDOWS_AHEAD`] must have been asked for. Because windows may come
 //! late or not at all, any touch between the last one and the end of what was asked for continues the stream.
 //!
-//! **Positions.** Inside, a stream counts positions that grow in the direction it goes: the folio's index forward, its
+//! **Positions.** Inside, a stream counts positions that grow in the direction it goes: the block's index forward, its
 //! negative backward. `passed <= last < ahead`; `[last + 1, ahead)` was asked for and not yet reached.
 //!
 //! **Room.** All streams share `max_total` evenly: a stream never has more than `max_total / live streams` ahead, and
-//! what all live ones have ahead stays within `max_total`, but for [`FIRST_WINDOW`] folios that each may always have
+//! what all live ones have ahead stays within `max_total`, but for [`FIRST_WINDOW`] blocks that each may always have
 //! (so one that has just begun is not held up by an abandoned one).
 //!
 //! **Locking.** One mutex, a leaf; a call looks at each of the 64 records a few times. Nothing allocates.
 
-use crate::id::FolioId;
-use crate::order::Order;
+use crate::id::BlockId;
 use crate::sync::{Mutex, lock};
 use std::ops::{Deref, Range};
 
@@ -25,7 +24,7 @@ use std::ops::{Deref, Range};
 pub const STREAMS_MAX: usize = 64;
 /// Windows that are asked for beyond the one being walked through.
 pub const WINDOWS_AHEAD: usize = 2;
-/// Folios in a stream's first window.
+/// Blocks in a stream's first window.
 pub const FIRST_WINDOW: usize = 2;
 
 /// Single touches that are remembered for one thread.
@@ -39,55 +38,55 @@ const LIVE_TOUCHES: u64 = 128;
 /// A stream not continued for so many touches of all threads may be replaced.
 const STALE_TOUCHES: u64 = 256;
 
-/// How far ahead streams may read, in folios.
+/// How far ahead streams may read, in blocks.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Room {
-    /// Folios that one window may hold.
+    /// Blocks that one window may hold.
     pub max_window: usize,
-    /// Folios that all streams together may have ahead.
+    /// Blocks that all streams together may have ahead.
     pub max_total: usize,
 }
 
 /// Up to [`WINDOWS_AHEAD`] windows, in the order to be read; a slice of ranges.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Windows {
-    ranges: [Range<FolioId>; WINDOWS_AHEAD],
+    ranges: [Range<BlockId>; WINDOWS_AHEAD],
     len: usize,
 }
 
 impl Windows {
-    const NONE: Windows = Windows { ranges: [const { FolioId::new(0)..FolioId::new(0) }; WINDOWS_AHEAD], len: 0 };
+    const NONE: Windows = Windows { ranges: [const { BlockId::new(0)..BlockId::new(0) }; WINDOWS_AHEAD], len: 0 };
 
-    fn push(&mut self, window: Range<FolioId>) {
+    fn push(&mut self, window: Range<BlockId>) {
         self.ranges[self.len] = window;
         self.len += 1;
     }
 }
 
 impl Deref for Windows {
-    type Target = [Range<FolioId>];
+    type Target = [Range<BlockId>];
 
     fn deref(&self) -> &Self::Target {
         &self.ranges[..self.len]
     }
 }
 
-/// What to do for a stream that has just been continued. Folios may lie beyond the end of the region: the engine leaves
+/// What to do for a stream that has just been continued. Blocks may lie beyond the end of the region: the engine leaves
 /// those out.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Advice {
-    /// Folios to read now, window after window.
+    /// Blocks to read now, window after window.
     pub windows: Windows,
-    /// Folios that the stream has passed since its last advice, all but the one just before the touch.
-    pub behind: Range<FolioId>,
+    /// Blocks that the stream has passed since its last advice, all but the one just before the touch.
+    pub behind: Range<BlockId>,
     /// The stream goes towards lower addresses.
     pub backward: bool,
 }
 
 impl Advice {
-    /// The folio of a window that the stream meets first, which is to stay unmapped: the first one, or backward the last.
-    pub fn marker(&self, window: &Range<FolioId>) -> FolioId {
-        if self.backward { FolioId::new(window.end.get() - 1) } else { window.start }
+    /// The block of a window that the stream meets first, which is to stay unmapped: the first one, or backward the last.
+    pub fn marker(&self, window: &Range<BlockId>) -> BlockId {
+        if self.backward { BlockId::new(window.end.get() - 1) } else { window.start }
     }
 }
 
@@ -101,7 +100,7 @@ struct Stream {
     last: i64,
     passed: i64,
     ahead: i64,
-    /// Folios in the window asked for last.
+    /// Blocks in the window asked for last.
     window: usize,
     /// First positions of the windows asked for and not reached; `nr_markers` of them, ascending.
     markers: [i64; WINDOWS_AHEAD],
@@ -113,8 +112,8 @@ struct Stream {
 }
 
 impl Stream {
-    fn candidate(thread: u64, folio: FolioId, now: u64) -> Stream {
-        let at = i64::from(folio.get());
+    fn candidate(thread: u64, block: BlockId, now: u64) -> Stream {
+        let at = i64::from(block.get());
         Stream {
             thread,
             direction: 0,
@@ -133,9 +132,9 @@ impl Stream {
         (self.ahead - self.last - 1) as usize
     }
 
-    /// Whether the touch continues this established stream; the same folio again does.
-    fn continued_by(&self, folio: FolioId) -> bool {
-        let at = i64::from(folio.get()) * self.direction;
+    /// Whether the touch continues this established stream; the same block again does.
+    fn continued_by(&self, block: BlockId) -> bool {
+        let at = i64::from(block.get()) * self.direction;
         self.direction != 0 && self.last <= at && at <= self.ahead
     }
 
@@ -151,20 +150,20 @@ impl Stream {
         self.ahead = self.last + 1;
     }
 
-    fn advance(&mut self, folio: FolioId) {
-        self.last = i64::from(folio.get()) * self.direction;
+    fn advance(&mut self, block: BlockId) {
+        self.last = i64::from(block.get()) * self.direction;
         self.ahead = self.ahead.max(self.last + 1);
         let reached = self.markers[..self.nr_markers].iter().take_while(|&&marker| marker <= self.last).count();
         self.markers.copy_within(reached.., 0);
         self.nr_markers -= reached;
     }
 
-    /// Asks for the next windows, as far as `allowed` folios ahead and `max_window` folios a window.
+    /// Asks for the next windows, as far as `allowed` blocks ahead and `max_window` blocks a window.
     fn ask(&mut self, allowed: usize, max_window: usize) -> Windows {
         let mut windows = Windows::NONE;
         while self.nr_markers < WINDOWS_AHEAD {
             let wanted = (self.window * 2).clamp(FIRST_WINDOW, max_window.max(FIRST_WINDOW)).min(max_window);
-            // Positions end where folio numbers do.
+            // Positions end where block numbers do.
             let end = if self.direction > 0 { i64::from(u32::MAX) } else { 1 };
             let len = wanted.min(allowed.saturating_sub(self.nr_ahead())).min((end - self.ahead).max(0) as usize);
             if len == 0 {
@@ -175,22 +174,22 @@ impl Stream {
             self.window = len;
             self.markers[self.nr_markers] = start;
             self.nr_markers += 1;
-            windows.push(self.folios(start, self.ahead));
+            windows.push(self.blocks(start, self.ahead));
         }
         windows
     }
 
-    /// The folios that were passed and not yet reported, but the one before the touch: accesses straddle folios.
-    fn leave_behind(&mut self) -> Range<FolioId> {
+    /// The blocks that were passed and not yet reported, but the one before the touch: accesses straddle blocks.
+    fn leave_behind(&mut self) -> Range<BlockId> {
         let (start, end) = (self.passed, (self.last - 1).max(self.passed));
         self.passed = end;
-        self.folios(start, end)
+        self.blocks(start, end)
     }
 
-    /// The folios at positions `start..end`.
-    fn folios(&self, start: i64, end: i64) -> Range<FolioId> {
-        let folio = |position: i64| FolioId::new(position as u32);
-        if self.direction > 0 { folio(start)..folio(end) } else { folio(1 - end)..folio(1 - start) }
+    /// The blocks at positions `start..end`.
+    fn blocks(&self, start: i64, end: i64) -> Range<BlockId> {
+        let block = |position: i64| BlockId::new(position as u32);
+        if self.direction > 0 { block(start)..block(end) } else { block(1 - end)..block(1 - start) }
     }
 }
 
@@ -221,7 +220,7 @@ impl Records {
     }
 
     /// The stream or single touch that this touch continues, and the direction if that is new.
-    fn find(&self, thread: u64, folio: FolioId) -> Option<(usize, Option<i64>)> {
+    fn find(&self, thread: u64, block: BlockId) -> Option<(usize, Option<i64>)> {
         let own = || {
             self.streams
                 .iter()
@@ -229,10 +228,10 @@ impl Records {
                 .filter_map(|(index, stream)| stream.as_ref().map(|stream| (index, stream)))
                 .filter(|(_, stream)| stream.thread == thread)
         };
-        if let Some((index, _)) = own().find(|(_, stream)| stream.continued_by(folio)) {
+        if let Some((index, _)) = own().find(|(_, stream)| stream.continued_by(block)) {
             return Some((index, None));
         }
-        let at = i64::from(folio.get());
+        let at = i64::from(block.get());
         own()
             .filter(|(_, stream)| stream.direction == 0 && (at - stream.last).abs() <= 1)
             .max_by_key(|(_, stream)| stream.touched_at)
@@ -263,7 +262,7 @@ impl Records {
             })
     }
 
-    /// Folios that the stream at `index` may have ahead, and the most that one of its windows may hold.
+    /// Blocks that the stream at `index` may have ahead, and the most that one of its windows may hold.
     fn share(&self, index: usize, room: Room) -> (usize, usize) {
         let (mut nr_live, mut others) = (1, 0);
         for (at, stream) in self.streams.iter().enumerate() {
@@ -282,14 +281,14 @@ impl Records {
         (allowed, room.max_window.min((share / (WINDOWS_AHEAD + 1)).max(1)))
     }
 
-    fn observe(&mut self, thread: u64, folio: FolioId, room: Room) -> Option<Advice> {
+    fn observe(&mut self, thread: u64, block: BlockId, room: Room) -> Option<Advice> {
         self.now += 1;
         let now = self.now;
-        let found = self.find(thread, folio);
+        let found = self.find(thread, block);
         self.skip_others(thread, found.map(|(index, _)| index));
         let Some((index, direction)) = found else {
             if let Some(index) = self.vacancy(thread) {
-                self.streams[index] = Some(Stream::candidate(thread, folio, now));
+                self.streams[index] = Some(Stream::candidate(thread, block, now));
             }
             return None;
         };
@@ -301,7 +300,7 @@ impl Records {
             Some(direction) => stream.establish(direction),
             None => {}
         }
-        stream.advance(folio);
+        stream.advance(block);
         let windows = stream.ask(allowed, max_window);
         let behind = stream.leave_behind();
         let backward = stream.direction < 0;
@@ -311,25 +310,19 @@ impl Records {
 
 /// The streams of an arena's threads; at most [`STREAMS_MAX`].
 pub struct Streams {
-    order: Order,
     records: Mutex<Box<Records>>,
 }
 
 impl Streams {
-    /// No stream yet, over folios of this order.
-    pub fn new(order: Order) -> Self {
-        Streams { order, records: Mutex::new(Box::new(Records { streams: [None; STREAMS_MAX], now: 0 })) }
+    /// No stream yet.
+    pub fn new() -> Self {
+        Streams { records: Mutex::new(Box::new(Records { streams: [None; STREAMS_MAX], now: 0 })) }
     }
 
-    /// The order of the folios.
-    pub fn order(&self) -> Order {
-        self.order
-    }
-
-    /// A thread has touched a folio that was not mapped. Says what to read ahead and what lies behind, if this
+    /// A thread has touched a block that was not mapped. Says what to read ahead and what lies behind, if this
     /// continues a stream and there is anything to say.
-    pub fn observe(&self, thread: u64, folio: FolioId, room: Room) -> Option<Advice> {
-        lock(&self.records).observe(thread, folio, room)
+    pub fn observe(&self, thread: u64, block: BlockId, room: Room) -> Option<Advice> {
+        lock(&self.records).observe(thread, block, room)
     }
 
     /// The thread has ended.
@@ -341,11 +334,11 @@ impl Streams {
         }
     }
 
-    /// These folios are no longer mapped, or will be touched at random from now on: forgets the streams in them.
-    pub fn forget_folios(&self, folios: Range<FolioId>) {
+    /// These blocks are no longer mapped, or will be touched at random from now on: forgets the streams in them.
+    pub fn forget_blocks(&self, blocks: Range<BlockId>) {
         for record in &mut lock(&self.records).streams {
-            let at = record.map(|stream| FolioId::new(stream.last.unsigned_abs() as u32));
-            if at.is_some_and(|at| folios.contains(&at)) {
+            let at = record.map(|stream| BlockId::new(stream.last.unsigned_abs() as u32));
+            if at.is_some_and(|at| blocks.contains(&at)) {
                 *record = None;
             }
         }
@@ -367,8 +360,14 @@ impl Streams {
     }
 }
 
+impl Default for Streams {
+    fn default() -> Self {
+        Streams::new()
+    }
+}
+
 impl std::fmt::Debug for Streams {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Streams").field("order", &self.order).field("len", &self.len()).finish()
+        f.debug_struct("Streams").field("len", &self.len()).finish()
     }
 }

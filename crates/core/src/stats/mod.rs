@@ -11,6 +11,8 @@ pub use histogram::{Histogram, HistogramSnapshot};
 // The standard library's in a model too: the layout must not change, and nothing is ordered by these.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::order::{NR_ORDERS, Order, PAGE_SIZE};
+
 /// A number that only grows.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -30,6 +32,33 @@ impl Counter {
     /// The number now.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+/// A number for each order.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct ByOrder([Counter; NR_ORDERS]);
+
+impl ByOrder {
+    /// Zeros.
+    pub const fn new() -> Self {
+        ByOrder([const { Counter::new() }; NR_ORDERS])
+    }
+
+    /// Counts `n` more folios of this order.
+    pub fn add(&self, order: Order, n: u64) {
+        self.0[usize::from(order.exponent())].add(n);
+    }
+
+    /// The number of this order now.
+    pub fn get(&self, order: Order) -> u64 {
+        self.0[usize::from(order.exponent())].get()
+    }
+
+    /// The numbers now, from order 0 on.
+    pub fn snapshot(&self) -> [u64; NR_ORDERS] {
+        std::array::from_fn(|k| self.0[k].get())
     }
 }
 
@@ -134,12 +163,17 @@ impl FaultKind {
 }
 
 macro_rules! stats {
-    (counters { $($(#[$counter_doc:meta])* $counter:ident,)* } gauges { $($(#[$gauge_doc:meta])* $gauge:ident,)* }) => {
+    (
+        counters { $($(#[$counter_doc:meta])* $counter:ident,)* }
+        by_order { $($(#[$by_order_doc:meta])* $by_order:ident,)* }
+        gauges { $($(#[$gauge_doc:meta])* $gauge:ident,)* }
+    ) => {
         /// Everything that is counted.
         #[repr(C)]
         #[derive(Debug, Default)]
         pub struct Stats {
             $($(#[$counter_doc])* pub $counter: Counter,)*
+            $($(#[$by_order_doc])* pub $by_order: ByOrder,)*
             $($(#[$gauge_doc])* pub $gauge: Gauge,)*
             /// Latency of faults in nanoseconds, by [`FaultKind`].
             pub faults: [Histogram; FaultKind::NR],
@@ -149,6 +183,7 @@ macro_rules! stats {
         #[derive(Clone, Eq, PartialEq, Debug, Default)]
         pub struct StatsSnapshot {
             $($(#[$counter_doc])* pub $counter: u64,)*
+            $($(#[$by_order_doc])* pub $by_order: [u64; NR_ORDERS],)*
             $($(#[$gauge_doc])* pub $gauge: GaugeSnapshot,)*
             /// Latency of faults in nanoseconds, by [`FaultKind`].
             pub faults: [HistogramSnapshot; FaultKind::NR],
@@ -159,6 +194,7 @@ macro_rules! stats {
             pub const fn new() -> Self {
                 Stats {
                     $($counter: Counter::new(),)*
+                    $($by_order: ByOrder::new(),)*
                     $($gauge: Gauge::new(),)*
                     faults: [const { Histogram::new() }; FaultKind::NR],
                 }
@@ -168,6 +204,7 @@ macro_rules! stats {
             pub fn snapshot(&self) -> StatsSnapshot {
                 StatsSnapshot {
                     $($counter: self.$counter.get(),)*
+                    $($by_order: self.$by_order.snapshot(),)*
                     $($gauge: self.$gauge.snapshot(),)*
                     faults: std::array::from_fn(|kind| self.faults[kind].snapshot()),
                 }
@@ -178,6 +215,11 @@ macro_rules! stats {
             /// Each counter's name and number, in the order of the fields.
             pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($counter), self.$counter),)*].into_iter()
+            }
+
+            /// Each name and the numbers of the orders from 0 on, in the order of the fields.
+            pub fn by_order(&self) -> impl Iterator<Item = (&'static str, [u64; NR_ORDERS])> {
+                [$((stringify!($by_order), self.$by_order),)*].into_iter()
             }
         }
     };
@@ -211,6 +253,22 @@ stats! {
         io_errors,
         /// Nanoseconds that threads of the program spent in faults.
         stalled_ns,
+        /// Folios of 2 MiB swapped out to one run of slots. This and the names below are Linux's.
+        thp_swpout,
+        /// Folios of 2 MiB that got no whole run of slots.
+        thp_swpout_fallback,
+    }
+    by_order {
+        /// Folios swapped out to one run of slots.
+        swpout,
+        /// Folios that got no whole run of slots.
+        swpout_fallback,
+        /// Folios read back in one piece.
+        swpin,
+        /// Folios that could not be read back in one piece, and came in smaller ones.
+        swpin_fallback,
+        /// Folios split into smaller ones.
+        split,
     }
     gauges {
         /// Bytes of managed memory in RAM, frames without folio included.
@@ -236,6 +294,16 @@ impl StatsSnapshot {
         &self.faults[kind.index()]
     }
 
+    /// Pages read from devices.
+    pub fn pswpin(&self) -> u64 {
+        self.swapped_in_bytes / PAGE_SIZE as u64
+    }
+
+    /// Pages written to devices.
+    pub fn pswpout(&self) -> u64 {
+        self.swapped_out_bytes / PAGE_SIZE as u64
+    }
+
     /// Faults of all kinds.
     pub fn nr_faults(&self) -> u64 {
         self.faults.iter().map(HistogramSnapshot::count).sum()
@@ -251,7 +319,7 @@ mod tests {
         assert_eq!(size_of::<Stats>() % 8, 0);
         assert_eq!(align_of::<Stats>(), 8);
         assert_eq!(Stats::new().snapshot(), StatsSnapshot::default());
-        let words = 13 + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
+        let words = 15 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
     }
 
@@ -268,6 +336,20 @@ mod tests {
     }
 
     #[test]
+    fn folios_are_counted_by_order() {
+        let stats = Stats::new();
+        stats.swpout.add(Order::PAGE, 2);
+        stats.swpout.add(Order::HUGE, 3);
+        stats.swapped_out_bytes.add(3 * PAGE_SIZE as u64);
+        assert_eq!(stats.swpout.get(Order::HUGE), 3);
+        let snapshot = stats.snapshot();
+        assert_eq!(snapshot.swpout, [2, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(snapshot.pswpout(), 3);
+        let names: Vec<_> = snapshot.by_order().map(|(name, _)| name).collect();
+        assert_eq!(names, ["swpout", "swpout_fallback", "swpin", "swpin_fallback", "split"]);
+    }
+
+    #[test]
     fn faults_are_counted_by_kind() {
         let stats = Stats::new();
         stats.record_fault(FaultKind::SwapIn, 1000);
@@ -278,6 +360,7 @@ mod tests {
         assert_eq!(snapshot.stalled_ns, 1500);
         assert_eq!(snapshot.fault(FaultKind::SwapIn).count(), 1);
         assert_eq!(snapshot.counters().next(), Some(("swapped_in_folios", 1)));
+        assert_eq!((snapshot.pswpin(), snapshot.pswpout()), (0, 0));
         assert!(FaultKind::ALL.iter().enumerate().all(|(index, kind)| kind.index() == index));
     }
 }

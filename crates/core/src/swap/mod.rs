@@ -1,22 +1,10 @@
-//! The swap space: which runs of slots are taken.
+//! The swap space: the slots of a device, handed out so that every folio lies in one piece.
 //!
-//! [`SlotAllocator`] is what the engine sees; [`SlotMap`] is the plain one behind it.
+//! [`Clusters`] allocates the slots of one device in runs of every order, from clusters by CPU and order.
 
-mod slot_map;
+mod cluster;
+mod cluster_lists;
+mod clusters;
+mod clusters_take;
 
-pub use slot_map::SlotMap;
-
-use crate::id::{CpuId, SlotId};
-use crate::order::Order;
-
-/// Hands out runs of contiguous slots, each run aligned to its own size and holding one folio.
-pub trait SlotAllocator: Send + Sync {
-    /// A run for a folio of this order, to be written by this CPU; nothing when the space is full.
-    fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId>;
-    /// Gives a run back. Panics when it was not taken.
-    fn free(&self, slot: SlotId, order: Order);
-    /// Runs in the space, taken or not.
-    fn nr_slots(&self) -> usize;
-    /// Runs that are taken, or bad.
-    fn nr_used(&self) -> usize;
-}
+pub use clusters::Clusters;

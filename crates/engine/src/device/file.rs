@@ -3,7 +3,7 @@
 //! A file is unlinked from the start, mode 0600: nothing is left behind, whatever happens to the process. It grows by
 //! `fallocate`, so that a full disk is met before a write and never in it.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
@@ -87,6 +87,10 @@ impl Device for FileDevice {
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         direct_io::pread_exact(self.fd.as_raw_fd(), bytes, offset)
+    }
+
+    fn read_pieces(&self, offset: u64, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        direct_io::preadv_exact(self.fd.as_raw_fd(), pieces, offset)
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

@@ -7,7 +7,7 @@ mod file;
 mod ram;
 mod spec;
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +36,19 @@ pub(crate) trait Device: Send + Sync {
     /// # Errors
     /// The device's. Fewer bytes than asked for is an error too.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+
+    /// Fills several pieces of memory, one after the other, from `offset` on. The pieces are used up.
+    ///
+    /// # Errors
+    /// As [`Device::read`].
+    fn read_pieces(&self, offset: u64, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        let mut at = offset;
+        for piece in pieces {
+            self.read(at, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
 
     /// Stores `bytes` at `offset`.
     ///

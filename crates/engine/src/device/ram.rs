@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-use folioswap_core::PAGE_SIZE;
+use folioswap_core::Block;
 use folioswap_sys::memory::{self, Reservation};
 
 use super::Device;
-use crate::checksum::{self, Checksum};
+use crate::checksum;
 use crate::error::Error;
 
 /// Memory that holds slots. It is taken from the kernel as slots are written.
@@ -35,26 +35,21 @@ impl RamDevice {
         Ok(RamDevice { memory })
     }
 
-    /// Copies a run out and hashes it on the way.
-    pub fn load(&self, offset: u64, bytes: &mut [u8]) -> Checksum {
-        checksum::copy_and_hash(self.run(offset, bytes.len()), bytes)
+    /// What slots hold. For the holder of the lock of their folio's block.
+    pub fn bytes(&self, offset: u64, len: usize) -> &[u8] {
+        self.run(offset, len)
     }
 
-    /// Copies a run in and hashes it on the way.
-    pub fn store(&self, offset: u64, bytes: &[u8]) -> Checksum {
-        checksum::store_and_hash(bytes, self.run(offset, bytes.len()))
+    /// Copies the folio that begins at `page` of a locked block in, and notes its hashes on the way.
+    pub fn store(&self, block: &mut Block, page: usize, offset: u64, bytes: &[u8]) {
+        checksum::store(block, page, bytes, self.run(offset, bytes.len()));
     }
 
-    /// Whether a look at the first page is enough to know that the run holds something else.
-    pub fn surely_differs(&self, offset: u64, bytes: &[u8]) -> bool {
-        self.run(offset, PAGE_SIZE) != &bytes[..PAGE_SIZE]
-    }
-
-    #[allow(clippy::mut_from_ref)] // a run has one owner, the holder of its folio's lock
+    #[allow(clippy::mut_from_ref)] // a run has one owner, the holder of its folio's block
     fn run(&self, offset: u64, len: usize) -> &mut [u8] {
         assert!(offset as usize + len <= self.memory.len());
         // SAFETY: within the reservation (asserted), which is readable, writable, anonymous memory for as long as
-        // `self` lives; only the holder of the lock of the folio that owns the run reads or writes it.
+        // `self` lives; only the holder of the lock of the block that owns the run reads or writes it.
         unsafe { std::slice::from_raw_parts_mut((self.memory.addr() + offset as usize) as *mut u8, len) }
     }
 }

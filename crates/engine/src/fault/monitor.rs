@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use folioswap_core::PAGE_SIZE;
 use folioswap_sys::signals;
 use folioswap_sys::uffd::{Event, EventFd, Woken};
 
@@ -45,8 +46,8 @@ fn resolve(engine: &Engine, addr: usize, thread: u32) {
         }
     }
     // Whoever mapped the folio woke those that waited then; this fault may have come later.
-    let folio = engine.addr(engine.folio_at(addr));
-    if let Err(error) = engine.uffd.wake(folio, engine.folio_bytes()) {
+    let page = engine.addr(engine.page_at(addr));
+    if let Err(error) = engine.uffd.wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));
     }
 }

@@ -1,0 +1,226 @@
+//! `folioswap bench fragment`: whether folios keep finding whole runs of slots on a device that is nearly full.
+//!
+//! After Linux's selftest of its swap allocator (thp_swap_allocator_test): an area nearly as large as its device is written and
+//! swapped out; then each round brings some folios in, ends the content of others, writes these again, and swaps everything out.
+//! A folio that found no whole run of slots is a fallback. Contents are checked at every touch, and all of them at the end.
+
+use super::access::Random;
+use super::pages::{PAGE_WORDS, value};
+use super::progress::tell;
+use super::report::Report;
+use super::setup::{ArenaPlan, failure};
+use crate::args::{Means, check_budget, size};
+use crate::exit::Failure;
+use crate::swap_check;
+use clap::{Args, ValueEnum};
+use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, StatsSnapshot};
+use serde_json::json;
+use std::ops::Range;
+use std::path::PathBuf;
+
+const FOLIO_BYTES: usize = 64 << 10;
+const AREA_BYTES: usize = 60 << 20;
+/// The area of small folios of the mixed variant.
+const SMALL_AREA_BYTES: usize = 4 << 20;
+const DEVICE_BYTES: u64 = 64 << 20;
+/// Bytes of the area that come in, and that are dropped, each round; of the small area the same part.
+const TURNED_BYTES: usize = 16 << 20;
+/// Rounds in which the allocator may still find its way.
+const SETTLING_ROUNDS: u16 = 5;
+
+/// What the rounds do.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
+pub enum Variant {
+    /// Single pages are touched
+    Plain,
+    /// The same beside 4 MiB of folios of one page
+    Mixed,
+    /// Whole folios are touched
+    Aligned,
+    /// Each in turn
+    All,
+}
+
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Plain => "plain",
+            Variant::Mixed => "mixed",
+            Variant::Aligned => "aligned",
+            Variant::All => "all",
+        }
+    }
+}
+
+/// Arguments of `bench fragment`.
+#[derive(Args, Debug)]
+pub struct FragmentArgs {
+    /// How many rounds
+    #[arg(long, value_name = "R", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// What the rounds do
+    #[arg(long, default_value = "all")]
+    pub variant: Variant,
+    /// RAM that the memory may take, 16M or more
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
+    pub memory: u64,
+    /// Where the choices begin
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub means: Means,
+    /// Write the figures to this file too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// A region in folios, and what each of them holds.
+struct Area {
+    region: Region,
+    folio_bytes: usize,
+    generations: Vec<u32>,
+    /// Whether a touch is of the whole folio.
+    whole: bool,
+}
+
+impl Area {
+    fn new(arena: &Arena, bytes: usize, folio_bytes: usize, whole: bool) -> Result<Area, Failure> {
+        let folio = Order::from_bytes(folio_bytes).map_or(FolioSize::Auto, FolioSize::Fixed);
+        let region = arena.map_with(bytes, folio).map_err(failure)?;
+        let mut area = Area { region, folio_bytes, generations: vec![0; bytes / folio_bytes], whole };
+        (0..area.generations.len()).for_each(|index| area.write(index));
+        Ok(area)
+    }
+
+    fn bytes_of(&self, index: usize) -> Range<usize> {
+        index * self.folio_bytes..(index + 1) * self.folio_bytes
+    }
+
+    fn write(&mut self, index: usize) {
+        self.generations[index] += 1;
+        let (range, generation) = (self.bytes_of(index), self.generations[index]);
+        let first = (range.start / size_of::<u64>()) as u64;
+        let words: &mut [u64] = bytemuck::cast_slice_mut(&mut self.region[range]);
+        words.iter_mut().zip(first..).for_each(|(word, index)| *word = value(index, generation));
+    }
+
+    /// Reads a range of bytes of a folio: how many words are wrong.
+    fn check(&self, index: usize, range: Range<usize>) -> u64 {
+        let first = (range.start / size_of::<u64>()) as u64;
+        let words: &[u64] = bytemuck::cast_slice(&self.region[range]);
+        words.iter().zip(first..).filter(|(word, at)| **word != value(*at, self.generations[index])).count() as u64
+    }
+
+    /// Touches folios and drops folios, the same part of any area, and fills it again: how many words were wrong.
+    fn turn(&mut self, random: &mut Random) -> u64 {
+        let nr_folios = self.generations.len();
+        let nr_turned = (nr_folios * TURNED_BYTES / AREA_BYTES).max(1);
+        let mut bad_words = 0;
+        for _ in 0..nr_turned {
+            let index = random.below(nr_folios);
+            let range = self.bytes_of(index);
+            let page_bytes = PAGE_WORDS * size_of::<u64>();
+            let page = range.start + random.below(self.folio_bytes / page_bytes) * page_bytes;
+            bad_words += self.check(index, if self.whole { range } else { page..page + page_bytes });
+        }
+        let dropped: Vec<usize> = (0..nr_turned).map(|_| random.below(nr_folios)).collect();
+        for &index in &dropped {
+            let range = self.bytes_of(index);
+            self.region.advise(range, Advice::DontNeed);
+        }
+        dropped.into_iter().for_each(|index| self.write(index));
+        bad_words
+    }
+
+    fn check_all(&self) -> u64 {
+        (0..self.generations.len()).map(|index| self.check(index, self.bytes_of(index))).sum()
+    }
+}
+
+/// What one variant found.
+struct Found {
+    whole: u64,
+    fallback_max: u64,
+    bad_words: u64,
+}
+
+/// The benchmark.
+pub fn fragment(args: &FragmentArgs) -> Result<u8, Failure> {
+    check_budget(args.memory)?;
+    let mut means = args.means.clone();
+    if means.swap.is_empty() {
+        means.swap.push(DeviceSpec::Ram { size: DEVICE_BYTES });
+    }
+    swap_check::check_all(&means.swap)?;
+    let variants = match args.variant {
+        Variant::All => &[Variant::Plain, Variant::Mixed, Variant::Aligned][..],
+        _ => std::slice::from_ref(&args.variant),
+    };
+    let mut report = Report::new("fragment");
+    tell(&format!(
+        "{:<10} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "variant", "rounds", "whole", "fallback", "max", "pages in", "pages out"
+    ));
+    let (mut whole, mut fallback_max, mut bad_words) = (0, 0, 0);
+    for variant in variants {
+        let found = run(args, &means, *variant, &mut report)?;
+        report.measure(&format!("fallback_max_{}", variant.name()), found.fallback_max as f64);
+        whole += found.whole;
+        fallback_max = fallback_max.max(found.fallback_max);
+        bad_words += found.bad_words;
+    }
+    report.measure("fallback_max", fallback_max as f64);
+    // Without any, no fallback either means nothing.
+    report.measure("swpout", whole as f64);
+    report.conclude(args.json.as_deref(), bad_words)
+}
+
+fn run(args: &FragmentArgs, means: &Means, variant: Variant, report: &mut Report) -> Result<Found, Failure> {
+    let folio = Order::from_bytes(FOLIO_BYTES).map_or(FolioSize::Auto, FolioSize::Fixed);
+    let arena = ArenaPlan::new(args.memory, means, folio).build((AREA_BYTES + SMALL_AREA_BYTES) as u64)?;
+    let mut areas = vec![Area::new(&arena, AREA_BYTES, FOLIO_BYTES, variant == Variant::Aligned)?];
+    if variant == Variant::Mixed {
+        areas.push(Area::new(&arena, SMALL_AREA_BYTES, PAGE_WORDS * size_of::<u64>(), false)?);
+    }
+    arena.evict_all();
+    let mut random = Random::new(args.seed);
+    let begin = arena.stats();
+    let (mut before, mut found) = (begin.clone(), Found { whole: 0, fallback_max: 0, bad_words: 0 });
+    for round in 1..=args.rounds {
+        found.bad_words += areas.iter_mut().map(|area| area.turn(&mut random)).sum::<u64>();
+        arena.evict_all();
+        let now = arena.stats();
+        let fallback = fallbacks(&now) - fallbacks(&before);
+        report.row(json!({
+            "variant": variant.name(), "round": round, "fallback": fallback, "whole": wholes(&now) - wholes(&before),
+            "pswpin": now.pswpin() - before.pswpin(), "pswpout": now.pswpout() - before.pswpout(),
+        }));
+        if round > SETTLING_ROUNDS {
+            found.fallback_max = found.fallback_max.max(fallback);
+        }
+        before = now;
+    }
+    found.bad_words += areas.iter().map(Area::check_all).sum::<u64>();
+    found.whole = wholes(&before) - wholes(&begin);
+    tell(&format!(
+        "{:<10} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        variant.name(),
+        args.rounds,
+        found.whole,
+        fallbacks(&before) - fallbacks(&begin),
+        found.fallback_max,
+        before.pswpin() - begin.pswpin(),
+        before.pswpout() - begin.pswpout(),
+    ));
+    Ok(found)
+}
+
+/// Folios that got no whole run of slots so far.
+fn fallbacks(stats: &StatsSnapshot) -> u64 {
+    stats.swpout_fallback.iter().sum()
+}
+
+/// Folios that got one.
+fn wholes(stats: &StatsSnapshot) -> u64 {
+    stats.swpout.iter().sum()
+}

@@ -1,0 +1,92 @@
+//! Two ways of access at the same time: one thread streams through half of the memory while another accesses the other half at random.
+
+use super::pages::PageSet;
+use super::random::{self, Outcome, Plan};
+use super::sweep::{read, write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Words of a step of the stream, 2 MiB.
+const STEP_WORDS: usize = (2 << 20) / size_of::<u64>();
+
+/// What both did.
+pub struct Mixed {
+    /// 10^9 bytes a second, read, checked and written again.
+    pub stream_gbps: f64,
+    /// The accesses at random.
+    pub random: Outcome,
+    /// Words of either half that were wrong.
+    pub bad_words: u64,
+}
+
+impl Mixed {
+    /// One figure for both: their geometric mean, in which a factor counts the same whichever of them has it.
+    pub fn score(&self) -> f64 {
+        (self.stream_gbps * self.random.ops()).sqrt()
+    }
+}
+
+/// Streams through the first half and runs `plan` on the second; `progress` counts bytes filled.
+pub fn mix(words: &mut [u64], plan: &Plan, progress: &AtomicU64) -> Mixed {
+    let (streamed, accessed) = words.split_at_mut(words.len() / 2);
+    write(streamed, 0, 1, progress);
+    let pages = PageSet::fill(accessed, 1, progress);
+    let stop = AtomicBool::new(false);
+    let mut mixed = std::thread::scope(|scope| {
+        let stream = scope.spawn(|| stream(streamed, &stop));
+        let random = random::access(&pages, plan);
+        stop.store(true, Ordering::Relaxed);
+        // The stream has no panic of its own; if it had, its words would be the ones that are wrong.
+        let (stream_gbps, bad_words) = stream.join().unwrap_or((0.0, 1));
+        Mixed { stream_gbps, bad_words: bad_words + random.bad_words, random }
+    });
+    mixed.bad_words += pages.verify_written(1);
+    mixed
+}
+
+/// Rewrites the words, each step checked before it is written again, until told to stop: GB/s and wrong words.
+fn stream(words: &mut [u64], stop: &AtomicBool) -> (f64, u64) {
+    let uncounted = AtomicU64::new(0);
+    let (mut bytes, mut bad_words) = (0, 0);
+    let begin = Instant::now();
+    let mut round = 1;
+    let mut written = usize::MAX;
+    while written == usize::MAX && !words.is_empty() {
+        for (step, part) in words.chunks_mut(STEP_WORDS).enumerate() {
+            if stop.load(Ordering::Relaxed) {
+                written = step;
+                break;
+            }
+            let first = (step * STEP_WORDS) as u64;
+            bad_words += read(part, first, round, &uncounted);
+            write(part, first, round + 1, &uncounted);
+            bytes += size_of_val(part) as u64;
+        }
+        round += 1;
+    }
+    let gbps = bytes as f64 / begin.elapsed().as_secs_f64().max(1e-9) / 1e9;
+    for (step, part) in words.chunks(STEP_WORDS).enumerate() {
+        let last = if step < written { round } else { round - 1 };
+        bad_words += read(part, (step * STEP_WORDS) as u64, last, &uncounted);
+    }
+    (gbps, bad_words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::access::Distribution;
+    use super::super::pages::Access;
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn both_halves_are_sound_and_move() {
+        let mut words = vec![0; 5 * STEP_WORDS + 512];
+        let time = Duration::from_millis(50);
+        let plan =
+            Plan { threads: 1, time, distribution: Distribution::Uniform, access: Access::Change, access_words: 512 };
+        let mixed = mix(&mut words, &plan, &AtomicU64::new(0));
+        assert_eq!(mixed.bad_words, 0);
+        assert!(mixed.score() > 0.0);
+    }
+}

@@ -1,0 +1,70 @@
+//! `folioswap bench orders`: what a folio's run of slots is worth, at 4K, 64K and 2M.
+//!
+//! For each size the sweep runs with folios in whole runs of slots and with slots taken one by one, in turn and twice, each time in
+//! an arena of its own. Only write rounds are compared: they write what was there before, so slots are taken and given back.
+
+use super::medians::median_of_ratios;
+use super::report::Report;
+use super::setup::{ArenaPlan, CommonArgs};
+use super::sweep::{Kind, Plan, gbps};
+use super::sweep_managed::{managed, show_head, to_json};
+use crate::exit::Failure;
+use clap::Args;
+use folioswap::{FolioSize, Order};
+
+/// Turns of each way.
+const REPEATS: usize = 2;
+
+/// The sizes, with the names that their measures have.
+const SIZES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 2 << 20)];
+
+/// Arguments of `bench orders`.
+#[derive(Args, Debug)]
+pub struct OrdersArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Threads, each with a share of its own
+    #[arg(long, value_name = "N", default_value_t = 70, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: u16,
+    /// Times that each share is written; the first is not compared
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..))]
+    pub rounds: u16,
+}
+
+/// GB/s of the write rounds of one size.
+#[derive(Default)]
+struct Rounds {
+    whole: Vec<f64>,
+    split: Vec<f64>,
+}
+
+/// The benchmark.
+pub fn orders(args: &OrdersArgs) -> Result<u8, Failure> {
+    let bytes = args.common.check(0)?;
+    let plan = Plan { threads: usize::from(args.threads), rounds: usize::from(args.rounds), read_rounds: 1 };
+    let mut report = Report::new("orders");
+    let mut bad_words = 0;
+    show_head();
+    let mut all = Vec::new();
+    for (name, folio_bytes) in SIZES {
+        let Some(order) = Order::from_bytes(folio_bytes) else { continue };
+        let mut rounds = Rounds::default();
+        for _ in 0..REPEATS {
+            for (split_slots, into) in [(false, &mut rounds.whole), (true, &mut rounds.split)] {
+                let arena = ArenaPlan::new(args.common.memory, &args.common.means, FolioSize::Fixed(order));
+                let system = format!("{order} {}", if split_slots { "split" } else { "whole" });
+                let swept = managed(&ArenaPlan { split_slots, ..arena }, &plan, bytes, &system)?;
+                into.extend(gbps(&swept.rows, Kind::Rewrite));
+                bad_words += swept.bad_words();
+                to_json(&system, &swept.rows).for_each(|row| report.row(row));
+            }
+        }
+        report.measure(&format!("whole_vs_split_{name}"), median_of_ratios(&rounds.whole, &rounds.split));
+        all.push((name, rounds));
+    }
+    let whole = |wanted| all.iter().find(|(name, _)| *name == wanted).map(|(_, rounds)| &rounds.whole[..]);
+    if let (Some(ours), Some(theirs)) = (whole("2m"), whole("64k")) {
+        report.measure("2m_vs_64k", median_of_ratios(ours, theirs));
+    }
+    report.conclude(args.common.json.as_deref(), bad_words)
+}

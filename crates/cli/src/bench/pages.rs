@@ -1,0 +1,222 @@
+//! Memory that is checked at each access: every word says where it belongs and when it was written.
+//!
+//! A word holds 32 bits made of its index and the 32-bit generation of its page at the time when it was written. What the
+//! generation is, and which words were written last, is kept here, in memory that is not managed. So a word that comes back from
+//! another place is wrong, one from the future too, and a page that lost its last write is found out at its next access or by
+//! [`PageSet::verify`]: the words written last must have the page's generation.
+//!
+//! Each page has a mutex of its own; whoever holds it may have to wait for the page's memory.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Words of a page.
+pub const PAGE_WORDS: usize = 4096 / size_of::<u64>();
+
+/// The right value of the word at `index`, written in this generation. Never 0 in the generations from 1 on.
+pub fn value(index: u64, generation: u32) -> u64 {
+    tag(index) | u64::from(generation)
+}
+
+fn tag(index: u64) -> u64 {
+    index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & !u64::from(u32::MAX)
+}
+
+/// What an access does.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Access {
+    /// Reads and checks.
+    Read,
+    /// Writes without a look.
+    Write,
+    /// Reads, checks and writes.
+    Change,
+}
+
+impl Access {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Access::Read => "read",
+            Access::Write => "write",
+            Access::Change => "change",
+        }
+    }
+}
+
+struct Page<'a> {
+    words: &'a mut [u64; PAGE_WORDS],
+    generation: u32,
+    /// The first of the words written last.
+    last: u16,
+    /// How many.
+    last_len: u16,
+}
+
+impl Page<'_> {
+    /// How many words of a range are not of this page, or from its future; `first` is the index of the page's first word.
+    fn check(&self, first: u64, range: Range<usize>) -> u64 {
+        let words = self.words[range.clone()].iter().zip(range);
+        let wrong = words.filter(|(word, offset)| {
+            **word & !u64::from(u32::MAX) != tag(first + *offset as u64) || **word as u32 > self.generation
+        });
+        wrong.count() as u64
+    }
+
+    /// How many of the words written last are not as they were written.
+    fn check_last(&self, first: u64) -> u64 {
+        let last = usize::from(self.last)..usize::from(self.last) + usize::from(self.last_len);
+        let words = self.words[last.clone()].iter().zip(last);
+        words.filter(|(word, offset)| **word != value(first + *offset as u64, self.generation)).count() as u64
+    }
+
+    fn write(&mut self, first: u64, range: Range<usize>) {
+        self.generation += 1;
+        (self.last, self.last_len) = (range.start as u16, range.len() as u16);
+        for (word, offset) in self.words[range.clone()].iter_mut().zip(range) {
+            *word = value(first + offset as u64, self.generation);
+        }
+    }
+}
+
+/// The pages of a region, which threads share.
+pub struct PageSet<'a> {
+    pages: Vec<Mutex<Page<'a>>>,
+}
+
+impl<'a> PageSet<'a> {
+    /// Bytes kept beside the managed memory for each page of it.
+    pub const BOOK_BYTES: usize = size_of::<Mutex<Page<'static>>>();
+
+    /// Fills every whole page, by this many threads; `progress` counts bytes.
+    pub fn fill(words: &'a mut [u64], threads: usize, progress: &AtomicU64) -> PageSet<'a> {
+        let pages = words.as_chunks_mut().0.iter_mut();
+        let pages = pages.map(|words| Mutex::new(Page { words, generation: 0, last: 0, last_len: 0 })).collect();
+        let pages = PageSet { pages };
+        pages.each(threads, |index, page| {
+            page.write((index * PAGE_WORDS) as u64, 0..PAGE_WORDS);
+            progress.fetch_add(4096, Ordering::Relaxed);
+        });
+        pages
+    }
+
+    /// How many pages there are.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Accesses a range of words of a page; how many words were found wrong.
+    pub fn access(&self, index: usize, range: Range<usize>, access: Access) -> u64 {
+        let first = (index * PAGE_WORDS) as u64;
+        let mut page = locked(&self.pages[index]);
+        let mut bad_words = 0;
+        if access != Access::Write {
+            bad_words = page.check(first, range.clone()).max(page.check_last(first));
+        }
+        if access != Access::Read {
+            page.write(first, range);
+        }
+        bad_words
+    }
+
+    /// Checks every word; how many are wrong.
+    pub fn verify(&self, threads: usize) -> u64 {
+        self.verify_from(1, threads)
+    }
+
+    /// The same for the pages that have been written since they were filled: where memory is filled often and used shortly,
+    /// reading all of it would take most of the time.
+    pub fn verify_written(&self, threads: usize) -> u64 {
+        self.verify_from(2, threads)
+    }
+
+    fn verify_from(&self, generation: u32, threads: usize) -> u64 {
+        let bad_words = AtomicU64::new(0);
+        self.each(threads, |index, page| {
+            if page.generation < generation {
+                return;
+            }
+            let first = (index * PAGE_WORDS) as u64;
+            let bad = page.check(first, 0..PAGE_WORDS).max(page.check_last(first));
+            bad_words.fetch_add(bad, Ordering::Relaxed);
+        });
+        bad_words.into_inner()
+    }
+
+    /// Visits every page once, each thread a share of its own from begin to end.
+    fn each(&self, threads: usize, visit: impl Fn(usize, &mut Page<'a>) + Sync) {
+        let share = self.pages.len().div_ceil(threads.max(1)).max(1);
+        std::thread::scope(|scope| {
+            for (number, pages) in self.pages.chunks(share).enumerate() {
+                let visit = &visit;
+                scope.spawn(move || {
+                    for (offset, page) in pages.iter().enumerate() {
+                        visit(number * share + offset, &mut locked(page));
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// A thread that panicked ends the benchmark anyway.
+fn locked<'g, 'a>(page: &'g Mutex<Page<'a>>) -> MutexGuard<'g, Page<'a>> {
+    page.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NR_WORDS: usize = 5 * PAGE_WORDS;
+
+    fn with_pages(test: impl FnOnce(&PageSet)) {
+        let mut words = vec![0; NR_WORDS + 3];
+        let progress = AtomicU64::new(0);
+        let pages = PageSet::fill(&mut words, 2, &progress);
+        assert_eq!((pages.len(), progress.load(Ordering::Relaxed)), (5, 5 * 4096));
+        test(&pages);
+    }
+
+    #[test]
+    fn sound_memory_has_no_bad_words() {
+        with_pages(|pages| {
+            assert_eq!(pages.verify(3), 0);
+            for (page, range, access) in [
+                (0, 0..512, Access::Change),
+                (4, 7..8, Access::Write),
+                (4, 500..501, Access::Change),
+                (4, 7..8, Access::Read),
+                (2, 0..512, Access::Read),
+            ] {
+                assert_eq!(pages.access(page, range, access), 0);
+            }
+            assert_eq!(pages.verify(1), 0);
+        });
+    }
+
+    #[test]
+    fn a_lost_write_is_found_at_the_next_access_elsewhere_in_the_page() {
+        with_pages(|pages| {
+            let before = *locked(&pages.pages[1]).words;
+            pages.access(1, 9..10, Access::Change);
+            *locked(&pages.pages[1]).words = before;
+            assert_eq!(pages.access(1, 100..101, Access::Read), 1);
+            assert_eq!((pages.verify(2), pages.verify_written(2)), (1, 1));
+        });
+    }
+
+    #[test]
+    fn words_of_another_page_or_of_none_are_wrong() {
+        with_pages(|pages| {
+            let other = *locked(&pages.pages[1]).words;
+            *locked(&pages.pages[3]).words = other;
+            assert_eq!((pages.verify(2), pages.verify_written(2)), (512, 0), "it was never written again");
+            *locked(&pages.pages[3]).words = [0; PAGE_WORDS];
+            assert_eq!(pages.access(3, 8..16, Access::Change), 512);
+            locked(&pages.pages[0]).words[1] += 1;
+            assert_eq!(pages.access(0, 1..2, Access::Read), 1, "from the future");
+        });
+    }
+}

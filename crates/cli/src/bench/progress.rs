@@ -1,0 +1,74 @@
+//! What is seen while a benchmark runs: lines as rounds end, and a bar on a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// Prints a line at once. A reader that went away, as `head` does, loses lines and stops nothing: the JSON file is still to come.
+pub fn tell(line: &str) {
+    let mut output = std::io::stdout();
+    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+}
+
+/// A progress bar on a terminal; elsewhere nothing.
+pub struct Progress {
+    bar: ProgressBar,
+    counted: AtomicU64,
+}
+
+impl Progress {
+    /// A bar for rounds of `bytes` each; `shown` is false where lines on standard output are read by a program.
+    pub fn new(bytes: u64, shown: bool) -> Progress {
+        // Standard error that is no terminal draws nothing.
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(bytes), target);
+        if let Ok(style) = ProgressStyle::with_template("{msg:<24} [{bar:40}] {bytes}/{total_bytes}") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        Progress { bar, counted: AtomicU64::new(0) }
+    }
+
+    /// The counter that a round adds its bytes to.
+    pub fn counter(&self) -> &AtomicU64 {
+        &self.counted
+    }
+
+    /// Says what is going on.
+    pub fn say(&self, message: String) {
+        self.bar.set_message(message);
+    }
+
+    /// Moves the bar to what another process counted.
+    pub fn at(&self, bytes: u64) {
+        self.bar.set_position(bytes);
+    }
+
+    /// Prints a line above the bar.
+    pub fn line(&self, line: &str) {
+        self.bar.suspend(|| tell(line));
+    }
+
+    /// Runs `work` while `every` is called about every `period` and the bar is kept up to date.
+    pub fn during<T>(&self, period: Duration, mut every: impl FnMut(u64) + Send, work: impl FnOnce() -> T) -> T {
+        std::thread::scope(|scope| {
+            let (finished, end) = channel::<()>();
+            scope.spawn(move || {
+                while end.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                    let counted = self.counted.load(Ordering::Relaxed);
+                    every(counted);
+                    self.bar.set_position(counted);
+                }
+            });
+            let result = work();
+            drop(finished);
+            result
+        })
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}

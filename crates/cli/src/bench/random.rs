@@ -1,0 +1,108 @@
+//! Accesses at random: threads draw pages for a while, and each access is timed and checked.
+//!
+//! It knows nothing of folioswap: the same code runs over a managed region and over the kernel's memory. The pages are filled
+//! before and verified after the time that counts.
+
+use super::access::{Distribution, Places, Random};
+use super::pages::{Access, PAGE_WORDS, PageSet};
+use folioswap_core::{Histogram, HistogramSnapshot};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The part of the time that goes by before anything is counted.
+const WARM_UP: f64 = 0.2;
+
+/// What is done, how often and by how many.
+#[derive(Copy, Clone, Debug)]
+pub struct Plan {
+    /// Threads, all over the whole region.
+    pub threads: usize,
+    /// Wall time, warm-up included.
+    pub time: Duration,
+    /// Which pages.
+    pub distribution: Distribution,
+    /// What with them.
+    pub access: Access,
+    /// Words of an access; divides a page.
+    pub access_words: usize,
+}
+
+/// How it went.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Seconds that were counted.
+    pub seconds: f64,
+    /// Latencies of the accesses that were counted.
+    pub latencies: HistogramSnapshot,
+    /// Words that were not as they should be.
+    pub bad_words: u64,
+}
+
+impl Outcome {
+    /// Accesses a second.
+    pub fn ops(&self) -> f64 {
+        self.latencies.count() as f64 / self.seconds.max(1e-9)
+    }
+}
+
+/// Fills the memory, accesses it for the time, and verifies it; `progress` counts bytes filled.
+pub fn run(words: &mut [u64], plan: &Plan, progress: &AtomicU64) -> Outcome {
+    let pages = PageSet::fill(words, plan.threads, progress);
+    let mut outcome = access(&pages, plan);
+    outcome.bad_words += pages.verify(plan.threads);
+    outcome
+}
+
+/// Accesses filled pages for the time.
+pub fn access(pages: &PageSet, plan: &Plan) -> Outcome {
+    let places = Places::new(plan.distribution, pages.len());
+    let (latencies, bad_words) = (Histogram::new(), AtomicU64::new(0));
+    let begin = Instant::now();
+    let counted_from = begin + plan.time.mul_f64(WARM_UP);
+    std::thread::scope(|scope| {
+        for thread in 0..plan.threads.max(1) {
+            let (places, latencies, bad_words) = (&places, &latencies, &bad_words);
+            scope.spawn(move || {
+                let own = Histogram::new();
+                let mut random = Random::new((thread as u64 + 1) << 32);
+                let mut now = Instant::now();
+                while now < begin + plan.time {
+                    let page = places.draw(&mut random);
+                    let first = random.below(PAGE_WORDS / plan.access_words) * plan.access_words;
+                    let started = Instant::now();
+                    let bad = pages.access(page, first..first + plan.access_words, plan.access);
+                    now = Instant::now();
+                    if started >= counted_from {
+                        own.record(now.duration_since(started).as_nanos() as u64);
+                    }
+                    if bad > 0 {
+                        bad_words.fetch_add(bad, Ordering::Relaxed);
+                    }
+                }
+                latencies.merge(&own);
+            });
+        }
+    });
+    let seconds = counted_from.elapsed().as_secs_f64();
+    Outcome { seconds, latencies: latencies.snapshot(), bad_words: bad_words.into_inner() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_access_leaves_sound_memory() {
+        for access in [Access::Read, Access::Write, Access::Change] {
+            for (access_words, distribution) in [(512, Distribution::Uniform), (1, Distribution::Zipf { theta: 0.9 })] {
+                let mut words = vec![0; 40 * PAGE_WORDS];
+                let time = Duration::from_millis(30);
+                let plan = Plan { threads: 3, time, distribution, access, access_words };
+                let outcome = run(&mut words, &plan, &AtomicU64::new(0));
+                assert_eq!(outcome.bad_words, 0);
+                assert!(outcome.ops() > 0.0 && outcome.latencies.quantile(0.5) > 0);
+                assert!(words.iter().all(|word| *word != 0));
+            }
+        }
+    }
+}

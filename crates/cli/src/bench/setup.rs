@@ -1,0 +1,130 @@
+//! Arenas as the command line and a benchmark want them.
+
+use crate::args::{Means, check_budget, parsed, size};
+use crate::exit::{Failure, Status};
+use crate::peer::Backing;
+use crate::swap_check;
+use clap::Args;
+use folioswap::{Arena, DeviceSpec, FolioSize, SwapIn};
+use std::path::{Path, PathBuf};
+
+/// `--folio`, for benchmarks whose folios have one size.
+#[derive(Args, Clone, Debug)]
+pub struct FolioArg {
+    /// Size of a folio: a power of two from 4K to 2M, or the engine's choice
+    #[arg(long, value_name = "auto|2M|64K|4K|...", default_value = "2M", value_parser = parsed::<FolioSize>)]
+    pub folio: FolioSize,
+}
+
+/// What benchmarks of several arenas have in common.
+#[derive(Args, Clone, Debug)]
+pub struct CommonArgs {
+    /// Size of the memory that is worked on
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    pub size: u64,
+    /// RAM that it may take, 16M or more
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    pub memory: u64,
+    #[command(flatten)]
+    pub means: Means,
+    /// Write the figures to this file too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl CommonArgs {
+    /// Refuses what cannot work; the size in whole words, of which there are `least_bytes` at least.
+    pub fn check(&self, least_bytes: u64) -> Result<usize, Failure> {
+        check_budget(self.memory)?;
+        let bytes = whole_words(self.size, least_bytes)?;
+        swap_check::check_all(&self.means.swap)?;
+        Ok(bytes)
+    }
+}
+
+/// A time in seconds, as in 2 or 0.5.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("`{text}` is no number of seconds from 0.01 to 86400")),
+    }
+}
+
+/// A size in whole words, not below `least_bytes`.
+pub fn whole_words(size: u64, least_bytes: u64) -> Result<usize, Failure> {
+    match usize::try_from(size) {
+        Ok(bytes) if size >= least_bytes.max(8) => Ok(bytes / size_of::<u64>() * size_of::<u64>()),
+        _ => {
+            Err(Failure::new(Status::Usage, format!("this benchmark over {size} bytes makes no sense; try --size 2G")))
+        }
+    }
+}
+
+/// An arena to be built, as often as it takes.
+#[derive(Clone, Debug)]
+pub struct ArenaPlan<'a> {
+    /// Budget.
+    pub memory_bytes: u64,
+    /// Devices and modes.
+    pub means: &'a Means,
+    /// Size of folios.
+    pub folio: FolioSize,
+    /// Whether they come back whole.
+    pub swap_in: SwapIn,
+    /// Whether each page has a slot of its own.
+    pub split_slots: bool,
+}
+
+impl<'a> ArenaPlan<'a> {
+    /// With folios of this size, and everything else as usual.
+    pub fn new(memory_bytes: u64, means: &'a Means, folio: FolioSize) -> ArenaPlan<'a> {
+        ArenaPlan { memory_bytes, means, folio, swap_in: SwapIn::default(), split_slots: false }
+    }
+
+    /// Builds an arena for `bytes` of regions.
+    pub fn build(&self, bytes: u64) -> Result<Arena, Failure> {
+        // The engine's records grow with the addresses, many times as fast with small folios.
+        let addresses = bytes.saturating_mul(2).clamp(1 << 30, 1 << 40);
+        let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
+        let builder = builder.faults(self.means.faults).mapping(self.means.mapper).folio(self.folio);
+        let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots);
+        let builder = self.means.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
+        builder.build().map_err(failure)
+    }
+}
+
+/// The engine's error with the exit status that is meant for it.
+pub fn failure(error: folioswap::Error) -> Failure {
+    Failure { status: error.exit_status(), message: error.to_string() }
+}
+
+/// Where the kernel swaps, and raw reads are done, to be on the device that the managed memory uses.
+pub fn backing(swap: &[DeviceSpec]) -> Backing {
+    match swap.first() {
+        None => Backing::Directory(folioswap::device::default_directory()),
+        Some(DeviceSpec::Ram { .. }) => Backing::Ram,
+        Some(DeviceSpec::File { path, .. }) => {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            Backing::Directory(path.parent().unwrap_or(Path::new("/")).to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_lies_where_the_swap_lies() {
+        let file = DeviceSpec::File { path: "/data/x/swap".into(), size: None };
+        assert_eq!(backing(&[file]), Backing::Directory("/data/x".into()));
+        assert_eq!(backing(&[DeviceSpec::Ram { size: 1 }]), Backing::Ram);
+    }
+
+    #[test]
+    fn sizes_are_whole_words_of_which_there_are_enough() {
+        assert_eq!(whole_words(4099, 4096).map_err(|failure| failure.status), Ok(4096));
+        assert_eq!(whole_words(4095, 4096).map_err(|failure| failure.status), Err(Status::Usage as u8));
+        assert_eq!(whole_words(7, 0).map_err(|failure| failure.status), Err(Status::Usage as u8));
+    }
+}

@@ -1,0 +1,74 @@
+//! One sweep over a managed region, in an arena of its own.
+
+use super::progress::{Progress, tell};
+use super::setup::{ArenaPlan, failure};
+use super::sweep::{self, Plan, Row};
+use crate::exit::Failure;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How often residency is measured.
+const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
+
+/// What a sweep found.
+pub struct Managed {
+    /// Its rounds.
+    pub rows: Vec<Row>,
+    /// Part of the resident memory that was in huge pages at the end.
+    pub huge_share: Option<f64>,
+    /// Most bytes seen above the budget.
+    pub over_budget_bytes: u64,
+}
+
+impl Managed {
+    /// Words that were wrong.
+    pub fn bad_words(&self) -> u64 {
+        self.rows.iter().map(|row| row.bad_words).sum()
+    }
+}
+
+/// Sweeps `bytes` of a new arena; `system` is what the table calls it.
+pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Result<Managed, Failure> {
+    let arena = arena.build(bytes as u64)?;
+    let mut region = arena.map(bytes).map_err(failure)?;
+    let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
+    let progress = Progress::new(bytes as u64, true);
+    progress.say(format!("{system}, {} {}", arena.fault_mode(), arena.mapping()));
+    let mut over_budget_bytes = 0;
+    let mut sample = || {
+        // A sample that fails is missed; the last one below must succeed.
+        if let Ok(measured) = arena.measure() {
+            over_budget_bytes = over_budget_bytes.max(measured.resident_bytes.saturating_sub(measured.budget_bytes));
+        }
+    };
+    let rows = progress.during(
+        SAMPLE_PERIOD,
+        |_| sample(),
+        || sweep::sweep(words, plan, progress.counter(), |row| show(&progress, system, row)),
+    );
+    sample();
+    progress.clear();
+    let measured = arena.measure().map_err(failure)?;
+    let huge_share = (measured.resident_bytes > 0).then(|| measured.huge_bytes as f64 / measured.resident_bytes as f64);
+    Ok(Managed { rows, huge_share, over_budget_bytes })
+}
+
+/// Prints the head of the table.
+pub fn show_head() {
+    tell(&format!("{:<10} {:<8} {:>10} {:>10}", "system", "round", "seconds", "GB/s"));
+}
+
+/// Prints a row of the table.
+pub fn show(progress: &Progress, system: &str, row: &Row) {
+    progress.line(&format!("{system:<10} {:<8} {:>10.3} {:>10.3}", row.kind.name(), row.seconds, row.gbps()));
+}
+
+/// Rows as the report has them.
+pub fn to_json<'a>(system: &'a str, rows: &'a [Row]) -> impl Iterator<Item = Value> + 'a {
+    rows.iter().enumerate().map(move |(index, row)| {
+        json!({
+            "system": system, "round": index + 1, "kind": row.kind.name(), "seconds": row.seconds,
+            "bytes": row.bytes, "gbps": row.gbps(), "bad_words": row.bad_words,
+        })
+    })
+}

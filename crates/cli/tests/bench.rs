@@ -1,0 +1,158 @@
+//! The benchmarks from outside, as small as they go: exit status, measures, and that no word is wrong.
+
+mod scratch;
+
+use scratch::Scratch;
+use serde_json::Value;
+
+/// Runs a benchmark to its end with `--json`; its report.
+fn report(args: &[&str]) -> Value {
+    let scratch = Scratch::new();
+    let json = scratch.path("report.json").display().to_string();
+    let (status, said) = scratch.run(&[&["bench"], args, &["--json", &json]].concat());
+    assert_eq!(status, 0, "{args:?}: {said}");
+    let report: Value = serde_json::from_str(&scratch.text("report.json")).expect("JSON");
+    assert_eq!(report["bench"], args[0]);
+    assert_eq!(report["measures"]["bad_words"], 0, "{args:?}: {report:#}");
+    assert!(report["machine"]["kernel"].is_string());
+    let table = scratch.text("out");
+    for name in report["measures"].as_object().expect("measures").keys() {
+        assert!(table.contains(name.as_str()), "{name} is not told: {table}");
+    }
+    report
+}
+
+/// A measure that was taken and is above 0.
+fn positive(report: &Value, name: &str) -> f64 {
+    let value = report["measures"][name].as_f64().unwrap_or_else(|| panic!("no measure {name}: {report:#}"));
+    assert!(value > 0.0, "{name}: {report:#}");
+    value
+}
+
+fn nr_rows(report: &Value) -> usize {
+    report["rows"].as_array().expect("rows").len()
+}
+
+#[test]
+fn sweeps_have_folios_of_any_size() {
+    for folio in ["64K", "auto", "2M"] {
+        let shape = ["sweep", "--size", "24M", "--memory", "16M", "--rounds", "2", "--read-rounds", "1"];
+        let report = report(&[&shape[..], &["--swap", "ram:64M", "--folio", folio]].concat());
+        positive(&report, "write_gbps");
+    }
+}
+
+#[test]
+fn one_piece_is_compared_with_pages() {
+    let shape = ["sweep", "--size", "24M", "--memory", "16M", "--rounds", "2", "--read-rounds", "1"];
+    let report = report(&[&shape[..], &["--swap", "ram:64M", "--versus", "pages"]].concat());
+    positive(&report, "one_piece_vs_pages");
+    assert_eq!(nr_rows(&report), 4 * 3);
+    let systems = report["rows"].as_array().expect("rows").iter().map(|row| row["system"].as_str().expect("a name"));
+    let mut systems: Vec<_> = systems.collect();
+    systems.dedup();
+    assert_eq!(systems, ["one piece", "pages", "one piece", "pages"]);
+}
+
+#[test]
+fn random_accesses_are_counted_and_right() {
+    let shape = ["random", "--size", "24M", "--memory", "16M", "--seconds", "0.3", "--swap", "ram:64M"];
+    let rest: [&[&str]; 5] = [
+        &["--threads", "3"],
+        &["--read", "--dist", "zipf:0.9", "--folio", "64K"],
+        &["--write", "--access", "64", "--dist", "hotcold", "--folio", "4K"],
+        &["--access", "8", "--threads", "2", "--faults", "direct", "--folio", "auto"],
+        &["--write", "--dist", "zipf:0.99", "--mapper", "copy"],
+    ];
+    for rest in rest {
+        let report = report(&[&shape[..], rest].concat());
+        positive(&report, "ops");
+        let quantiles = ["p50_us", "p90_us", "p99_us", "p999_us"].map(|name| positive(&report, name));
+        assert!(quantiles.is_sorted(), "{report:#}");
+        assert!(positive(&report, "pswpout") > 0.0);
+        assert!(report["measures"]["ops_vs_kernel"].is_null());
+        assert_eq!(nr_rows(&report), 1);
+    }
+}
+
+#[test]
+fn the_inner_program_tells_its_figures() {
+    let scratch = Scratch::new();
+    let (status, said) = scratch.run(&["__random", "--size", "1M", "--seconds", "0.1", "--threads", "2"]);
+    assert_eq!((status, said.as_str()), (0, ""));
+    let figures = scratch.text("out");
+    assert!(figures.starts_with("figures ") && figures.trim_end().ends_with(" 0"), "{figures}");
+}
+
+#[test]
+fn slot_runs_are_compared_at_every_size() {
+    let report =
+        report(&["orders", "--size", "24M", "--memory", "16M", "--threads", "3", "--rounds", "2", "--swap", "ram:64M"]);
+    for name in ["whole_vs_split_4k", "whole_vs_split_64k", "whole_vs_split_2m", "2m_vs_64k"] {
+        positive(&report, name);
+    }
+    assert_eq!(nr_rows(&report), 3 * 4 * 3);
+}
+
+#[test]
+fn fragmentation_is_counted_for_each_variant() {
+    let all = report(&["fragment", "--rounds", "7"]);
+    for name in ["fallback_max", "fallback_max_plain", "fallback_max_mixed", "fallback_max_aligned", "swpout"] {
+        assert!(all["measures"][name].is_u64(), "{name}: {all:#}");
+    }
+    assert_eq!(nr_rows(&all), 3 * 7);
+    let one = report(&["fragment", "--rounds", "2", "--variant", "aligned", "--swap", "ram:80M"]);
+    assert_eq!(nr_rows(&one), 2);
+    assert!(one["measures"]["fallback_max_plain"].is_null());
+}
+
+#[test]
+fn the_engines_choice_is_compared_on_each_workload() {
+    let shape = ["auto", "--size", "24M", "--memory", "16M", "--seconds", "0.05", "--swap", "ram:64M"];
+    let all = report(&[&shape[..], &["--repeats", "1"]].concat());
+    let least = positive(&all, "auto_vs_best_min");
+    for name in ["sweep", "uniform", "zipf", "hotcold", "mix"] {
+        assert!(positive(&all, &format!("auto_vs_best_{name}")) >= least);
+    }
+    assert_eq!(nr_rows(&all), 5 * 4);
+    let one = report(&[&shape[..], &["--workload", "uniform"]].concat());
+    assert_eq!(nr_rows(&one), 2 * 4);
+    assert!(one["measures"]["auto_vs_best_sweep"].is_null());
+}
+
+#[test]
+fn wrong_options_have_one_sentence_and_a_status() {
+    let scratch = Scratch::new();
+    let cases: &[(i32, &str, &[&str])] = &[
+        (64, "power of two", &["random", "--size", "24M", "--memory", "16M", "--folio", "3M"]),
+        (64, "4K to 2M", &["sweep", "--size", "24M", "--memory", "16M", "--folio", "4M"]),
+        (64, "power of two", &["random", "--size", "24M", "--memory", "16M", "--access", "12"]),
+        (64, "power of two", &["random", "--size", "24M", "--memory", "16M", "--access", "8K"]),
+        (64, "zipf:THETA", &["random", "--size", "24M", "--memory", "16M", "--dist", "normal"]),
+        (64, "zipf:THETA", &["random", "--size", "24M", "--memory", "16M", "--dist", "zipf:2"]),
+        (64, "--write", &["random", "--size", "24M", "--memory", "16M", "--read", "--write"]),
+        (64, "seconds", &["random", "--size", "24M", "--memory", "16M", "--seconds", "0"]),
+        (64, "--size", &["random", "--size", "4K", "--memory", "16M"]),
+        (64, "--memory", &["random", "--size", "24M"]),
+        (64, "--versus", &["random", "--size", "24M", "--memory", "16M", "--versus", "pages"]),
+        (65, "at least 16M", &["random", "--size", "24M", "--memory", "1M"]),
+        (64, "--rounds", &["orders", "--rounds", "1"]),
+        (64, "--size", &["orders", "--size", "1"]),
+        (65, "at least 16M", &["orders", "--memory", "1M"]),
+        (68, "swap", &["orders", "--swap", "/usr"]),
+        (64, "--variant", &["fragment", "--variant", "upside-down"]),
+        (65, "at least 16M", &["fragment", "--memory", "4K"]),
+        (69, "at least 2M", &["fragment", "--swap", "ram:4K"]),
+        (64, "--workload", &["auto", "--workload", "sleep"]),
+        (64, "--size", &["auto", "--size", "8K"]),
+        (65, "at least 16M", &["auto", "--memory", "15M"]),
+        (64, "--rounds 2", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--rounds", "1"]),
+        (64, "--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
+    ];
+    for (expected, word, args) in cases {
+        let (status, said) = scratch.run(&[&["bench"], *args].concat());
+        assert_eq!(status, *expected, "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+        assert!(said.starts_with("folioswap: ") && said.contains(word), "{args:?}: {said}");
+    }
+}

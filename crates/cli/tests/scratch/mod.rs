@@ -1,0 +1,114 @@
+//! A directory of a test's own, and children of the command under a watchdog.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// The command under test.
+pub const FOLIOSWAP: &str = env!("CARGO_BIN_EXE_folioswap");
+/// How long anything may take.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A directory of a test's own, removed at its end.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    /// A new one.
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("folioswap-cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new("/var/tmp").join(name);
+        fs::create_dir(&path).expect("/var/tmp is writable");
+        Scratch(path)
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// What is in a file of it; nothing when there is none.
+    pub fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// Starts the command with its output in the files `out` and `err`.
+    pub fn start(&self, args: &[&str]) -> Guarded {
+        let file = |name| File::create(self.path(name)).expect("a new file");
+        let child = Command::new(FOLIOSWAP).args(args).stdout(file("out")).stderr(file("err")).spawn();
+        Guarded(child.expect("the command starts"))
+    }
+
+    /// Runs it to its end; exit status and standard error.
+    pub fn run(&self, args: &[&str]) -> (i32, String) {
+        let status = self.start(args).wait(args);
+        (status.code().unwrap_or(-1), self.text("err"))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("the test's own directory");
+    }
+}
+
+/// A child that is killed when its test fails or its time is up.
+pub struct Guarded(pub Child);
+
+impl Guarded {
+    /// Its end.
+    pub fn wait(&mut self, what: &[&str]) -> ExitStatus {
+        let mut status = None;
+        assert!(
+            within(LIMIT, || {
+                status = self.0.try_wait().expect("our own child");
+                status.is_some()
+            }),
+            "{what:?} did not end within {LIMIT:?}"
+        );
+        status.expect("it ended")
+    }
+
+    /// Waits until it holds; fails when the child ends before or the time is up.
+    pub fn until(&mut self, scratch: &Scratch, mut holds: impl FnMut() -> bool) {
+        let mut ended = false;
+        let met = within(LIMIT, || {
+            ended = self.0.try_wait().expect("our own child").is_some();
+            holds() || ended
+        });
+        assert!(met && holds(), "ended: {ended}; it said: {}", scratch.text("err"));
+    }
+
+    /// Sends it a signal, as kill names it.
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // It may have ended, which is what most tests want.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Polls until it holds or the time is up.
+pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let begin = Instant::now();
+    loop {
+        if holds() {
+            return true;
+        }
+        if begin.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

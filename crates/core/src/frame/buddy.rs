@@ -1,0 +1,335 @@
+//! The free runs of each order within pageblocks, and the pageblocks.
+//!
+//! Invariants:
+//! - a run of order k starts at a multiple of 2^k and lies within one pageblock; two free halves of a larger run are one;
+//! - pageblocks without memory, or with a huge page, are one run or one folio: only those with small pages are divided;
+//! - `populated = free + taken + leaving`, in frames, a pageblock being populated from the moment it is taken;
+//! - the length of a chain of runs is their number, so counting them costs nothing.
+//!
+//! Nothing here scans: a run's buddy is found by its number, and a run of an order by the head of its chain.
+//!
+//! **Locking.** None of its own: all of this is behind the zone's mutex.
+
+use super::lists::{Chain, NONE, Place, Record, Records};
+use crate::id::FrameId;
+use crate::order::{MAX_ORDER, Order};
+
+/// Frames in a pageblock.
+pub(super) const BLOCK: usize = Order::HUGE.nr_pages();
+
+/// What a pageblock has at home.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub enum Memory {
+    /// No memory: it was never touched, or was given back to the kernel.
+    Absent,
+    /// One huge page.
+    Huge,
+    /// Small pages.
+    Small,
+}
+
+/// Frames that were taken: held, without owner.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Taken {
+    /// The first one.
+    pub frame: FrameId,
+    /// How many: the order asked for, or a whole pageblock that is still to be carved.
+    pub order: Order,
+    /// What their pageblock had before.
+    pub memory: Memory,
+}
+
+/// A pageblock: its number in the zone.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) struct PageblockId(u32);
+
+impl PageblockId {
+    pub(super) fn of(frame: u32) -> PageblockId {
+        PageblockId(frame >> MAX_ORDER)
+    }
+
+    pub(super) fn from_index(index: usize) -> PageblockId {
+        PageblockId(index as u32)
+    }
+
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(super) fn first_frame(self) -> u32 {
+        self.0 << MAX_ORDER
+    }
+}
+
+/// What is known of a pageblock besides its records.
+#[derive(Copy, Clone)]
+pub(super) struct Block {
+    pub memory: Memory,
+    /// Frames of it that are taken.
+    pub nr_taken: u16,
+}
+
+/// Chains of runs: one for each order of those in small pages, then whole pageblocks with a huge page and with nothing.
+const NR_CHAINS: usize = MAX_ORDER as usize + 3;
+
+/// The chain on which free runs of this order are, in pageblocks with this memory.
+pub(super) fn chain_of(order: Order, memory: Memory) -> usize {
+    match memory {
+        Memory::Small => order.exponent() as usize,
+        Memory::Huge => NR_CHAINS - 2,
+        Memory::Absent => NR_CHAINS - 1,
+    }
+}
+
+pub(super) struct Buddy {
+    pub nr_blocks_max: usize,
+    /// Pageblocks that were taken at least once. Grows within its capacity only, as the records do.
+    pub blocks: Vec<Block>,
+    pub chains: [Chain; NR_CHAINS],
+    /// Frames that are free and have memory.
+    pub free: usize,
+    /// Frames that are taken.
+    pub taken: usize,
+    /// Frames on their way back to the kernel.
+    pub leaving: usize,
+}
+
+impl Buddy {
+    pub(super) fn new(nr_blocks_max: usize) -> Buddy {
+        Buddy {
+            nr_blocks_max,
+            blocks: Vec::with_capacity(nr_blocks_max),
+            chains: [Chain::EMPTY; NR_CHAINS],
+            free: 0,
+            taken: 0,
+            leaving: 0,
+        }
+    }
+
+    /// Frames that have memory.
+    pub(super) fn populated(&self) -> usize {
+        self.free + self.taken + self.leaving
+    }
+
+    pub(super) fn memory(&self, frame: u32) -> Memory {
+        self.blocks[PageblockId::of(frame).index()].memory
+    }
+
+    fn block_mut(&mut self, frame: u32) -> &mut Block {
+        &mut self.blocks[PageblockId::of(frame).index()]
+    }
+
+    /// Free runs in populated pageblocks of `order` or larger.
+    pub(super) fn runs_from(&self, order: Order) -> usize {
+        let small = &self.chains[order.exponent() as usize..=MAX_ORDER as usize];
+        let huge = &self.chains[chain_of(Order::HUGE, Memory::Huge)];
+        small.iter().map(|chain| chain.len).sum::<usize>() + huge.len
+    }
+
+    /// Takes a wholly free pageblock that has one of these kinds of memory, the first of them if it can be had. It
+    /// counts as one with a huge page from now on.
+    pub(super) fn take_whole(&mut self, records: &mut Records, from: &[Memory]) -> Option<Taken> {
+        for &memory in from {
+            let mut head = self.chains[chain_of(Order::HUGE, memory)].head;
+            if head == NONE && memory == Memory::Absent {
+                head = self.grow(records);
+            }
+            if head == NONE {
+                continue;
+            }
+            self.unlink(records, head);
+            self.block_mut(head).memory = Memory::Huge;
+            self.hold(records, head, Order::HUGE);
+            return Some(Taken { frame: FrameId::new(head), order: Order::HUGE, memory });
+        }
+        None
+    }
+
+    /// Takes 2^order frames from the smallest run in small pages that has them.
+    pub(super) fn take_part(&mut self, records: &mut Records, order: Order) -> Option<Taken> {
+        let small = &self.chains[..=MAX_ORDER as usize];
+        let found = (order.exponent()..=MAX_ORDER).find(|&k| small[k as usize].head != NONE)?;
+        let head = self.chains[found as usize].head;
+        self.unlink(records, head);
+        self.hold(records, head, order);
+        self.free_upper_halves(records, head, order.exponent()..found);
+        Some(Taken { frame: FrameId::new(head), order, memory: Memory::Small })
+    }
+
+    /// Makes a whole taken pageblock one of small pages, of which only the first 2^order frames stay taken.
+    pub(super) fn carve(&mut self, records: &mut Records, head: u32, order: Order) {
+        assert_eq!(records[head].order, Order::HUGE, "a whole pageblock is carved");
+        *self.block_mut(head) = Block { memory: Memory::Small, nr_taken: order.nr_pages() as u16 };
+        self.taken -= BLOCK - order.nr_pages();
+        records[head].order = order;
+        self.free_upper_halves(records, head, order.exponent()..MAX_ORDER);
+    }
+
+    /// Says that a pageblock has small pages now; for folios in it that are split.
+    pub(super) fn divide(&mut self, frame: u32) {
+        self.block_mut(frame).memory = Memory::Small;
+    }
+
+    /// Frees a folio that is held, as a run with all the free frames around it.
+    pub(super) fn give(&mut self, records: &mut Records, frame: u32) {
+        let order = records[frame].order;
+        let block = self.block_mut(frame);
+        block.nr_taken -= order.nr_pages() as u16;
+        let memory = block.memory;
+        self.taken -= order.nr_pages();
+        let (mut head, mut k) = (frame, order.exponent());
+        while k < MAX_ORDER {
+            let buddy = head ^ (1 << k);
+            let Record { place, order, .. } = records[buddy];
+            if place != Place::Free || order.exponent() != k {
+                break;
+            }
+            self.chains[k as usize].unlink(records, buddy);
+            self.free -= 1 << k;
+            records[head | buddy].place = Place::Inner;
+            head &= buddy;
+            k += 1;
+        }
+        self.link(records, head, order_of(k), memory);
+    }
+
+    /// The wholly free pageblock with memory that was freed first, small pages before huge ones. It leaves.
+    pub(super) fn take_coldest(&mut self, records: &mut Records) -> Option<u32> {
+        let tails = [Memory::Small, Memory::Huge].map(|memory| self.chains[chain_of(Order::HUGE, memory)].tail);
+        let head = tails.into_iter().find(|&tail| tail != NONE)?;
+        self.unlink(records, head);
+        records[head].place = Place::Leaving;
+        self.leaving += BLOCK;
+        Some(head)
+    }
+
+    /// A whole pageblock, held or leaving, has no memory any more.
+    pub(super) fn give_absent(&mut self, records: &mut Records, head: u32) {
+        assert_eq!(records[head].order, Order::HUGE, "only whole pageblocks lose their memory");
+        match records[head].place {
+            Place::Leaving => self.leaving -= BLOCK,
+            _ => self.taken -= BLOCK,
+        }
+        *self.block_mut(head) = Block { memory: Memory::Absent, nr_taken: 0 };
+        self.link(records, head, Order::HUGE, Memory::Absent);
+    }
+
+    /// Adds a pageblock that was never used, without memory and free.
+    fn grow(&mut self, records: &mut Records) -> u32 {
+        if self.blocks.len() == self.nr_blocks_max {
+            return NONE;
+        }
+        assert!(self.blocks.len() < self.blocks.capacity(), "the pageblocks never move");
+        let head = PageblockId::from_index(self.blocks.len()).first_frame();
+        self.blocks.push(Block { memory: Memory::Absent, nr_taken: 0 });
+        records.grow(BLOCK);
+        self.link(records, head, Order::HUGE, Memory::Absent);
+        head
+    }
+
+    /// Frees the second half of the run at `head` of each of these orders plus one: what taking its start leaves.
+    fn free_upper_halves(&mut self, records: &mut Records, head: u32, exponents: std::ops::Range<u8>) {
+        for k in exponents {
+            self.link(records, head + (1 << k), order_of(k), Memory::Small);
+        }
+    }
+
+    fn hold(&mut self, records: &mut Records, head: u32, order: Order) {
+        let record = &mut records[head];
+        (record.order, record.place) = (order, Place::Held);
+        self.taken += order.nr_pages();
+        self.block_mut(head).nr_taken += order.nr_pages() as u16;
+    }
+
+    fn link(&mut self, records: &mut Records, head: u32, order: Order, memory: Memory) {
+        let record = &mut records[head];
+        record.order = order;
+        record.place = match memory {
+            Memory::Absent => Place::Absent,
+            Memory::Huge | Memory::Small => Place::Free,
+        };
+        if memory != Memory::Absent {
+            self.free += order.nr_pages();
+        }
+        self.chains[chain_of(order, memory)].push_head(records, head);
+    }
+
+    /// Takes a free run out of its chain; it is nowhere until it is placed.
+    fn unlink(&mut self, records: &mut Records, head: u32) {
+        let (order, memory) = (records[head].order, self.memory(head));
+        if memory != Memory::Absent {
+            self.free -= order.nr_pages();
+        }
+        self.chains[chain_of(order, memory)].unlink(records, head);
+    }
+}
+
+fn order_of(exponent: u8) -> Order {
+    Order::new(exponent).expect("runs lie within a pageblock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: [Memory; 3] = [Memory::Huge, Memory::Absent, Memory::Small];
+
+    fn buddy(nr_blocks: usize) -> (Records, Buddy) {
+        (Records::with_capacity(nr_blocks * BLOCK), Buddy::new(nr_blocks))
+    }
+
+    fn lens(buddy: &Buddy) -> Vec<usize> {
+        buddy.chains.iter().map(|chain| chain.len).collect()
+    }
+
+    #[test]
+    fn carving_leaves_one_run_of_each_larger_order_and_giving_joins_them() {
+        for k in 0..MAX_ORDER {
+            let (mut records, mut buddy) = buddy(1);
+            let taken = buddy.take_whole(&mut records, &WHOLE).unwrap();
+            assert_eq!(taken, Taken { frame: FrameId::new(0), order: Order::HUGE, memory: Memory::Absent });
+            buddy.carve(&mut records, 0, order_of(k));
+            let expected: Vec<_> = (0..NR_CHAINS).map(|at| usize::from((k as usize..9).contains(&at))).collect();
+            assert_eq!(lens(&buddy), expected);
+            assert_eq!((buddy.free, buddy.taken), (BLOCK - (1 << k), 1 << k));
+            buddy.give(&mut records, 0);
+            assert_eq!(buddy.chains[9].len, 1);
+            assert_eq!((lens(&buddy).iter().sum::<usize>(), buddy.free), (1, BLOCK));
+        }
+    }
+
+    #[test]
+    fn the_smallest_sufficient_run_is_divided() {
+        let (mut records, mut buddy) = buddy(2);
+        for head in [0, BLOCK as u32] {
+            buddy.take_whole(&mut records, &WHOLE).unwrap();
+            buddy.carve(&mut records, head, Order::PAGE);
+        }
+        assert_eq!(buddy.take_part(&mut records, order_of(8)).unwrap().frame.get() % 512, 256);
+        assert_eq!(buddy.take_part(&mut records, order_of(2)).unwrap().frame.get() % 512, 4);
+        // Of the pageblock that lost those, five larger runs; of the other, the one of order 2 and all larger ones.
+        assert_eq!(buddy.runs_from(order_of(2)), 5 + 7);
+        assert_eq!(buddy.runs_from(order_of(8)), 1);
+        let expected = [2, 2, 1, 2, 2, 2, 2, 2, 1, 0, 0, 0];
+        assert_eq!(lens(&buddy), expected);
+        assert_eq!(buddy.free, 2 * (BLOCK - 1) - 256 - 4);
+    }
+
+    #[test]
+    fn runs_do_not_join_across_pageblocks_or_with_taken_frames() {
+        let (mut records, mut buddy) = buddy(2);
+        for head in [0, BLOCK as u32] {
+            buddy.take_whole(&mut records, &WHOLE).unwrap();
+            buddy.carve(&mut records, head, order_of(8));
+        }
+        let held = [0; 2].map(|_| buddy.take_part(&mut records, order_of(8)).unwrap().frame.get());
+        buddy.give(&mut records, 256);
+        buddy.give(&mut records, 512);
+        assert_eq!((buddy.chains[8].len, buddy.chains[9].len), (2, 0));
+        buddy.give(&mut records, 0);
+        assert_eq!((buddy.chains[8].len, buddy.chains[9].len), (1, 1));
+        assert!(held.contains(&768));
+        assert_eq!(buddy.take_whole(&mut records, &WHOLE).unwrap().memory, Memory::Small);
+        assert_eq!(buddy.memory(0), Memory::Huge);
+    }
+}

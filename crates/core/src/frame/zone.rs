@@ -1,0 +1,613 @@
+//! The zone: the frames of one arena behind one mutex.
+//!
+//! Invariants, in frames: `populated = free + held + active + inactive + laundry + standby + leaving`; frames are taken
+//! only while `in use + 2^order <= limit`, pageblocks without memory only while `populated < limit`. A whole pageblock
+//! that is handed out to be carved counts as in use until it is, so in a zone with a surplus less than a pageblock may
+//! for that long be in use beyond the limit.
+//!
+//! **Locking.** One mutex for all of it, a leaf, held for a few stores ([`Zone::balance`]: for as many moves as the lists
+//! need; [`Zone::split`], the walks and the first take of a pageblock: for at most 512 records). Nothing allocates after
+//! [`Zone::new`], because fault handlers call this from a signal handler.
+
+use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
+use super::lists::{List, Lists, NONE, Oldest, Place, Record, Records, Size};
+use crate::id::{FolioId, FrameId};
+use crate::order::Order;
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// How many free frames are few.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Watermarks {
+    /// Kept for reclaim itself; who faults reclaims directly before going below.
+    pub min: usize,
+    /// Background reclaim starts below this.
+    pub low: usize,
+    /// Background reclaim stops at this.
+    pub high: usize,
+}
+
+impl Watermarks {
+    /// The watermarks of a zone of this many pageblocks: 1/64, 1/16 and 1/8 of them, at least 2, 4 and 6, and always less
+    /// than half.
+    pub fn for_pageblocks(nr_pageblocks: usize) -> Watermarks {
+        let most = nr_pageblocks.saturating_sub(1) / 2;
+        Watermarks {
+            min: (nr_pageblocks / 64).max(2).min(most) * BLOCK,
+            low: (nr_pageblocks / 16).max(4).min(most) * BLOCK,
+            high: (nr_pageblocks / 8).max(6).min(most) * BLOCK,
+        }
+    }
+}
+
+/// How many frames are where.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct ZoneCounts {
+    /// Frames that could be taken now if they are contiguous enough, those without memory under the limit included.
+    pub free: usize,
+    /// Frames of folios on the standby lists.
+    pub standby: usize,
+    /// Frames of folios on the active lists.
+    pub active: usize,
+    /// Frames of folios on the inactive lists.
+    pub inactive: usize,
+    /// Frames of folios in the laundry.
+    pub laundry: usize,
+    /// Frames taken: those of folios on a list, or held.
+    pub in_use: usize,
+    /// Frames that may be in use.
+    pub limit: usize,
+    /// Frames that have memory.
+    pub populated: usize,
+}
+
+/// How many frames are on the lists of one class.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct ClassCounts {
+    /// Frames on its active list.
+    pub active: usize,
+    /// Frames on its inactive list.
+    pub inactive: usize,
+    /// Frames in its laundry.
+    pub laundry: usize,
+    /// Frames on its standby list.
+    pub standby: usize,
+}
+
+impl ClassCounts {
+    /// Frames on any of its lists.
+    pub fn in_use(&self) -> usize {
+        self.active + self.inactive + self.laundry + self.standby
+    }
+}
+
+/// Pageblocks that one call of [`Zone::emptiest_block`] looks at.
+const LOOK: usize = 64;
+
+/// What the mutex guards.
+pub(super) struct Frames {
+    pub records: Records,
+    pub buddy: Buddy,
+    pub lists: Lists,
+    /// In frames, whole pageblocks.
+    pub limit: usize,
+    /// The pageblock at which [`Zone::emptiest_block`] goes on.
+    cursor: usize,
+}
+
+impl Frames {
+    /// Frames without memory that may get some.
+    fn absent(&self) -> usize {
+        self.limit.saturating_sub(self.buddy.populated())
+    }
+
+    /// Frames that [`Zone::take`] could give.
+    fn free(&self) -> usize {
+        let under_limit = self.limit.saturating_sub(self.buddy.taken);
+        under_limit.min(self.buddy.free + self.absent())
+    }
+
+    fn surplus(&self) -> usize {
+        (self.buddy.populated() - self.buddy.leaving).saturating_sub(self.limit)
+    }
+
+    fn take(&mut self, order: Order) -> Option<Taken> {
+        let absent = self.absent() > 0;
+        let records = &mut self.records;
+        if order == Order::HUGE {
+            let from: &[Memory] = match absent {
+                true => &[Memory::Huge, Memory::Absent, Memory::Small],
+                false => &[Memory::Huge, Memory::Small],
+            };
+            return self.buddy.take_whole(records, from);
+        }
+        let from: &[Memory] = if absent { &[Memory::Absent, Memory::Huge] } else { &[Memory::Huge] };
+        self.buddy.take_part(records, order).or_else(|| self.buddy.take_whole(records, from))
+    }
+
+    /// Takes a taken folio off its list and away from its owner.
+    fn disown(&mut self, frame: FrameId) {
+        self.records.taken(frame).owner = NONE;
+        self.lists.remove(&mut self.records, frame.get());
+    }
+
+    /// A head at or after this frame of its pageblock; it is another one only if `frame` is not a head (any more).
+    fn head_from(&self, frame: u32) -> Option<(u32, &Record)> {
+        let end = PageblockId::of(frame).first_frame() + BLOCK as u32;
+        (frame..end).map(|at| (at, &self.records[at])).find(|(_, record)| record.place != Place::Inner)
+    }
+
+    fn counts(&self) -> ZoneCounts {
+        ZoneCounts {
+            free: self.free(),
+            standby: self.lists.nr_frames(List::Standby),
+            active: self.lists.nr_frames(List::Active),
+            inactive: self.lists.nr_frames(List::Inactive),
+            laundry: self.lists.nr_frames(List::Laundry),
+            in_use: self.buddy.taken,
+            limit: self.limit,
+            populated: self.buddy.populated(),
+        }
+    }
+}
+
+/// The frames of one arena.
+pub struct Zone {
+    frames: Mutex<Frames>,
+}
+
+impl Zone {
+    /// A zone of at most `nr_pageblocks_max` pageblocks ever; the limit is 0 until [`Zone::set_limit`]. Reserves 20 bytes
+    /// a frame, which the kernel backs only as pageblocks are taken for the first time.
+    pub fn new(nr_pageblocks_max: usize) -> Self {
+        let nr_frames = nr_pageblocks_max.checked_mul(BLOCK).expect("the number of a frame fits 32 bits");
+        let records = Records::with_capacity(nr_frames);
+        let buddy = Buddy::new(nr_pageblocks_max);
+        Zone { frames: Mutex::new(Frames { records, buddy, lists: Lists::new(), limit: 0, cursor: 0 }) }
+    }
+
+    /// Frames that the zone can ever have.
+    pub fn nr_frames_max(&self) -> usize {
+        self.lock().buddy.nr_blocks_max * BLOCK
+    }
+
+    /// How many frames may be in use (the budget), rounded down to whole pageblocks. Below what is in use, nothing is
+    /// taken until enough is given back; [`Zone::take_surplus`] then finds the pageblocks whose memory has to go. Panics
+    /// above what the zone can ever have.
+    pub fn set_limit(&self, nr_frames: usize) {
+        let mut frames = self.lock();
+        let nr_blocks = nr_frames / BLOCK;
+        assert!(nr_blocks <= frames.buddy.nr_blocks_max, "the zone has {} pageblocks", frames.buddy.nr_blocks_max);
+        frames.limit = nr_blocks * BLOCK;
+    }
+
+    /// Takes 2^order frames if that leaves `reserve` free, the most recently freed first. They are then held, without
+    /// owner. Nothing when no run is contiguous enough.
+    ///
+    /// A whole pageblock has a huge page, or else nothing, or else small pages: the caller gives it a huge page unless
+    /// [`Taken::memory`] says it has one. A smaller folio gets the smallest sufficient run in small pages; when there is
+    /// none, a WHOLE pageblock (order 9) that has nothing, or else a huge page: the caller gives it small pages and calls
+    /// [`Zone::carve`]. Either way a pageblock taken whole counts as one with a huge page until it is carved or split.
+    pub fn take(&self, order: Order, reserve: usize) -> Option<Taken> {
+        let mut frames = self.lock();
+        if frames.free() < reserve.saturating_add(order.nr_pages()) {
+            return None;
+        }
+        frames.take(order)
+    }
+
+    /// Says that a pageblock taken whole and held has small pages now. Its first 2^order frames stay taken, and are
+    /// returned; the rest is free.
+    pub fn carve(&self, block: FrameId, order: Order) -> FrameId {
+        let frames = &mut *self.lock();
+        assert_eq!(frames.records.taken(block).place, Place::Held, "what is carved is on no list");
+        frames.buddy.carve(&mut frames.records, block.get(), order);
+        block
+    }
+
+    /// Frees a taken folio's frames, which have memory, and forgets its owner. It may be on a list.
+    pub fn give(&self, frame: FrameId) {
+        let frames = &mut *self.lock();
+        frames.disown(frame);
+        frames.buddy.give(&mut frames.records, frame.get());
+    }
+
+    /// Frees a taken pageblock, or one from [`Zone::take_surplus`], that has no memory (any more). Whole ones only.
+    pub fn give_unpopulated(&self, frame: FrameId) {
+        let frames = &mut *self.lock();
+        if frames.records[frame.get()].place != Place::Leaving {
+            frames.disown(frame);
+        }
+        frames.buddy.give_absent(&mut frames.records, frame.get());
+    }
+
+    /// How many frames have memory beyond the limit, those not counted whose memory is being given back.
+    pub fn surplus(&self) -> usize {
+        self.lock().surplus()
+    }
+
+    /// A wholly free pageblock beyond the limit, one with small pages rather than with a huge one. The caller gives its
+    /// memory back to the kernel and then calls [`Zone::give_unpopulated`]. Nothing when no frame is beyond the limit or
+    /// no pageblock is wholly free yet.
+    pub fn take_surplus(&self) -> Option<FrameId> {
+        let frames = &mut *self.lock();
+        if frames.surplus() == 0 {
+            return None;
+        }
+        frames.buddy.take_coldest(&mut frames.records).map(FrameId::new)
+    }
+
+    /// Makes several folios of `order` of a larger taken one. Each has the owner that lies at its offset, and is held or
+    /// on the same list as the larger one was: in its place, or, on the lists of the other class, the oldest if it is
+    /// that, else the newest. The pageblock counts as one with small pages.
+    pub fn split(&self, frame: FrameId, order: Order) {
+        let frames = &mut *self.lock();
+        frames.records.taken(frame);
+        frames.lists.split(&mut frames.records, frame.get(), order);
+        frames.buddy.divide(frame.get());
+    }
+
+    /// Says which folio occupies taken frames.
+    pub fn set_owner(&self, frame: FrameId, folio: FolioId) {
+        let mut frames = self.lock();
+        let record = frames.records.taken(frame);
+        assert!(folio.get() < NONE - record.order.nr_pages() as u32, "the number of a page fits 32 bits");
+        record.owner = folio.get();
+    }
+
+    /// The folio whose first frame this is; nothing when it is free or nobody's yet.
+    pub fn owner(&self, frame: FrameId) -> Option<FolioId> {
+        let frames = self.lock();
+        frames.records.get(frame).map(|record| record.owner).filter(|&owner| owner != NONE).map(FolioId::new)
+    }
+
+    /// Says that another folio occupies taken frames now; their list stays.
+    pub fn change_owner(&self, frame: FrameId, folio: FolioId) {
+        self.set_owner(frame, folio);
+    }
+
+    /// Takes frames off their list and away from their folio: they are held, by the caller, with the memory they have.
+    pub fn disown(&self, frame: FrameId) {
+        self.lock().disown(frame);
+    }
+
+    /// The order of the taken folio whose first frame this is.
+    pub fn order(&self, frame: FrameId) -> Option<Order> {
+        self.lock().records.get(frame).filter(|record| record.place.taken()).map(|record| record.order)
+    }
+
+    /// Puts a taken folio, which has an owner, at the head of a list, from wherever it was: the last to be reclaimed from
+    /// it.
+    pub fn insert(&self, frame: FrameId, list: List) {
+        let frames = &mut *self.lock();
+        frames.records.taken(frame);
+        frames.lists.remove(&mut frames.records, frame.get());
+        frames.lists.insert(&mut frames.records, frame.get(), list);
+    }
+
+    /// Puts a taken folio, which has an owner, at the tail of a list, from wherever it was: the next to be reclaimed from
+    /// it, as old as the oldest that either class has on that list.
+    pub fn insert_tail(&self, frame: FrameId, list: List) {
+        let frames = &mut *self.lock();
+        frames.records.taken(frame);
+        frames.lists.remove(&mut frames.records, frame.get());
+        frames.lists.insert_tail(&mut frames.records, frame.get(), list);
+    }
+
+    /// Takes a taken folio off the list it is on, and says which; nothing when it is on none. It is held then.
+    pub fn remove(&self, frame: FrameId) -> Option<List> {
+        let frames = &mut *self.lock();
+        frames.records.taken(frame);
+        frames.lists.remove(&mut frames.records, frame.get())
+    }
+
+    /// The list on which the folio is whose first frame this is, if any.
+    pub fn list(&self, frame: FrameId) -> Option<List> {
+        self.lock().records.get(frame).and_then(|record| record.place.list())
+    }
+
+    /// Puts a folio at the head of the list on which it is, if it is still on that one: it is busy, look at another.
+    pub fn rotate(&self, frame: FrameId, list: List) {
+        let frames = &mut *self.lock();
+        if frames.records[frame.get()].place.list() == Some(list) {
+            frames.lists.remove(&mut frames.records, frame.get());
+            frames.lists.insert(&mut frames.records, frame.get(), list);
+        }
+    }
+
+    /// The folio at the tail of a list. It stays there: the caller locks the folio's entry and looks whether it still
+    /// occupies the frames and is still on the list.
+    pub fn oldest(&self, size: Size, list: List) -> Option<Oldest> {
+        let frames = self.lock();
+        frames.lists.oldest(&frames.records, size, list)
+    }
+
+    /// Moves the oldest active folios of a class to the head of its inactive list until that holds a third of its mapped
+    /// folios.
+    pub fn balance(&self, size: Size) {
+        let frames = &mut *self.lock();
+        let len = |lists: &Lists, list| lists.of(size, list).chain.len;
+        let mapped = len(&frames.lists, List::Active) + len(&frames.lists, List::Inactive);
+        while len(&frames.lists, List::Inactive) < mapped.div_ceil(3) {
+            let tail = frames.lists.of(size, List::Active).chain.tail;
+            frames.lists.remove(&mut frames.records, tail);
+            frames.lists.insert(&mut frames.records, tail, List::Inactive);
+        }
+    }
+
+    /// How many frames are where.
+    pub fn counts(&self) -> ZoneCounts {
+        self.lock().counts()
+    }
+
+    /// How many frames are on the lists of a class.
+    pub fn class_counts(&self, size: Size) -> ClassCounts {
+        let frames = self.lock();
+        let of = |list| frames.lists.of(size, list).nr_frames;
+        ClassCounts {
+            active: of(List::Active),
+            inactive: of(List::Inactive),
+            laundry: of(List::Laundry),
+            standby: of(List::Standby),
+        }
+    }
+
+    /// Frames that can be had without a write: free ones, those without memory under the limit, standby ones.
+    pub fn available(&self) -> usize {
+        let frames = self.lock();
+        frames.free() + frames.lists.nr_frames(List::Standby)
+    }
+
+    /// Free runs from which frames of this order could be had, pageblocks without memory under the limit included. How
+    /// many frames may still be in use is not looked at.
+    pub fn free_runs(&self, order: Order) -> usize {
+        let frames = self.lock();
+        frames.buddy.runs_from(order) + frames.absent() / BLOCK
+    }
+
+    /// The watermarks of the present limit.
+    pub fn watermarks(&self) -> Watermarks {
+        Watermarks::for_pageblocks(self.lock().limit / BLOCK)
+    }
+
+    /// The pageblock with small pages that has the fewest frames taken among the next 64, the first of them; for emptying
+    /// it. One that is wholly free, or taken as a whole, needs none. Nothing when there is none among these: the next
+    /// call looks at others.
+    pub fn emptiest_block(&self) -> Option<FrameId> {
+        let frames = &mut *self.lock();
+        let blocks = &frames.buddy.blocks;
+        let nr_looked = blocks.len().min(LOOK);
+        let looked = (frames.cursor..frames.cursor + nr_looked).map(|at| PageblockId::from_index(at % blocks.len()));
+        let divided = looked.filter(|id| {
+            let block = blocks[id.index()];
+            block.memory == Memory::Small
+                && block.nr_taken > 0
+                && ((block.nr_taken as usize) < BLOCK || frames.records[id.first_frame()].order < Order::HUGE)
+        });
+        let found = divided.min_by_key(|id| blocks[id.index()].nr_taken);
+        frames.cursor = (frames.cursor + nr_looked) % blocks.len().max(1);
+        found.map(|id| FrameId::new(id.first_frame()))
+    }
+
+    /// Calls `each` with the first frame, the folio and the order of every folio that had an owner in a pageblock at one
+    /// moment, in the order of their frames. No lock is held during the calls. The copy takes 2.5 KiB of stack.
+    pub fn folios_in(&self, block: FrameId, each: &mut dyn FnMut(FrameId, FolioId, Order)) {
+        assert!(block.index().is_multiple_of(BLOCK), "{block:?} is not the first frame of a pageblock");
+        let mut owners = [NONE; BLOCK];
+        let mut orders = [Order::PAGE; BLOCK];
+        {
+            let frames = self.lock();
+            if block.index() >= frames.records.len() {
+                return;
+            }
+            let mut at = 0;
+            while at < BLOCK {
+                let record = &frames.records[block.get() + at as u32];
+                assert!(record.place != Place::Inner, "runs and folios lie next to each other");
+                (owners[at], orders[at]) = (record.owner, record.order);
+                at += record.order.nr_pages();
+            }
+        }
+        for at in (0..BLOCK).filter(|&at| owners[at] != NONE) {
+            each(FrameId::new(block.get() + at as u32), FolioId::new(owners[at]), orders[at]);
+        }
+    }
+
+    /// The first frame, the folio and the order of every folio that has an owner, each looked up in turn: a folio that
+    /// comes or goes meanwhile may be missed. No lock is held between them.
+    pub fn all_folios(&self) -> impl Iterator<Item = (FrameId, FolioId, Order)> + '_ {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            loop {
+                // One lock for at most a pageblock.
+                let frames = self.lock();
+                if next as usize >= frames.records.len() {
+                    return None;
+                }
+                let end = PageblockId::of(next).first_frame() + BLOCK as u32;
+                while next < end {
+                    let Some((head, &record)) = frames.head_from(next) else {
+                        next = end;
+                        break;
+                    };
+                    next = head + record.order.nr_pages() as u32;
+                    if record.owner != NONE {
+                        return Some((FrameId::new(head), FolioId::new(record.owner), record.order));
+                    }
+                }
+            }
+        })
+    }
+
+    /// Bytes of memory for the records in use.
+    pub fn bytes(&self) -> usize {
+        let frames = self.lock();
+        let blocks = std::mem::size_of_val(frames.buddy.blocks.as_slice());
+        size_of::<Self>() + frames.records.len() * size_of::<Record>() + blocks
+    }
+
+    /// Checks every record and every link; for tests. Panics at the first one that is wrong.
+    pub fn verify(&self) {
+        self.lock().verify();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Frames> {
+        lock(&self.frames)
+    }
+}
+
+impl std::fmt::Debug for Zone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Zone").field("counts", &self.counts()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn zone(nr_blocks: usize) -> Zone {
+        let zone = Zone::new(nr_blocks);
+        zone.set_limit(nr_blocks * BLOCK);
+        zone
+    }
+
+    /// Takes frames as the engine does: carves what comes whole.
+    fn take(zone: &Zone, k: u8) -> FrameId {
+        let order = Order::new(k).unwrap();
+        let taken = zone.take(order, 0).unwrap();
+        if taken.order == order { taken.frame } else { zone.carve(taken.frame, order) }
+    }
+
+    #[test]
+    fn the_reserve_and_the_limit_are_kept() {
+        let zone = zone(2);
+        assert_eq!(zone.take(Order::HUGE, BLOCK + 1), None);
+        assert!(zone.take(Order::HUGE, BLOCK).is_some());
+        assert_eq!(zone.take(Order::PAGE, BLOCK), None);
+        assert_eq!(zone.take(Order::PAGE, usize::MAX), None);
+        zone.set_limit(2 * BLOCK - 1);
+        assert_eq!((zone.counts().limit, zone.take(Order::PAGE, 0)), (BLOCK, None));
+        zone.verify();
+    }
+
+    #[test]
+    fn small_folios_fill_a_pageblock_before_another_is_divided() {
+        let zone = zone(3);
+        let huge = take(&zone, 9);
+        zone.give(huge);
+        let frames: Vec<_> = (0..BLOCK).map(|_| take(&zone, 0)).collect();
+        assert_eq!(zone.counts().populated, 2 * BLOCK);
+        assert!(frames.iter().all(|frame| frame.index() / BLOCK == frames[0].index() / BLOCK));
+        // Nothing is left without memory under this limit: the huge page is divided.
+        zone.set_limit(2 * BLOCK);
+        let taken = zone.take(Order::PAGE, 0).unwrap();
+        assert_eq!(taken, Taken { frame: huge, order: Order::HUGE, memory: Memory::Huge });
+        zone.verify();
+    }
+
+    #[test]
+    fn a_pageblock_whose_folios_are_gone_serves_either_kind() {
+        let zone = zone(1);
+        let frame = take(&zone, 3);
+        zone.give(frame);
+        assert_eq!(take(&zone, 0), frame);
+        zone.give(frame);
+        assert_eq!(zone.take(Order::HUGE, 0).unwrap().memory, Memory::Small);
+        zone.give(frame);
+        assert_eq!(zone.take(Order::HUGE, 0).unwrap().memory, Memory::Huge);
+        zone.verify();
+    }
+
+    #[test]
+    fn what_is_beyond_a_lowered_limit_leaves() {
+        let zone = zone(2);
+        let frames = [take(&zone, 9), take(&zone, 9)];
+        zone.give(frames[0]);
+        zone.set_limit(BLOCK);
+        assert_eq!((zone.surplus(), zone.take(Order::PAGE, 0)), (BLOCK, None));
+        assert_eq!(zone.take_surplus(), Some(frames[0]));
+        assert_eq!((zone.surplus(), zone.take_surplus()), (0, None));
+        zone.verify();
+        zone.give_unpopulated(frames[0]);
+        assert_eq!(zone.counts().populated, BLOCK);
+        zone.verify();
+    }
+
+    #[test]
+    fn the_coldest_leave_first_and_huge_pages_last() {
+        let zone = zone(4);
+        let huge = take(&zone, 9);
+        let parts = [8, 9, 9].map(|k| take(&zone, k));
+        zone.split(parts[1], Order::new(8).unwrap());
+        zone.give(huge);
+        for frame in [parts[1].get(), parts[1].get() + 256, parts[0].get(), parts[2].get()] {
+            zone.give(FrameId::new(frame));
+        }
+        zone.set_limit(0);
+        let leaving: Vec<_> = std::iter::from_fn(|| zone.take_surplus()).collect();
+        assert_eq!(leaving, [parts[1], parts[0], huge, parts[2]]);
+        zone.verify();
+        leaving.into_iter().for_each(|frame| zone.give_unpopulated(frame));
+        assert_eq!((zone.counts().populated, zone.surplus()), (0, 0));
+        zone.verify();
+    }
+
+    #[test]
+    fn the_emptiest_pageblock_is_found_and_its_folios_named() {
+        let zone = zone(LOOK + 2);
+        assert_eq!(zone.emptiest_block(), None);
+        for _ in 0..LOOK + 1 {
+            take(&zone, 9);
+        }
+        let frame = take(&zone, 2);
+        zone.set_owner(frame, FolioId::new(40));
+        zone.insert(frame, List::Active);
+        zone.split(frame, Order::new(1).unwrap());
+        // Beyond the first look, within the second.
+        assert_eq!((zone.emptiest_block(), zone.emptiest_block()), (None, Some(frame)));
+        let mut found = Vec::new();
+        zone.folios_in(frame, &mut |at, folio, order| found.push((at.get() - frame.get(), folio.get(), order.bytes())));
+        assert_eq!(found, [(0, 40, 8192), (2, 42, 8192)]);
+        assert_eq!(zone.all_folios().count(), 2);
+        zone.verify();
+    }
+
+    #[test]
+    fn watermarks_are_whole_pageblocks_under_half() {
+        let of = |nr| Watermarks::for_pageblocks(nr);
+        assert_eq!(of(1024), Watermarks { min: 16 * BLOCK, low: 64 * BLOCK, high: 128 * BLOCK });
+        assert_eq!(of(32), Watermarks { min: 2 * BLOCK, low: 4 * BLOCK, high: 6 * BLOCK });
+        assert_eq!(of(3), Watermarks { min: BLOCK, low: BLOCK, high: BLOCK });
+        assert_eq!(of(0), Watermarks { min: 0, low: 0, high: 0 });
+    }
+
+    #[test]
+    #[should_panic(expected = "not taken")]
+    fn frames_are_given_once() {
+        let zone = zone(1);
+        let frame = take(&zone, 0);
+        zone.give(frame);
+        zone.give(frame);
+    }
+
+    #[test]
+    #[should_panic(expected = "Inner, not taken")]
+    fn the_middle_of_a_folio_is_not_given() {
+        let zone = zone(1);
+        zone.give(FrameId::new(take(&zone, 4).get() + 8));
+    }
+
+    #[test]
+    #[should_panic(expected = "only whole pageblocks")]
+    fn a_part_of_a_pageblock_keeps_its_memory() {
+        let zone = zone(1);
+        zone.give_unpopulated(take(&zone, 4));
+    }
+
+    #[test]
+    #[should_panic(expected = "has an owner")]
+    fn nobodys_frames_are_on_no_list() {
+        let zone = zone(1);
+        zone.insert(take(&zone, 0), List::Active);
+    }
+}

@@ -1,0 +1,296 @@
+//! The choice of an order: whether a block that comes back does so whole, or page by page.
+//!
+//! User space cannot see which pages of a mapped huge page are used, so it is measured: a small sample of blocks comes
+//! back one page at a time, and the pages that fault are counted. A block read whole pays for one large read; the same
+//! block read by pages pays for each page that is touched before the whole one would have left RAM again, which is
+//! after about as many faults as RAM holds blocks (its *lifetime*). More than [`DENSE`] of them, or [`RUN`] in a row:
+//! the block is *dense*, and is gathered into one folio. Otherwise it is *sparse*.
+//!
+//! Blocks of which nothing is known follow the *belief*, which samples and verdicts vote on. While that is "dense", one
+//! block in 8 is a sample, and one in 64 once the votes agree: a program that is uniform pays next to nothing. Verdicts
+//! on a block age: after [`AGE`] lifetimes it follows the belief again.
+//!
+//! **Clock.** Everything is counted in faults on swapped content, the arena's own, so the same faults give the same
+//! choices. **Locking.** One mutex, a leaf; nothing allocates.
+
+use crate::id::BlockId;
+use crate::order::Order;
+use crate::sync::{Mutex, lock};
+
+/// Pages touched in one lifetime from which reading the block whole is the cheaper way.
+pub const DENSE: u16 = 32;
+/// Folios touched one after another that show a block is being streamed through.
+pub const RUN: u8 = 8;
+/// Folios touched one after another that hint at a stream.
+const ROW: u8 = 4;
+/// Lifetimes for which a verdict on a block stands.
+const AGE: u32 = 8;
+/// Votes that flip the belief, and the most that are kept.
+const FLIP: i32 = 8;
+const VOTES_MAX: i32 = 24;
+/// Samples under way at once.
+const SAMPLES: usize = 16;
+/// One unknown block in so many is a sample: at first, and when the votes agree.
+const SAMPLE_FIRST: u32 = 8;
+const SAMPLE_SURE: u32 = 64;
+
+/// What a block's faults have shown, kept with the block.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct History {
+    /// When the window began in which touches are counted.
+    since: u32,
+    judged_at: u32,
+    touches: u16,
+    /// The folio of the last fault, and how many in a row led to it.
+    last: u16,
+    run: u8,
+    verdict: Verdict,
+}
+
+impl History {
+    /// A fault of the folio at `index` of its split block. Says whether it is one of several in a row.
+    pub fn note(&mut self, index: usize) -> bool {
+        let next = index.abs_diff(usize::from(self.last)) == 1;
+        self.run = if next { self.run.saturating_add(1) } else { 1 };
+        self.last = index as u16;
+        self.run >= ROW
+    }
+}
+
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+enum Verdict {
+    #[default]
+    None,
+    Dense,
+    Sparse,
+}
+
+/// What the program advised for a block.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Wish {
+    /// Nothing.
+    #[default]
+    None,
+    /// In one piece (as `MADV_HUGEPAGE`).
+    Whole,
+    /// Page by page (as `MADV_NOHUGEPAGE`).
+    Pages,
+}
+
+/// How a block's content is to come back.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Choice {
+    /// The whole block as one folio.
+    Whole,
+    /// The touched folio alone, of this order.
+    Part(Order),
+}
+
+#[derive(Copy, Clone)]
+struct Sample {
+    block: BlockId,
+    since: u32,
+    touches: u16,
+}
+
+#[derive(Default)]
+struct Record {
+    now: u32,
+    /// Above zero: dense blocks; below: sparse ones.
+    votes: i32,
+    believes_sparse: bool,
+    /// Unknown blocks since the last sample.
+    unknown: u32,
+    samples: [Option<Sample>; SAMPLES],
+}
+
+impl Record {
+    fn vote(&mut self, dense: bool) {
+        // A dense block has often been voted sparse once, for the time in which nobody came.
+        self.votes = (self.votes + if dense { 2 } else { -1 }).clamp(-VOTES_MAX, VOTES_MAX);
+        if self.votes <= -FLIP {
+            self.believes_sparse = true;
+        } else if self.votes >= FLIP {
+            self.believes_sparse = false;
+        }
+    }
+
+    /// Counts samples whose lifetime has passed.
+    fn expire(&mut self, lifetime: u32) {
+        for index in 0..SAMPLES {
+            if let Some(sample) = self.samples[index]
+                && self.now.wrapping_sub(sample.since) > lifetime
+            {
+                self.samples[index] = None;
+                self.vote(sample.touches >= DENSE);
+            }
+        }
+    }
+
+    /// What to do with a block of which nothing is known.
+    fn unknown(&mut self, block: BlockId) -> Choice {
+        if self.believes_sparse {
+            return Choice::Part(Order::PAGE);
+        }
+        self.unknown += 1;
+        let every = if self.votes == VOTES_MAX { SAMPLE_SURE } else { SAMPLE_FIRST };
+        match self.samples.iter_mut().find(|sample| sample.is_none()) {
+            Some(vacant) if self.unknown >= every => {
+                *vacant = Some(Sample { block, since: self.now, touches: 1 });
+                self.unknown = 0;
+                Choice::Part(Order::PAGE)
+            }
+            _ => Choice::Whole,
+        }
+    }
+
+    fn sample(&mut self, block: BlockId) -> Option<&mut Option<Sample>> {
+        self.samples.iter_mut().find(|sample| sample.is_some_and(|sample| sample.block == block))
+    }
+}
+
+/// The choice for the blocks of one arena.
+#[derive(Default)]
+pub struct OrderChoice {
+    record: Mutex<Record>,
+}
+
+impl OrderChoice {
+    /// Believes that blocks are dense, until shown otherwise.
+    pub fn new() -> Self {
+        OrderChoice::default()
+    }
+
+    /// A fault on swapped content of a block that is `whole`, or split: how it is to come back. `lifetime` is how many
+    /// blocks RAM holds.
+    pub fn choose(&self, block: BlockId, history: &mut History, whole: bool, lifetime: usize) -> Choice {
+        let lifetime = lifetime.clamp(16, 256) as u32;
+        let mut record = lock(&self.record);
+        record.now = record.now.wrapping_add(1);
+        record.expire(lifetime);
+        if !whole {
+            return touched_part(&mut record, block, history, lifetime);
+        }
+        let fresh = record.now.wrapping_sub(history.judged_at) < AGE * lifetime;
+        let choice = match history.verdict {
+            Verdict::Dense if fresh => Choice::Whole,
+            Verdict::Sparse if fresh => Choice::Part(Order::PAGE),
+            _ => record.unknown(block),
+        };
+        if choice != Choice::Whole {
+            let now = record.now;
+            *history = History { since: now, touches: 1, ..*history };
+        }
+        choice
+    }
+
+    /// Whether unknown blocks come back by pages.
+    pub fn believes_sparse(&self) -> bool {
+        lock(&self.record).believes_sparse
+    }
+}
+
+/// A fault in a block that is split: counts it, and judges the block.
+fn touched_part(record: &mut Record, block: BlockId, history: &mut History, lifetime: u32) -> Choice {
+    if record.now.wrapping_sub(history.since) > lifetime {
+        if history.touches < DENSE {
+            (history.verdict, history.judged_at) = (Verdict::Sparse, record.now);
+            record.vote(false);
+        }
+        (history.since, history.touches) = (record.now, 0);
+    }
+    history.touches = history.touches.saturating_add(1);
+    if history.touches >= DENSE || history.run >= RUN {
+        *history = History { verdict: Verdict::Dense, judged_at: record.now, ..History::default() };
+        if let Some(sample) = record.sample(block) {
+            *sample = None;
+        }
+        record.vote(true);
+        return Choice::Whole;
+    }
+    if let Some(Some(sample)) = record.sample(block) {
+        sample.touches = history.touches;
+    }
+    Choice::Part(Order::PAGE)
+}
+
+impl std::fmt::Debug for OrderChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let record = lock(&self.record);
+        f.debug_struct("OrderChoice").field("votes", &record.votes).field("sparse", &record.believes_sparse).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIFETIME: usize = 256;
+
+    /// Blocks of which the first `resident` fault no more; each fault is a choice for the block.
+    struct Machine {
+        choice: OrderChoice,
+        blocks: Vec<(History, bool)>,
+    }
+
+    impl Machine {
+        fn new(nr_blocks: usize) -> Self {
+            Machine { choice: OrderChoice::new(), blocks: vec![(History::default(), true); nr_blocks] }
+        }
+
+        fn fault(&mut self, block: usize, page: usize) -> Choice {
+            let (history, whole) = &mut self.blocks[block];
+            let choice = self.choice.choose(BlockId::from_index(block), history, *whole, LIFETIME);
+            history.note(page);
+            *whole = choice == Choice::Whole;
+            choice
+        }
+    }
+
+    #[test]
+    fn random_touches_make_it_believe_in_pages() {
+        let mut machine = Machine::new(1024);
+        let mut random = 1u64;
+        let mut whole = 0;
+        for _ in 0..5000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (block, page) = ((random >> 33) as usize % 1024, (random >> 50) as usize % 512);
+            whole += usize::from(machine.fault(block, page) == Choice::Whole);
+        }
+        assert!(machine.choice.believes_sparse());
+        assert!(whole < 700, "{whole} of 5000 came back whole");
+    }
+
+    #[test]
+    fn streams_come_back_whole_all_but_a_few() {
+        let mut machine = Machine::new(4096);
+        let mut faults = 0;
+        for block in 0..4096 {
+            for page in 0..512 {
+                faults += 1;
+                if machine.fault(block, page) == Choice::Whole {
+                    break;
+                }
+            }
+        }
+        assert!(!machine.choice.believes_sparse());
+        assert!(faults < 4096 * 6 / 5, "{faults} faults for 4096 blocks");
+    }
+
+    #[test]
+    fn a_change_of_ways_is_noticed() {
+        let mut machine = Machine::new(1024);
+        for at in 0..6000 {
+            machine.fault(at * 7919 % 1024, at * 31 % 512);
+        }
+        assert!(machine.choice.believes_sparse());
+        for block in 0..1024 {
+            for page in 0..512 {
+                if machine.fault(block, page) == Choice::Whole {
+                    break;
+                }
+            }
+        }
+        assert!(!machine.choice.believes_sparse());
+    }
+}

@@ -1,0 +1,376 @@
+//! One cluster: the slots of 2 MiB of a device (fewer in tests), which of them are taken and which are bad.
+//!
+//! A slot is named by its offset in the cluster here. A run of order k starts at a multiple of 2^k, so up to order 6 it
+//! lies in one word of the bitmap and above that it is whole words.
+//!
+//! **Invariants.** `nr_used` is the number of taken slots below `limit`, which is how many slots the cluster has (the
+//! last cluster of a device may be short); bits at `limit` and beyond are set, so that no search finds them. A bad slot
+//! is taken. Cheap ones are asserted at each change, the rest in [`Slots::verify`].
+//!
+//! **Locking.** All of it is under the cluster's mutex but `room`, which is written under it and read without: a hint,
+//! that spares a search the lock of a full cluster.
+
+use crate::order::{MAX_ORDER, Order};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock};
+use std::ops::Range;
+
+const BITS: usize = u64::BITS as usize;
+const WORDS: usize = (1 << MAX_ORDER) / BITS;
+
+/// The first bit of each aligned run of order k in a word, for k up to 6.
+const STARTS: [u64; 7] =
+    [!0, 0x5555_5555_5555_5555, 0x1111_1111_1111_1111, 0x0101_0101_0101_0101, 0x0001_0001_0001_0001, 0x1_0000_0001, 1];
+
+/// The most slots that a cluster may have.
+pub(super) const MAX_CLUSTER_SLOTS: usize = WORDS * BITS;
+
+/// A bit for each slot of a cluster.
+#[derive(Clone, Eq, PartialEq)]
+struct Bitmap([u64; WORDS]);
+
+impl Bitmap {
+    /// The words that an aligned run touches and, for a run that is shorter than one word, its bits in it.
+    fn place(offset: usize, order: Order) -> (Range<usize>, u64) {
+        let nr_slots = order.nr_pages();
+        debug_assert!(offset.is_multiple_of(nr_slots) && offset + nr_slots <= MAX_CLUSTER_SLOTS);
+        let word = offset / BITS;
+        if nr_slots < BITS {
+            (word..word + 1, ((1 << nr_slots) - 1) << (offset % BITS))
+        } else {
+            (word..word + nr_slots / BITS, u64::MAX)
+        }
+    }
+
+    fn all(&self, offset: usize, order: Order) -> bool {
+        let (words, mask) = Bitmap::place(offset, order);
+        self.0[words].iter().all(|word| word & mask == mask)
+    }
+
+    fn none(&self, offset: usize, order: Order) -> bool {
+        let (words, mask) = Bitmap::place(offset, order);
+        self.0[words].iter().all(|word| word & mask == 0)
+    }
+
+    fn count(&self, offset: usize, order: Order) -> usize {
+        let (words, mask) = Bitmap::place(offset, order);
+        self.0[words].iter().map(|word| (word & mask).count_ones() as usize).sum()
+    }
+
+    fn set(&mut self, offset: usize, order: Order) {
+        let (words, mask) = Bitmap::place(offset, order);
+        self.0[words].iter_mut().for_each(|word| *word |= mask);
+    }
+
+    /// Clears the bits of a run but those that are set in `but`.
+    fn clear(&mut self, offset: usize, order: Order, but: &Bitmap) {
+        let (words, mask) = Bitmap::place(offset, order);
+        for word in words {
+            self.0[word] &= !mask | but.0[word];
+        }
+    }
+
+    /// The first aligned run of clear bits that starts at `from` or after it. Looks at 8 words at most.
+    fn find_clear(&self, from: usize, order: Order) -> Option<usize> {
+        let nr_slots = order.nr_pages();
+        let from = from.next_multiple_of(nr_slots);
+        if nr_slots > BITS {
+            return (from..MAX_CLUSTER_SLOTS).step_by(nr_slots).find(|&offset| self.none(offset, order));
+        }
+        let mut mask = u64::MAX << (from % BITS);
+        for index in from / BITS..WORDS {
+            let mut clear = !self.0[index];
+            // Bit i stays when it and the 2^k - 1 after it are clear; what lies beyond the word counts as set, which
+            // takes nothing from an aligned run.
+            for exponent in 0..order.exponent() {
+                clear &= clear >> (1 << exponent);
+            }
+            clear &= STARTS[usize::from(order.exponent())] & mask;
+            if clear != 0 {
+                return Some(index * BITS + clear.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    fn bit(&self, offset: usize) -> bool {
+        self.0[offset / BITS] >> (offset % BITS) & 1 != 0
+    }
+}
+
+/// How full a cluster is, as seen from the order that it serves.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Fill {
+    /// No slot is taken.
+    Empty,
+    /// An aligned run of its order is free.
+    Room,
+    /// Slots are free, but no aligned run of its order.
+    Fragmented,
+    /// Every slot is taken.
+    Full,
+}
+
+/// What a cluster's lock guards.
+pub(super) struct Slots {
+    taken: Bitmap,
+    bad: Bitmap,
+    nr_used: u16,
+    nr_bad: u16,
+    limit: u16,
+    /// The order that the cluster serves; of no meaning while it is empty and nobody's.
+    pub(super) order: Order,
+    /// A CPU has it as a current cluster. Never set while the lists say otherwise; they say it a little earlier.
+    pub(super) held: bool,
+    /// The CPU that has it or had it last, whose frees are likely to come here.
+    pub(super) last_cpu: u16,
+    /// What the lists know of it while no CPU has it. Full for as long as it is on no list for that reason.
+    pub(super) listed: Fill,
+    /// Slots were handed out since the device last discarded the cluster.
+    written: bool,
+}
+
+impl Slots {
+    fn new() -> Slots {
+        Slots {
+            taken: Bitmap([u64::MAX; WORDS]),
+            bad: Bitmap([0; WORDS]),
+            nr_used: 0,
+            nr_bad: 0,
+            limit: 0,
+            order: Order::PAGE,
+            held: false,
+            last_cpu: 0,
+            listed: Fill::Full,
+            written: false,
+        }
+    }
+
+    /// Slots that the cluster has.
+    pub(super) fn limit(&self) -> usize {
+        usize::from(self.limit)
+    }
+
+    /// Slots that are taken or bad.
+    pub(super) fn nr_used(&self) -> usize {
+        usize::from(self.nr_used)
+    }
+
+    /// Whether slots were handed out since the last discard.
+    pub(super) fn is_written(&self) -> bool {
+        self.written
+    }
+
+    /// Says that the device has discarded the cluster.
+    pub(super) fn set_discarded(&mut self) {
+        assert!(self.nr_used == 0 && !self.held, "a cluster is discarded while it is empty and nobody's");
+        self.written = false;
+    }
+
+    /// The first free run at `from` or after it.
+    pub(super) fn find(&self, from: usize, order: Order) -> Option<usize> {
+        self.taken.find_clear(from, order)
+    }
+
+    /// Whether the run of the cluster's order around this slot is free.
+    fn has_room_around(&self, offset: usize) -> bool {
+        self.taken.none(offset & !(self.order.nr_pages() - 1), self.order)
+    }
+
+    /// How full the cluster is.
+    pub(super) fn fill(&self) -> Fill {
+        if self.nr_used == 0 {
+            Fill::Empty
+        } else if self.nr_used == self.limit {
+            Fill::Full
+        } else if self.find(0, self.order).is_none() {
+            Fill::Fragmented
+        } else {
+            Fill::Room
+        }
+    }
+
+    /// Whether giving back slots around this one made the fill another than the lists know. Looks at one run only.
+    pub(super) fn fill_changed(&self, offset: usize) -> bool {
+        self.nr_used == 0
+            || match self.listed {
+                Fill::Full => true,
+                Fill::Fragmented => self.has_room_around(offset),
+                Fill::Room | Fill::Empty => false,
+            }
+    }
+
+    /// Checks counts against bits.
+    pub(super) fn verify(&self) {
+        let count = |bits: &Bitmap| (0..self.limit()).filter(|&offset| bits.bit(offset)).count();
+        assert_eq!(count(&self.taken), self.nr_used(), "slots that are taken");
+        assert_eq!(count(&self.bad), usize::from(self.nr_bad), "slots that are bad");
+        assert!((self.limit()..MAX_CLUSTER_SLOTS).all(|offset| self.taken.bit(offset)), "bits beyond the end");
+        assert!(self.taken.0.iter().zip(&self.bad.0).all(|(taken, bad)| taken & bad == *bad), "a bad slot is taken");
+        assert!(self.nr_used == 0 || self.written, "a taken slot has been handed out");
+    }
+}
+
+/// One cluster. On cache lines of its own, so that two CPUs that work in neighbouring clusters do not meet.
+#[repr(align(64))]
+pub(super) struct Cluster {
+    slots: Mutex<Slots>,
+    /// Free slots in the lower half, the CPU that had the cluster last in the upper.
+    room: AtomicU32,
+}
+
+// The budget is 2 bytes a slot and 64 a cluster, and the lists take 12 of those.
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Cluster>() <= 192, "a cluster is three cache lines");
+
+impl Cluster {
+    /// A cluster without slots; [`Held::extend`] gives it some.
+    pub(super) fn new() -> Cluster {
+        Cluster { slots: Mutex::new(Slots::new()), room: AtomicU32::new(0) }
+    }
+
+    /// Locks it.
+    pub(super) fn lock(&self) -> Held<'_> {
+        Held { slots: lock(&self.slots), room: &self.room }
+    }
+
+    /// Slots that were free a moment ago.
+    pub(super) fn room(&self) -> usize {
+        self.room.load(Ordering::Relaxed) as usize & 0xffff
+    }
+
+    /// Whether, a moment ago, this CPU was the last that had it and a quarter of it was free.
+    pub(super) fn is_roomy_for(&self, cpu: u16, cluster_slots: usize) -> bool {
+        let word = self.room.load(Ordering::Relaxed) as usize;
+        word >> 16 == usize::from(cpu) && 4 * (word & 0xffff) >= cluster_slots
+    }
+}
+
+/// A locked cluster.
+pub(super) struct Held<'a> {
+    slots: MutexGuard<'a, Slots>,
+    room: &'a AtomicU32,
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = Slots;
+    fn deref(&self) -> &Slots {
+        &self.slots
+    }
+}
+
+impl std::ops::DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Slots {
+        &mut self.slots
+    }
+}
+
+impl Held<'_> {
+    fn set_nr_used(&mut self, nr_used: usize) {
+        assert!(nr_used <= self.limit(), "a cluster has more slots taken than it has");
+        self.slots.nr_used = nr_used as u16;
+        let room = (self.limit() - nr_used) as u32;
+        self.room.store(room | u32::from(self.last_cpu) << 16, Ordering::Relaxed);
+    }
+
+    /// Takes a free run.
+    pub(super) fn take(&mut self, offset: usize, order: Order) {
+        assert!(self.taken.none(offset, order), "a slot is handed out twice");
+        self.taken.set(offset, order);
+        self.written = true;
+        self.set_nr_used(self.nr_used() + order.nr_pages());
+    }
+
+    /// Gives a run back but its bad slots, and says how many that were. Panics, with nothing changed, when one of its
+    /// slots is not taken.
+    pub(super) fn give(&mut self, offset: usize, order: Order) -> usize {
+        assert!(offset + order.nr_pages() <= self.limit(), "slots are freed that lie beyond the device");
+        assert!(self.taken.all(offset, order), "slots are freed that were not taken");
+        let slots = &mut *self.slots;
+        let kept = if slots.nr_bad == 0 { 0 } else { slots.bad.count(offset, order) };
+        slots.taken.clear(offset, order, &slots.bad);
+        let nr_freed = order.nr_pages() - kept;
+        self.set_nr_used(self.nr_used() - nr_freed);
+        nr_freed
+    }
+
+    /// Marks taken slots bad.
+    pub(super) fn spoil(&mut self, offset: usize, order: Order) {
+        assert!(offset + order.nr_pages() <= self.limit(), "slots are marked bad that lie beyond the device");
+        assert!(self.taken.all(offset, order), "slots are marked bad that were not taken");
+        let fresh = order.nr_pages() - self.bad.count(offset, order);
+        self.bad.set(offset, order);
+        self.nr_bad += fresh as u16;
+    }
+
+    /// Makes the cluster `limit` slots long; the new ones are free.
+    pub(super) fn extend(&mut self, limit: usize) {
+        assert!((self.limit()..=MAX_CLUSTER_SLOTS).contains(&limit), "a cluster does not shrink");
+        for offset in self.limit()..limit {
+            self.taken.0[offset / BITS] &= !(1 << (offset % BITS));
+        }
+        self.limit = limit as u16;
+        self.set_nr_used(self.nr_used());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn order(exponent: u8) -> Order {
+        Order::new(exponent).unwrap()
+    }
+
+    #[test]
+    fn each_order_finds_each_of_its_places() {
+        for k in 0..=MAX_ORDER {
+            for offset in (0..MAX_CLUSTER_SLOTS).step_by(1 << k) {
+                let cluster = Cluster::new();
+                let mut held = cluster.lock();
+                held.extend(MAX_CLUSTER_SLOTS);
+                held.take(0, Order::HUGE);
+                assert_eq!((held.fill(), cluster.room()), (Fill::Full, 0));
+                assert_eq!(held.give(offset, order(k)), 1 << k);
+                assert_eq!(held.find(0, order(k)), Some(offset));
+                assert_eq!(held.find(offset, order(k)), Some(offset));
+                assert_eq!(held.find(offset + 1, order(k)), None);
+                assert!((k + 1..=MAX_ORDER).all(|above| held.find(0, order(above)).is_none()));
+                held.verify();
+            }
+        }
+    }
+
+    #[test]
+    fn a_bad_slot_stays_taken() {
+        let cluster = Cluster::new();
+        let mut held = cluster.lock();
+        held.extend(100);
+        held.take(64, order(5));
+        held.spoil(66, order(1));
+        held.spoil(66, order(0));
+        assert_eq!((held.give(64, order(5)), held.nr_used(), cluster.room()), (30, 2, 98));
+        assert_eq!(held.give(66, order(1)), 0);
+        assert_eq!(held.find(64, order(1)), Some(64));
+        assert_eq!(
+            (held.find(65, order(1)), held.find(96, order(2)), held.find(97, order(2))),
+            (Some(68), Some(96), None)
+        );
+        held.verify();
+    }
+
+    #[test]
+    fn room_around_a_slot() {
+        let cluster = Cluster::new();
+        let mut held = cluster.lock();
+        held.extend(MAX_CLUSTER_SLOTS);
+        held.order = order(4);
+        held.take(0, Order::HUGE);
+        held.give(16, order(3));
+        assert!(!held.has_room_around(20));
+        assert_eq!(held.fill(), Fill::Fragmented);
+        held.give(24, order(3));
+        assert!(held.has_room_around(20) && held.has_room_around(31) && !held.has_room_around(32));
+        assert_eq!(held.fill(), Fill::Room);
+    }
+}

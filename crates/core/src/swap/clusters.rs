@@ -1,0 +1,402 @@
+//! The slots of one swap device, handed out in aligned runs of any order.
+//!
+//! The device is cut into clusters of 512 slots. A cluster serves one order at a time, so that the alignment of one
+//! order leaves no gaps among the runs of another. Each CPU has a current cluster for each order and takes the next
+//! run of it, so that what one CPU writes lies together and two CPUs never interleave. `clusters_take` has that part;
+//! here is what it works on: growing, freeing, discarding, removal.
+//!
+//! **Invariants.** A cluster with free slots is on exactly one list, or a CPU's, or being discarded; a full one is a
+//! CPU's or nowhere. A cluster is on a list of empty clusters exactly when none of its slots is taken, and on the list
+//! of fragmented clusters of its order only while it has no aligned run of it. No slot of a cluster that is being
+//! discarded is taken. [`Clusters::verify`] checks all of it.
+//!
+//! **Locking.** In this order, each optional: `shape` (growing and removal), one CPU's record, one cluster, the lists.
+//! Nothing is locked under the lists. `allocate` holds its CPU's lock all along: so once removal has been written into
+//! a CPU's record under that lock, that CPU hands out nothing. The lists' lock is taken when a cluster is obtained,
+//! let go of, ceases to be full or becomes empty, and when the free slots of one become
+//! of use to its order, and not otherwise. A cluster's order, bits and count
+//! change under its lock; its place on the lists changes under both, but for a cluster that somebody claims from the
+//! head of a list under the lists' lock alone: from then on it is the claimer's, and others who come to the lists with
+//! it find that and leave it.
+//!
+//! A rotational device has no current clusters and no lists in use: order 0 only, by a scan that goes round.
+
+use super::cluster::{Cluster, Fill, Held, MAX_CLUSTER_SLOTS};
+use super::cluster_lists::{Lists, Place};
+use crate::id::{ClusterId, CpuId, SlotId};
+use crate::order::{MAX_ORDER, Order};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, lock};
+use std::ops::Range;
+
+pub(super) const NR_ORDERS: usize = MAX_ORDER as usize + 1;
+
+/// Clusters in a chunk, which is what the device grows by.
+#[cfg(not(loom))]
+const CHUNK_CLUSTERS: usize = 64;
+/// Clusters in a chunk. A model checker tracks every mutex, so it gets fewer.
+#[cfg(loom)]
+const CHUNK_CLUSTERS: usize = 1;
+
+/// Counters that the count of taken slots is spread over, by cluster: CPUs work in different clusters.
+#[cfg(not(loom))]
+const NR_STRIPES: usize = 16;
+/// Counters that the count of taken slots is spread over.
+#[cfg(loom)]
+const NR_STRIPES: usize = 1;
+
+/// A counter on cache lines of its own.
+#[repr(align(128))]
+struct Stripe(AtomicU64);
+
+/// A cluster that a CPU takes runs from.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Current {
+    pub(super) cluster: ClusterId,
+    /// Where the next run is looked for, in slots from the start of the cluster.
+    pub(super) next: usize,
+    /// It was empty when the CPU got it: unless somebody steals, the next run is free.
+    pub(super) fresh: bool,
+}
+
+/// What a CPU's lock guards.
+pub(super) struct Cpu {
+    pub(super) index: u16,
+    pub(super) current: [Option<Current>; NR_ORDERS],
+    /// Where the last search of the whole device found something.
+    pub(super) search: (usize, usize),
+    pub(super) removing: bool,
+    failures: [u64; NR_ORDERS],
+}
+
+/// One CPU's record, on cache lines of its own.
+#[repr(align(128))]
+struct CpuRecord(Mutex<Cpu>);
+
+/// The lists, on cache lines of their own: what lies around them in [`Clusters`] is read by every call.
+#[repr(align(128))]
+struct ListsRecord(Mutex<Lists>);
+
+#[derive(Copy, Clone, Eq, PartialEq)]
+pub(super) enum Kind {
+    Clustered { wants_discard: bool },
+    Rotational,
+}
+
+/// The slots of one device. See the module for how it works; every call is safe from any thread.
+pub struct Clusters {
+    pub(super) kind: Kind,
+    pub(super) cluster_order: Order,
+    max_slots: usize,
+    chunks: Box<[OnceLock<Box<[Cluster]>>]>,
+    nr_slots: AtomicU64,
+    used: [Stripe; NR_STRIPES],
+    cpus: Box<[CpuRecord]>,
+    lists: ListsRecord,
+    /// Whether the device is being removed. Held while it grows and while removal begins or ends.
+    shape: Mutex<bool>,
+}
+
+impl Clusters {
+    /// The slots of a device that can grow to `max_slots` and has none yet, for `nr_cpus` CPUs (others share their
+    /// records). `wants_discard`: an emptied cluster waits for [`Clusters::take_discards`] before it is used again.
+    /// Allocates 24 bytes for each 64 clusters and reserves 12 a cluster.
+    pub fn new(max_slots: usize, nr_cpus: usize, wants_discard: bool) -> Self {
+        Clusters::with_cluster_order(max_slots, nr_cpus, wants_discard, Order::HUGE)
+    }
+
+    /// The same with clusters of another order, for tests and models: small ones can be tried exhaustively.
+    pub fn with_cluster_order(max_slots: usize, nr_cpus: usize, wants_discard: bool, cluster_order: Order) -> Self {
+        Clusters::with_kind(max_slots, nr_cpus, Kind::Clustered { wants_discard }, cluster_order)
+    }
+
+    /// The slots of a device whose seeks are dear: single slots only, each the next free one after the last, whoever
+    /// asks. Larger orders fail, so the caller splits.
+    pub fn rotational(max_slots: usize) -> Self {
+        Clusters::with_kind(max_slots, 1, Kind::Rotational, Order::HUGE)
+    }
+
+    fn with_kind(max_slots: usize, nr_cpus: usize, kind: Kind, cluster_order: Order) -> Self {
+        assert!(max_slots < u32::MAX as usize, "the number of a slot fits 32 bits");
+        assert!((1..1 << 16).contains(&nr_cpus), "somebody allocates, and not too many");
+        let max_clusters = max_slots.div_ceil(cluster_order.nr_pages());
+        let cpu = |index| Cpu {
+            index,
+            current: [None; NR_ORDERS],
+            search: (0, 0),
+            removing: false,
+            failures: [0; NR_ORDERS],
+        };
+        Clusters {
+            kind,
+            cluster_order,
+            max_slots,
+            chunks: (0..max_clusters.div_ceil(CHUNK_CLUSTERS)).map(|_| OnceLock::new()).collect(),
+            nr_slots: AtomicU64::new(0),
+            used: std::array::from_fn(|_| Stripe(AtomicU64::new(0))),
+            cpus: (0..nr_cpus).map(|index| CpuRecord(Mutex::new(cpu(index as u16)))).collect(),
+            lists: ListsRecord(Mutex::new(Lists::new(max_clusters))),
+            shape: Mutex::new(false),
+        }
+    }
+
+    /// Makes the device `nr_slots` long in all; does nothing when it is as long already. The new slots are free.
+    /// Panics above the `max_slots` it was made with. Allocates memory; clusters that are there stay where they are.
+    pub fn grow(&self, nr_slots: usize) {
+        assert!(nr_slots <= self.max_slots, "a device grows no larger than it said");
+        let _shape = lock(&self.shape);
+        let old_slots = self.nr_slots();
+        if nr_slots <= old_slots {
+            return;
+        }
+        let size = self.cluster_slots();
+        let (old_clusters, nr_clusters) = (old_slots.div_ceil(size), nr_slots.div_ceil(size));
+        for chunk in &self.chunks[..nr_clusters.div_ceil(CHUNK_CLUSTERS)] {
+            chunk.get_or_init(|| (0..CHUNK_CLUSTERS).map(|_| Cluster::new()).collect());
+        }
+        // Before a new slot can be handed out, so that freeing it finds it within the device; what lies between the
+        // old end and the new one has no slots yet and is passed over by searches.
+        self.nr_slots.store(nr_slots as u64, Ordering::Release);
+        for index in old_slots / size..nr_clusters {
+            let id = ClusterId::from_index(index);
+            let mut cluster = self.cluster(id).lock();
+            cluster.extend((nr_slots - index * size).min(size));
+            if index >= old_clusters {
+                cluster.listed = Fill::Empty;
+                self.lists().add();
+            } else if !cluster.held && self.kind != Kind::Rotational {
+                self.settle(id, &mut cluster);
+            }
+        }
+    }
+
+    /// Gives back a run, all of what was handed out or any aligned part of it; bad slots among it stay taken. Panics
+    /// when a slot of it is not taken. Locks one cluster, and the lists when that was full, becomes empty, or becomes
+    /// of use to its order again.
+    pub fn free(&self, slot: SlotId, order: Order) {
+        let (id, offset) = self.locate(slot, order);
+        let mut cluster = self.cluster(id).lock();
+        let nr_freed = cluster.give(offset, order);
+        if nr_freed == 0 {
+            return;
+        }
+        self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
+        if !cluster.held && self.kind != Kind::Rotational && cluster.fill_changed(offset) {
+            self.settle(id, &mut cluster);
+        }
+    }
+
+    /// Says that taken slots cannot be relied on: they are never handed out again, even when they are freed, and stay
+    /// counted as used. Panics when a slot of the run is not taken.
+    pub fn mark_bad(&self, slot: SlotId, order: Order) {
+        let (id, offset) = self.locate(slot, order);
+        self.cluster(id).lock().spoil(offset, order);
+    }
+
+    /// Puts a cluster that no CPU holds where its fill says, unless somebody else has it in hand.
+    fn settle(&self, id: ClusterId, cluster: &mut Held<'_>) {
+        debug_assert!(!cluster.held);
+        let (fill, place) = self.place_for(cluster);
+        let mut lists = self.lists();
+        let now = lists.place(id);
+        // Off the lists and not for being full: somebody has claimed it and is about to lock it.
+        let is_claimed = now == Place::Off && cluster.listed != Fill::Full;
+        if is_claimed || now == Place::Discarding || now == place {
+            return;
+        }
+        cluster.listed = fill;
+        match place {
+            Place::Free => lists.put_first(id, place),
+            _ => lists.put(id, place),
+        }
+    }
+
+    /// Puts a cluster that a CPU lets go of where its fill says; last, if it was of no use.
+    pub(super) fn release(&self, id: ClusterId, cluster: &mut Held<'_>, was_of_use: bool) {
+        assert!(cluster.held, "a CPU lets go of what it holds");
+        let (fill, place) = self.place_for(cluster);
+        cluster.held = false;
+        cluster.listed = fill;
+        if place == Place::Off {
+            return;
+        }
+        let mut lists = self.lists();
+        assert_eq!(lists.place(id), Place::Off, "a cluster that a CPU holds is nowhere else");
+        match place {
+            Place::Free if was_of_use => lists.put_first(id, place),
+            _ => lists.put(id, place),
+        }
+    }
+
+    fn place_for(&self, cluster: &Held<'_>) -> (Fill, Place) {
+        let wants_discard = self.kind == Kind::Clustered { wants_discard: true };
+        let fill = cluster.fill();
+        let place = match fill {
+            Fill::Empty if wants_discard && cluster.is_written() => Place::Awaiting,
+            Fill::Empty => Place::Free,
+            Fill::Room => Place::Room(cluster.order),
+            Fill::Fragmented => Place::Fragmented(cluster.order),
+            Fill::Full => Place::Off,
+        };
+        (fill, place)
+    }
+
+    /// Up to `max` emptied clusters for the device to discard; none of their slots is handed out before
+    /// [`Clusters::discarded`]. Allocates the vector.
+    pub fn take_discards(&self, max: usize) -> Vec<ClusterId> {
+        let mut lists = self.lists();
+        let nr_taken = max.min(lists.len(Place::Awaiting));
+        (0..nr_taken).map_while(|_| lists.shift(Place::Awaiting, Place::Discarding)).collect()
+    }
+
+    /// Says that the device has discarded a cluster (or will not): it may be handed out again. Panics when the cluster
+    /// was not taken for that.
+    pub fn discarded(&self, id: ClusterId) {
+        let mut cluster = self.cluster(id).lock();
+        let mut lists = self.lists();
+        assert_eq!(lists.place(id), Place::Discarding, "{id:?} was not taken to be discarded");
+        cluster.set_discarded();
+        lists.put(id, Place::Free);
+    }
+
+    /// The slots of a cluster; fewer than others have in the last one of a device.
+    pub fn slots_of(&self, id: ClusterId) -> Range<SlotId> {
+        let first = id.index() * self.cluster_slots();
+        SlotId::from_index(first)..SlotId::from_index(first + self.cluster(id).lock().limit())
+    }
+
+    /// From when this returns until [`Clusters::cancel_removal`], nothing is handed out, racing calls included. Frees
+    /// go on. Waits for each CPU's allocation in progress.
+    pub fn begin_removal(&self) {
+        let mut shape = lock(&self.shape);
+        *shape = true;
+        for record in &self.cpus {
+            let mut cpu = lock(&record.0);
+            cpu.removing = true;
+            for current in std::mem::take(&mut cpu.current).into_iter().flatten() {
+                self.release(current.cluster, &mut self.cluster(current.cluster).lock(), true);
+            }
+        }
+    }
+
+    /// Slots are handed out again.
+    pub fn cancel_removal(&self) {
+        let mut shape = lock(&self.shape);
+        *shape = false;
+        self.cpus.iter().for_each(|record| lock(&record.0).removing = false);
+    }
+
+    /// Slots of the device, taken or not.
+    pub fn nr_slots(&self) -> usize {
+        self.nr_slots.load(Ordering::Acquire) as usize
+    }
+
+    /// Slots that are taken or bad. Reads 16 counters; a sum over a moment while others allocate and free.
+    pub fn nr_used(&self) -> usize {
+        self.used.iter().map(|stripe| stripe.0.load(Ordering::Relaxed) as usize).sum()
+    }
+
+    /// Allocations of this order that failed for want of slots, since the start. Those that removal refused are not
+    /// counted. Locks each CPU's record in turn.
+    pub fn failures(&self, order: Order) -> u64 {
+        self.cpus.iter().map(|record| lock(&record.0).failures[usize::from(order.exponent())]).sum()
+    }
+
+    /// Clusters that serve this order and have free slots, but no aligned run of it. CPUs' current ones not counted.
+    pub fn fragments(&self, order: Order) -> usize {
+        self.lists().len(Place::Fragmented(order))
+    }
+
+    /// Bytes of memory that this takes, for the clusters that were made so far.
+    pub fn bytes(&self) -> usize {
+        let nr_made = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count() * CHUNK_CLUSTERS;
+        size_of::<Self>()
+            + size_of_val(&*self.chunks)
+            + size_of_val(&*self.cpus)
+            + nr_made * size_of::<Cluster>()
+            + self.lists().bytes()
+    }
+
+    pub(super) fn record(&self, cpu: CpuId) -> MutexGuard<'_, Cpu> {
+        let index = cpu.index();
+        // Most callers know how many there are, and a division takes as long as the rest of this.
+        let index = if index < self.cpus.len() { index } else { index % self.cpus.len() };
+        lock(&self.cpus[index].0)
+    }
+
+    pub(super) fn lists(&self) -> MutexGuard<'_, Lists> {
+        lock(&self.lists.0)
+    }
+
+    pub(super) fn cluster_slots(&self) -> usize {
+        self.cluster_order.nr_pages()
+    }
+
+    pub(super) fn cluster(&self, id: ClusterId) -> &Cluster {
+        let chunk = self.chunks[id.index() / CHUNK_CLUSTERS].get().expect("the cluster lies within the device");
+        &chunk[id.index() % CHUNK_CLUSTERS]
+    }
+
+    pub(super) fn stripe(&self, id: ClusterId) -> &AtomicU64 {
+        &self.used[id.index() % NR_STRIPES].0
+    }
+
+    fn locate(&self, slot: SlotId, order: Order) -> (ClusterId, usize) {
+        assert!(
+            order <= self.cluster_order && slot.index() + order.nr_pages() <= self.nr_slots(),
+            "{slot:?} is no run"
+        );
+        assert!(slot.index().is_multiple_of(order.nr_pages()), "{slot:?} is not aligned to its order");
+        let offset = slot.index() & (self.cluster_slots() - 1);
+        (ClusterId::from_index(slot.index() >> self.cluster_order.exponent()), offset)
+    }
+
+    /// Checks everything against everything; for tests. Stops allocation while it runs, so it holds every CPU's lock,
+    /// which nobody else does.
+    pub fn verify(&self) {
+        let shape = lock(&self.shape);
+        let cpus: Vec<_> = self.cpus.iter().map(|record| lock(&record.0)).collect();
+        let nr_clusters = self.nr_slots().div_ceil(self.cluster_slots());
+        let mut holders = vec![0; nr_clusters];
+        for cpu in &cpus {
+            assert_eq!(cpu.removing, *shape, "removal is known to all");
+            cpu.current.iter().flatten().for_each(|current| holders[current.cluster.index()] += 1);
+        }
+        for (index, &holders) in holders.iter().enumerate() {
+            let id = ClusterId::from_index(index);
+            let cluster = self.cluster(id).lock();
+            cluster.verify();
+            assert_eq!(cluster.limit(), (self.nr_slots() - index * self.cluster_slots()).min(self.cluster_slots()));
+            if self.kind != Kind::Rotational {
+                self.verify_place(id, &cluster, holders);
+            }
+        }
+        self.lists().verify();
+        assert!(MAX_CLUSTER_SLOTS >= self.cluster_slots());
+    }
+
+    fn verify_place(&self, id: ClusterId, cluster: &Held<'_>, nr_holders: usize) {
+        let place = self.lists().place(id);
+        assert_eq!(nr_holders, usize::from(cluster.held), "{id:?} is one CPU's or nobody's");
+        let (fill, expected) = self.place_for(cluster);
+        if cluster.held {
+            assert_eq!(place, Place::Off, "{id:?} is a CPU's and on no list");
+        } else {
+            assert_eq!(cluster.listed, fill, "{id:?} knows what the lists know");
+            let empty = fill == Fill::Empty && matches!(place, Place::Free | Place::Awaiting | Place::Discarding);
+            assert!(empty || place == expected, "{id:?}: {fill:?} is in {place:?}");
+        }
+    }
+}
+
+impl Cpu {
+    /// Counts an allocation that failed.
+    pub(super) fn count_failure(&mut self, order: Order) {
+        self.failures[usize::from(order.exponent())] += 1;
+    }
+}
+
+impl std::fmt::Debug for Clusters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clusters").field("nr_slots", &self.nr_slots()).field("nr_used", &self.nr_used()).finish()
+    }
+}

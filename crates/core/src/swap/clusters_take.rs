@@ -1,0 +1,180 @@
+//! How [`Clusters`] finds a run.
+//!
+//! In this order: the CPU's current cluster; one of the order that this CPU had before, if a quarter of it is free (the
+//! lists are looked through a few steps at a time, each call where the last one ended); a free one; any of the order
+//! with an aligned hole; one that awaits its discard. Which clusters have a hole is known (those without are put aside
+//! until a free makes one), so the first one claimed will do, unless another CPU stole from it in that moment or it is
+//! the short last one of the device, and after [`CLAIMS`] of those the call gives up. When none of it gave anything a
+//! larger order fails, and the caller splits.
+//!
+//! A single slot may lie anywhere, so order 0 goes on: a cluster of another order becomes the CPU's current one, and at
+//! last a slot is stolen from what other CPUs hold (or this one for other orders), by a search from where the last one
+//! ended. It looks at a word of each cluster of the device in the worst case, and at none when the count says that all
+//! slots are taken. A slot that was free, and not being discarded, all the time that an order-0 call took is found by
+//! it: clusters are looked at one by one, whatever list they are on.
+
+use super::cluster::Held;
+use super::cluster_lists::{Claim, Place};
+use super::clusters::{Clusters, Cpu, Current, Kind};
+use crate::id::{ClusterId, CpuId, SlotId};
+use crate::order::{MAX_ORDER, Order};
+use crate::sync::Ordering;
+
+/// Clusters of an order that a claim looks at for one that this
+/// CPU had last and a quarter of which is free, before it takes a free one.
+const LOOKS: usize = 4;
+
+/// Clusters that a call claims at most.
+const CLAIMS: usize = 20;
+
+impl Clusters {
+    /// A run of 2^k free slots, aligned to its size; nothing when there is none to be found or the device is being
+    /// removed. As a rule two uncontended locks; see the module for the worst case.
+    pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
+        let mut cpu = self.record(cpu);
+        if cpu.removing {
+            return None;
+        }
+        let found = match self.kind {
+            Kind::Rotational => self.take_next(&mut cpu, order),
+            Kind::Clustered { .. } if order > self.cluster_order => None,
+            Kind::Clustered { .. } => self.take_current(&mut cpu, order).or_else(|| self.take_other(&mut cpu, order)),
+        };
+        if found.is_none() {
+            cpu.count_failure(order);
+        }
+        found
+    }
+
+    /// The next run of the current cluster, if there is one.
+    fn take_current(&self, cpu: &mut Cpu, order: Order) -> Option<SlotId> {
+        let current = cpu.current[usize::from(order.exponent())]?;
+        self.take_held(cpu, current, &mut self.cluster(current.cluster).lock(), order)
+    }
+
+    /// The next run of a cluster that this CPU holds. Lets go of it at its end, and when what should have been free
+    /// was stolen: neighbours are to be had elsewhere.
+    fn take_held(&self, cpu: &mut Cpu, current: Current, cluster: &mut Held<'_>, order: Order) -> Option<SlotId> {
+        let Current { cluster: id, next, fresh } = current;
+        let found = cluster.find(next, order).filter(|&offset| !fresh || offset == next);
+        let end = found.map_or(cluster.limit(), |offset| offset + order.nr_pages());
+        let slot = found.map(|offset| self.take_at(id, cluster, offset, order));
+        let goes_on = end + order.nr_pages() <= cluster.limit();
+        cpu.current[usize::from(order.exponent())] = goes_on.then_some(Current { next: end, ..current });
+        if !goes_on {
+            self.release(id, cluster, found.is_some());
+        }
+        slot
+    }
+
+    fn take_at(&self, id: ClusterId, cluster: &mut Held<'_>, offset: usize, order: Order) -> SlotId {
+        cluster.take(offset, order);
+        self.stripe(id).fetch_add(order.nr_pages() as u64, Ordering::Relaxed);
+        SlotId::from_index((id.index() << self.cluster_order.exponent()) | offset)
+    }
+
+    /// A run from a cluster that becomes the CPU's current one, or, for a single slot, from anywhere.
+    fn take_other(&self, cpu: &mut Cpu, order: Order) -> Option<SlotId> {
+        for _ in 0..CLAIMS {
+            let Some((id, from)) = self.claim_for(cpu.index, order) else { break };
+            let mut cluster = self.cluster(id).lock();
+            let current = begin(id, &mut cluster, cpu.index, from, order);
+            if let Some(slot) = self.take_held(cpu, current, &mut cluster, order) {
+                return Some(slot);
+            }
+        }
+        if order == Order::PAGE { self.steal(cpu) } else { None }
+    }
+
+    fn claim_for(&self, cpu: u16, order: Order) -> Option<(ClusterId, Place)> {
+        let room = Place::Room(order);
+        let mut lists = self.lists();
+        // What others had last is left to them while there are free ones: they still free slots there, and two CPUs in
+        // one cluster are in each other's way.
+        let roomy = lists.claim_if(room, LOOKS, |id| self.cluster(id).is_roomy_for(cpu, self.cluster_slots()));
+        if roomy.is_some() {
+            return roomy;
+        }
+        let own = [Place::Free, room, Place::Awaiting];
+        // What a single slot may come from when nothing is left: small orders first, large runs are worth more.
+        let others = (1..=MAX_ORDER).filter(|_| order == Order::PAGE).filter_map(Order::new);
+        let others = others.flat_map(|order| [Place::Fragmented, Place::Room].map(|place| place(order)));
+        lists.claim_first(own.into_iter().chain(others))
+    }
+
+    /// Any free slot of the device.
+    fn steal(&self, cpu: &mut Cpu) -> Option<SlotId> {
+        self.search(cpu, |cpu, id, cluster, from| {
+            if !cluster.held {
+                // Not in the head of the match: the guard would live through it, and letting go takes the lock again.
+                let claim = self.lists().claim(id);
+                match claim {
+                    Claim::Discarding => return None,
+                    // It is about to be locked by somebody; a slot may be taken from it all the same.
+                    Claim::Others => {}
+                    Claim::Mine => {
+                        let current = begin(id, cluster, cpu.index, Place::Off, Order::PAGE);
+                        return self.take_held(cpu, current, cluster, Order::PAGE);
+                    }
+                }
+            }
+            let offset = cluster.find(from, Order::PAGE)?;
+            cpu.search = (id.index(), offset + 1);
+            Some(self.take_at(id, cluster, offset, Order::PAGE))
+        })
+    }
+
+    /// The next free slot after the last one that was handed out, round the end.
+    fn take_next(&self, cpu: &mut Cpu, order: Order) -> Option<SlotId> {
+        if order != Order::PAGE {
+            return None;
+        }
+        self.search(cpu, |cpu, id, cluster, from| {
+            let offset = cluster.find(from, Order::PAGE)?;
+            cpu.search = (id.index(), offset + 1);
+            Some(self.take_at(id, cluster, offset, Order::PAGE))
+        })
+    }
+
+    /// Shows `take` each cluster that has room, locked, with the offset to begin at, once round the device from where
+    /// this CPU's last search ended.
+    fn search(
+        &self,
+        cpu: &mut Cpu,
+        mut take: impl FnMut(&mut Cpu, ClusterId, &mut Held<'_>, usize) -> Option<SlotId>,
+    ) -> Option<SlotId> {
+        let nr_slots = self.nr_slots();
+        if self.nr_used() >= nr_slots {
+            return None;
+        }
+        let nr_clusters = nr_slots.div_ceil(self.cluster_slots());
+        let (first, offset) = cpu.search;
+        // The first one comes twice: from the offset on at the start, as a whole at the end.
+        for step in 0..=nr_clusters {
+            let index = if first + step < nr_clusters { first + step } else { first + step - nr_clusters };
+            let id = ClusterId::from_index(index);
+            if self.cluster(id).room() > 0 {
+                let from = if step == 0 { offset } else { 0 };
+                let mut cluster = self.cluster(id).lock();
+                let has_room = cluster.nr_used() < cluster.limit();
+                let found = if has_room { take(cpu, id, &mut cluster, from) } else { None };
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Makes a cluster that this CPU has claimed its current one.
+fn begin(id: ClusterId, cluster: &mut Held<'_>, cpu: u16, from: Place, order: Order) -> Current {
+    assert!(!cluster.held, "a cluster is one CPU's only");
+    cluster.held = true;
+    cluster.last_cpu = cpu;
+    let fresh = cluster.nr_used() == 0;
+    if fresh || matches!(from, Place::Free | Place::Awaiting) {
+        cluster.order = order;
+    }
+    Current { cluster: id, next: 0, fresh }
+}

@@ -1,0 +1,504 @@
+//! The zone of mixed orders against a plain model of it that knows the state of every single frame, on random sequences
+//! of calls. A failure prints the seed that found it.
+#![cfg(not(loom))]
+
+use folioswap_core::frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Zone, ZoneCounts};
+use folioswap_core::{FolioId, FrameId, MAX_ORDER, Order};
+use std::collections::{BTreeMap, VecDeque};
+
+const NR_BLOCKS: usize = 7;
+const BLOCK: usize = 512;
+const LISTS: [List; 4] = [List::Active, List::Inactive, List::Laundry, List::Standby];
+
+fn order(k: usize) -> Order {
+    Order::new(k as u8).unwrap()
+}
+
+/// A small generator (xorshift64*), so that a seed is the whole of a failing case.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound as u64) as usize
+    }
+}
+
+/// Says which seed failed.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the seed was {}", self.0);
+        }
+    }
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum At {
+    Free,
+    Taken,
+    Leaving,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Folio {
+    order: Order,
+    owner: Option<u32>,
+    list: Option<List>,
+}
+
+/// What a zone is, without links and counters: the state of every frame, and queues with the oldest in front.
+struct Model {
+    limit: usize,
+    memory: [Memory; NR_BLOCKS],
+    frames: Vec<At>,
+    folios: BTreeMap<u32, Folio>,
+    /// Heads and their stamps.
+    lists: [[VecDeque<(u32, u64)>; 4]; 2],
+    clock: u64,
+}
+
+impl Model {
+    fn new() -> Model {
+        Model {
+            limit: 0,
+            memory: [Memory::Absent; NR_BLOCKS],
+            frames: vec![At::Free; NR_BLOCKS * BLOCK],
+            folios: BTreeMap::new(),
+            lists: Default::default(),
+            clock: 0,
+        }
+    }
+
+    fn count(&self, at: At) -> usize {
+        let has_memory = |frame: usize| self.memory[frame / BLOCK] != Memory::Absent;
+        (0..self.frames.len()).filter(|&frame| self.frames[frame] == at && has_memory(frame)).count()
+    }
+
+    fn populated(&self) -> usize {
+        self.memory.iter().filter(|&&memory| memory != Memory::Absent).count() * BLOCK
+    }
+
+    fn absent(&self) -> usize {
+        self.limit.saturating_sub(self.populated())
+    }
+
+    fn free(&self) -> usize {
+        self.limit.saturating_sub(self.count(At::Taken)).min(self.count(At::Free) + self.absent())
+    }
+
+    fn surplus(&self) -> usize {
+        (self.populated() - self.count(At::Leaving)).saturating_sub(self.limit)
+    }
+
+    /// The largest aligned free runs, by order, of pageblocks with this memory.
+    fn runs(&self, memory: Memory) -> Vec<Vec<u32>> {
+        let mut found = vec![Vec::new(); MAX_ORDER as usize + 1];
+        for block in (0..NR_BLOCKS).filter(|&block| self.memory[block] == memory) {
+            self.runs_within(block * BLOCK, MAX_ORDER as usize, &mut found);
+        }
+        found
+    }
+
+    fn runs_within(&self, start: usize, k: usize, found: &mut Vec<Vec<u32>>) {
+        if self.frames[start..start + (1 << k)].iter().all(|&at| at == At::Free) {
+            found[k].push(start as u32);
+        } else if k > 0 {
+            self.runs_within(start, k - 1, found);
+            self.runs_within(start + (1 << (k - 1)), k - 1, found);
+        }
+    }
+
+    fn free_runs(&self, order: Order) -> usize {
+        let of = |memory| self.runs(memory)[order.exponent() as usize..].iter().map(Vec::len).sum::<usize>();
+        of(Memory::Small) + of(Memory::Huge) + self.absent() / BLOCK
+    }
+
+    /// What a take may give: the order and memory, and the heads of the runs that are all as good.
+    fn candidates(&self, order: Order, reserve: usize) -> Option<(Order, Memory, Vec<u32>)> {
+        if self.free() < reserve + order.nr_pages() {
+            return None;
+        }
+        let whole = |memory: Memory| {
+            let allowed = memory != Memory::Absent || self.absent() > 0;
+            let heads = self.runs(memory).swap_remove(MAX_ORDER as usize);
+            (allowed && !heads.is_empty()).then_some((Order::HUGE, memory, heads))
+        };
+        if order == Order::HUGE {
+            return [Memory::Huge, Memory::Absent, Memory::Small].into_iter().find_map(whole);
+        }
+        let parts = self.runs(Memory::Small).into_iter().skip(order.exponent() as usize);
+        let best = parts.filter(|heads| !heads.is_empty()).map(|heads| (order, Memory::Small, heads)).next();
+        best.or_else(|| [Memory::Absent, Memory::Huge].into_iter().find_map(whole))
+    }
+
+    fn mark(&mut self, head: u32, order: Order, at: At) {
+        self.frames[head as usize..head as usize + order.nr_pages()].fill(at);
+    }
+
+    fn took(&mut self, head: u32, order: Order) {
+        assert!(self.frames[head as usize..head as usize + order.nr_pages()].iter().all(|&at| at == At::Free));
+        self.mark(head, order, At::Taken);
+        if order == Order::HUGE {
+            self.memory[head as usize / BLOCK] = Memory::Huge;
+        }
+        self.folios.insert(head, Folio { order, owner: None, list: None });
+    }
+
+    fn carve(&mut self, head: u32, order: Order) {
+        self.mark(head, Order::HUGE, At::Free);
+        self.mark(head, order, At::Taken);
+        self.memory[head as usize / BLOCK] = Memory::Small;
+        self.folios.get_mut(&head).unwrap().order = order;
+    }
+
+    fn queue(&mut self, order: Order, list: List) -> &mut VecDeque<(u32, u64)> {
+        &mut self.lists[Size::of(order) as usize][list as usize]
+    }
+
+    fn remove(&mut self, head: u32) -> Option<List> {
+        let Folio { order, list, .. } = self.folios[&head];
+        self.queue(order, list?).retain(|&(at, _)| at != head);
+        self.folios.get_mut(&head).unwrap().list = None;
+        list
+    }
+
+    fn insert(&mut self, head: u32, list: List) {
+        self.remove(head);
+        let order = self.folios[&head].order;
+        self.clock += order.nr_pages() as u64;
+        let stamp = self.clock;
+        self.queue(order, list).push_back((head, stamp));
+        self.folios.get_mut(&head).unwrap().list = Some(list);
+    }
+
+    fn insert_tail(&mut self, head: u32, list: List) {
+        self.remove(head);
+        let order = self.folios[&head].order;
+        let stamps = self.lists.iter().filter_map(|class| class[list as usize].front()).map(|&(_, stamp)| stamp);
+        let stamp = stamps.min().unwrap_or(self.clock);
+        self.queue(order, list).push_front((head, stamp));
+        self.folios.get_mut(&head).unwrap().list = Some(list);
+    }
+
+    fn disown(&mut self, head: u32) {
+        self.remove(head);
+        self.folios.get_mut(&head).unwrap().owner = None;
+    }
+
+    fn give(&mut self, head: u32) {
+        self.remove(head);
+        let order = self.folios.remove(&head).unwrap().order;
+        self.mark(head, order, At::Free);
+    }
+
+    fn give_unpopulated(&mut self, head: u32) {
+        if self.folios.contains_key(&head) {
+            self.give(head);
+        }
+        self.mark(head, Order::HUGE, At::Free);
+        self.memory[head as usize / BLOCK] = Memory::Absent;
+    }
+
+    fn split(&mut self, head: u32, order: Order) {
+        let whole = self.folios[&head];
+        let place = whole.list.map(|list| {
+            let queue = self.queue(whole.order, list);
+            let at = queue.iter().position(|&(at, _)| at == head).unwrap();
+            (list, at, queue.remove(at).unwrap().1)
+        });
+        self.memory[head as usize / BLOCK] = Memory::Small;
+        let parts = (0..whole.order.nr_pages() as u32).step_by(order.nr_pages());
+        for at in parts.clone() {
+            let owner = whole.owner.map(|owner| owner + at);
+            self.folios.insert(head + at, Folio { order, owner, list: whole.list });
+        }
+        let Some((list, mut index, stamp)) = place else { return };
+        if whole.order == Order::HUGE {
+            let queue = self.queue(order, list);
+            if queue.front().is_some_and(|&(_, oldest)| oldest < stamp) {
+                for at in parts {
+                    self.clock += order.nr_pages() as u64;
+                    let stamp = self.clock;
+                    self.queue(order, list).push_back((head + at, stamp));
+                }
+                return;
+            }
+            index = 0;
+        }
+        for (nr, at) in parts.enumerate() {
+            self.queue(order, list).insert(index + nr, (head + at, stamp));
+        }
+    }
+
+    fn balance(&mut self, size: Size) {
+        loop {
+            let [active, inactive, ..] = &self.lists[size as usize];
+            if inactive.len() >= (active.len() + inactive.len()).div_ceil(3) {
+                return;
+            }
+            let head = active[0].0;
+            self.insert(head, List::Inactive);
+        }
+    }
+
+    fn class_counts(&self, size: Size) -> ClassCounts {
+        let of = |list: List| {
+            let queue = &self.lists[size as usize][list as usize];
+            queue.iter().map(|(head, _)| self.folios[head].order.nr_pages()).sum()
+        };
+        let [active, inactive, laundry, standby] = LISTS.map(of);
+        ClassCounts { active, inactive, laundry, standby }
+    }
+
+    fn oldest(&self, size: Size, list: List) -> Option<Oldest> {
+        let &(head, stamp) = self.lists[size as usize][list as usize].front()?;
+        let Folio { order, owner, .. } = self.folios[&head];
+        let folio = FolioId::new(owner.unwrap());
+        Some(Oldest { frame: FrameId::new(head), folio, order, age: (self.clock - stamp) as u32 })
+    }
+
+    fn emptiest(&self) -> Option<usize> {
+        let taken = |block: usize| self.frames[block * BLOCK..][..BLOCK].iter().filter(|&&at| at == At::Taken).count();
+        let whole = |block: usize| self.folios.get(&((block * BLOCK) as u32)).is_some_and(|f| f.order == Order::HUGE);
+        let small = (0..NR_BLOCKS).filter(|&block| self.memory[block] == Memory::Small && !whole(block));
+        small.map(taken).filter(|&nr_taken| nr_taken > 0).min()
+    }
+
+    fn owned(&self) -> Vec<(FrameId, FolioId, Order)> {
+        let owned = self.folios.iter().filter_map(|(&head, folio)| Some((head, folio.owner?, folio.order)));
+        owned.map(|(head, owner, order)| (FrameId::new(head), FolioId::new(owner), order)).collect()
+    }
+}
+
+fn compare(zone: &Zone, model: &Model) {
+    zone.verify();
+    let classes = Size::ALL.map(|size| model.class_counts(size));
+    let both = |of: fn(&ClassCounts) -> usize| classes.iter().map(of).sum::<usize>();
+    let expected = ZoneCounts {
+        free: model.free(),
+        standby: both(|class| class.standby),
+        active: both(|class| class.active),
+        inactive: both(|class| class.inactive),
+        laundry: both(|class| class.laundry),
+        in_use: model.count(At::Taken),
+        limit: model.limit,
+        populated: model.populated(),
+    };
+    assert_eq!(zone.counts(), expected);
+    assert_eq!(zone.available(), expected.free + expected.standby);
+    assert_eq!(zone.surplus(), model.surplus());
+    for (size, class) in Size::ALL.into_iter().zip(classes) {
+        assert_eq!(zone.class_counts(size), class);
+        for list in LISTS {
+            assert_eq!(zone.oldest(size, list), model.oldest(size, list), "{size:?} {list:?}");
+        }
+    }
+    for k in 0..=MAX_ORDER as usize {
+        assert_eq!(zone.free_runs(order(k)), model.free_runs(order(k)), "free runs of order {k}");
+    }
+    for frame in 0..model.frames.len() as u32 {
+        let (id, folio) = (FrameId::new(frame), model.folios.get(&frame));
+        assert_eq!(zone.order(id), folio.map(|folio| folio.order), "the order of frame {frame}");
+        assert_eq!(zone.owner(id).map(FolioId::get), folio.and_then(|folio| folio.owner), "the owner of {frame}");
+        assert_eq!(zone.list(id), folio.and_then(|folio| folio.list), "the list of frame {frame}");
+    }
+    let emptiest = zone.emptiest_block();
+    let nr_taken = emptiest.map(|block| {
+        assert_eq!(model.memory[block.index() / BLOCK], Memory::Small);
+        model.frames[block.index()..][..BLOCK].iter().filter(|&&at| at == At::Taken).count()
+    });
+    assert_eq!(nr_taken, model.emptiest());
+    assert_eq!(zone.all_folios().collect::<Vec<_>>(), model.owned());
+    let mut by_block = Vec::new();
+    for block in 0..NR_BLOCKS {
+        // Calls back without the lock: the zone may be used.
+        zone.folios_in(FrameId::from_index(block * BLOCK), &mut |frame, folio, order| {
+            assert_eq!(zone.order(frame), Some(order));
+            by_block.push((frame, folio, order));
+        });
+    }
+    assert_eq!(by_block, model.owned());
+}
+
+fn pick(model: &Model, random: &mut Random, wanted: impl Fn(&Folio) -> bool) -> Option<(FrameId, Folio)> {
+    let found: Vec<_> = model.folios.iter().filter(|(_, folio)| wanted(folio)).collect();
+    let &(&head, &folio) = found.get(random.below(found.len().max(1)))?;
+    Some((FrameId::new(head), folio))
+}
+
+fn take(zone: &Zone, model: &mut Model, random: &mut Random) {
+    let k = [0, 0, 0, 9, random.below(10), random.below(10)][random.below(6)];
+    let reserve = [0, 0, random.below(NR_BLOCKS * BLOCK)][random.below(3)];
+    let (taken, expected) = (zone.take(order(k), reserve), model.candidates(order(k), reserve));
+    let Some(Taken { frame, order: got, memory }) = taken else {
+        assert!(expected.is_none(), "order {k} could be had: {expected:?}");
+        return;
+    };
+    let (best, kind, heads) = expected.expect("the model has no frames");
+    assert_eq!((got, memory), (best, kind));
+    assert!(heads.contains(&frame.get()), "{frame:?} is none of {heads:?}");
+    model.took(frame.get(), got);
+    if (k as u8) < MAX_ORDER && got == Order::HUGE && random.below(4) > 0 {
+        assert_eq!(zone.carve(frame, order(k)), frame);
+        model.carve(frame.get(), order(k));
+    }
+}
+
+/// One call that needs no folio, or the limit.
+fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
+    match random.below(5) {
+        0 if random.below(2) == 0 => {
+            let nr_frames = random.below(NR_BLOCKS * BLOCK + 1).max(random.below(NR_BLOCKS * BLOCK + 1));
+            zone.set_limit(nr_frames);
+            model.limit = nr_frames / BLOCK * BLOCK;
+        }
+        1 => {
+            let size = Size::ALL[random.below(2)];
+            zone.balance(size);
+            model.balance(size);
+        }
+        2 => {
+            // Wholly free pageblocks are rare otherwise.
+            let block = random.below(NR_BLOCKS);
+            let within = |head: &u32| *head as usize / BLOCK == block;
+            for head in model.folios.keys().copied().filter(within).collect::<Vec<_>>() {
+                zone.give(FrameId::new(head));
+                model.give(head);
+            }
+        }
+        _ => {
+            let whole = [Memory::Small, Memory::Huge].into_iter().find_map(|memory| {
+                let heads = model.runs(memory).swap_remove(MAX_ORDER as usize);
+                (model.surplus() > 0 && !heads.is_empty()).then_some(heads)
+            });
+            let found = zone.take_surplus();
+            assert_eq!(found.is_some(), whole.is_some());
+            let Some(frame) = found else { return };
+            assert!(whole.unwrap().contains(&frame.get()));
+            model.mark(frame.get(), Order::HUGE, At::Leaving);
+        }
+    }
+}
+
+/// One call about a folio that is taken, or a pageblock that leaves.
+fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
+    let list = LISTS[random.below(4)];
+    let call = random.below(16);
+    if call == 0 {
+        let leaving = (0..NR_BLOCKS).find(|&block| model.frames[block * BLOCK] == At::Leaving);
+        let head = leaving.map(|block| FrameId::from_index(block * BLOCK));
+        let whole = || pick(model, random, |folio| folio.order == Order::HUGE).map(|(frame, _)| frame);
+        if let Some(frame) = head.or_else(whole) {
+            zone.give_unpopulated(frame);
+            model.give_unpopulated(frame.get());
+        }
+        return;
+    }
+    if call == 1 {
+        let whole = |folio: &Folio| folio.order == Order::HUGE && folio.list.is_none();
+        if let Some((frame, _)) = pick(model, random, whole) {
+            let part = order(random.below(10));
+            zone.carve(frame, part);
+            model.carve(frame.get(), part);
+        }
+        return;
+    }
+    let Some((frame, folio)) = pick(model, random, |_| true) else { return };
+    let head = frame.get();
+    match call {
+        2..=3 => {
+            zone.give(frame);
+            model.give(head);
+        }
+        4 if folio.order > Order::PAGE => {
+            let part = order(random.below(folio.order.exponent() as usize));
+            zone.split(frame, part);
+            model.split(head, part);
+        }
+        4..=5 => {
+            zone.disown(frame);
+            model.disown(head);
+        }
+        6 => assert_eq!(zone.remove(frame), model.remove(head)),
+        7 => {
+            zone.rotate(frame, list);
+            if folio.list == Some(list) {
+                model.insert(head, list);
+            }
+        }
+        _ => {
+            if folio.owner.is_none() || call == 8 {
+                let owner = random.below(1 << 20) as u32 * 512;
+                zone.set_owner(frame, FolioId::new(owner));
+                model.folios.get_mut(&head).unwrap().owner = Some(owner);
+            }
+            if call == 9 {
+                zone.insert_tail(frame, list);
+                model.insert_tail(head, list);
+            } else if call > 9 {
+                zone.insert(frame, list);
+                model.insert(head, list);
+            }
+        }
+    }
+}
+
+/// Takes the lists apart from their tails, which shows the whole order of them.
+fn drain(zone: &Zone, model: &mut Model) {
+    for (size, list) in Size::ALL.into_iter().flat_map(|size| LISTS.map(|list| (size, list))) {
+        let mut age = u32::MAX;
+        loop {
+            let oldest = zone.oldest(size, list);
+            assert_eq!(oldest, model.oldest(size, list));
+            let Some(oldest) = oldest else { break };
+            assert!(oldest.age <= age, "a list is in the order of its ages");
+            age = oldest.age;
+            assert_eq!(zone.remove(oldest.frame), Some(list));
+            model.remove(oldest.frame.get());
+        }
+    }
+    for head in model.folios.keys().copied().collect::<Vec<_>>() {
+        zone.give(FrameId::new(head));
+        model.give(head);
+    }
+    compare(zone, model);
+    let counts = zone.counts();
+    let leaving = model.count(At::Leaving);
+    assert_eq!(
+        (counts.in_use, zone.free_runs(Order::HUGE)),
+        (0, (counts.populated - leaving + model.absent()) / BLOCK)
+    );
+}
+
+#[test]
+fn the_zone_does_what_the_model_does() {
+    for seed in 0..24 {
+        let _seed = Seed(seed);
+        let (zone, mut model, mut random) = (Zone::new(NR_BLOCKS), Model::new(), Random::new(seed));
+        zone.set_limit(4 * BLOCK);
+        model.limit = 4 * BLOCK;
+        for step in 0..1500 {
+            // Fills and empties in turns, so that all of the range between is seen.
+            let takes = if (step / 250) % 2 == 0 { 8 } else { 1 };
+            match random.below(takes + 9) {
+                0 => whole_zone_call(&zone, &mut model, &mut random),
+                1..=8 => folio_call(&zone, &mut model, &mut random),
+                _ => take(&zone, &mut model, &mut random),
+            }
+            if step % 8 == 0 {
+                compare(&zone, &model);
+            }
+        }
+        compare(&zone, &model);
+        drain(&zone, &mut model);
+    }
+}

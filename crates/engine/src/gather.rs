@@ -1,0 +1,231 @@
+//! Making a block one folio again: its parts, in RAM and on the device, are gathered into one huge page.
+
+use std::io::IoSliceMut;
+
+use folioswap_core::{BLOCK_PAGES, BLOCK_PIECES, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+
+use crate::checksum;
+use crate::engine::Engine;
+use crate::pager::SwapInError;
+
+/// Parts of a block that lie one after another on the device.
+struct Run {
+    slot: SlotId,
+    /// In pages of the block.
+    pages: std::ops::Range<usize>,
+}
+
+impl Engine {
+    /// Brings all of a split block into RAM as one folio, mapped, on the given list. `false` when there is no huge page
+    /// to be had for it, or a part is in use; what is in RAM stays there.
+    ///
+    /// # Errors
+    /// When the device cannot give back what it holds.
+    pub fn gather(&self, locked: &mut Locked<'_>, list: List) -> Result<bool, SwapInError> {
+        if locked.pinned {
+            return Ok(false);
+        }
+        let Some(taken) = self.take_frame(Order::HUGE) else {
+            self.stats.swpin_fallback.add(Order::HUGE, 1);
+            self.whole_wanted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return Ok(false);
+        };
+        let whole = self.prepare(taken, Order::HUGE);
+        match self.collect(locked, whole) {
+            Ok(true) => {}
+            not_all => {
+                self.release_frame(whole);
+                return not_all;
+            }
+        }
+        let run = self.slots_in_one_run(locked);
+        let known = run.map(|_| self.known_pieces(locked, whole));
+        for index in 0..locked.nr_folios() {
+            if let Some(frame) = locked.folio(index).frame() {
+                self.release_frame(frame);
+            }
+            if run.is_none() {
+                self.release_slot(locked, index);
+            }
+        }
+        locked.join();
+        locked.folio_mut(0).set_slot(run);
+        for (piece, hash) in known.iter().flatten().enumerate() {
+            if let Some(hash) = *hash {
+                locked.set_piece_hash(piece, hash);
+            }
+        }
+        self.zone.set_owner(whole, locked.name(0));
+        self.map(locked, 0, whole, list);
+        self.settle_slot(locked, 0);
+        Ok(true)
+    }
+
+    /// The first slot of a block all of whose parts still have their places in the run that it was once written to whole.
+    fn slots_in_one_run(&self, locked: &Locked<'_>) -> Option<SlotId> {
+        let first = locked.folio(0).slot().filter(|slot| slot.index().is_multiple_of(BLOCK_PAGES))?;
+        let nr_pages = locked.order().nr_pages();
+        let in_place = |(index, folio): (usize, &Folio)| folio.slot() == Some(first.plus(index * nr_pages));
+        locked.folios().iter().enumerate().all(in_place).then_some(first)
+    }
+
+    /// The hashes of those pieces whose slots hold what the gathered block holds.
+    fn known_pieces(&self, locked: &Locked<'_>, whole: FrameId) -> [Option<u128>; BLOCK_PIECES] {
+        let bytes = self.frames.bytes(whole, Order::HUGE, locked);
+        std::array::from_fn(|piece| {
+            let bytes = &bytes[piece * PIECE.bytes()..(piece + 1) * PIECE.bytes()];
+            let first = piece * PIECE.nr_pages();
+            let found = checksum::hash(bytes);
+            let same = match locked.piece_hash(piece) {
+                Some(noted) => noted == found,
+                None => bytes
+                    .chunks(PAGE_SIZE)
+                    .enumerate()
+                    .all(|(index, page)| locked.page_hash(first + index) == Some(checksum::hash(page))),
+            };
+            same.then_some(found)
+        })
+    }
+
+    /// Copies and reads all parts of a block into a huge page; `false` when one is in use.
+    fn collect(&self, locked: &mut Locked<'_>, whole: FrameId) -> Result<bool, SwapInError> {
+        let order = locked.order();
+        let bytes = self.frames.bytes(whole, Order::HUGE, locked);
+        let mut swapped: Vec<Run> = Vec::new();
+        for index in 0..locked.nr_folios() {
+            let (start, end) = (index * order.nr_pages(), (index + 1) * order.nr_pages());
+            let part = &mut bytes[start * PAGE_SIZE..end * PAGE_SIZE];
+            if let State::Resident(frame) = locked.state(index) {
+                if self.unmap(locked, index, frame).is_err() {
+                    self.stats.busy_victims.add(1);
+                    return Ok(false);
+                }
+                self.zone.insert(frame, List::Laundry);
+            }
+            match locked.state(index) {
+                State::Empty => part.fill(0),
+                State::Standby(frame) => part.copy_from_slice(self.frames.bytes(frame, order, locked)),
+                State::Swapped(slot) => match swapped.last_mut() {
+                    Some(run) if run.pages.end == start && slot == run.slot.plus(run.pages.len()) => {
+                        run.pages.end = end
+                    }
+                    _ => swapped.push(Run { slot, pages: start..end }),
+                },
+                State::Resident(_) => unreachable!("it was just unmapped"),
+            }
+        }
+        for run in &swapped {
+            let part = &mut bytes[run.pages.start * PAGE_SIZE..run.pages.end * PAGE_SIZE];
+            self.space.read(run.slot, part).map_err(|error| self.swap_in_error(run.slot, &error.to_string()))?;
+            self.verify_run(locked, run, part)?;
+            self.stats.swapped_in_bytes.add(part.len() as u64);
+        }
+        self.stats.swapped_in_folios.add(1);
+        self.stats.swpin.add(Order::HUGE, 1);
+        Ok(true)
+    }
+
+    /// Whether what was read of several folios is what was written of each.
+    fn verify_run(&self, locked: &Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), SwapInError> {
+        let order = locked.order();
+        let mut page = run.pages.start;
+        while page < run.pages.end {
+            let at = (page - run.pages.start) * PAGE_SIZE;
+            let piece = page / PIECE.nr_pages();
+            let as_one = locked.piece_hash(piece);
+            let (len, right) = match as_one {
+                // Untouched since it was written as one: all of it was read.
+                Some(hash) if order < PIECE => {
+                    (PIECE.nr_pages(), checksum::hash(&bytes[at..at + PIECE.bytes()]) == hash)
+                }
+                _ => (order.nr_pages(), checksum::verify(locked, page, &bytes[at..at + order.bytes()])),
+            };
+            if !right {
+                return Err(self.wrong_bytes(run.slot));
+            }
+            page += len;
+        }
+        debug_assert!(page <= BLOCK_PAGES && page.div_ceil(PIECE.nr_pages()) <= BLOCK_PIECES);
+        Ok(())
+    }
+
+    /// Brings those folios of a split block in that a range of pages covers and that are on the device, each by itself;
+    /// neighbours on the device are read in one go. Takes frames that can be spared only. The marker of a window
+    /// stays unmapped.
+    ///
+    /// # Errors
+    /// When the device cannot give back what it holds.
+    pub fn read_parts(&self, locked: &mut Locked<'_>, marker: Option<usize>) -> Result<(), SwapInError> {
+        let order = locked.order();
+        if order < PIECE {
+            for page in (0..BLOCK_PAGES).step_by(PIECE.nr_pages()) {
+                if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+                    self.hash_pages(locked, page)?;
+                }
+            }
+        }
+        let mut run: Vec<(usize, FrameId)> = Vec::new();
+        let mut first = None;
+        for index in 0..locked.nr_folios() {
+            let State::Swapped(slot) = locked.state(index) else { continue };
+            let Some(taken) = self.try_take_frame(order, self.zone.watermarks().min) else { break };
+            let frame = self.prepare(taken, order);
+            let next = first.map(|first: SlotId| first.plus(run.len() * order.nr_pages()));
+            if next != Some(slot) {
+                if let Some(first) = first
+                    && let Err(error) = self.read_run(locked, first, &run, marker)
+                {
+                    self.release_frame(frame);
+                    return Err(error);
+                }
+                run.clear();
+                first = Some(slot);
+            }
+            run.push((index, frame));
+        }
+        first.map_or(Ok(()), |first| self.read_run(locked, first, &run, marker))
+    }
+
+    fn read_run(
+        &self,
+        locked: &mut Locked<'_>,
+        slot: SlotId,
+        run: &[(usize, FrameId)],
+        marker: Option<usize>,
+    ) -> Result<(), SwapInError> {
+        let order = locked.order();
+        let mut pieces: Vec<_> =
+            run.iter().map(|&(_, frame)| IoSliceMut::new(self.frames.bytes(frame, order, locked))).collect();
+        let read = self.space.read_pieces(slot, &mut pieces);
+        let mut result = read.map_err(|error| self.swap_in_error(slot, &error.to_string()));
+        for &(index, frame) in run {
+            let page = index * order.nr_pages();
+            if result.is_ok() && !checksum::verify(locked, page, self.frames.bytes(frame, order, locked)) {
+                result = Err(self.wrong_bytes(slot));
+            }
+            if result.is_err() {
+                self.release_frame(frame);
+                continue;
+            }
+            self.judge_drop(locked, index);
+            self.zone.set_owner(frame, locked.name(index));
+            self.count_swap_in(order);
+            self.stats.readahead_folios.add(1);
+            self.admit(locked, index, frame, marker == Some(index));
+        }
+        result
+    }
+
+    /// Maps a folio that was read ahead; the marker of its window stays unmapped, so that its touch is seen.
+    pub fn admit(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, marker: bool) {
+        if marker {
+            locked.folio_mut(index).set_in_ram(frame, false);
+            locked.folio_mut(index).marker = true;
+            // As young as the rest of its window: on standby it would be the next to go, before it was ever touched.
+            self.zone.insert(frame, List::Inactive);
+        } else {
+            self.map(locked, index, frame, List::Inactive);
+            self.settle_slot(locked, index);
+        }
+    }
+}

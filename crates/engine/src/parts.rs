@@ -1,0 +1,118 @@
+//! A block in RAM as one folio leaves in parts: because pages of it were dropped, which are to cost no I/O, or because
+//! no run of slots is left for all of it.
+//!
+//! The parts are written from where they are and the huge page is given back whole. It is never split: a page of zeros
+//! in a huge page that the kernel splits becomes a reference to its shared zero page, and Linux 6.18 fails to move those
+//! one by one (EEXIST for a page that it has just moved).
+
+use folioswap_core::{BLOCK_PAGES, CpuId, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId};
+
+use crate::checksum;
+use crate::engine::Engine;
+use crate::fatal;
+use crate::reclaim::Washed;
+
+/// A place for each part of a block; none for a part that is zero.
+type Places = Vec<Option<SlotId>>;
+
+impl Engine {
+    /// Writes a block of the laundry, of which pages were dropped, in parts. `None`: they were written to since.
+    pub fn wash_dropped(&self, locked: &mut Locked<'_>, frame: FrameId) -> Option<Washed> {
+        let dropped: Vec<usize> = locked.take_dropped()?.collect();
+        let bytes = &*self.frames.bytes(frame, Order::HUGE, locked);
+        let zero = |page: &usize| checksum::is_zero(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+        let empty: Vec<usize> = dropped.into_iter().filter(zero).collect();
+        let mut in_pieces = empty.chunk_by(|a, b| a / PIECE.nr_pages() == b / PIECE.nr_pages());
+        let pieces_only = in_pieces.all(|pages| pages.len() == PIECE.nr_pages());
+        if empty.is_empty() || empty.len() == BLOCK_PAGES {
+            return None;
+        }
+        Some(self.write_parts(locked, frame, if pieces_only { PIECE } else { Order::PAGE }))
+    }
+
+    /// Writes a whole block of the laundry in the largest parts, of `most` or smaller, for which there are slots.
+    pub fn write_parts(&self, locked: &mut Locked<'_>, frame: FrameId, most: Order) -> Washed {
+        let bytes = &*self.frames.bytes(frame, Order::HUGE, locked);
+        self.release_slot(locked, 0);
+        let orders = (0..=most.exponent()).rev().filter_map(Order::new);
+        let Some((order, places)) =
+            orders.into_iter().find_map(|order| Some((order, self.slots_for_parts(bytes, order)?)))
+        else {
+            return Washed::NoSlot;
+        };
+        if !self.write_places(bytes, order, &places) {
+            return Washed::NoSlot;
+        }
+        locked.join(); // empty, and without hashes
+        locked.split(order);
+        self.stats.split.add(Order::HUGE, 1);
+        for (index, slot) in places.iter().enumerate() {
+            if slot.is_some() {
+                checksum::note(locked, index * order.nr_pages(), part(bytes, order, index));
+                locked.folio_mut(index).set_slot(*slot);
+                self.count_swap_out(order);
+            }
+        }
+        self.release_frame(frame);
+        Washed::Clean
+    }
+
+    /// Slots for all parts that are not zero, or none at all.
+    fn slots_for_parts(&self, bytes: &[u8], order: Order) -> Option<Places> {
+        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
+        let mut places = Places::new();
+        for index in 0..BLOCK_PAGES >> order.exponent() {
+            if checksum::is_zero(part(bytes, order, index)) {
+                places.push(None);
+                continue;
+            }
+            let slot = self.space.allocate(cpu, order);
+            if slot.is_none() {
+                places.into_iter().flatten().for_each(|slot| self.space.free(slot, order));
+                return None;
+            }
+            places.push(slot);
+        }
+        Some(places)
+    }
+
+    /// Writes the parts, neighbours in one go. When one fails all are given up: the content stays in RAM.
+    fn write_places(&self, bytes: &[u8], order: Order, places: &Places) -> bool {
+        let mut index = 0;
+        while index < places.len() {
+            let Some(slot) = places[index] else {
+                index += 1;
+                continue;
+            };
+            let follows = |&(at, place): &(usize, &Option<SlotId>)| *place == Some(slot.plus(at * order.nr_pages()));
+            let count = places[index..].iter().enumerate().take_while(follows).count();
+            let run = &bytes[index * order.bytes()..(index + count) * order.bytes()];
+            if let Err(error) = self.space.write(slot, run) {
+                self.write_failed(slot, &error);
+                for (at, place) in places.iter().enumerate() {
+                    match place {
+                        Some(place) if (index..index + count).contains(&at) => self.space.mark_bad(*place, order),
+                        Some(place) => self.space.free(*place, order),
+                        None => {}
+                    }
+                }
+                return false;
+            }
+            index += count;
+        }
+        true
+    }
+
+    /// Counts a failed write and says so.
+    pub fn write_failed(&self, slot: SlotId, error: &std::io::Error) {
+        self.stats.io_errors.add(1);
+        fatal::say(&format!(
+            "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",
+            self.space.device_name(slot)
+        ));
+    }
+}
+
+fn part(bytes: &[u8], order: Order, index: usize) -> &[u8] {
+    &bytes[index * order.bytes()..(index + 1) * order.bytes()]
+}

@@ -1,0 +1,150 @@
+//! Frames for a folio: free ones, those of clean folios, or, when there are none, by reclaiming on the spot.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use folioswap_core::{FrameId, List, Locked, Memory, Oldest, Order, PIECE, Size, Taken};
+
+use crate::engine::Engine;
+use crate::reclaim::SCAN;
+
+/// How long a thread waits for a frame without any being freed before it gives the program up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Engine {
+    /// Frames for a folio of this order. Reclaims directly when there are none, and ends the program when none can be
+    /// had. `None`: there are frames, but not so many in one place; smaller ones can be had at once.
+    pub fn take_frame(&self, order: Order) -> Option<Taken> {
+        let mut begun: Option<Instant> = None;
+        let mut freed = self.frame_freed.now();
+        loop {
+            let before = std::mem::replace(&mut freed, self.frame_freed.now());
+            if freed != before {
+                begun = begun.map(|_| Instant::now()); // others had it, but there is progress
+            }
+            if let Some(taken) = self.try_take_frame(order, 0) {
+                return Some(taken);
+            }
+            if order > Order::PAGE && self.zone.available() >= self.zone.watermarks().low.max(order.nr_pages()) {
+                return None;
+            }
+            let waiting = begun.get_or_insert_with(|| {
+                self.stats.direct_reclaims.add(1);
+                Instant::now()
+            });
+            if waiting.elapsed() > PATIENCE {
+                self.give_up();
+            }
+            if !self.reclaim_directly(order) {
+                if order == Order::HUGE && self.zone.class_counts(Size::Small).in_use() > 0 {
+                    return None;
+                }
+                self.frame_freed.wait_for(freed, Duration::from_millis(2));
+            }
+        }
+    }
+
+    /// Free frames in one place, or those of the oldest clean folio, if more than `reserve` are to be had.
+    pub fn try_take_frame(&self, order: Order, reserve: usize) -> Option<Taken> {
+        let available = self.zone.available();
+        if available <= self.zone.watermarks().low {
+            self.reclaim_wanted.signal();
+        }
+        if available < reserve + order.nr_pages() {
+            return None;
+        }
+        for _ in 0..SCAN {
+            let taken = self.zone.take(order, 0);
+            if taken.is_some() || !self.evict_standby(order) {
+                return taken;
+            }
+        }
+        None
+    }
+
+    /// Gives memory of the right kind to frames that were taken for a folio of this order, and says which they are.
+    pub fn prepare(&self, taken: Taken, order: Order) -> FrameId {
+        let home = self.frames.home(taken.frame);
+        let fits = if order == Order::HUGE { Memory::Huge } else { Memory::Small };
+        if taken.memory == fits && taken.order == order {
+            return taken.frame;
+        }
+        if taken.memory != Memory::Absent {
+            self.frames.unpopulate(taken.frame);
+        }
+        if order == Order::HUGE {
+            self.patiently("made", || self.mapper.populate(home));
+            return taken.frame;
+        }
+        self.patiently("made", || self.mapper.populate_small(home));
+        let frame = self.zone.carve(taken.frame, order);
+        self.frame_freed.signal();
+        frame
+    }
+
+    /// Frames for the folio of a locked block that holds a page and is not in RAM. Where there are none in one place, the
+    /// block is split until there are. Says which folio of the block it is then.
+    pub fn supply(&self, locked: &mut Locked<'_>, page: usize) -> (usize, Taken) {
+        loop {
+            let order = locked.order();
+            if let Some(taken) = self.take_frame(order) {
+                return (locked.index_of(page), taken);
+            }
+            self.stats.swpin_fallback.add(order, 1);
+            if order == Order::HUGE {
+                self.whole_wanted.fetch_add(1, Ordering::Relaxed);
+                self.reclaim_wanted.signal();
+            }
+            self.split_block(locked, if order > PIECE { PIECE } else { Order::PAGE });
+        }
+    }
+
+    /// Takes the oldest clean folio that helps a folio of this order out of RAM; its copy stays on the device.
+    pub fn evict_standby(&self, order: Order) -> bool {
+        let size = match Size::of(order) {
+            Size::Whole => Size::Whole,
+            Size::Small => match self.older_class(List::Standby) {
+                Some(size) => size,
+                None => return false,
+            },
+        };
+        for _ in 0..SCAN {
+            let Some(oldest) = self.zone.oldest(size, List::Standby) else { return false };
+            let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
+                self.zone.rotate(oldest.frame, List::Standby);
+                continue;
+            };
+            if let Some(index) = self.still_there(&locked, &oldest, List::Standby) {
+                self.leave(&mut locked, index, oldest.frame);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A clean folio's frames become free.
+    pub fn leave(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+        let pages = locked.order().nr_pages() as u32;
+        assert!(locked.folio(index).slot().is_some(), "a folio leaves RAM once a device holds it");
+        locked.folio_mut(index).set_out();
+        locked.left_at = self.nr_evictions.fetch_add(pages, Ordering::Relaxed);
+        self.release_frame(frame);
+    }
+
+    /// The class whose oldest folio on a list is the older one.
+    pub fn older_class(&self, list: List) -> Option<Size> {
+        match (self.zone.oldest(Size::Whole, list), self.zone.oldest(Size::Small, list)) {
+            (Some(whole), Some(small)) => Some(if small.age > whole.age { Size::Small } else { Size::Whole }),
+            (Some(_), None) => Some(Size::Whole),
+            (None, Some(_)) => Some(Size::Small),
+            (None, None) => None,
+        }
+    }
+
+    /// Which folio of a block that was locked after it was found on a list it was, if it is still there.
+    pub fn still_there(&self, locked: &Locked<'_>, oldest: &Oldest, list: List) -> Option<usize> {
+        let index = locked.index_of(oldest.folio.page_in_block());
+        let there = locked.folio(index).frame() == Some(oldest.frame) && self.zone.list(oldest.frame) == Some(list);
+        there.then_some(index)
+    }
+}

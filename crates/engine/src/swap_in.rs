@@ -1,0 +1,77 @@
+//! Whether a folio that went out whole comes back whole: the policy that an arena is given.
+
+use std::fmt;
+use std::str::FromStr;
+
+use folioswap_core::Wish;
+
+use crate::fault::UnknownName;
+
+/// When a folio is read back as one piece. The names are those of Linux's settings for large folios.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SwapIn {
+    /// Always in one piece.
+    #[default]
+    Always,
+    /// In one piece where the program advised it, else page by page.
+    Madvise,
+    /// Page by page, each as it is touched.
+    Never,
+}
+
+impl SwapIn {
+    /// Whether a block comes back in one piece, given what the program advised for it.
+    pub(crate) fn allows_whole(self, wish: Wish) -> bool {
+        match (self, wish) {
+            (SwapIn::Never, _) | (_, Wish::Pages) => false,
+            (SwapIn::Always, _) | (SwapIn::Madvise, Wish::Whole) => true,
+            (SwapIn::Madvise, Wish::None) => false,
+        }
+    }
+
+    /// As a number, to be kept in an atomic.
+    pub(crate) fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_number(number: u8) -> SwapIn {
+        [SwapIn::Always, SwapIn::Madvise, SwapIn::Never][usize::from(number)]
+    }
+}
+
+impl FromStr for SwapIn {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        match text {
+            "always" => Ok(SwapIn::Always),
+            "madvise" => Ok(SwapIn::Madvise),
+            "never" => Ok(SwapIn::Never),
+            other => Err(UnknownName(other.into(), "always, madvise, never")),
+        }
+    }
+}
+
+impl fmt::Display for SwapIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SwapIn::Always => "always",
+            SwapIn::Madvise => "madvise",
+            SwapIn::Never => "never",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_printed() {
+        for policy in [SwapIn::Always, SwapIn::Madvise, SwapIn::Never] {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+            assert_eq!(SwapIn::from_number(policy.number()), policy);
+        }
+        assert!("sometimes".parse::<SwapIn>().unwrap_err().to_string().contains("madvise"));
+    }
+}
