@@ -20,6 +20,7 @@ use crate::fault::{FaultMode, UnknownName, direct, monitor};
 use crate::folio_size::FolioSize;
 use crate::frames::Frames;
 use crate::map::{CopyMapper, Mapper, MoveMapper};
+use crate::outgoing::Buffers;
 use crate::raw::RawSpace;
 use crate::readahead::{self, ReadQueue};
 use crate::reclaimd;
@@ -228,6 +229,8 @@ impl ArenaBuilder {
             zone,
             frames,
             space: SwapSpace::new(devices, nr_blocks * BLOCK_PAGES, nr_cpus, self.split_slots),
+            buffers: Buffers::new()?,
+            unsettled: Mutex::new(Vec::new()),
             mapper,
             uffd,
             stats: self.stats.map_or_else(|| StatsHome::Own(Box::default()), StatsHome::Shared),

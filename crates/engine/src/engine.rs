@@ -4,7 +4,7 @@
 //! never two leaves. A second block is only ever tried for, but for the source of a mapping that moves, whose target is
 //! new. No managed memory is touched under any of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_core::{
@@ -18,6 +18,7 @@ use crate::address_space::AddressSpace;
 use crate::fatal;
 use crate::frames::Frames;
 use crate::map::{MapError, Mapper};
+use crate::outgoing::{Buffers, Written};
 use crate::readahead::ReadQueue;
 use crate::space::SwapSpace;
 use crate::wakeup::{Event, Gate};
@@ -49,6 +50,9 @@ pub(crate) struct Engine {
     pub zone: Zone,
     pub frames: Frames,
     pub space: SwapSpace,
+    pub buffers: Buffers,
+    /// Written folios whose blocks were locked when their write ended.
+    pub unsettled: Mutex<Vec<Written>>,
     pub mapper: Box<dyn Mapper>,
     pub uffd: Arc<Userfaultfd>,
     pub stats: StatsHome,

@@ -1,113 +1,257 @@
-//! Folios on their way to a device: a batch whose slots follow each other, written in one go.
+//! Folios on their way to a device.
+//!
+//! A whole block is written from where it lies, and stays locked until the device has it. Small folios are copied into a
+//! buffer and written many at a time, to slots that follow each other; their blocks are not locked meanwhile, so whoever
+//! faults on a block in which one of many folios is being written does not wait. Such a folio is *held*: unmapped and on
+//! no list. If it still is when the device has it, it is clean ([`Engine::settle`]); if it was touched meanwhile, its
+//! slots are freed.
 
-use folioswap_core::{BlockId, FrameId, List, Locked, Order, SlotId};
+use std::sync::Mutex;
+
+use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
+use folioswap_sys::memory::{self, Reservation};
 
 use crate::engine::Engine;
+use crate::error::Error;
+use crate::transfer::DEPTH;
 
-/// The most pages in a batch of small folios: a write of 1 MiB is as fast as a disk gets.
-const BATCH_PAGES: usize = 256;
+/// Bytes of a batch: a write of this length is about as fast for its size as a disk gets.
+const BATCH_BYTES: usize = 1 << 20;
 
-/// The most blocks that one batch keeps locked: whoever faults on them waits for the write.
-const BATCH_BLOCKS: usize = 64;
+/// Buffers: for the reclaim thread's writes in flight, and for threads that reclaim directly.
+const BUFFERS: usize = DEPTH + 4;
 
-/// One folio of a batch.
-pub(crate) struct Leaving {
-    /// Which of the batch's blocks it lies in.
-    block: usize,
-    index: usize,
-    frame: FrameId,
+/// The memory that batches are copied to.
+pub(crate) struct Buffers {
+    memory: Reservation,
+    free: Mutex<Vec<usize>>,
 }
 
-/// Folios of one order to be written: at home, on no list, their blocks locked.
-pub(crate) struct Outgoing<'t> {
-    pub blocks: Vec<Locked<'t>>,
-    pub folios: Vec<Leaving>,
-    /// Of the first folio; the others follow.
+impl Buffers {
+    /// Reserves addresses; memory is taken as batches are written.
+    pub fn new() -> Result<Self, Error> {
+        let memory = Reservation::new(BUFFERS * BATCH_BYTES, BATCH_BYTES)
+            .and_then(|memory| memory::protect_rw(memory.addr(), memory.len()).map(|()| memory))
+            .map_err(Error::system("reserving buffers"))?;
+        let free = (0..BUFFERS).map(|index| memory.addr() + index * BATCH_BYTES).collect();
+        Ok(Buffers { memory, free: Mutex::new(free) })
+    }
+
+    /// A buffer; waits for one when all are in use, which whoever has them is about to give back.
+    fn lend(&self) -> Buffer<'_> {
+        loop {
+            if let Some(addr) = self.free.lock().expect("nothing panics under this lock").pop() {
+                return Buffer { owner: self, addr };
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+struct Buffer<'b> {
+    owner: &'b Buffers,
+    addr: usize,
+}
+
+impl Buffer<'_> {
+    fn bytes(&mut self) -> &mut [u8] {
+        let all = self.owner.memory.addr()..self.owner.memory.addr() + self.owner.memory.len();
+        assert!(all.contains(&self.addr) && self.addr.is_multiple_of(BATCH_BYTES));
+        // SAFETY: one buffer of the reservation (asserted), readable and writable anonymous memory that lives as long as
+        // the owner, lent to this one alone, borrowed mutably with it.
+        unsafe { std::slice::from_raw_parts_mut(self.addr as *mut u8, BATCH_BYTES) }
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        self.owner.free.lock().expect("nothing panics under this lock").push(self.addr);
+    }
+}
+
+/// A small folio whose content is being written, or was.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    folio: FolioId,
+    order: Order,
+    frame: FrameId,
+    /// None: it could not be written.
+    slot: Option<SlotId>,
+}
+
+/// Small folios of one order that are written together.
+pub(crate) struct Batch<'e> {
+    buffer: Buffer<'e>,
+    folios: Vec<Written>,
+    /// Of the first folio; those of the others follow.
     slot: SlotId,
     order: Order,
 }
 
-impl<'t> Outgoing<'t> {
-    pub fn new() -> Self {
-        Outgoing { blocks: Vec::new(), folios: Vec::new(), slot: SlotId::new(0), order: Order::PAGE }
+impl<'e> Batch<'e> {
+    /// An empty batch, to be written from this slot on.
+    pub fn new(engine: &'e Engine, slot: SlotId, order: Order) -> Self {
+        Batch { buffer: engine.buffers.lend(), folios: Vec::new(), slot, order }
     }
 
-    pub fn one(locked: Locked<'t>, index: usize, frame: FrameId, slot: SlotId) -> Self {
-        let order = locked.order();
-        Outgoing { blocks: vec![locked], folios: vec![Leaving { block: 0, index, frame }], slot, order }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.folios.is_empty()
-    }
-
-    pub fn nr_pages(&self) -> usize {
-        self.folios.len() << self.order.exponent()
-    }
-
-    pub fn slot(&self) -> SlotId {
-        self.slot
+    fn len_bytes(&self) -> usize {
+        self.folios.len() * self.order.bytes()
     }
 
     pub fn has_room(&self) -> bool {
-        self.nr_pages() < BATCH_PAGES && self.blocks.len() < BATCH_BLOCKS
+        self.len_bytes() < BATCH_BYTES
     }
 
-    /// Where among the batch's blocks a block is, which is locked for it if it can be had.
-    pub fn hold(&mut self, engine: &'t Engine, block: BlockId) -> Option<usize> {
-        if let Some(at) = self.blocks.iter().rposition(|locked| locked.id() == block) {
-            return Some(at);
+    /// Copies a folio that is at home; `false` when its slots do not follow those of the batch.
+    pub fn push(
+        &mut self,
+        engine: &Engine,
+        locked: &Locked<'_>,
+        index: usize,
+        frame: FrameId,
+        slot: SlotId,
+    ) -> bool {
+        let (order, at) = (locked.order(), self.len_bytes());
+        if order != self.order || slot != self.slot.plus(self.folios.len() * order.nr_pages()) || !self.has_room() {
+            return false;
         }
-        self.blocks.push(engine.try_lock(block)?);
-        Some(self.blocks.len() - 1)
+        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.bytes(frame, order, locked));
+        self.folios.push(Written { folio: locked.name(index), order, frame, slot: Some(slot) });
+        true
+    }
+}
+
+/// What is written at once.
+pub(crate) enum Outgoing<'t> {
+    /// A whole block, locked, its folio at home and on no list.
+    Whole { locked: Locked<'t>, frame: FrameId, slot: SlotId },
+    /// A batch of small ones.
+    Small(Batch<'t>),
+}
+
+impl<'t> Outgoing<'t> {
+    pub fn whole(locked: Locked<'t>, frame: FrameId, slot: SlotId) -> Self {
+        Outgoing::Whole { locked, frame, slot }
     }
 
-    /// Adds a folio of the batch's block at `block`; `false` when its slots do not follow those of the batch.
-    pub fn push(&mut self, block: usize, index: usize, frame: FrameId, slot: SlotId) -> bool {
-        let order = self.blocks[block].order();
-        if self.folios.is_empty() {
-            (self.slot, self.order) = (slot, order);
+    pub fn slot(&self) -> SlotId {
+        match self {
+            Outgoing::Whole { slot, .. } => *slot,
+            Outgoing::Small(batch) => batch.slot,
         }
-        let follows = slot == self.slot.plus(self.nr_pages()) && order == self.order;
-        if follows {
-            self.folios.push(Leaving { block, index, frame });
-        }
-        follows
     }
 
-    /// Whether a folio of the batch's block at `block` is in the batch.
-    pub fn holds_folio_of(&self, block: usize) -> bool {
-        self.folios.iter().any(|leaving| leaving.block == block)
+    pub fn nr_pages(&self) -> usize {
+        match self {
+            Outgoing::Whole { .. } => Order::HUGE.nr_pages(),
+            Outgoing::Small(batch) => batch.folios.len() * batch.order.nr_pages(),
+        }
     }
 
-    /// The memory to be written, in the order of the slots.
-    pub fn pieces(&self, engine: &Engine) -> Vec<(usize, usize)> {
-        let mut pieces: Vec<(usize, usize)> = Vec::with_capacity(self.folios.len());
-        for leaving in &self.folios {
-            let home = engine.frames.home(leaving.frame);
-            match pieces.last_mut() {
-                Some((addr, len)) if *addr + *len == home => *len += self.order.bytes(),
-                _ => pieces.push((home, self.order.bytes())),
-            }
+    /// The memory to be written: address and length.
+    pub fn memory(&self, engine: &Engine) -> (usize, usize) {
+        match self {
+            Outgoing::Whole { frame, .. } => (engine.frames.home(*frame), Order::HUGE.bytes()),
+            Outgoing::Small(batch) => (batch.buffer.addr, batch.len_bytes()),
         }
-        pieces
     }
 }
 
 impl Engine {
-    /// Writes a batch now. For devices in memory, and for threads that reclaim for themselves.
-    pub fn write_now(&self, mut outgoing: Outgoing<'_>) -> bool {
-        self.write_all(&mut outgoing)
+    /// Writes now. For devices in memory, and for threads that reclaim for themselves.
+    pub fn write_now(&self, outgoing: Outgoing<'_>) -> bool {
+        match outgoing {
+            Outgoing::Whole { mut locked, frame, slot } => self.write_one(&mut locked, 0, frame, slot),
+            Outgoing::Small(batch) => self.write_batch(batch, Engine::settle_later),
+        }
     }
 
-    /// Writes each folio of a batch, whose blocks stay locked.
-    pub fn write_all(&self, outgoing: &mut Outgoing<'_>) -> bool {
+    /// Writes a batch and settles each of its folios.
+    pub fn write_batch(&self, mut batch: Batch<'_>, settle: impl FnMut(&Engine, Written)) -> bool {
+        let (slot, len) = (batch.slot, batch.len_bytes());
+        let written = self.space.write(slot, &batch.buffer.bytes()[..len]);
+        self.finish_batch(batch, written, settle)
+    }
+
+    /// What there is to do when a device has taken what was written, or has not.
+    pub fn finish_write(&self, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
+        match outgoing {
+            Outgoing::Whole { mut locked, frame, slot } => self.finish_folio(&mut locked, 0, frame, slot, written),
+            Outgoing::Small(batch) => self.finish_batch(batch, written, Engine::settle_later),
+        }
+    }
+
+    fn finish_batch(
+        &self,
+        mut batch: Batch<'_>,
+        written: std::io::Result<()>,
+        mut settle: impl FnMut(&Engine, Written),
+    ) -> bool {
+        let (failed, order) = (written.is_err(), batch.order);
         let mut done = true;
-        for (at, leaving) in std::mem::take(&mut outgoing.folios).into_iter().enumerate() {
-            let slot = outgoing.slot.plus(at << outgoing.order.exponent());
-            done &= self.write_one(&mut outgoing.blocks[leaving.block], leaving.index, leaving.frame, slot);
+        for (at, mut folio) in std::mem::take(&mut batch.folios).into_iter().enumerate() {
+            let slot = batch.slot.plus(at * order.nr_pages());
+            let bytes = &batch.buffer.bytes()[at * order.bytes()..(at + 1) * order.bytes()];
+            // One by one after a failure, to find out which it was.
+            if failed && let Err(error) = self.space.write(slot, bytes) {
+                self.write_failed(slot, &error);
+                self.space.mark_bad(slot, order);
+                folio.slot = None;
+                done = false;
+            }
+            settle(self, folio);
         }
         done
+    }
+
+    /// Settles a written folio now, or notes it for the reclaim thread when its block is locked: it is never waited for.
+    fn settle_later(&self, written: Written) {
+        if !self.settle(written) {
+            self.unsettled.lock().expect("nothing panics under this lock").push(written);
+            self.reclaim_wanted.signal();
+        }
+    }
+
+    /// Settles those whose blocks were locked. Says whether some still are.
+    pub fn settle_rest(&self) -> bool {
+        let rest = std::mem::take(&mut *self.unsettled.lock().expect("nothing panics under this lock"));
+        let still: Vec<_> = rest.into_iter().filter(|&written| !self.settle(written)).collect();
+        let any = !still.is_empty();
+        self.unsettled.lock().expect("nothing panics under this lock").extend(still);
+        any
+    }
+
+    fn settle(&self, written: Written) -> bool {
+        let Some(mut locked) = self.try_lock(written.folio.block()) else { return false };
+        self.settle_locked(&mut locked, written);
+        true
+    }
+
+    /// A device has what was written of a folio: it is clean, unless it was touched since.
+    pub fn settle_locked(&self, locked: &mut Locked<'_>, written: Written) {
+        let Written { folio, order, frame, slot } = written;
+        match (self.held(locked, written), slot) {
+            (Some(index), Some(slot)) => {
+                locked.folio_mut(index).set_slot(Some(slot));
+                self.zone.insert(frame, List::Standby);
+                self.count_swap_out(order);
+                self.frame_freed.signal();
+            }
+            (Some(_), None) => self.zone.insert(frame, List::Laundry),
+            (None, Some(slot)) => self.space.free(slot, order),
+            (None, None) => {}
+        }
+        debug_assert_eq!(folio.block(), locked.id());
+    }
+
+    /// Where a folio that was being written is, if nobody has touched it since.
+    fn held(&self, locked: &Locked<'_>, written: Written) -> Option<usize> {
+        let Written { folio, order, frame, .. } = written;
+        let index = locked.index_of(folio.page_in_block());
+        let untouched = locked.order() == order
+            && locked.state(index) == State::Standby(frame)
+            && self.zone.list(frame).is_none();
+        untouched.then_some(index)
     }
 
     /// Writes one folio of a locked block.
@@ -122,21 +266,6 @@ impl Engine {
             None => self.space.write(slot, bytes),
         };
         self.finish_folio(locked, index, frame, slot, written)
-    }
-
-    /// Puts the folios of a batch that was written on standby; those of one that failed stay in RAM.
-    pub fn finish_write(&self, mut outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
-        if written.is_err() && outgoing.folios.len() > 1 {
-            return self.write_all(&mut outgoing); // one by one, to find out which it was
-        }
-        let mut written = Some(written);
-        let mut done = true;
-        for (at, leaving) in outgoing.folios.iter().enumerate() {
-            let slot = outgoing.slot.plus(at << outgoing.order.exponent());
-            let result = written.take().unwrap_or(Ok(()));
-            done &= self.finish_folio(&mut outgoing.blocks[leaving.block], leaving.index, leaving.frame, slot, result);
-        }
-        done
     }
 
     /// Puts a written folio on standby; one whose write failed stays in RAM, its slots are not used again.

@@ -300,6 +300,9 @@ impl Engine {
                     self.zone.insert(frame, List::Laundry); // it has no copy any more
                 }
             }
+            if matches!(locked.state(index), State::Standby(_)) && self.zone.list(frame).is_none() {
+                self.zone.insert(frame, List::Laundry); // it is being written, in vain
+            }
             self.zone.split(frame, order);
         }
         locked.split(order);

@@ -284,6 +284,9 @@ impl RawSpace {
         for index in 0..target.nr_folios() {
             if let Some(frame) = target.folio(index).frame() {
                 engine.zone.change_owner(frame, target.name(index));
+                if engine.zone.list(frame).is_none() {
+                    engine.zone.insert(frame, List::Laundry); // it is being written, in vain
+                }
             }
         }
         true

@@ -161,8 +161,8 @@ fn start<'e>(engine: &'e Engine, reads: &mut Reads<'e>, mut locked: Locked<'e>, 
     let frame = engine.prepare(taken, Order::HUGE);
     match engine.space.extent(slot) {
         Some(extent) if reads.asynchronous() => {
-            let piece = (engine.frames.home(frame), Order::HUGE.bytes());
-            reads.start(Direction::Read, extent, &[piece], Incoming { locked, frame, slot, marker });
+            let (home, len) = (engine.frames.home(frame), Order::HUGE.bytes());
+            reads.start(Direction::Read, extent, home, len, Incoming { locked, frame, slot, marker });
         }
         _ => {
             let bytes = engine.frames.bytes(frame, Order::HUGE, &locked);

@@ -19,7 +19,7 @@ use crate::checksum;
 use crate::engine::Engine;
 use crate::fatal;
 use crate::map::MapError;
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Batch, Outgoing};
 
 /// Folios looked at in one search of a list: busy ones are passed over, never waited for.
 pub(crate) const SCAN: usize = 64;
@@ -48,7 +48,7 @@ pub(crate) enum Washed {
     /// No slot; its content stays in RAM.
     NoSlot,
     /// Look again: its block was split because no slots in a row were left, or some have just been freed.
-    Split,
+    Again,
 }
 
 impl Engine {
@@ -136,9 +136,9 @@ impl Engine {
             if self.still_there(&locked, &oldest, List::Laundry).is_none() {
                 continue;
             }
-            match self.wash(&mut locked, 0, oldest.frame, true) {
-                Washed::Clean | Washed::Split => return Laundered::Clean,
-                Washed::Dirty(slot) => return Laundered::Write(Outgoing::one(locked, 0, oldest.frame, slot)),
+            match self.wash(&mut locked, 0, oldest.frame) {
+                Washed::Clean | Washed::Again => return Laundered::Clean,
+                Washed::Dirty(slot) => return Laundered::Write(Outgoing::whole(locked, oldest.frame, slot)),
                 // Others behind it may be clean or zero, and need no slot.
                 Washed::NoSlot => {
                     found = Laundered::NoSlot;
@@ -151,50 +151,54 @@ impl Engine {
 
     /// Washes small folios until a batch of dirty ones, whose slots follow each other, is to be written.
     fn launder_small(&self) -> Laundered<'_> {
-        let mut out = Outgoing::new();
+        let mut batch: Option<Batch<'_>> = None;
         let (mut cleaned, mut no_slot) = (false, false);
+        let mut held: Option<Locked<'_>> = None;
         for _ in 0..2 * SCAN {
-            if !out.has_room() {
-                break;
-            }
             let Some(oldest) = self.zone.oldest(Size::Small, List::Laundry) else { break };
-            let Some(at) = out.hold(self, oldest.folio.block()) else {
+            if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
+                drop(held.take()); // one block at a time
+                held = self.try_lock(oldest.folio.block());
+            }
+            let Some(locked) = &mut held else {
                 self.zone.rotate(oldest.frame, List::Laundry);
                 continue;
             };
-            let locked = &mut out.blocks[at];
             let Some(index) = self.still_there(locked, &oldest, List::Laundry) else { continue };
-            // The folios of a block that the batch holds some of cannot be split.
-            let may_split = !out.holds_folio_of(at);
-            let locked = &mut out.blocks[at];
-            match self.wash(locked, index, oldest.frame, may_split) {
+            match self.wash(locked, index, oldest.frame) {
                 Washed::Clean => cleaned = true,
-                Washed::Split => {}
-                Washed::NoSlot if !may_split => break,
+                Washed::Again => {}
                 Washed::NoSlot => {
                     no_slot = true;
                     self.zone.rotate(oldest.frame, List::Laundry);
                 }
+                Washed::Dirty(slot) if self.space.memory(slot).is_some() => {
+                    self.write_one(locked, index, oldest.frame, slot);
+                    cleaned = true;
+                }
                 Washed::Dirty(slot) => {
-                    if !out.push(at, index, oldest.frame, slot) {
+                    let batch = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
+                    if !batch.push(self, locked, index, oldest.frame, slot) {
                         // The end of a cluster: this one lies elsewhere, and goes by itself.
-                        self.write_one(&mut out.blocks[at], index, oldest.frame, slot);
+                        self.write_one(locked, index, oldest.frame, slot);
+                        break;
+                    }
+                    if !batch.has_room() {
                         break;
                     }
                 }
             }
         }
-        match (out.is_empty(), cleaned, no_slot) {
-            (false, ..) => Laundered::Write(out),
-            (true, true, _) => Laundered::Clean,
-            (true, false, true) => Laundered::NoSlot,
-            (true, false, false) => Laundered::Nothing,
+        match (batch, cleaned, no_slot) {
+            (Some(batch), ..) => Laundered::Write(Outgoing::Small(batch)),
+            (None, true, _) => Laundered::Clean,
+            (None, false, true) => Laundered::NoSlot,
+            (None, false, false) => Laundered::Nothing,
         }
     }
 
     /// Finds out whether a folio of the laundry is clean; if not, takes it off the list and says where it is to be written.
-    /// With `may_split` its block is split where that is called for.
-    fn wash(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, may_split: bool) -> Washed {
+    fn wash(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Washed {
         let order = locked.order();
         if order == Order::HUGE
             && let Some(washed) = self.wash_dropped(locked, frame)
@@ -227,7 +231,7 @@ impl Engine {
         // What the slots hold is not what is noted any more.
         locked.folio_mut(index).set_slot(None);
         let Some(slot) = self.slot_for(order, kept) else {
-            return if may_split { self.split_for_slots(locked, frame) } else { Washed::NoSlot };
+            return self.split_for_slots(locked, frame);
         };
         if !hashed && self.space.memory(slot).is_none() {
             checksum::note(locked, page, bytes);
@@ -268,7 +272,7 @@ impl Engine {
             None => Washed::NoSlot,
         };
         match split {
-            Washed::NoSlot if self.shed_copies() => Washed::Split,
+            Washed::NoSlot if self.shed_copies() => Washed::Again,
             other => other,
         }
     }
@@ -281,7 +285,7 @@ impl Engine {
         });
         let Some(smaller) = fits else { return Washed::NoSlot };
         self.split_block(locked, smaller);
-        Washed::Split
+        Washed::Again
     }
 
     /// Frees the copies of folios that are in RAM and not clean: what they hold is in RAM. Says whether there were any.
@@ -341,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// Reclaims a block now, as advice; leaves it where it is when it is busy.
+    /// Reclaims a block now, as advice; leaves what is busy where it is.
     pub fn evict(&self, block: BlockId) {
         let Some(mut locked) = self.try_lock(block) else { return };
         if locked.pinned {
@@ -355,7 +359,7 @@ impl Engine {
                 }
             }
         }
-        self.write_block(locked);
+        self.write_block(&mut locked);
     }
 
     /// Takes one folio out of RAM now, as far as it is not in use.
@@ -364,7 +368,7 @@ impl Engine {
             return;
         }
         if self.zone.list(frame) == Some(List::Laundry)
-            && let Washed::Dirty(slot) = self.wash(locked, index, frame, false)
+            && let Washed::Dirty(slot) = self.wash(locked, index, frame)
         {
             self.write_one(locked, index, frame, slot);
         }
@@ -373,37 +377,46 @@ impl Engine {
         }
     }
 
-    /// Writes what is in the laundry of a block.
-    fn write_block(&self, locked: Locked<'_>) {
-        let mut out = Outgoing::new();
-        out.blocks.push(locked);
+    /// Writes what is in the laundry of a block, in batches.
+    fn write_block(&self, locked: &mut Locked<'_>) {
+        let mut batch: Option<Batch<'_>> = None;
         let mut index = 0;
-        while index < out.blocks[0].nr_folios() {
-            let locked = &mut out.blocks[0];
-            match locked.state(index) {
-                State::Standby(frame) if self.zone.list(frame) == Some(List::Laundry) => {
-                    match self.wash(locked, index, frame, out.folios.is_empty()) {
-                        Washed::Clean => index += 1,
-                        Washed::Dirty(slot) => {
-                            if !out.push(0, index, frame, slot) {
-                                self.write_one(&mut out.blocks[0], index, frame, slot);
-                            }
-                            index += 1;
-                        }
-                        Washed::Split => index = 0,
-                        Washed::NoSlot if out.folios.is_empty() => return,
-                        Washed::NoSlot => {
-                            self.write_all(&mut out);
-                        }
+        while index < locked.nr_folios() {
+            let State::Standby(frame) = locked.state(index) else {
+                index += 1;
+                continue;
+            };
+            if self.zone.list(frame) != Some(List::Laundry) {
+                index += 1;
+                continue;
+            }
+            match self.wash(locked, index, frame) {
+                Washed::Clean => {}
+                Washed::NoSlot => break,
+                Washed::Again => {
+                    index = 0;
+                    continue;
+                }
+                Washed::Dirty(slot) if locked.order() == Order::HUGE || self.space.memory(slot).is_some() => {
+                    self.write_one(locked, index, frame, slot);
+                }
+                Washed::Dirty(slot) => {
+                    let now = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
+                    if !now.push(self, locked, index, frame, slot) {
+                        self.write_one(locked, index, frame, slot);
+                    }
+                    if !now.has_room()
+                        && let Some(full) = batch.take()
+                    {
+                        self.write_batch(full, |engine, written| engine.settle_locked(locked, written));
                     }
                 }
-                _ => index += 1,
             }
-            if !out.has_room() {
-                self.write_all(&mut out);
-            }
+            index += 1;
         }
-        self.write_all(&mut out);
+        if let Some(rest) = batch {
+            self.write_batch(rest, |engine, written| engine.settle_locked(locked, written));
+        }
     }
 }
 

@@ -20,6 +20,9 @@ const MEASURE_EVERY: Duration = Duration::from_millis(500);
 
 type Writes<'t> = Transfers<Outgoing<'t>>;
 
+/// How long blocks whose folios were written may be locked by others before they are tried again.
+const UNSETTLED: Duration = Duration::from_millis(1);
+
 /// What a step of the thread came to.
 enum Step {
     Progress,
@@ -40,7 +43,12 @@ pub(crate) fn run(engine: &Engine) {
             let _ = engine.measure();
             measured = Instant::now();
         }
-        if !engine.stopping() {
+        if engine.stopping() {
+            break;
+        }
+        if engine.settle_rest() {
+            engine.reclaim_wanted.wait_for(seen, UNSETTLED);
+        } else {
             engine.reclaim_wanted.wait(seen);
         }
     }
@@ -64,6 +72,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
             }
         };
         give_back_surplus(engine);
+        engine.settle_rest();
         let target = engine.zone.watermarks().high + engine.excess();
         let coming = engine.zone.available() + in_flight_pages(writes);
         let step = if coming < target && writes.has_room() { reclaim_one(engine, writes) } else { Step::Stuck };
@@ -99,8 +108,8 @@ fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>) -> Step {
         Laundered::Write(outgoing) => {
             match engine.space.extent(outgoing.slot()) {
                 Some(extent) if writes.asynchronous() => {
-                    let pieces = outgoing.pieces(engine);
-                    writes.start(Direction::Write, extent, &pieces, outgoing);
+                    let (addr, len) = outgoing.memory(engine);
+                    writes.start(Direction::Write, extent, addr, len, outgoing);
                 }
                 _ => {
                     engine.write_now(outgoing);

@@ -30,8 +30,8 @@ struct Flight<J> {
     job: J,
     direction: Direction,
     extent: Extent,
-    /// The memory, in the order in which it lies on the device.
-    pieces: Vec<libc::iovec>,
+    addr: usize,
+    len: usize,
 }
 
 impl<J> Transfers<J> {
@@ -63,35 +63,26 @@ impl<J> Transfers<J> {
         self.nr_in_flight < DEPTH
     }
 
-    /// Starts a transfer between `extent` and pieces of memory (address and length), one after the other.
+    /// Starts a transfer between `extent` and the memory at `addr`.
     ///
-    /// The caller keeps that memory present and for itself until [`Transfers::finish`] hands the job back; the job
-    /// holds the locks of the folios' blocks for that.
+    /// The caller keeps that memory present and for itself until [`Transfers::finish`] hands the job back: the job holds
+    /// the lock of the folio's block, or the buffer.
     ///
     /// # Panics
     /// Without room.
-    pub fn start(&mut self, direction: Direction, extent: Extent, pieces: &[(usize, usize)], job: J) {
+    pub fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
         let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
         let (fd, offset) = (extent.fd, extent.offset);
-        let piece = |&(addr, len): &(usize, usize)| libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
-        let pieces: Vec<_> = pieces.iter().map(piece).collect();
-        // SAFETY: the memory is frames at home of folios whose blocks the job has locked: present, of these lengths,
-        // used by nobody else until the job is handed back, which is after the completion. The vector of pieces is
-        // kept in the flight until then, and its buffer does not move with it.
+        // SAFETY: the memory is the frames of a folio at home whose block the job has locked, or a buffer that the job
+        // owns: present, of this length, used by nobody else until the job is handed back, which is after the completion.
         let queued = unsafe {
-            match (direction, &pieces[..]) {
-                (Direction::Read, [one]) => {
-                    ring.submit_read(fd, one.iov_base.cast(), one.iov_len, offset, token as u64)
-                }
-                (Direction::Write, [one]) => {
-                    ring.submit_write(fd, one.iov_base.cast(), one.iov_len, offset, token as u64)
-                }
-                (Direction::Read, many) => ring.submit_readv(fd, many, offset, token as u64),
-                (Direction::Write, many) => ring.submit_writev(fd, many, offset, token as u64),
+            match direction {
+                Direction::Read => ring.submit_read(fd, addr as *mut u8, len, offset, token as u64),
+                Direction::Write => ring.submit_write(fd, addr as *const u8, len, offset, token as u64),
             }
         };
-        self.jobs[token] = Some(Flight { job, direction, extent, pieces });
+        self.jobs[token] = Some(Flight { job, direction, extent, addr, len });
         self.nr_in_flight += 1;
         if let Err(error) = queued.and_then(|()| ring.submit()) {
             // What is queued may still be started by a later call: its memory could never be used again.
@@ -121,19 +112,10 @@ impl<J> Transfers<J> {
 impl<J> Flight<J> {
     /// Does what a short transfer left, on the spot.
     fn complete(&self, done: usize) -> io::Result<()> {
-        let mut begin = 0;
-        for piece in &self.pieces {
-            let skip = done.saturating_sub(begin).min(piece.iov_len);
-            if skip < piece.iov_len {
-                self.complete_piece(piece.iov_base as usize + skip, piece.iov_len - skip, (begin + skip) as u64)?;
-            }
-            begin += piece.iov_len;
+        if done == self.len {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn complete_piece(&self, addr: usize, len: usize, from: u64) -> io::Result<()> {
-        let offset = self.extent.offset + from;
+        let (addr, len, offset) = (self.addr + done, self.len - done, self.extent.offset + done as u64);
         // SAFETY: a part of the memory of this flight, which the job still holds; the kernel is done with it.
         unsafe {
             match self.direction {

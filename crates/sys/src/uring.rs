@@ -83,47 +83,6 @@ impl Ring {
         unsafe { self.push(&entry) }
     }
 
-    /// Queues a read into several pieces of memory, one after the other, from `offset` on, as [`Ring::submit_read`] does
-    /// into one.
-    ///
-    /// # Errors
-    /// As [`Ring::submit_read`].
-    ///
-    /// # Safety
-    /// As [`Ring::submit_read`], for each piece; and the slice itself stays where it is until the completion.
-    pub unsafe fn submit_readv(
-        &mut self,
-        fd: RawFd,
-        pieces: &[libc::iovec],
-        offset: u64,
-        token: u64,
-    ) -> io::Result<()> {
-        let count = transfer_len(pieces.len())?;
-        let entry = opcode::Readv::new(types::Fd(fd), pieces.as_ptr(), count).offset(offset).build().user_data(token);
-        // SAFETY: the caller keeps memory, slice and descriptor valid until the completion.
-        unsafe { self.push(&entry) }
-    }
-
-    /// Queues a write of several pieces of memory, as [`Ring::submit_readv`] does a read.
-    ///
-    /// # Errors
-    /// As [`Ring::submit_read`].
-    ///
-    /// # Safety
-    /// As [`Ring::submit_write`], for each piece; and the slice itself stays where it is until the completion.
-    pub unsafe fn submit_writev(
-        &mut self,
-        fd: RawFd,
-        pieces: &[libc::iovec],
-        offset: u64,
-        token: u64,
-    ) -> io::Result<()> {
-        let count = transfer_len(pieces.len())?;
-        let entry = opcode::Writev::new(types::Fd(fd), pieces.as_ptr(), count).offset(offset).build().user_data(token);
-        // SAFETY: the caller keeps memory, slice and descriptor valid until the completion.
-        unsafe { self.push(&entry) }
-    }
-
     /// Starts everything that is queued. Costs one system call.
     ///
     /// # Errors
