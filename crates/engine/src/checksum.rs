@@ -17,39 +17,50 @@ pub(crate) fn hash(unit: &[u8]) -> u128 {
     XxHash3_128::oneshot(unit)
 }
 
-fn noted(block: &Block, page: usize, unit: usize) -> Option<u128> {
-    if unit == PAGE_SIZE { block.page_hash(page) } else { block.piece_hash(page / PIECE.nr_pages()) }
+/// Notes what the piece or the page at `page` holds.
+fn note_unit(block: &mut Block, page: usize, unit: &[u8]) {
+    if unit.len() == PAGE_SIZE {
+        block.set_page_hash(page, hash(unit));
+    } else {
+        block.set_piece_hash(page / PIECE.nr_pages(), hash(unit));
+    }
 }
 
-fn note_unit(block: &mut Block, page: usize, unit: usize, hash: u128) {
-    if unit == PAGE_SIZE {
-        block.set_page_hash(page, hash);
-    } else {
-        block.set_piece_hash(page / PIECE.nr_pages(), hash);
+/// Whether the piece or the page at `page` holds what was noted; a piece may have been noted by its pages.
+fn is_noted(block: &Block, page: usize, unit: &[u8]) -> bool {
+    let as_one = if unit.len() == PAGE_SIZE { block.page_hash(page) } else { block.piece_hash(page / PIECE.nr_pages()) };
+    match as_one {
+        Some(noted) => noted == hash(unit),
+        None if unit.len() == PAGE_SIZE => false,
+        None => units(page, unit, PAGE_SIZE).all(|(page, bytes)| block.page_hash(page) == Some(hash(bytes))),
     }
+}
+
+/// The units of a folio that begins at `page`, each with its first page.
+fn units(page: usize, folio: &[u8], unit: usize) -> impl Iterator<Item = (usize, &[u8])> {
+    folio.chunks(unit).enumerate().map(move |(index, bytes)| (page + index * unit / PAGE_SIZE, bytes))
 }
 
 /// Notes the content of the folio that begins at `page`; says whether that is what was noted before.
 pub(crate) fn note(block: &mut Block, page: usize, folio: &[u8]) -> bool {
-    let unit = unit_bytes(block.order());
     let mut same = true;
-    for (index, bytes) in folio.chunks(unit).enumerate() {
-        let (page, found) = (page + index * unit / PAGE_SIZE, hash(bytes));
-        if noted(block, page, unit) != Some(found) {
+    for (page, unit) in units(page, folio, unit_bytes(block.order())) {
+        if !is_noted(block, page, unit) {
             same = false;
-            note_unit(block, page, unit, found);
+            note_unit(block, page, unit);
         }
     }
     same
 }
 
+/// Notes the content of the folio that begins at `page` page by page, since that is how it will come back.
+pub(crate) fn note_pages(block: &mut Block, page: usize, folio: &[u8]) {
+    units(page, folio, PAGE_SIZE).for_each(|(page, bytes)| note_unit(block, page, bytes));
+}
+
 /// Whether the folio that begins at `page` holds what was noted.
 pub(crate) fn verify(block: &Block, page: usize, folio: &[u8]) -> bool {
-    let unit = unit_bytes(block.order());
-    folio
-        .chunks(unit)
-        .enumerate()
-        .all(|(index, bytes)| noted(block, page + index * unit / PAGE_SIZE, unit) == Some(hash(bytes)))
+    units(page, folio, unit_bytes(block.order())).all(|(page, unit)| is_noted(block, page, unit))
 }
 
 /// Copies the folio that begins at `page` from memory that holds its slots, and verifies it on the way.
@@ -61,7 +72,7 @@ pub(crate) fn load(block: &Block, page: usize, from: &[u8], to: &mut [u8]) -> bo
     let unit = unit_bytes(block.order());
     let mut right = true;
     for (index, (from, to)) in from.chunks(unit).zip(to.chunks_mut(unit)).enumerate() {
-        right &= noted(block, page + index * unit / PAGE_SIZE, unit) == Some(hash(from));
+        right &= is_noted(block, page + index * unit / PAGE_SIZE, from);
         to.copy_from_slice(from);
     }
     right
@@ -72,7 +83,7 @@ pub(crate) fn store(block: &mut Block, page: usize, from: &[u8], to: &mut [u8]) 
     assert_eq!(from.len(), to.len());
     let unit = unit_bytes(block.order());
     for (index, (from, to)) in from.chunks(unit).zip(to.chunks_mut(unit)).enumerate() {
-        note_unit(block, page + index * unit / PAGE_SIZE, unit, hash(from));
+        note_unit(block, page + index * unit / PAGE_SIZE, from);
         folioswap_sys::memory::copy_streaming(from, to);
     }
 }
@@ -134,6 +145,18 @@ mod tests {
                 assert!(!load(block, 0, &stored, &mut loaded));
             });
         }
+    }
+
+    #[test]
+    fn a_whole_block_may_be_noted_by_its_pages() {
+        let mut whole = sample(Order::HUGE.bytes());
+        with_block(Order::HUGE, |block| {
+            note_pages(block, 0, &whole);
+            assert!(verify(block, 0, &whole) && note(block, 0, &whole));
+            whole[77_777] ^= 1;
+            assert!(!verify(block, 0, &whole) && !note(block, 0, &whole));
+            assert!(verify(block, 0, &whole), "the piece that changed is noted as one now");
+        });
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Engine {
         if order < PIECE {
             for page in (0..BLOCK_PAGES).step_by(PIECE.nr_pages()) {
                 if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-                    self.hash_pages(locked, page)?;
+                    self.hash_pages(locked, page, &mut [])?;
                 }
             }
         }

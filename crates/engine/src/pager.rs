@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use folioswap_core::{
-    BlockId, Choice, FaultKind, FolioId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Room, SlotId, State,
+    BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Room, SlotId, State,
 };
 
 use crate::checksum;
@@ -47,8 +47,10 @@ impl Engine {
                 FaultKind::FirstTouch
             }
             State::Standby(frame) => {
-                self.map(&mut locked, index, frame, List::Active);
-                self.settle_slot(&mut locked, index);
+                if !self.leave_but_for(&mut locked, within, frame) {
+                    self.map(&mut locked, index, frame, List::Active);
+                    self.settle_slot(&mut locked, index);
+                }
                 FaultKind::Standby
             }
             State::Swapped(_) => {
@@ -104,6 +106,13 @@ impl Engine {
         locked.fixed_order.or(self.fixed_order)
     }
 
+    /// Whether a whole block that leaves RAM is likely to come back page by page.
+    pub fn comes_back_by_pages(&self, locked: &Locked<'_>) -> bool {
+        let policy = SwapIn::from_number(self.swap_in.load(Ordering::Relaxed));
+        let by_measure = || self.order_of(locked).is_none() && self.order_choice.believes_sparse();
+        !policy.allows_whole(locked.wish) || by_measure()
+    }
+
     /// Whether a block that is split, and that a stream is about to reach, is to be made one folio.
     pub fn wants_whole(&self, locked: &Locked<'_>) -> bool {
         let policy = SwapIn::from_number(self.swap_in.load(Ordering::Relaxed));
@@ -128,6 +137,28 @@ impl Engine {
         self.zone.set_owner(frame, locked.name(index));
         self.frames.bytes(frame, order, locked).fill(0);
         self.map(locked, index, frame, List::Inactive);
+    }
+
+    /// A touch of a clean whole block that would come back by pages if it had left RAM already: all of it leaves but the
+    /// page. (A whole block is touched more often than a page, and would never leave by its age, at 512 times the room.)
+    fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId) -> bool {
+        let clean = locked.order() == Order::HUGE && self.zone.list(whole) == Some(List::Standby);
+        if !clean || locked.folio(0).marker || self.choose(locked) != Choice::Part(Order::PAGE) {
+            return false;
+        }
+        let Some(taken) = self.take_frame(Order::PAGE) else { return false };
+        let frame = self.prepare(taken, Order::PAGE);
+        let bytes = &*self.frames.bytes(whole, Order::HUGE, locked);
+        let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
+        checksum::note_pages(locked, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
+        let target = self.frames.bytes(frame, Order::PAGE, locked);
+        target.copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+        self.leave(locked, 0, whole);
+        self.split_block(locked, Order::PAGE);
+        self.zone.set_owner(frame, locked.name(page));
+        self.map(locked, page, frame, List::Inactive);
+        self.settle_slot(locked, page);
+        true
     }
 
     /// Brings swapped content back that holds a page: the whole block, or one folio of it.
@@ -194,7 +225,7 @@ impl Engine {
     ) -> Result<(), SwapInError> {
         let page = index * locked.order().nr_pages();
         if locked.order() < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-            self.hash_pages(locked, page)?;
+            return self.hash_pages(locked, page, bytes);
         }
         let right = match self.space.memory(slot) {
             Some((memory, offset)) => checksum::load(locked, page, memory.bytes(offset, bytes.len()), bytes),
@@ -208,20 +239,19 @@ impl Engine {
 
     /// The content of a piece was hashed as one when it was written. Before one of its pages comes back or goes alone, all
     /// of it is read once, checked, and its pages are hashed one by one.
-    pub fn hash_pages(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
+    pub fn hash_pages(&self, locked: &mut Locked<'_>, page: usize, bytes: &mut [u8]) -> Result<(), SwapInError> {
         let piece = page / PIECE.nr_pages();
         let first = piece * PIECE.nr_pages();
         let State::Swapped(slot) = locked.state(locked.index_of(first)) else {
             unreachable!("a piece hashed as one is in its slots as one");
         };
-        self.frames.with_scratch(|bytes| {
-            self.space.read(slot, bytes).map_err(|error| self.swap_in_error(slot, &error.to_string()))?;
-            if locked.piece_hash(piece) != Some(checksum::hash(bytes)) {
+        self.frames.with_scratch(|read| {
+            self.space.read(slot, read).map_err(|error| self.swap_in_error(slot, &error.to_string()))?;
+            if locked.piece_hash(piece) != Some(checksum::hash(read)) {
                 return Err(self.wrong_bytes(slot));
             }
-            for (index, page) in bytes.chunks(PAGE_SIZE).enumerate() {
-                locked.set_page_hash(first + index, checksum::hash(page));
-            }
+            checksum::note_pages(locked, first, read);
+            bytes.copy_from_slice(&read[(page - first) * PAGE_SIZE..][..bytes.len()]);
             Ok(())
         })
     }

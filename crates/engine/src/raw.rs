@@ -386,7 +386,7 @@ impl RawSpace {
             return;
         }
         let all_go = dropped.start <= piece.start && piece.end <= dropped.end;
-        if !all_go && let Err(error) = self.engine.hash_pages(locked, page) {
+        if !all_go && let Err(error) = self.engine.hash_pages(locked, page, &mut []) {
             crate::fatal::say(&error.to_string());
         }
         if all_go || locked.piece_hash(page / PIECE.nr_pages()).is_some() {

@@ -233,7 +233,9 @@ impl Engine {
         let Some(slot) = self.slot_for(order, kept) else {
             return self.split_for_slots(locked, frame);
         };
-        if !hashed && self.space.memory(slot).is_none() {
+        if order == Order::HUGE && self.comes_back_by_pages(locked) {
+            checksum::note_pages(locked, page, bytes);
+        } else if !hashed && self.space.memory(slot).is_none() {
             checksum::note(locked, page, bytes);
         }
         self.zone.remove(frame);
