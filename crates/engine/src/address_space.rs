@@ -1,21 +1,21 @@
-//! Which addresses of an arena's span are in use, in whole folios. First fit; neighbours of what is freed merge.
+//! Which addresses of an arena's span are in use, in whole blocks of 2 MiB. First fit; neighbours of what is freed merge.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// The free ranges of a span, as folio numbers: start -> end. None is empty, none touches another.
+/// The free ranges of a span, as block numbers: start -> end. None is empty, none touches another.
 pub(crate) struct AddressSpace {
     free: Mutex<BTreeMap<usize, usize>>,
-    nr_folios: usize,
+    nr_blocks: usize,
 }
 
 impl AddressSpace {
-    pub fn new(nr_folios: usize) -> Self {
-        AddressSpace { free: Mutex::new(BTreeMap::from([(0, nr_folios)])), nr_folios }
+    pub fn new(nr_blocks: usize) -> Self {
+        AddressSpace { free: Mutex::new(BTreeMap::from([(0, nr_blocks)])), nr_blocks }
     }
 
-    /// A range of `count` folios, the lowest that fits.
+    /// A range of `count` blocks, the lowest that fits.
     pub fn allocate(&self, count: usize) -> Option<Range<usize>> {
         let mut free = self.free.lock().expect("nothing panics under this lock");
         let (&start, &end) = free.iter().find(|&(start, end)| end - start >= count)?;
@@ -26,7 +26,7 @@ impl AddressSpace {
         Some(start..start + count)
     }
 
-    /// Makes a range longer where it stands: takes `count` folios from `at`, if they are free.
+    /// Makes a range longer where it stands: takes `count` blocks from `at`, if they are free.
     pub fn extend(&self, at: usize, count: usize) -> bool {
         let mut free = self.free.lock().expect("nothing panics under this lock");
         let Some(&end) = free.get(&at) else { return false };
@@ -40,7 +40,7 @@ impl AddressSpace {
         true
     }
 
-    /// Takes the free folios of a range that is named, and says which they were; the others are in use already.
+    /// Takes the free blocks of a range that is named, and says which they were; the others are in use already.
     pub fn claim(&self, wanted: Range<usize>) -> Vec<Range<usize>> {
         let mut free = self.free.lock().expect("nothing panics under this lock");
         let found: Vec<_> = free
@@ -71,7 +71,7 @@ impl AddressSpace {
     pub fn free(&self, range: Range<usize>) {
         let mut free = self.free.lock().expect("nothing panics under this lock");
         let Range { mut start, mut end } = range;
-        assert!(start < end && end <= self.nr_folios);
+        assert!(start < end && end <= self.nr_blocks);
         if let Some((&before, &before_end)) = free.range(..=start).next_back() {
             assert!(before_end <= start, "folios {start}..{end} freed twice");
             if before_end == start {
@@ -100,8 +100,8 @@ impl AddressSpace {
             }
             at = end;
         }
-        if at < self.nr_folios {
-            used.push(at..self.nr_folios);
+        if at < self.nr_blocks {
+            used.push(at..self.nr_blocks);
         }
         used
     }
@@ -113,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a plain list of which folio is used.
+        /// Against a plain list of which block is used.
         #[test]
         fn agrees_with_a_plain_list(steps in prop::collection::vec((0u8..4, 0usize..64, 1usize..9), 1..200)) {
             let space = AddressSpace::new(64);

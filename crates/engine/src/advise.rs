@@ -22,7 +22,7 @@ pub enum Advice {
     Random,
     /// Not for a while: it leaves RAM first.
     Cold,
-    /// Blocks of 2 MiB come back in one piece, where the arena's policy is [`SwapIn::Madvise`](crate::SwapIn::Madvise).
+    /// Blocks of 2 MiB come back in one piece also where the arena's policy is [`SwapIn::Madvise`](crate::SwapIn::Madvise).
     HugePage,
     /// Blocks come back page by page, whatever the arena's policy.
     NoHugePage,

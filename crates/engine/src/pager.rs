@@ -164,11 +164,7 @@ impl Engine {
     /// Brings swapped content back that holds a page: the whole block, or one folio of it.
     fn swap_in(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
         match self.choose(locked) {
-            Choice::Whole if locked.order() < Order::HUGE => {
-                if self.gather(locked, List::Inactive)? {
-                    return Ok(());
-                }
-            }
+            Choice::Whole if locked.order() < Order::HUGE && self.gather(locked, List::Inactive)? => return Ok(()),
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
         }

@@ -70,7 +70,7 @@ impl RawSpace {
         self.map_with(len, FolioSize::Auto)
     }
 
-    /// The same with blocks of a size of their own; `Auto`: the arena's.
+    /// The same with folios of a size of their own; `Auto`: the arena's.
     ///
     /// # Errors
     /// As [`RawSpace::map`].

@@ -1,4 +1,7 @@
 //! Whether a folio that went out whole comes back whole: the policy that an arena is given.
+//!
+//! What a program advises for a block against large folios ([`Wish::Pages`]) holds under every policy. Where the engine
+//! chooses the size of folios ([`FolioSize::Auto`](crate::FolioSize::Auto)), "in one piece" leaves the choice to it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +13,7 @@ use crate::fault::UnknownName;
 /// When a folio is read back as one piece. The names are those of Linux's settings for large folios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SwapIn {
-    /// Always in one piece.
+    /// In one piece.
     #[default]
     Always,
     /// In one piece where the program advised it, else page by page.
