@@ -121,6 +121,20 @@ fn the_engines_choice_is_compared_on_each_workload() {
 }
 
 #[test]
+fn the_slot_allocator_is_timed_beside_one_lock() {
+    let all = report(&["alloc", "--threads", "2,1,3", "--orders", "0,4,9", "--pairs", "100", "--repeats", "2"]);
+    for name in ["ns_order0", "ns_order4", "scaling_2", "vs_one_lock_2"] {
+        positive(&all, name);
+    }
+    assert_eq!(nr_rows(&all), 3 * 3);
+    assert_eq!((&all["rows"][1]["order"], &all["rows"][1]["threads"]), (&0.into(), &2.into()), "{all:#}");
+    let one = report(&["alloc", "--threads", "1", "--pairs", "10", "--repeats", "1"]);
+    positive(&one, "ns_order4");
+    assert!(one["measures"]["scaling_2"].is_null());
+    assert_eq!(nr_rows(&one), 10, "every order");
+}
+
+#[test]
 fn wrong_options_have_one_sentence_and_a_status() {
     let scratch = Scratch::new();
     let cases: &[(i32, &str, &[&str])] = &[
@@ -147,6 +161,9 @@ fn wrong_options_have_one_sentence_and_a_status() {
         (64, "--size", &["auto", "--size", "8K"]),
         (65, "at least 16M", &["auto", "--memory", "15M"]),
         (64, "--rounds 2", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--rounds", "1"]),
+        (64, "--threads", &["alloc", "--threads", "0"]),
+        (64, "--threads", &["alloc", "--threads", "1,32"]),
+        (64, "--orders", &["alloc", "--orders", "4,10"]),
         (64, "--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
     ];
     for (expected, word, args) in cases {

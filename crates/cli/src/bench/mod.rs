@@ -6,6 +6,7 @@
 //! places of accesses (`access`).
 
 mod access;
+mod alloc;
 mod auto;
 mod fragment;
 mod kernel_turn;
@@ -40,6 +41,8 @@ pub enum BenchCommand {
     Fragment(fragment::FragmentArgs),
     /// Folio sizes against each other, and against the engine's own choice, on five workloads
     Auto(auto::AutoArgs),
+    /// The slot allocator alone: nanoseconds for an allocation and a free, beside one lock around the same
+    Alloc(alloc::AllocArgs),
 }
 
 /// Runs one.
@@ -50,5 +53,6 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Orders(args) => orders::orders(args),
         BenchCommand::Fragment(args) => fragment::fragment(args),
         BenchCommand::Auto(args) => auto::auto(args),
+        BenchCommand::Alloc(args) => alloc::alloc(args),
     }
 }
