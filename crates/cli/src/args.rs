@@ -9,9 +9,9 @@ use crate::peer::guard::GuardArgs;
 use crate::run::{KernelArgs, RunArgs};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use folioswap::{DeviceSpec, FaultMode, Mapping, parse_size};
+use folioswap::{DeviceSpec, FaultMode, FolioSize, Mapping, SwapIn, parse_size};
 
-/// Runs programs in less RAM than they need, in whole huge pages.
+/// Runs programs in less RAM than they need: swap in user space, in large folios.
 #[derive(Parser, Debug)]
 #[command(name = "folioswap", version, after_help = help_table(), max_term_width = 110)]
 pub struct Cli {
@@ -23,7 +23,7 @@ pub struct Cli {
 /// The subcommands; hidden ones are steps of others.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a program with a memory budget; what does not fit goes to swap in whole huge pages
+    /// Run a program with a memory budget; what does not fit goes to swap, huge pages in one piece
     Run(RunArgs),
     /// Measure
     #[command(subcommand)]
@@ -70,6 +70,17 @@ pub struct Means {
     /// How folios are mapped: moved, or copied where the kernel cannot move
     #[arg(long, value_name = "auto|move|copy", default_value = "auto", value_parser = parsed::<Mapping>)]
     pub mapper: Mapping,
+}
+
+/// What size folios have, and how they come back; where one arena is what it is about.
+#[derive(Args, Clone, Debug)]
+pub struct Folios {
+    /// Size of a folio: a power of two from 4K to 2M, or the engine's choice for each 2 MiB
+    #[arg(long, value_name = "auto|2M|64K|4K|...", default_value = "auto", value_parser = parsed::<FolioSize>)]
+    pub folio: FolioSize,
+    /// Whether a folio that went out in one piece comes back so: always, where the program advised huge pages, or never
+    #[arg(long, value_name = "always|madvise|never", default_value = "always", value_parser = parsed::<SwapIn>)]
+    pub swap_in: SwapIn,
 }
 
 /// Refuses a budget below the smallest, before anything else is done.
@@ -150,5 +161,6 @@ mod tests {
         let Command::Run(run) = cli.command else { panic!("not run") };
         assert_eq!(run.program, ["ls", "--stats", "-l"]);
         assert_eq!(run.paging.memory, 1 << 30);
+        assert_eq!((run.folios.folio, run.folios.swap_in), (FolioSize::Auto, SwapIn::Always));
     }
 }

@@ -3,7 +3,7 @@
 //! Nothing is made before every check has passed. What is made then (the counters' memory) has no name in any file system, so it
 //! goes with the processes.
 
-use crate::args::{Means, Paging, check_budget, size};
+use crate::args::{Folios, Means, Paging, check_budget, size};
 use crate::exit::{Failure, Status};
 use crate::launch::{ExecArgs, own_executable};
 use crate::peer::{Backing, Peer, Setup};
@@ -24,6 +24,8 @@ const PRELOAD_LIBRARY: &str = "libfolioswap_preload.so";
 pub struct RunArgs {
     #[command(flatten)]
     pub paging: Paging,
+    #[command(flatten)]
+    pub folios: Folios,
     /// Print what was swapped, how long faults took and how much was resident, to standard error at the end
     #[arg(long, value_name = "text|json", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub stats: Option<Form>,
@@ -67,6 +69,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         memory_bytes: args.paging.memory,
         faults: &args.paging.means.faults.to_string(),
         mapper: &args.paging.means.mapper.to_string(),
+        folio: &args.folios.folio.to_string(),
+        swap_in: &args.folios.swap_in.to_string(),
         stats: counters.as_ref().map(|counters| counters.path()),
         swap: &swap,
     };

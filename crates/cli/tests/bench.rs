@@ -35,9 +35,9 @@ fn nr_rows(report: &Value) -> usize {
 
 #[test]
 fn sweeps_have_folios_of_any_size() {
-    for folio in ["64K", "auto", "2M"] {
+    for folio in [&["--folio", "64K"][..], &[], &["--folio", "2M", "--swap-in", "never"]] {
         let shape = ["sweep", "--size", "24M", "--memory", "16M", "--rounds", "2", "--read-rounds", "1"];
-        let report = report(&[&shape[..], &["--swap", "ram:64M", "--folio", folio]].concat());
+        let report = report(&[&shape[..], &["--swap", "ram:64M"], folio].concat());
         positive(&report, "write_gbps");
     }
 }
@@ -59,7 +59,7 @@ fn random_accesses_are_counted_and_right() {
     let shape = ["random", "--size", "24M", "--memory", "16M", "--seconds", "0.3", "--swap", "ram:64M"];
     let rest: [&[&str]; 5] = [
         &["--threads", "3"],
-        &["--read", "--dist", "zipf:0.9", "--folio", "64K"],
+        &["--read", "--dist", "zipf:0.9", "--folio", "64K", "--swap-in", "madvise"],
         &["--write", "--access", "64", "--dist", "hotcold", "--folio", "4K"],
         &["--access", "8", "--threads", "2", "--faults", "direct", "--folio", "auto"],
         &["--write", "--dist", "zipf:0.99", "--mapper", "copy"],
@@ -161,6 +161,8 @@ fn wrong_options_have_one_sentence_and_a_status() {
         (64, "--size", &["auto", "--size", "8K"]),
         (65, "at least 16M", &["auto", "--memory", "15M"]),
         (64, "--rounds 2", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--rounds", "1"]),
+        (64, "--swap-in", &["random", "--size", "24M", "--memory", "16M", "--swap-in", "soon"]),
+        (64, "--swap-in", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--swap-in", "never"]),
         (64, "--threads", &["alloc", "--threads", "0"]),
         (64, "--threads", &["alloc", "--threads", "1,32"]),
         (64, "--orders", &["alloc", "--orders", "4,10"]),

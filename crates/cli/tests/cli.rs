@@ -58,6 +58,8 @@ fn bad_input_has_one_line_and_a_status_of_its_own() {
         (64, &["run", "--", "true"]),
         (64, &["run", "--memory", "64M", "--faults", "magic", "--", "true"]),
         (64, &["run", "--memory", "64M", "--swap", "ram:lots", "--", "true"]),
+        (64, &["run", "--memory", "64M", "--folio", "3M", "--", "true"]),
+        (64, &["run", "--memory", "64M", "--swap-in", "soon", "--", "true"]),
         (64, &["fly"]),
         (65, &["run", "--memory", "1M", "--", "true"]),
         (65, &["bench", "sweep", "--size", "64M", "--memory", "1M"]),
@@ -138,6 +140,45 @@ fn stats_come_as_text_and_as_json() {
     let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
     assert_eq!(stats["memory_bytes"], 64 << 20);
     assert!(stats["faults"]["swap_in"]["p999_ns"].is_u64(), "{said}");
+}
+
+/// Folios that came back, from order 0 on, of a program that maps 48 MiB, advises the kernel's huge pages or none, writes all of it
+/// and reads it again.
+fn came_back(options: &[&str], advice: &str) -> Vec<u64> {
+    let scratch = Scratch::new();
+    let program = format!(
+        "import mmap; m = mmap.mmap(-1, 48 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.{advice})\n\
+         for i in range(0, 48 << 20, 4096): m[i] = (i >> 12) % 251\n\
+         assert all(m[i] == (i >> 12) % 251 for i in range(0, 48 << 20, 4096))"
+    );
+    let run = ["run", "--memory", "24M", "--swap", "ram:96M", "--stats=json"];
+    let (status, said) = scratch.run(&[&run[..], options, &["--", "python3", "-c", &program]].concat());
+    assert_eq!(status, 0, "{options:?}, {advice}: {said}");
+    let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+    stats["swpin"].as_array().expect("by order").iter().map(|count| count.as_u64().expect("a count")).collect()
+}
+
+#[test]
+fn folios_have_the_size_and_come_back_in_the_way_that_was_asked_for() {
+    with_library();
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIPPED: python3 is missing. Get it: apt-get install python3");
+        return;
+    }
+    let madvise = ["--folio", "2M", "--swap-in", "madvise"];
+    let cases: [(&[&str], &str, usize); 6] = [
+        (&["--folio", "64K"], "MADV_NORMAL", 4),
+        (&["--folio", "2M"], "MADV_NORMAL", 9),
+        (&["--folio", "2M"], "MADV_NOHUGEPAGE", 0),
+        (&["--folio", "2M", "--swap-in", "never"], "MADV_HUGEPAGE", 0),
+        (&madvise, "MADV_HUGEPAGE", 9),
+        (&madvise, "MADV_NORMAL", 0),
+    ];
+    for (options, advice, order) in cases {
+        // The interpreter's heap, of which nothing was advised, is a small part of all that came back.
+        let pages: Vec<u64> = came_back(options, advice).iter().zip(0..).map(|(count, order)| count << order).collect();
+        assert!(pages[order] > pages.iter().sum::<u64>() * 2 / 3, "{options:?}, {advice}: {pages:?}");
+    }
 }
 
 #[test]

@@ -9,12 +9,12 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
 
-use folioswap::RawSpace;
+use folioswap::{RawSpace, Wish};
 
 use crate::export::export;
 use crate::{guard, protection, state};
 
-/// The smallest managed mapping, and the size of a folio.
+/// The smallest managed mapping, the size of the blocks in which addresses are handed out, and of the largest folio.
 const FOLIO_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 
@@ -204,6 +204,9 @@ fn whole_folios(range: &Range<usize>) -> Range<usize> {
 
 /// Advice for managed memory. What says nothing to the engine is taken as read.
 fn advise_managed(space: &RawSpace, range: Range<usize>, advice: c_int) {
+    if range.is_empty() {
+        return;
+    }
     let _guard = guard::enter();
     let discard = |part: Range<usize>| {
         // SAFETY: the program says that it does not need what these pages hold.
@@ -225,6 +228,9 @@ fn advise_managed(space: &RawSpace, range: Range<usize>, advice: c_int) {
                 space.cold(whole.start, whole.len());
             }
         }
+        // A block is one folio or several: what is advised for a part of it is advised for all of it.
+        libc::MADV_HUGEPAGE => space.wish(range.start, range.len(), Wish::Whole),
+        libc::MADV_NOHUGEPAGE => space.wish(range.start, range.len(), Wish::Pages),
         _ => {}
     }
 }

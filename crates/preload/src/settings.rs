@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use folioswap::{DeviceSpec, FaultMode, Mapping, parse_size};
+use folioswap::{DeviceSpec, FaultMode, FolioSize, Mapping, SwapIn, parse_size};
 
 /// Name of the variable.
 pub const VARIABLE: &str = "FOLIOSWAP_RUN";
@@ -17,6 +17,8 @@ pub struct Settings {
     pub memory_bytes: u64,
     pub faults: FaultMode,
     pub mapping: Mapping,
+    pub folio: FolioSize,
+    pub swap_in: SwapIn,
     /// Where the counters are.
     pub stats: Option<PathBuf>,
     pub devices: Vec<DeviceSpec>,
@@ -29,6 +31,8 @@ impl Settings {
             memory_bytes: 0,
             faults: FaultMode::Auto,
             mapping: Mapping::Auto,
+            folio: FolioSize::Auto,
+            swap_in: SwapIn::Always,
             stats: None,
             devices: Vec::new(),
         };
@@ -49,6 +53,8 @@ impl Settings {
             b"memory" => self.memory_bytes = parse_size(&text()?).map_err(|error| error.to_string())?,
             b"faults" => self.faults = text()?.parse().map_err(|error: folioswap::UnknownName| error.to_string())?,
             b"mapper" => self.mapping = text()?.parse().map_err(|error: folioswap::UnknownName| error.to_string())?,
+            b"folio" => self.folio = text()?.parse().map_err(|error: folioswap::FolioSizeError| error.to_string())?,
+            b"swap-in" => self.swap_in = text()?.parse().map_err(|error: folioswap::UnknownName| error.to_string())?,
             b"stats" => self.stats = Some(PathBuf::from(OsString::from_vec(value))),
             b"swap" => self.devices.push(device(value)?),
             _ => {} // of a newer command
@@ -103,13 +109,15 @@ mod tests {
 
     #[test]
     fn a_full_line_is_read() {
-        let text =
-            b"memory=536870912;faults=direct;mapper=copy;stats=/proc/7/fd/3;swap=ram:4096;swap=/x%3By%3D1%25\xff:9";
+        let text = b"memory=536870912;faults=direct;mapper=copy;folio=64K;swap-in=madvise;stats=/proc/7/fd/3;\
+            swap=ram:4096;swap=/x%3By%3D1%25\xff:9";
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
         let expected = Settings {
             memory_bytes: 512 << 20,
             faults: FaultMode::Direct,
             mapping: Mapping::Copy,
+            folio: "64K".parse().expect("a size"),
+            swap_in: SwapIn::Madvise,
             stats: Some("/proc/7/fd/3".into()),
             devices: vec![DeviceSpec::Ram { size: 4096 }, DeviceSpec::File { path, size: Some(9) }],
         };
@@ -123,6 +131,8 @@ mod tests {
             (b"memory", "without `=`"),
             (b"memory=5X", "5X"),
             (b"memory=1G;faults=none", "none"),
+            (b"memory=1G;folio=3M", "3M"),
+            (b"memory=1G;swap-in=soon", "soon"),
             (b"memory=1G;swap=/a%3", "hex"),
         ] {
             let error = Settings::parse(text).unwrap_err();

@@ -10,8 +10,8 @@ use super::pages::{Access, PAGE_WORDS, PageSet};
 use super::progress::{Progress, tell};
 use super::random::{self, Outcome, Plan};
 use super::report::Report;
-use super::setup::{ArenaPlan, FolioArg, backing, failure, seconds, whole_words};
-use crate::args::{Paging, check_budget, parsed, size};
+use super::setup::{ArenaPlan, backing, failure, seconds, whole_words};
+use crate::args::{Folios, Paging, check_budget, parsed, size};
 use crate::exit::{Failure, Status};
 use crate::swap_check;
 use clap::Args;
@@ -114,7 +114,7 @@ pub struct RandomArgs {
     #[command(flatten)]
     pub paging: Paging,
     #[command(flatten)]
-    pub folio: FolioArg,
+    pub folios: Folios,
     /// Run the same first in another way, and compare
     #[arg(long)]
     pub versus: Option<Versus>,
@@ -200,7 +200,7 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
         kernel = Some(figures);
     }
     let (figures, stats) = managed(args, bytes)?;
-    row("folioswap", &args.folio.folio.to_string(), &figures);
+    row("folioswap", &args.folios.folio.to_string(), &figures);
     figures.measure(&mut report, "");
     report.measure("pswpin", stats.pswpin() as f64);
     report.measure("pswpout", stats.pswpout() as f64);
@@ -212,7 +212,7 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
 }
 
 fn managed(args: &RandomArgs, bytes: usize) -> Result<(Figures, folioswap::StatsSnapshot), Failure> {
-    let arena = ArenaPlan::new(args.paging.memory, &args.paging.means, args.folio.folio).build(args.shape.size)?;
+    let arena = ArenaPlan::of(&args.paging, &args.folios).build(args.shape.size)?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let figures = fill_and_access(bytemuck::cast_slice_mut(&mut region[..bytes]), &args.shape, "folioswap", true);
     figures.show("folioswap");

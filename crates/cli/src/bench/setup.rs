@@ -1,20 +1,12 @@
 //! Arenas as the command line and a benchmark want them.
 
-use crate::args::{Means, check_budget, parsed, size};
+use crate::args::{Folios, Means, Paging, check_budget, size};
 use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
 use clap::Args;
 use folioswap::{Arena, DeviceSpec, FolioSize, SwapIn};
 use std::path::{Path, PathBuf};
-
-/// `--folio`, for benchmarks whose folios have one size.
-#[derive(Args, Clone, Debug)]
-pub struct FolioArg {
-    /// Size of a folio: a power of two from 4K to 2M, or the engine's choice
-    #[arg(long, value_name = "auto|2M|64K|4K|...", default_value = "2M", value_parser = parsed::<FolioSize>)]
-    pub folio: FolioSize,
-}
 
 /// What benchmarks of several arenas have in common.
 #[derive(Args, Clone, Debug)]
@@ -79,6 +71,11 @@ impl<'a> ArenaPlan<'a> {
     /// With folios of this size, and everything else as usual.
     pub fn new(memory_bytes: u64, means: &'a Means, folio: FolioSize) -> ArenaPlan<'a> {
         ArenaPlan { memory_bytes, means, folio, swap_in: SwapIn::default(), split_slots: false }
+    }
+
+    /// As the command line of one arena has it.
+    pub fn of(paging: &'a Paging, folios: &Folios) -> ArenaPlan<'a> {
+        ArenaPlan { swap_in: folios.swap_in, ..ArenaPlan::new(paging.memory, &paging.means, folios.folio) }
     }
 
     /// Builds an arena for `bytes` of regions.

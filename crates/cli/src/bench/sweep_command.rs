@@ -8,11 +8,11 @@ use super::medians::{median, ratio};
 use super::progress::{Progress, tell};
 use super::raw::RawFile;
 use super::report::Report;
-use super::setup::{ArenaPlan, FolioArg, backing, whole_words};
+use super::setup::{ArenaPlan, backing, whole_words};
 use super::sweep::{self, Kind, Plan, Row};
 use super::sweep_managed::{managed, show, show_head, to_json};
 use super::sweep_pages::sweep_pages;
-use crate::args::{Paging, check_budget, size};
+use crate::args::{Folios, Paging, check_budget, size};
 use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
@@ -76,7 +76,7 @@ pub struct SweepArgs {
     #[command(flatten)]
     pub paging: Paging,
     #[command(flatten)]
-    pub folio: FolioArg,
+    pub folios: Folios,
     /// Run the same sweep in another way too, and compare
     #[arg(long)]
     pub versus: Option<Versus>,
@@ -114,7 +114,7 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
         Backing::Ram => None,
     };
     let mut raw_gbps = raw_rounds(raw.as_mut())?;
-    let arena = ArenaPlan::new(args.paging.memory, &args.paging.means, args.folio.folio);
+    let arena = ArenaPlan::of(&args.paging, &args.folios);
     let managed = managed(&arena, &args.shape.plan(), bytes, "folioswap")?;
     raw_gbps.extend(raw_rounds(raw.as_mut())?);
 

@@ -22,6 +22,9 @@ pub fn sweep_pages(args: &SweepArgs, bytes: usize) -> Result<u8, Failure> {
             "--versus pages compares what is written again: give --rounds 2 or more",
         ));
     }
+    if args.folios.swap_in != SwapIn::Always {
+        return Err(Failure::new(Status::Usage, "--versus pages takes both ways in turn: leave --swap-in out"));
+    }
     let mut report = Report::new("sweep");
     show_head();
     let policies = [(SwapIn::Always, "one piece"), (SwapIn::Never, "pages")];
@@ -29,8 +32,7 @@ pub fn sweep_pages(args: &SweepArgs, bytes: usize) -> Result<u8, Failure> {
     let mut bad_words = 0;
     for _ in 0..REPEATS {
         for (which, (swap_in, system)) in policies.into_iter().enumerate() {
-            let plan =
-                ArenaPlan { swap_in, ..ArenaPlan::new(args.paging.memory, &args.paging.means, args.folio.folio) };
+            let plan = ArenaPlan { swap_in, ..ArenaPlan::of(&args.paging, &args.folios) };
             let swept = managed(&plan, &args.shape.plan(), bytes, system)?;
             write[which].extend(gbps(&swept.rows, Kind::Rewrite));
             read[which].extend(gbps(&swept.rows, Kind::Read));
