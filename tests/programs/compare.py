@@ -69,15 +69,19 @@ def swapped_out_bytes(messages):
     return int(found[-1]) if found else None
 
 
-def compare(name, folioswap, command, folder, limit_s, times=1.2, code=4 * MIB, budget=None, outputs=(), env=None, faults="auto"):
+def compare(
+    name, folioswap, command, folder, limit_s,
+    times=1.2, code=4 * MIB, budget=None, outputs=(), env=None, faults="auto", options=(), plain=None,
+):
     """Runs `command` both ways. Prints PASS or FAIL; true when all was the same. Where no budget is given it comes from
-    the peak of the run without a limit, less `code` bytes, of which it is one part in `times`."""
-    plain = run(command, folder, limit_s, outputs, env)
+    the peak of the run without a limit, less `code` bytes, of which it is one part in `times`. `options` are further ones
+    of `folioswap run`; `plain` is the run without a limit, where there was one already."""
+    plain = plain or run(command, folder, limit_s, outputs, env)
     if plain.status != 0:
         print(f"FAIL {name}: without folioswap: exit status {plain.status}: {plain.messages[-500:]}", flush=True)
         return False
     budget = budget or budget_for(plain.peak_bytes, code, times)
-    prefix = [folioswap, "run", "--memory", str(budget), "--faults", faults, "--stats=json", "--"]
+    prefix = [folioswap, "run", "--memory", str(budget), "--faults", faults, *options, "--stats=json", "--"]
     swapped = run([*prefix, *command], folder, limit_s, outputs, env)
     sizes = f"peak {plain.peak_bytes // MIB} MiB, budget {budget // MIB} MiB"
     times_s = f"{plain.wall_s:.1f} s without a limit, {swapped.wall_s:.1f} s under folioswap"
