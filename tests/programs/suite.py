@@ -21,7 +21,7 @@ from numpy_venv import Missing, numpy_python  # noqa: E402
 
 LIMIT_S = 40
 # As much as is resident without a limit: in whole blocks it is more.
-FOLIOS_BUDGET = 24 * MIB
+FOLIOS_BUDGET = 20 * MIB
 
 
 def need(program, package):
@@ -79,7 +79,7 @@ def sqlite(folioswap, folder):
 def folios(folioswap, folder):
     """A smaller sqlite3 with folios of fixed sizes, and with pages that come back one by one."""
     program = need("sqlite3", "sqlite3")
-    inputs.sql(os.path.join(folder, "load.sql"), 320_000)
+    inputs.sql(os.path.join(folder, "load.sql"), 260_000)
     command = [program, ":memory:", ".read load.sql"]
     plain, good = run(command, folder, LIMIT_S), True
     for options in (["--folio", "4K"], ["--folio", "64K"], ["--swap-in", "never"]):
