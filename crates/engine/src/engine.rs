@@ -4,8 +4,8 @@
 //! never two leaves. A second block is only ever tried for, but for the source of a mapping that moves, whose target is
 //! new. No managed memory is touched under any of them.
 
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
     BlockId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, OrderChoice, State, Stats, Streams, Zone,

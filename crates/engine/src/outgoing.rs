@@ -103,14 +103,7 @@ impl<'e> Batch<'e> {
     }
 
     /// Copies a folio that is at home; `false` when its slots do not follow those of the batch.
-    pub fn push(
-        &mut self,
-        engine: &Engine,
-        locked: &Locked<'_>,
-        index: usize,
-        frame: FrameId,
-        slot: SlotId,
-    ) -> bool {
+    pub fn push(&mut self, engine: &Engine, locked: &Locked<'_>, index: usize, frame: FrameId, slot: SlotId) -> bool {
         let (order, at) = (locked.order(), self.len_bytes());
         if order != self.order || slot != self.slot.plus(self.folios.len() * order.nr_pages()) || !self.has_room() {
             return false;
@@ -248,9 +241,8 @@ impl Engine {
     fn held(&self, locked: &Locked<'_>, written: Written) -> Option<usize> {
         let Written { folio, order, frame, .. } = written;
         let index = locked.index_of(folio.page_in_block());
-        let untouched = locked.order() == order
-            && locked.state(index) == State::Standby(frame)
-            && self.zone.list(frame).is_none();
+        let untouched =
+            locked.order() == order && locked.state(index) == State::Standby(frame) && self.zone.list(frame).is_none();
         untouched.then_some(index)
     }
 

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use folioswap_core::{
-    BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Room, SlotId, State,
+    BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Room,
+    SlotId, State,
 };
 
 use crate::checksum;
@@ -15,6 +16,9 @@ use crate::wakeup::Pass;
 
 /// Longest window of readahead, in bytes: 8 huge pages in flight are what a disk needs to be busy.
 const WINDOW_BYTES: usize = 16 << 20;
+
+/// Pages at either end of a block by which streams come in.
+const EDGE_PAGES: usize = 16;
 
 /// A folio's content could not be had from its device. What was stored is lost to the thread that asked.
 #[derive(Debug, thiserror::Error)]
@@ -83,10 +87,12 @@ impl Engine {
         if present { None } else { Some(locked) }
     }
 
-    /// Tells the policies of a fault that was resolved. Says whether it may belong to a stream of blocks: in a block that
-    /// is split single faults say nothing of its neighbours, a row of them does.
+    /// Tells the policies of a fault that was resolved. Says whether it may belong to a stream of blocks: a stream enters
+    /// a whole block at its edge, where random touches are rarely; in a block that is split single faults say nothing of
+    /// its neighbours, a row of them does.
     fn note_touch(&self, locked: &mut Locked<'_>, page: usize, kind: FaultKind) -> bool {
         let index = locked.index_of(page);
+        let at_edge = page < EDGE_PAGES || page >= BLOCK_PAGES - EDGE_PAGES;
         let whole = locked.order() == Order::HUGE;
         let in_row = locked.history.note(index);
         let folio = locked.folio_mut(index);
@@ -98,7 +104,7 @@ impl Engine {
         if dropped && kind == FaultKind::Standby {
             self.drop_behind.refaulted();
         }
-        whole || marker || in_row
+        (whole && at_edge) || marker || in_row
     }
 
     /// The order in which a block's folios are kept, unless that is to be found out.

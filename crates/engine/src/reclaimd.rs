@@ -39,7 +39,22 @@ pub(crate) fn run(engine: &Engine) {
         let seen = engine.reclaim_wanted.now();
         reclaim(engine, &mut writes, thread);
         if measured.elapsed() > MEASURE_EVERY {
-            if std::env::var_os("FSDEBUG").is_some() { let st = engine.stats.snapshot(); eprintln!("{:?} swpin {:?} swpout {:?} split {:?} fb {:?} whole {:?} small {:?} free {} zero {} clean {}", engine.order_choice, st.swpin, st.swpout, st.split, st.swpin_fallback, engine.zone.class_counts(Size::Whole), engine.zone.class_counts(Size::Small), engine.zone.counts().free, st.zero_folios_dropped, st.clean_folios_dropped); }
+            if std::env::var_os("FSDEBUG").is_some() {
+                let st = engine.stats.snapshot();
+                eprintln!(
+                    "{:?} swpin {:?} swpout {:?} split {:?} fb {:?} whole {:?} small {:?} free {} zero {} clean {}",
+                    engine.order_choice,
+                    st.swpin,
+                    st.swpout,
+                    st.split,
+                    st.swpin_fallback,
+                    engine.zone.class_counts(Size::Whole),
+                    engine.zone.class_counts(Size::Small),
+                    engine.zone.counts().free,
+                    st.zero_folios_dropped,
+                    st.clean_folios_dropped
+                );
+            }
             // For the statistics alone; a kernel that cannot tell (before 6.7) leaves them without this number.
             let _ = engine.measure();
             measured = Instant::now();

@@ -147,7 +147,7 @@ pub enum Event {
     },
 }
 
-/// Why [`Userfaultfd::wait`] returned.
+/// Why [`Waiter::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
     /// There is, or was, something to read.
@@ -291,35 +291,6 @@ impl Userfaultfd {
         }
     }
 
-    /// Sleeps until there is an event to read or `stop` is signalled; `stop` goes first.
-    ///
-    /// # Errors
-    /// What the kernel says; a descriptor that reports an error is one.
-    pub fn wait(&self, stop: &EventFd) -> io::Result<Woken> {
-        loop {
-            let mut fds = [self.0.as_raw_fd(), stop.0.as_raw_fd()].map(|fd| libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            });
-            // SAFETY: two entries of this frame's own; no time limit, no signal mask.
-            let ready = check(unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), 2, 0usize, 0usize, 0usize) });
-            match ready {
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
-                Err(error) => return Err(error),
-                Ok(_) => {}
-            }
-            if fds[1].revents != 0 {
-                return Ok(Woken::Stopped);
-            }
-            match fds[0].revents {
-                0 => {}
-                revents if revents & libc::POLLIN != 0 => return Ok(Woken::Event),
-                revents => return Err(io::Error::other(format!("userfaultfd reports poll events {revents:#x}"))),
-            }
-        }
-    }
-
     fn transfer(&self, request: u64, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
         stepwise(len, |done| {
             let (dst, src, len) = ((dst + done) as u64, (src + done) as u64, (len - done) as u64);
@@ -449,6 +420,65 @@ fn event(message: &abi::Message) -> Event {
         event => Event::Other { event },
     }
 }
+
+/// Where one of several threads sleeps until there is an event to read: an event wakes one of them, not all. (All that
+/// poll or read a userfaultfd itself are woken by every event.)
+#[derive(Debug)]
+pub struct Waiter(OwnedFd);
+
+impl Waiter {
+    /// A place to wait for events of `uffd`, and for `stop` to be signalled.
+    ///
+    /// # Errors
+    /// EMFILE and its like.
+    pub fn new(uffd: &Userfaultfd, stop: &EventFd) -> io::Result<Self> {
+        // SAFETY: takes a number only.
+        let fd = check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the kernel has just made this descriptor for us.
+        let waiter = Waiter(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
+        waiter.add(uffd.as_raw_fd(), (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32, EVENT)?;
+        waiter.add(stop.as_raw_fd(), libc::EPOLLIN as u32, STOP)?;
+        Ok(waiter)
+    }
+
+    fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
+        // SAFETY: an event of this frame's own, which the kernel reads.
+        let added =
+            unsafe { libc::syscall(libc::SYS_epoll_ctl, self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        check(added).map(drop)
+    }
+
+    /// Sleeps until there is an event to read, or none any more (another thread may have been first), or `stop` is
+    /// signalled; that goes first.
+    ///
+    /// # Errors
+    /// What the kernel says; a descriptor that reports an error is one.
+    pub fn wait(&self) -> io::Result<Woken> {
+        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        let (len, forever) = (ready.len(), -1);
+        // SAFETY: two entries of this frame's own; no time limit, no signal mask.
+        let count = check(unsafe {
+            libc::syscall(libc::SYS_epoll_pwait, self.0.as_raw_fd(), ready.as_mut_ptr(), len, forever, 0usize, 0usize)
+        });
+        let count = match count {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => 0,
+            other => other?,
+        };
+        let ready = &ready[..count];
+        if ready.iter().any(|event| event.u64 == STOP) {
+            return Ok(Woken::Stopped);
+        }
+        match ready.iter().find(|event| event.events & libc::EPOLLIN as u32 == 0) {
+            Some(event) => Err(io::Error::other(format!("userfaultfd reports poll events {:#x}", { event.events }))),
+            None => Ok(Woken::Event),
+        }
+    }
+}
+
+/// What a [`Waiter`]'s events are known by.
+const EVENT: u64 = 0;
+const STOP: u64 = 1;
 
 /// A descriptor to wake other threads' polls by. Once signalled it stays so.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap::{self, Scan};
 use folioswap_sys::sigbus::{self, Handled};
 use folioswap_sys::signals;
-use folioswap_sys::uffd::{Delivery, Event, EventFd, Features, Mode, MoveError, Userfaultfd, Woken};
+use folioswap_sys::uffd::{Delivery, Event, EventFd, Features, Mode, MoveError, Userfaultfd, Waiter, Woken};
 
 const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
@@ -128,7 +128,8 @@ fn a_monitor_resolves_missing_and_protected_pages() {
         let (uffd, stop) = (Arc::clone(&uffd), Arc::clone(&stop));
         move || {
             let mut seen = Vec::new();
-            while uffd.wait(&stop).unwrap() == Woken::Event {
+            let waiter = Waiter::new(&uffd, &stop).unwrap();
+            while waiter.wait().unwrap() == Woken::Event {
                 let Some(event) = uffd.read_event().unwrap() else { continue };
                 let Event::Pagefault { addr, wp, .. } = event else { panic!("{event:?}") };
                 seen.push(event);

@@ -1,13 +1,13 @@
 //! Faults resolved by threads of the engine that read the userfaultfd.
 //!
 //! Several threads read the same descriptor; each resolves what it read, so that a slow read for one fault does not
-//! keep the others waiting.
+//! keep the others waiting. A fault wakes one of them.
 
 use std::time::Duration;
 
 use folioswap_core::PAGE_SIZE;
 use folioswap_sys::signals;
-use folioswap_sys::uffd::{Event, EventFd, Woken};
+use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
 use crate::fatal::{self, AbortOnPanic};
@@ -21,8 +21,12 @@ const WHILE_FORKING: Duration = Duration::from_micros(200);
 /// A thread's body; returns when `stop` is signalled.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
     let _abort = AbortOnPanic("monitor");
+    let waiter = match Waiter::new(&engine.uffd, stop) {
+        Ok(waiter) => waiter,
+        Err(error) => fatal::die(&format!("waiting for faults: {error}")),
+    };
     loop {
-        match engine.uffd.wait(stop) {
+        match waiter.wait() {
             Ok(Woken::Stopped) => return,
             Ok(Woken::Event) => {}
             Err(error) => fatal::die(&format!("waiting for faults: {error}")),
