@@ -13,6 +13,7 @@ use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::{Delivery, EventFd, Userfaultfd};
 
 use crate::address_space::AddressSpace;
+use crate::attached::Layout;
 use crate::device::{self, Device, DeviceSpec};
 use crate::engine::{Engine, StatsHome};
 use crate::error::{Error, MIN_MEMORY};
@@ -26,7 +27,7 @@ use crate::readahead::{self, ReadQueue};
 use crate::reclaimd;
 use crate::region::Region;
 use crate::selftest;
-use crate::space::SwapSpace;
+use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
 use crate::swap_in::SwapIn;
 use crate::threads::{self, Thread};
 use crate::wakeup::{Event, Gate};
@@ -81,6 +82,7 @@ pub struct ArenaBuilder {
     folio: FolioSize,
     swap_in: SwapIn,
     split_slots: bool,
+    rotational: Option<bool>,
     address_space: u64,
     stats: Option<&'static Stats>,
 }
@@ -136,6 +138,14 @@ impl ArenaBuilder {
     #[must_use]
     pub fn split_slots(mut self, split: bool) -> Self {
         self.split_slots = split;
+        self
+    }
+
+    /// Takes devices for disks that turn, or not, whatever the kernel says of them.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rotational(mut self, rotational: bool) -> Self {
+        self.rotational = Some(rotational);
         self
     }
 
@@ -222,13 +232,14 @@ impl ArenaBuilder {
         let zone = Zone::new(most_blocks);
         zone.set_limit(self.memory as usize / PAGE_SIZE);
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let layout = Layout { most_slots: nr_blocks * BLOCK_PAGES, nr_cpus, rotational: self.rotational };
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
             table: FolioTable::new(nr_blocks),
             zone,
             frames,
-            space: SwapSpace::new(devices, nr_blocks * BLOCK_PAGES, nr_cpus, self.split_slots),
+            space: SwapSpace::new(devices, layout, self.split_slots),
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
             mapper,
@@ -310,6 +321,7 @@ impl Arena {
             folio: FolioSize::Auto,
             swap_in: SwapIn::default(),
             split_slots: false,
+            rotational: None,
             address_space: ADDRESS_SPACE,
             stats: None,
         }
@@ -377,6 +389,32 @@ impl Arena {
             }
         }
         Ok(())
+    }
+
+    /// The swap devices, in the order in which they are used.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.running.engine.space.devices()
+    }
+
+    /// Adds a swap device while running. It is used after those that are there, or in the place of one that was removed.
+    ///
+    /// # Errors
+    /// As [`ArenaBuilder::build`], for the device; [`Error::TooManyDevices`].
+    pub fn add_device(&self, spec: &DeviceSpec) -> Result<(), Error> {
+        let added = self.running.engine.space.add(device::open(spec)?);
+        if added { Ok(()) } else { Err(Error::TooManyDevices(MAX_DEVICES)) }
+    }
+
+    /// Removes a swap device, by its name in [`Arena::devices`], while running: what is on it goes to other devices, or
+    /// to RAM that is free. Nothing is written there from the moment of the call. Takes as long as all of it takes to be
+    /// read and written; whoever needs a folio waits for that folio only.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when there is nowhere to put what is there, or when it cannot be
+    /// read. Then nothing is lost, and the device is used as before.
+    pub fn remove_device(&self, name: &str) -> Result<(), Error> {
+        self.running.engine.remove_device(name)
     }
 
     /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use folioswap_core::{BlockId, FolioId, State};
 
 use crate::arena::Arena;
-use crate::device::Device;
+use crate::device::{Device, DeviceSpec, RamDevice};
+use crate::error::Error;
 use crate::region::ArenaVec;
 
 const MIB: usize = 1 << 20;
@@ -32,7 +33,7 @@ impl Device for BadDevice {
         Some(self.bytes.lock().unwrap().len() as u64)
     }
 
-    fn reserve(&self, _len: u64) -> io::Result<()> {
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
 
@@ -65,11 +66,15 @@ impl Device for BadDevice {
     }
 }
 
-fn arena() -> (Arena, Arc<Faults>) {
+fn bad_device() -> (Box<dyn Device>, Arc<Faults>) {
     let faults = Arc::new(Faults::default());
     let device = BadDevice { bytes: Mutex::new(vec![0; 128 * MIB]), faults: Arc::clone(&faults) };
-    let arena = Arena::builder().memory(16 << 20).build_on(vec![Box::new(device)]).unwrap();
-    (arena, faults)
+    (Box::new(device), faults)
+}
+
+fn arena() -> (Arena, Arc<Faults>) {
+    let (device, faults) = bad_device();
+    (Arena::builder().memory(16 << 20).build_on(vec![device]).unwrap(), faults)
 }
 
 fn fill(words: &mut [u64]) {
@@ -126,5 +131,35 @@ fn a_device_that_returns_other_bytes_is_found_out() {
     assert!(error.to_string().contains("other bytes"), "{error}");
     assert_eq!(arena.stats().verify_failures, 1);
     faults.reads_lie.store(false, Ordering::SeqCst);
+    assert!(is_right(&words));
+}
+
+#[test]
+fn a_device_that_cannot_be_read_is_not_removed() {
+    let (arena, faults) = arena();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
+    fill(&mut words);
+    arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap();
+    for fault in [&faults.reads_fail, &faults.reads_lie] {
+        fault.store(true, Ordering::SeqCst);
+        let error = arena.remove_device("a bad device").unwrap_err();
+        assert!(matches!(error, Error::SwapInUse { .. }), "{error}");
+        fault.store(false, Ordering::SeqCst);
+    }
+    assert!(is_right(&words));
+    arena.remove_device("a bad device").unwrap();
+    assert!(is_right(&words));
+}
+
+#[test]
+fn what_cannot_be_written_elsewhere_is_tried_in_another_place() {
+    let (bad, faults) = bad_device();
+    let ram = Box::new(RamDevice::new(64 << 20).unwrap());
+    let arena = Arena::builder().memory(16 << 20).build_on(vec![ram, bad]).unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
+    fill(&mut words);
+    faults.failing_writes.store(3, Ordering::SeqCst);
+    arena.remove_device("ram:64M").unwrap();
+    assert_eq!(arena.stats().io_errors, 3);
     assert!(is_right(&words));
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
-    BlockId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, OrderChoice, State, Stats, Streams, Zone,
+    BlockId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, OrderChoice, SlotId, State, Stats, Streams,
+    Zone,
 };
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::Userfaultfd;
@@ -276,7 +277,14 @@ impl Engine {
         if let Some(slot) = locked.folio(index).slot() {
             let order = locked.order();
             locked.folio_mut(index).set_slot(None);
-            self.space.free(slot, order);
+            self.free_slots(slot, order);
+        }
+    }
+
+    /// Gives slots back that nothing is in any more.
+    pub fn free_slots(&self, slot: SlotId, order: Order) {
+        if self.space.free(slot, order) {
+            self.reclaim_wanted.signal();
         }
     }
 

@@ -46,6 +46,20 @@ pub enum Error {
         /// What is wrong and what would do.
         reason: String,
     },
+    /// A device was named that the arena does not have.
+    #[error("there is no swap device {0}")]
+    NoSuchDevice(String),
+    /// A device cannot be removed now.
+    #[error("swap {name} cannot be removed: {reason}; nothing is lost, and it stays in use")]
+    SwapInUse {
+        /// Its name.
+        name: String,
+        /// What is full or fails, and what would help.
+        reason: String,
+    },
+    /// An arena takes no more devices.
+    #[error("an arena takes at most {0} swap devices: remove one first")]
+    TooManyDevices(usize),
     /// More address space was asked for than the arena reserved.
     #[error("the arena's address space of {} is used up", Bytes(*.0))]
     OutOfAddressSpace(u64),
@@ -69,8 +83,8 @@ impl Error {
         match self {
             Error::Size(_) | Error::BadLength(_) => 64,
             Error::BudgetTooSmall(_) => 65,
-            Error::SwapUnusable { .. } => 68,
-            Error::SwapTooSmall { .. } => 69,
+            Error::SwapUnusable { .. } | Error::NoSuchDevice(_) | Error::TooManyDevices(_) => 68,
+            Error::SwapTooSmall { .. } | Error::SwapInUse { .. } => 69,
             Error::OutOfAddressSpace(_) | Error::System { .. } => 70,
             Error::NoUserfaultfd { .. } | Error::NoMove(_) => 71,
         }

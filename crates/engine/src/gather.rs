@@ -9,10 +9,10 @@ use crate::engine::Engine;
 use crate::pager::SwapInError;
 
 /// Parts of a block that lie one after another on the device.
-struct Run {
-    slot: SlotId,
+pub(crate) struct Run {
+    pub slot: SlotId,
     /// In pages of the block.
-    pages: std::ops::Range<usize>,
+    pub pages: std::ops::Range<usize>,
 }
 
 impl Engine {
@@ -126,7 +126,7 @@ impl Engine {
     }
 
     /// Whether what was read of several folios is what was written of each.
-    fn verify_run(&self, locked: &Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), SwapInError> {
+    pub fn verify_run(&self, locked: &Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), SwapInError> {
         let order = locked.order();
         let mut page = run.pages.start;
         while page < run.pages.end {

@@ -21,10 +21,12 @@
 mod address_space;
 mod advise;
 mod arena;
+mod attached;
 #[cfg(test)]
 mod bad_device_tests;
 mod checksum;
 pub mod device;
+mod discard;
 mod doctor;
 mod engine;
 mod error;
@@ -43,6 +45,7 @@ mod readahead;
 mod reclaim;
 mod reclaimd;
 mod region;
+mod removal;
 mod selftest;
 mod shared_stats;
 mod size;
@@ -67,5 +70,6 @@ pub use region::{ArenaVec, Region};
 pub use selftest::{SelfTest, self_test};
 pub use shared_stats::{SharedStats, open_shared_stats};
 pub use size::{Bytes, SizeError, parse_size};
+pub use space::DeviceInfo;
 pub use swap_in::SwapIn;
 pub use threads::internal_thread;

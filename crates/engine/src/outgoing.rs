@@ -231,7 +231,7 @@ impl Engine {
                 self.frame_freed.signal();
             }
             (Some(_), None) => self.zone.insert(frame, List::Laundry),
-            (None, Some(slot)) => self.space.free(slot, order),
+            (None, Some(slot)) => self.free_slots(slot, order),
             (None, None) => {}
         }
         debug_assert_eq!(folio.block(), locked.id());
@@ -251,8 +251,8 @@ impl Engine {
         let order = locked.order();
         let bytes = &*self.frames.bytes(frame, order, locked);
         let written = match self.space.memory(slot) {
-            Some((memory, offset)) => {
-                memory.store(locked, index * order.nr_pages(), offset, bytes);
+            Some(memory) => {
+                memory.device().store(locked, index * order.nr_pages(), memory.offset(), bytes);
                 Ok(())
             }
             None => self.space.write(slot, bytes),

@@ -68,7 +68,7 @@ impl Engine {
             }
             let slot = self.space.allocate(cpu, order);
             if slot.is_none() {
-                places.into_iter().flatten().for_each(|slot| self.space.free(slot, order));
+                places.into_iter().flatten().for_each(|slot| self.free_slots(slot, order));
                 return None;
             }
             places.push(slot);
@@ -92,7 +92,7 @@ impl Engine {
                 for (at, place) in places.iter().enumerate() {
                     match place {
                         Some(place) if (index..index + count).contains(&at) => self.space.mark_bad(*place, order),
-                        Some(place) => self.space.free(*place, order),
+                        Some(place) => self.free_slots(*place, order),
                         None => {}
                     }
                 }

@@ -216,8 +216,9 @@ impl Engine {
         let page = index * order.nr_pages();
         let kept = locked.folio(index).slot();
         // A device in memory can be compared with, and hashes while it copies.
-        let in_memory = kept.and_then(|slot| self.space.memory(slot));
-        let surely_dirty = in_memory.is_some_and(|(memory, at)| memory.bytes(at, PAGE_SIZE) != &bytes[..PAGE_SIZE]);
+        let surely_dirty = kept
+            .and_then(|slot| self.space.memory(slot))
+            .is_some_and(|memory| memory.device().bytes(memory.offset(), PAGE_SIZE) != &bytes[..PAGE_SIZE]);
         let mut hashed = false;
         if kept.is_some() && !surely_dirty {
             if checksum::note(locked, page, bytes) {
@@ -244,7 +245,12 @@ impl Engine {
 
     /// Slots for a folio. A whole block is written to where it was; smaller ones go where their neighbours of this moment
     /// go, so that they are written together.
-    fn slot_for(&self, order: Order, kept: Option<SlotId>) -> Option<SlotId> {
+    /// What was kept on a device that is being removed is given up: the folio is not what it was.
+    fn slot_for(&self, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
+        if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
+            self.free_slots(slot, order);
+            kept = None;
+        }
         let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
         if order == Order::HUGE && kept.is_some() {
             return kept;
@@ -252,7 +258,7 @@ impl Engine {
         let found = self.space.allocate(cpu, order);
         match (found, kept) {
             (Some(slot), Some(kept)) => {
-                self.space.free(kept, order);
+                self.free_slots(kept, order);
                 Some(slot)
             }
             (None, kept) => kept,
@@ -280,10 +286,10 @@ impl Engine {
     }
 
     /// Makes the folios of a split block as small as the largest run of slots that is left.
-    fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
+    pub fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
         let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
         let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
-            self.space.allocate(cpu, smaller).inspect(|&slot| self.space.free(slot, smaller)).is_some()
+            self.space.allocate(cpu, smaller).inspect(|&slot| self.free_slots(slot, smaller)).is_some()
         });
         let Some(smaller) = fits else { return Washed::NoSlot };
         self.split_block(locked, smaller);
@@ -291,7 +297,7 @@ impl Engine {
     }
 
     /// Frees the copies of folios that are in RAM and not clean: what they hold is in RAM. Says whether there were any.
-    fn shed_copies(&self) -> bool {
+    pub fn shed_copies(&self) -> bool {
         let mut freed = false;
         for (frame, folio, _) in self.zone.all_folios() {
             let Some(mut locked) = self.try_lock(folio.block()) else { continue };

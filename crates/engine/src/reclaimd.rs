@@ -1,11 +1,12 @@
 //! The reclaim thread: keeps free frames and clean folios between the watermarks, with several writes in flight.
-//! It sleeps while there are enough, and an idle arena costs no CPU.
+//! It sleeps while there are enough, and an idle arena costs no CPU. Before it sleeps it gives emptied swap space back.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{List, Order, Size};
 
+use crate::discard::{Discards, Next};
 use crate::engine::Engine;
 use crate::fatal::AbortOnPanic;
 use crate::outgoing::Outgoing;
@@ -35,37 +36,22 @@ pub(crate) fn run(engine: &Engine) {
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
     let mut measured = Instant::now();
+    let mut discards = Discards::default();
     while !engine.stopping() {
         let seen = engine.reclaim_wanted.now();
         reclaim(engine, &mut writes, thread);
         if measured.elapsed() > MEASURE_EVERY {
-            if std::env::var_os("FSDEBUG").is_some() {
-                let st = engine.stats.snapshot();
-                eprintln!(
-                    "{:?} swpin {:?} swpout {:?} split {:?} fb {:?} whole {:?} small {:?} free {} zero {} clean {}",
-                    engine.order_choice,
-                    st.swpin,
-                    st.swpout,
-                    st.split,
-                    st.swpin_fallback,
-                    engine.zone.class_counts(Size::Whole),
-                    engine.zone.class_counts(Size::Small),
-                    engine.zone.counts().free,
-                    st.zero_folios_dropped,
-                    st.clean_folios_dropped
-                );
-            }
             // For the statistics alone; a kernel that cannot tell (before 6.7) leaves them without this number.
             let _ = engine.measure();
             measured = Instant::now();
         }
-        if engine.stopping() {
-            break;
-        }
-        if engine.settle_rest() {
-            engine.reclaim_wanted.wait_for(seen, UNSETTLED);
-        } else {
-            engine.reclaim_wanted.wait(seen);
+        let unsettled = engine.settle_rest();
+        match discards.step(engine) {
+            _ if engine.stopping() => {}
+            Next::Sleep if unsettled => engine.reclaim_wanted.wait_for(seen, UNSETTLED),
+            Next::Sleep => engine.reclaim_wanted.wait(seen),
+            Next::SleepFor(limit) => engine.reclaim_wanted.wait_for(seen, if unsettled { UNSETTLED } else { limit }),
+            Next::GoOn => {}
         }
     }
     while writes.nr_in_flight() > 0 {

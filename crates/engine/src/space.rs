@@ -1,22 +1,28 @@
 //! The swap space: the slots of all devices of an arena, as one range.
 //!
-//! A device's slots have the numbers from `index << DEVICE_SHIFT` on. Devices are used in the order in which they were
-//! given: the next one when the one before has no place for a folio's order, whole.
+//! A device's slots have the numbers from `index << DEVICE_SHIFT` on. Devices are used in the order of their index: the
+//! next one when the one before has no place for a folio's order, whole. A device may come and go while others work; its
+//! index is used again once nothing refers to its slots.
+//!
+//! **Locking.** A read lock for each device, held for the length of a call: for I/O too, which the holder of the lock of
+//! the slot's block does. It is locked for writing only to put a device there, or to take one away none of whose slots
+//! is in use, so what waits for it is short. `changes` is taken before, and held as long as a removal takes.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-use folioswap_core::{Clusters, CpuId, Order, SlotId};
+use folioswap_core::{CpuId, DeviceId, Order, SlotId};
 
-use crate::device::Device;
+use crate::attached::{Attached, Layout};
+use crate::device::{Device, RamDevice};
 
-/// Bits of a slot's number that count within its device: 512 GiB each, 32 devices.
+/// Bits of a slot's number that count within its device: 512 GiB each.
 const DEVICE_SHIFT: u32 = 27;
 
-/// By how much a file grows at a time: large, so that a full disk is met long before the write.
-const GROWTH_BYTES: u64 = 256 << 20;
+/// Devices that a slot's number can name.
+pub(crate) const MAX_DEVICES: usize = 1 << (u32::BITS - DEVICE_SHIFT);
 
 /// Where slots lie, for I/O that goes round the device's own calls.
 #[derive(Debug, Clone, Copy)]
@@ -25,40 +31,152 @@ pub(crate) struct Extent {
     pub offset: u64,
 }
 
-struct Attached {
-    device: Box<dyn Device>,
-    clusters: Clusters,
-    /// Guards growth; holds the number of slots that have their space.
-    grown: Mutex<usize>,
-    limit_slots: usize,
-    full: AtomicBool,
+/// A swap device of an arena, as it is at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// What it is called, for [`Arena::remove_device`](crate::Arena::remove_device).
+    pub name: String,
+    /// Bytes of its slots that hold something, copies of what is in RAM among them.
+    pub used_bytes: u64,
+    /// Bytes that it has taken of the disk, or could use of a block device or RAM so far.
+    pub reserved_bytes: u64,
+    /// Bytes that it can hold at most; none: as many as the file system has.
+    pub size_bytes: Option<u64>,
+}
+
+/// A place for a device, on cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Place(RwLock<Option<Attached>>);
+
+impl Place {
+    fn read(&self) -> RwLockReadGuard<'_, Option<Attached>> {
+        self.0.read().expect("nothing panics under this lock")
+    }
+
+    fn set(&self, attached: Option<Attached>) -> Option<Attached> {
+        std::mem::replace(&mut *self.0.write().expect("nothing panics under this lock"), attached)
+    }
+}
+
+/// A device that is there as long as this is held, and a slot's number within it.
+struct At<'s> {
+    place: RwLockReadGuard<'s, Option<Attached>>,
+    within: SlotId,
+}
+
+impl std::ops::Deref for At<'_> {
+    type Target = Attached;
+
+    fn deref(&self) -> &Attached {
+        self.place.as_ref().expect("a slot that is in use has a device")
+    }
+}
+
+/// Slots of a device that lies in memory.
+pub(crate) struct InMemory<'s>(At<'s>);
+
+impl InMemory<'_> {
+    pub fn device(&self) -> &RamDevice {
+        self.0.device.memory().expect("it was seen to lie in memory")
+    }
+
+    pub fn offset(&self) -> u64 {
+        self.0.within.offset_bytes()
+    }
 }
 
 /// All devices of an arena.
 pub(crate) struct SwapSpace {
-    devices: Vec<Attached>,
+    places: Box<[Place]>,
+    /// Places from here on have never had a device.
+    nr_places: AtomicUsize,
+    changes: Mutex<()>,
+    layout: Layout,
     /// Every order is allocated as single slots, one after another: what it costs not to keep folios whole.
     split_slots: bool,
 }
 
 impl SwapSpace {
-    /// A space that never needs more than `nr_pages` slots of a device.
-    pub fn new(devices: Vec<Box<dyn Device>>, nr_pages: usize, nr_cpus: usize, split_slots: bool) -> Self {
-        let huge = Order::HUGE.nr_pages();
-        let most = nr_pages.min(1 << DEVICE_SHIFT);
-        let attach = |device: Box<dyn Device>| {
-            let limit_slots =
-                device.limit_bytes().map_or(most, |bytes| most.min(bytes as usize / Order::PAGE.bytes()) / huge * huge);
-            Attached {
-                clusters: Clusters::new(limit_slots, nr_cpus, false),
-                device,
-                grown: Mutex::new(0),
-                limit_slots,
-                full: AtomicBool::new(false),
-            }
-        };
-        assert!(devices.len() <= 1 << (32 - DEVICE_SHIFT), "more devices than a slot's number can name");
-        SwapSpace { devices: devices.into_iter().map(attach).collect(), split_slots }
+    pub fn new(devices: Vec<Box<dyn Device>>, mut layout: Layout, split_slots: bool) -> Self {
+        layout.most_slots = layout.most_slots.min(1 << DEVICE_SHIFT);
+        let places = (0..MAX_DEVICES).map(|_| Place::default()).collect();
+        let space = SwapSpace { places, nr_places: AtomicUsize::new(0), changes: Mutex::new(()), layout, split_slots };
+        for device in devices {
+            assert!(space.add(device), "more devices than a slot's number can name");
+        }
+        space
+    }
+
+    /// Puts a device behind the others, or where one was removed; `false` when there are too many.
+    pub fn add(&self, device: Box<dyn Device>) -> bool {
+        let _alone = self.changing();
+        let Some(free) = self.places.iter().position(|place| place.read().is_none()) else { return false };
+        let name = device.name();
+        let taken = |name: &str| self.find(name).is_some();
+        let others = (2..).map(|number| format!("{name}#{number}"));
+        let name = std::iter::once(name.clone()).chain(others).find(|name| !taken(name)).unwrap_or_default();
+        self.places[free].set(Some(Attached::new(device, name, self.layout)));
+        self.nr_places.fetch_max(free + 1, Ordering::Release);
+        true
+    }
+
+    /// Waits until no other thread adds or removes devices, and keeps them from it.
+    pub fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub fn find(&self, name: &str) -> Option<DeviceId> {
+        self.each(|id, attached| (attached.name == name).then_some(id))
+    }
+
+    /// Shows `look` each device until it has found something.
+    fn each<T>(&self, mut look: impl FnMut(DeviceId, &Attached) -> Option<T>) -> Option<T> {
+        let places = &self.places[..self.nr_places.load(Ordering::Acquire)];
+        places.iter().enumerate().find_map(|(index, place)| look(DeviceId::from_index(index), place.read().as_ref()?))
+    }
+
+    /// The same for one device.
+    fn device<T>(&self, id: DeviceId, look: impl FnOnce(&Attached) -> T) -> T {
+        look(self.places[id.index()].read().as_ref().expect("who removes a device alone ends it"))
+    }
+
+    /// From now on no slot of the device is handed out.
+    pub fn begin_removal(&self, id: DeviceId) {
+        self.device(id, |attached| {
+            attached.leaving.store(true, Ordering::SeqCst);
+            attached.clusters.begin_removal();
+        });
+    }
+
+    /// Its slots are handed out again.
+    pub fn cancel_removal(&self, id: DeviceId) {
+        self.device(id, |attached| {
+            attached.clusters.cancel_removal();
+            attached.leaving.store(false, Ordering::SeqCst);
+        });
+    }
+
+    /// Whether nothing is on the device.
+    pub fn is_unused(&self, id: DeviceId) -> bool {
+        self.device(id, |attached| attached.nr_used() == 0)
+    }
+
+    /// Ends a device that is being removed and on which nothing is.
+    pub fn detach(&self, id: DeviceId) {
+        assert!(self.is_unused(id), "a device is in use until its last slot is free");
+        let attached = self.places[id.index()].set(None);
+        drop(attached); // closes it, under no lock
+    }
+
+    /// The device that a slot is of.
+    pub fn device_of(&self, slot: SlotId) -> DeviceId {
+        DeviceId::new(slot.get() >> DEVICE_SHIFT)
+    }
+
+    /// Whether the slot's device is being removed: nothing new is written there.
+    pub fn is_leaving(&self, slot: SlotId) -> bool {
+        self.at(slot).is_leaving()
     }
 
     /// The first of 2^k free slots in a row, near the ones handed out before; `None` when no device has them.
@@ -66,114 +184,122 @@ impl SwapSpace {
         if self.split_slots && order > Order::PAGE {
             return None;
         }
-        self.devices.iter().enumerate().find_map(|(index, attached)| {
+        self.each(|id, attached| {
             let slot = attached.allocate(cpu, order)?;
-            Some(SlotId::new((index as u32) << DEVICE_SHIFT | slot.get()))
+            Some(SlotId::new((id.index() as u32) << DEVICE_SHIFT | slot.get()))
         })
     }
 
-    /// Frees slots, all that were handed out at once or an aligned part of them.
-    pub fn free(&self, slot: SlotId, order: Order) {
-        let (attached, within) = self.at(slot);
-        attached.clusters.free(within, order);
-        attached.full.store(false, Ordering::Relaxed);
+    /// Frees slots, all that were handed out at once or an aligned part of them. Says whether the reclaim thread is to
+    /// be told that there is space to give back.
+    pub fn free(&self, slot: SlotId, order: Order) -> bool {
+        let at = self.at(slot);
+        at.free(at.within, order)
     }
 
     /// Takes slots whose write failed out of use for good.
     pub fn mark_bad(&self, slot: SlotId, order: Order) {
-        let (attached, within) = self.at(slot);
-        attached.clusters.mark_bad(within, order);
+        let at = self.at(slot);
+        at.mark_bad(at.within, order);
     }
 
     /// Whether a folio that was read back should keep its slots: only while there is plenty.
     pub fn keeps_copies(&self) -> bool {
-        self.devices.iter().any(|attached| attached.clusters.nr_used() * 2 < attached.capacity_slots())
+        let has_plenty =
+            |attached: &Attached| !attached.is_leaving() && attached.clusters.nr_used() * 2 < attached.capacity_slots();
+        self.each(|_, attached| has_plenty(attached).then_some(())).is_some()
     }
 
     pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {
-        let (attached, within) = self.at(slot);
-        attached.device.read(within.offset_bytes(), bytes)
+        let at = self.at(slot);
+        at.device.read(at.within.offset_bytes(), bytes)
     }
 
     /// Fills several pieces of memory from slots in a row.
     pub fn read_pieces(&self, slot: SlotId, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        let (attached, within) = self.at(slot);
-        attached.device.read_pieces(within.offset_bytes(), pieces)
+        let at = self.at(slot);
+        at.device.read_pieces(at.within.offset_bytes(), pieces)
     }
 
     pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
-        let (attached, within) = self.at(slot);
-        attached.device.write(within.offset_bytes(), bytes)
+        let at = self.at(slot);
+        at.device.write(at.within.offset_bytes(), bytes)
     }
 
-    /// The device of the slot, when it is memory, and the slot's offset in it.
-    pub fn memory(&self, slot: SlotId) -> Option<(&crate::device::RamDevice, u64)> {
-        let (attached, within) = self.at(slot);
-        Some((attached.device.memory()?, within.offset_bytes()))
+    /// The slot's place in memory, when its device is that.
+    pub fn memory(&self, slot: SlotId) -> Option<InMemory<'_>> {
+        let at = self.at(slot);
+        at.device.memory().is_some().then_some(InMemory(at))
     }
 
-    /// Where the slot lies for io_uring, if its device has a descriptor.
+    /// Where the slot lies for io_uring, if its device has a descriptor: for as long as the slot is in use.
     pub fn extent(&self, slot: SlotId) -> Option<Extent> {
-        let (attached, within) = self.at(slot);
-        Some(Extent { fd: attached.device.fd()?, offset: within.offset_bytes() })
+        let at = self.at(slot);
+        Some(Extent { fd: at.device.fd()?, offset: at.within.offset_bytes() })
     }
 
     pub fn device_name(&self, slot: SlotId) -> String {
-        self.at(slot).0.device.name()
+        self.at(slot).name.clone()
+    }
+
+    /// Whether a device has so much to give back that it should.
+    pub fn discards_due(&self) -> bool {
+        self.each(|_, attached| attached.discards_due().then_some(())).is_some()
+    }
+
+    /// Gives up to `most` emptied clusters of each device back; `false` when there were none.
+    pub fn discard(&self, most: usize) -> bool {
+        let mut any = false;
+        self.each(|_, attached| {
+            if attached.nr_awaiting() > 0 {
+                attached.discard(most);
+                any = true;
+            }
+            None::<()>
+        });
+        any
+    }
+
+    /// The reclaim thread wants to be told again when there is something to give back.
+    pub fn forget_discards(&self) {
+        self.each(|_, attached| {
+            attached.forget_noted();
+            None::<()>
+        });
+    }
+
+    /// All devices as they are now.
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        let mut found = Vec::new();
+        self.each(|_, attached| {
+            found.push(DeviceInfo {
+                name: attached.name.clone(),
+                used_bytes: (attached.nr_used() * Order::PAGE.bytes()) as u64,
+                reserved_bytes: attached.reserved_bytes(),
+                size_bytes: attached.device.limit_bytes(),
+            });
+            None::<()>
+        });
+        found
     }
 
     pub fn metadata_bytes(&self) -> usize {
-        self.devices.iter().map(|attached| attached.clusters.bytes()).sum()
+        let mut sum = 0;
+        self.each(|_, attached| {
+            sum += attached.clusters.bytes();
+            None::<()>
+        });
+        sum
     }
 
     /// One line on what is full and what would help.
     pub fn describe_full(&self) -> String {
-        let names: Vec<_> = self.devices.iter().map(|attached| attached.device.name()).collect();
-        format!("swap is full ({})", names.join(", "))
+        let names: Vec<_> = self.devices().into_iter().map(|device| device.name).collect();
+        if names.is_empty() { "there is no swap".into() } else { format!("swap is full ({})", names.join(", ")) }
     }
 
-    fn at(&self, slot: SlotId) -> (&Attached, SlotId) {
-        let number = slot.get();
-        (&self.devices[(number >> DEVICE_SHIFT) as usize], SlotId::new(number & ((1 << DEVICE_SHIFT) - 1)))
-    }
-}
-
-impl Attached {
-    fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
-        loop {
-            let nr_slots = self.clusters.nr_slots();
-            if let Some(slot) = self.clusters.allocate(cpu, order) {
-                return Some(slot);
-            }
-            if self.full.load(Ordering::Relaxed) || !self.grow(nr_slots) {
-                return None;
-            }
-        }
-    }
-
-    /// Adds slots to the `nr_slots` that were not enough; `false` when the device has no room for more.
-    fn grow(&self, nr_slots: usize) -> bool {
-        let mut grown = self.grown.lock().expect("no panic while growing");
-        if *grown > nr_slots {
-            return true; // another thread grew it meanwhile
-        }
-        let huge = Order::HUGE.nr_pages();
-        let mut step = (GROWTH_BYTES as usize / Order::PAGE.bytes()).min(self.limit_slots - *grown);
-        while step >= huge {
-            let slots = *grown + step / huge * huge;
-            if self.device.reserve((slots * Order::PAGE.bytes()) as u64).is_ok() {
-                *grown = slots;
-                self.clusters.grow(slots);
-                return true;
-            }
-            step /= 2;
-        }
-        self.full.store(true, Ordering::Relaxed);
-        false
-    }
-
-    /// Slots it has, or, for one that grows without a limit of its own, as many as anyone could ask for.
-    fn capacity_slots(&self) -> usize {
-        if self.full.load(Ordering::Relaxed) { self.clusters.nr_slots() } else { self.limit_slots }
+    fn at(&self, slot: SlotId) -> At<'_> {
+        let place = self.places[self.device_of(slot).index()].read();
+        At { place, within: SlotId::new(slot.get() & ((1 << DEVICE_SHIFT) - 1)) }
     }
 }

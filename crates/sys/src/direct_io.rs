@@ -118,21 +118,27 @@ pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
     Ok((file.into(), size))
 }
 
-/// Makes sure that the first `len` bytes of a file have space on the disk; what is in them stays. `len` only grows.
+/// Makes sure that a part of a file has space on the disk, and that the file reaches as far; what is in it stays.
 ///
 /// # Errors
 /// ENOSPC ([`io::ErrorKind::StorageFull`]) and its like. A file system that cannot promise space is no error: the file
-/// is made longer and a write may meet a full disk.
-pub fn preallocate(fd: RawFd, len: u64) -> io::Result<()> {
-    let len = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+/// is made longer where that is needed, and a write may meet a full disk.
+pub fn preallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
+    let too_large = || io::Error::from_raw_os_error(libc::EFBIG);
+    let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok()).ok_or_else(too_large)?;
     loop {
         // SAFETY: takes numbers.
-        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, 0, 0 as libc::off_t, len) }) {
+        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, 0, offset, len) }) {
             Ok(_) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                // SAFETY: takes numbers; where the descriptor stands is of no meaning to anybody.
+                let size = check(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
+                if size as u64 >= end as u64 {
+                    return Ok(());
+                }
                 // SAFETY: takes numbers.
-                return check(unsafe { libc::ftruncate(fd, len) }.into()).map(drop);
+                return check(unsafe { libc::ftruncate(fd, end) }.into()).map(drop);
             }
             Err(error) => return Err(error),
         }
@@ -267,7 +273,7 @@ mod tests {
     fn blocks_survive_the_file_and_a_hole_reads_as_zeros() {
         let Some(file) = swap_file() else { return };
         let fd = file.as_raw_fd();
-        preallocate(fd, LEN as u64).unwrap();
+        preallocate(fd, 0, LEN as u64).unwrap();
         let meta = file.metadata().unwrap();
         assert_eq!((meta.nlink(), meta.mode() & 0o777, meta.size()), (0, 0o600, LEN as u64));
         let area = memory::anonymous_huge(2 * LEN).unwrap();
@@ -283,6 +289,8 @@ mod tests {
         if file.metadata().unwrap().blocks() < meta.blocks() {
             assert!(back[..LEN / 2].iter().all(|&byte| byte == 0));
         }
+        preallocate(fd, 0, LEN as u64).unwrap();
+        assert_eq!(file.metadata().unwrap().size(), LEN as u64, "what is reserved again is no longer than before");
         assert_eq!(pread_exact(fd, back, 4096).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
@@ -291,7 +299,7 @@ mod tests {
         assert!(matches!(unlinked_file(Path::new("/nowhere")), Err(OpenError::NotFound)));
         assert!(matches!(block_device(Path::new("/etc/passwd")), Err(OpenError::NotBlockDevice)));
         assert!(matches!(block_device(Path::new("/nowhere")), Err(OpenError::NotFound)));
-        let error = preallocate(swap_file().map_or(-1, |file| file.as_raw_fd()), 1 << 62).unwrap_err();
+        let error = preallocate(swap_file().map_or(-1, |file| file.as_raw_fd()), 0, 1 << 62).unwrap_err();
         assert!(error.raw_os_error().is_some());
     }
 

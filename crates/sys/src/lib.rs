@@ -9,6 +9,7 @@
 
 pub mod cpu;
 pub mod direct_io;
+pub mod disk;
 pub mod fork;
 pub mod futex;
 pub mod memory;

@@ -171,18 +171,19 @@ impl Clusters {
 
     /// Gives back a run, all of what was handed out or any aligned part of it; bad slots among it stay taken. Panics
     /// when a slot of it is not taken. Locks one cluster, and the lists when that was full, becomes empty, or becomes
-    /// of use to its order again.
-    pub fn free(&self, slot: SlotId, order: Order) {
+    /// of use to its order again. Says whether a cluster has become empty by it.
+    pub fn free(&self, slot: SlotId, order: Order) -> bool {
         let (id, offset) = self.locate(slot, order);
         let mut cluster = self.cluster(id).lock();
         let nr_freed = cluster.give(offset, order);
         if nr_freed == 0 {
-            return;
+            return false;
         }
         self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
         if !cluster.held && self.kind != Kind::Rotational && cluster.fill_changed(offset) {
             self.settle(id, &mut cluster);
         }
+        cluster.nr_used() == 0
     }
 
     /// Says that taken slots cannot be relied on: they are never handed out again, even when they are freed, and stay
@@ -246,6 +247,11 @@ impl Clusters {
         let mut lists = self.lists();
         let nr_taken = max.min(lists.len(Place::Awaiting));
         (0..nr_taken).map_while(|_| lists.shift(Place::Awaiting, Place::Discarding)).collect()
+    }
+
+    /// Emptied clusters that await their discard.
+    pub fn nr_awaiting(&self) -> usize {
+        self.lists().len(Place::Awaiting)
     }
 
     /// Says that the device has discarded a cluster (or will not): it may be handed out again. Panics when the cluster

@@ -1,7 +1,8 @@
 //! A swap device in a file, or a block device, read and written past the page cache (O_DIRECT).
 //!
 //! A file is unlinked from the start, mode 0600: nothing is left behind, whatever happens to the process. It grows by
-//! `fallocate`, so that a full disk is met before a write and never in it.
+//! `fallocate`, so that a full disk is met before a write and never in it; what is given back by punching holes is
+//! reserved again in the same way.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use folioswap_core::Order;
 use folioswap_sys::direct_io::{self, OpenError};
+use folioswap_sys::disk;
 
 use super::{Device, too_small, unusable};
 use crate::error::Error;
@@ -59,7 +61,7 @@ impl FileDevice {
         if let Some(limit) = limit {
             // Asked for by name and size: met now rather than in the middle of the program.
             device
-                .reserve(limit)
+                .reserve(0, limit)
                 .map_err(|error| too_small(path, format!("{} cannot be had: {error}", Bytes(limit))))?;
         }
         Ok(device)
@@ -67,7 +69,7 @@ impl FileDevice {
 
     /// Whether one folio can be had at all.
     fn probe(&self) -> Result<(), Error> {
-        self.reserve(Order::HUGE.bytes() as u64)
+        self.reserve(0, Order::HUGE.bytes() as u64)
             .map_err(|error| too_small(&self.path, format!("no room for one folio: {error}")))
     }
 }
@@ -81,8 +83,20 @@ impl Device for FileDevice {
         self.limit
     }
 
-    fn reserve(&self, len: u64) -> io::Result<()> {
-        if self.fixed { Ok(()) } else { direct_io::preallocate(self.fd.as_raw_fd(), len) }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.fixed { Ok(()) } else { direct_io::preallocate(self.fd.as_raw_fd(), offset, len) }
+    }
+
+    fn discards(&self) -> bool {
+        !self.fixed
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        direct_io::punch_hole(self.fd.as_raw_fd(), offset, len)
+    }
+
+    fn is_rotational(&self) -> bool {
+        disk::is_rotational(self.fd.as_raw_fd())
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {

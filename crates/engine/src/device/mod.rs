@@ -25,11 +25,29 @@ pub(crate) trait Device: Send + Sync {
     /// Bytes it could hold at most, free file system space not counted; `None`: no limit of its own.
     fn limit_bytes(&self) -> Option<u64>;
 
-    /// Makes sure that the first `len` bytes can be written without meeting a full disk.
+    /// Makes sure that a range can be written without meeting a full disk.
     ///
     /// # Errors
     /// The kernel's, `StorageFull` when there is no room.
-    fn reserve(&self, len: u64) -> io::Result<()>;
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
+
+    /// Whether space can be given back by [`Device::discard`].
+    fn discards(&self) -> bool {
+        false
+    }
+
+    /// Gives the space of a range back. What was there is lost, and it is reserved again before it is written.
+    ///
+    /// # Errors
+    /// The kernel's; a part of the space may be gone.
+    fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether seeks are dear there: a disk that turns.
+    fn is_rotational(&self) -> bool {
+        false
+    }
 
     /// Fills `bytes` from `offset`.
     ///

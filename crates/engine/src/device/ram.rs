@@ -59,7 +59,7 @@ impl Device for RamDevice {
         Some(self.memory.len() as u64)
     }
 
-    fn reserve(&self, _len: u64) -> io::Result<()> {
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
 

@@ -6,7 +6,12 @@ use std::str::FromStr;
 
 use crate::size::{Bytes, SizeError, parse_size};
 
-/// A swap device to be opened when the arena is built.
+/// A swap device, to be opened.
+///
+/// A disk that turns is recognised by what the kernel says of it (`/sys/dev/block/*/queue/rotational`), through
+/// partitions, device mapper and md; there every folio is written page by page, each to the next free slot. What is
+/// known to be virtual (virtio, Xen, NVMe, the disks of hypervisors by their vendors) is never taken for one: those say
+/// that they turn whatever is below them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// A file (made, used, and gone when the arena goes) or a block device.

@@ -1,0 +1,286 @@
+//! Removing a swap device while the arena runs.
+//!
+//! From its beginning no slot of the device is handed out. Then all blocks are walked, each under its lock, so what is
+//! being written or read at that moment is waited for. What is on the device only is carried to other devices through
+//! a buffer outside the budget, checked on the way, or into RAM when no device has room but RAM has. First
+//! that, so that a removal that cannot succeed fails before it has changed much; then what is in RAM gives up its
+//! copies. The walk is repeated until no slot of the device is in use: blocks move meanwhile, and what had a copy may
+//! leave RAM between two steps.
+//!
+//! A step that fails leaves every folio where it was or in a new place, so removal can be given up at any point.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use folioswap_core::{BLOCK_PAGES, BlockId, CpuId, DeviceId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_sys::signals;
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::gather::Run;
+use crate::pager::SwapInError;
+use crate::reclaim::Washed;
+
+/// Walks over all blocks before it is said that the device cannot be emptied. The second finds what moved in the first.
+const WALKS: usize = 50;
+
+/// How long one walk waits for writes that are in flight.
+const SETTLING: Duration = Duration::from_millis(10);
+
+/// Why a device cannot be emptied.
+enum Stuck {
+    /// Neither another device nor RAM has room.
+    Full,
+    /// It does not give back what it holds.
+    Lost(SwapInError),
+    /// Something is put there again and again.
+    Busy,
+}
+
+/// What a walk does with a block.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Step {
+    /// Carries away what is on the device only.
+    Carry,
+    /// Frees copies of what is in RAM, and carries away the rest.
+    Free,
+}
+
+/// Memory for one block's content, aligned as direct I/O wants it.
+struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    fn new() -> Self {
+        let bytes = vec![0; (BLOCK_PAGES + 1) * PAGE_SIZE];
+        let start = bytes.as_ptr().align_offset(PAGE_SIZE);
+        Buffer { bytes, start }
+    }
+
+    fn pages(&mut self, nr_pages: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + nr_pages * PAGE_SIZE]
+    }
+}
+
+impl Engine {
+    /// Removes the device of this name.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when it cannot be emptied. Then it is used as before.
+    pub fn remove_device(&self, name: &str) -> Result<(), Error> {
+        let name = name.to_owned(); // might lie in managed memory, which is not touched under a lock
+        let _alone = self.space.changing();
+        let Some(device) = self.space.find(&name) else { return Err(Error::NoSuchDevice(name)) };
+        self.space.begin_removal(device);
+        match self.empty_device(device) {
+            Ok(()) => {
+                self.space.detach(device);
+                Ok(())
+            }
+            Err(stuck) => {
+                self.space.cancel_removal(device);
+                self.reclaim_wanted.signal();
+                let reason = match stuck {
+                    Stuck::Full => {
+                        "neither other devices nor RAM have room for all that it holds; add a device or give more --memory"
+                            .into()
+                    }
+                    Stuck::Lost(error) => error.to_string(),
+                    Stuck::Busy => "what it holds is in use again and again; try once more".into(),
+                };
+                Err(Error::SwapInUse { name, reason })
+            }
+        }
+    }
+
+    fn empty_device(&self, device: DeviceId) -> Result<(), Stuck> {
+        let mut buffer = Buffer::new();
+        for walk in 0..WALKS {
+            if walk == 0 {
+                self.walk(device, Step::Carry, &mut buffer)?;
+            }
+            if self.space.is_unused(device) {
+                return Ok(());
+            }
+            let seen = self.frame_freed.now();
+            self.walk(device, Step::Free, &mut buffer)?;
+            // What was being written to the device settles when its write ends.
+            self.reclaim_wanted.signal();
+            self.frame_freed.wait_for(seen, SETTLING);
+        }
+        if self.space.is_unused(device) { Ok(()) } else { Err(Stuck::Busy) }
+    }
+
+    fn walk(&self, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
+        for index in self.addresses.in_use().into_iter().flatten() {
+            let block = BlockId::from_index(index);
+            if !self.table.has(block) {
+                continue;
+            }
+            // A handler that ran now might touch this block.
+            let _blocked = signals::block_all();
+            let _pass = self.gate.enter(signals::thread_id());
+            let mut locked = self.lock(block);
+            if step == Step::Free {
+                self.free_copies(&mut locked, device)?;
+            }
+            self.carry(&mut locked, device, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the copies on the device of what a block has in RAM. Those of clean folios only if they can be written
+    /// elsewhere, or stay.
+    fn free_copies(&self, locked: &mut Locked<'_>, device: DeviceId) -> Result<(), Stuck> {
+        let order = locked.order();
+        for index in 0..locked.nr_folios() {
+            let folio = locked.folio(index);
+            let (Some(frame), Some(slot)) = (folio.frame(), folio.slot()) else { continue };
+            if self.space.device_of(slot) != device {
+                continue;
+            }
+            if self.zone.list(frame) == Some(List::Standby) {
+                let spare = self.zone.available() >= self.zone.watermarks().high + order.nr_pages();
+                let place = self.slot_elsewhere(Order::PAGE);
+                if place.is_none() && !spare {
+                    return Err(Stuck::Full);
+                }
+                if let Some(slot) = place {
+                    self.free_slots(slot, Order::PAGE);
+                }
+                self.zone.insert(frame, List::Laundry); // it has no copy any more
+                self.reclaim_wanted.signal();
+            }
+            self.release_slot(locked, index);
+        }
+        Ok(())
+    }
+
+    /// Slots on a device that stays.
+    fn slot_elsewhere(&self, order: Order) -> Option<SlotId> {
+        self.space.allocate(CpuId::new(folioswap_sys::cpu::current_cpu() as u32), order)
+    }
+
+    /// Carries all of a block away that is on the device only.
+    fn carry(&self, locked: &mut Locked<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+        let mut page = 0;
+        while let Some(run) = self.next_run(locked, page, device) {
+            page = run.pages.start;
+            self.carry_run(locked, &run, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// The first folios from `page` on that are on the device only, in slots that follow each other.
+    fn next_run(&self, locked: &Locked<'_>, page: usize, device: DeviceId) -> Option<Run> {
+        let nr_pages = locked.order().nr_pages();
+        let mut found: Option<Run> = None;
+        for index in locked.index_of(page)..locked.nr_folios() {
+            let slot = match locked.state(index) {
+                State::Swapped(slot) if self.space.device_of(slot) == device => Some(slot),
+                _ => None,
+            };
+            match (&mut found, slot) {
+                (Some(run), Some(slot)) if slot == run.slot.plus(run.pages.len()) => run.pages.end += nr_pages,
+                (Some(_), _) => break,
+                (None, Some(slot)) => found = Some(Run { slot, pages: index * nr_pages..(index + 1) * nr_pages }),
+                (None, None) => {}
+            }
+        }
+        found
+    }
+
+    /// Carries as much of a run away as can be at once: at least one folio, or its block is split and nothing is done.
+    fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<(), Stuck> {
+        let order = locked.order();
+        if order < PIECE {
+            // The pages of a piece are about to lie in different places.
+            for page in run.pages.clone() {
+                if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+                    self.hash_pages(locked, page, &mut []).map_err(Stuck::Lost)?;
+                }
+            }
+        }
+        let nr_folios = run.pages.len() >> order.exponent();
+        let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| self.slot_elsewhere(order)).collect();
+        if places.is_empty() {
+            match self.split_to_fit(locked) {
+                Washed::Again => return Ok(()),
+                _ if self.shed_copies() => places.extend(self.slot_elsewhere(order)),
+                _ => {}
+            }
+        }
+        let bytes = buffer.pages(run.pages.len());
+        if let Err(lost) = self.read_run_checked(locked, run, bytes) {
+            places.into_iter().for_each(|slot| self.free_slots(slot, order));
+            return Err(Stuck::Lost(lost));
+        }
+        if places.is_empty() {
+            return self.keep_in_ram(locked, run, bytes);
+        }
+        self.put_elsewhere(locked, run.pages.start, bytes, &places);
+        Ok(())
+    }
+
+    fn read_run_checked(&self, locked: &Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
+        self.space.read(run.slot, bytes).map_err(|error| self.swap_in_error(run.slot, &error.to_string()))?;
+        self.verify_run(locked, run, bytes)
+    }
+
+    /// Writes folios of a block to new slots, neighbours in one go, and frees those that they had. One whose write fails
+    /// stays where it is, and what it was to have is not used again.
+    fn put_elsewhere(&self, locked: &mut Locked<'_>, first_page: usize, bytes: &[u8], places: &[SlotId]) {
+        let order = locked.order();
+        let first = locked.index_of(first_page);
+        let mut start = 0;
+        for group in places.chunk_by(|a, b| *b == a.plus(order.nr_pages())) {
+            let at: Range<usize> = start..start + group.len();
+            start = at.end;
+            let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];
+            let written = self.space.write(group[0], part);
+            if let Err(error) = &written {
+                self.write_failed(group[0], error);
+            }
+            for (index, &slot) in at.zip(group) {
+                if written.is_ok() {
+                    self.release_slot(locked, first + index);
+                    locked.folio_mut(first + index).set_slot(Some(slot));
+                } else {
+                    self.space.mark_bad(slot, order);
+                }
+            }
+        }
+    }
+
+    /// No device has a slot: folios of a run stay in RAM, as many as there are frames that are not needed.
+    fn keep_in_ram(&self, locked: &mut Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), Stuck> {
+        let order = locked.order();
+        let reserve = self.zone.watermarks().high;
+        for (at, part) in bytes.chunks(order.bytes()).enumerate() {
+            let Some(taken) = self.try_take_frame(order, reserve) else {
+                let there_are_frames = self.zone.available() >= reserve + order.nr_pages();
+                return match at {
+                    0 if there_are_frames && order > Order::PAGE => {
+                        // But not in one place.
+                        self.split_block(locked, if order > PIECE { PIECE } else { Order::PAGE });
+                        Ok(())
+                    }
+                    0 => Err(Stuck::Full),
+                    _ => Ok(()),
+                };
+            };
+            let index = locked.index_of(run.pages.start) + at;
+            let frame = self.prepare(taken, order);
+            self.frames.bytes(frame, order, locked).copy_from_slice(part);
+            self.judge_drop(locked, index);
+            self.zone.set_owner(frame, locked.name(index));
+            locked.folio_mut(index).set_in_ram(frame, false);
+            self.release_slot(locked, index);
+            self.zone.insert(frame, List::Laundry);
+            self.count_swap_in(order);
+        }
+        Ok(())
+    }
+}

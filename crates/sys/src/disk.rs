@@ -1,0 +1,93 @@
+//! What the kernel says of the disk below a file.
+
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::path::Path;
+
+use crate::check;
+
+/// Names of disks that say that they turn, or might, and are none: virtio, Xen, NVMe.
+const NEVER: [&str; 3] = ["vd", "xvd", "nvme"];
+
+/// Vendors of the SCSI disks that hypervisors make up.
+const VIRTUAL: [&str; 6] = ["QEMU", "VMware", "Msft", "Google", "VBOX", "ORACLE"];
+
+/// How deep devices may lie on devices.
+const DEPTH: usize = 8;
+
+/// Whether a block device, or the one on which a file lies, is a disk that turns. `false` where that cannot be told:
+/// file systems without a device of their own, virtual disks.
+#[must_use]
+pub fn is_rotational(fd: RawFd) -> bool {
+    let mut found = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills a structure of this frame's own.
+    if check(unsafe { libc::fstat(fd, found.as_mut_ptr()) }.into()).is_err() {
+        return false;
+    }
+    // SAFETY: filled, since the call succeeded.
+    let found = unsafe { found.assume_init() };
+    let device = if found.st_mode & libc::S_IFMT == libc::S_IFBLK { found.st_rdev } else { found.st_dev };
+    let entry = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
+    turns(Path::new(&entry), DEPTH)
+}
+
+/// The same for a device's directory in sysfs, or a link to it.
+fn turns(entry: &Path, depth: usize) -> bool {
+    let Ok(found) = fs::canonicalize(entry) else { return false };
+    // A partition's directory lies in its disk's.
+    let Some(disk) = found.ancestors().take(2).find(|at| at.join("queue/rotational").exists()) else { return false };
+    let name = disk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let said = fs::read_to_string(disk.join("queue/rotational")).unwrap_or_default();
+    let vendor = fs::read_to_string(disk.join("device/vendor")).unwrap_or_default();
+    if said.trim() != "1"
+        || NEVER.iter().any(|never| name.starts_with(never))
+        || VIRTUAL.iter().any(|made_up| vendor.trim_start().starts_with(made_up))
+    {
+        return false;
+    }
+    let below: Vec<_> = fs::read_dir(disk.join("slaves")).map(|found| found.flatten().collect()).unwrap_or_default();
+    below.is_empty() || depth > 0 && below.iter().any(|below| turns(&below.path(), depth - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    /// A disk as sysfs shows it.
+    fn disk(root: &Path, name: &str, rotational: &str, vendor: &str) -> PathBuf {
+        let at = root.join(name);
+        for (file, text) in [("queue/rotational", rotational), ("device/vendor", vendor)] {
+            fs::create_dir_all(at.join(file).parent().unwrap()).unwrap();
+            fs::write(at.join(file), text).unwrap();
+        }
+        at
+    }
+
+    #[test]
+    fn disks_partitions_and_what_lies_on_them() {
+        let root = std::env::temp_dir().join(format!("folioswap-disk-{}", std::process::id()));
+        let (sda, vda) = (disk(&root, "sda", "1\n", "ATA     "), disk(&root, "vda", "1\n", ""));
+        let partition = sda.join("sda1");
+        fs::create_dir_all(&partition).unwrap();
+        assert!(turns(&sda, DEPTH) && turns(&partition, DEPTH) && !turns(&vda, DEPTH));
+        assert!(!turns(&disk(&root, "sdb", "0\n", "ATA"), DEPTH) && !turns(&disk(&root, "sdc", "1\n", "QEMU"), DEPTH));
+        assert!(!turns(&root.join("nothing"), DEPTH));
+        for (name, below, expected) in [("dm-0", &partition, true), ("dm-1", &vda, false)] {
+            let mapped = disk(&root, name, "1\n", "");
+            fs::create_dir_all(mapped.join("slaves")).unwrap();
+            symlink(below, mapped.join("slaves/below")).unwrap();
+            assert_eq!(turns(&mapped, DEPTH), expected, "{name}");
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn what_has_no_disk_does_not_turn() {
+        assert!(!is_rotational(-1));
+        assert!(!is_rotational(fs::File::open("/proc/self/status").unwrap().as_raw_fd()));
+    }
+}
