@@ -169,15 +169,18 @@ impl Attached {
         renewed > 0
     }
 
-    /// Whether so much is free of what was in use that it should be given back: more than is used.
+    /// Whether it is worth while to give space back.
     pub fn discards_due(&self) -> bool {
-        let nr_awaiting = self.nr_awaiting();
-        nr_awaiting >= WORTH_DISCARDING && nr_awaiting * Order::HUGE.nr_pages() > self.clusters.nr_used()
+        self.nr_spare() >= WORTH_DISCARDING
     }
 
-    /// Emptied clusters that could be given back.
-    pub fn nr_awaiting(&self) -> usize {
-        if self.cannot_discard.load(Ordering::Relaxed) { 0 } else { self.clusters.nr_awaiting() }
+    /// Emptied clusters that could be given back; none unless they are more than what is used.
+    pub fn nr_spare(&self) -> usize {
+        if self.cannot_discard.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let nr_awaiting = self.clusters.nr_awaiting();
+        if nr_awaiting * Order::HUGE.nr_pages() > self.clusters.nr_used() { nr_awaiting } else { 0 }
     }
 
     /// From now on the reclaim thread wants to be told again.
@@ -218,5 +221,109 @@ impl Attached {
     pub fn reserved_bytes(&self) -> u64 {
         let space = self.space.lock().expect("no panic while growing");
         ((space.nr_slots - space.given_back.len() * Order::HUGE.nr_pages()) * Order::PAGE.bytes()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::io;
+    use std::os::fd::RawFd;
+    use std::sync::Arc;
+
+    const BLOCK: u64 = Order::HUGE.bytes() as u64;
+
+    /// A file as far as space goes: which of its 2 MiB have theirs, and whether the disk is full.
+    #[derive(Default)]
+    struct Disk {
+        reserved: Mutex<BTreeSet<u64>>,
+        is_full: AtomicBool,
+    }
+
+    struct Sparse(Arc<Disk>);
+
+    impl Device for Sparse {
+        fn limit_bytes(&self) -> Option<u64> {
+            Some(400 * BLOCK)
+        }
+
+        fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+            if self.0.is_full.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.0.reserved.lock().unwrap().extend(offset / BLOCK..(offset + len) / BLOCK);
+            Ok(())
+        }
+
+        fn discards(&self) -> bool {
+            true
+        }
+
+        fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+            let mut reserved = self.0.reserved.lock().unwrap();
+            (offset / BLOCK..(offset + len) / BLOCK).for_each(|block| assert!(reserved.remove(&block)));
+            Ok(())
+        }
+
+        fn read(&self, _offset: u64, _bytes: &mut [u8]) -> io::Result<()> {
+            unreachable!("nothing is read here")
+        }
+
+        fn write(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
+            unreachable!("nothing is written here")
+        }
+
+        fn fd(&self) -> Option<RawFd> {
+            None
+        }
+
+        fn name(&self) -> String {
+            "sparse".into()
+        }
+    }
+
+    fn sparse() -> (Attached, Arc<Disk>) {
+        let disk = Arc::<Disk>::default();
+        let layout = Layout { most_slots: 1 << 27, nr_cpus: 2, rotational: None };
+        (Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout), disk)
+    }
+
+    #[test]
+    fn what_gave_its_space_back_has_it_again_before_it_is_handed_out() {
+        let (attached, disk) = sparse();
+        let take = || {
+            let slot = attached.allocate(CpuId::new(0), Order::HUGE)?;
+            assert!(disk.reserved.lock().unwrap().contains(&(slot.offset_bytes() / BLOCK)), "{slot:?} has no space");
+            Some(slot)
+        };
+        let mut slots: Vec<_> = std::iter::from_fn(take).collect();
+        assert_eq!(slots.len(), 400);
+        let told = slots.drain(100..).filter(|&slot| attached.free(slot, Order::HUGE)).count();
+        assert_eq!(told, 1, "the reclaim thread is told once");
+        while attached.nr_spare() > 0 {
+            attached.discard(7);
+        }
+        assert_eq!(attached.reserved_bytes(), disk.reserved.lock().unwrap().len() as u64 * BLOCK);
+        assert!((193..=200).contains(&(attached.reserved_bytes() / BLOCK)), "as much stays as is used");
+        disk.is_full.store(true, Ordering::Relaxed);
+        slots.extend(std::iter::from_fn(take));
+        assert_eq!(slots.len() as u64 * BLOCK, attached.reserved_bytes(), "what has space can be had, and no more");
+        assert_eq!(attached.capacity_slots() * Order::PAGE.bytes(), attached.reserved_bytes() as usize);
+        disk.is_full.store(false, Ordering::Relaxed);
+        attached.free(slots.pop().unwrap(), Order::HUGE);
+        slots.extend(std::iter::from_fn(take));
+        assert_eq!(slots.len(), 400);
+        attached.clusters.verify();
+    }
+
+    #[test]
+    fn little_is_not_given_back() {
+        let (attached, _disk) = sparse();
+        let slots: Vec<_> = (0..300).filter_map(|_| attached.allocate(CpuId::new(0), Order::HUGE)).collect();
+        assert!(!slots[..150].iter().any(|&slot| attached.free(slot, Order::HUGE)), "as much is used");
+        assert!(attached.free(slots[150], Order::HUGE) && attached.nr_spare() == 151);
+        attached.mark_bad(slots[160], Order::HUGE);
+        assert_eq!(attached.nr_used(), 148 * Order::HUGE.nr_pages());
     }
 }

@@ -73,14 +73,20 @@ impl Engine {
         let name = name.to_owned(); // might lie in managed memory, which is not touched under a lock
         let _alone = self.space.changing();
         let Some(device) = self.space.find(&name) else { return Err(Error::NoSuchDevice(name)) };
-        self.space.begin_removal(device);
+        {
+            let _blocked = signals::block_all();
+            self.space.begin_removal(device);
+        }
         match self.empty_device(device) {
             Ok(()) => {
                 self.space.detach(device);
                 Ok(())
             }
             Err(stuck) => {
-                self.space.cancel_removal(device);
+                {
+                    let _blocked = signals::block_all();
+                    self.space.cancel_removal(device);
+                }
                 self.reclaim_wanted.signal();
                 let reason = match stuck {
                     Stuck::Full => {

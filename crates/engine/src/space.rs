@@ -55,6 +55,8 @@ impl Place {
     }
 
     fn set(&self, attached: Option<Attached>) -> Option<Attached> {
+        // A handler that touched managed memory now would wait for this thread.
+        let _blocked = folioswap_sys::signals::block_all();
         std::mem::replace(&mut *self.0.write().expect("nothing panics under this lock"), attached)
     }
 }
@@ -247,11 +249,12 @@ impl SwapSpace {
         self.each(|_, attached| attached.discards_due().then_some(())).is_some()
     }
 
-    /// Gives up to `most` emptied clusters of each device back; `false` when there were none.
+    /// Gives up to `most` emptied clusters of each device back, where they are more than what is used; `false` when they
+    /// are nowhere.
     pub fn discard(&self, most: usize) -> bool {
         let mut any = false;
         self.each(|_, attached| {
-            if attached.nr_awaiting() > 0 {
+            if attached.nr_spare() > 0 {
                 attached.discard(most);
                 any = true;
             }

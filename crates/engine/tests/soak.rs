@@ -1,4 +1,5 @@
-//! Eight threads map, advise, read, write and drop at random against a shadow copy, in the four ways of running.
+//! Eight threads map, advise, read, write and drop at random against a shadow copy, in the four ways of running, while
+//! the budget changes and swap devices are replaced.
 //!
 //! `FOLIOSWAP_SOAK_SECONDS` sets how long all of it takes (default: 8); `FOLIOSWAP_SOAK_SEED` repeats a run's choices.
 
@@ -6,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, thread};
 
-use folioswap::{Advice, Arena, FaultMode, Mapping, Region};
+use folioswap::{Advice, Arena, DeviceSpec, FaultMode, Mapping, Region};
 
 const NR_THREADS: u64 = 8;
 const MIB: usize = 1 << 20;
@@ -94,6 +95,21 @@ fn work(arena: &Arena, seed: u64, end: Instant, steps: &AtomicU64) {
     regions.iter().for_each(|shadowed| shadowed.check(0..shadowed.bytes.len()));
 }
 
+/// Replaces the arena's device by another file again and again.
+fn replace_devices(arena: &Arena, end: Instant) -> usize {
+    for nr_removed in 0.. {
+        if Instant::now() >= end {
+            return nr_removed;
+        }
+        let old = arena.devices()[0].name.clone();
+        let path = folioswap::device::default_directory().join(format!("soak-{nr_removed}"));
+        arena.add_device(&DeviceSpec::File { path, size: None }).expect("there is space");
+        thread::sleep(Duration::from_millis(50)); // both are in use for a while
+        arena.remove_device(&old).expect("a file grows as needed");
+    }
+    unreachable!("the range has no end")
+}
+
 #[test]
 fn eight_threads_at_random_against_a_shadow_copy() {
     let seconds = env::var("FOLIOSWAP_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
@@ -119,6 +135,13 @@ fn eight_threads_at_random_against_a_shadow_copy() {
                     choices.next();
                     scope.spawn(move || work(arena, choices.next(), end, steps));
                 }
+                scope.spawn({
+                    let arena = &arena;
+                    move || {
+                        let nr_removed = replace_devices(arena, end);
+                        println!("{nr_removed} devices replaced");
+                    }
+                });
                 scope.spawn({
                     let arena = &arena;
                     move || {
