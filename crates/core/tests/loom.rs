@@ -463,7 +463,9 @@ fn what_is_new_is_handed_out_once_it_is_there() {
         clusters.grow(2);
         let got = others.map(|other| other.join().unwrap());
         assert!(got.iter().any(Option::is_some) && got[0] != got[1]);
-        got.into_iter().flatten().for_each(|slot| clusters.free(slot, Order::PAGE));
+        for slot in got.into_iter().flatten() {
+            clusters.free(slot, Order::PAGE);
+        }
         clusters.verify();
     });
 }
