@@ -251,6 +251,12 @@ impl Lists {
         Size::ALL.map(|size| self.of(size, list).nr_frames).iter().sum()
     }
 
+    /// Frames of small folios on any list.
+    pub(super) fn nr_small_frames(&self) -> usize {
+        let lists = [List::Active, List::Inactive, List::Laundry, List::Standby];
+        lists.map(|list| self.of(Size::Small, list).nr_frames).iter().sum()
+    }
+
     /// Puts a held folio at the head of a list.
     pub(super) fn insert(&mut self, records: &mut Records, frame: u32, list: List) {
         let Record { order, owner, .. } = records[frame];

@@ -364,9 +364,12 @@ impl Zone {
         frames.buddy.runs_from(order) + frames.absent() / BLOCK
     }
 
-    /// The watermarks of the present limit.
+    /// The watermarks of the present limit and use. Frames of small folios count an eighth: they are asked for a few at
+    /// a time, and a reserve is RAM that the program does not have.
     pub fn watermarks(&self) -> Watermarks {
-        Watermarks::for_pageblocks(self.lock().limit / BLOCK)
+        let frames = self.lock();
+        let small = frames.lists.nr_small_frames();
+        Watermarks::for_pageblocks((frames.limit - small.min(frames.limit) * 7 / 8) / BLOCK)
     }
 
     /// The pageblock with small pages that has the fewest frames taken among the next 64, the first of them; for emptying
