@@ -8,8 +8,8 @@
 //! **Locking.** One mutex a block, held through the I/O of its folios. Who holds one takes another by trying only (but
 //! for a block that nobody else can know yet). Nothing of a block is readable without its lock.
 //!
-//! **Memory.** A block takes 72 bytes when its chunk is made ([`FolioTable::ensure`]), 12 a folio when it is split, and
-//! 24 a piece once it was written to a device; 256 more for each piece of which single pages were written.
+//! **Memory.** A block takes 80 bytes when its chunk is made ([`FolioTable::ensure`]), 12 a folio when it is split, and
+//! 24 a piece once it was written to a device; 256 more for each piece whose pages were hashed one by one; 64 when pages of it were dropped.
 
 use crate::id::{BlockId, FolioId, FrameId, SlotId};
 use crate::order::{MAX_ORDER, Order};
@@ -241,12 +241,14 @@ impl Block {
         self.order = order;
     }
 
-    /// Makes it one folio again, an empty one: the caller has taken the frames and slots of its parts.
+    /// Makes it one folio again, an empty one of which nothing is noted: the caller has taken the frames and slots of its
+    /// parts.
     pub fn join(&mut self) {
         self.parts = None;
         self.order = Order::HUGE;
         self.whole = Folio::EMPTY;
         self.hashes = None;
+        self.dropped = None;
     }
 
     /// The hash of a page that was noted, for folios smaller than a piece.

@@ -12,8 +12,9 @@
 //! What a fault handler calls (everything but the constructors, [`FolioTable::ensure`] and
 //! [`Clusters::grow`]) allocates nothing, but for what the folio table notes of a block.
 //!
-//! Lock order: a folio's entry lock, then one of the mutexes in here; each mutex is a leaf (no call made under it takes
-//! another lock), so they may be taken in a signal handler as long as no managed memory is touched under them.
+//! Lock order: a block of the folio table, then one of the mutexes in here; each is a leaf (no call made under it takes
+//! another lock), but for the few that [`swap`] takes in the order it states. They may be taken in a signal handler as
+//! long as no managed memory is touched under them.
 #![forbid(unsafe_code)]
 
 pub mod folio;

@@ -1,4 +1,4 @@
-//! The one door to atomics, mutexes and spinning: the standard library's, or the model checker's under `cfg(loom)`.
+//! The one door to atomics and mutexes: the standard library's, or the model checker's under `cfg(loom)`.
 //!
 //! Outside this module nothing names `std::sync` for a thing whose interleavings matter. Two things stay the standard
 //! library's in both worlds: [`OnceLock`] (set up before threads run in every model) and the counters of
@@ -17,23 +17,8 @@ pub use std::sync::{
 
 pub use std::sync::{OnceLock, TryLockError, atomic::Ordering};
 
-/// How often a thread looks at a held lock before it sleeps; a model explores sleeping only.
-#[cfg(not(loom))]
-pub const SPINS: usize = 100;
-/// How often a thread looks at a held lock before it sleeps; a model explores sleeping only.
-#[cfg(loom)]
-pub const SPINS: usize = 0;
-
 /// Locks a mutex. A panic under it has been reported by whoever panicked; the engine aborts on one, so what is left to
 /// do here is not to turn it into a second one inside a signal handler.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Tells the processor that this is a spin loop.
-pub fn spin_loop() {
-    #[cfg(not(loom))]
-    std::hint::spin_loop();
-    #[cfg(loom)]
-    loom::hint::spin_loop();
 }

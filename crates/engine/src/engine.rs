@@ -224,7 +224,6 @@ impl Engine {
             self.drop_content(locked, index);
         }
         locked.join();
-        let _ = locked.take_dropped();
     }
 
     /// Ends what a folio holds: it reads as zero from now on. Its frames go back to the zone, its slots to the space.

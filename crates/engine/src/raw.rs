@@ -263,6 +263,7 @@ impl RawSpace {
         let mut target = engine.lock(self.block_at(to));
         let mut source = engine.lock(self.block_at(from));
         if source.is_empty() {
+            (target.fixed_order, target.wish) = (source.fixed_order, source.wish);
             return true;
         }
         if source.pinned {
@@ -283,7 +284,7 @@ impl RawSpace {
         (source.small_table, target.small_table) = small_tables;
         for index in 0..target.nr_folios() {
             if let Some(frame) = target.folio(index).frame() {
-                engine.zone.change_owner(frame, target.name(index));
+                engine.zone.set_owner(frame, target.name(index));
                 if engine.zone.list(frame).is_none() {
                     engine.zone.insert(frame, List::Laundry); // it is being written, in vain
                 }

@@ -370,18 +370,17 @@ impl Engine {
         self.write_block(&mut locked);
     }
 
-    /// Takes one folio out of RAM now, as far as it is not in use.
-    pub fn evict_folio(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+    /// Unmaps and washes one folio now, as far as it is not in use; where it is to be written, if it is dirty.
+    pub fn wash_now(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Option<SlotId> {
         if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
-            return;
+            return None;
         }
-        if self.zone.list(frame) == Some(List::Laundry)
-            && let Washed::Dirty(slot) = self.wash(locked, index, frame)
-        {
-            self.write_one(locked, index, frame, slot);
+        if self.zone.list(frame) != Some(List::Laundry) {
+            return None;
         }
-        if self.zone.list(frame) == Some(List::Standby) && locked.folio(index).frame() == Some(frame) {
-            self.leave(locked, index, frame);
+        match self.wash(locked, index, frame) {
+            Washed::Dirty(slot) => Some(slot),
+            Washed::Clean | Washed::NoSlot | Washed::Again => None,
         }
     }
 

@@ -4,17 +4,23 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{List, Order, Size};
+use folioswap_core::{FolioId, FrameId, List, Locked, Order, Size};
 
 use crate::discard::{Discards, Next};
 use crate::engine::Engine;
 use crate::fatal::AbortOnPanic;
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Batch, Outgoing};
 use crate::reclaim::Laundered;
 use crate::transfer::{Direction, Transfers};
 
 /// Frames kept unmapped ahead of their write, as a share of the budget: the time they have to be referenced.
 const LAUNDRY_SHARE: usize = 32;
+
+/// Pageblocks kept wholly free while whole folios find no place, as a share of the budget.
+const KEPT_WHOLE_SHARE: usize = 16;
+
+/// For how long after the last one.
+const DEMAND_LASTS: Duration = Duration::from_secs(1);
 
 /// How often, while there is something to reclaim, the share of huge pages is looked at.
 const MEASURE_EVERY: Duration = Duration::from_millis(500);
@@ -35,11 +41,12 @@ pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
+    let mut whole = WholeDemand::default();
     let mut measured = Instant::now();
     let mut discards = Discards::default();
     while !engine.stopping() {
         let seen = engine.reclaim_wanted.now();
-        reclaim(engine, &mut writes, thread);
+        reclaim(engine, &mut writes, &mut whole, thread);
         if measured.elapsed() > MEASURE_EVERY {
             // For the statistics alone; a kernel that cannot tell (before 6.7) leaves them without this number.
             let _ = engine.measure();
@@ -60,7 +67,7 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 /// Reclaims until as many frames are to be had as the high watermark asks for, or nothing more can be done.
-fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
+fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, whole: &mut WholeDemand, thread: u32) {
     let mut stuck = 0;
     while !engine.stopping() {
         let pass = match engine.gate.try_enter(thread) {
@@ -75,14 +82,13 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
         };
         give_back_surplus(engine);
         engine.settle_rest();
-        let target = engine.zone.watermarks().high + engine.excess();
+        let kept = engine.zone.kept_whole() * Order::HUGE.nr_pages();
+        let target = engine.zone.watermarks().high + engine.excess() + kept;
         let coming = engine.zone.available() + in_flight_pages(writes);
         let step = if coming < target && writes.has_room() { reclaim_one(engine, writes) } else { Step::Stuck };
-        if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 && engine.older_class(List::Inactive) == Some(Size::Small)
-        {
-            engine.empty_a_pageblock();
-        }
+        let emptied = whole.serve(engine);
         drop(pass);
+        let step = if emptied { Step::Progress } else { step };
         match step {
             Step::Progress => {
                 stuck = 0;
@@ -152,24 +158,87 @@ fn give_back_surplus(engine: &Engine) {
             return;
         }
         if !engine.evict_standby(Order::HUGE) && !engine.evict_standby(Order::PAGE) {
-            return engine.empty_a_pageblock();
+            engine.empty_a_pageblock();
+            return;
         }
+    }
+}
+
+/// Whole folios that found no place among small ones.
+#[derive(Default)]
+struct WholeDemand {
+    /// When there was one last.
+    last: Option<Instant>,
+}
+
+impl WholeDemand {
+    /// Keeps some pageblocks wholly free while there is demand, as long as small folios are colder than whole blocks.
+    /// Says whether one was emptied.
+    fn serve(&mut self, engine: &Engine) -> bool {
+        if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 {
+            self.last = Some(Instant::now());
+            engine.zone.keep_whole((engine.budget_blocks() / KEPT_WHOLE_SHARE).max(1));
+        }
+        if self.last.is_none_or(|last| last.elapsed() > DEMAND_LASTS) {
+            if self.last.take().is_some() {
+                engine.zone.keep_whole(0);
+            }
+            return false;
+        }
+        let kept = engine.zone.kept_whole();
+        kept > 0
+            && engine.zone.free_runs(Order::HUGE) < kept
+            && engine.older_class(List::Inactive) == Some(Size::Small)
+            && engine.empty_a_pageblock()
     }
 }
 
 impl Engine {
     /// Takes all small folios out of one pageblock: a whole folio found no place, and they are colder than whole blocks
-    /// are, or the budget was made smaller.
-    fn empty_a_pageblock(&self) {
-        let Some(pageblock) = self.zone.emptiest_block() else { return };
-        let mut blocks = Vec::new();
-        self.zone.folios_in(pageblock, &mut |frame, folio, _| blocks.push((frame, folio)));
-        for (frame, folio) in blocks {
-            let Some(mut locked) = self.try_lock(folio.block()) else { continue };
-            let index = locked.index_of(folio.page_in_block());
-            if locked.folio(index).frame() == Some(frame) {
-                self.evict_folio(&mut locked, index, frame);
+    /// are, or the budget was made smaller. Says whether any left.
+    fn empty_a_pageblock(&self) -> bool {
+        let Some(pageblock) = self.zone.emptiest_block() else { return false };
+        let mut folios = Vec::new();
+        self.zone.folios_in(pageblock, &mut |frame, folio, _| folios.push((frame, folio)));
+        let mut batch: Option<Batch<'_>> = None;
+        for &(frame, folio) in &folios {
+            if let Some((mut locked, index)) = self.lock_if_there(frame, folio)
+                && let Some(slot) = self.wash_now(&mut locked, index, frame)
+            {
+                if self.space.memory(slot).is_some() {
+                    self.write_one(&mut locked, index, frame, slot);
+                    continue;
+                }
+                let now = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
+                if now.push(self, &locked, index, frame, slot) {
+                    continue;
+                }
+                self.write_one(&mut locked, index, frame, slot);
+                drop(locked);
+                if let Some(full) = batch.take() {
+                    self.write_now(Outgoing::Small(full));
+                }
             }
         }
+        if let Some(rest) = batch {
+            self.write_now(Outgoing::Small(rest));
+        }
+        let mut any = false;
+        for (frame, folio) in folios {
+            if let Some((mut locked, index)) = self.lock_if_there(frame, folio)
+                && self.zone.list(frame) == Some(List::Standby)
+            {
+                self.leave(&mut locked, index, frame);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Locks the block of a folio that was found in these frames, if it can be had and the folio still is there.
+    fn lock_if_there(&self, frame: FrameId, folio: FolioId) -> Option<(Locked<'_>, usize)> {
+        let locked = self.try_lock(folio.block())?;
+        let index = locked.index_of(folio.page_in_block());
+        (locked.folio(index).frame() == Some(frame)).then_some((locked, index))
     }
 }

@@ -39,6 +39,7 @@ impl Engine {
                 if order == Order::HUGE && self.zone.class_counts(Size::Small).in_use() > 0 {
                     return None;
                 }
+                self.zone.keep_whole(0); // nothing else is left
                 self.frame_freed.wait_for(freed, Duration::from_millis(2));
             }
         }
@@ -47,7 +48,7 @@ impl Engine {
     /// Free frames in one place, or those of the oldest clean folio, if more than `reserve` are to be had.
     pub fn try_take_frame(&self, order: Order, reserve: usize) -> Option<Taken> {
         let available = self.zone.available();
-        if available <= self.zone.watermarks().low {
+        if available <= self.zone.watermarks().low + self.zone.kept_whole() * Order::HUGE.nr_pages() {
             self.reclaim_wanted.signal();
         }
         if available < reserve + order.nr_pages() {

@@ -145,10 +145,11 @@ impl Buddy {
         None
     }
 
-    /// Takes 2^order frames from the smallest run in small pages that has them.
-    pub(super) fn take_part(&mut self, records: &mut Records, order: Order) -> Option<Taken> {
-        let small = &self.chains[..=MAX_ORDER as usize];
-        let found = (order.exponent()..=MAX_ORDER).find(|&k| small[k as usize].head != NONE)?;
+    /// Takes 2^order frames from the smallest run in small pages that has them; from a wholly free pageblock only if it
+    /// may be broken.
+    pub(super) fn take_part(&mut self, records: &mut Records, order: Order, may_break: bool) -> Option<Taken> {
+        let small = &self.chains[..MAX_ORDER as usize + usize::from(may_break)];
+        let found = (order.exponent()..small.len() as u8).find(|&k| small[k as usize].head != NONE)?;
         let head = self.chains[found as usize].head;
         self.unlink(records, head);
         self.hold(records, head, order);

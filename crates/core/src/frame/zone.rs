@@ -90,6 +90,8 @@ pub(super) struct Frames {
     pub lists: Lists,
     /// In frames, whole pageblocks.
     pub limit: usize,
+    /// Wholly free pageblocks that small folios may not break.
+    kept_whole: usize,
     /// The pageblock at which [`Zone::emptiest_block`] goes on.
     cursor: usize,
 }
@@ -120,8 +122,11 @@ impl Frames {
             };
             return self.buddy.take_whole(records, from);
         }
+        let may_break = self.buddy.runs_from(Order::HUGE) + self.limit.saturating_sub(self.buddy.populated()) / BLOCK
+            > self.kept_whole;
         let from: &[Memory] = if absent { &[Memory::Absent, Memory::Huge] } else { &[Memory::Huge] };
-        self.buddy.take_part(records, order).or_else(|| self.buddy.take_whole(records, from))
+        let part = self.buddy.take_part(records, order, may_break);
+        if may_break { part.or_else(|| self.buddy.take_whole(records, from)) } else { part }
     }
 
     /// Takes a taken folio off its list and away from its owner.
@@ -162,7 +167,7 @@ impl Zone {
         let nr_frames = nr_pageblocks_max.checked_mul(BLOCK).expect("the number of a frame fits 32 bits");
         let records = Records::with_capacity(nr_frames);
         let buddy = Buddy::new(nr_pageblocks_max);
-        Zone { frames: Mutex::new(Frames { records, buddy, lists: Lists::new(), limit: 0, cursor: 0 }) }
+        Zone { frames: Mutex::new(Frames { records, buddy, lists: Lists::new(), limit: 0, kept_whole: 0, cursor: 0 }) }
     }
 
     /// Frames that the zone can ever have.
@@ -178,6 +183,16 @@ impl Zone {
         let nr_blocks = nr_frames / BLOCK;
         assert!(nr_blocks <= frames.buddy.nr_blocks_max, "the zone has {} pageblocks", frames.buddy.nr_blocks_max);
         frames.limit = nr_blocks * BLOCK;
+    }
+
+    /// How many wholly free pageblocks are kept for whole folios: small ones do not break them.
+    pub fn keep_whole(&self, nr_pageblocks: usize) {
+        self.lock().kept_whole = nr_pageblocks;
+    }
+
+    /// How many are kept so.
+    pub fn kept_whole(&self) -> usize {
+        self.lock().kept_whole
     }
 
     /// Takes 2^order frames if that leaves `reserve` free, the most recently freed first. They are then held, without
@@ -258,11 +273,6 @@ impl Zone {
     pub fn owner(&self, frame: FrameId) -> Option<FolioId> {
         let frames = self.lock();
         frames.records.get(frame).map(|record| record.owner).filter(|&owner| owner != NONE).map(FolioId::new)
-    }
-
-    /// Says that another folio occupies taken frames now; their list stays.
-    pub fn change_owner(&self, frame: FrameId, folio: FolioId) {
-        self.set_owner(frame, folio);
     }
 
     /// Takes frames off their list and away from their folio: they are held, by the caller, with the memory they have.
