@@ -211,7 +211,7 @@ fn make(locked: &mut Locked<'_>, model: &mut Model, call: Call) -> TestCaseResul
         Call::Join => {
             locked.join();
             let old = std::mem::replace(model, Model::new());
-            *model = Model { dropped: old.dropped, pinned: old.pinned, left_at: old.left_at, ..Model::new() };
+            *model = Model { pinned: old.pinned, left_at: old.left_at, ..Model::new() };
         }
         Call::InRam(page, frame, mapped) => {
             folio_at(locked, page).set_in_ram(FrameId::new(frame), mapped);

@@ -68,7 +68,7 @@ impl Engine {
         drop(pass);
         self.count(kind, begun);
         if in_stream {
-            self.follow_stream(block, thread);
+            self.follow_stream(block, thread, kind);
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Engine {
     /// Whether a whole block that leaves RAM is likely to come back page by page.
     pub fn comes_back_by_pages(&self, locked: &Locked<'_>) -> bool {
         let policy = SwapIn::from_number(self.swap_in.load(Ordering::Relaxed));
-        let by_measure = || self.order_of(locked).is_none() && self.order_choice.believes_sparse();
+        let by_measure = || self.order_of(locked).is_none() && self.order_choice.believes_sparse(locked.id());
         !policy.allows_whole(locked.wish) || by_measure()
     }
 
@@ -287,7 +287,7 @@ impl Engine {
     }
 
     /// Tells the policies where this thread is, and acts on what they say.
-    fn follow_stream(&self, block: BlockId, thread: u32) {
+    fn follow_stream(&self, block: BlockId, thread: u32, kind: FaultKind) {
         let blocks = self.budget_blocks();
         let room = Room { max_window: (WINDOW_BYTES / Order::HUGE.bytes()).min(blocks / 16), max_total: blocks / 4 };
         let Some(advice) = self.streams.observe(u64::from(thread), block, room) else { return };
@@ -299,6 +299,9 @@ impl Engine {
             });
         }
         let nr_behind = advice.behind.end.index() - advice.behind.start.index();
+        if kind != FaultKind::FirstTouch {
+            self.order_choice.streamed(advice.behind.clone()); // how memory is filled says little of how it is used
+        }
         if self.drop_behind.passed(nr_behind, blocks) {
             self.drop_passed(advice.behind);
         }

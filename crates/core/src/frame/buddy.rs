@@ -306,8 +306,8 @@ mod tests {
             buddy.take_whole(&mut records, &WHOLE).unwrap();
             buddy.carve(&mut records, head, Order::PAGE);
         }
-        assert_eq!(buddy.take_part(&mut records, order_of(8)).unwrap().frame.get() % 512, 256);
-        assert_eq!(buddy.take_part(&mut records, order_of(2)).unwrap().frame.get() % 512, 4);
+        assert_eq!(buddy.take_part(&mut records, order_of(8), true).unwrap().frame.get() % 512, 256);
+        assert_eq!(buddy.take_part(&mut records, order_of(2), true).unwrap().frame.get() % 512, 4);
         // Of the pageblock that lost those, five larger runs; of the other, the one of order 2 and all larger ones.
         assert_eq!(buddy.runs_from(order_of(2)), 5 + 7);
         assert_eq!(buddy.runs_from(order_of(8)), 1);
@@ -323,7 +323,7 @@ mod tests {
             buddy.take_whole(&mut records, &WHOLE).unwrap();
             buddy.carve(&mut records, head, order_of(8));
         }
-        let held = [0; 2].map(|_| buddy.take_part(&mut records, order_of(8)).unwrap().frame.get());
+        let held = [0; 2].map(|_| buddy.take_part(&mut records, order_of(8), true).unwrap().frame.get());
         buddy.give(&mut records, 256);
         buddy.give(&mut records, 512);
         assert_eq!((buddy.chains[8].len, buddy.chains[9].len), (2, 0));

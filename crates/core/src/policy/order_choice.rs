@@ -6,9 +6,10 @@
 //! after about as many faults as RAM holds blocks (its *lifetime*). More than [`DENSE`] of them, or [`RUN`] in a row:
 //! the block is *dense*, and is gathered into one folio. Otherwise it is *sparse*.
 //!
-//! Blocks of which nothing is known follow the *belief*, which samples and verdicts vote on. While that is "dense", one
-//! block in 8 is a sample, and one in 64 once the votes agree: a program that is uniform pays next to nothing. Verdicts
-//! on a block age: after [`AGE`] lifetimes it follows the belief again.
+//! Blocks of which nothing is known follow the *belief*, which samples, verdicts and streams vote on: that of their
+//! neighbourhood of 64 MiB if it has one, since a program uses a structure of its own in one way, else that of the arena.
+//! While it is "dense", one block in 8 is a sample, and one in 64 once the votes agree: a program that is uniform pays
+//! next to nothing. Verdicts on a block age: after [`AGE`] lifetimes it follows the belief again.
 //!
 //! **Clock.** Everything is counted in faults on swapped content, the arena's own, so the same faults give the same
 //! choices. **Locking.** One mutex, a leaf; nothing allocates.
@@ -16,6 +17,7 @@
 use crate::id::BlockId;
 use crate::order::Order;
 use crate::sync::{Mutex, lock};
+use std::ops::Range;
 
 /// Pages touched in one lifetime from which reading the block whole is the cheaper way.
 pub const DENSE: u16 = 32;
@@ -28,6 +30,12 @@ const AGE: u32 = 8;
 /// Votes that flip the belief, and the most that are kept.
 const FLIP: i32 = 8;
 const VOTES_MAX: i32 = 24;
+/// The same of a neighbourhood.
+const NEAR_FLIP: i32 = 4;
+const NEAR_MAX: i32 = 8;
+/// Blocks of a neighbourhood, as a power of two: 64 MiB.
+const NEIGHBOURS_SHIFT: u32 = 5;
+const NEIGHBOURHOODS: usize = 1024;
 /// Samples under way at once.
 const SAMPLES: usize = 16;
 /// One unknown block in so many is a sample: at first, and when the votes agree.
@@ -93,25 +101,50 @@ struct Sample {
     touches: u16,
 }
 
-#[derive(Default)]
 struct Record {
     now: u32,
-    /// Above zero: dense blocks; below: sparse ones.
+    /// Of all blocks. Above zero: dense; below: sparse.
     votes: i32,
     believes_sparse: bool,
+    /// Of the blocks of each neighbourhood; far ones may share a place.
+    neighbours: [i8; NEIGHBOURHOODS],
     /// Unknown blocks since the last sample.
     unknown: u32,
     samples: [Option<Sample>; SAMPLES],
 }
 
 impl Record {
-    fn vote(&mut self, dense: bool) {
+    fn new() -> Self {
+        Record {
+            now: 0,
+            votes: 0,
+            believes_sparse: false,
+            neighbours: [0; NEIGHBOURHOODS],
+            unknown: 0,
+            samples: [None; SAMPLES],
+        }
+    }
+
+    fn vote(&mut self, block: BlockId, dense: bool) {
         // A dense block has often been voted sparse once, for the time in which nobody came.
-        self.votes = (self.votes + if dense { 2 } else { -1 }).clamp(-VOTES_MAX, VOTES_MAX);
+        let vote = if dense { 2 } else { -1 };
+        let near = &mut self.neighbours[neighbourhood(block)];
+        // What a neighbourhood once was goes fast.
+        let near_vote = if *near > 0 && !dense { 2 * vote } else { vote };
+        *near = (i32::from(*near) + near_vote).clamp(-NEAR_MAX, NEAR_MAX) as i8;
+        self.votes = (self.votes + vote).clamp(-VOTES_MAX, VOTES_MAX);
         if self.votes <= -FLIP {
             self.believes_sparse = true;
         } else if self.votes >= FLIP {
             self.believes_sparse = false;
+        }
+    }
+
+    fn is_sparse(&self, block: BlockId) -> bool {
+        match i32::from(self.neighbours[neighbourhood(block)]) {
+            near if near <= -NEAR_FLIP => true,
+            near if near >= NEAR_FLIP => false,
+            _ => self.believes_sparse,
         }
     }
 
@@ -122,14 +155,14 @@ impl Record {
                 && self.now.wrapping_sub(sample.since) > lifetime
             {
                 self.samples[index] = None;
-                self.vote(sample.touches >= DENSE);
+                self.vote(sample.block, sample.touches >= DENSE);
             }
         }
     }
 
     /// What to do with a block of which nothing is known.
     fn unknown(&mut self, block: BlockId) -> Choice {
-        if self.believes_sparse {
+        if self.is_sparse(block) {
             return Choice::Part(Order::PAGE);
         }
         self.unknown += 1;
@@ -149,8 +182,11 @@ impl Record {
     }
 }
 
+fn neighbourhood(block: BlockId) -> usize {
+    (block.index() >> NEIGHBOURS_SHIFT) % NEIGHBOURHOODS
+}
+
 /// The choice for the blocks of one arena.
-#[derive(Default)]
 pub struct OrderChoice {
     record: Mutex<Record>,
 }
@@ -158,7 +194,16 @@ pub struct OrderChoice {
 impl OrderChoice {
     /// Believes that blocks are dense, until shown otherwise.
     pub fn new() -> Self {
-        OrderChoice::default()
+        OrderChoice { record: Mutex::new(Record::new()) }
+    }
+
+    /// A stream has come back to blocks and passed them: their neighbours are taken for dense.
+    pub fn streamed(&self, blocks: Range<BlockId>) {
+        let mut record = lock(&self.record);
+        for block in BlockId::each(blocks) {
+            let near = &mut record.neighbours[neighbourhood(block)];
+            *near = (*near + 1).min(NEAR_FLIP as i8).max(*near);
+        }
     }
 
     /// A fault on swapped content of a block that is `whole`, or split: how it is to come back. `lifetime` is how many
@@ -184,9 +229,9 @@ impl OrderChoice {
         choice
     }
 
-    /// Whether unknown blocks come back by pages.
-    pub fn believes_sparse(&self) -> bool {
-        lock(&self.record).believes_sparse
+    /// Whether a block of which nothing is known comes back by pages.
+    pub fn believes_sparse(&self, block: BlockId) -> bool {
+        lock(&self.record).is_sparse(block)
     }
 }
 
@@ -195,7 +240,7 @@ fn touched_part(record: &mut Record, block: BlockId, history: &mut History, life
     if record.now.wrapping_sub(history.since) > lifetime {
         if history.touches < DENSE {
             (history.verdict, history.judged_at) = (Verdict::Sparse, record.now);
-            record.vote(false);
+            record.vote(block, false);
         }
         (history.since, history.touches) = (record.now, 0);
     }
@@ -205,13 +250,19 @@ fn touched_part(record: &mut Record, block: BlockId, history: &mut History, life
         if let Some(sample) = record.sample(block) {
             *sample = None;
         }
-        record.vote(true);
+        record.vote(block, true);
         return Choice::Whole;
     }
     if let Some(Some(sample)) = record.sample(block) {
         sample.touches = history.touches;
     }
     Choice::Part(Order::PAGE)
+}
+
+impl Default for OrderChoice {
+    fn default() -> Self {
+        OrderChoice::new()
+    }
 }
 
 impl std::fmt::Debug for OrderChoice {
@@ -257,7 +308,7 @@ mod tests {
             let (block, page) = ((random >> 33) as usize % 1024, (random >> 50) as usize % 512);
             whole += usize::from(machine.fault(block, page) == Choice::Whole);
         }
-        assert!(machine.choice.believes_sparse());
+        assert!(machine.choice.believes_sparse(BlockId::new(0)));
         assert!(whole < 700, "{whole} of 5000 came back whole");
     }
 
@@ -273,8 +324,20 @@ mod tests {
                 }
             }
         }
-        assert!(!machine.choice.believes_sparse());
+        assert!(!machine.choice.believes_sparse(BlockId::new(0)));
         assert!(faults < 4096 * 6 / 5, "{faults} faults for 4096 blocks");
+    }
+
+    #[test]
+    fn two_structures_are_used_in_their_own_ways() {
+        let mut machine = Machine::new(1024);
+        for at in 0..20_000 {
+            // Streams in the lower half are read ahead, and pass without a fault.
+            machine.choice.streamed(BlockId::from_index(at % 512)..BlockId::from_index(at % 512 + 1));
+            machine.fault(512 + at * 7919 % 512, at * 31 % 512);
+        }
+        assert!(!machine.choice.believes_sparse(BlockId::new(100)));
+        assert!(machine.choice.believes_sparse(BlockId::new(900)));
     }
 
     #[test]
@@ -283,7 +346,7 @@ mod tests {
         for at in 0..6000 {
             machine.fault(at * 7919 % 1024, at * 31 % 512);
         }
-        assert!(machine.choice.believes_sparse());
+        assert!(machine.choice.believes_sparse(BlockId::new(0)));
         for block in 0..1024 {
             for page in 0..512 {
                 if machine.fault(block, page) == Choice::Whole {
@@ -291,6 +354,6 @@ mod tests {
                 }
             }
         }
-        assert!(!machine.choice.believes_sparse());
+        assert!(!machine.choice.believes_sparse(BlockId::new(0)));
     }
 }
