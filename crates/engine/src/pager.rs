@@ -92,7 +92,7 @@ impl Engine {
     /// its neighbours, a row of them does.
     fn note_touch(&self, locked: &mut Locked<'_>, page: usize, kind: FaultKind) -> bool {
         let index = locked.index_of(page);
-        let at_edge = page < EDGE_PAGES || page >= BLOCK_PAGES - EDGE_PAGES;
+        let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&page);
         let whole = locked.order() == Order::HUGE;
         let in_row = locked.history.note(index);
         let folio = locked.folio_mut(index);
