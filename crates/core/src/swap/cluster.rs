@@ -8,14 +8,26 @@
 //! is taken. Cheap ones are asserted at each change, the rest in [`Slots::verify`].
 //!
 //! **Locking.** All of it is under the cluster's mutex but `room`, which is written under it and read without: a hint,
-//! that spares a search the lock of a full cluster.
+//! that spares a search the lock of a full cluster; and `link`, which is the lists' (see `cluster_lists`).
+//!
+//! **Cache lines.** What an allocation and a free touch (lock, counts, bits) comes first and the rest after it, and a
+//! cluster is on pairs of lines of its own, which is what a processor fetches: CPUs work in neighbouring clusters.
 
+use super::cluster_lists::Link;
+use crate::id::ClusterId;
 use crate::order::{MAX_ORDER, Order};
-use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, OnceLock, Ordering, lock};
 use std::ops::Range;
 
 const BITS: usize = u64::BITS as usize;
 const WORDS: usize = (1 << MAX_ORDER) / BITS;
+
+/// Clusters in a chunk, which is what the device grows by.
+#[cfg(not(loom))]
+const CHUNK_CLUSTERS: usize = 64;
+/// Clusters in a chunk. A model checker tracks every mutex, so it gets fewer.
+#[cfg(loom)]
+const CHUNK_CLUSTERS: usize = 1;
 
 /// The first bit of each aligned run of order k in a word, for k up to 6.
 const STARTS: [u64; 7] =
@@ -111,38 +123,40 @@ pub(super) enum Fill {
     Full,
 }
 
-/// What a cluster's lock guards.
+/// What a cluster's lock guards, the counts beside the lock.
+#[repr(C)]
 pub(super) struct Slots {
-    taken: Bitmap,
-    bad: Bitmap,
     nr_used: u16,
     nr_bad: u16,
     limit: u16,
+    /// Whose set of lists it is on, or will be: that of the CPU that has it or had it last, whose frees are likely to
+    /// come here; in the beginning that of no CPU. Changes only while it is on no list and held.
+    pub(super) home: u16,
     /// The order that the cluster serves; of no meaning while it is empty and nobody's.
     pub(super) order: Order,
     /// A CPU has it as a current cluster. Never set while the lists say otherwise; they say it a little earlier.
     pub(super) held: bool,
-    /// The CPU that has it or had it last, whose frees are likely to come here.
-    pub(super) last_cpu: u16,
     /// What the lists know of it while no CPU has it. Full for as long as it is on no list for that reason.
     pub(super) listed: Fill,
     /// Slots were handed out since the device last discarded the cluster.
     written: bool,
+    taken: Bitmap,
+    bad: Bitmap,
 }
 
 impl Slots {
-    fn new() -> Slots {
+    fn new(home: u16) -> Slots {
         Slots {
-            taken: Bitmap([u64::MAX; WORDS]),
-            bad: Bitmap([0; WORDS]),
             nr_used: 0,
             nr_bad: 0,
             limit: 0,
+            home,
             order: Order::PAGE,
             held: false,
-            last_cpu: 0,
             listed: Fill::Full,
             written: false,
+            taken: Bitmap([u64::MAX; WORDS]),
+            bad: Bitmap([0; WORDS]),
         }
     }
 
@@ -211,22 +225,23 @@ impl Slots {
     }
 }
 
-/// One cluster. On cache lines of its own, so that two CPUs that work in neighbouring clusters do not meet.
-#[repr(align(64))]
+/// One cluster.
+#[repr(C, align(128))]
 pub(super) struct Cluster {
-    slots: Mutex<Slots>,
-    /// Free slots in the lower half, the CPU that had the cluster last in the upper.
+    /// Free slots.
     room: AtomicU32,
+    slots: Mutex<Slots>,
+    pub(super) link: Link,
 }
 
-// The budget is 2 bytes a slot and 64 a cluster, and the lists take 12 of those.
+// The budget is 2 bytes a slot and 64 a cluster.
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Cluster>() <= 192, "a cluster is three cache lines");
+const _: () = assert!(size_of::<Cluster>() <= 256, "a cluster is four cache lines");
 
 impl Cluster {
-    /// A cluster without slots; [`Held::extend`] gives it some.
-    pub(super) fn new() -> Cluster {
-        Cluster { slots: Mutex::new(Slots::new()), room: AtomicU32::new(0) }
+    /// A cluster without slots, on no list; [`Held::extend`] gives it some.
+    pub(super) fn new(home: u16) -> Cluster {
+        Cluster { room: AtomicU32::new(0), slots: Mutex::new(Slots::new(home)), link: Link::new() }
     }
 
     /// Locks it.
@@ -236,13 +251,35 @@ impl Cluster {
 
     /// Slots that were free a moment ago.
     pub(super) fn room(&self) -> usize {
-        self.room.load(Ordering::Relaxed) as usize & 0xffff
+        self.room.load(Ordering::Relaxed) as usize
+    }
+}
+
+/// The clusters of a device, in chunks that are made as it grows and stay where they are.
+pub(super) struct Chunks(Box<[OnceLock<Box<[Cluster]>>]>);
+
+impl Chunks {
+    /// For up to so many clusters; none is there yet.
+    pub(super) fn new(max_clusters: usize) -> Chunks {
+        Chunks((0..max_clusters.div_ceil(CHUNK_CLUSTERS)).map(|_| OnceLock::new()).collect())
     }
 
-    /// Whether, a moment ago, this CPU was the last that had it and a quarter of it was free.
-    pub(super) fn is_roomy_for(&self, cpu: u16, cluster_slots: usize) -> bool {
-        let word = self.room.load(Ordering::Relaxed) as usize;
-        word >> 16 == usize::from(cpu) && 4 * (word & 0xffff) >= cluster_slots
+    /// Makes the first so many clusters, where they are not there yet.
+    pub(super) fn make(&self, nr_clusters: usize, home: u16) {
+        for chunk in &self.0[..nr_clusters.div_ceil(CHUNK_CLUSTERS)] {
+            chunk.get_or_init(|| (0..CHUNK_CLUSTERS).map(|_| Cluster::new(home)).collect());
+        }
+    }
+
+    pub(super) fn get(&self, id: ClusterId) -> &Cluster {
+        let chunk = self.0[id.index() / CHUNK_CLUSTERS].get().expect("the cluster lies within the device");
+        &chunk[id.index() % CHUNK_CLUSTERS]
+    }
+
+    /// Bytes of memory for the clusters that were made so far.
+    pub(super) fn bytes(&self) -> usize {
+        let nr_made = self.0.iter().filter(|chunk| chunk.get().is_some()).count() * CHUNK_CLUSTERS;
+        size_of_val(&*self.0) + nr_made * size_of::<Cluster>()
     }
 }
 
@@ -270,7 +307,7 @@ impl Held<'_> {
         assert!(nr_used <= self.limit(), "a cluster has more slots taken than it has");
         self.slots.nr_used = nr_used as u16;
         let room = (self.limit() - nr_used) as u32;
-        self.room.store(room | u32::from(self.last_cpu) << 16, Ordering::Relaxed);
+        self.room.store(room, Ordering::Relaxed);
     }
 
     /// Takes a free run.
@@ -326,7 +363,7 @@ mod tests {
     fn each_order_finds_each_of_its_places() {
         for k in 0..=MAX_ORDER {
             for offset in (0..MAX_CLUSTER_SLOTS).step_by(1 << k) {
-                let cluster = Cluster::new();
+                let cluster = Cluster::new(0);
                 let mut held = cluster.lock();
                 held.extend(MAX_CLUSTER_SLOTS);
                 held.take(0, Order::HUGE);
@@ -343,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_bad_slot_stays_taken() {
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(0);
         let mut held = cluster.lock();
         held.extend(100);
         held.take(64, order(5));
@@ -361,7 +398,7 @@ mod tests {
 
     #[test]
     fn room_around_a_slot() {
-        let cluster = Cluster::new();
+        let cluster = Cluster::new(0);
         let mut held = cluster.lock();
         held.extend(MAX_CLUSTER_SLOTS);
         held.order = order(4);

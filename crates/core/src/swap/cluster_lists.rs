@@ -1,17 +1,26 @@
 //! Where each cluster of a device belongs: the lists that allocation takes clusters from, and the states off them.
 //!
-//! **Invariants.** A cluster has one [`Place`], and is on the list of that place and no other, or on none. Links are
-//! kept here and not in the clusters, so that one lock guards all of it.
+//! There is a set of lists for each CPU, so that CPUs that use their own clusters again do not meet here, and one more
+//! for clusters that nobody had yet. Which set a cluster belongs to is its `home`.
 //!
-//! **Locking.** One mutex around [`Lists`], taken with at most one cluster's lock held and never the other way round;
-//! nothing is locked under it. Only the steps that begin from a list (claiming its first cluster, taking discards) move
-//! a cluster without that cluster's lock, and then it is theirs: everybody else leaves a claimed cluster where it is.
+//! **Invariants.** A cluster has one [`Place`], and is on the list of that place in its home's set and no other, or on
+//! none. A bit of `filled` is set exactly while the list of that number has a cluster.
+//!
+//! **Locking.** One mutex for each [`Set`], taken with at most one cluster's lock held and never the other way round;
+//! nothing is locked under it, no other set either. It guards the links of the clusters whose home it is, which lie in
+//! the clusters and are atomic only so that they can be written there. Only the steps that begin from a list (claiming
+//! its first cluster, taking discards) move a cluster without that cluster's lock, and then it is theirs: everybody
+//! else leaves a claimed cluster where it is. `filled` is written under the set's lock and read without: a hint, that
+//! spares a search of all sets the locks of those that have nothing for it.
 
+use super::cluster::Chunks;
 use crate::id::ClusterId;
 use crate::order::{MAX_ORDER, Order};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock};
 
 const NR_ORDERS: usize = MAX_ORDER as usize + 1;
 const NR_LISTS: usize = 2 + 2 * NR_ORDERS;
+const _: () = assert!(NR_LISTS <= 32, "a list has its bit");
 /// No cluster.
 const NONE: u32 = u32::MAX;
 
@@ -42,12 +51,70 @@ impl Place {
             Place::Fragmented(order) => Some(2 + NR_ORDERS + usize::from(order.exponent())),
         }
     }
+
+    /// The bit of its list in [`Set::filled`].
+    pub(super) fn bit(self) -> u32 {
+        self.list().map_or(0, |list| 1 << list)
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            Place::Off => NR_LISTS as u32,
+            Place::Discarding => NR_LISTS as u32 + 1,
+            _ => self.list().map_or(NONE, |list| list as u32),
+        }
+    }
+
+    fn from_code(code: u32) -> Place {
+        let order = |first: usize| Order::new((code as usize - first) as u8).expect("a list has an order");
+        match code as usize {
+            0 => Place::Free,
+            1 => Place::Awaiting,
+            2.. if (code as usize) < 2 + NR_ORDERS => Place::Room(order(2)),
+            2.. if (code as usize) < NR_LISTS => Place::Fragmented(order(2 + NR_ORDERS)),
+            NR_LISTS => Place::Off,
+            _ => Place::Discarding,
+        }
+    }
 }
 
-struct Link {
-    prev: u32,
-    next: u32,
-    place: Place,
+/// A cluster's neighbours on its list, and its place. Ordered by the lock of its home's set.
+pub(super) struct Link {
+    prev: AtomicU32,
+    next: AtomicU32,
+    place: AtomicU32,
+}
+
+impl Link {
+    /// Of a cluster on no list.
+    pub(super) fn new() -> Link {
+        let word = |value| AtomicU32::new(value);
+        Link { prev: word(NONE), next: word(NONE), place: word(Place::Off.code()) }
+    }
+
+    fn prev(&self) -> u32 {
+        self.prev.load(Ordering::Relaxed)
+    }
+
+    fn next(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    fn place(&self) -> Place {
+        Place::from_code(self.place.load(Ordering::Relaxed))
+    }
+
+    fn set_prev(&self, cluster: u32) {
+        self.prev.store(cluster, Ordering::Relaxed);
+    }
+
+    fn set_next(&self, cluster: u32) {
+        self.next.store(cluster, Ordering::Relaxed);
+    }
+
+    fn set_place(&self, place: Place) {
+        self.place.store(place.code(), Ordering::Relaxed);
+    }
 }
 
 #[derive(Copy, Clone)]
@@ -68,29 +135,46 @@ pub(super) enum Claim {
     Discarding,
 }
 
-/// The lists of one device.
-pub(super) struct Lists {
-    links: Vec<Link>,
-    ends: [Ends; NR_LISTS],
+/// One set of lists, on cache lines of its own.
+#[repr(align(128))]
+pub(super) struct Set {
+    ends: Mutex<[Ends; NR_LISTS]>,
+    filled: AtomicU32,
 }
 
-impl Lists {
-    /// Lists for up to so many clusters, none of them there yet. Reserves 12 bytes for each.
-    pub(super) fn new(max_clusters: usize) -> Lists {
+impl Set {
+    /// A set of empty lists.
+    pub(super) fn new() -> Set {
         let empty = Ends { first: NONE, last: NONE, len: 0 };
-        Lists { links: Vec::with_capacity(max_clusters), ends: [empty; NR_LISTS] }
+        Set { ends: Mutex::new([empty; NR_LISTS]), filled: AtomicU32::new(0) }
     }
 
-    /// Adds the next cluster, at the end of the free list.
-    pub(super) fn add(&mut self) {
-        let cluster = ClusterId::from_index(self.links.len());
-        self.links.push(Link { prev: NONE, next: NONE, place: Place::Off });
-        self.put(cluster, Place::Free);
+    /// Locks it. `clusters` are those of the device.
+    pub(super) fn lock<'a>(&'a self, clusters: &'a Chunks) -> Lists<'a> {
+        Lists { ends: lock(&self.ends), filled: &self.filled, clusters }
     }
 
-    /// Where a cluster belongs.
+    /// A bit for each list that had a cluster a moment ago.
+    pub(super) fn filled(&self) -> u32 {
+        self.filled.load(Ordering::Relaxed)
+    }
+}
+
+/// A locked set.
+pub(super) struct Lists<'a> {
+    ends: MutexGuard<'a, [Ends; NR_LISTS]>,
+    filled: &'a AtomicU32,
+    clusters: &'a Chunks,
+}
+
+impl Lists<'_> {
+    fn link(&self, cluster: u32) -> &Link {
+        &self.clusters.get(ClusterId::new(cluster)).link
+    }
+
+    /// Where a cluster of this set belongs.
     pub(super) fn place(&self, cluster: ClusterId) -> Place {
-        self.links[cluster.index()].place
+        self.link(cluster.get()).place()
     }
 
     /// Clusters on the list of this place.
@@ -98,57 +182,60 @@ impl Lists {
         place.list().map_or(0, |list| self.ends[list].len as usize)
     }
 
-    /// Bytes of memory for the clusters that are there.
-    pub(super) fn bytes(&self) -> usize {
-        self.links.len() * size_of::<Link>()
+    fn set_len(&mut self, list: usize, len: u32) {
+        let old = std::mem::replace(&mut self.ends[list].len, len);
+        if (old == 0) != (len == 0) {
+            self.filled.store(self.filled.load(Ordering::Relaxed) ^ 1 << list, Ordering::Relaxed);
+        }
     }
 
     /// Moves a cluster to the end of the list of a place.
     pub(super) fn put(&mut self, cluster: ClusterId, place: Place) {
         self.unlink(cluster);
-        self.links[cluster.index()].place = place;
+        self.link(cluster.get()).set_place(place);
         let Some(list) = place.list() else { return };
         let last = std::mem::replace(&mut self.ends[list].last, cluster.get());
         match last {
             NONE => self.ends[list].first = cluster.get(),
-            _ => self.links[last as usize].next = cluster.get(),
+            _ => self.link(last).set_next(cluster.get()),
         }
-        self.links[cluster.index()].prev = last;
-        self.ends[list].len += 1;
+        self.link(cluster.get()).set_prev(last);
+        self.set_len(list, self.ends[list].len + 1);
     }
 
     /// Moves a cluster to the start of the list of a place, to be the next that is claimed: it is in the cache of the
     /// CPU that just emptied it, and a device whose emptied clusters are used again first stays short.
     pub(super) fn put_first(&mut self, cluster: ClusterId, place: Place) {
         self.unlink(cluster);
-        self.links[cluster.index()].place = place;
+        self.link(cluster.get()).set_place(place);
         let Some(list) = place.list() else { return };
         let first = std::mem::replace(&mut self.ends[list].first, cluster.get());
         match first {
             NONE => self.ends[list].last = cluster.get(),
-            _ => self.links[first as usize].prev = cluster.get(),
+            _ => self.link(first).set_prev(cluster.get()),
         }
-        self.links[cluster.index()].next = first;
-        self.ends[list].len += 1;
+        self.link(cluster.get()).set_next(first);
+        self.set_len(list, self.ends[list].len + 1);
     }
 
     fn unlink(&mut self, cluster: ClusterId) {
-        let Link { prev, next, place } = self.links[cluster.index()];
-        let Some(list) = place.list() else {
+        let link = self.link(cluster.get());
+        let (prev, next) = (link.prev(), link.next());
+        let Some(list) = link.place().list() else {
             assert!(prev == NONE && next == NONE, "a cluster off the lists has no neighbours");
             return;
         };
+        link.set_prev(NONE);
+        link.set_next(NONE);
         match prev {
             NONE => self.ends[list].first = next,
-            _ => self.links[prev as usize].next = next,
+            _ => self.link(prev).set_next(next),
         }
         match next {
             NONE => self.ends[list].last = prev,
-            _ => self.links[next as usize].prev = prev,
+            _ => self.link(next).set_prev(prev),
         }
-        self.ends[list].len -= 1;
-        let link = &mut self.links[cluster.index()];
-        (link.prev, link.next) = (NONE, NONE);
+        self.set_len(list, self.ends[list].len - 1);
     }
 
     /// Moves the first cluster of one place to another.
@@ -158,9 +245,9 @@ impl Lists {
         Some(ClusterId::new(first))
     }
 
-    /// Claims the first cluster of the first of these places that has one, and says which place that was.
-    pub(super) fn claim_first(&mut self, places: impl IntoIterator<Item = Place>) -> Option<(ClusterId, Place)> {
-        places.into_iter().find_map(|place| Some((self.shift(place, Place::Off)?, place)))
+    /// Claims the first cluster of this place.
+    pub(super) fn claim_first(&mut self, place: Place) -> Option<(ClusterId, Place)> {
+        Some((self.shift(place, Place::Off)?, place))
     }
 
     /// Claims the first cluster of a place that passes. Looks at `nr_looks` of them; those that do not pass go to the
@@ -197,21 +284,29 @@ impl Lists {
         }
     }
 
-    /// Checks that each list runs through the clusters of its place and through nothing else.
+    /// Checks that each list runs through clusters of its place and nothing else.
     pub(super) fn verify(&self) {
-        let mut nr_listed = 0;
         for (list, ends) in self.ends.iter().enumerate() {
             let (mut at, mut prev) = (ends.first, NONE);
             for _ in 0..ends.len {
-                let link = &self.links[at as usize];
-                assert!(link.place.list() == Some(list) && link.prev == prev, "a list runs through a stranger");
-                (prev, at) = (at, link.next);
+                let link = self.link(at);
+                assert!(link.place().list() == Some(list) && link.prev() == prev, "a list runs through a stranger");
+                (prev, at) = (at, link.next());
             }
             assert!(at == NONE && ends.last == prev, "a list has an end");
-            nr_listed += ends.len as usize;
+            let bit = self.filled.load(Ordering::Relaxed) >> list & 1;
+            assert_eq!(bit != 0, ends.len > 0, "a list with clusters has its bit set");
         }
-        let with_list = self.links.iter().filter(|link| link.place.list().is_some()).count();
-        assert_eq!(nr_listed, with_list, "a cluster is on the list of its place");
+    }
+
+    /// Checks that a cluster of this set is on the list of its place. Its neighbours know of it, and [`Lists::verify`]
+    /// follows them to both ends.
+    pub(super) fn verify_linked(&self, cluster: ClusterId) {
+        let link = self.link(cluster.get());
+        let Some(list) = link.place().list() else { return };
+        let before = if link.prev() == NONE { self.ends[list].first } else { self.link(link.prev()).next() };
+        let after = if link.next() == NONE { self.ends[list].last } else { self.link(link.next()).prev() };
+        assert!(before == cluster.get() && after == cluster.get(), "a cluster is on the list of its place");
     }
 }
 
@@ -219,14 +314,37 @@ impl Lists {
 mod tests {
     use super::*;
 
+    /// So many clusters, all of them free and of the set.
+    fn all_free(set: &Set, nr_clusters: u32) -> Chunks {
+        let clusters = Chunks::new(nr_clusters as usize);
+        clusters.make(nr_clusters as usize, 0);
+        (0..nr_clusters).for_each(|index| set.lock(&clusters).put(ClusterId::new(index), Place::Free));
+        clusters
+    }
+
+    #[test]
+    fn a_place_has_a_code() {
+        let orders = (0..=MAX_ORDER).filter_map(Order::new);
+        let with_order = orders.flat_map(|order| [Place::Room(order), Place::Fragmented(order)]);
+        for place in [Place::Off, Place::Discarding, Place::Free, Place::Awaiting].into_iter().chain(with_order) {
+            assert_eq!(Place::from_code(place.code()), place);
+        }
+    }
+
     #[test]
     fn a_cluster_is_in_one_place() {
-        let mut lists = Lists::new(3);
-        (0..3).for_each(|_| lists.add());
+        let set = Set::new();
+        let clusters = all_free(&set, 3);
+        let mut lists = set.lock(&clusters);
         let room = Place::Room(Order::HUGE);
         let [a, b, c] = [0, 1, 2].map(ClusterId::new);
         assert_eq!((lists.len(Place::Free), lists.len(Place::Off)), (3, 0));
-        assert_eq!(lists.claim_first([Place::Awaiting, Place::Free]), Some((a, Place::Free)));
+        assert_eq!(set.filled(), Place::Free.bit());
+        [a, b, c].into_iter().for_each(|cluster| lists.verify_linked(cluster));
+        assert_eq!(
+            (lists.claim_first(Place::Awaiting), lists.claim_first(Place::Free)),
+            (None, Some((a, Place::Free)))
+        );
         assert_eq!((lists.claim(b), lists.claim(b)), (Claim::Mine, Claim::Others));
         lists.verify();
         [b, a, c].into_iter().for_each(|cluster| lists.put(cluster, room));
@@ -246,8 +364,9 @@ mod tests {
 
     #[test]
     fn a_look_goes_on_where_the_last_one_ended() {
-        let mut lists = Lists::new(4);
-        (0..4).for_each(|_| lists.add());
+        let set = Set::new();
+        let clusters = all_free(&set, 4);
+        let mut lists = set.lock(&clusters);
         assert_eq!(lists.claim_if(Place::Free, 2, |cluster| cluster.index() == 3), None);
         assert_eq!(
             lists.claim_if(Place::Free, 2, |cluster| cluster.index() == 3),

@@ -10,32 +10,28 @@
 //! of fragmented clusters of its order only while it has no aligned run of it. No slot of a cluster that is being
 //! discarded is taken. [`Clusters::verify`] checks all of it.
 //!
-//! **Locking.** In this order, each optional: `shape` (growing and removal), one CPU's record, one cluster, the lists.
-//! Nothing is locked under the lists. `allocate` holds its CPU's lock all along: so once removal has been written into
-//! a CPU's record under that lock, that CPU hands out nothing. The lists' lock is taken when a cluster is obtained,
-//! let go of, ceases to be full or becomes empty, and when the free slots of one become
-//! of use to its order, and not otherwise. A cluster's order, bits and count
-//! change under its lock; its place on the lists changes under both, but for a cluster that somebody claims from the
-//! head of a list under the lists' lock alone: from then on it is the claimer's, and others who come to the lists with
-//! it find that and leave it.
+//! There is a set of lists for each CPU and one for clusters that nobody had yet. A cluster belongs to the set of the
+//! CPU that has it or had it last, so a CPU that uses its own clusters again shares no cache line with another.
+//!
+//! **Locking.** In this order, each optional: `shape` (growing and removal), one CPU's record, one cluster, one set of
+//! lists. Nothing is locked under lists, so never two sets at once. `allocate` holds its CPU's lock all along: so once
+//! removal has been written into a CPU's record under that lock, that CPU hands out nothing. A set's lock is taken when
+//! a cluster is obtained, let go of, ceases to be full or becomes empty, and when the free slots of one become of use
+//! to its order, and not otherwise. A cluster's order, bits, count and home change under its lock; its place on the
+//! lists changes under that and the lock of its home's set, but for a cluster that somebody claims from the head of a
+//! list under the set's lock alone: from then on it is the claimer's, and others who come to the lists with it find
+//! that and leave it. Its home changes when the claimer, who has locked it by then, makes it a CPU's.
 //!
 //! A rotational device has no current clusters and no lists in use: order 0 only, by a scan that goes round.
 
-use super::cluster::{Cluster, Fill, Held, MAX_CLUSTER_SLOTS};
-use super::cluster_lists::{Lists, Place};
+use super::cluster::{Chunks, Cluster, Fill, Held, MAX_CLUSTER_SLOTS};
+use super::cluster_lists::{Lists, Place, Set};
 use crate::id::{ClusterId, CpuId, SlotId};
 use crate::order::{MAX_ORDER, Order};
-use crate::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock};
 use std::ops::Range;
 
 pub(super) const NR_ORDERS: usize = MAX_ORDER as usize + 1;
-
-/// Clusters in a chunk, which is what the device grows by.
-#[cfg(not(loom))]
-const CHUNK_CLUSTERS: usize = 64;
-/// Clusters in a chunk. A model checker tracks every mutex, so it gets fewer.
-#[cfg(loom)]
-const CHUNK_CLUSTERS: usize = 1;
 
 /// Counters that the count of taken slots is spread over, by cluster: CPUs work in different clusters.
 #[cfg(not(loom))]
@@ -72,10 +68,6 @@ pub(super) struct Cpu {
 #[repr(align(128))]
 struct CpuRecord(Mutex<Cpu>);
 
-/// The lists, on cache lines of their own: what lies around them in [`Clusters`] is read by every call.
-#[repr(align(128))]
-struct ListsRecord(Mutex<Lists>);
-
 #[derive(Copy, Clone, Eq, PartialEq)]
 pub(super) enum Kind {
     Clustered { wants_discard: bool },
@@ -87,11 +79,14 @@ pub struct Clusters {
     pub(super) kind: Kind,
     pub(super) cluster_order: Order,
     max_slots: usize,
-    chunks: Box<[OnceLock<Box<[Cluster]>>]>,
+    chunks: Chunks,
     nr_slots: AtomicU64,
     used: [Stripe; NR_STRIPES],
     cpus: Box<[CpuRecord]>,
-    lists: ListsRecord,
+    /// One for each CPU, and the last one for clusters that nobody had yet.
+    pub(super) sets: Box<[Set]>,
+    /// The set that discards were last taken from, so that all come to their turn.
+    discards_from: AtomicU32,
     /// Whether the device is being removed. Held while it grows and while removal begins or ends.
     shape: Mutex<bool>,
 }
@@ -99,7 +94,7 @@ pub struct Clusters {
 impl Clusters {
     /// The slots of a device that can grow to `max_slots` and has none yet, for `nr_cpus` CPUs (others share their
     /// records). `wants_discard`: an emptied cluster waits for [`Clusters::take_discards`] before it is used again.
-    /// Allocates 24 bytes for each 64 clusters and reserves 12 a cluster.
+    /// Allocates 24 bytes for each 64 clusters and less than 1 KiB for each CPU.
     pub fn new(max_slots: usize, nr_cpus: usize, wants_discard: bool) -> Self {
         Clusters::with_cluster_order(max_slots, nr_cpus, wants_discard, Order::HUGE)
     }
@@ -130,11 +125,12 @@ impl Clusters {
             kind,
             cluster_order,
             max_slots,
-            chunks: (0..max_clusters.div_ceil(CHUNK_CLUSTERS)).map(|_| OnceLock::new()).collect(),
+            chunks: Chunks::new(max_clusters),
             nr_slots: AtomicU64::new(0),
             used: std::array::from_fn(|_| Stripe(AtomicU64::new(0))),
             cpus: (0..nr_cpus).map(|index| CpuRecord(Mutex::new(cpu(index as u16)))).collect(),
-            lists: ListsRecord(Mutex::new(Lists::new(max_clusters))),
+            sets: (0..=nr_cpus).map(|_| Set::new()).collect(),
+            discards_from: AtomicU32::new(0),
             shape: Mutex::new(false),
         }
     }
@@ -150,9 +146,7 @@ impl Clusters {
         }
         let size = self.cluster_slots();
         let (old_clusters, nr_clusters) = (old_slots.div_ceil(size), nr_slots.div_ceil(size));
-        for chunk in &self.chunks[..nr_clusters.div_ceil(CHUNK_CLUSTERS)] {
-            chunk.get_or_init(|| (0..CHUNK_CLUSTERS).map(|_| Cluster::new()).collect());
-        }
+        self.chunks.make(nr_clusters, self.cpus.len() as u16);
         // Before a new slot can be handed out, so that freeing it finds it within the device; what lies between the
         // old end and the new one has no slots yet and is passed over by searches.
         self.nr_slots.store(nr_slots as u64, Ordering::Release);
@@ -162,7 +156,7 @@ impl Clusters {
             cluster.extend((nr_slots - index * size).min(size));
             if index >= old_clusters {
                 cluster.listed = Fill::Empty;
-                self.lists().add();
+                self.lists(cluster.home).put(id, Place::Free);
             } else if !cluster.held && self.kind != Kind::Rotational {
                 self.settle(id, &mut cluster);
             }
@@ -197,7 +191,7 @@ impl Clusters {
     fn settle(&self, id: ClusterId, cluster: &mut Held<'_>) {
         debug_assert!(!cluster.held);
         let (fill, place) = self.place_for(cluster);
-        let mut lists = self.lists();
+        let mut lists = self.lists(cluster.home);
         let now = lists.place(id);
         // Off the lists and not for being full: somebody has claimed it and is about to lock it.
         let is_claimed = now == Place::Off && cluster.listed != Fill::Full;
@@ -220,7 +214,7 @@ impl Clusters {
         if place == Place::Off {
             return;
         }
-        let mut lists = self.lists();
+        let mut lists = self.lists(cluster.home);
         assert_eq!(lists.place(id), Place::Off, "a cluster that a CPU holds is nowhere else");
         match place {
             Place::Free if was_of_use => lists.put_first(id, place),
@@ -242,23 +236,32 @@ impl Clusters {
     }
 
     /// Up to `max` emptied clusters for the device to discard; none of their slots is handed out before
-    /// [`Clusters::discarded`]. Allocates the vector.
+    /// [`Clusters::discarded`]. Allocates the vector; locks the sets that have some, one after the other.
     pub fn take_discards(&self, max: usize) -> Vec<ClusterId> {
-        let mut lists = self.lists();
-        let nr_taken = max.min(lists.len(Place::Awaiting));
-        (0..nr_taken).map_while(|_| lists.shift(Place::Awaiting, Place::Discarding)).collect()
+        let mut taken = Vec::new();
+        let last = self.discards_from.load(Ordering::Relaxed);
+        for set in self.sets_from((last as u16).wrapping_add(1), Place::Awaiting) {
+            if taken.len() >= max {
+                break;
+            }
+            let mut lists = self.lists(set);
+            let nr_taken = lists.len(Place::Awaiting).min(max - taken.len());
+            taken.extend((0..nr_taken).map_while(|_| lists.shift(Place::Awaiting, Place::Discarding)));
+            self.discards_from.store(u32::from(set), Ordering::Relaxed);
+        }
+        taken
     }
 
     /// Emptied clusters that await their discard.
     pub fn nr_awaiting(&self) -> usize {
-        self.lists().len(Place::Awaiting)
+        self.nr_listed(Place::Awaiting)
     }
 
     /// Says that the device has discarded a cluster (or will not): it may be handed out again. Panics when the cluster
     /// was not taken for that.
     pub fn discarded(&self, id: ClusterId) {
         let mut cluster = self.cluster(id).lock();
-        let mut lists = self.lists();
+        let mut lists = self.lists(cluster.home);
         assert_eq!(lists.place(id), Place::Discarding, "{id:?} was not taken to be discarded");
         cluster.set_discarded();
         lists.put(id, Place::Free);
@@ -309,17 +312,16 @@ impl Clusters {
 
     /// Clusters that serve this order and have free slots, but no aligned run of it. CPUs' current ones not counted.
     pub fn fragments(&self, order: Order) -> usize {
-        self.lists().len(Place::Fragmented(order))
+        self.nr_listed(Place::Fragmented(order))
+    }
+
+    fn nr_listed(&self, place: Place) -> usize {
+        self.sets_from(0, place).map(|set| self.lists(set).len(place)).sum()
     }
 
     /// Bytes of memory that this takes, for the clusters that were made so far.
     pub fn bytes(&self) -> usize {
-        let nr_made = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count() * CHUNK_CLUSTERS;
-        size_of::<Self>()
-            + size_of_val(&*self.chunks)
-            + size_of_val(&*self.cpus)
-            + nr_made * size_of::<Cluster>()
-            + self.lists().bytes()
+        size_of::<Self>() + size_of_val(&*self.cpus) + size_of_val(&*self.sets) + self.chunks.bytes()
     }
 
     pub(super) fn record(&self, cpu: CpuId) -> MutexGuard<'_, Cpu> {
@@ -329,8 +331,17 @@ impl Clusters {
         lock(&self.cpus[index].0)
     }
 
-    pub(super) fn lists(&self) -> MutexGuard<'_, Lists> {
-        lock(&self.lists.0)
+    /// Locks a set of lists.
+    pub(super) fn lists(&self, set: u16) -> Lists<'_> {
+        self.sets[usize::from(set)].lock(&self.chunks)
+    }
+
+    /// The sets, from this one on and round the end, whose list of this place had a cluster a moment ago.
+    pub(super) fn sets_from(&self, first: u16, place: Place) -> impl Iterator<Item = u16> {
+        let (before, from) = self.sets.split_at(usize::from(first).min(self.sets.len()));
+        let indices = (self.sets.len() - from.len()..self.sets.len()).chain(0..before.len());
+        let sets = from.iter().chain(before).zip(indices);
+        sets.filter(move |(set, _)| set.filled() & place.bit() != 0).map(|(_, index)| index as u16)
     }
 
     pub(super) fn cluster_slots(&self) -> usize {
@@ -338,8 +349,7 @@ impl Clusters {
     }
 
     pub(super) fn cluster(&self, id: ClusterId) -> &Cluster {
-        let chunk = self.chunks[id.index() / CHUNK_CLUSTERS].get().expect("the cluster lies within the device");
-        &chunk[id.index() % CHUNK_CLUSTERS]
+        self.chunks.get(id)
     }
 
     pub(super) fn stripe(&self, id: ClusterId) -> &AtomicU64 {
@@ -376,12 +386,14 @@ impl Clusters {
                 self.verify_place(id, &cluster, holders);
             }
         }
-        self.lists().verify();
+        (0..self.sets.len()).for_each(|set| self.lists(set as u16).verify());
         assert!(MAX_CLUSTER_SLOTS >= self.cluster_slots());
     }
 
     fn verify_place(&self, id: ClusterId, cluster: &Held<'_>, nr_holders: usize) {
-        let place = self.lists().place(id);
+        let lists = self.lists(cluster.home);
+        lists.verify_linked(id);
+        let place = lists.place(id);
         assert_eq!(nr_holders, usize::from(cluster.held), "{id:?} is one CPU's or nobody's");
         let (fill, expected) = self.place_for(cluster);
         if cluster.held {

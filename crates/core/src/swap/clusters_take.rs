@@ -1,11 +1,14 @@
 //! How [`Clusters`] finds a run.
 //!
-//! In this order: the CPU's current cluster; one of the order that this CPU had before, if a quarter of it is free (the
-//! lists are looked through a few steps at a time, each call where the last one ended); a free one; any of the order
-//! with an aligned hole; one that awaits its discard. Which clusters have a hole is known (those without are put aside
-//! until a free makes one), so the first one claimed will do, unless another CPU stole from it in that moment or it is
-//! the short last one of the device, and after [`CLAIMS`] of those the call gives up. When none of it gave anything a
-//! larger order fails, and the caller splits.
+//! In this order: the CPU's current cluster; one of the order that this CPU had before, if a quarter of it is free (its
+//! list is looked through a few steps at a time, each call where the last one ended); a free one; any of the order with
+//! an aligned hole; one that awaits its discard. Of each kind the CPU's own come first, then those that nobody had yet,
+//! then other CPUs': most calls that need another cluster find it in the CPU's own set of lists and lock no other, and
+//! the rest read a word of each set to see which to lock.
+//!
+//! Which clusters have a hole is known (those without are put aside until a free makes one), so the first one claimed
+//! will do, unless another CPU stole from it in that moment or it is the short last one of the device, and after
+//! [`CLAIMS`] of those the call gives up. When none of it gave anything a larger order fails, and the caller splits.
 //!
 //! A single slot may lie anywhere, so order 0 goes on: a cluster of another order becomes the CPU's current one, and at
 //! last a slot is stolen from what other CPUs hold (or this one for other orders), by a search from where the last one
@@ -88,18 +91,28 @@ impl Clusters {
 
     fn claim_for(&self, cpu: u16, order: Order) -> Option<(ClusterId, Place)> {
         let room = Place::Room(order);
-        let mut lists = self.lists();
         // What others had last is left to them while there are free ones: they still free slots there, and two CPUs in
         // one cluster are in each other's way.
-        let roomy = lists.claim_if(room, LOOKS, |id| self.cluster(id).is_roomy_for(cpu, self.cluster_slots()));
-        if roomy.is_some() {
-            return roomy;
-        }
-        let own = [Place::Free, room, Place::Awaiting];
+        let is_roomy = |id| 4 * self.cluster(id).room() >= self.cluster_slots();
+        let mut lists = self.lists(cpu);
+        let found = lists.claim_if(room, LOOKS, is_roomy).or_else(|| lists.claim_first(Place::Free));
+        drop(lists);
+        found.or_else(|| self.claim_anywhere(cpu, order))
+    }
+
+    fn claim_anywhere(&self, cpu: u16, order: Order) -> Option<(ClusterId, Place)> {
+        let own = [Place::Free, Place::Room(order), Place::Awaiting];
         // What a single slot may come from when nothing is left: small orders first, large runs are worth more.
         let others = (1..=MAX_ORDER).filter(|_| order == Order::PAGE).filter_map(Order::new);
         let others = others.flat_map(|order| [Place::Fragmented, Place::Room].map(|place| place(order)));
-        lists.claim_first(own.into_iter().chain(others))
+        let filled = self.sets.iter().fold(0, |filled, set| filled | set.filled());
+        let mut places = own.into_iter().chain(others).filter(|place| filled & place.bit() != 0);
+        let unused = self.sets.len() as u16 - 1;
+        places.find_map(|place| {
+            let first =
+                [cpu, unused].into_iter().filter(|&set| self.sets[usize::from(set)].filled() & place.bit() != 0);
+            first.chain(self.sets_from(cpu + 1, place)).find_map(|set| self.lists(set).claim_first(place))
+        })
     }
 
     /// Any free slot of the device.
@@ -107,7 +120,7 @@ impl Clusters {
         self.search(cpu, |cpu, id, cluster, from| {
             if !cluster.held {
                 // Not in the head of the match: the guard would live through it, and letting go takes the lock again.
-                let claim = self.lists().claim(id);
+                let claim = self.lists(cluster.home).claim(id);
                 match claim {
                     Claim::Discarding => return None,
                     // It is about to be locked by somebody; a slot may be taken from it all the same.
@@ -171,7 +184,7 @@ impl Clusters {
 fn begin(id: ClusterId, cluster: &mut Held<'_>, cpu: u16, from: Place, order: Order) -> Current {
     assert!(!cluster.held, "a cluster is one CPU's only");
     cluster.held = true;
-    cluster.last_cpu = cpu;
+    cluster.home = cpu;
     let fresh = cluster.nr_used() == 0;
     if fresh || matches!(from, Place::Free | Place::Awaiting) {
         cluster.order = order;
