@@ -51,6 +51,8 @@ pub struct Folio {
     frame: u32,
     slot: u32,
     mapped: bool,
+    /// Its slots are being written to, and hold nothing yet.
+    writing: bool,
     /// It is the first folio of a readahead window, left unmapped so that its touch is seen.
     pub marker: bool,
     /// It left RAM because a stream had passed it.
@@ -60,13 +62,17 @@ pub struct Folio {
 const _: () = assert!(size_of::<Folio>() == 12, "a folio's entry takes 12 bytes");
 
 impl Folio {
-    const EMPTY: Folio = Folio { frame: NONE, slot: NONE, mapped: false, marker: false, dropped_behind: false };
+    const EMPTY: Folio =
+        Folio { frame: NONE, slot: NONE, mapped: false, writing: false, marker: false, dropped_behind: false };
 
     /// Where its content is.
     pub fn state(&self) -> State {
         match (self.frame, self.slot) {
             (NONE, NONE) => State::Empty,
-            (NONE, slot) => State::Swapped(SlotId::new(slot)),
+            (NONE, slot) => {
+                assert!(!self.writing, "a folio leaves RAM once a device holds it");
+                State::Swapped(SlotId::new(slot))
+            }
             (frame, _) if self.mapped => State::Resident(FrameId::new(frame)),
             (frame, _) => State::Standby(FrameId::new(frame)),
         }
@@ -79,21 +85,41 @@ impl Folio {
 
     /// The first of the slots that hold what was last written of it.
     pub fn slot(&self) -> Option<SlotId> {
-        (self.slot != NONE).then(|| SlotId::new(self.slot))
+        (self.slot != NONE && !self.writing).then(|| SlotId::new(self.slot))
+    }
+
+    /// The slots that its content at this moment is being written to, if nobody touched it since.
+    pub fn writing_to(&self) -> Option<SlotId> {
+        self.writing.then(|| SlotId::new(self.slot))
+    }
+
+    /// Its content is going to be written to these slots. That ends with the next change of its state.
+    pub fn begin_write(&mut self, slot: SlotId) {
+        assert!(self.frame != NONE && !self.mapped && self.slot().is_none());
+        (self.slot, self.writing) = (slot.get(), true);
+    }
+
+    /// What is being written is of no use any more.
+    pub fn cancel_write(&mut self) {
+        if self.writing {
+            (self.slot, self.writing) = (NONE, false);
+        }
     }
 
     /// Says which slots hold what was last written of it.
     pub fn set_slot(&mut self, slot: Option<SlotId>) {
-        self.slot = slot.map_or(NONE, |slot| slot.get());
+        (self.slot, self.writing) = (slot.map_or(NONE, |slot| slot.get()), false);
     }
 
     /// It is in RAM, in these frames, mapped or not; its slots stay.
     pub fn set_in_ram(&mut self, frame: FrameId, mapped: bool) {
+        self.cancel_write();
         (self.frame, self.mapped) = (frame.get(), mapped);
     }
 
     /// It is no longer in RAM: swapped, or empty when it has no slot.
     pub fn set_out(&mut self) {
+        self.cancel_write();
         (self.frame, self.mapped) = (NONE, false);
     }
 
@@ -105,7 +131,8 @@ impl Folio {
     /// The `index`th of the folios of `order` that this one is made of.
     fn part(&self, index: usize, order: Order) -> Folio {
         let shift = |first: u32| if first == NONE { NONE } else { first + (index * order.nr_pages()) as u32 };
-        Folio { frame: shift(self.frame), slot: shift(self.slot), marker: self.marker && index == 0, ..*self }
+        let slot = if self.writing { NONE } else { shift(self.slot) };
+        Folio { frame: shift(self.frame), slot, writing: false, marker: self.marker && index == 0, ..*self }
     }
 }
 
@@ -249,6 +276,12 @@ impl Block {
         self.whole = Folio::EMPTY;
         self.hashes = None;
         self.dropped = None;
+    }
+
+    /// Forgets what was noted for the one whose addresses these were.
+    pub fn forget_tenant(&mut self) {
+        (self.pinned, self.fixed_order, self.wish) = (false, None, Wish::None);
+        self.history = History::default();
     }
 
     /// The hash of a page that was noted, for folios smaller than a piece.
@@ -482,6 +515,27 @@ mod tests {
         assert!(block.folio(0).marker && !block.folio(1).marker);
         block.join();
         assert!(block.is_empty());
+    }
+
+    #[test]
+    fn a_write_is_good_for_nothing_once_the_folio_changed() {
+        let (frame, slot) = (FrameId::new(512), SlotId::new(7));
+        let changes: [fn(&mut Folio); 5] = [
+            |folio| folio.set_in_ram(FrameId::new(512), true),
+            |folio| folio.set_slot(Some(SlotId::new(9))),
+            |folio| folio.set_empty(),
+            |folio| folio.cancel_write(),
+            |folio| folio.begin_write(SlotId::new(8)),
+        ];
+        for change in changes {
+            let mut folio = Folio::EMPTY;
+            folio.set_in_ram(frame, false);
+            folio.begin_write(slot);
+            assert_eq!((folio.slot(), folio.writing_to(), folio.state()), (None, Some(slot), State::Standby(frame)));
+            assert_eq!(folio.part(1, Order::PAGE).writing_to(), None);
+            change(&mut folio);
+            assert_ne!(folio.writing_to(), Some(slot));
+        }
     }
 
     #[test]

@@ -29,7 +29,9 @@ impl Engine {
                 for (at, folio) in locked.folios().iter().enumerate() {
                     let page = self.first_page(index) + at * nr_pages;
                     if !matches!(folio.state(), State::Resident(_)) {
-                        self.let_through(std::mem::replace(&mut run, page + nr_pages..page + nr_pages));
+                        if !self.let_through(std::mem::replace(&mut run, page + nr_pages..page + nr_pages)) {
+                            return;
+                        }
                     } else {
                         run.end = page + nr_pages;
                     }
@@ -43,15 +45,18 @@ impl Engine {
         BlockId::from_index(block).page(0).index()
     }
 
-    /// Lets children have a run of pages.
-    fn let_through(&self, run: std::ops::Range<usize>) {
+    /// Lets children have a run of pages; `false` when the kernel refuses, which it does when there are too many runs
+    /// (`vm.max_map_count`).
+    fn let_through(&self, run: std::ops::Range<usize>) -> bool {
         if run.is_empty() {
-            return;
+            return true;
         }
         let addr = self.addr(FolioId::from_index(run.start));
         if let Err(error) = memory::dofork(addr, run.len() * PAGE_SIZE) {
             fatal::say(&format!("a child will lack a part of its memory: {error}"));
+            return false;
         }
+        true
     }
 
     pub fn keep_from_child(&self, addr: usize, len: usize) {

@@ -2,7 +2,9 @@
 
 use std::io::IoSliceMut;
 
-use folioswap_core::{BLOCK_PAGES, BLOCK_PIECES, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{
+    BLOCK_PAGES, BLOCK_PIECES, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State, Taken,
+};
 
 use crate::checksum;
 use crate::engine::Engine;
@@ -16,21 +18,22 @@ pub(crate) struct Run {
 }
 
 impl Engine {
-    /// Brings all of a split block into RAM as one folio, mapped, on the given list. `false` when there is no huge page
-    /// to be had for it, or a part is in use; what is in RAM stays there.
+    /// Brings all of a split block into RAM as one folio, mapped, on the given list. `false` when no frames
+    /// could be taken for it, or a part is in use; what is in RAM stays there.
     ///
     /// # Errors
     /// When the device cannot give back what it holds.
-    pub fn gather(&self, locked: &mut Locked<'_>, list: List) -> Result<bool, SwapInError> {
-        if locked.pinned {
-            return Ok(false);
-        }
-        let Some(taken) = self.take_frame(Order::HUGE) else {
+    pub fn gather(&self, locked: &mut Locked<'_>, taken: Option<Taken>, list: List) -> Result<bool, SwapInError> {
+        let Some(taken) = taken else {
             self.stats.swpin_fallback.add(Order::HUGE, 1);
             self.whole_wanted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             return Ok(false);
         };
         let whole = self.prepare(taken, Order::HUGE);
+        if locked.pinned {
+            self.release_frame(whole);
+            return Ok(false);
+        }
         match self.collect(locked, whole) {
             Ok(true) => {}
             not_all => {
@@ -149,7 +152,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings those folios of a split block in that a range of pages covers and that are on the device, each by itself;
+    /// Brings those folios of a split block in that are on the device, each by itself;
     /// neighbours on the device are read in one go. Takes frames that can be spared only. The marker of a window
     /// stays unmapped.
     ///

@@ -3,8 +3,8 @@
 //! A whole block is written from where it lies, and stays locked until the device has it. Small folios are copied into a
 //! buffer and written many at a time, to slots that follow each other; their blocks are not locked meanwhile, so whoever
 //! faults on a block in which one of many folios is being written does not wait. Such a folio is *held*: unmapped and on
-//! no list. If it still is when the device has it, it is clean ([`Engine::settle`]); if it was touched meanwhile, its
-//! slots are freed.
+//! no list, its entry says to which slots it goes. If it still does when the device has it, it is clean
+//! ([`Engine::settle`]); if it was touched meanwhile, the slots are freed.
 
 use std::sync::Mutex;
 
@@ -75,8 +75,9 @@ pub(crate) struct Written {
     folio: FolioId,
     order: Order,
     frame: FrameId,
-    /// None: it could not be written.
-    slot: Option<SlotId>,
+    /// Its own until it is settled: by this slot the write is told from a later one of the same folio.
+    slot: SlotId,
+    failed: bool,
 }
 
 /// Small folios of one order that are written together.
@@ -103,13 +104,21 @@ impl<'e> Batch<'e> {
     }
 
     /// Copies a folio that is at home; `false` when its slots do not follow those of the batch.
-    pub fn push(&mut self, engine: &Engine, locked: &Locked<'_>, index: usize, frame: FrameId, slot: SlotId) -> bool {
+    pub fn push(
+        &mut self,
+        engine: &Engine,
+        locked: &mut Locked<'_>,
+        index: usize,
+        frame: FrameId,
+        slot: SlotId,
+    ) -> bool {
         let (order, at) = (locked.order(), self.len_bytes());
         if order != self.order || slot != self.slot.plus(self.folios.len() * order.nr_pages()) || !self.has_room() {
             return false;
         }
         self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.bytes(frame, order, locked));
-        self.folios.push(Written { folio: locked.name(index), order, frame, slot: Some(slot) });
+        locked.folio_mut(index).begin_write(slot);
+        self.folios.push(Written { folio: locked.name(index), order, frame, slot, failed: false });
         true
     }
 }
@@ -189,7 +198,7 @@ impl Engine {
             if failed && let Err(error) = self.space.write(slot, bytes) {
                 self.write_failed(slot, &error);
                 self.space.mark_bad(slot, order);
-                folio.slot = None;
+                folio.failed = true;
                 done = false;
             }
             settle(self, folio);
@@ -222,27 +231,31 @@ impl Engine {
 
     /// A device has what was written of a folio: it is clean, unless it was touched since.
     pub fn settle_locked(&self, locked: &mut Locked<'_>, written: Written) {
-        let Written { folio, order, frame, slot } = written;
-        match (self.held(locked, written), slot) {
-            (Some(index), Some(slot)) => {
+        let Written { folio, order, frame, slot, failed } = written;
+        match (self.held(locked, written), failed) {
+            (Some(index), false) => {
                 locked.folio_mut(index).set_slot(Some(slot));
                 self.zone.insert(frame, List::Standby);
                 self.count_swap_out(order);
                 self.frame_freed.signal();
             }
-            (Some(_), None) => self.zone.insert(frame, List::Laundry),
-            (None, Some(slot)) => self.free_slots(slot, order),
-            (None, None) => {}
+            (Some(index), true) => {
+                locked.folio_mut(index).cancel_write();
+                self.zone.insert(frame, List::Laundry);
+            }
+            (None, false) => self.free_slots(slot, order),
+            (None, true) => {} // the slots are bad
         }
         debug_assert_eq!(folio.block(), locked.id());
     }
 
     /// Where a folio that was being written is, if nobody has touched it since.
     fn held(&self, locked: &Locked<'_>, written: Written) -> Option<usize> {
-        let Written { folio, order, frame, .. } = written;
+        let Written { folio, order, frame, slot, .. } = written;
         let index = locked.index_of(folio.page_in_block());
-        let untouched =
-            locked.order() == order && locked.state(index) == State::Standby(frame) && self.zone.list(frame).is_none();
+        let untouched = locked.order() == order
+            && locked.state(index) == State::Standby(frame)
+            && locked.folio(index).writing_to() == Some(slot);
         untouched.then_some(index)
     }
 

@@ -152,7 +152,7 @@ impl Engine {
         if !clean || locked.folio(0).marker || self.choose(locked) != Choice::Part(Order::PAGE) {
             return false;
         }
-        let Some(taken) = self.take_frame(Order::PAGE) else { return false };
+        let Some(taken) = self.try_take_frame(Order::PAGE, 0) else { return false };
         let frame = self.prepare(taken, Order::PAGE);
         let bytes = &*self.frames.bytes(whole, Order::HUGE, locked);
         let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
@@ -170,7 +170,13 @@ impl Engine {
     /// Brings swapped content back that holds a page: the whole block, or one folio of it.
     fn swap_in(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
         match self.choose(locked) {
-            Choice::Whole if locked.order() < Order::HUGE && self.gather(locked, List::Inactive)? => return Ok(()),
+            Choice::Whole if locked.order() < Order::HUGE => {
+                let taken = self.take_frame(Order::HUGE);
+                // One bad part is no reason to lose the others.
+                if let Ok(true) = self.gather(locked, taken, List::Inactive) {
+                    return Ok(());
+                }
+            }
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
         }
@@ -281,7 +287,7 @@ impl Engine {
 
     /// Decides whether a folio that was just mapped keeps its copy on the device: only while there is plenty of room.
     pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize) {
-        if !self.space.keeps_copies() {
+        if locked.folio(index).slot().is_some_and(|slot| !self.space.keeps_copies(slot)) {
             self.release_slot(locked, index);
         }
     }
@@ -335,7 +341,8 @@ impl Engine {
                     self.zone.insert(frame, List::Laundry); // it has no copy any more
                 }
             }
-            if matches!(locked.state(index), State::Standby(_)) && self.zone.list(frame).is_none() {
+            if locked.folio(index).writing_to().is_some() {
+                locked.folio_mut(index).cancel_write();
                 self.zone.insert(frame, List::Laundry); // it is being written, in vain
             }
             self.zone.split(frame, order);

@@ -83,8 +83,7 @@ impl RawSpace {
             self.engine.addresses.allocate(count).ok_or(Error::OutOfAddressSpace(self.engine.span.len() as u64))?;
         self.open(blocks.clone()).inspect_err(|_| self.engine.addresses.free(blocks.clone()))?;
         for index in blocks.clone() {
-            let mut locked = self.engine.lock(BlockId::from_index(index));
-            (locked.fixed_order, locked.wish) = (folio.order(), Wish::None);
+            self.engine.lock(BlockId::from_index(index)).fixed_order = folio.order();
         }
         Ok(self.addr(blocks.start))
     }
@@ -95,6 +94,9 @@ impl RawSpace {
         memory::protect_rw(self.addr(blocks.start), blocks.len() * BLOCK_BYTES)
             .map_err(Error::system("mapping a region"))?;
         self.forget_holes(&blocks);
+        for index in blocks.clone() {
+            self.engine.lock(BlockId::from_index(index)).forget_tenant();
+        }
         self.engine.set_open(blocks, true);
         Ok(())
     }
@@ -233,6 +235,13 @@ impl RawSpace {
         if tail_is_ours && (count == 0 || self.engine.addresses.extend(next, count)) {
             if count > 0 {
                 self.open(next..next + count).inspect_err(|_| self.engine.addresses.free(next..next + count))?;
+                let last = self.engine.lock(self.block_at(old_end - 1));
+                let (order, wish) = (last.fixed_order, last.wish);
+                drop(last);
+                for index in next..next + count {
+                    let mut grown = self.engine.lock(BlockId::from_index(index));
+                    (grown.fixed_order, grown.wish) = (order, wish);
+                }
             }
             return Ok(addr);
         }
@@ -285,7 +294,8 @@ impl RawSpace {
         for index in 0..target.nr_folios() {
             if let Some(frame) = target.folio(index).frame() {
                 engine.zone.set_owner(frame, target.name(index));
-                if engine.zone.list(frame).is_none() {
+                if target.folio(index).writing_to().is_some() {
+                    target.folio_mut(index).cancel_write();
                     engine.zone.insert(frame, List::Laundry); // it is being written, in vain
                 }
             }
@@ -400,15 +410,20 @@ impl RawSpace {
     /// # Safety
     /// Nobody relies on what these bytes hold.
     unsafe fn zero(&self, part: Range<usize>) {
-        let page = self.engine.page_at(part.start);
-        let empty = {
-            let locked = self.engine.lock(page.block());
-            locked.state(locked.index_of(page.page_in_block())) == State::Empty
-        };
-        if !empty {
-            // SAFETY: the bytes lie in mapped managed memory; the caller says that nobody relies on them. A missing
-            // folio is brought in by this touch, as by any other: no lock is held here.
-            unsafe { std::ptr::write_bytes(part.start as *mut u8, 0, part.len()) }
+        let mut start = part.start;
+        while start < part.end {
+            let end = part.end.min((start + 1).next_multiple_of(PAGE_SIZE));
+            let page = self.engine.page_at(start);
+            let empty = {
+                let locked = self.engine.lock(page.block());
+                locked.state(locked.index_of(page.page_in_block())) == State::Empty
+            };
+            if !empty {
+                // SAFETY: the bytes lie in mapped managed memory; the caller says that nobody relies on them. A missing
+                // folio is brought in by this touch, as by any other: no lock is held here.
+                unsafe { std::ptr::write_bytes(start as *mut u8, 0, end - start) }
+            }
+            start = end;
         }
     }
 

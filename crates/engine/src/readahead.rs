@@ -137,7 +137,8 @@ fn report(read: Result<(), SwapInError>) {
 
 /// Reads a block that is split.
 fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, backward: bool) -> Result<(), SwapInError> {
-    if engine.wants_whole(locked) && engine.gather(locked, List::Inactive)? {
+    let spare = || engine.try_take_frame(Order::HUGE, engine.zone.watermarks().min);
+    if engine.wants_whole(locked) && !locked.is_empty() && engine.gather(locked, spare(), List::Inactive)? {
         if marker && let State::Resident(frame) = locked.state(0) {
             mark(engine, locked, 0, frame);
         }

@@ -234,7 +234,7 @@ impl Engine {
         let Some(slot) = self.slot_for(order, kept) else {
             return self.split_for_slots(locked, frame);
         };
-        if order == Order::HUGE && self.comes_back_by_pages(locked) {
+        if order == Order::HUGE && self.space.memory(slot).is_none() && self.comes_back_by_pages(locked) {
             checksum::note_pages(locked, page, bytes);
         } else if !hashed && self.space.memory(slot).is_none() {
             checksum::note(locked, page, bytes);
@@ -408,14 +408,15 @@ impl Engine {
                     self.write_one(locked, index, frame, slot);
                 }
                 Washed::Dirty(slot) => {
-                    let now = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
-                    if !now.push(self, locked, index, frame, slot) {
-                        self.write_one(locked, index, frame, slot);
-                    }
-                    if !now.has_room()
-                        && let Some(full) = batch.take()
+                    let order = locked.order();
+                    while !batch
+                        .get_or_insert_with(|| Batch::new(self, slot, order))
+                        .push(self, locked, index, frame, slot)
                     {
-                        self.write_batch(full, |engine, written| engine.settle_locked(locked, written));
+                        // Full, or the end of a cluster: another batch goes on.
+                        if let Some(done) = batch.take() {
+                            self.write_batch(done, |engine, written| engine.settle_locked(locked, written));
+                        }
                     }
                 }
             }

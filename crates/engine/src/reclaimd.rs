@@ -52,7 +52,7 @@ pub(crate) fn run(engine: &Engine) {
             let _ = engine.measure();
             measured = Instant::now();
         }
-        let unsettled = engine.settle_rest();
+        let unsettled = engine.gate.try_enter(thread).is_none_or(|_pass| engine.settle_rest());
         match discards.step(engine) {
             _ if engine.stopping() => {}
             Next::Sleep if unsettled => engine.reclaim_wanted.wait_for(seen, UNSETTLED),
@@ -199,10 +199,10 @@ impl Engine {
     fn empty_a_pageblock(&self) -> bool {
         let Some(pageblock) = self.zone.emptiest_block() else { return false };
         let mut folios = Vec::new();
-        self.zone.folios_in(pageblock, &mut |frame, folio, _| folios.push((frame, folio)));
+        self.zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
         let mut batch: Option<Batch<'_>> = None;
-        for &(frame, folio) in &folios {
-            if let Some((mut locked, index)) = self.lock_if_there(frame, folio)
+        for &(frame, folio, order) in &folios {
+            if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
                 && let Some(slot) = self.wash_now(&mut locked, index, frame)
             {
                 if self.space.memory(slot).is_some() {
@@ -210,7 +210,7 @@ impl Engine {
                     continue;
                 }
                 let now = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
-                if now.push(self, &locked, index, frame, slot) {
+                if now.push(self, &mut locked, index, frame, slot) {
                     continue;
                 }
                 self.write_one(&mut locked, index, frame, slot);
@@ -224,8 +224,8 @@ impl Engine {
             self.write_now(Outgoing::Small(rest));
         }
         let mut any = false;
-        for (frame, folio) in folios {
-            if let Some((mut locked, index)) = self.lock_if_there(frame, folio)
+        for (frame, folio, order) in folios {
+            if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
                 && self.zone.list(frame) == Some(List::Standby)
             {
                 self.leave(&mut locked, index, frame);
@@ -236,9 +236,9 @@ impl Engine {
     }
 
     /// Locks the block of a folio that was found in these frames, if it can be had and the folio still is there.
-    fn lock_if_there(&self, frame: FrameId, folio: FolioId) -> Option<(Locked<'_>, usize)> {
+    fn lock_if_there(&self, frame: FrameId, folio: FolioId, order: Order) -> Option<(Locked<'_>, usize)> {
         let locked = self.try_lock(folio.block())?;
         let index = locked.index_of(folio.page_in_block());
-        (locked.folio(index).frame() == Some(frame)).then_some((locked, index))
+        (locked.order() == order && locked.folio(index).frame() == Some(frame)).then_some((locked, index))
     }
 }

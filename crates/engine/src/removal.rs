@@ -24,6 +24,9 @@ use crate::reclaim::Washed;
 /// Walks over all blocks before it is said that the device cannot be emptied. The second finds what moved in the first.
 const WALKS: usize = 50;
 
+/// Writes to other devices that may fail in a row: each takes slots out of use.
+const FAILURES: usize = 8;
+
 /// How long one walk waits for writes that are in flight.
 const SETTLING: Duration = Duration::from_millis(10);
 
@@ -149,12 +152,13 @@ impl Engine {
             }
             if self.zone.list(frame) == Some(List::Standby) {
                 let spare = self.zone.available() >= self.zone.watermarks().high + order.nr_pages();
-                let place = self.slot_elsewhere(Order::PAGE);
-                if place.is_none() && !spare {
-                    return Err(Stuck::Full);
-                }
-                if let Some(slot) = place {
-                    self.free_slots(slot, Order::PAGE);
+                if !spare {
+                    // RAM is needed: it stays clean, by a copy elsewhere.
+                    let place = self.slot_elsewhere(order).ok_or(Stuck::Full)?;
+                    self.release_slot(locked, index);
+                    self.zone.remove(frame);
+                    self.write_one(locked, index, frame, place);
+                    continue;
                 }
                 self.zone.insert(frame, List::Laundry); // it has no copy any more
                 self.reclaim_wanted.signal();
@@ -171,10 +175,13 @@ impl Engine {
 
     /// Carries all of a block away that is on the device only.
     fn carry(&self, locked: &mut Locked<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
-        let mut page = 0;
+        let (mut page, mut failures) = (0, 0);
         while let Some(run) = self.next_run(locked, page, device) {
             page = run.pages.start;
-            self.carry_run(locked, &run, buffer)?;
+            failures = if self.carry_run(locked, &run, buffer)? { 0 } else { failures + 1 };
+            if failures > FAILURES {
+                return Err(Stuck::Full);
+            }
         }
         Ok(())
     }
@@ -199,7 +206,8 @@ impl Engine {
     }
 
     /// Carries as much of a run away as can be at once: at least one folio, or its block is split and nothing is done.
-    fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<(), Stuck> {
+    /// `false`: all writes failed.
+    fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<bool, Stuck> {
         let order = locked.order();
         if order < PIECE {
             // The pages of a piece are about to lie in different places.
@@ -213,7 +221,7 @@ impl Engine {
         let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| self.slot_elsewhere(order)).collect();
         if places.is_empty() {
             match self.split_to_fit(locked) {
-                Washed::Again => return Ok(()),
+                Washed::Again => return Ok(true),
                 _ if self.shed_copies() => places.extend(self.slot_elsewhere(order)),
                 _ => {}
             }
@@ -224,10 +232,10 @@ impl Engine {
             return Err(Stuck::Lost(lost));
         }
         if places.is_empty() {
-            return self.keep_in_ram(locked, run, bytes);
+            return self.keep_in_ram(locked, run, bytes).map(|()| true);
         }
-        self.put_elsewhere(locked, run.pages.start, bytes, &places);
-        Ok(())
+        let any = self.put_elsewhere(locked, run.pages.start, bytes, &places);
+        Ok(any)
     }
 
     fn read_run_checked(&self, locked: &Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
@@ -236,8 +244,9 @@ impl Engine {
     }
 
     /// Writes folios of a block to new slots, neighbours in one go, and frees those that they had. One whose write fails
-    /// stays where it is, and what it was to have is not used again.
-    fn put_elsewhere(&self, locked: &mut Locked<'_>, first_page: usize, bytes: &[u8], places: &[SlotId]) {
+    /// stays where it is, and what it was to have is not used again. Says whether any went.
+    fn put_elsewhere(&self, locked: &mut Locked<'_>, first_page: usize, bytes: &[u8], places: &[SlotId]) -> bool {
+        let mut any = false;
         let order = locked.order();
         let first = locked.index_of(first_page);
         let mut start = 0;
@@ -249,6 +258,7 @@ impl Engine {
             if let Err(error) = &written {
                 self.write_failed(group[0], error);
             }
+            any |= written.is_ok();
             for (index, &slot) in at.zip(group) {
                 if written.is_ok() {
                     self.release_slot(locked, first + index);
@@ -258,6 +268,7 @@ impl Engine {
                 }
             }
         }
+        any
     }
 
     /// No device has a slot: folios of a run stay in RAM, as many as there are frames that are not needed.

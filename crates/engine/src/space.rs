@@ -205,11 +205,10 @@ impl SwapSpace {
         at.mark_bad(at.within, order);
     }
 
-    /// Whether a folio that was read back should keep its slots: only while there is plenty.
-    pub fn keeps_copies(&self) -> bool {
-        let has_plenty =
-            |attached: &Attached| !attached.is_leaving() && attached.clusters.nr_used() * 2 < attached.capacity_slots();
-        self.each(|_, attached| has_plenty(attached).then_some(())).is_some()
+    /// Whether a folio that was read back should keep its slots: only while its device has plenty.
+    pub fn keeps_copies(&self, slot: SlotId) -> bool {
+        let attached = self.at(slot);
+        !attached.is_leaving() && attached.clusters.nr_used() * 2 < attached.capacity_slots()
     }
 
     pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {

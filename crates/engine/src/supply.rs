@@ -145,7 +145,9 @@ impl Engine {
     /// Which folio of a block that was locked after it was found on a list it was, if it is still there.
     pub fn still_there(&self, locked: &Locked<'_>, oldest: &Oldest, list: List) -> Option<usize> {
         let index = locked.index_of(oldest.folio.page_in_block());
-        let there = locked.folio(index).frame() == Some(oldest.frame) && self.zone.list(oldest.frame) == Some(list);
+        let there = locked.order() == oldest.order
+            && locked.folio(index).frame() == Some(oldest.frame)
+            && self.zone.list(oldest.frame) == Some(list);
         there.then_some(index)
     }
 }

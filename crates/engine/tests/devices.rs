@@ -150,6 +150,7 @@ fn the_only_device_can_go_when_ram_has_room() {
     for folio in [FolioSize::Auto, FolioSize::Fixed(Order::PAGE)] {
         let arena = builder(32).folio(folio).device(ram(64)).build().unwrap();
         let mut words = words(&arena, 12, 3);
+        words.region().advise(.., Advice::Cold);
         drop(self::words(&arena, 40, 4)); // pushes the others out
         assert!(arena.devices()[0].used_bytes >= 8 * MIB as u64, "{folio} {:?}", arena.devices());
         let read = arena.stats().swapped_in_bytes;

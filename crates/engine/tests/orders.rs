@@ -98,6 +98,17 @@ fn a_part_that_is_dropped_reads_zero_and_gives_its_slots_back() {
 }
 
 #[test]
+fn bytes_are_dropped_on_both_sides_of_an_edge() {
+    let arena = builder(16).folio(Order::PAGE).build().unwrap();
+    let mut region = arena.map(BLOCK).unwrap();
+    region[PAGE..2 * PAGE].fill(7); // the page before it was never touched
+    region.advise(PAGE - 6..PAGE + 4, Advice::DontNeed);
+    assert!(
+        region[..PAGE + 4].iter().all(|&byte| byte == 0) && region[PAGE + 4..2 * PAGE].iter().all(|&byte| byte == 7)
+    );
+}
+
+#[test]
 fn dropped_pages_of_a_block_in_ram_cost_no_writes() {
     let arena = builder(16).build().unwrap();
     let mut region = arena.map(BLOCK).unwrap();
