@@ -73,14 +73,14 @@ impl AddressSpace {
         let Range { mut start, mut end } = range;
         assert!(start < end && end <= self.nr_blocks);
         if let Some((&before, &before_end)) = free.range(..=start).next_back() {
-            assert!(before_end <= start, "folios {start}..{end} freed twice");
+            assert!(before_end <= start, "blocks {start}..{end} freed twice");
             if before_end == start {
                 free.remove(&before);
                 start = before;
             }
         }
         if let Some((&after, &after_end)) = free.range(start..).next() {
-            assert!(after >= end, "folios {start}..{end} freed twice");
+            assert!(after >= end, "blocks {start}..{end} freed twice");
             if after == end {
                 free.remove(&after);
                 end = after_end;

@@ -41,7 +41,7 @@ impl Engine {
                 return not_all;
             }
         }
-        let run = self.slots_in_one_run(locked);
+        let run = self.slots_in_one_run(locked).filter(|&slot| self.space.keeps_copies(slot));
         let known = run.map(|_| self.known_pieces(locked, whole));
         for index in 0..locked.nr_folios() {
             if let Some(frame) = locked.folio(index).frame() {
@@ -60,7 +60,6 @@ impl Engine {
         }
         self.zone.set_owner(whole, locked.name(0));
         self.map(locked, 0, whole, list);
-        self.settle_slot(locked, 0);
         Ok(true)
     }
 
@@ -123,8 +122,10 @@ impl Engine {
             self.verify_run(locked, run, part)?;
             self.stats.swapped_in_bytes.add(part.len() as u64);
         }
-        self.stats.swapped_in_folios.add(1);
-        self.stats.swpin.add(Order::HUGE, 1);
+        if !swapped.is_empty() {
+            self.stats.swapped_in_folios.add(1);
+            self.stats.swpin.add(Order::HUGE, 1);
+        }
         Ok(true)
     }
 

@@ -192,8 +192,8 @@ impl Engine {
             Some(Order::HUGE) => Choice::Whole,
             Some(order) => Choice::Part(order),
             None => {
-                let (id, whole) = (locked.id(), locked.order() == Order::HUGE);
-                self.order_choice.choose(id, &mut locked.history, whole, self.budget_blocks())
+                let (id, nr_folios) = (locked.id(), locked.nr_folios());
+                self.order_choice.choose(id, &mut locked.history, nr_folios, self.budget_blocks())
             }
         }
     }

@@ -1,15 +1,14 @@
 //! Folios' way out: inactive tail -> unmap to the laundry -> hash -> slots from the swap space -> device writes ->
 //! standby -> frames free.
 //!
-//! Three lists hold what is on this way. A folio of the *inactive* list is mapped
-//! (but for the marker of a window of readahead). In the *laundry* it is unmapped and
-//! not yet known to be clean: a fault there is a reference that saved its write. On *standby* it is clean, and its
-//! frames are free to whoever needs them. There is a set of lists for whole blocks and one for smaller folios; the older
-//! tail goes first. The same steps are taken by the reclaim thread, with several writes in flight, and by a thread in
-//! need of a frame, one at a time (direct reclaim).
+//! Three lists hold what is on this way. A folio of the *inactive* list is mapped (but for the marker of a window of
+//! readahead). In the *laundry* it is unmapped and not yet known to be clean: a fault there is a reference that saved its
+//! write. On *standby* it is clean, and its frames are free to whoever needs them. There is a set of lists for whole
+//! blocks and one for smaller folios; the older tail goes first. The same steps are taken by the reclaim thread, with
+//! several writes in flight, and by a thread in need of a frame, one at a time (direct reclaim).
 //!
-//! What a folio's slots hold is noted as a hash before it is written. So a folio whose content is not that of its slots
-//! gives them up before it is hashed, and a write that fails leaves it without.
+//! What a folio's slots hold is noted as a hash, before it is written. So a folio that is found to differ gives its slots
+//! up at once, and a write that fails leaves it without.
 
 use std::sync::atomic::Ordering;
 

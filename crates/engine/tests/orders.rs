@@ -176,8 +176,17 @@ fn small_and_large_folios_take_turns_with_the_same_ram() {
         check(&small, 0..small.len() / PAGE);
         check(&large, 0..large.len() / PAGE);
     }
-    let stats = arena.stats();
-    assert!(stats.swpin[0] > 1000 && stats.swpin[9] > 10, "{stats:?}");
+    let before = arena.stats();
+    assert!(before.swpin[0] > 1000, "{before:?}");
+    // With the small ones left alone, the large ones get whole pageblocks again.
+    let wholes = || arena.stats().swpin[9] - before.swpin[9];
+    for _ in 0..20 {
+        check(&large, 0..large.len() / PAGE);
+        if wholes() >= 24 {
+            break;
+        }
+    }
+    assert!(wholes() >= 24, "{:?}", arena.stats());
     let residency = arena.measure().unwrap();
     assert!(residency.resident_bytes <= residency.budget_bytes + 16 * MIB as u64, "{residency:?}");
 }

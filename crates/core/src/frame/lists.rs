@@ -44,7 +44,7 @@ pub enum List {
     Inactive,
     /// In RAM at its home, not mapped, not known to be clean: next to be written. A fault here saves that write.
     Laundry,
-    /// In RAM at its home, not mapped; its content also in its slots, or all zero.
+    /// In RAM at its home, not mapped; its content also in its slots.
     Standby,
 }
 

@@ -11,8 +11,8 @@
 //! While it is "dense", one block in 8 is a sample, and one in 64 once the votes agree: a program that is uniform pays
 //! next to nothing. Verdicts on a block age: after [`AGE`] lifetimes it follows the belief again.
 //!
-//! **Clock.** Everything is counted in faults on swapped content, the arena's own, so the same faults give the same
-//! choices. **Locking.** One mutex, a leaf; nothing allocates.
+//! **Clock.** Everything is counted in the arena's own faults, on swapped content and on clean whole blocks, those left
+//! out that come from one of the last few blocks again; so the same faults give the same choices. **Locking.** One mutex, a leaf; nothing allocates.
 
 use crate::id::BlockId;
 use crate::order::Order;
@@ -36,6 +36,8 @@ const NEAR_MAX: i32 = 8;
 /// Blocks of a neighbourhood, as a power of two: 64 MiB.
 const NEIGHBOURS_SHIFT: u32 = 5;
 const NEIGHBOURHOODS: usize = 1024;
+/// Blocks whose faults come in turns without time going on.
+const RECENT: usize = 8;
 /// Samples under way at once.
 const SAMPLES: usize = 16;
 /// One unknown block in so many is a sample: at first, and when the votes agree.
@@ -103,6 +105,7 @@ struct Sample {
 
 struct Record {
     now: u32,
+    recent: [Option<BlockId>; RECENT],
     /// Of all blocks. Above zero: dense; below: sparse.
     votes: i32,
     believes_sparse: bool,
@@ -117,11 +120,20 @@ impl Record {
     fn new() -> Self {
         Record {
             now: 0,
+            recent: [None; RECENT],
             votes: 0,
             believes_sparse: false,
             neighbours: [0; NEIGHBOURHOODS],
             unknown: 0,
             samples: [None; SAMPLES],
+        }
+    }
+
+    /// Counts a fault, unless its block is one of those that faulted just before: whole, it would not have faulted again.
+    fn tick(&mut self, block: BlockId) {
+        if !self.recent.contains(&Some(block)) {
+            self.recent[self.now as usize % RECENT] = Some(block);
+            self.now = self.now.wrapping_add(1);
         }
     }
 
@@ -206,15 +218,17 @@ impl OrderChoice {
         }
     }
 
-    /// A fault on swapped content of a block that is `whole`, or split: how it is to come back. `lifetime` is how many
-    /// blocks RAM holds.
-    pub fn choose(&self, block: BlockId, history: &mut History, whole: bool, lifetime: usize) -> Choice {
+    /// A fault on swapped content of a block of `nr_folios` (1: it is whole): how it is to come back. `lifetime` is how
+    /// many blocks RAM holds.
+    pub fn choose(&self, block: BlockId, history: &mut History, nr_folios: usize, lifetime: usize) -> Choice {
         let lifetime = lifetime.clamp(16, 256) as u32;
         let mut record = lock(&self.record);
-        record.now = record.now.wrapping_add(1);
+        record.tick(block);
         record.expire(lifetime);
-        if !whole {
-            return touched_part(&mut record, block, history, lifetime);
+        if nr_folios > 1 {
+            // A quarter of all folios are as telling as DENSE pages where there are few.
+            let dense = usize::from(DENSE).min((nr_folios / 4).max(2)) as u16;
+            return touched_part(&mut record, block, history, dense, lifetime);
         }
         let fresh = record.now.wrapping_sub(history.judged_at) < AGE * lifetime;
         let choice = match history.verdict {
@@ -236,16 +250,16 @@ impl OrderChoice {
 }
 
 /// A fault in a block that is split: counts it, and judges the block.
-fn touched_part(record: &mut Record, block: BlockId, history: &mut History, lifetime: u32) -> Choice {
+fn touched_part(record: &mut Record, block: BlockId, history: &mut History, dense: u16, lifetime: u32) -> Choice {
     if record.now.wrapping_sub(history.since) > lifetime {
-        if history.touches < DENSE {
+        if history.touches < dense {
             (history.verdict, history.judged_at) = (Verdict::Sparse, record.now);
             record.vote(block, false);
         }
         (history.since, history.touches) = (record.now, 0);
     }
     history.touches = history.touches.saturating_add(1);
-    if history.touches >= DENSE || history.run >= RUN {
+    if history.touches >= dense || history.run >= RUN {
         *history = History { verdict: Verdict::Dense, judged_at: record.now, ..History::default() };
         if let Some(sample) = record.sample(block) {
             *sample = None;
@@ -291,7 +305,8 @@ mod tests {
 
         fn fault(&mut self, block: usize, page: usize) -> Choice {
             let (history, whole) = &mut self.blocks[block];
-            let choice = self.choice.choose(BlockId::from_index(block), history, *whole, LIFETIME);
+            let choice =
+                self.choice.choose(BlockId::from_index(block), history, if *whole { 1 } else { 512 }, LIFETIME);
             history.note(page);
             *whole = choice == Choice::Whole;
             choice
