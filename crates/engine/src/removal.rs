@@ -12,7 +12,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, CpuId, DeviceId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{
+    BLOCK_PAGES, BlockId, CpuId, DeviceId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State,
+};
 use folioswap_sys::signals;
 
 use crate::engine::Engine;
@@ -154,11 +156,13 @@ impl Engine {
                 let spare = self.zone.available() >= self.zone.watermarks().high + order.nr_pages();
                 if !spare {
                     // RAM is needed: it stays clean, by a copy elsewhere.
-                    let place = self.slot_elsewhere(order).ok_or(Stuck::Full)?;
-                    self.release_slot(locked, index);
-                    self.zone.remove(frame);
-                    self.write_one(locked, index, frame, place);
-                    continue;
+                    if let Some(place) = self.slot_elsewhere(order) {
+                        self.release_slot(locked, index);
+                        self.zone.remove(frame);
+                        self.write_one(locked, index, frame, place);
+                        continue;
+                    }
+                    return self.copy_in_parts(locked, frame, device);
                 }
                 self.zone.insert(frame, List::Laundry); // it has no copy any more
                 self.reclaim_wanted.signal();
@@ -166,6 +170,23 @@ impl Engine {
             self.release_slot(locked, index);
         }
         Ok(())
+    }
+
+    /// No slots in a row elsewhere for a clean folio in RAM: it goes there in parts.
+    fn copy_in_parts(&self, locked: &mut Locked<'_>, frame: FrameId, device: DeviceId) -> Result<(), Stuck> {
+        let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
+            Some(smaller) if locked.order() == Order::HUGE => {
+                self.zone.insert(frame, List::Laundry); // should that fail, it has no copy any more
+                self.write_parts(locked, frame, smaller)
+            }
+            Some(_) => self.split_to_fit(locked),
+            None => Washed::NoSlot,
+        };
+        match split {
+            Washed::Again => self.free_copies(locked, device),
+            Washed::Clean => Ok(()),
+            Washed::NoSlot | Washed::Dirty(_) => Err(Stuck::Full),
+        }
     }
 
     /// Slots on a device that stays.
