@@ -346,7 +346,7 @@ impl Arena {
     /// Whether folios come back in one piece.
     #[must_use]
     pub fn swap_in(&self) -> SwapIn {
-        SwapIn::from_number(self.running.engine.swap_in.load(Ordering::Relaxed))
+        self.running.engine.swap_in_policy()
     }
 
     /// Changes that while running, for what comes back from now on.

@@ -27,7 +27,7 @@ fn note_unit(block: &mut Block, page: usize, unit: &[u8]) {
 }
 
 /// Whether the piece or the page at `page` holds what was noted; a piece may have been noted by its pages.
-fn is_noted(block: &Block, page: usize, unit: &[u8]) -> bool {
+pub(crate) fn is_noted(block: &Block, page: usize, unit: &[u8]) -> bool {
     let as_one =
         if unit.len() == PAGE_SIZE { block.page_hash(page) } else { block.piece_hash(page / PIECE.nr_pages()) };
     match as_one {

@@ -18,7 +18,7 @@ pub(crate) struct Run {
 }
 
 impl Engine {
-    /// Brings all of a split block into RAM as one folio, mapped, on the given list. `false` when no frames
+    /// Brings all of a split block that is not pinned into RAM as one folio, mapped, on the given list. `false` when no frames
     /// could be taken for it, or a part is in use; what is in RAM stays there.
     ///
     /// # Errors
@@ -26,14 +26,10 @@ impl Engine {
     pub fn gather(&self, locked: &mut Locked<'_>, taken: Option<Taken>, list: List) -> Result<bool, SwapInError> {
         let Some(taken) = taken else {
             self.stats.swpin_fallback.add(Order::HUGE, 1);
-            self.whole_wanted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.want_whole();
             return Ok(false);
         };
         let whole = self.prepare(taken, Order::HUGE);
-        if locked.pinned {
-            self.release_frame(whole);
-            return Ok(false);
-        }
         match self.collect(locked, whole) {
             Ok(true) => {}
             not_all => {
@@ -76,16 +72,8 @@ impl Engine {
         let bytes = self.frames.bytes(whole, Order::HUGE, locked);
         std::array::from_fn(|piece| {
             let bytes = &bytes[piece * PIECE.bytes()..(piece + 1) * PIECE.bytes()];
-            let first = piece * PIECE.nr_pages();
-            let found = checksum::hash(bytes);
-            let same = match locked.piece_hash(piece) {
-                Some(noted) => noted == found,
-                None => bytes
-                    .chunks(PAGE_SIZE)
-                    .enumerate()
-                    .all(|(index, page)| locked.page_hash(first + index) == Some(checksum::hash(page))),
-            };
-            same.then_some(found)
+            checksum::is_noted(locked, piece * PIECE.nr_pages(), bytes)
+                .then(|| locked.piece_hash(piece).unwrap_or_else(|| checksum::hash(bytes)))
         })
     }
 

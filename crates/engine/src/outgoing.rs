@@ -168,6 +168,28 @@ impl Engine {
         }
     }
 
+    /// Sends one dirty folio of a locked block out: a whole block, or one whose device is memory, now; others as part of
+    /// a batch. A batch that is full, or that this one's slots do not follow, is written first.
+    pub fn send<'e>(
+        &'e self,
+        batch: &mut Option<Batch<'e>>,
+        locked: &mut Locked<'_>,
+        index: usize,
+        frame: FrameId,
+        slot: SlotId,
+    ) {
+        let order = locked.order();
+        if order == Order::HUGE || self.space.memory(slot).is_some() {
+            self.write_one(locked, index, frame, slot);
+            return;
+        }
+        while !batch.get_or_insert_with(|| Batch::new(self, slot, order)).push(self, locked, index, frame, slot) {
+            if let Some(done) = batch.take() {
+                self.write_batch(done, |engine, written| engine.settle_beside(locked, written));
+            }
+        }
+    }
+
     /// Writes a batch and settles each of its folios.
     pub fn write_batch(&self, mut batch: Batch<'_>, settle: impl FnMut(&Engine, Written)) -> bool {
         let (slot, len) = (batch.slot, batch.len_bytes());
@@ -214,6 +236,15 @@ impl Engine {
         }
     }
 
+    /// Settles a written folio for somebody who has a block locked, which may be the folio's own.
+    pub fn settle_beside(&self, locked: &mut Locked<'_>, written: Written) {
+        if written.folio.block() == locked.id() {
+            self.settle_locked(locked, written);
+        } else {
+            self.settle_later(written);
+        }
+    }
+
     /// Settles those whose blocks were locked. Says whether some still are.
     pub fn settle_rest(&self) -> bool {
         let rest = std::mem::take(&mut *self.unsettled.lock().expect("nothing panics under this lock"));
@@ -230,7 +261,7 @@ impl Engine {
     }
 
     /// A device has what was written of a folio: it is clean, unless it was touched since.
-    pub fn settle_locked(&self, locked: &mut Locked<'_>, written: Written) {
+    fn settle_locked(&self, locked: &mut Locked<'_>, written: Written) {
         let Written { folio, order, frame, slot, failed } = written;
         match (self.held(locked, written), failed) {
             (Some(index), false) => {
@@ -303,5 +334,41 @@ impl Engine {
         if order == Order::HUGE {
             self.stats.thp_swpout.add(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::region::ArenaVec;
+
+    #[test]
+    fn a_late_write_does_not_settle_for_a_newer_one() {
+        let arena = Arena::builder().memory(16 << 20).folio(Order::PAGE).build().unwrap();
+        let mut bytes = ArenaVec::<u8>::zeroed(&arena, Order::HUGE.bytes()).unwrap();
+        let engine = arena.engine();
+        let block = engine.page_at(bytes.as_ptr() as usize).block();
+        let begin_write = || {
+            let mut locked = engine.lock(block);
+            let frame = locked.folio(0).frame().unwrap();
+            let slot = engine.wash_now(&mut locked, 0, frame).unwrap();
+            let mut batch = Batch::new(engine, slot, Order::PAGE);
+            assert!(batch.push(engine, &mut locked, 0, frame, slot));
+            (Outgoing::Small(batch), frame, slot)
+        };
+        bytes[0] = 1;
+        let (older, old_frame, old_slot) = begin_write();
+        bytes[0] = 2;
+        let (newer, frame, slot) = begin_write();
+        assert!(old_frame == frame && old_slot != slot, "the same frame, on its way twice");
+        engine.write_now(older);
+        assert_eq!(engine.lock(block).folio(0).writing_to(), Some(slot), "the older write changes nothing");
+        engine.write_now(newer);
+        let mut locked = engine.lock(block);
+        assert_eq!(locked.folio(0).slot(), Some(slot));
+        engine.leave(&mut locked, 0, frame);
+        drop(locked);
+        assert_eq!(bytes[0], 2);
     }
 }

@@ -112,17 +112,24 @@ impl Engine {
         locked.fixed_order.or(self.fixed_order)
     }
 
+    /// How what is swapped out comes back, at this moment.
+    pub fn swap_in_policy(&self) -> SwapIn {
+        SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
+    }
+
     /// Whether a whole block that leaves RAM is likely to come back page by page.
     pub fn comes_back_by_pages(&self, locked: &Locked<'_>) -> bool {
-        let policy = SwapIn::from_number(self.swap_in.load(Ordering::Relaxed));
+        let policy = self.swap_in_policy();
         let by_measure = || self.order_of(locked).is_none() && self.order_choice.believes_sparse(locked.id());
         !policy.allows_whole(locked.wish) || by_measure()
     }
 
     /// Whether a block that is split, and that a stream is about to reach, is to be made one folio.
     pub fn wants_whole(&self, locked: &Locked<'_>) -> bool {
-        let policy = SwapIn::from_number(self.swap_in.load(Ordering::Relaxed));
-        policy.allows_whole(locked.wish) && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
+        let policy = self.swap_in_policy();
+        !locked.pinned
+            && policy.allows_whole(locked.wish)
+            && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
     }
 
     fn first_touch(&self, locked: &mut Locked<'_>, page: usize) {
@@ -170,7 +177,7 @@ impl Engine {
     /// Brings swapped content back that holds a page: the whole block, or one folio of it.
     fn swap_in(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
         match self.choose(locked) {
-            Choice::Whole if locked.order() < Order::HUGE => {
+            Choice::Whole if locked.order() < Order::HUGE && !locked.pinned => {
                 let taken = self.take_frame(Order::HUGE);
                 // One bad part is no reason to lose the others.
                 if let Ok(true) = self.gather(locked, taken, List::Inactive) {
@@ -184,7 +191,7 @@ impl Engine {
     }
 
     fn choose(&self, locked: &mut Locked<'_>) -> Choice {
-        let policy = SwapIn::from_number(self.swap_in.load(Ordering::Relaxed));
+        let policy = self.swap_in_policy();
         if !policy.allows_whole(locked.wish) {
             return Choice::Part(Order::PAGE);
         }

@@ -10,8 +10,6 @@
 //! What a folio's slots hold is noted as a hash, before it is written. So a folio that is found to differ gives its slots
 //! up at once, and a write that fails leaves it without.
 
-use std::sync::atomic::Ordering;
-
 use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State};
 
 use crate::checksum;
@@ -336,22 +334,6 @@ impl Engine {
         false
     }
 
-    pub fn give_up(&self) -> ! {
-        let memory = crate::size::Bytes(self.memory.load(Ordering::Relaxed));
-        let mapped = crate::size::Bytes((self.nr_mapped.load(Ordering::Relaxed) * PAGE_SIZE) as u64);
-        let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
-        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
-        match self.space.allocate(cpu, Order::PAGE) {
-            None => fatal::die(&format!(
-                "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
-                self.space.describe_full()
-            )),
-            Some(_) => {
-                fatal::die(&format!("out of memory: {in_use}, and none could be freed for 20 s; give more --memory"))
-            }
-        }
-    }
-
     /// Reclaims a block now, as advice; leaves what is busy where it is.
     pub fn evict(&self, block: BlockId) {
         let Some(mut locked) = self.try_lock(block) else { return };
@@ -403,26 +385,12 @@ impl Engine {
                     index = 0;
                     continue;
                 }
-                Washed::Dirty(slot) if locked.order() == Order::HUGE || self.space.memory(slot).is_some() => {
-                    self.write_one(locked, index, frame, slot);
-                }
-                Washed::Dirty(slot) => {
-                    let order = locked.order();
-                    while !batch
-                        .get_or_insert_with(|| Batch::new(self, slot, order))
-                        .push(self, locked, index, frame, slot)
-                    {
-                        // Full, or the end of a cluster: another batch goes on.
-                        if let Some(done) = batch.take() {
-                            self.write_batch(done, |engine, written| engine.settle_locked(locked, written));
-                        }
-                    }
-                }
+                Washed::Dirty(slot) => self.send(&mut batch, locked, index, frame, slot),
             }
             index += 1;
         }
         if let Some(rest) = batch {
-            self.write_batch(rest, |engine, written| engine.settle_locked(locked, written));
+            self.write_batch(rest, |engine, written| engine.settle_beside(locked, written));
         }
     }
 }

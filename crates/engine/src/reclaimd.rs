@@ -205,24 +205,13 @@ impl Engine {
             if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
                 && let Some(slot) = self.wash_now(&mut locked, index, frame)
             {
-                if self.space.memory(slot).is_some() {
-                    self.write_one(&mut locked, index, frame, slot);
-                    continue;
-                }
-                let now = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
-                if now.push(self, &mut locked, index, frame, slot) {
-                    continue;
-                }
-                self.write_one(&mut locked, index, frame, slot);
-                drop(locked);
-                if let Some(full) = batch.take() {
-                    self.write_now(Outgoing::Small(full));
-                }
+                self.send(&mut batch, &mut locked, index, frame, slot);
             }
         }
         if let Some(rest) = batch {
             self.write_now(Outgoing::Small(rest));
         }
+        self.settle_rest();
         let mut any = false;
         for (frame, folio, order) in folios {
             if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)

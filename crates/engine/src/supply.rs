@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{FrameId, List, Locked, Memory, Oldest, Order, PIECE, Size, Taken};
+use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Size, Taken};
 
 use crate::engine::Engine;
+use crate::fatal;
 use crate::reclaim::SCAN;
 
 /// How long a thread waits for a frame without any being freed before it gives the program up.
@@ -41,6 +42,32 @@ impl Engine {
                 }
                 self.zone.keep_whole(0); // nothing else is left
                 self.frame_freed.wait_for(freed, Duration::from_millis(2));
+            }
+        }
+    }
+
+    /// A whole folio found no place: the reclaim thread is to keep some.
+    pub fn want_whole(&self) {
+        self.whole_wanted.fetch_add(1, Ordering::Relaxed);
+        self.reclaim_wanted.signal();
+    }
+
+    /// Ends the program: it needs a frame, and none can be had.
+    fn give_up(&self) -> ! {
+        let memory = crate::size::Bytes(self.memory.load(Ordering::Relaxed));
+        let mapped = crate::size::Bytes((self.nr_mapped.load(Ordering::Relaxed) * PAGE_SIZE) as u64);
+        let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
+        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
+        match self.space.allocate(cpu, Order::PAGE) {
+            None => fatal::die(&format!(
+                "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
+                self.space.describe_full()
+            )),
+            Some(_) => {
+                let waited = PATIENCE.as_secs();
+                fatal::die(&format!(
+                    "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory"
+                ))
             }
         }
     }
@@ -93,8 +120,7 @@ impl Engine {
             }
             self.stats.swpin_fallback.add(order, 1);
             if order == Order::HUGE {
-                self.whole_wanted.fetch_add(1, Ordering::Relaxed);
-                self.reclaim_wanted.signal();
+                self.want_whole();
             }
             self.split_block(locked, if order > PIECE { PIECE } else { Order::PAGE });
         }
