@@ -59,6 +59,14 @@ id! {
     ClusterId
 }
 id! {
+    /// A unit of a space that compaction works on: a frame of a zone, or a slot of a device.
+    UnitId
+}
+id! {
+    /// A block of such a space: a pageblock of a zone, or a cluster of a device. How many units it has, the space says.
+    SpaceBlockId
+}
+id! {
     /// A CPU.
     CpuId
 }
@@ -135,6 +143,35 @@ impl SlotId {
     }
 }
 
+impl UnitId {
+    /// The unit so many further on.
+    pub const fn plus(self, units: usize) -> UnitId {
+        UnitId(self.0 + units as u32)
+    }
+
+    /// The block that the unit lies in, where blocks have this order.
+    pub const fn block(self, block_order: Order) -> SpaceBlockId {
+        SpaceBlockId(self.0 >> block_order.exponent())
+    }
+}
+
+impl SpaceBlockId {
+    /// The first unit of the block, where blocks have this order.
+    pub const fn first_unit(self, block_order: Order) -> UnitId {
+        UnitId(self.0 << block_order.exponent())
+    }
+
+    /// The block after it.
+    pub const fn next(self) -> SpaceBlockId {
+        SpaceBlockId(self.0 + 1)
+    }
+
+    /// The block before it; nothing before the first.
+    pub fn previous(self) -> Option<SpaceBlockId> {
+        self.0.checked_sub(1).map(SpaceBlockId)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +186,10 @@ mod tests {
         assert_eq!(BlockId::new(2).page(6), FolioId::new(1030));
         assert_eq!(BlockId::new(2).offset_bytes(), 4 << 20);
         assert_eq!(FolioId::new(7).offset_bytes(), 7 * 4096);
+        assert_eq!(UnitId::new(1030).block(Order::HUGE), SpaceBlockId::new(2));
+        assert_eq!(SpaceBlockId::new(2).first_unit(Order::HUGE), UnitId::new(1024));
+        assert_eq!(SpaceBlockId::new(0).next().previous(), Some(SpaceBlockId::new(0)));
+        assert_eq!(SpaceBlockId::new(0).previous(), None);
     }
 
     #[test]

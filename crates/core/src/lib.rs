@@ -3,6 +3,7 @@
 //! model checker alike.
 //!
 //! - [`order`], [`id`]: the units.
+//! - [`compact`]: two scanners that move folios together, so that whole blocks of frames or of slots become free.
 //! - [`folio`]: the table from an address to where its content is, with a lock for each 2 MiB.
 //! - [`frame`]: the zone: frames of folios of every order, who is in them, and the lists that reclaim works on.
 //! - [`swap`]: the slots of a device, from clusters by CPU and order.
@@ -17,6 +18,7 @@
 //! long as no managed memory is touched under them.
 #![forbid(unsafe_code)]
 
+pub mod compact;
 pub mod folio;
 pub mod frame;
 pub mod id;
@@ -28,7 +30,7 @@ pub mod sync;
 
 pub use folio::{BLOCK_PAGES, BLOCK_PIECES, Block, Folio, FolioTable, Locked, PIECE, State};
 pub use frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Watermarks, Zone, ZoneCounts};
-pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId};
+pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
 pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 pub use policy::drop_behind::DropBehind;
 pub use policy::order_choice::{Choice, OrderChoice, Wish};

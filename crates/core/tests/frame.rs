@@ -290,6 +290,7 @@ fn compare(zone: &Zone, model: &Model) {
         inactive: both(|class| class.inactive),
         laundry: both(|class| class.laundry),
         in_use: model.count(At::Taken),
+        isolated: 0,
         limit: model.limit,
         populated: model.populated(),
     };

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - a run of order k starts at a multiple of 2^k and lies within one pageblock; two free halves of a larger run are one;
 //! - pageblocks without memory, or with a huge page, are one run or one folio: only those with small pages are divided;
-//! - `populated = free + taken + leaving`, in frames, a pageblock being populated from the moment it is taken;
+//! - `populated = free + taken + isolated + leaving`, in frames, a pageblock being populated from the moment it is taken;
 //! - the length of a chain of runs is their number, so counting them costs nothing.
 //!
 //! Nothing here scans: a run's buddy is found by its number, and a run of an order by the head of its chain.
@@ -90,6 +90,8 @@ pub(super) struct Buddy {
     pub free: usize,
     /// Frames that are taken.
     pub taken: usize,
+    /// Frames of free runs that compaction took out.
+    pub isolated: usize,
     /// Frames on their way back to the kernel.
     pub leaving: usize,
 }
@@ -102,13 +104,14 @@ impl Buddy {
             chains: [Chain::EMPTY; NR_CHAINS],
             free: 0,
             taken: 0,
+            isolated: 0,
             leaving: 0,
         }
     }
 
     /// Frames that have memory.
     pub(super) fn populated(&self) -> usize {
-        self.free + self.taken + self.leaving
+        self.free + self.taken + self.isolated + self.leaving
     }
 
     pub(super) fn memory(&self, frame: u32) -> Memory {
@@ -176,8 +179,13 @@ impl Buddy {
         let order = records[frame].order;
         let block = self.block_mut(frame);
         block.nr_taken -= order.nr_pages() as u16;
-        let memory = block.memory;
         self.taken -= order.nr_pages();
+        self.join(records, frame, order);
+    }
+
+    /// Makes frames that are nowhere a free run, together with all the free frames around them.
+    pub(super) fn join(&mut self, records: &mut Records, frame: u32, order: Order) {
+        let memory = self.memory(frame);
         let (mut head, mut k) = (frame, order.exponent());
         while k < MAX_ORDER {
             let buddy = head ^ (1 << k);
@@ -235,7 +243,8 @@ impl Buddy {
         }
     }
 
-    fn hold(&mut self, records: &mut Records, head: u32, order: Order) {
+    /// Takes a run that is in no chain.
+    pub(super) fn hold(&mut self, records: &mut Records, head: u32, order: Order) {
         let record = &mut records[head];
         (record.order, record.place) = (order, Place::Held);
         self.taken += order.nr_pages();
@@ -256,7 +265,7 @@ impl Buddy {
     }
 
     /// Takes a free run out of its chain; it is nowhere until it is placed.
-    fn unlink(&mut self, records: &mut Records, head: u32) {
+    pub(super) fn unlink(&mut self, records: &mut Records, head: u32) {
         let (order, memory) = (records[head].order, self.memory(head));
         if memory != Memory::Absent {
             self.free -= order.nr_pages();
@@ -265,7 +274,7 @@ impl Buddy {
     }
 }
 
-fn order_of(exponent: u8) -> Order {
+pub(super) fn order_of(exponent: u8) -> Order {
     Order::new(exponent).expect("runs lie within a pageblock")
 }
 

@@ -74,6 +74,8 @@ pub(super) enum Place {
     Free,
     Held,
     On(List),
+    /// A free run that compaction took out, or a part of one.
+    Isolated,
     Leaving,
 }
 
@@ -217,6 +219,26 @@ impl Chain {
         }
         self.len -= 1;
     }
+
+    /// Links a head in where another one was, which is linked no more.
+    fn substitute(&mut self, records: &mut Records, from: u32, to: u32) {
+        let Record { prev, next, .. } = records[from];
+        (records[to].prev, records[to].next) = (prev, next);
+        match prev {
+            NONE => self.head = to,
+            _ => records[prev].next = to,
+        }
+        match next {
+            NONE => self.tail = to,
+            _ => records[next].prev = to,
+        }
+    }
+
+    /// Each head of the chain, the newest first.
+    pub(super) fn heads<'a>(&self, records: &'a Records) -> impl Iterator<Item = u32> + use<'a> {
+        let linked = |head| (head != NONE).then_some(head);
+        std::iter::successors(linked(self.head), move |&head| linked(records[head].next))
+    }
 }
 
 /// One list of one class.
@@ -293,6 +315,17 @@ impl Lists {
         folios.nr_frames -= order.nr_pages();
         records[frame].place = Place::Held;
         Some(list)
+    }
+
+    /// A held folio `to` takes the owner, the place and the age of `from`, which is held, without owner.
+    pub(super) fn substitute(&mut self, records: &mut Records, from: u32, to: u32) {
+        let Record { order, place, owner, stamp, .. } = records[from];
+        assert_eq!((records[to].order, records[to].place), (order, Place::Held), "a place as large as the folio");
+        if let Some(list) = place.list() {
+            self.of_mut(order, list).chain.substitute(records, from, to);
+        }
+        (records[to].place, records[to].owner, records[to].stamp) = (place, owner, stamp);
+        (records[from].place, records[from].owner) = (Place::Held, NONE);
     }
 
     /// The folio at the tail of a list.
@@ -402,6 +435,22 @@ mod tests {
         lists.insert(&mut records, 513, List::Active);
         lists.insert_tail(&mut records, 512, List::Inactive);
         assert_eq!(lists.oldest(&records, Size::Small, List::Inactive).unwrap().age, 1);
+    }
+
+    #[test]
+    fn a_substitute_has_the_place_and_the_age_of_the_folio() {
+        for at in 0..3 {
+            let (mut records, mut lists) = (held(8), Lists::new());
+            (0..3).for_each(|frame| lists.insert(&mut records, frame, List::Inactive));
+            records[5].owner = NONE;
+            let stamp = records[at].stamp;
+            lists.substitute(&mut records, at, 5);
+            let expected: Vec<_> = (0..3).map(|frame| if frame == at { 5 } else { frame }).collect();
+            assert_eq!(from_tail(&lists, &records, Size::Small, List::Inactive), expected);
+            assert_eq!((records[5].owner, records[5].stamp, records[at].owner), (at, stamp, NONE));
+            assert_eq!((records[at].place, lists.remove(&mut records, 5)), (Place::Held, Some(List::Inactive)));
+            assert_eq!(lists.nr_frames(List::Inactive), 2);
+        }
     }
 
     #[test]

@@ -12,12 +12,15 @@
 //! - *held*: taken, on no list (being filled, or isolated by whoever works on it);
 //! - *active*, *inactive*, *laundry*, *standby*: taken and on that list. Active and inactive folios are mapped, the
 //!   others are not. There is one set of these lists for whole pageblocks and one for smaller folios ([`Size`]);
+//! - *isolated*: a free run that compaction took out, or a part of one: neither free nor taken;
 //! - *leaving*: a whole pageblock taken out by [`Zone::take_surplus`], its memory on the way back to the kernel.
 //!
 //! Inside: `lists` has the records, their links and the lists of folios; `buddy` the free runs and the pageblocks;
-//! `zone` puts both behind one mutex.
+//! `zone` puts both behind one mutex; `isolate`
+//! is what compaction does with them.
 
 mod buddy;
+mod isolate;
 mod lists;
 mod verify;
 mod zone;

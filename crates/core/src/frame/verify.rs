@@ -16,6 +16,7 @@ struct Found {
     lists: [[(usize, usize); 4]; 2],
     free: usize,
     taken: usize,
+    isolated: usize,
     leaving: usize,
 }
 
@@ -30,9 +31,9 @@ impl Frames {
             self.verify_block(PageblockId::from_index(index).first_frame(), block, &mut found);
         }
         assert_eq!(
-            (found.free, found.taken, found.leaving),
-            (self.buddy.free, self.buddy.taken, self.buddy.leaving),
-            "frames free, taken and leaving"
+            (found.free, found.taken, found.isolated, found.leaving),
+            (self.buddy.free, self.buddy.taken, self.buddy.isolated, self.buddy.leaving),
+            "frames free, taken, isolated and leaving"
         );
         self.verify_runs(&found);
         self.verify_lists(&found);
@@ -78,6 +79,10 @@ impl Frames {
                 found.taken += nr_frames;
                 let (folios, frames) = &mut found.lists[Size::of(record.order) as usize][list as usize];
                 (*folios, *frames) = (*folios + 1, *frames + nr_frames);
+            }
+            Place::Isolated => {
+                assert!(record.order < Order::HUGE, "frame {at} is isolated with the rest of its pageblock");
+                found.isolated += nr_frames;
             }
             Place::Leaving => {
                 assert_eq!(record.order, Order::HUGE, "frame {at} leaves without the rest of its pageblock");

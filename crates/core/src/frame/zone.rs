@@ -1,7 +1,7 @@
 //! The zone: the frames of one arena behind one mutex.
 //!
-//! Invariants, in frames: `populated = free + held + active + inactive + laundry + standby + leaving`; frames are taken
-//! only while `in use + 2^order <= limit`, pageblocks without memory only while `populated < limit`. A whole pageblock
+//! Invariants, in frames: `populated = free + held + active + inactive + laundry + standby + isolated + leaving`; frames
+//! are taken or isolated only while `in use + isolated + 2^order <= limit`, pageblocks without memory only while `populated < limit`. A whole pageblock
 //! that is handed out to be carved counts as in use until it is, so in a zone with a surplus less than a pageblock may
 //! for that long be in use beyond the limit.
 //!
@@ -54,6 +54,8 @@ pub struct ZoneCounts {
     pub laundry: usize,
     /// Frames taken: those of folios on a list, or held.
     pub in_use: usize,
+    /// Frames that compaction took out of the free ones for folios to move to.
+    pub isolated: usize,
     /// Frames that may be in use.
     pub limit: usize,
     /// Frames that have memory.
@@ -104,7 +106,7 @@ impl Frames {
 
     /// Frames that [`Zone::take`] could give.
     fn free(&self) -> usize {
-        let under_limit = self.limit.saturating_sub(self.buddy.taken);
+        let under_limit = self.limit.saturating_sub(self.buddy.taken + self.buddy.isolated);
         under_limit.min(self.buddy.free + self.absent())
     }
 
@@ -149,6 +151,7 @@ impl Frames {
             inactive: self.lists.nr_frames(List::Inactive),
             laundry: self.lists.nr_frames(List::Laundry),
             in_use: self.buddy.taken,
+            isolated: self.buddy.isolated,
             limit: self.limit,
             populated: self.buddy.populated(),
         }
@@ -463,7 +466,7 @@ impl Zone {
         self.lock().verify();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Frames> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Frames> {
         lock(&self.frames)
     }
 }

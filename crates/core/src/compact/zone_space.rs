@@ -1,0 +1,94 @@
+//! A zone of frames as a space. Its units are frames, its blocks pageblocks; moving the content is the engine's.
+//!
+//! A pageblock counts as free in whole whatever memory it has: the engine makes one with small pages huge again.
+
+use super::space::{Migrated, Mode, Space, Units};
+use crate::frame::Zone;
+use crate::id::{FolioId, FrameId, SpaceBlockId, UnitId};
+use crate::order::Order;
+
+/// Who can move the content of folios between frames.
+pub trait Mover {
+    /// Moves a folio that was in `from` to `to`, which is isolated. Locks the folio's entry ([`Mode::Async`]: gives up if
+    /// that would wait), looks whether it still occupies `from` with this order, moves the content, tells the zone
+    /// ([`Zone::occupy`]) and frees `from` ([`Zone::give`]). Unless it returns [`Migrated::Moved`], `to` is still isolated.
+    fn migrate(&self, folio: FolioId, from: FrameId, order: Order, to: FrameId, mode: Mode) -> Migrated;
+
+    /// Makes single pages of a folio, as [`Zone::split`] does of its frames. Says whether that was done.
+    fn split(&self, folio: FolioId, from: FrameId, order: Order) -> bool;
+}
+
+/// A zone and who moves its folios.
+pub struct ZoneSpace<'a, M> {
+    zone: &'a Zone,
+    mover: &'a M,
+    nr_enough: usize,
+}
+
+impl<'a, M: Mover> ZoneSpace<'a, M> {
+    /// Compaction of this zone is for `nr_enough` free runs of whichever order it will want.
+    pub fn new(zone: &'a Zone, mover: &'a M, nr_enough: usize) -> Self {
+        ZoneSpace { zone, mover, nr_enough }
+    }
+
+    /// The folio that occupies exactly these frames.
+    fn folio(&self, at: Units) -> Option<FolioId> {
+        let frame = frame_of(at.first);
+        self.zone.owner(frame).filter(|_| self.zone.order(frame) == Some(at.order))
+    }
+}
+
+fn frame_of(unit: UnitId) -> FrameId {
+    FrameId::new(unit.get())
+}
+
+fn units(frame: FrameId, order: Order) -> Units {
+    Units { first: UnitId::new(frame.get()), order }
+}
+
+fn first_frame(block: SpaceBlockId) -> FrameId {
+    frame_of(block.first_unit(Order::HUGE))
+}
+
+impl<M: Mover> Space for ZoneSpace<'_, M> {
+    fn block_order(&self) -> Order {
+        Order::HUGE
+    }
+
+    fn nr_blocks(&self) -> usize {
+        self.zone.nr_frames_max() / Order::HUGE.nr_pages()
+    }
+
+    fn has_free(&self, order: Order) -> bool {
+        self.zone.free_runs(order) >= self.nr_enough
+    }
+
+    fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
+        self.zone.nr_taken_in_parts(first_frame(block))
+    }
+
+    fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units)) {
+        self.zone.folios_in(first_frame(block), &mut |frame, _, order| each(units(frame, order)));
+    }
+
+    fn isolate(&self, block: SpaceBlockId, enough: usize, each: &mut dyn FnMut(Units)) -> usize {
+        self.zone.isolate_in(first_frame(block), enough, &mut |frame, order| each(units(frame, order)))
+    }
+
+    fn isolate_listed(&self, least: Order, most: Order, from: SpaceBlockId) -> Option<Units> {
+        self.zone.isolate_listed(least, most, first_frame(from)).map(|(frame, order)| units(frame, order))
+    }
+
+    fn put_back(&self, run: Units) {
+        self.zone.put_back(frame_of(run.first), run.order);
+    }
+
+    fn migrate(&self, folio: Units, to: UnitId, mode: Mode) -> Migrated {
+        let Some(owner) = self.folio(folio) else { return Migrated::Gone };
+        self.mover.migrate(owner, frame_of(folio.first), folio.order, frame_of(to), mode)
+    }
+
+    fn split(&self, folio: Units) -> bool {
+        self.folio(folio).is_some_and(|owner| self.mover.split(owner, frame_of(folio.first), folio.order))
+    }
+}

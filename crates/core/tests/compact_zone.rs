@@ -1,0 +1,247 @@
+//! Compaction of a real zone, with a mover that models what frames contain: nothing is lost, the zone's own check passes
+//! after every step, and what a whole pageblock costs in copied frames. A failure prints the seed that found it.
+#![cfg(not(loom))]
+
+mod simulated;
+
+use folioswap_core::compact::{CompactCounters, Compaction, Migrated, Mode, Mover, Outcome, Request, Stage, ZoneSpace};
+use folioswap_core::frame::{List, Zone};
+use folioswap_core::{FolioId, FrameId, Order};
+use simulated::{Random, Seed, order};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+const BLOCK: usize = 512;
+
+/// Where each folio is, of what order, and what it contains: page by page, the numbers from its own on.
+struct World {
+    zone: Zone,
+    contents: RefCell<Vec<u32>>,
+    folios: RefCell<BTreeMap<u32, (FrameId, Order)>>,
+    random: RefCell<Random>,
+    next_folio: Cell<u32>,
+    /// A folio is busy, is gone, and others do something: one time in so many, never when 0.
+    trouble: [usize; 3],
+}
+
+impl World {
+    fn new(nr_blocks: usize, seed: u64, trouble: [usize; 3]) -> World {
+        let zone = Zone::new(nr_blocks);
+        zone.set_limit(nr_blocks * BLOCK);
+        World {
+            zone,
+            contents: RefCell::new(vec![u32::MAX; nr_blocks * BLOCK]),
+            folios: RefCell::default(),
+            random: RefCell::new(Random::new(seed)),
+            next_folio: Cell::new(0),
+            trouble,
+        }
+    }
+
+    fn below(&self, bound: usize) -> usize {
+        self.random.borrow_mut().below(bound)
+    }
+
+    /// Takes frames as the engine does, and fills them.
+    fn take(&self, order: Order) -> bool {
+        let Some(taken) = self.zone.take(order, 0) else { return false };
+        let frame = if taken.order == order { taken.frame } else { self.zone.carve(taken.frame, order) };
+        let folio = self.next_folio.get();
+        self.next_folio.set(folio + 512);
+        self.zone.set_owner(frame, FolioId::new(folio));
+        self.zone.insert(frame, [List::Active, List::Standby][self.below(2)]);
+        for (at, page) in (frame.index()..frame.index() + order.nr_pages()).zip(folio..) {
+            self.contents.borrow_mut()[at] = page;
+        }
+        self.folios.borrow_mut().insert(folio, (frame, order));
+        true
+    }
+
+    fn give(&self, folio: u32) {
+        let (frame, order) = self.folios.borrow_mut().remove(&folio).unwrap();
+        self.contents.borrow_mut()[frame.index()..][..order.nr_pages()].fill(u32::MAX);
+        self.zone.give(frame);
+    }
+
+    fn any_folio(&self) -> Option<u32> {
+        let nr = self.folios.borrow().len();
+        let at = self.below(nr.max(1));
+        self.folios.borrow().keys().nth(at).copied()
+    }
+
+    fn goes_wrong(&self, which: usize) -> bool {
+        self.random.borrow_mut().one_in(self.trouble[which])
+    }
+
+    fn meddle(&self) {
+        if self.goes_wrong(2) {
+            match self.any_folio().filter(|_| self.below(2) == 0) {
+                Some(folio) => self.give(folio),
+                None => _ = self.take(order(self.below(5))),
+            }
+        }
+    }
+
+    /// Fills it with small folios of these orders and drops each with one chance in two.
+    fn scatter(&self, orders: &[usize]) {
+        while self.take(order(orders[self.below(orders.len())])) {}
+        let folios: Vec<_> = self.folios.borrow().keys().copied().collect();
+        for folio in folios {
+            if self.below(2) == 0 {
+                self.give(folio);
+            }
+        }
+    }
+
+    fn verify(&self) {
+        self.zone.verify();
+        let mut nr_taken = 0;
+        for (&folio, &(frame, order)) in &*self.folios.borrow() {
+            assert_eq!((self.zone.owner(frame), self.zone.order(frame)), (Some(FolioId::new(folio)), Some(order)));
+            assert!(self.zone.list(frame).is_some(), "folio {folio} is on its list");
+            nr_taken += order.nr_pages();
+            let contents = &self.contents.borrow()[frame.index()..][..order.nr_pages()];
+            assert!(contents.iter().copied().eq(folio..folio + order.nr_pages() as u32), "the content of {folio}");
+        }
+        let counts = self.zone.counts();
+        assert_eq!(counts.in_use, nr_taken);
+        assert!(counts.in_use + counts.isolated <= counts.limit && counts.free <= counts.limit - counts.in_use);
+    }
+
+    fn is_at(&self, folio: FolioId, from: FrameId, order: Order) -> bool {
+        self.folios.borrow().get(&folio.get()) == Some(&(from, order))
+    }
+}
+
+impl Mover for World {
+    fn migrate(&self, folio: FolioId, from: FrameId, order: Order, to: FrameId, _mode: Mode) -> Migrated {
+        self.meddle();
+        if self.is_at(folio, from, order) && self.goes_wrong(1) {
+            self.give(folio.get());
+        }
+        if !self.is_at(folio, from, order) {
+            return Migrated::Gone;
+        }
+        if self.goes_wrong(0) {
+            return Migrated::Busy;
+        }
+        let list = self.zone.list(from);
+        self.contents.borrow_mut().copy_within(from.index()..from.index() + order.nr_pages(), to.index());
+        self.zone.occupy(to, from);
+        self.contents.borrow_mut()[from.index()..][..order.nr_pages()].fill(u32::MAX);
+        assert_eq!((self.zone.list(from), self.zone.owner(from), self.zone.list(to)), (None, None, list));
+        self.zone.give(from);
+        self.folios.borrow_mut().insert(folio.get(), (to, order));
+        Migrated::Moved
+    }
+
+    fn split(&self, folio: FolioId, from: FrameId, order: Order) -> bool {
+        if !self.is_at(folio, from, order) {
+            return false;
+        }
+        self.zone.split(from, Order::PAGE);
+        for at in 0..order.nr_pages() {
+            self.folios.borrow_mut().insert(folio.get() + at as u32, (from.plus(at), Order::PAGE));
+        }
+        true
+    }
+}
+
+#[test]
+fn no_frame_is_lost_and_none_is_there_twice() {
+    let stages = [Stage::Split, Stage::Whole, Stage::WholeSplitting];
+    let troubles = [[0, 0, 0], [5, 0, 0], [20, 20, 0], [20, 20, 4]];
+    for seed in 0..24 {
+        let _seed = Seed(seed);
+        let world = World::new(2 + seed as usize % 5, seed, troubles[seed as usize % 4]);
+        world.scatter(&[0, 2, 4, 6, 8]);
+        let limited = seed % 5 == 0;
+        if limited {
+            world.zone.set_limit(BLOCK);
+        }
+        let space = ZoneSpace::new(&world.zone, &world, 1 + world.below(2));
+        let mut compaction = Compaction::new(Order::HUGE);
+        for _ in 0..6 {
+            let wanted = [None, Some(Order::HUGE), Some(order(1 + world.below(8)))][world.below(3)];
+            let mode = [Mode::Async, Mode::Sync][world.below(2)];
+            let (patience, mut nr_asked) = (world.below(600), 0);
+            let request = Request { wanted, mode, stage: stages[seed as usize % 3] };
+            compaction.run(&space, request, &mut || {
+                nr_asked += 1;
+                if nr_asked % 8 == 0 && !limited {
+                    world.verify();
+                }
+                nr_asked > patience
+            });
+            assert_eq!(world.zone.counts().isolated, 0, "what was isolated is back");
+            world.zone.verify();
+        }
+    }
+}
+
+/// What it took to have so many pageblocks whole.
+#[derive(Debug)]
+struct Cost {
+    nr_whole: usize,
+    counters: CompactCounters,
+}
+
+/// A pool of small folios, half of them dropped, and then one whole folio after another, each compacted for when no
+/// pageblock is free, while small ones go on being dropped and taken.
+fn cost(stage: Stage, seed: u64, orders: &[usize], nr_wanted: usize, busy: usize, churn: usize) -> Cost {
+    let world = World::new(64, seed, [busy, 0, 0]);
+    world.scatter(orders);
+    let mut compaction = Compaction::new(Order::HUGE);
+    let mut cost = Cost { nr_whole: 0, counters: CompactCounters::default() };
+    let request = Request { wanted: Some(Order::HUGE), mode: Mode::Async, stage };
+    let mut huge = Vec::new();
+    for _ in 0..nr_wanted {
+        for _ in 0..churn {
+            world.give(world.any_folio().unwrap());
+            world.take(order(orders[world.below(orders.len())]));
+        }
+        let report = compaction.run(&ZoneSpace::new(&world.zone, &world, 1), request, &mut || false);
+        cost.counters += report.counters;
+        if report.outcome == Outcome::Free
+            && let Some(taken) = world.zone.take(Order::HUGE, 0)
+        {
+            cost.nr_whole += 1;
+            huge.push(taken.frame);
+        }
+        // A program that streams: what came last goes before the next comes.
+        if churn > 0 && huge.len() > 8 {
+            let frame = huge.remove(0);
+            world.zone.give(world.zone.carve(frame, Order::PAGE));
+        }
+    }
+    huge.into_iter().for_each(|frame| world.zone.give(frame));
+    world.verify();
+    cost
+}
+
+#[test]
+fn what_a_whole_pageblock_costs() {
+    for (orders, busy, churn) in [
+        (&[0, 2, 4][..], 0, 0),
+        (&[0, 2, 4], 200, 0),
+        (&[0, 1, 2, 3, 4, 5, 6], 0, 0),
+        (&[0, 1, 2, 3, 4, 5, 6], 200, 20),
+        (&[4], 200, 0),
+        (&[0, 2, 4, 6, 8], 200, 0),
+    ] {
+        for nr in [8, 16, 24, 60] {
+            for stage in [Stage::Split, Stage::Whole, Stage::WholeSplitting] {
+                let c = cost(stage, 1, orders, nr, busy, churn);
+                let n = c.counters;
+                println!(
+                    "{orders:?} busy {busy} churn {churn} {nr} {stage:?}: whole {} copied/whole {} eff {:.3} migr {:.4} scan {:.3}",
+                    c.nr_whole,
+                    n.pgmigrate_success / c.nr_whole.max(1) as u64,
+                    n.compact_success as f64 / n.compact_stall as f64,
+                    n.pgmigrate_success as f64 / (n.pgmigrate_success + n.pgmigrate_fail) as f64,
+                    n.compact_isolated as f64 / (n.compact_migrate_scanned + n.compact_free_scanned) as f64
+                );
+            }
+        }
+    }
+}
