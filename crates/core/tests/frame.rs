@@ -45,6 +45,7 @@ impl Drop for Seed {
 enum At {
     Free,
     Taken,
+    Isolated,
     Leaving,
 }
 
@@ -61,6 +62,8 @@ struct Model {
     memory: [Memory; NR_BLOCKS],
     frames: Vec<At>,
     folios: BTreeMap<u32, Folio>,
+    /// Parts of isolated runs.
+    isolated: Vec<(u32, Order)>,
     /// Heads and their stamps.
     lists: [[VecDeque<(u32, u64)>; 4]; 2],
     clock: u64,
@@ -73,6 +76,7 @@ impl Model {
             memory: [Memory::Absent; NR_BLOCKS],
             frames: vec![At::Free; NR_BLOCKS * BLOCK],
             folios: BTreeMap::new(),
+            isolated: Vec::new(),
             lists: Default::default(),
             clock: 0,
         }
@@ -92,7 +96,9 @@ impl Model {
     }
 
     fn free(&self) -> usize {
-        self.limit.saturating_sub(self.count(At::Taken)).min(self.count(At::Free) + self.absent())
+        self.limit
+            .saturating_sub(self.count(At::Taken) + self.count(At::Isolated))
+            .min(self.count(At::Free) + self.absent())
     }
 
     fn surplus(&self) -> usize {
@@ -239,6 +245,56 @@ impl Model {
         }
     }
 
+    /// The runs of a pageblock that may be isolated, by their first frames.
+    fn isolatable(&self, block: usize) -> BTreeMap<u32, Order> {
+        let in_use = self.frames[block * BLOCK..][..BLOCK].contains(&At::Taken);
+        if self.memory[block] != Memory::Small || !in_use {
+            return BTreeMap::new();
+        }
+        let mut runs = vec![Vec::new(); MAX_ORDER as usize + 1];
+        self.runs_within(block * BLOCK, MAX_ORDER as usize, &mut runs);
+        runs.iter().enumerate().flat_map(|(k, heads)| heads.iter().map(move |&head| (head, order(k)))).collect()
+    }
+
+    fn may_isolate(&self, order: Order) -> bool {
+        self.count(At::Taken) + self.count(At::Isolated) + order.nr_pages() <= self.limit
+    }
+
+    fn isolate(&mut self, head: u32, order: Order) {
+        assert!(self.may_isolate(order), "the limit holds");
+        assert!(self.frames[head as usize..][..order.nr_pages()].iter().all(|&at| at == At::Free));
+        self.mark(head, order, At::Isolated);
+        self.isolated.push((head, order));
+    }
+
+    /// An aligned part of an isolated run, chosen at random, of at least this order; the rest stays.
+    fn part(&mut self, random: &mut Random, wanted: Option<Order>) -> Option<(u32, Order)> {
+        let large = |&at: &usize| wanted.is_none_or(|wanted| self.isolated[at].1 >= wanted);
+        let found: Vec<_> = (0..self.isolated.len()).filter(large).collect();
+        let &at = found.get(random.below(found.len().max(1)))?;
+        let (mut head, whole) = self.isolated.swap_remove(at);
+        let part = wanted.unwrap_or_else(|| order(random.below(whole.exponent() as usize + 1)));
+        for k in (part.exponent()..whole.exponent()).rev() {
+            let halves = [head, head + (1 << k)];
+            let used = random.below(2);
+            self.isolated.push((halves[1 - used], order(k as usize)));
+            head = halves[used];
+        }
+        Some((head, part))
+    }
+
+    /// The folio at `from` lies at `to` now, in the same place of its list, and `from` is nobody's.
+    fn occupy(&mut self, to: u32, from: u32) {
+        let folio = self.folios[&from];
+        if let Some(list) = folio.list {
+            let queue = self.queue(folio.order, list);
+            queue.iter_mut().find(|(head, _)| *head == from).unwrap().0 = to;
+        }
+        self.mark(to, folio.order, At::Taken);
+        self.folios.insert(to, folio);
+        self.folios.insert(from, Folio { order: folio.order, owner: None, list: None });
+    }
+
     fn balance(&mut self, size: Size) {
         loop {
             let [active, inactive, ..] = &self.lists[size as usize];
@@ -290,7 +346,7 @@ fn compare(zone: &Zone, model: &Model) {
         inactive: both(|class| class.inactive),
         laundry: both(|class| class.laundry),
         in_use: model.count(At::Taken),
-        isolated: 0,
+        isolated: model.count(At::Isolated),
         limit: model.limit,
         populated: model.populated(),
     };
@@ -453,6 +509,54 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     }
 }
 
+/// One call of compaction's.
+fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Random) {
+    match random.below(6) {
+        0 => {
+            let (block, enough) = (random.below(NR_BLOCKS), 1 + random.below(BLOCK));
+            let expected = model.isolatable(block);
+            let (mut nr_frames, mut last) = (0, None);
+            zone.isolate_in(FrameId::from_index(block * BLOCK), enough, &mut |frame, order| {
+                assert!(nr_frames < enough && Some(frame) > last, "no more than needed, in turn");
+                assert_eq!(expected.get(&frame.get()), Some(&order));
+                model.isolate(frame.get(), order);
+                (nr_frames, last) = (nr_frames + order.nr_pages(), Some(frame));
+            });
+            let left = model.isolatable(block).into_values().any(|order| model.may_isolate(order));
+            assert!(nr_frames >= enough || !left, "what was there and allowed was isolated");
+        }
+        1 => {
+            let (least, most, from) = (random.below(10), random.below(10), random.below(NR_BLOCKS * BLOCK));
+            let fits = |run: &(u32, Order)| {
+                (order(least)..=order(most)).contains(&run.1) && run.0 as usize >= from && model.may_isolate(run.1)
+            };
+            let runs = (0..NR_BLOCKS).flat_map(|block| model.isolatable(block)).filter(fits);
+            let expected: Vec<_> = runs.collect();
+            let found = zone.isolate_listed(order(least), order(most), FrameId::from_index(from));
+            if let Some((frame, order)) = found {
+                assert!(expected.contains(&(frame.get(), order)));
+                model.isolate(frame.get(), order);
+            } else {
+                // It looks at the first 32 of each order.
+                let short = |run: &&(u32, Order)| model.runs(Memory::Small)[run.1.exponent() as usize].len() <= 32;
+                assert_eq!(expected.iter().find(short), None);
+            }
+        }
+        2..=3 => {
+            if let Some((head, order)) = model.part(random, None) {
+                zone.put_back(FrameId::new(head), order);
+                model.mark(head, order, At::Free);
+            }
+        }
+        _ => {
+            let Some((from, folio)) = pick(model, random, |folio| folio.order < Order::HUGE) else { return };
+            let Some((to, _)) = model.part(random, Some(folio.order)) else { return };
+            zone.occupy(FrameId::new(to), from);
+            model.occupy(to, from.get());
+        }
+    }
+}
+
 /// Takes the lists apart from their tails, which shows the whole order of them.
 fn drain(zone: &Zone, model: &mut Model) {
     for (size, list) in Size::ALL.into_iter().flat_map(|size| LISTS.map(|list| (size, list))) {
@@ -470,6 +574,10 @@ fn drain(zone: &Zone, model: &mut Model) {
     for head in model.folios.keys().copied().collect::<Vec<_>>() {
         zone.give(FrameId::new(head));
         model.give(head);
+    }
+    for (head, order) in std::mem::take(&mut model.isolated) {
+        zone.put_back(FrameId::new(head), order);
+        model.mark(head, order, At::Free);
     }
     compare(zone, model);
     let counts = zone.counts();
@@ -490,9 +598,10 @@ fn the_zone_does_what_the_model_does() {
         for step in 0..1500 {
             // Fills and empties in turns, so that all of the range between is seen.
             let takes = if (step / 250) % 2 == 0 { 8 } else { 1 };
-            match random.below(takes + 9) {
+            match random.below(takes + 11) {
                 0 => whole_zone_call(&zone, &mut model, &mut random),
-                1..=8 => folio_call(&zone, &mut model, &mut random),
+                1..=2 => compaction_call(&zone, &mut model, &mut random),
+                3..=10 => folio_call(&zone, &mut model, &mut random),
                 _ => take(&zone, &mut model, &mut random),
             }
             if step % 8 == 0 {

@@ -285,6 +285,32 @@ fn what_is_beyond_the_limit_leaves_once() {
 }
 
 #[test]
+fn what_is_isolated_is_nobody_elses() {
+    check_within(3, || {
+        let frames = Frames::new(1);
+        let folio = take(&frames.zone, HALF).unwrap();
+        frames.zone.set_owner(folio, FolioId::new(7));
+        let other = beside(&frames, |frames| frames.use_one(HALF));
+        let mut isolated = None;
+        frames.zone.isolate_in(folio, 1, &mut |frame, order| isolated = Some((frame, order)));
+        if let Some((to, order)) = isolated {
+            assert_eq!((order, frames.holders[1].fetch_add(1, Ordering::Relaxed)), (HALF, 0), "one frame for two");
+            frames.zone.occupy(to, folio);
+            assert_eq!(frames.zone.owner(to), Some(FolioId::new(7)));
+            frames.holders[1].fetch_sub(1, Ordering::Relaxed);
+            frames.zone.give(folio);
+            frames.zone.give(to);
+        }
+        let theirs = other.join().unwrap();
+        assert!(theirs || isolated.is_some(), "one of them came first");
+        if isolated.is_none() {
+            frames.zone.give(folio);
+        }
+        frames.check_unused();
+    });
+}
+
+#[test]
 fn reclaim_looks_at_a_folio_whose_frames_are_given_back() {
     check_within(4, || {
         let zone = Arc::new(zone(1));

@@ -1,9 +1,9 @@
 //! Where the scanners go on, and which blocks they pass over.
 //!
-//! Invariant: the migrate scanner's next block is not beyond the free scanner's end, unless they met. Hints last until the
-//! scanners meet: each block is tried once on the way there, and again on the next.
+//! Hints last until the scanners meet: each block is tried once on the way there, and again on the next.
 
 use crate::id::SpaceBlockId;
+use crate::order::Order;
 
 /// A set of blocks.
 #[derive(Debug, Default)]
@@ -21,6 +21,20 @@ impl Blocks {
     }
 }
 
+/// All of a block, in eighths.
+pub(super) const FULL: usize = 8;
+
+/// One way of the scanners towards each other.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Round {
+    /// The order it is for.
+    pub wanted: Option<Order>,
+    /// Whether it began at the ends, so that all of the space has been seen when they meet.
+    pub whole: bool,
+    /// Only blocks that are occupied to this many eighths at most are emptied.
+    pub fullest: usize,
+}
+
 /// What is remembered between runs.
 #[derive(Debug)]
 pub(super) struct Hints {
@@ -29,6 +43,8 @@ pub(super) struct Hints {
     pub source: SpaceBlockId,
     /// The free scanner is through with this block and all that follow.
     pub target_end: SpaceBlockId,
+    /// The round in which the last run was told to stop.
+    pub interrupted: Option<Round>,
     /// Blocks that could not be emptied.
     pub no_source: Blocks,
     /// Blocks without a free run.
@@ -36,15 +52,18 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// Those of a space of no blocks.
-    pub(super) fn new() -> Hints {
-        let end = SpaceBlockId::new(0);
-        Hints { nr_blocks: 0, source: end, target_end: end, no_source: Blocks::default(), no_target: Blocks::default() }
+    /// Those of a space of this many blocks.
+    pub(super) fn new(nr_blocks: usize) -> Hints {
+        let (source, target_end) = (SpaceBlockId::new(0), SpaceBlockId::new(0));
+        let (no_source, no_target) = (Blocks::default(), Blocks::default());
+        let mut hints = Hints { nr_blocks, source, target_end, interrupted: None, no_source, no_target };
+        hints.reset(nr_blocks);
+        hints
     }
 
     /// Begins at the ends, with no block passed over. Allocates when the space has grown.
     pub(super) fn reset(&mut self, nr_blocks: usize) {
-        self.nr_blocks = nr_blocks;
+        (self.nr_blocks, self.interrupted) = (nr_blocks, None);
         (self.source, self.target_end) = (SpaceBlockId::new(0), SpaceBlockId::from_index(nr_blocks));
         for set in [&mut self.no_source, &mut self.no_target] {
             set.words.clear();

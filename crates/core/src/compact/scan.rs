@@ -3,12 +3,12 @@
 //! Invariants:
 //! - no folio moves to its own block or a lower one, so what was emptied stays empty of what compaction moves;
 //! - every isolated run is a folio's place or free again when [`Compaction::run`] returns;
-//! - at most two blocks' worth of units and a half is isolated at a time.
+//! - at most the units of two and a half blocks are isolated at a time.
 //!
 //! **Locking.** None: see [`super::Space`] for what others may do meanwhile.
 
 use super::deferral::Deferral;
-use super::hints::Hints;
+use super::hints::{FULL, Hints, Round};
 use super::isolated::Isolated;
 use super::space::{Migrated, Mode, Space, Units};
 use super::{CompactCounters, Outcome, Report, Request, Stage};
@@ -28,12 +28,12 @@ pub struct Compaction {
 }
 
 impl Compaction {
-    /// Compaction of a space whose blocks have this order. Allocates what runs need (24 KiB for blocks of 512 units); they
-    /// allocate only 2 bits for each block when the space has grown.
-    pub fn new(block_order: Order) -> Compaction {
+    /// Compaction of a space of this many blocks of this order. Allocates all that runs need (24 KiB for blocks of 512
+    /// units, and 2 bits for each block) unless the space outgrows that.
+    pub fn new(nr_blocks: usize, block_order: Order) -> Compaction {
         let block_units = block_order.nr_pages();
         Compaction {
-            hints: Hints::new(),
+            hints: Hints::new(nr_blocks),
             deferral: Deferral::new(),
             isolated: Isolated::with_capacity(2 * block_units + block_units / 2),
             batch: Vec::with_capacity(block_units),
@@ -41,7 +41,7 @@ impl Compaction {
     }
 
     /// Compacts until a run of the wanted order is free, the scanners meet, or `stop` says so, which is asked before each
-    /// folio and each block. A run that begins in the middle of the space goes round once.
+    /// folio and each block. After failures, requests for an order are passed over for a while.
     pub fn run<S: Space>(&mut self, space: &S, request: Request, stop: &mut dyn FnMut() -> bool) -> Report {
         let counters = CompactCounters::default();
         if let Some(order) = request.wanted {
@@ -53,7 +53,8 @@ impl Compaction {
             }
         }
         let mut scan = Scan { state: self, space, request, stop, counters, highest: None };
-        let mut outcome = scan.run();
+        let first = scan.first_round();
+        let mut outcome = scan.run(first);
         let mut counters = scan.counters;
         if let Some(order) = request.wanted {
             // What was put back may have joined.
@@ -85,35 +86,54 @@ struct Scan<'a, S> {
 }
 
 impl<S: Space> Scan<'_, S> {
-    fn run(&mut self) -> Outcome {
-        let nr_blocks = self.space.nr_blocks();
-        if self.request.wanted.is_none() || !self.state.hints.fit(nr_blocks) {
-            self.state.hints.reset(nr_blocks);
-        }
+    /// Lets the scanners meet again and again, each time with fuller blocks to be emptied, until all of the space was seen
+    /// with all blocks allowed.
+    fn run(&mut self, mut round: Round) -> Outcome {
         loop {
-            let whole_space = self.state.hints.at_ends();
-            let ended = self.until_they_meet();
+            let ended = self.until_they_meet(round.fullest);
             self.put_back_where(|_| true);
-            match ended {
-                Break(outcome) => {
-                    // The next run looks again where free units are left.
-                    let hints = &mut self.state.hints;
-                    hints.target_end = hints.target_end.max(self.highest.map_or(hints.target_end, SpaceBlockId::next));
-                    return outcome;
-                }
-                Continue(()) => {
-                    self.state.hints.reset(nr_blocks);
-                    self.highest = None;
-                }
+            let hints = &mut self.state.hints;
+            if let Break(outcome) = ended {
+                // The next run looks again where free units are left.
+                hints.target_end = hints.target_end.max(self.highest.map_or(hints.target_end, SpaceBlockId::next));
+                hints.interrupted = (outcome == Outcome::Stopped).then_some(round);
+                return outcome;
             }
-            if whole_space {
+            hints.reset(self.space.nr_blocks());
+            self.highest = None;
+            if round.whole && round.fullest == FULL {
                 return Outcome::Met;
             }
+            round.fullest += usize::from(round.whole);
+            round.whole = true;
         }
     }
 
-    /// The migrate scanner.
-    fn until_they_meet(&mut self) -> ControlFlow<Outcome> {
+    /// The round to begin with: that of a run for the same order that was told to stop, or a new one. Where a whole block
+    /// is wanted any will do, so the emptiest come first: they are those for which the least is copied.
+    fn first_round(&mut self) -> Round {
+        let (hints, wanted) = (&mut self.state.hints, self.request.wanted);
+        if wanted.is_none() || !hints.fit(self.space.nr_blocks()) {
+            hints.reset(self.space.nr_blocks());
+        }
+        let interrupted = hints.interrupted.take().filter(|round| round.wanted == wanted);
+        let fullest = if self.wants_a_block() { 1 } else { FULL };
+        interrupted.unwrap_or(Round { wanted, whole: self.state.hints.at_ends(), fullest })
+    }
+
+    /// Whether it takes all folios of a block to leave to be of any use.
+    fn wants_a_block(&self) -> bool {
+        self.request.wanted == Some(self.space.block_order())
+    }
+
+    /// Whether the others of a block stay as soon as one folio of it does. Who waits for busy folios has done all that can
+    /// be done for each, and takes what comes of it.
+    fn wants_all_of_a_block(&self) -> bool {
+        self.wants_a_block() && self.request.mode == Mode::Async
+    }
+
+    /// The migrate scanner. Empties blocks that are occupied to `fullest` eighths at most.
+    fn until_they_meet(&mut self, fullest: usize) -> ControlFlow<Outcome> {
         while self.state.hints.source < self.state.hints.target_end {
             if (self.stop)() {
                 return Break(Outcome::Stopped);
@@ -121,6 +141,7 @@ impl<S: Space> Scan<'_, S> {
             let block = self.state.hints.source;
             if !self.state.hints.no_source.contains(block)
                 && let Some(nr_occupied) = self.space.occupied(block)
+                && nr_occupied * FULL <= self.space.block_order().nr_pages() * fullest
             {
                 self.empty(block, nr_occupied)?;
             }
@@ -150,6 +171,7 @@ impl<S: Space> Scan<'_, S> {
         ended
     }
 
+    /// Moves the folios of a block that were named, of which `nr_occupied` units are or were occupied.
     fn move_all(&mut self, block: SpaceBlockId, batch: &mut [Units], nr_occupied: usize) -> ControlFlow<Outcome> {
         let mut nr_left = batch.iter().map(|folio| folio.nr_units()).sum::<usize>();
         let all_or_none = self.wants_all_of_a_block();
@@ -182,12 +204,6 @@ impl<S: Space> Scan<'_, S> {
         Continue(())
     }
 
-    /// Whether a block of which one folio stays is of no use, so that the others should stay as well. Who waits for busy
-    /// folios has done all that can be done for each, and takes what comes of it.
-    fn wants_all_of_a_block(&self) -> bool {
-        self.request.mode == Mode::Async && self.request.wanted == Some(self.space.block_order())
-    }
-
     /// Says whether a folio no longer is where it was. `nr_left` units of its block, its own among them, are still to go.
     fn clear(&mut self, folio: Units, nr_left: usize) -> bool {
         if self.request.stage != Stage::Split || folio.order == Order::PAGE {
@@ -207,6 +223,7 @@ impl<S: Space> Scan<'_, S> {
         all
     }
 
+    /// The same for a folio that moves whole.
     fn move_one(&mut self, folio: Units, nr_left: usize) -> bool {
         let Some(to) = self.place_for(folio, nr_left) else { return false };
         let migrated = self.space.migrate(folio, to, self.request.mode);
@@ -240,23 +257,23 @@ impl<S: Space> Scan<'_, S> {
 
     /// The free scanner. Isolates about as much as the block still needs, and at least what this folio needs.
     fn isolate_more(&mut self, folio: Units, nr_left: usize) {
-        let most = match self.request.stage {
+        let at_most = 2 * self.space.block_order().nr_pages();
+        if self.state.isolated.nr_units() + folio.nr_units() > at_most {
+            // They did not help this folio, and leave no room for what might.
+            self.put_back_where(|_| true);
+        }
+        let largest = match self.request.stage {
             Stage::Whole => folio.order,
             Stage::Split | Stage::WholeSplitting => self.space.block_order(),
         };
         // Not right behind the migrate scanner, where blocks are next to be emptied themselves.
-        if let Some(run) = self.space.isolate_listed(folio.order, most, self.state.hints.middle()) {
+        if let Some(run) = self.space.isolate_listed(folio.order, largest, self.state.hints.middle()) {
             self.counters.compact_free_scanned += run.nr_units() as u64;
             self.counters.compact_isolated += run.nr_units() as u64;
             self.state.isolated.add(run);
             return;
         }
-        let scanned_at_most = 2 * self.space.block_order().nr_pages();
-        if self.state.isolated.nr_units() + folio.nr_units() > scanned_at_most {
-            // They did not help this folio, and leave no room for what might.
-            self.put_back_where(|run| run.order < folio.order);
-        }
-        let goal = (self.state.isolated.nr_units() + folio.nr_units()).max(nr_left).min(scanned_at_most);
+        let goal = (self.state.isolated.nr_units() + folio.nr_units()).max(nr_left).min(at_most);
         while self.state.isolated.nr_units() < goal
             && let Some(block) = self.state.hints.next_target(self.state.hints.source)
         {

@@ -4,7 +4,7 @@
 //! in use. Against the limit they count as frames in use, for that is what they are about to be: so a folio can move
 //! there while the frames that it leaves are still taken, and the limit holds all the same.
 //!
-//! Part of an isolated run can be put back or occupied: the run is then halved until that part is a run of its own.
+//! A part of an isolated run can be put back or occupied: the run is then halved until that part is a run of its own.
 //!
 //! **Locking.** The zone's mutex, for a walk over one pageblock's heads or a few links. No caller's code runs under it.
 
@@ -20,13 +20,20 @@ const LOOK: usize = 32;
 /// Free runs of a pageblock of which a part is taken: no two of them are buddies.
 const MAX_RUNS: usize = BLOCK / 2;
 
+impl Block {
+    /// Whether it has small pages and folios in them. One that is free but for isolated frames is soon free in whole.
+    fn serves_parts(&self) -> bool {
+        self.memory == Memory::Small && self.nr_taken > 0
+    }
+}
+
 impl Frames {
     /// Whether frames may be isolated on top of those that are in use.
     fn may_isolate(&self, order: Order) -> bool {
         self.buddy.taken + self.buddy.isolated + order.nr_pages() <= self.limit
     }
 
-    /// The heads of free runs that may be isolated in a pageblock, at or after `at`.
+    /// The next free run that may be isolated in a pageblock, from the head `at` on.
     fn next_free_part(&self, mut at: u32) -> Option<u32> {
         let end = PageblockId::of(at).first_frame() + BLOCK as u32;
         while at < end {
@@ -85,8 +92,7 @@ impl Zone {
         let end = at + BLOCK as u32;
         {
             let frames = &mut *self.lock();
-            let divided = |block: &Block| block.memory == Memory::Small && block.nr_taken > 0;
-            if !frames.buddy.blocks.get(block.index() / BLOCK).is_some_and(divided) {
+            if !frames.buddy.blocks.get(block.index() / BLOCK).is_some_and(Block::serves_parts) {
                 return 0;
             }
             while nr_frames < enough && at < end {
@@ -113,7 +119,9 @@ impl Zone {
                 return None;
             }
             let chain = &frames.buddy.chains[usize::from(k)];
-            let found = chain.heads(&frames.records).take(LOOK).find(|&head| head >= from.get());
+            let serves = |head| frames.buddy.blocks[PageblockId::of(head).index()].serves_parts();
+            let fits = |&head: &u32| head >= from.get() && serves(head);
+            let found = chain.heads(&frames.records).take(LOOK).find(fits);
             if let Some(head) = found {
                 frames.buddy.isolate(&mut frames.records, head);
                 return Some((FrameId::new(head), order_of(k)));
@@ -140,5 +148,97 @@ impl Zone {
         frames.buddy.isolated -= order.nr_pages();
         frames.buddy.hold(records, to.get(), order);
         frames.lists.substitute(records, from.get(), to.get());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frame::List;
+    use crate::id::FolioId;
+
+    fn order(k: u8) -> Order {
+        Order::new(k).unwrap()
+    }
+
+    /// A zone of one pageblock, of which the first frames are a folio of this order.
+    fn zone(k: u8) -> (Zone, FrameId) {
+        let zone = Zone::new(1);
+        zone.set_limit(BLOCK);
+        let frame = zone.take(order(k), 0).unwrap().frame;
+        (zone, frame)
+    }
+
+    fn isolate(zone: &Zone, enough: usize) -> Vec<(u32, u8)> {
+        let mut found = Vec::new();
+        zone.isolate_in(FrameId::new(0), enough, &mut |frame, order| found.push((frame.get(), order.exponent())));
+        zone.verify();
+        found
+    }
+
+    #[test]
+    fn isolated_frames_are_neither_free_nor_in_use() {
+        let (zone, frame) = zone(6);
+        zone.carve(frame, order(6));
+        assert_eq!(isolate(&zone, 65), [(64, 6), (128, 7)]);
+        let counts = zone.counts();
+        assert_eq!((counts.in_use, counts.isolated, counts.free, counts.populated), (64, 192, 256, BLOCK));
+        assert_eq!((zone.free_runs(order(6)), zone.available()), (1, 256));
+        // Free but for isolated frames, a pageblock gives no more of them, and it is whole when they are back.
+        zone.give(frame);
+        assert_eq!((isolate(&zone, BLOCK), zone.nr_taken_in_parts(frame)), (vec![], None));
+        zone.put_back(FrameId::new(128), order(7));
+        zone.put_back(FrameId::new(64), order(6));
+        zone.verify();
+        assert_eq!((zone.free_runs(Order::HUGE), zone.counts().isolated), (1, 0));
+    }
+
+    #[test]
+    fn a_whole_pageblock_is_left_alone() {
+        let (zone, frame) = zone(9);
+        assert_eq!((isolate(&zone, BLOCK), zone.nr_taken_in_parts(frame)), (vec![], None));
+        zone.split(frame, order(8));
+        zone.give(frame);
+        assert_eq!(zone.nr_taken_in_parts(frame), Some(256));
+        zone.give(FrameId::new(256));
+        assert_eq!((isolate(&zone, BLOCK), zone.isolate_listed(order(0), Order::HUGE, frame)), (vec![], None));
+    }
+
+    #[test]
+    fn a_part_of_a_run_takes_a_folio_and_the_rest_goes_back() {
+        let (zone, frame) = zone(4);
+        zone.carve(frame, order(4));
+        zone.set_owner(frame, FolioId::new(64));
+        zone.insert(frame, List::Laundry);
+        assert_eq!(zone.isolate_listed(order(5), order(7), FrameId::new(64)), Some((FrameId::new(64), order(6))));
+        zone.occupy(FrameId::new(96), frame);
+        zone.verify();
+        assert_eq!(
+            (zone.owner(FrameId::new(96)), zone.list(FrameId::new(96))),
+            (Some(FolioId::new(64)), Some(List::Laundry))
+        );
+        assert_eq!((zone.owner(frame), zone.list(frame), zone.order(frame)), (None, None, Some(order(4))));
+        zone.give(frame);
+        zone.put_back(FrameId::new(112), order(4));
+        zone.put_back(FrameId::new(64), order(5));
+        zone.verify();
+        assert_eq!((zone.counts().isolated, zone.counts().in_use), (0, 16));
+    }
+
+    #[test]
+    #[should_panic(expected = "is not isolated")]
+    fn what_is_free_is_not_put_back() {
+        let (zone, frame) = zone(4);
+        zone.carve(frame, order(4));
+        zone.put_back(FrameId::new(16), order(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "is not isolated")]
+    fn more_than_was_isolated_is_not_put_back() {
+        let (zone, frame) = zone(4);
+        zone.carve(frame, order(4));
+        assert_eq!(isolate(&zone, 1), [(16, 4)]);
+        zone.put_back(FrameId::new(16), order(5));
     }
 }
