@@ -327,6 +327,7 @@ impl Space for Simulated {
         let target = to.index()..to.index() + at.nr_units();
         assert!(state.all[target.clone()].iter().all(|&unit| unit == Unit::Isolated), "{at:?} moves to {to:?}");
         assert!(to.index().is_multiple_of(at.nr_units()), "{at:?} moves to {to:?}");
+        assert!(to.block(self.block_order) > at.first.block(self.block_order), "{at:?} moves down to {to:?}");
         state.all.copy_within(first..first + at.nr_units(), to.index());
         state.all[first..first + at.nr_units()].fill(Unit::Free);
         let folio = state.folios.remove(&first).unwrap();
