@@ -171,6 +171,27 @@ fn who_is_told_to_stop_leaves_nothing_isolated_and_goes_on_where_it_was() {
     }
 }
 
+#[test]
+fn small_runs_that_pile_up_make_room_for_larger_ones() {
+    let space = Simulated::new(16, BLOCK_ORDER, 0);
+    for (block, k) in [(0, 3), (1, 3), (2, 3), (3, 3), (4, 2), (5, 3), (10, 3), (11, 3)] {
+        space.put(units(block * BLOCK, k), false);
+    }
+    for at in (12 * BLOCK..16 * BLOCK).step_by(2) {
+        space.put(units(at, 0), false);
+    }
+    // The first four folios find single units only, as many as there is room for; then the fast path has larger runs.
+    space.only_scanned.set(true);
+    let mut compaction = Compaction::new(space.nr_blocks(), BLOCK_ORDER);
+    compaction.run(&space, everything(Stage::WholeSplitting), &mut || {
+        space.only_scanned.set(space.only_scanned.get() && space.nr_isolated() < 2 * BLOCK);
+        false
+    });
+    assert!(!space.only_scanned.get());
+    assert_eq!([4, 5].map(|block| space.firsts().contains(&(block * BLOCK))), [false; 2]);
+    space.verify();
+}
+
 /// One run in a space where everything goes wrong now and then. Stops at random, so that any state can be the last.
 fn troubled_run(space: &Simulated, compaction: &mut Compaction, stage: Stage) -> CompactCounters {
     let wanted = [None, Some(BLOCK_ORDER), Some(order(1 + space.below(3)))][space.below(3)];
