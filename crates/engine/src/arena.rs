@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use folioswap_core::compact::{Mode, Outcome, Stage};
 use folioswap_core::{
     BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, PAGE_SIZE, Stats, StatsSnapshot, Streams, Zone,
 };
@@ -14,6 +15,7 @@ use folioswap_sys::uffd::{Delivery, EventFd, Userfaultfd};
 
 use crate::address_space::AddressSpace;
 use crate::attached::Layout;
+use crate::compactd::{self, Compactor};
 use crate::device::{self, Device, DeviceSpec};
 use crate::engine::{Engine, StatsHome};
 use crate::error::{Error, MIN_MEMORY};
@@ -83,6 +85,7 @@ pub struct ArenaBuilder {
     swap_in: SwapIn,
     split_slots: bool,
     rotational: Option<bool>,
+    compaction: Option<Stage>,
     address_space: u64,
     stats: Option<&'static Stats>,
 }
@@ -163,6 +166,14 @@ impl ArenaBuilder {
         self
     }
 
+    /// How small folios are moved to make room for whole ones; none: not at all. For measurement.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compaction(mut self, stage: Option<Stage>) -> Self {
+        self.compaction = stage;
+        self
+    }
+
     /// Builds the arena and starts its threads.
     ///
     /// # Errors
@@ -187,6 +198,7 @@ impl ArenaBuilder {
         let mut threads = vec![
             threads::spawn("reclaim", &engine, reclaimd::run)?,
             threads::spawn("readahead", &engine, readahead::run)?,
+            threads::spawn("compact", &engine, compactd::run)?,
         ];
         match mode {
             FaultMode::Monitor => {
@@ -242,6 +254,7 @@ impl ArenaBuilder {
             space: SwapSpace::new(devices, layout, self.split_slots),
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
+            compactor: Compactor::new(most_blocks, self.compaction),
             mapper,
             uffd,
             stats: self.stats.map_or_else(|| StatsHome::Own(Box::default()), StatsHome::Shared),
@@ -322,6 +335,7 @@ impl Arena {
             swap_in: SwapIn::default(),
             split_slots: false,
             rotational: None,
+            compaction: Some(Stage::default()),
             address_space: ADDRESS_SPACE,
             stats: None,
         }
@@ -441,6 +455,14 @@ impl Arena {
         self.running.raw.clone()
     }
 
+    /// Moves the small folios in RAM together, so that as many whole huge pages as possible can be had. Waits a little for
+    /// those that are busy. Needs free RAM to move them to; says whether all of RAM was looked through.
+    pub fn compact(&self) -> bool {
+        let engine = &self.running.engine;
+        let _pass = engine.gate.enter(folioswap_sys::signals::thread_id());
+        engine.compact_frames(None, Mode::Sync, 0) == Some(Outcome::Met)
+    }
+
     /// Takes every folio that is not in use out of RAM.
     pub fn evict_all(&self) {
         for range in self.running.engine.addresses.in_use() {
@@ -479,6 +501,7 @@ impl Drop for Running {
         self.engine.stop.store(true, Ordering::Release);
         self.engine.reclaim_wanted.signal();
         self.engine.reads.wake();
+        self.engine.compactor.wanted.signal();
         self.stop.signal();
         direct::detach(&self.engine);
         for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {

@@ -16,6 +16,7 @@ use folioswap_sys::uffd::Userfaultfd;
 use folioswap_sys::{pagemap, signals};
 
 use crate::address_space::AddressSpace;
+use crate::compactd::Compactor;
 use crate::fatal;
 use crate::frames::Frames;
 use crate::map::{MapError, Mapper};
@@ -54,6 +55,7 @@ pub(crate) struct Engine {
     pub buffers: Buffers,
     /// Written folios whose blocks were locked when their write ended.
     pub unsettled: Mutex<Vec<Written>>,
+    pub compactor: Compactor,
     pub mapper: Box<dyn Mapper>,
     pub uffd: Arc<Userfaultfd>,
     pub stats: StatsHome,

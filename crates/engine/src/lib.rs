@@ -25,6 +25,7 @@ mod attached;
 #[cfg(test)]
 mod bad_device_tests;
 mod checksum;
+mod compactd;
 pub mod device;
 mod discard;
 mod doctor;
@@ -45,6 +46,7 @@ mod readahead;
 mod reclaim;
 mod reclaimd;
 mod region;
+mod rehome;
 mod removal;
 mod selftest;
 mod shared_stats;

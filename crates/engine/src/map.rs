@@ -54,6 +54,9 @@ pub(crate) trait Mapper: Send + Sync {
     /// Puts small pages at `len` bytes of a home that have lost theirs.
     fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError>;
 
+    /// A mapped folio's home changes from `old` to `new`, where a free frame is: that goes to `old`.
+    fn move_free(&self, old: usize, new: usize, len: usize) -> Result<(), MapError>;
+
     /// Maps a fresh zeroed huge page at `folio`; the home stays without memory of its own.
     fn map_fresh(&self, folio: usize, home: usize) -> Result<(), MapError>;
 
@@ -133,6 +136,10 @@ impl Mapper for MoveMapper {
         self.small.make(|cradle| self.carry(home, cradle, len))
     }
 
+    fn move_free(&self, old: usize, new: usize, len: usize) -> Result<(), MapError> {
+        self.carry(old, new, len)
+    }
+
     fn map_fresh(&self, folio: usize, _home: usize) -> Result<(), MapError> {
         self.huge.make(|cradle| self.carry(folio, cradle, Order::HUGE.bytes()))
     }
@@ -180,6 +187,10 @@ impl Mapper for CopyMapper {
 
     fn repopulate(&self, _home: usize, _len: usize) -> Result<(), MapError> {
         Ok(())
+    }
+
+    fn move_free(&self, _old: usize, new: usize, len: usize) -> Result<(), MapError> {
+        memory::dontneed(new, len).map_err(refused) // and the old one has ordinary memory when it is touched
     }
 
     fn map_fresh(&self, folio: usize, home: usize) -> Result<(), MapError> {

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{FolioId, FrameId, List, Locked, Order, Size};
+use folioswap_core::{FolioId, FrameId, List, Locked, Order};
 
 use crate::discard::{Discards, Next};
 use crate::engine::Engine;
@@ -86,9 +86,8 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, whole: &mut WholeDem
         let target = engine.zone.watermarks().high + engine.excess() + kept;
         let coming = engine.zone.available() + in_flight_pages(writes);
         let step = if coming < target && writes.has_room() { reclaim_one(engine, writes) } else { Step::Stuck };
-        let emptied = whole.serve(engine);
+        whole.serve(engine);
         drop(pass);
-        let step = if emptied { Step::Progress } else { step };
         match step {
             Step::Progress => {
                 stuck = 0;
@@ -172,30 +171,22 @@ struct WholeDemand {
 }
 
 impl WholeDemand {
-    /// Keeps some pageblocks wholly free while there is demand, as long as small folios are colder than whole blocks.
-    /// Says whether one was emptied.
-    fn serve(&mut self, engine: &Engine) -> bool {
+    /// Has some pageblocks kept wholly free while there is demand. Reclaim frees as many frames more, and compaction makes
+    /// whole blocks of them.
+    fn serve(&mut self, engine: &Engine) {
         if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 {
             self.last = Some(Instant::now());
             engine.zone.keep_whole((engine.budget_blocks() / KEPT_WHOLE_SHARE).max(1));
+            engine.compactor.wanted.signal();
+        } else if self.last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
+            self.last = None;
+            engine.zone.keep_whole(0);
         }
-        if self.last.is_none_or(|last| last.elapsed() > DEMAND_LASTS) {
-            if self.last.take().is_some() {
-                engine.zone.keep_whole(0);
-            }
-            return false;
-        }
-        let kept = engine.zone.kept_whole();
-        kept > 0
-            && engine.zone.free_runs(Order::HUGE) < kept
-            && engine.older_class(List::Inactive) == Some(Size::Small)
-            && engine.empty_a_pageblock()
     }
 }
 
 impl Engine {
-    /// Takes all small folios out of one pageblock: a whole folio found no place, and they are colder than whole blocks
-    /// are, or the budget was made smaller. Says whether any left.
+    /// Takes all small folios out of one pageblock: the budget was made smaller. Says whether any left.
     fn empty_a_pageblock(&self) -> bool {
         let Some(pageblock) = self.zone.emptiest_block() else { return false };
         let mut folios = Vec::new();

@@ -12,12 +12,16 @@ use crate::reclaim::SCAN;
 /// How long a thread waits for a frame without any being freed before it gives the program up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Times that a fault compacts for a pageblock that others then take.
+const COMPACT_RUNS: usize = 3;
+
 impl Engine {
     /// Frames for a folio of this order. Reclaims directly when there are none, and ends the program when none can be
     /// had. `None`: there are frames, but not so many in one place; smaller ones can be had at once.
     pub fn take_frame(&self, order: Order) -> Option<Taken> {
         let mut begun: Option<Instant> = None;
         let mut freed = self.frame_freed.now();
+        let mut nr_runs = 0;
         loop {
             let before = std::mem::replace(&mut freed, self.frame_freed.now());
             if freed != before {
@@ -27,6 +31,10 @@ impl Engine {
                 return Some(taken);
             }
             if order > Order::PAGE && self.zone.available() >= self.zone.watermarks().low.max(order.nr_pages()) {
+                if order == Order::HUGE && nr_runs < COMPACT_RUNS && self.compact_directly() {
+                    nr_runs += 1;
+                    continue;
+                }
                 return None;
             }
             let waiting = begun.get_or_insert_with(|| {

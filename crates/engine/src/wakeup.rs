@@ -111,6 +111,11 @@ impl Gate {
         }
     }
 
+    /// Whether somebody keeps it closed, or waits for those inside to leave.
+    pub fn is_closed(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & CLOSED != 0
+    }
+
     /// Whether `thread` is the one that keeps it closed.
     pub fn closed_by(&self, thread: u32) -> bool {
         self.word.load(Ordering::SeqCst) & CLOSED != 0 && self.closer.load(Ordering::SeqCst) == thread

@@ -8,6 +8,7 @@
 mod access;
 mod alloc;
 mod auto;
+mod compact;
 mod fragment;
 mod kernel_turn;
 mod medians;
@@ -41,6 +42,8 @@ pub enum BenchCommand {
     Fragment(fragment::FragmentArgs),
     /// Folio sizes against each other, and against the engine's own choice, on five workloads
     Auto(auto::AutoArgs),
+    /// How many folios of 2M find a place in RAM that small ones have scattered, with compaction and without
+    Compact(compact::CompactArgs),
     /// The slot allocator alone: nanoseconds for an allocation and a free, beside one lock around the same
     Alloc(alloc::AllocArgs),
 }
@@ -53,6 +56,7 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Orders(args) => orders::orders(args),
         BenchCommand::Fragment(args) => fragment::fragment(args),
         BenchCommand::Auto(args) => auto::auto(args),
+        BenchCommand::Compact(args) => compact::compact(args),
         BenchCommand::Alloc(args) => alloc::alloc(args),
     }
 }

@@ -6,6 +6,7 @@ use crate::peer::Backing;
 use crate::swap_check;
 use clap::Args;
 use folioswap::{Arena, DeviceSpec, FolioSize, SwapIn};
+use folioswap_core::compact::Stage;
 use std::path::{Path, PathBuf};
 
 /// What benchmarks of several arenas have in common.
@@ -65,12 +66,21 @@ pub struct ArenaPlan<'a> {
     pub swap_in: SwapIn,
     /// Whether each page has a slot of its own.
     pub split_slots: bool,
+    /// How whole folios get places in RAM; none: by chance.
+    pub compaction: Option<Stage>,
 }
 
 impl<'a> ArenaPlan<'a> {
     /// With folios of this size, and everything else as usual.
     pub fn new(memory_bytes: u64, means: &'a Means, folio: FolioSize) -> ArenaPlan<'a> {
-        ArenaPlan { memory_bytes, means, folio, swap_in: SwapIn::default(), split_slots: false }
+        ArenaPlan {
+            memory_bytes,
+            means,
+            folio,
+            swap_in: SwapIn::default(),
+            split_slots: false,
+            compaction: Some(Stage::default()),
+        }
     }
 
     /// As the command line of one arena has it.
@@ -84,7 +94,7 @@ impl<'a> ArenaPlan<'a> {
         let addresses = bytes.saturating_mul(2).clamp(1 << 30, 1 << 40);
         let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
         let builder = builder.faults(self.means.faults).mapping(self.means.mapper).folio(self.folio);
-        let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots);
+        let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots).compaction(self.compaction);
         let builder = self.means.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
         builder.build().map_err(failure)
     }

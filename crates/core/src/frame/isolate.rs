@@ -8,7 +8,7 @@
 //!
 //! **Locking.** The zone's mutex, for a walk over one pageblock's heads or a few links. No caller's code runs under it.
 
-use super::buddy::{BLOCK, Block, Buddy, Memory, PageblockId, order_of};
+use super::buddy::{BLOCK, Block, Buddy, Memory, PageblockId, Taken, order_of};
 use super::lists::{Place, Records};
 use super::zone::{Frames, Zone};
 use crate::id::FrameId;
@@ -108,6 +108,13 @@ impl Zone {
         }
         found[..nr_runs].iter().for_each(|&(head, order)| each(FrameId::new(head), order));
         (at - block.get()) as usize
+    }
+
+    /// Takes a wholly free pageblock that has small pages, for the caller to make it huge and give it back.
+    pub fn take_divided(&self) -> Option<Taken> {
+        let frames = &mut *self.lock();
+        let room = frames.limit.saturating_sub(frames.buddy.taken + frames.buddy.isolated) >= BLOCK;
+        if room { frames.buddy.take_whole(&mut frames.records, &[Memory::Small]) } else { None }
     }
 
     /// Isolates a free run at or after `from`, of one of these orders, the smallest that is found among the first 32 of

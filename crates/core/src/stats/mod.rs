@@ -257,6 +257,26 @@ stats! {
         thp_swpout,
         /// Folios of 2 MiB that got no whole run of slots.
         thp_swpout_fallback,
+        /// Times that frames were compacted because whole folios found no place.
+        compact_stall,
+        /// Those of them that made a place.
+        compact_success,
+        /// The others.
+        compact_fail,
+        /// Pages that compaction took aside: folios that were to move, and free frames for them.
+        compact_isolated,
+        /// Pages looked at for folios to move.
+        compact_migrate_scanned,
+        /// Pages looked at for free frames.
+        compact_free_scanned,
+        /// Times that the compaction thread woke up.
+        compact_daemon_wake,
+        /// Pages of folios that compaction moved.
+        pgmigrate_success,
+        /// Pages of folios that it could not move.
+        pgmigrate_fail,
+        /// Bytes that it copied: those of folios that were not mapped.
+        compact_copied_bytes,
     }
     by_order {
         /// Folios swapped out to one run of slots.
@@ -319,7 +339,7 @@ mod tests {
         assert_eq!(size_of::<Stats>() % 8, 0);
         assert_eq!(align_of::<Stats>(), 8);
         assert_eq!(Stats::new().snapshot(), StatsSnapshot::default());
-        let words = 15 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
+        let words = 25 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
     }
 

@@ -1,0 +1,323 @@
+//! `folioswap bench compact`: whether whole folios find a place in RAM that small ones have scattered, and what that costs.
+//!
+//! After the huge-page compaction stress that kernels are tested with. A pool of folios of 4 KiB and 64 KiB fills the budget and a
+//! random half of them is dropped. Then threads fault folios of 2 MiB in from the swap device, all at once, while two more threads
+//! fault and drop small ones. Each way of compaction runs in an arena of its own; `whole` is the same with a pool that is not
+//! scattered, to compare latencies with. What is left of the pool and what came in is checked.
+
+use super::access::Random;
+use super::medians::median;
+use super::progress::tell;
+use super::report::Report;
+use super::setup::{ArenaPlan, failure};
+use crate::args::{Means, check_budget, size};
+use crate::exit::Failure;
+use crate::swap_check;
+use clap::Args;
+use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, StatsSnapshot};
+use folioswap_core::compact::Stage;
+use folioswap_core::{Histogram, HistogramSnapshot};
+use serde_json::{Map, json};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Threads that fault folios of 2 MiB, one number after the other.
+const THREADS: [usize; 9] = [1, 3, 5, 7, 12, 18, 24, 30, 32];
+/// Threads that fault small folios meanwhile.
+const SMALL_THREADS: usize = 2;
+const SMALL_BYTES: usize = 1 << 20;
+const BLOCK: usize = 2 << 20;
+const PAGE: usize = 4096;
+const PIECE_PAGES: usize = 16;
+const WORD: usize = size_of::<u64>();
+
+/// Arguments of `bench compact`.
+#[derive(Args, Debug)]
+pub struct CompactArgs {
+    /// RAM that the memory may take, 16M or more
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    pub memory: u64,
+    /// Times that each number of threads takes its turn
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Where the choices begin
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub means: Means,
+    /// Write the figures to this file too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// One way to make places for whole folios.
+struct Way {
+    name: &'static str,
+    stage: Option<Stage>,
+    /// Whether a random half of the pool is dropped, rather than the second half.
+    scattered: bool,
+}
+
+const WAYS: [Way; 5] = [
+    Way { name: "whole", stage: Some(Stage::WholeSplitting), scattered: false },
+    Way { name: "split", stage: Some(Stage::Split), scattered: true },
+    Way { name: "exact", stage: Some(Stage::Whole), scattered: true },
+    Way { name: "default", stage: Some(Stage::WholeSplitting), scattered: true },
+    Way { name: "off", stage: None, scattered: true },
+];
+
+/// Counters of the engine by name.
+#[derive(Default)]
+struct Counters(Vec<(&'static str, u64)>);
+
+impl Counters {
+    fn of(stats: &StatsSnapshot) -> Counters {
+        Counters(stats.counters().filter(|(name, _)| name.starts_with("compact") || name.starts_with("pg")).collect())
+    }
+
+    /// Adds what was counted between two moments.
+    fn add(&mut self, from: &Counters, to: &Counters) {
+        if self.0.is_empty() {
+            self.0 = to.0.iter().map(|(name, _)| (*name, 0)).collect();
+        }
+        for ((sum, (_, from)), (_, to)) in self.0.iter_mut().zip(&from.0).zip(&to.0) {
+            sum.1 += to - from;
+        }
+    }
+
+    fn get(&self, wanted: &str) -> f64 {
+        self.0.iter().find(|(name, _)| *name == wanted).map_or(f64::NAN, |(_, number)| *number as f64)
+    }
+}
+
+/// What the turns of one number of threads came to.
+#[derive(Default)]
+struct Turns {
+    huge: Histogram,
+    base: Histogram,
+    nr_huge: u64,
+    fallbacks: u64,
+    counters: Counters,
+    bad_words: u64,
+}
+
+impl Turns {
+    /// Of the large folios, those that came in whole.
+    fn share(&self) -> f64 {
+        1.0 - self.fallbacks as f64 / self.nr_huge as f64
+    }
+
+    fn tell(&self, way: &Way, threads: usize, report: &mut Report) {
+        let (huge, base) = (self.huge.snapshot(), self.base.snapshot());
+        let us = |histogram: &HistogramSnapshot, q| histogram.quantile(q) as f64 / 1e3;
+        tell(&format!(
+            "{:<8} {threads:>7} {:>6.3} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>7} {:>8} {:>8}",
+            way.name,
+            self.share(),
+            us(&huge, 0.5),
+            us(&huge, 0.99),
+            us(&base, 0.5),
+            us(&base, 0.99),
+            self.counters.get("compact_stall"),
+            self.counters.get("pgmigrate_success"),
+            self.counters.get("pgmigrate_fail"),
+        ));
+        let counters: Map<_, _> = self.counters.0.iter().map(|(name, n)| ((*name).to_owned(), json!(n))).collect();
+        report.row(json!({
+            "way": way.name, "threads": threads, "whole": self.share(),
+            "huge_p50_us": us(&huge, 0.5), "huge_p99_us": us(&huge, 0.99),
+            "base_p50_us": us(&base, 0.5), "base_p99_us": us(&base, 0.99), "counters": counters,
+        }));
+    }
+}
+
+/// All turns of a way.
+#[derive(Default)]
+struct Sum {
+    shares: Vec<f64>,
+    p99_us: Vec<f64>,
+    counters: Counters,
+    nr_whole: u64,
+    bad_words: u64,
+}
+
+impl Sum {
+    fn moved_per_whole(&self) -> f64 {
+        self.counters.get("pgmigrate_success") / self.nr_whole as f64
+    }
+}
+
+/// The benchmark.
+pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
+    check_budget(args.memory)?;
+    let mut means = args.means.clone();
+    if means.swap.is_empty() {
+        means.swap.push(DeviceSpec::Ram { size: 2 * args.memory });
+    }
+    swap_check::check_all(&means.swap)?;
+    let mut report = Report::new("compact");
+    tell(&format!(
+        "{:<8} {:>7} {:>6} {:>10} {:>10} {:>10} {:>10} {:>7} {:>8} {:>8}",
+        "way", "threads", "whole", "2M p50 us", "2M p99 us", "4K p50 us", "4K p99 us", "stalls", "moved", "failed"
+    ));
+    let sums = WAYS.iter().map(|way| run(args, &means, way, &mut report)).collect::<Result<Vec<_>, _>>()?;
+    let [whole, split, _, default, off] = &sums[..] else { unreachable!("as many as there are ways") };
+    report.measure("huge_share_min", default.shares.iter().copied().fold(f64::INFINITY, f64::min));
+    // The best that there is without it: where that is high too, the benchmark proves nothing.
+    report.measure("huge_share_off", off.shares.iter().copied().fold(0.0, f64::max));
+    let counters = &default.counters;
+    report.measure("compact_efficiency", counters.get("compact_success") / counters.get("compact_stall"));
+    let scanned = counters.get("compact_migrate_scanned") + counters.get("compact_free_scanned");
+    report.measure("scan_efficiency", counters.get("compact_isolated") / scanned);
+    let (moved, failed) = (counters.get("pgmigrate_success"), counters.get("pgmigrate_fail"));
+    report.measure("migrate_success", moved / (moved + failed));
+    report.measure("pages_moved_per_whole", default.moved_per_whole());
+    report.measure("copied_vs_split", default.moved_per_whole() / split.moved_per_whole());
+    report.measure("bytes_copied", counters.get("compact_copied_bytes"));
+    let ratios: Vec<f64> = default.p99_us.iter().zip(&whole.p99_us).map(|(ours, plain)| ours / plain).collect();
+    report.measure("p99_vs_unfragmented", median(&ratios));
+    let bad_words = sums.iter().map(|sum| sum.bad_words).sum();
+    report.conclude(args.json.as_deref(), bad_words)
+}
+
+fn run(args: &CompactArgs, means: &Means, way: &Way, report: &mut Report) -> Result<Sum, Failure> {
+    let plan = ArenaPlan { compaction: way.stage, ..ArenaPlan::new(args.memory, means, FolioSize::Auto) };
+    let arena = plan.build(4 * args.memory)?;
+    let mut random = Random::new(args.seed);
+    let mut sum = Sum::default();
+    for threads in THREADS {
+        let mut turns = Turns::default();
+        let before = Counters::of(&arena.stats());
+        for _ in 0..args.rounds {
+            turn(&arena, args.memory as usize, way.scattered, threads, &mut random, &mut turns)?;
+        }
+        let after = Counters::of(&arena.stats());
+        turns.counters.add(&before, &after);
+        sum.counters.add(&before, &after);
+        turns.tell(way, threads, report);
+        sum.shares.push(turns.share());
+        sum.p99_us.push(turns.huge.snapshot().quantile(0.99) as f64 / 1e3);
+        sum.nr_whole += turns.nr_huge - turns.fallbacks;
+        sum.bad_words += turns.bad_words;
+    }
+    Ok(sum)
+}
+
+/// A region with a word in each page, of which some pages may have been dropped.
+struct Marked {
+    region: Region,
+    dropped: Vec<bool>,
+}
+
+fn word(page: usize) -> [u8; WORD] {
+    (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes()
+}
+
+impl Marked {
+    fn new(arena: &Arena, nr_pages: usize, folio_bytes: usize) -> Result<Marked, Failure> {
+        let folio = Order::from_bytes(folio_bytes).map_or(FolioSize::Auto, FolioSize::Fixed);
+        let region = arena.map_with(nr_pages * PAGE, folio).map_err(failure)?;
+        Ok(Marked { region, dropped: vec![false; nr_pages] })
+    }
+
+    fn write(&mut self, pages: Range<usize>) {
+        pages.for_each(|page| self.region[page * PAGE..page * PAGE + WORD].copy_from_slice(&word(page)));
+    }
+
+    fn drop_pages(&mut self, pages: Range<usize>) {
+        self.dropped[pages.clone()].fill(true);
+        self.region.advise(pages.start * PAGE..pages.end * PAGE, Advice::DontNeed);
+    }
+
+    /// How many words are wrong.
+    fn check(&self) -> u64 {
+        let is_right = |page: usize| {
+            let expected = if self.dropped[page] { [0; WORD] } else { word(page) };
+            self.region[page * PAGE..page * PAGE + WORD] == expected
+        };
+        (0..self.dropped.len()).filter(|&page| !is_right(page)).count() as u64
+    }
+}
+
+/// Folios of 4 KiB and 64 KiB, side by side in RAM, half of them dropped.
+fn pool(arena: &Arena, bytes: usize, scattered: bool, random: &mut Random) -> Result<[Marked; 2], Failure> {
+    let nr_pages = bytes / 2 / BLOCK * BLOCK / PAGE;
+    let (mut small, mut large) =
+        (Marked::new(arena, nr_pages, PAGE)?, Marked::new(arena, nr_pages, PIECE_PAGES * PAGE)?);
+    for piece in (0..nr_pages).step_by(PIECE_PAGES).map(|first| first..first + PIECE_PAGES) {
+        small.write(piece.clone());
+        large.write(piece);
+    }
+    for (marked, step) in [(&mut small, 1), (&mut large, PIECE_PAGES)] {
+        for first in (0..nr_pages).step_by(step) {
+            if if scattered { random.next() & 1 == 0 } else { first >= nr_pages / 2 } {
+                marked.drop_pages(first..first + step);
+            }
+        }
+    }
+    Ok([small, large])
+}
+
+/// One turn: fills the pool, scatters it, and has threads fault large folios in, which were swapped out before.
+fn turn(
+    arena: &Arena,
+    budget: usize,
+    scattered: bool,
+    threads: usize,
+    random: &mut Random,
+    turns: &mut Turns,
+) -> Result<(), Failure> {
+    let nr_blocks = (budget * 5 / 16 / BLOCK).max(1);
+    let mut huge = Marked::new(arena, nr_blocks * BLOCK / PAGE, BLOCK)?;
+    huge.write(0..huge.dropped.len());
+    huge.region.advise(.., Advice::Cold);
+    Marked::new(arena, budget / PAGE, BLOCK)?.write(0..budget / PAGE); // what is clean leaves RAM for this
+    let pool = pool(arena, budget / 10 * 9, scattered, random)?;
+    let fallbacks = |stats: &StatsSnapshot| stats.swpin_fallback.last().copied().unwrap_or_default();
+    let before = arena.stats();
+    let mut small = Vec::new();
+    for _ in 0..SMALL_THREADS {
+        small.push(Marked::new(arena, SMALL_BYTES / PAGE, PAGE)?);
+    }
+    let mut shares: Vec<Vec<&mut [u8]>> = (0..threads).map(|_| Vec::new()).collect();
+    huge.region.chunks_mut(BLOCK).enumerate().for_each(|(index, block)| shares[index % threads].push(block));
+    let (start, running, done) =
+        (Barrier::new(threads + SMALL_THREADS), AtomicUsize::new(threads), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for blocks in shares {
+            let (start, running, done, latencies) = (&start, &running, &done, &turns.huge);
+            scope.spawn(move || {
+                start.wait();
+                for block in blocks {
+                    let begin = Instant::now();
+                    block[PAGE - 1] = 1;
+                    latencies.record(begin.elapsed().as_nanos() as u64);
+                }
+                if running.fetch_sub(1, Ordering::Relaxed) == 1 {
+                    done.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        for mut small in small {
+            let (start, done, latencies) = (&start, &done, &turns.base);
+            scope.spawn(move || {
+                start.wait();
+                while !done.load(Ordering::Relaxed) {
+                    for page in 0..small.dropped.len() {
+                        let begin = Instant::now();
+                        small.write(page..page + 1);
+                        latencies.record(begin.elapsed().as_nanos() as u64);
+                    }
+                    small.drop_pages(0..small.dropped.len());
+                }
+            });
+        }
+    });
+    turns.nr_huge += nr_blocks as u64;
+    turns.fallbacks += fallbacks(&arena.stats()) - fallbacks(&before);
+    turns.bad_words += huge.check() + pool.iter().map(Marked::check).sum::<u64>();
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Compaction of frames in a running arena: whole blocks come of scattered free frames, and every byte stays what it was.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use folioswap::{Advice, Arena, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region};
+
+const MIB: usize = 1 << 20;
+const BLOCK: usize = 2 * MIB;
+const PIECE: usize = 64 << 10;
+const WORD: usize = 8;
+
+fn arena(mapping: Mapping) -> Arena {
+    let device = DeviceSpec::Ram { size: 256 << 20 };
+    Arena::builder()
+        .memory(64 << 20)
+        .address_space(1 << 30)
+        .device(device)
+        .faults(FaultMode::Direct)
+        .mapping(mapping)
+        .build()
+        .unwrap()
+}
+
+fn mark(at: usize) -> u64 {
+    (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn set(region: &mut Region, at: usize) {
+    region[at..at + WORD].copy_from_slice(&mark(at).to_ne_bytes());
+}
+
+fn is_set(region: &Region, at: usize) -> bool {
+    region[at..at + WORD] == mark(at).to_ne_bytes()
+}
+
+/// A region of folios of one size with a word in each page, of which every other `step` bytes are dropped again.
+fn scattered(arena: &Arena, len: usize, folio: Order, step: usize) -> Region {
+    let mut region = arena.map_with(len, FolioSize::Fixed(folio)).unwrap();
+    (0..len).step_by(4096).for_each(|at| set(&mut region, at));
+    (0..len).step_by(2 * step).for_each(|at| region.advise(at..at + step, Advice::DontNeed));
+    region
+}
+
+fn check(region: &Region, step: usize) {
+    for at in (0..region.len()).step_by(4096) {
+        let kept = at / step % 2 == 1;
+        assert!(if kept { is_set(region, at) } else { region[at] == 0 }, "byte {at}");
+    }
+}
+
+#[test]
+fn whole_folios_find_a_place_among_scattered_small_ones() {
+    for (mapping, folio) in [(Mapping::Move, Order::PAGE), (Mapping::Move, Order::new(4).unwrap())] {
+        let arena = arena(mapping);
+        let small = scattered(&arena, 60 * MIB, folio, PIECE);
+        let mut large = arena.map_with(16 * MIB, FolioSize::Fixed(Order::HUGE)).unwrap();
+        (0..large.len()).step_by(BLOCK).for_each(|at| set(&mut large, at));
+        let stats = arena.stats();
+        assert_eq!(stats.swpin_fallback[9], 0, "{stats:?}");
+        assert!(stats.compact_success >= 1 && stats.pgmigrate_success >= 256, "{stats:?}");
+        assert_eq!(stats.compact_copied_bytes, 0, "what is mapped is not copied");
+        (0..large.len()).step_by(BLOCK).for_each(|at| assert!(is_set(&large, at)));
+        check(&small, PIECE);
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_compacted_with_either_mapping() {
+    for mapping in [Mapping::Move, Mapping::Copy] {
+        let arena = arena(mapping);
+        let small = scattered(&arena, 56 * MIB, Order::PAGE, PIECE);
+        assert!(arena.compact());
+        let stats = arena.stats();
+        assert!(stats.pgmigrate_success > 0 && stats.pgmigrate_fail == 0, "{stats:?}");
+        check(&small, PIECE);
+    }
+}
+
+#[test]
+fn folios_in_use_are_moved_under_the_hands_of_their_users() {
+    let arena = arena(Mapping::Move);
+    let mut small = scattered(&arena, 48 * MIB, Order::PAGE, PIECE);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for words in small.chunks_mut(12 * MIB) {
+            let done = &done;
+            scope.spawn(move || {
+                let mut round = 1_u8;
+                while !done.load(Ordering::Relaxed) {
+                    // The last byte of each page that was kept counts the rounds.
+                    let kept = (0..words.len()).step_by(4096).filter(|at| at / PIECE % 2 == 1);
+                    for at in kept.map(|at| at + 4095) {
+                        assert_eq!(words[at], round - 1, "byte {at}");
+                        words[at] = round;
+                    }
+                    round = round % 250 + 1;
+                    if round == 1 {
+                        (0..words.len())
+                            .step_by(4096)
+                            .filter(|at| at / PIECE % 2 == 1)
+                            .for_each(|at| words[at + 4095] = 0);
+                    }
+                }
+            });
+        }
+        for _ in 0..6 {
+            // They fill what is left between the others, and leave it open again.
+            let other = scattered(&arena, 24 * MIB, Order::PAGE, PIECE);
+            arena.compact();
+            check(&other, PIECE);
+            drop(other);
+            let mut large = arena.map_with(8 * MIB, FolioSize::Fixed(Order::HUGE)).unwrap();
+            (0..large.len()).step_by(BLOCK).for_each(|at| set(&mut large, at));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let stats = arena.stats();
+    assert!(stats.pgmigrate_success > 1_000, "{stats:?}");
+    assert_eq!(stats.verify_failures, 0);
+    (0..small.len()).step_by(4096).filter(|at| at / PIECE % 2 == 1).for_each(|at| assert!(is_set(&small, at)));
+}
