@@ -460,7 +460,7 @@ impl Arena {
     pub fn compact(&self) -> bool {
         let engine = &self.running.engine;
         let _pass = engine.gate.enter(folioswap_sys::signals::thread_id());
-        engine.compact_frames(None, Mode::Sync, 0) == Some(Outcome::Met)
+        engine.compact_frames(None, Mode::Sync, 0, || false) == Some(Outcome::Met)
     }
 
     /// Takes every folio that is not in use out of RAM.

@@ -1,15 +1,16 @@
 //! Compaction of the frames: small folios are moved together until whole pageblocks are free.
 //!
-//! The thread works while whole folios are wanted and find no place ([`Engine::want_whole`]): it keeps as many pageblocks
-//! wholly free as the zone keeps for them, and makes what it has emptied huge again, so that a fault finds a huge page.
-//! A fault that finds none compacts for itself, as far as that needs no wait for a folio. Nothing is moved while no whole
-//! folio is wanted, and nothing while there are not enough free frames to make a whole block of.
+//! The thread makes whole pageblocks of free frames that a program has given back, and makes them huge again, so that a
+//! fault finds a huge page. While whole folios find no place ([`Engine::want_whole`]) it has some pageblocks kept for
+//! them, for which reclaim frees frames. A fault that finds none compacts for itself, as far as that needs no wait for a
+//! folio. It sleeps when there is nothing to make a whole block of, and an idle arena costs no CPU.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Request, Stage, ZoneSpace};
-use folioswap_core::{BLOCK_PIECES, Memory, Order, PIECE};
+use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Report, Request, Stage, ZoneSpace};
+use folioswap_core::{Memory, Order};
 
 use crate::engine::Engine;
 use crate::fatal::AbortOnPanic;
@@ -17,6 +18,24 @@ use crate::wakeup::Event;
 
 /// Free frames beyond a whole block that there have to be: those that the free scanner has isolated at one time.
 const SLACK: usize = Order::HUGE.nr_pages() / 2;
+
+/// Frames are being freed until none was for so long ...
+const CALM: Duration = Duration::from_millis(2);
+
+/// ... or as many times that.
+const CALMING_MAX: usize = 20;
+
+/// How long the thread leaves compaction to faults before it looks again whether they are through.
+const POLITE: Duration = Duration::from_micros(100);
+
+/// Pageblocks kept wholly free while whole folios find no place, as a share of the budget.
+const KEPT_WHOLE_SHARE: usize = 16;
+
+/// For how long after the last one.
+const DEMAND_LASTS: Duration = Duration::from_secs(1);
+
+/// When to look again meanwhile: frames become free without a word.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Compaction of one arena's frames.
 pub(crate) struct Compactor {
@@ -49,20 +68,38 @@ impl Compactor {
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction");
     let thread = folioswap_sys::signals::thread_id();
+    let mut wanted_last: Option<Instant> = None;
     while !engine.stopping() {
-        let seen = engine.compactor.wanted.now();
+        let seen = engine.calm();
         let pass = engine.gate.enter(thread);
         engine.stats.compact_daemon_wake.add(1);
+        if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 {
+            wanted_last = Some(Instant::now());
+            engine.zone.keep_whole((engine.budget_blocks() / KEPT_WHOLE_SHARE).max(1));
+            engine.reclaim_wanted.signal();
+        } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
+            wanted_last = None;
+            engine.zone.keep_whole(0);
+        }
         engine.compact_ahead();
         drop(pass);
-        engine.compactor.wanted.wait(seen);
+        match wanted_last {
+            Some(_) => engine.compactor.wanted.wait_for(seen, AGAIN),
+            None => engine.compactor.wanted.wait(seen),
+        }
     }
 }
 
 impl Engine {
     /// Moves small folios together until `nr_enough` pageblocks are wholly free; without a wanted order, as many as can
-    /// be.
-    pub fn compact_frames(&self, wanted: Option<Order>, mode: Mode, nr_enough: usize) -> Option<Outcome> {
+    /// be. `stop` is asked before each folio and each block.
+    pub fn compact_frames(
+        &self,
+        wanted: Option<Order>,
+        mode: Mode,
+        nr_enough: usize,
+        mut stop: impl FnMut() -> bool,
+    ) -> Option<Outcome> {
         let stage = self.compactor.stage?;
         let mut state = self.compactor.state();
         while self.zone.counts().free < Order::HUGE.nr_pages() + SLACK {
@@ -70,40 +107,68 @@ impl Engine {
                 return None;
             }
         }
-        let mut run = |wanted, nr_enough| {
-            let space = ZoneSpace::new(&self.zone, self, nr_enough);
-            let stop = &mut || self.stopping() || self.gate.is_closed();
-            let report = state.run(&space, Request { wanted, mode, stage }, stop);
-            self.count_compaction(&report.counters);
-            report.outcome
-        };
-        let mut outcome = run(wanted, nr_enough);
-        if outcome == Outcome::Met && wanted == Some(Order::HUGE) {
-            // Free frames there are, but none in a row for the folios of some size.
-            let nr_pieces = self.zone.free_runs(PIECE) + BLOCK_PIECES;
-            if run(Some(PIECE), nr_pieces) == Outcome::Free {
-                outcome = run(wanted, nr_enough);
-            }
-        }
+        let space = ZoneSpace::new(&self.zone, self, nr_enough);
+        let stop = &mut || self.stopping() || self.gate.is_closed() || stop();
+        let Report { outcome, counters } = state.run(&space, Request { wanted, mode, stage }, stop);
         drop(state);
+        self.count_compaction(&counters);
         if outcome == Outcome::Free {
             self.frame_freed.signal();
         }
         Some(outcome)
     }
 
-    /// Makes as many pageblocks wholly free as are to be kept, one by one: who waits for one comes first.
+    /// Waits while more and more frames become free, and no whole folio is wanted: what is about to be dropped need not
+    /// be moved. Returns what the event was last.
+    fn calm(&self) -> u32 {
+        let mut seen = self.compactor.wanted.now();
+        for _ in 0..CALMING_MAX {
+            if self.whole_wanted.load(Ordering::Relaxed) > 0 || self.stopping() {
+                break;
+            }
+            std::thread::sleep(CALM);
+            let before = std::mem::replace(&mut seen, self.compactor.wanted.now());
+            if seen == before {
+                break;
+            }
+        }
+        seen
+    }
+
+    /// Pageblocks that should be wholly free: those that are kept, and most of the frames that are free anyway, unless
+    /// all folios are small.
+    fn compaction_goal(&self) -> usize {
+        let kept = self.zone.kept_whole();
+        if kept == 0 && self.fixed_order.is_some_and(|order| order < Order::HUGE) {
+            return 0;
+        }
+        let spare = self.zone.counts().free.saturating_sub(self.zone.watermarks().high);
+        kept.max(spare / Order::HUGE.nr_pages() * 3 / 4)
+    }
+
+    /// Frames have become free that were not asked for: there may be whole pageblocks to be made of them.
+    pub fn look_for_whole(&self) {
+        if self.compactor.stage.is_some() && self.zone.free_runs(Order::HUGE) < self.compaction_goal() {
+            self.compactor.wanted.signal();
+        }
+    }
+
+    /// Makes as many pageblocks wholly free as should be, one by one: who waits for one comes first.
     fn compact_ahead(&self) {
         loop {
             self.make_huge_again();
             let nr_free = self.zone.free_runs(Order::HUGE);
-            if nr_free >= self.zone.kept_whole()
-                || self.compact_frames(Some(Order::HUGE), Mode::Async, nr_free + 1) != Some(Outcome::Free)
-            {
+            if nr_free >= self.compaction_goal() {
                 return;
             }
-            while self.compactor.nr_waiting.load(Ordering::Relaxed) > 0 && !self.stopping() {
-                std::thread::yield_now();
+            let stop = || self.compactor.nr_waiting.load(Ordering::Relaxed) > 0;
+            match self.compact_frames(Some(Order::HUGE), Mode::Async, nr_free + 1, stop) {
+                Some(Outcome::Free) => {}
+                Some(Outcome::Stopped) if stop() => {}
+                _ => return,
+            }
+            while stop() && !self.stopping() && !self.gate.is_closed() {
+                std::thread::sleep(POLITE);
             }
         }
     }
@@ -112,7 +177,7 @@ impl Engine {
     pub fn compact_directly(&self) -> bool {
         self.want_whole();
         self.compactor.nr_waiting.fetch_add(1, Ordering::Relaxed);
-        let outcome = self.compact_frames(Some(Order::HUGE), Mode::Async, 1);
+        let outcome = self.compact_frames(Some(Order::HUGE), Mode::Async, 1, || false);
         self.compactor.nr_waiting.fetch_sub(1, Ordering::Relaxed);
         outcome == Some(Outcome::Free)
     }

@@ -77,7 +77,7 @@ pub(crate) struct Engine {
     pub memory: AtomicU64,
     /// Pages that have left RAM so far; wraps.
     pub nr_evictions: AtomicU32,
-    /// Whole folios that found no contiguous frames since the reclaim thread last looked.
+    /// Whole folios that found no contiguous frames since the compaction thread last looked.
     pub whole_wanted: AtomicUsize,
     /// Pages that are mapped.
     pub nr_mapped: AtomicUsize,

@@ -167,6 +167,7 @@ impl RawSpace {
                 start = index + 1;
             }
         }
+        self.engine.look_for_whole();
     }
 
     /// Notes pages of one block as unmapped; closes the block when none are left.
@@ -316,6 +317,7 @@ impl RawSpace {
         if !whole.is_empty() {
             self.engine.drop_range(whole);
         }
+        self.engine.look_for_whole();
     }
 
     /// The same for a part of one block: slots of dropped pages are freed, frames of dropped blocks too.

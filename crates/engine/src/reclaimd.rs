@@ -1,7 +1,6 @@
 //! The reclaim thread: keeps free frames and clean folios between the watermarks, with several writes in flight.
 //! It sleeps while there are enough, and an idle arena costs no CPU. Before it sleeps it gives emptied swap space back.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{FolioId, FrameId, List, Locked, Order};
@@ -15,12 +14,6 @@ use crate::transfer::{Direction, Transfers};
 
 /// Frames kept unmapped ahead of their write, as a share of the budget: the time they have to be referenced.
 const LAUNDRY_SHARE: usize = 32;
-
-/// Pageblocks kept wholly free while whole folios find no place, as a share of the budget.
-const KEPT_WHOLE_SHARE: usize = 16;
-
-/// For how long after the last one.
-const DEMAND_LASTS: Duration = Duration::from_secs(1);
 
 /// How often, while there is something to reclaim, the share of huge pages is looked at.
 const MEASURE_EVERY: Duration = Duration::from_millis(500);
@@ -41,12 +34,11 @@ pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
-    let mut whole = WholeDemand::default();
     let mut measured = Instant::now();
     let mut discards = Discards::default();
     while !engine.stopping() {
         let seen = engine.reclaim_wanted.now();
-        reclaim(engine, &mut writes, &mut whole, thread);
+        reclaim(engine, &mut writes, thread);
         if measured.elapsed() > MEASURE_EVERY {
             // For the statistics alone; a kernel that cannot tell (before 6.7) leaves them without this number.
             let _ = engine.measure();
@@ -67,7 +59,7 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 /// Reclaims until as many frames are to be had as the high watermark asks for, or nothing more can be done.
-fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, whole: &mut WholeDemand, thread: u32) {
+fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
     let mut stuck = 0;
     while !engine.stopping() {
         let pass = match engine.gate.try_enter(thread) {
@@ -86,7 +78,6 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, whole: &mut WholeDem
         let target = engine.zone.watermarks().high + engine.excess() + kept;
         let coming = engine.zone.available() + in_flight_pages(writes);
         let step = if coming < target && writes.has_room() { reclaim_one(engine, writes) } else { Step::Stuck };
-        whole.serve(engine);
         drop(pass);
         match step {
             Step::Progress => {
@@ -159,28 +150,6 @@ fn give_back_surplus(engine: &Engine) {
         if !engine.evict_standby(Order::HUGE) && !engine.evict_standby(Order::PAGE) {
             engine.empty_a_pageblock();
             return;
-        }
-    }
-}
-
-/// Whole folios that found no place among small ones.
-#[derive(Default)]
-struct WholeDemand {
-    /// When there was one last.
-    last: Option<Instant>,
-}
-
-impl WholeDemand {
-    /// Has some pageblocks kept wholly free while there is demand. Reclaim frees as many frames more, and compaction makes
-    /// whole blocks of them.
-    fn serve(&mut self, engine: &Engine) {
-        if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 {
-            self.last = Some(Instant::now());
-            engine.zone.keep_whole((engine.budget_blocks() / KEPT_WHOLE_SHARE).max(1));
-            engine.compactor.wanted.signal();
-        } else if self.last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
-            self.last = None;
-            engine.zone.keep_whole(0);
         }
     }
 }

@@ -54,10 +54,10 @@ impl Engine {
         }
     }
 
-    /// A whole folio found no place: the reclaim thread is to keep some.
+    /// A whole folio found no place: the compaction thread is to make some.
     pub fn want_whole(&self) {
         self.whole_wanted.fetch_add(1, Ordering::Relaxed);
-        self.reclaim_wanted.signal();
+        self.compactor.wanted.signal();
     }
 
     /// Ends the program: it needs a frame, and none can be had.
