@@ -84,6 +84,7 @@ pub(crate) fn run(engine: &Engine) {
         engine.compact_ahead();
         drop(pass);
         match wanted_last {
+            _ if engine.stopping() => {} // it may have begun before `seen`
             Some(_) => engine.compactor.wanted.wait_for(seen, AGAIN),
             None => engine.compactor.wanted.wait(seen),
         }
