@@ -1,5 +1,5 @@
 //! Eight threads map, advise, read, write and drop at random against a shadow copy, in the four ways of running, while
-//! the budget changes and swap devices are replaced.
+//! the budget changes, swap devices are replaced and RAM is compacted all the time.
 //!
 //! `FOLIOSWAP_SOAK_SECONDS` sets how long all of it takes (default: 8); `FOLIOSWAP_SOAK_SEED` repeats a run's choices.
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, thread};
 
-use folioswap::{Advice, Arena, DeviceSpec, FaultMode, Mapping, Region};
+use folioswap::{Advice, Arena, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region};
 
 const NR_THREADS: u64 = 8;
 const MIB: usize = 1 << 20;
@@ -39,7 +39,8 @@ const STRIDE: usize = 4096;
 impl Shadowed {
     fn map(arena: &Arena, choices: &mut Choices) -> Self {
         let len = (1 + choices.below(12)) * MIB + choices.below(MIB);
-        let region = arena.map(len).expect("addresses suffice");
+        let sizes = [FolioSize::Auto, Order::HUGE.into(), Order::new(4).unwrap().into(), Order::PAGE.into()];
+        let region = arena.map_with(len, sizes[choices.below(sizes.len())]).expect("addresses suffice");
         Shadowed { bytes: vec![0; len.div_ceil(STRIDE)], region }
     }
 
@@ -153,16 +154,27 @@ fn eight_threads_at_random_against_a_shadow_copy() {
                         }
                     }
                 });
+                scope.spawn({
+                    let arena = &arena;
+                    move || {
+                        while Instant::now() < end {
+                            arena.compact();
+                            thread::yield_now();
+                        }
+                    }
+                });
             });
             let stats = arena.stats();
             println!(
-                "{faults} {mapping}: {} steps, {} folios out, {} in",
+                "{faults} {mapping}: {} steps, {} folios out, {} in, {} pages moved",
                 steps.into_inner(),
                 stats.swapped_out_folios,
-                stats.swapped_in_folios
+                stats.swapped_in_folios,
+                stats.pgmigrate_success
             );
             assert_eq!((stats.verify_failures, stats.io_errors), (0, 0));
             assert!(stats.swapped_in_folios > 0, "nothing was swapped: the soak tests nothing");
+            assert!(stats.pgmigrate_success > 0, "nothing was compacted");
         }
     }
 }
