@@ -156,7 +156,8 @@ fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize) -> R
             Run { throughput: bytes as f64 / seconds / 1e9, bad_words: rows.iter().map(|row| row.bad_words).sum() }
         }
         Workload::Mix => {
-            let mixed = mix(words, &plan, counter);
+            let (streamed, accessed) = words.split_at_mut(words.len() / 2);
+            let mixed = mix(streamed, accessed, &plan, counter);
             Run { throughput: mixed.score(), bad_words: mixed.bad_words }
         }
         _ => {

@@ -6,6 +6,7 @@
 //! scattered, to compare latencies with. What is left of the pool and what came in is checked.
 
 use super::access::Random;
+use super::compact_mix::mixed;
 use super::medians::median;
 use super::progress::tell;
 use super::report::Report;
@@ -155,7 +156,7 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
     let mut means = args.means.clone();
     if means.swap.is_empty() {
-        means.swap.push(DeviceSpec::Ram { size: 2 * args.memory });
+        means.swap.push(DeviceSpec::Ram { size: 4 * args.memory });
     }
     swap_check::check_all(&means.swap)?;
     let mut report = Report::new("compact");
@@ -179,7 +180,8 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     report.measure("bytes_copied", counters.get("compact_copied_bytes"));
     let ratios: Vec<f64> = default.p99_us.iter().zip(&whole.p99_us).map(|(ours, plain)| ours / plain).collect();
     report.measure("p99_vs_unfragmented", median(&ratios));
-    let bad_words = sums.iter().map(|sum| sum.bad_words).sum();
+    let bad_words =
+        sums.iter().map(|sum| sum.bad_words).sum::<u64>() + mixed(args.memory, args.rounds, &means, &mut report)?;
     report.conclude(args.json.as_deref(), bad_words)
 }
 

@@ -1,4 +1,4 @@
-//! Two ways of access at the same time: one thread streams through half of the memory while another accesses the other half at random.
+//! Two ways of access at the same time: one thread streams through a part of the memory while another accesses the other part at random.
 
 use super::pages::PageSet;
 use super::random::{self, Outcome, Plan};
@@ -26,9 +26,8 @@ impl Mixed {
     }
 }
 
-/// Streams through the first half and runs `plan` on the second; `progress` counts bytes filled.
-pub fn mix(words: &mut [u64], plan: &Plan, progress: &AtomicU64) -> Mixed {
-    let (streamed, accessed) = words.split_at_mut(words.len() / 2);
+/// Streams through one part and runs `plan` on the other; `progress` counts bytes filled.
+pub fn mix(streamed: &mut [u64], accessed: &mut [u64], plan: &Plan, progress: &AtomicU64) -> Mixed {
     write(streamed, 0, 1, progress);
     let pages = PageSet::fill(accessed, 1, progress);
     let stop = AtomicBool::new(false);
@@ -85,7 +84,8 @@ mod tests {
         let time = Duration::from_millis(50);
         let plan =
             Plan { threads: 1, time, distribution: Distribution::Uniform, access: Access::Change, access_words: 512 };
-        let mixed = mix(&mut words, &plan, &AtomicU64::new(0));
+        let (streamed, accessed) = words.split_at_mut(3 * STEP_WORDS);
+        let mixed = mix(streamed, accessed, &plan, &AtomicU64::new(0));
         assert_eq!(mixed.bad_words, 0);
         assert!(mixed.score() > 0.0);
     }

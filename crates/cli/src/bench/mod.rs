@@ -9,6 +9,7 @@ mod access;
 mod alloc;
 mod auto;
 mod compact;
+mod compact_mix;
 mod fragment;
 mod kernel_turn;
 mod medians;

@@ -1,0 +1,64 @@
+//! The part of `bench compact` that is a program: a stream in folios of 2 MiB and accesses at random in folios of 4 KiB, over
+//! the same budget, with compaction and without, in turns.
+
+use super::access::Distribution;
+use super::medians::median_of_ratios;
+use super::mix::mix;
+use super::pages::{Access, PAGE_WORDS};
+use super::progress::tell;
+use super::random::Plan;
+use super::report::Report;
+use super::setup::{ArenaPlan, failure};
+use crate::args::Means;
+use crate::exit::Failure;
+use folioswap::{FolioSize, Order};
+use folioswap_core::compact::Stage;
+use serde_json::json;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// How long a turn takes.
+const TURN: Duration = Duration::from_secs(4);
+
+/// Each part is larger than the budget by this.
+const TIMES_BUDGET: u64 = 1;
+
+/// Measures `mix_on_vs_off`, `stream_on_vs_off` and `random_on_vs_off`; returns how many words were wrong.
+pub fn mixed(memory: u64, rounds: u16, means: &Means, report: &mut Report) -> Result<u64, Failure> {
+    let mut figures: [[Vec<f64>; 3]; 2] = Default::default();
+    let mut bad_words = 0;
+    tell("");
+    tell(&format!("{:<8} {:>7} {:>12} {:>14}", "mix", "turn", "stream GB/s", "random ops/s"));
+    for round in 1..=rounds {
+        for (stage, figures) in [Some(Stage::default()), None].into_iter().zip(&mut figures) {
+            let name = if stage.is_some() { "on" } else { "off" };
+            let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(memory, means, FolioSize::Auto) };
+            let arena = plan.build(4 * memory)?;
+            let bytes = (memory * TIMES_BUDGET) as usize;
+            let mut streamed = arena.map_with(bytes, FolioSize::Fixed(Order::HUGE)).map_err(failure)?;
+            let mut accessed = arena.map_with(bytes, FolioSize::Fixed(Order::PAGE)).map_err(failure)?;
+            let plan = Plan {
+                threads: 1,
+                time: TURN,
+                distribution: Distribution::Uniform,
+                access: Access::Change,
+                access_words: PAGE_WORDS,
+            };
+            let (streamed, accessed) =
+                (bytemuck::cast_slice_mut(&mut streamed), bytemuck::cast_slice_mut(&mut accessed));
+            let mixed = mix(streamed, accessed, &plan, &AtomicU64::new(0));
+            bad_words += mixed.bad_words;
+            let (stream, random) = (mixed.stream_gbps, mixed.random.ops());
+            tell(&format!("{name:<8} {round:>7} {stream:>12.3} {random:>14.0}"));
+            report.row(json!({ "mix": name, "turn": round, "stream_gbps": stream, "random_ops": random }));
+            for (figures, figure) in figures.iter_mut().zip([mixed.score(), stream, random]) {
+                figures.push(figure);
+            }
+        }
+    }
+    let [on, off] = figures;
+    for (index, name) in ["mix_on_vs_off", "stream_on_vs_off", "random_on_vs_off"].into_iter().enumerate() {
+        report.measure(name, median_of_ratios(&on[index], &off[index]));
+    }
+    Ok(bad_words)
+}
