@@ -236,6 +236,7 @@ fn print_cost(what: &str, cost: &Cost) {
 fn what_a_whole_pageblock_costs() {
     const NR_WANTED: usize = 24;
     for orders in [&[0, 2, 4][..], &[0, 1, 2, 3, 4, 5, 6]] {
+        let mut undisturbed = None;
         for busy in [0, 200, 50, 20] {
             let stages = [Stage::Split, Stage::Whole, Stage::WholeSplitting];
             let costs = stages.map(|stage| cost(stage, orders, busy, NR_WANTED));
@@ -246,10 +247,10 @@ fn what_a_whole_pageblock_costs() {
             // Half of 64 pageblocks is free, so 24 can be whole.
             assert_eq!(splitting.nr_whole, 4 * NR_WANTED);
             assert!(whole.nr_whole < splitting.nr_whole, "it ends although frames are free");
-            // A block that cannot be emptied is known for it before its largest folio, not amid single frames. How much
-            // that saves depends on how many are busy.
-            let ratio = splitting.copied_per_whole() / split.copied_per_whole();
-            assert!(ratio <= if busy == 20 { 0.7 } else { 1.0 }, "{ratio} of what moving single frames copies");
+            let (ours, theirs) = (splitting.copied_per_whole(), split.copied_per_whole());
+            assert!(ours <= theirs, "{ours} frames copied, {theirs} when every folio is split");
+            // What is busy for a moment is tried again, and costs no block that was nearly empty.
+            assert!(ours <= 1.05 * *undisturbed.get_or_insert(ours), "{ours} with 1 of {busy} busy");
         }
     }
 }

@@ -51,7 +51,10 @@ impl Engine {
             return Migrated::Gone;
         }
         let index = locked.index_of(folio.page_in_block());
-        if locked.pinned || locked.folio(index).writing_to().is_some() {
+        if locked.pinned {
+            return Migrated::Unsuited;
+        }
+        if locked.folio(index).writing_to().is_some() {
             return Migrated::Busy; // what is written is known by its frames
         }
         let is_mapped = matches!(locked.state(index), State::Resident(_));

@@ -74,6 +74,21 @@ impl Compaction {
     }
 }
 
+/// What came of a folio that was to go.
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Cleared {
+    Yes,
+    /// It may be had in a moment.
+    Busy,
+    No,
+}
+
+/// How often a folio that is busy is tried: most are so for the moment of a fault, and the others of its block take longer.
+const PASSES: usize = 3;
+
+/// Folios of a block that may be busy at the same time: in a block where more are, they will be again.
+const BUSY_MAX: usize = 32;
+
 /// One run.
 struct Scan<'a, S> {
     state: &'a mut Compaction,
@@ -182,21 +197,39 @@ impl<S: Space> Scan<'_, S> {
         self.counters.compact_isolated += nr_left as u64;
         // The largest first: they find a place while runs are whole, and if not, nothing was copied in vain.
         batch.sort_unstable_by_key(|folio| (Reverse(folio.order), folio.first));
-        let mut nr_emptied = 0;
-        for &folio in &*batch {
-            if (self.stop)() {
-                return Break(Outcome::Stopped);
-            }
-            if self.clear(folio, nr_left) {
-                nr_emptied += 1;
-                if self.request.wanted.is_some_and(|order| self.space.has_free(order)) {
-                    return Break(Outcome::Free);
+        let (mut nr_emptied, mut nr_tried) = (0, batch.len());
+        for pass in 1..=PASSES {
+            // Those that were busy gather at the front, for the next pass.
+            let mut nr_busy = 0;
+            for at in 0..nr_tried {
+                if (self.stop)() {
+                    return Break(Outcome::Stopped);
                 }
-            } else if all_or_none {
-                nr_emptied = 0;
-                break;
+                let folio = batch[at];
+                match self.clear(folio, nr_left) {
+                    Cleared::Yes => {
+                        nr_emptied += 1;
+                        nr_left -= folio.nr_units();
+                        if self.request.wanted.is_some_and(|order| self.space.has_free(order)) {
+                            return Break(Outcome::Free);
+                        }
+                    }
+                    Cleared::Busy if pass < PASSES && nr_busy < BUSY_MAX => {
+                        batch.swap(nr_busy, at);
+                        nr_busy += 1;
+                    }
+                    failed => {
+                        if failed == Cleared::Busy {
+                            self.counters.pgmigrate_fail += folio.nr_units() as u64;
+                        }
+                        if all_or_none {
+                            self.state.hints.no_source.insert(block);
+                            return Continue(());
+                        }
+                    }
+                }
             }
-            nr_left -= folio.nr_units();
+            nr_tried = nr_busy;
         }
         if nr_emptied == 0 {
             self.state.hints.no_source.insert(block);
@@ -204,40 +237,49 @@ impl<S: Space> Scan<'_, S> {
         Continue(())
     }
 
-    /// Says whether a folio no longer is where it was. `nr_left` units of its block, its own among them, are still to go.
-    fn clear(&mut self, folio: Units, nr_left: usize) -> bool {
+    /// Tries to have a folio no longer where it is. `nr_left` units of its block, its own among them, are still to go.
+    fn clear(&mut self, folio: Units, nr_left: usize) -> Cleared {
         if self.request.stage != Stage::Split || folio.order == Order::PAGE {
             return self.move_one(folio, nr_left);
         }
         if !self.space.split(folio) {
             self.counters.pgmigrate_fail += folio.nr_units() as u64;
-            return false;
+            return Cleared::No;
         }
-        let mut all = true;
+        let mut all = Cleared::Yes;
         for at in 0..folio.nr_units() {
-            all &= self.move_one(Units { first: folio.first.plus(at), order: Order::PAGE }, nr_left - at);
-            if !all && self.wants_all_of_a_block() {
-                break;
+            let cleared = self.move_one(Units { first: folio.first.plus(at), order: Order::PAGE }, nr_left - at);
+            if cleared == Cleared::Busy {
+                self.counters.pgmigrate_fail += 1;
+            }
+            if cleared != Cleared::Yes {
+                all = Cleared::No; // the folio is not what it was, and cannot be tried again
+                if self.wants_all_of_a_block() {
+                    break;
+                }
             }
         }
         all
     }
 
     /// The same for a folio that moves whole.
-    fn move_one(&mut self, folio: Units, nr_left: usize) -> bool {
-        let Some(to) = self.place_for(folio, nr_left) else { return false };
+    fn move_one(&mut self, folio: Units, nr_left: usize) -> Cleared {
+        let Some(to) = self.place_for(folio, nr_left) else { return Cleared::No };
         let migrated = self.space.migrate(folio, to, self.request.mode);
         let nr_units = folio.nr_units() as u64;
         match migrated {
-            Migrated::Moved => {
-                self.counters.pgmigrate_success += nr_units;
-                return true;
-            }
-            Migrated::Busy | Migrated::Gone => self.counters.pgmigrate_fail += nr_units,
-            Migrated::Unsuited => {}
+            Migrated::Moved => self.counters.pgmigrate_success += nr_units,
+            Migrated::Gone => self.counters.pgmigrate_fail += nr_units,
+            Migrated::Busy | Migrated::Unsuited => {}
         }
-        self.state.isolated.give_back(Units { first: to, order: folio.order });
-        migrated == Migrated::Gone
+        if migrated != Migrated::Moved {
+            self.state.isolated.give_back(Units { first: to, order: folio.order });
+        }
+        match migrated {
+            Migrated::Moved | Migrated::Gone => Cleared::Yes,
+            Migrated::Busy => Cleared::Busy,
+            Migrated::Unsuited => Cleared::No,
+        }
     }
 
     /// A run for a folio, from those that are isolated; if there is none, more are isolated, once.

@@ -41,7 +41,7 @@ pub enum Migrated {
     Busy,
     /// It is not there any more: freed, moved by another, or of another order. The run is isolated still.
     Gone,
-    /// Looked at again under its lock, moving it makes no sense. It stays, and the run is isolated still.
+    /// Looked at again under its lock, moving it makes no sense or will never do. It stays, and the run is isolated still.
     Unsuited,
 }
 

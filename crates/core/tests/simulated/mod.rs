@@ -321,7 +321,10 @@ impl Space for Simulated {
             return Migrated::Gone;
         }
         let state = &mut *self.state.borrow_mut();
-        if state.folios[&first].pinned || state.random.one_in(busy) {
+        if state.folios[&first].pinned {
+            return Migrated::Unsuited;
+        }
+        if state.random.one_in(busy) {
             return Migrated::Busy;
         }
         let target = to.index()..to.index() + at.nr_units();
