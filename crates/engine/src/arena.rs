@@ -459,6 +459,7 @@ impl Arena {
     /// those that are busy. Needs free RAM to move them to; says whether all of RAM was looked through.
     pub fn compact(&self) -> bool {
         let engine = &self.running.engine;
+        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might want to compact too
         let _pass = engine.gate.enter(folioswap_sys::signals::thread_id());
         engine.compact_frames(None, Mode::Sync, 0, || false) == Some(Outcome::Met)
     }
