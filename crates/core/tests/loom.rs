@@ -5,8 +5,8 @@
 #![cfg(loom)]
 
 use folioswap_core::{
-    BlockId, Clusters, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Memory, Order, Room, Size, SlotId, State,
-    Streams, Zone,
+    BlockId, ClusterId, Clusters, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Memory, Order, Room, Size,
+    SlotId, State, Streams, Zone,
 };
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -441,6 +441,25 @@ fn a_slot_of_a_full_cluster_is_freed_while_another_looks_for_one() {
         let got = other.join().unwrap();
         assert!(got.is_none_or(|got| got == run));
         assert_eq!(clusters.allocate(CpuId::new(0), Order::PAGE).is_some(), got.is_none());
+        clusters.verify();
+    });
+}
+
+#[test]
+fn a_free_slot_is_isolated_or_handed_out_and_never_both() {
+    check_within(4, || {
+        let clusters = clusters(2, false);
+        let run = clusters.allocate(CpuId::new(0), PAIR).unwrap();
+        clusters.free(run, Order::PAGE);
+        let other = one_slot(&clusters, 1);
+        let mut isolated = None;
+        clusters.isolate_in(ClusterId::new(0), 1, &mut |slot, _| isolated = Some(slot));
+        let got = other.join().unwrap();
+        assert!(isolated.is_some() != got.is_some() && isolated.or(got) == Some(run));
+        clusters.verify();
+        clusters.free(run, Order::PAGE);
+        clusters.free(run.plus(1), Order::PAGE);
+        assert_eq!(clusters.nr_used(), 0);
         clusters.verify();
     });
 }

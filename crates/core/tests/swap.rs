@@ -114,6 +114,30 @@ impl Pair {
         self.slots[start..start + (1 << exponent)].fill(Slot::Bad);
     }
 
+    /// Isolates runs of a cluster, which from then on are freed like any other.
+    fn isolate(&mut self, cluster: usize, enough: usize) -> usize {
+        let slots = cluster * self.cluster_slots..((cluster + 1) * self.cluster_slots).min(self.slots.len());
+        let nr_taken = self.slots[slots.clone()].iter().filter(|&&slot| slot != Slot::Free).count();
+        let id = ClusterId::from_index(cluster);
+        let in_parts = self.real.nr_taken_in_parts(id);
+        assert!(in_parts.is_none_or(|nr| nr == nr_taken && nr > 0 && slots.len() == self.cluster_slots));
+        let mut found = Vec::new();
+        let nr_scanned = self.real.isolate_in(id, enough, &mut |slot, order| found.push((slot.index(), order)));
+        let nr_found: usize = found.iter().map(|(_, order)| order.nr_pages()).sum();
+        assert!(found.is_empty() || !self.removing && nr_taken > 0, "what is whole, or leaves, stays as it is");
+        assert!(nr_scanned <= slots.len() && nr_found <= nr_scanned);
+        assert!(in_parts.is_none() || self.removing || nr_found >= enough.min(slots.len() - nr_taken));
+        for &(first, order) in &found {
+            assert!(slots.contains(&first) && first.is_multiple_of(order.nr_pages()));
+            for slot in first..first + order.nr_pages() {
+                assert_eq!(self.slots[slot], Slot::Free, "slot {slot}");
+                self.slots[slot] = Slot::Taken;
+            }
+            self.runs.push((first, usize::from(order.exponent())));
+        }
+        found.len()
+    }
+
     fn take_discards(&mut self, max: usize) {
         for cluster in self.real.take_discards(max) {
             let slots = self.real.slots_of(cluster);
@@ -138,6 +162,10 @@ impl Pair {
         self.real.verify();
         let nr_used = self.slots.iter().filter(|&&slot| slot != Slot::Free).count();
         assert_eq!((self.real.nr_used(), self.real.nr_slots()), (nr_used, self.slots.len()));
+        let is_free = |cluster: &&[Slot]| cluster.iter().all(|&slot| slot == Slot::Free);
+        let nr_free = self.slots.chunks(self.cluster_slots).filter(is_free).count();
+        let nr_whole = self.real.nr_whole_free() + self.discarding.len();
+        assert!(self.rotational || nr_whole <= nr_free, "{nr_whole} are whole, and {nr_free} free");
         let failures: Vec<_> = (0..10).map(|k| self.real.failures(order(k))).collect();
         assert_eq!(failures, self.failures);
     }
@@ -164,6 +192,11 @@ fn wander(seed: u64, mut pair: Pair, max_slots: usize, max_order: usize, nr_call
             3 if pair.removing || random.below(5) == 0 => pair.toggle_removal(),
             4 if random.below(10) == 0 && !pair.runs.is_empty() => pair.mark_bad(some, &mut random),
             5..15 if !pair.runs.is_empty() => pair.halve(some),
+            15 => {
+                let (cluster, enough) =
+                    (random.below(pair.slots.len().div_ceil(pair.cluster_slots)), random.below(200));
+                pair.isolate(cluster, enough);
+            }
             dice if dice < allocations => {
                 pair.allocate(random.below(4) as u32, random.below(nr_orders));
             }
@@ -216,9 +249,10 @@ enum Call {
     TakeDiscard,
     Discarded,
     ToggleRemoval,
+    Isolate(usize),
 }
 
-const CALLS: [Call; 14] = [
+const CALLS: [Call; 15] = [
     Call::Allocate(0, 0),
     Call::Allocate(0, 1),
     Call::Allocate(0, 2),
@@ -233,6 +267,7 @@ const CALLS: [Call; 14] = [
     Call::TakeDiscard,
     Call::Discarded,
     Call::ToggleRemoval,
+    Call::Isolate(0),
 ];
 
 /// False when the call means nothing here, so that what would follow is tried elsewhere.
@@ -255,6 +290,7 @@ fn make(pair: &mut Pair, call: Call) -> bool {
         }
         Call::Discarded if !pair.discarding.is_empty() => pair.discarded(),
         Call::ToggleRemoval => pair.toggle_removal(),
+        Call::Isolate(cluster) => return pair.isolate(cluster, 3) > 0,
         _ => return false,
     }
     true

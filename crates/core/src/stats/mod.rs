@@ -277,6 +277,14 @@ stats! {
         pgmigrate_fail,
         /// Bytes that it copied: those of folios that were not mapped.
         compact_copied_bytes,
+        /// Slots whose content compaction of a swap device copied to other slots.
+        slots_migrated,
+        /// Slots whose content it could not copy: busy, or a read or write failed.
+        slots_migrate_failed,
+        /// Times that it was asked for whole clusters and made as many.
+        slot_compact_success,
+        /// Times that it could not.
+        slot_compact_fail,
     }
     by_order {
         /// Folios swapped out to one run of slots.
@@ -339,7 +347,7 @@ mod tests {
         assert_eq!(size_of::<Stats>() % 8, 0);
         assert_eq!(align_of::<Stats>(), 8);
         assert_eq!(Stats::new().snapshot(), StatsSnapshot::default());
-        let words = 25 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
+        let words = 29 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
     }
 

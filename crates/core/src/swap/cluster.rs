@@ -170,6 +170,18 @@ impl Slots {
         usize::from(self.nr_used)
     }
 
+    /// Whether no slot of it is bad.
+    pub(super) fn is_sound(&self) -> bool {
+        self.nr_bad == 0
+    }
+
+    /// The largest aligned free run that starts at this free slot.
+    pub(super) fn largest_free_at(&self, offset: usize) -> Order {
+        let orders = (0..=MAX_ORDER).filter_map(Order::new);
+        let free = |order: &Order| offset.is_multiple_of(order.nr_pages()) && self.taken.none(offset, *order);
+        orders.take_while(free).last().expect("the slot is free")
+    }
+
     /// Whether slots were handed out since the last discard.
     pub(super) fn is_written(&self) -> bool {
         self.written
@@ -394,6 +406,16 @@ mod tests {
             (Some(68), Some(96), None)
         );
         held.verify();
+    }
+
+    #[test]
+    fn the_largest_free_run_at_a_slot() {
+        let cluster = Cluster::new(0);
+        let mut held = cluster.lock();
+        held.extend(200);
+        held.take(40, order(0));
+        let largest = |offset| held.largest_free_at(offset).exponent();
+        assert_eq!([0, 32, 41, 42, 48, 64, 128, 192].map(largest), [5, 3, 0, 1, 4, 6, 6, 3]);
     }
 
     #[test]

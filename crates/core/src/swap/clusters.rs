@@ -2,8 +2,8 @@
 //!
 //! The device is cut into clusters of 512 slots. A cluster serves one order at a time, so that the alignment of one
 //! order leaves no gaps among the runs of another. Each CPU has a current cluster for each order and takes the next
-//! run of it, so that what one CPU writes lies together and two CPUs never interleave. `clusters_take` has that part;
-//! here is what it works on: growing, freeing, discarding, removal.
+//! run of it, so that what one CPU writes lies together and two CPUs never interleave. `clusters_take` has that part, and
+//! `isolate` what compaction takes; here is what both work on: growing, freeing, discarding, removal.
 //!
 //! **Invariants.** A cluster with free slots is on exactly one list, or a CPU's, or being discarded; a full one is a
 //! CPU's or nowhere. A cluster is on a list of empty clusters exactly when none of its slots is taken, and on the list
@@ -13,7 +13,7 @@
 //! There is a set of lists for each CPU and one for clusters that nobody had yet. A cluster belongs to the set of the
 //! CPU that has it or had it last, so a CPU that uses its own clusters again shares no cache line with another.
 //!
-//! **Locking.** In this order, each optional: `shape` (growing and removal), one CPU's record, one cluster, one set of
+//! **Locking.** In this order, each optional: `shape` (growing and removal, and isolating), one CPU's record, one cluster, one set of
 //! lists. Nothing is locked under lists, so never two sets at once. `allocate` holds its CPU's lock all along: so once
 //! removal has been written into a CPU's record under that lock, that CPU hands out nothing. A set's lock is taken when
 //! a cluster is obtained, let go of, ceases to be full or becomes empty, and when the free slots of one become of use
@@ -88,7 +88,7 @@ pub struct Clusters {
     /// The set that discards were last taken from, so that all come to their turn.
     discards_from: AtomicU32,
     /// Whether the device is being removed. Held while it grows and while removal begins or ends.
-    shape: Mutex<bool>,
+    pub(super) shape: Mutex<bool>,
 }
 
 impl Clusters {
@@ -188,7 +188,7 @@ impl Clusters {
     }
 
     /// Puts a cluster that no CPU holds where its fill says, unless somebody else has it in hand.
-    fn settle(&self, id: ClusterId, cluster: &mut Held<'_>) {
+    pub(super) fn settle(&self, id: ClusterId, cluster: &mut Held<'_>) {
         debug_assert!(!cluster.held);
         let (fill, place) = self.place_for(cluster);
         let mut lists = self.lists(cluster.home);
@@ -315,7 +315,7 @@ impl Clusters {
         self.nr_listed(Place::Fragmented(order))
     }
 
-    fn nr_listed(&self, place: Place) -> usize {
+    pub(super) fn nr_listed(&self, place: Place) -> usize {
         self.sets_from(0, place).map(|set| self.lists(set).len(place)).sum()
     }
 

@@ -70,7 +70,7 @@ impl Clusters {
         slot
     }
 
-    fn take_at(&self, id: ClusterId, cluster: &mut Held<'_>, offset: usize, order: Order) -> SlotId {
+    pub(super) fn take_at(&self, id: ClusterId, cluster: &mut Held<'_>, offset: usize, order: Order) -> SlotId {
         cluster.take(offset, order);
         self.stripe(id).fetch_add(order.nr_pages() as u64, Ordering::Relaxed);
         SlotId::from_index((id.index() << self.cluster_order.exponent()) | offset)

@@ -1,10 +1,12 @@
 //! The swap space: the slots of a device, handed out so that every folio lies in one piece.
 //!
-//! [`Clusters`] allocates the slots of one device in runs of every order, from clusters by CPU and order.
+//! [`Clusters`] allocates the slots of one device in runs of every order, from clusters by CPU and order; compaction
+//! moves what scatters in them together again (`isolate` has what it needs).
 
 mod cluster;
 mod cluster_lists;
 mod clusters;
 mod clusters_take;
+mod isolate;
 
 pub use clusters::Clusters;

@@ -1,0 +1,134 @@
+//! What compaction asks of [`Clusters`]: which clusters are worth emptying, and free runs for their folios to move to.
+//!
+//! An isolated run is taken like any other: nobody else is handed its slots, and [`Clusters::free`] puts it back. So
+//! there is no third state of a slot, and all that `clusters` says of taken ones holds.
+//!
+//! **Locking.** Isolating holds `shape`, so that nothing is taken of a device that is being removed, and the cluster's
+//! lock. What a CPU holds is its own: neither emptied nor isolated from.
+
+use super::cluster_lists::Place;
+use super::clusters::{Clusters, Kind};
+use crate::id::{ClusterId, SlotId};
+use crate::order::Order;
+use crate::sync::lock;
+
+impl Clusters {
+    /// How many clusters the device has. It may grow.
+    pub fn nr_clusters(&self) -> usize {
+        self.nr_slots().div_ceil(self.cluster_slots())
+    }
+
+    /// The order of a whole cluster.
+    pub fn cluster_order(&self) -> Order {
+        self.cluster_order
+    }
+
+    /// Clusters none of whose slots is taken, and that can be handed out whole. Locks the sets that have some.
+    pub fn nr_whole_free(&self) -> usize {
+        self.nr_listed(Place::Free) + self.nr_listed(Place::Awaiting)
+    }
+
+    /// Slots that are taken of a cluster which it makes sense to empty. Nothing when it is a CPU's or empty, when one
+    /// folio fills it, and when it cannot become whole: the short one at the end, and one with bad slots.
+    pub fn nr_taken_in_parts(&self, id: ClusterId) -> Option<usize> {
+        let cluster = self.cluster(id).lock();
+        let nr_taken = cluster.nr_used();
+        let can_be_whole = cluster.limit() == self.cluster_slots() && cluster.is_sound();
+        let is_one_folio = cluster.order == self.cluster_order && nr_taken == cluster.limit();
+        let in_parts = nr_taken > 0 && !is_one_folio;
+        (self.kind != Kind::Rotational && !cluster.held && can_be_whole && in_parts).then_some(nr_taken)
+    }
+
+    /// Takes free runs of a cluster, each as large as can be, from its first slot on until they have `enough` slots or
+    /// more together, and names them. One that is wholly free, or a CPU's, stays as it is. Returns how many slots it
+    /// looked at.
+    pub fn isolate_in(&self, id: ClusterId, enough: usize, each: &mut dyn FnMut(SlotId, Order)) -> usize {
+        let removing = lock(&self.shape);
+        let mut cluster = self.cluster(id).lock();
+        let has_parts = cluster.nr_used() > 0 && cluster.nr_used() < cluster.limit();
+        if *removing || self.kind == Kind::Rotational || cluster.held || !has_parts {
+            return 0;
+        }
+        let (mut nr_taken, mut from) = (0, 0);
+        while nr_taken < enough
+            && let Some(offset) = cluster.find(from, Order::PAGE)
+        {
+            let order = cluster.largest_free_at(offset);
+            each(self.take_at(id, &mut cluster, offset, order), order);
+            nr_taken += order.nr_pages();
+            from = offset + order.nr_pages();
+        }
+        self.settle(id, &mut cluster);
+        if nr_taken < enough { cluster.limit() } else { from }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::id::CpuId;
+
+    const CPU: CpuId = CpuId::new(0);
+
+    fn isolate(clusters: &Clusters, id: u32, enough: usize) -> (Vec<(usize, u8)>, usize) {
+        let mut runs = Vec::new();
+        let nr_scanned = clusters
+            .isolate_in(ClusterId::new(id), enough, &mut |slot, order| runs.push((slot.index(), order.exponent())));
+        (runs, nr_scanned)
+    }
+
+    /// Three clusters, the first two of which are taken as single slots and nobody's.
+    fn two_full() -> Clusters {
+        let clusters = Clusters::new(3 * 512, 1, false);
+        clusters.grow(3 * 512);
+        assert!((0..2 * 512).all(|slot| clusters.allocate(CPU, Order::PAGE).map(SlotId::index) == Some(slot)));
+        clusters
+    }
+
+    #[test]
+    fn free_runs_are_taken_as_large_as_can_be_and_put_back_by_a_free() {
+        let clusters = two_full();
+        for slot in (64..128).chain(131..135) {
+            clusters.free(SlotId::from_index(slot), Order::PAGE);
+        }
+        assert_eq!(isolate(&clusters, 0, 65), (vec![(64, 6), (131, 0)], 132));
+        clusters.verify();
+        assert_eq!(isolate(&clusters, 0, 512), (vec![(132, 1), (134, 0)], 512));
+        clusters.verify();
+        assert_eq!(isolate(&clusters, 0, 1), (vec![], 0), "nothing is left");
+        assert_eq!(clusters.nr_used(), 2 * 512);
+        clusters.free(SlotId::new(64), Order::new(6).unwrap());
+        clusters.verify();
+        assert_eq!(isolate(&clusters, 0, 1), (vec![(64, 6)], 128));
+    }
+
+    #[test]
+    fn what_is_whole_or_a_cpus_is_left_alone() {
+        let clusters = two_full();
+        assert_eq!((clusters.nr_clusters(), clusters.nr_whole_free()), (3, 1));
+        let in_parts = |id| clusters.nr_taken_in_parts(ClusterId::new(id));
+        assert_eq!((in_parts(0), in_parts(2)), (Some(512), None));
+        assert_eq!(isolate(&clusters, 2, 512), (vec![], 0));
+        let huge = clusters.allocate(CPU, Order::HUGE).unwrap();
+        assert_eq!((in_parts(2), clusters.nr_whole_free()), (None, 0), "one folio fills it");
+        clusters.free(huge, Order::new(8).unwrap());
+        assert_eq!(in_parts(2), Some(256));
+        clusters.free(SlotId::new(7), Order::PAGE);
+        assert_eq!((in_parts(0), clusters.allocate(CPU, Order::PAGE)), (Some(511), Some(SlotId::new(7))));
+        clusters.free(SlotId::new(7), Order::PAGE);
+        assert_eq!((in_parts(0), isolate(&clusters, 0, 1)), (None, (vec![], 0)), "a CPU takes from it");
+        clusters.mark_bad(SlotId::new(600), Order::PAGE);
+        assert_eq!(in_parts(1), None, "it cannot become whole");
+        clusters.verify();
+    }
+
+    #[test]
+    fn nothing_is_isolated_of_a_device_that_is_being_removed() {
+        let clusters = two_full();
+        clusters.free(SlotId::new(3), Order::PAGE);
+        clusters.begin_removal();
+        assert_eq!(isolate(&clusters, 0, 1), (vec![], 0));
+        clusters.cancel_removal();
+        assert_eq!(isolate(&clusters, 0, 1), (vec![(3, 0)], 4));
+    }
+}
