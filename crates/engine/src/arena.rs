@@ -29,6 +29,7 @@ use crate::readahead::{self, ReadQueue};
 use crate::reclaimd;
 use crate::region::Region;
 use crate::selftest;
+use crate::slot_compaction::{self, SlotCompactor};
 use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
 use crate::swap_in::SwapIn;
 use crate::threads::{self, Thread};
@@ -166,7 +167,7 @@ impl ArenaBuilder {
         self
     }
 
-    /// How small folios are moved to make room for whole ones; none: not at all. For measurement.
+    /// How small folios are moved to make room for whole ones, in RAM and on devices; none: not at all. For measurement.
     #[doc(hidden)]
     #[must_use]
     pub fn compaction(mut self, stage: Option<Stage>) -> Self {
@@ -199,6 +200,7 @@ impl ArenaBuilder {
             threads::spawn("reclaim", &engine, reclaimd::run)?,
             threads::spawn("readahead", &engine, readahead::run)?,
             threads::spawn("compact", &engine, compactd::run)?,
+            threads::spawn("slots", &engine, slot_compaction::run)?,
         ];
         match mode {
             FaultMode::Monitor => {
@@ -255,6 +257,7 @@ impl ArenaBuilder {
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
             compactor: Compactor::new(most_blocks, self.compaction),
+            slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
             uffd,
             stats: self.stats.map_or_else(|| StatsHome::Own(Box::default()), StatsHome::Shared),
@@ -503,6 +506,7 @@ impl Drop for Running {
         self.engine.reclaim_wanted.signal();
         self.engine.reads.wake();
         self.engine.compactor.wanted.signal();
+        self.engine.slot_compactor.wanted.signal();
         self.stop.signal();
         direct::detach(&self.engine);
         for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {

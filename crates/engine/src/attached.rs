@@ -126,6 +126,15 @@ impl Attached {
         self.clusters.nr_used().saturating_sub(self.nr_bad.load(Ordering::Relaxed))
     }
 
+    /// Whether an eighth of its slots is free, wherever they are: compaction makes runs of them. Of a disk that turns none
+    /// are wanted.
+    pub fn has_scattered_room(&self) -> bool {
+        let nr_given_back = self.nr_given_back.load(Ordering::Relaxed) * Order::HUGE.nr_pages();
+        let nr_slots = self.clusters.nr_slots().saturating_sub(nr_given_back);
+        let nr_free = nr_slots.saturating_sub(self.clusters.nr_used());
+        !self.rotational && !self.is_leaving() && nr_slots > 0 && nr_free >= nr_slots / 8
+    }
+
     /// Adds slots to the `nr_slots` that were not enough; `false` when the device has no room for more.
     fn grow(&self, nr_slots: usize) -> bool {
         let mut space = self.space.lock().expect("no panic while growing");

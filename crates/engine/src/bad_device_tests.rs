@@ -4,13 +4,16 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use folioswap_core::{BlockId, FolioId, State};
+use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, SlotId, State};
 
+use crate::advise::Advice;
 use crate::arena::Arena;
 use crate::device::{Device, DeviceSpec, RamDevice};
 use crate::error::Error;
-use crate::region::ArenaVec;
+use crate::folio_size::FolioSize;
+use crate::region::{ArenaVec, Region};
 
 const MIB: usize = 1 << 20;
 
@@ -162,4 +165,71 @@ fn what_cannot_be_written_elsewhere_is_tried_in_another_place() {
     arena.remove_device("ram:64M").unwrap();
     assert_eq!(arena.stats().io_errors, 3);
     assert!(is_right(&words));
+}
+
+/// Small folios on the device, every other one of them dropped.
+fn scattered(arena: &Arena) -> Region {
+    let mut region = arena.map_with(64 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
+    (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
+    arena.evict_all();
+    for at in (0..region.len()).step_by(2 * PAGE_SIZE) {
+        region.advise(at..at + PAGE_SIZE, Advice::DontNeed);
+    }
+    region
+}
+
+fn at_page(at: usize) -> u8 {
+    (at / PAGE_SIZE % 251) as u8 + 1
+}
+
+fn is_kept(region: &Region) -> bool {
+    let expected = |at: usize| if at / PAGE_SIZE % 2 == 1 { at_page(at) } else { 0 };
+    (0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == expected(at))
+}
+
+/// Takes all whole clusters and asks for more until something has happened.
+fn compact_until(arena: &Arena, mut happened: impl FnMut() -> bool) {
+    let huge = || arena.engine().space.allocate(CpuId::new(0), Order::HUGE);
+    let runs: Vec<SlotId> = std::iter::from_fn(huge).collect();
+    let begun = Instant::now();
+    while !happened() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", arena.stats());
+        arena.engine().want_whole_clusters(Order::HUGE);
+        std::thread::yield_now();
+    }
+    runs.into_iter().for_each(|slot| arena.engine().free_slots(slot, Order::HUGE));
+}
+
+#[test]
+fn what_a_device_does_not_give_back_is_not_moved() {
+    let (arena, faults) = arena();
+    let region = scattered(&arena);
+    for fault in [&faults.reads_lie, &faults.reads_fail] {
+        let before = arena.stats();
+        fault.store(true, Ordering::SeqCst);
+        compact_until(&arena, || {
+            let stats = arena.stats();
+            stats.io_errors > before.io_errors && stats.slots_migrate_failed > before.slots_migrate_failed
+        });
+        drop(arena.engine().space.changing()); // no move is under way
+        fault.store(false, Ordering::SeqCst);
+    }
+    assert!(arena.stats().verify_failures > 0);
+    assert!(is_kept(&region), "all of it is where it was");
+    let before = arena.stats();
+    compact_until(&arena, || arena.stats().slot_compact_success > before.slot_compact_success);
+    assert!(is_kept(&region));
+}
+
+#[test]
+fn what_a_device_does_not_take_stays_where_it_was() {
+    let (arena, faults) = arena();
+    let region = scattered(&arena);
+    faults.failing_writes.store(3, Ordering::SeqCst);
+    compact_until(&arena, || faults.failing_writes.load(Ordering::SeqCst) == 0);
+    assert!(is_kept(&region));
+    compact_until(&arena, || arena.stats().slot_compact_success > 0);
+    let stats = arena.stats();
+    assert!(stats.io_errors == 3 && stats.slots_migrated > 0 && stats.slots_migrate_failed > 0, "{stats:?}");
+    assert!(is_kept(&region));
 }

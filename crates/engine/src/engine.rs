@@ -22,6 +22,7 @@ use crate::frames::Frames;
 use crate::map::{MapError, Mapper};
 use crate::outgoing::{Buffers, Written};
 use crate::readahead::ReadQueue;
+use crate::slot_compaction::SlotCompactor;
 use crate::space::SwapSpace;
 use crate::wakeup::{Event, Gate};
 
@@ -56,6 +57,7 @@ pub(crate) struct Engine {
     /// Written folios whose blocks were locked when their write ended.
     pub unsettled: Mutex<Vec<Written>>,
     pub compactor: Compactor,
+    pub slot_compactor: SlotCompactor,
     pub mapper: Box<dyn Mapper>,
     pub uffd: Arc<Userfaultfd>,
     pub stats: StatsHome,

@@ -51,6 +51,7 @@ mod removal;
 mod selftest;
 mod shared_stats;
 mod size;
+mod slot_compaction;
 mod space;
 mod supply;
 mod swap_in;

@@ -267,6 +267,7 @@ impl Engine {
     fn split_for_slots(&self, locked: &mut Locked<'_>, frame: FrameId) -> Washed {
         let order = locked.order();
         self.stats.swpout_fallback.add(order, 1);
+        self.want_whole_clusters(order);
         if order == Order::HUGE {
             self.stats.thp_swpout_fallback.add(1);
         }

@@ -52,19 +52,19 @@ enum Step {
 }
 
 /// Memory for one block's content, aligned as direct I/O wants it.
-struct Buffer {
+pub(crate) struct Buffer {
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl Buffer {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let bytes = vec![0; (BLOCK_PAGES + 1) * PAGE_SIZE];
         let start = bytes.as_ptr().align_offset(PAGE_SIZE);
         Buffer { bytes, start }
     }
 
-    fn pages(&mut self, nr_pages: usize) -> &mut [u8] {
+    pub fn pages(&mut self, nr_pages: usize) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + nr_pages * PAGE_SIZE]
     }
 }
@@ -230,14 +230,7 @@ impl Engine {
     /// `false`: all writes failed.
     fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<bool, Stuck> {
         let order = locked.order();
-        if order < PIECE {
-            // The pages of a piece are about to lie in different places.
-            for page in run.pages.clone() {
-                if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-                    self.hash_pages(locked, page, &mut []).map_err(Stuck::Lost)?;
-                }
-            }
-        }
+        self.hash_run_by_pages(locked, run).map_err(Stuck::Lost)?;
         let nr_folios = run.pages.len() >> order.exponent();
         let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| self.slot_elsewhere(order)).collect();
         if places.is_empty() {
@@ -259,6 +252,24 @@ impl Engine {
         Ok(any)
     }
 
+    /// The pages of a piece are about to lie in different places: from now on each has a hash of its own.
+    fn hash_run_by_pages(&self, locked: &mut Locked<'_>, run: &Run) -> Result<(), SwapInError> {
+        if locked.order() < PIECE {
+            for page in run.pages.clone() {
+                if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+                    self.hash_pages(locked, page, &mut [])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and verifies a part of a block that is to go somewhere else alone.
+    pub fn read_run_alone(&self, locked: &mut Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
+        self.hash_run_by_pages(locked, run)?;
+        self.read_run_checked(locked, run, bytes)
+    }
+
     fn read_run_checked(&self, locked: &Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
         self.space.read(run.slot, bytes).map_err(|error| self.swap_in_error(run.slot, &error.to_string()))?;
         self.verify_run(locked, run, bytes)
@@ -266,7 +277,7 @@ impl Engine {
 
     /// Writes folios of a block to new slots, neighbours in one go, and frees those that they had. One whose write fails
     /// stays where it is, and what it was to have is not used again. Says whether any went.
-    fn put_elsewhere(&self, locked: &mut Locked<'_>, first_page: usize, bytes: &[u8], places: &[SlotId]) -> bool {
+    pub fn put_elsewhere(&self, locked: &mut Locked<'_>, first_page: usize, bytes: &[u8], places: &[SlotId]) -> bool {
         let mut any = false;
         let order = locked.order();
         let first = locked.index_of(first_page);

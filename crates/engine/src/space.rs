@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-use folioswap_core::{CpuId, DeviceId, Order, SlotId};
+use folioswap_core::{Clusters, CpuId, DeviceId, Order, SlotId};
 
 use crate::attached::{Attached, Layout};
 use crate::device::{Device, RamDevice};
@@ -94,6 +94,8 @@ pub(crate) struct SwapSpace {
     /// Places from here on have never had a device.
     nr_places: AtomicUsize,
     changes: Mutex<()>,
+    /// Threads that wait to add or remove a device.
+    nr_changing: AtomicUsize,
     layout: Layout,
     /// Every order is allocated as single slots, one after another: what it costs not to keep folios whole.
     split_slots: bool,
@@ -103,7 +105,8 @@ impl SwapSpace {
     pub fn new(devices: Vec<Box<dyn Device>>, mut layout: Layout, split_slots: bool) -> Self {
         layout.most_slots = layout.most_slots.min(1 << DEVICE_SHIFT);
         let places = (0..MAX_DEVICES).map(|_| Place::default()).collect();
-        let space = SwapSpace { places, nr_places: AtomicUsize::new(0), changes: Mutex::new(()), layout, split_slots };
+        let (nr_places, nr_changing) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let space = SwapSpace { places, nr_places, changes: Mutex::new(()), nr_changing, layout, split_slots };
         for device in devices {
             assert!(space.add(device), "more devices than a slot's number can name");
         }
@@ -125,7 +128,43 @@ impl SwapSpace {
 
     /// Waits until no other thread adds or removes devices, and keeps them from it.
     pub fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.nr_changing.fetch_add(1, Ordering::SeqCst);
+        let alone = self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.nr_changing.fetch_sub(1, Ordering::SeqCst);
+        alone
+    }
+
+    /// Keeps others from adding and removing devices, if nobody is about to. For who gives way as soon as
+    /// [`SwapSpace::is_change_wanted`].
+    pub fn try_changing(&self) -> Option<MutexGuard<'_, ()>> {
+        self.changes.try_lock().ok()
+    }
+
+    /// Whether somebody waits to add or remove a device.
+    pub fn is_change_wanted(&self) -> bool {
+        self.nr_changing.load(Ordering::SeqCst) > 0
+    }
+
+    /// The first device after this one in which a large folio should find a run of slots, and might not: see
+    /// [`Attached::has_scattered_room`].
+    pub fn next_scattered(&self, after: Option<DeviceId>) -> Option<DeviceId> {
+        let passes = |id: DeviceId| after.is_none_or(|after| id > after) && !self.split_slots;
+        self.each(|id, attached| (passes(id) && attached.has_scattered_room()).then_some(id))
+    }
+
+    /// The slots of a device, for who keeps it from being removed.
+    pub fn clusters<T>(&self, id: DeviceId, look: impl FnOnce(&Clusters) -> T) -> T {
+        self.device(id, |attached| look(&attached.clusters))
+    }
+
+    /// A slot of a device by its number there.
+    pub fn slot_on(&self, id: DeviceId, within: SlotId) -> SlotId {
+        SlotId::new((id.index() as u32) << DEVICE_SHIFT | within.get())
+    }
+
+    /// A slot's number on this device, if it is of it.
+    pub fn slot_within(&self, id: DeviceId, slot: SlotId) -> Option<SlotId> {
+        (self.device_of(slot) == id).then(|| SlotId::new(slot.get() & ((1 << DEVICE_SHIFT) - 1)))
     }
 
     pub fn find(&self, name: &str) -> Option<DeviceId> {
@@ -188,7 +227,7 @@ impl SwapSpace {
         }
         self.each(|id, attached| {
             let slot = attached.allocate(cpu, order)?;
-            Some(SlotId::new((id.index() as u32) << DEVICE_SHIFT | slot.get()))
+            Some(self.slot_on(id, slot))
         })
     }
 

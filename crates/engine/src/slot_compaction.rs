@@ -1,0 +1,458 @@
+//! Compaction of a device's slots: those of small folios are moved together until whole clusters are free again, so
+//! that a folio of 2 MiB finds its slots in one piece.
+//!
+//! The thread is woken when a large folio found no run of slots on a device an eighth of which is free. It makes as many
+//! clusters whole as there were such folios, keeps as many until a while after the last of them, and sleeps. Nothing of
+//! it is on a fault's path, but that a fault waits for the one folio that is just being moved.
+//!
+//! Who owns a slot is not recorded anywhere. One walk of the folio table, when the first cluster of a run is to be
+//! emptied, finds the owners of all of a device's slots. What it found may be old when it is used: each folio is looked at
+//! again under its block's lock.
+//!
+//! **Invariant.** A folio's entry names its old slots until the new ones hold its content; then it names those, and the
+//! old ones are freed. What was read is verified before it is written. Whatever fails, the folio stays where it was.
+//!
+//! **Locking.** Devices are not added or removed during a run: it ends at once when somebody wants to. A block is only
+//! tried for, inside the fork gate, and held for one folio's move.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use folioswap_core::compact::{Compaction, Migrated, Mode, Outcome, Request, Space, Stage, Units};
+use folioswap_core::{
+    BlockId, ClusterId, DeviceId, FolioId, List, Locked, Order, PIECE, SlotId, SpaceBlockId, State, UnitId,
+};
+use folioswap_sys::signals;
+
+use crate::engine::Engine;
+use crate::fatal::{self, AbortOnPanic};
+use crate::gather::Run;
+use crate::removal::Buffer;
+use crate::wakeup::Event;
+
+/// From this order on a folio that finds no run of slots wants compaction.
+const LEAST_ORDER: Order = PIECE;
+
+/// At most this share of a device's clusters is kept whole.
+const KEPT_WHOLE_SHARE: usize = 16;
+
+/// For how long after the last folio that found no run.
+const DEMAND_LASTS: Duration = Duration::from_secs(1);
+
+/// When to look again meanwhile whether the clusters kept whole have been taken.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// Moves are timed together until they took so long: a device's queue is not seen in one short move.
+const QUANTUM: Duration = Duration::from_millis(1);
+
+/// While others use the device, pauses are so many times as long as the moves before them.
+const PAUSES: u32 = 9;
+
+/// How long a pause goes on when nobody needs compaction any more.
+const NAP: Duration = Duration::from_millis(2);
+
+/// What wakes the compaction of slots.
+pub(crate) struct SlotCompactor {
+    pub wanted: Event,
+    /// Slots of the folios that found no run since the thread last looked.
+    nr_wanted: AtomicUsize,
+    enabled: bool,
+}
+
+impl SlotCompactor {
+    pub fn new(enabled: bool) -> Self {
+        SlotCompactor { wanted: Event::default(), nr_wanted: AtomicUsize::new(0), enabled }
+    }
+}
+
+/// The thread's body; returns when the arena stops.
+pub(crate) fn run(engine: &Engine) {
+    let _abort = AbortOnPanic("compaction of slots");
+    let mut compactions = BTreeMap::new();
+    let mut wanted_last: Option<Instant> = None;
+    let mut nr_wanted = 0;
+    while !engine.stopping() {
+        let seen = engine.slot_compactor.wanted.now();
+        let nr_more = engine.slot_compactor.nr_wanted.swap(0, Ordering::Relaxed);
+        nr_wanted += nr_more;
+        if nr_more > 0 {
+            wanted_last = Some(Instant::now());
+        } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
+            (wanted_last, nr_wanted) = (None, 0);
+        }
+        if wanted_last.is_some() && !engine.compact_slots(&mut compactions, nr_wanted) {
+            (wanted_last, nr_wanted) = (None, 0);
+        }
+        match wanted_last {
+            Some(_) => engine.slot_compactor.wanted.wait_for(seen, AGAIN),
+            None => engine.slot_compactor.wanted.wait(seen),
+        }
+    }
+}
+
+impl Engine {
+    /// A folio of this order found no run of slots.
+    pub fn want_whole_clusters(&self, order: Order) {
+        let compactor = &self.slot_compactor;
+        if compactor.enabled && order >= LEAST_ORDER && self.space.next_scattered(None).is_some() {
+            compactor.nr_wanted.fetch_add(order.nr_pages(), Ordering::Relaxed);
+            compactor.wanted.signal();
+        }
+    }
+
+    /// Makes clusters whole for so many slots, on each device that has room enough. `false` when that is given up, because
+    /// a device does not take what is written to it.
+    fn compact_slots(&self, compactions: &mut BTreeMap<DeviceId, Compaction>, nr_wanted: usize) -> bool {
+        let Some(_alone) = self.space.try_changing() else { return true };
+        let mut device = None;
+        while let Some(id) = self.space.next_scattered(device) {
+            device = Some(id);
+            let space = DeviceSpace::new(self, id, nr_wanted.div_ceil(Order::HUGE.nr_pages()));
+            let compaction = compactions.entry(id).or_insert_with(|| Compaction::new(space.nr_blocks(), Order::HUGE));
+            let request = Request { wanted: Some(Order::HUGE), mode: Mode::Async, stage: Stage::WholeSplitting };
+            let report = compaction.run(&space, request, &mut || space.is_over());
+            match report.outcome {
+                Outcome::Free => self.stats.slot_compact_success.add(report.counters.compact_stall),
+                Outcome::Met => self.stats.slot_compact_fail.add(1),
+                Outcome::Stopped | Outcome::Deferred => {}
+            }
+            if space.write_failed.get() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// A folio and the first of its slots.
+struct Owner {
+    /// The slot's number on its device, then the order in the last [`Owner::ORDER_BITS`] bits: these sort by slot.
+    key: u32,
+    folio: FolioId,
+}
+
+impl Owner {
+    const ORDER_BITS: u32 = 4;
+
+    fn key(slot: SlotId, order: Order) -> u32 {
+        debug_assert!(slot.get() < 1 << (u32::BITS - Owner::ORDER_BITS));
+        slot.get() << Owner::ORDER_BITS | u32::from(order.exponent())
+    }
+
+    fn units(&self) -> Units {
+        let order = Order::new((self.key % (1 << Owner::ORDER_BITS)) as u8).expect("it was made of an order");
+        Units { first: UnitId::new(self.key >> Owner::ORDER_BITS), order }
+    }
+}
+
+/// A device's slots as a space: units are slots, blocks are clusters.
+struct DeviceSpace<'e> {
+    engine: &'e Engine,
+    device: DeviceId,
+    nr_enough: usize,
+    /// By slot. 8 bytes for each folio smaller than a block that has a copy on the device.
+    owners: OnceCell<Vec<Owner>>,
+    buffer: RefCell<Option<Buffer>>,
+    pace: Cell<Pace>,
+    write_failed: Cell<bool>,
+    /// That is said once.
+    read_failed: Cell<bool>,
+}
+
+/// What the moves since the last pause took.
+#[derive(Copy, Clone)]
+struct Pace {
+    worked: Duration,
+    /// Folios that the arena had swapped in and out when they began.
+    nr_swapped: u64,
+}
+
+impl<'e> DeviceSpace<'e> {
+    fn new(engine: &'e Engine, device: DeviceId, nr_wanted: usize) -> Self {
+        let most = engine.space.clusters(device, |clusters| clusters.nr_clusters()) / KEPT_WHOLE_SHARE;
+        DeviceSpace {
+            engine,
+            device,
+            nr_enough: nr_wanted.clamp(1, most.max(1)),
+            owners: OnceCell::new(),
+            buffer: RefCell::default(),
+            pace: Cell::new(Pace { worked: Duration::ZERO, nr_swapped: nr_swapped(engine) }),
+            write_failed: Cell::new(false),
+            read_failed: Cell::new(false),
+        }
+    }
+
+    /// Whether the run is to end now.
+    fn is_over(&self) -> bool {
+        self.write_failed.get() || self.is_interrupted()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.engine.stopping() || self.engine.gate.is_closed() || self.engine.space.is_change_wanted()
+    }
+
+    fn slot(&self, unit: UnitId) -> SlotId {
+        self.engine.space.slot_on(self.device, SlotId::new(unit.get()))
+    }
+
+    /// The owners of all slots, as the walk found them.
+    fn owners(&self) -> &[Owner] {
+        self.owners.get_or_init(|| {
+            let mut owners = Vec::new();
+            for index in self.engine.addresses.in_use().into_iter().flatten() {
+                let block = BlockId::from_index(index);
+                if self.is_interrupted() {
+                    break; // and so does the run
+                }
+                if self.engine.table.has(block) {
+                    let _pass = self.engine.gate.enter(signals::thread_id());
+                    self.note_owners(&self.engine.lock(block), &mut owners);
+                }
+            }
+            owners.sort_unstable_by_key(|owner| owner.key);
+            owners
+        })
+    }
+
+    fn note_owners(&self, locked: &Locked<'_>, owners: &mut Vec<Owner>) {
+        let order = locked.order();
+        if order == Order::HUGE {
+            return; // moving it makes no cluster whole
+        }
+        for (index, folio) in locked.folios().iter().enumerate() {
+            if let Some(slot) = folio.slot().and_then(|slot| self.engine.space.slot_within(self.device, slot)) {
+                owners.push(Owner { key: Owner::key(slot, order), folio: locked.name(index) });
+            }
+        }
+    }
+
+    fn owner(&self, units: Units) -> Option<FolioId> {
+        let key = Owner::key(SlotId::new(units.first.get()), units.order);
+        let owners = self.owners();
+        owners.binary_search_by_key(&key, |owner| owner.key).ok().map(|at| owners[at].folio)
+    }
+
+    fn move_folio(&self, folio: FolioId, from: Units, to: UnitId) -> Migrated {
+        let engine = self.engine;
+        let _pass = engine.gate.enter(signals::thread_id());
+        let Some(mut locked) = engine.try_lock(folio.block()) else { return Migrated::Busy };
+        let (index, slot) = (locked.index_of(folio.page_in_block()), self.slot(from.first));
+        if locked.order() != from.order || locked.name(index) != folio {
+            return Migrated::Gone;
+        }
+        if locked.folio(index).writing_to() == Some(slot) {
+            return Migrated::Busy;
+        }
+        if locked.folio(index).slot() != Some(slot) {
+            return Migrated::Gone;
+        }
+        let is_clean = |frame| engine.zone.list(frame) == Some(List::Standby);
+        match locked.state(index) {
+            State::Resident(_) => self.give_copy_up(&mut locked, index),
+            // It may have been written to since it was read: the copy says nothing.
+            State::Standby(frame) if !is_clean(frame) => self.give_copy_up(&mut locked, index),
+            State::Standby(frame) => {
+                let bytes = &*engine.frames.bytes(frame, from.order, &locked);
+                self.write_elsewhere(&mut locked, index, bytes, to)
+            }
+            State::Swapped(_) => self.carry_folio(&mut locked, index, slot, to),
+            State::Empty => Migrated::Gone,
+        }
+    }
+
+    /// What a folio in RAM has on the device can be had again by writing it.
+    fn give_copy_up(&self, locked: &mut Locked<'_>, index: usize) -> Migrated {
+        self.engine.release_slot(locked, index);
+        Migrated::Gone
+    }
+
+    fn carry_folio(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId, to: UnitId) -> Migrated {
+        let nr_pages = locked.order().nr_pages();
+        let run = Run { slot, pages: index * nr_pages..(index + 1) * nr_pages };
+        let mut buffer = self.buffer.borrow_mut();
+        let bytes = buffer.get_or_insert_with(Buffer::new).pages(nr_pages);
+        if let Err(lost) = self.engine.read_run_alone(locked, &run, bytes) {
+            if !self.read_failed.replace(true) {
+                fatal::say(&format!("{lost}; what cannot be read stays where it is"));
+            }
+            return Migrated::Busy;
+        }
+        self.write_elsewhere(locked, index, bytes, to)
+    }
+
+    fn write_elsewhere(&self, locked: &mut Locked<'_>, index: usize, bytes: &[u8], to: UnitId) -> Migrated {
+        let first_page = index * locked.order().nr_pages();
+        if self.engine.put_elsewhere(locked, first_page, bytes, &[self.slot(to)]) {
+            return Migrated::Moved;
+        }
+        self.write_failed.set(true);
+        Migrated::Busy
+    }
+
+    /// Pauses now and then when others use the device, so that a tenth of the time is spent on moves.
+    fn keep_pace(&self, took: Duration) {
+        let mut pace = self.pace.get();
+        pace.worked += took;
+        if pace.worked >= QUANTUM {
+            if nr_swapped(self.engine) != pace.nr_swapped {
+                self.pause(pace.worked * PAUSES);
+            }
+            pace = Pace { worked: Duration::ZERO, nr_swapped: nr_swapped(self.engine) };
+        }
+        self.pace.set(pace);
+    }
+
+    fn pause(&self, pause: Duration) {
+        let begun = Instant::now();
+        while !self.is_interrupted()
+            && let Some(left) = pause.checked_sub(begun.elapsed())
+        {
+            std::thread::sleep(left.min(NAP));
+        }
+    }
+}
+
+/// Folios that the arena has swapped in and out.
+fn nr_swapped(engine: &Engine) -> u64 {
+    engine.stats.swapped_in_folios.get() + engine.stats.swapped_out_folios.get()
+}
+
+fn cluster(block: SpaceBlockId) -> ClusterId {
+    ClusterId::from_index(block.index())
+}
+
+impl Space for DeviceSpace<'_> {
+    fn block_order(&self) -> Order {
+        Order::HUGE
+    }
+
+    fn nr_blocks(&self) -> usize {
+        self.engine.space.clusters(self.device, |clusters| clusters.nr_clusters())
+    }
+
+    fn has_free(&self, _order: Order) -> bool {
+        self.engine.space.clusters(self.device, |clusters| clusters.nr_whole_free()) >= self.nr_enough
+    }
+
+    fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
+        self.engine.space.clusters(self.device, |clusters| clusters.nr_taken_in_parts(cluster(block)))
+    }
+
+    fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units)) {
+        let owners = self.owners();
+        let first = owners.partition_point(|owner| owner.units().first.block(Order::HUGE) < block);
+        let here = owners[first..].iter().map(Owner::units);
+        here.take_while(|units| units.first.block(Order::HUGE) == block).for_each(each);
+    }
+
+    fn isolate(&self, block: SpaceBlockId, enough: usize, each: &mut dyn FnMut(Units)) -> usize {
+        self.engine.space.clusters(self.device, |clusters| {
+            clusters.isolate_in(cluster(block), enough, &mut |slot, order| {
+                each(Units { first: UnitId::new(slot.get()), order });
+            })
+        })
+    }
+
+    /// A device has no lists of free runs by order.
+    fn isolate_listed(&self, _least: Order, _most: Order, _from: SpaceBlockId) -> Option<Units> {
+        None
+    }
+
+    fn put_back(&self, run: Units) {
+        self.engine.free_slots(self.slot(run.first), run.order);
+    }
+
+    fn migrate(&self, folio: Units, to: UnitId, _mode: Mode) -> Migrated {
+        let begun = Instant::now();
+        let moved = self.owner(folio).map_or(Migrated::Gone, |owner| self.move_folio(owner, folio, to));
+        let stats = &self.engine.stats;
+        match moved {
+            Migrated::Moved => stats.slots_migrated.add(folio.nr_units() as u64),
+            Migrated::Busy => stats.slots_migrate_failed.add(folio.nr_units() as u64),
+            Migrated::Gone | Migrated::Unsuited => {}
+        }
+        self.keep_pace(begun.elapsed());
+        moved
+    }
+
+    /// Slots of a folio stay together.
+    fn split(&self, _folio: Units) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::advise::Advice;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use crate::folio_size::FolioSize;
+    use folioswap_core::{CpuId, PAGE_SIZE};
+    use std::sync::atomic::AtomicBool;
+
+    /// A byte of each page that stays, which is never 0.
+    fn mark(page: usize) -> u8 {
+        (page % 251) as u8 + 1
+    }
+
+    fn stays(page: usize) -> bool {
+        page * 7 % 16 < 8
+    }
+
+    /// Reads all pages that stay and counts the rounds in one of three of them, until it is done.
+    fn use_pages(bytes: &mut [u8], first_page: usize, done: &AtomicBool) {
+        let nr_pages = bytes.len() / PAGE_SIZE;
+        for round in (0..=u8::MAX).cycle() {
+            for page in (0..nr_pages).filter(|&page| stays(first_page + page)) {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                let at = page * PAGE_SIZE;
+                assert_eq!(bytes[at], mark(first_page + page), "page {page}");
+                if page % 3 == 0 {
+                    assert_eq!(bytes[at + PAGE_SIZE - 1], round, "page {page}");
+                    bytes[at + PAGE_SIZE - 1] = round.wrapping_add(1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn folios_are_used_while_they_are_moved() {
+        let device = DeviceSpec::Ram { size: 128 << 20 };
+        let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
+        let arena = builder.build().unwrap();
+        let mut region = arena.map_with(64 << 20, FolioSize::Fixed(Order::PAGE)).unwrap();
+        let nr_pages = region.len() / PAGE_SIZE;
+        (0..nr_pages).for_each(|page| region[page * PAGE_SIZE] = mark(page));
+        arena.evict_all();
+        for page in (0..nr_pages).filter(|&page| !stays(page)) {
+            region.advise(page * PAGE_SIZE..(page + 1) * PAGE_SIZE, Advice::DontNeed);
+        }
+        let (done, engine) = (AtomicBool::new(false), arena.engine());
+        std::thread::scope(|scope| {
+            for (part, bytes) in region.chunks_mut(32 << 20).enumerate() {
+                let done = &done;
+                scope.spawn(move || use_pages(bytes, part * nr_pages / 2, done));
+            }
+            let begun = Instant::now();
+            while engine.stats.slots_migrated.get() < 2000 && begun.elapsed() < Duration::from_secs(60) {
+                let whole = || engine.space.allocate(CpuId::new(0), Order::HUGE);
+                let runs: Vec<_> = std::iter::from_fn(whole).collect();
+                engine.want_whole_clusters(Order::HUGE);
+                std::thread::yield_now();
+                runs.into_iter().for_each(|slot| engine.free_slots(slot, Order::HUGE));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let stats = arena.stats();
+        assert!(stats.slots_migrated >= 2000, "{stats:?}");
+        assert!(stats.verify_failures == 0 && stats.io_errors == 0, "{stats:?}");
+        (0..nr_pages).for_each(|page| {
+            assert_eq!(region[page * PAGE_SIZE], if stays(page) { mark(page) } else { 0 }, "page {page}");
+        });
+    }
+}
