@@ -7,6 +7,7 @@
 
 use super::access::Random;
 use super::compact_mix::mixed;
+use super::compact_slots;
 use super::medians::median;
 use super::progress::tell;
 use super::report::Report;
@@ -14,7 +15,7 @@ use super::setup::{ArenaPlan, failure};
 use crate::args::{Means, check_budget, size};
 use crate::exit::Failure;
 use crate::swap_check;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, StatsSnapshot};
 use folioswap_core::compact::Stage;
 use folioswap_core::{Histogram, HistogramSnapshot};
@@ -35,6 +36,15 @@ const PAGE: usize = 4096;
 const PIECE_PAGES: usize = 16;
 const WORD: usize = size_of::<u64>();
 
+/// What is compacted.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
+pub enum SpaceKind {
+    /// Frames in RAM
+    Frames,
+    /// Slots of a swap device
+    Slots,
+}
+
 /// Arguments of `bench compact`.
 #[derive(Args, Debug)]
 pub struct CompactArgs {
@@ -44,6 +54,12 @@ pub struct CompactArgs {
     /// Times that each number of threads takes its turn
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
+    /// What is compacted: the frames in RAM, or the slots of a swap device (the first of --swap, or 768M of RAM)
+    #[arg(long, default_value = "frames")]
+    pub space: SpaceKind,
+    /// Milliseconds between two folios that go out, each in its turn; for slots
+    #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "0,1,2,5,10")]
+    pub pause: Vec<u64>,
     /// Where the choices begin
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
@@ -154,6 +170,9 @@ impl Sum {
 /// The benchmark.
 pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
+    if args.space == SpaceKind::Slots {
+        return compact_slots::slots(args);
+    }
     let mut means = args.means.clone();
     if means.swap.is_empty() {
         means.swap.push(DeviceSpec::Ram { size: 4 * args.memory });

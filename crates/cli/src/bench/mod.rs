@@ -10,6 +10,7 @@ mod alloc;
 mod auto;
 mod compact;
 mod compact_mix;
+mod compact_slots;
 mod fragment;
 mod kernel_turn;
 mod medians;
@@ -43,7 +44,7 @@ pub enum BenchCommand {
     Fragment(fragment::FragmentArgs),
     /// Folio sizes against each other, and against the engine's own choice, on five workloads
     Auto(auto::AutoArgs),
-    /// How many folios of 2M find a place in RAM that small ones have scattered, with compaction and without
+    /// How many folios of 2M find a place in RAM, or on a device, that small ones have scattered, with compaction and without
     Compact(compact::CompactArgs),
     /// The slot allocator alone: nanoseconds for an allocation and a free, beside one lock around the same
     Alloc(alloc::AllocArgs),

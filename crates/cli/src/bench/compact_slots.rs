@@ -1,0 +1,203 @@
+//! `folioswap bench compact --space slots`: whether folios of 2 MiB find whole runs of slots on a device that small ones have
+//! scattered, and what is moved for that.
+//!
+//! Folios of 4 KiB fill three quarters of a device, and a random half of them is dropped. Then folios of 2 MiB are written and sent
+//! out, one after the other, until 85 of 100 slots are taken: compaction stops where less than an eighth is free. Those that
+//! find a place in the quarter that was never used are among the first hundred, which do not count. Compaction takes a tenth of the
+//! time while others use the device, so the share depends on how fast folios go out: there is a turn for each pause between
+//! two of them, and that of the last turn is the measure. Every word is checked in the end.
+
+use super::access::Random;
+use super::compact::CompactArgs;
+use super::pages::{PAGE_WORDS, value};
+use super::progress::tell;
+use super::report::Report;
+use super::setup::{ArenaPlan, failure};
+use crate::args::Means;
+use crate::exit::{Failure, Status};
+use crate::swap_check;
+use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region};
+use folioswap_core::compact::Stage;
+use serde_json::json;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// The device, unless one of a size is named: the quarter that is left free has room for 96 folios.
+const DEVICE_BYTES: u64 = 768 << 20;
+/// Folios of 2 MiB that do not count.
+const FIRST: usize = 100;
+/// How much of the device is in use in the end, in hundredths.
+const FULL_PERCENT: u64 = 85;
+/// Times that a folio is told to leave.
+const TRIES: usize = 1000;
+const LEAST_MEMORY: u64 = 16 << 20;
+const BLOCK: usize = 2 << 20;
+const PAGE: usize = 4096;
+
+/// One turn.
+struct Turn {
+    pause_ms: u64,
+    compaction: bool,
+}
+
+/// What it came to.
+struct Found {
+    /// Of the folios that count, those that were placed whole.
+    share: f64,
+    /// Bytes of all that compaction moved for each byte of them.
+    moved_per_placed: f64,
+    bad_words: u64,
+}
+
+/// The benchmark.
+pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
+    let (means, device_bytes) = with_one_device(&args.means)?;
+    swap_check::check_all(&means.swap)?;
+    let mut report = Report::new("compact_slots");
+    tell(&format!(
+        "{:<10} {:>9} {:>10} {:>7} {:>9} {:>7} {:>9} {:>8} {:>9}",
+        "compaction", "pause ms", "folios/s", "whole", "fallback", "share", "moved", "failed", "per byte"
+    ));
+    let mut run = |turn: Turn| turn.run(args, &means, device_bytes, &mut report);
+    let off = run(Turn { pause_ms: 0, compaction: false })?;
+    let mut bad_words = off.bad_words;
+    let mut measured = None;
+    for &pause_ms in &args.pause {
+        let found = run(Turn { pause_ms, compaction: true })?;
+        bad_words += found.bad_words;
+        measured = Some((pause_ms, found)); // of the last one
+    }
+    if let Some((pause_ms, found)) = measured {
+        report.measure("slots_pause_ms", pause_ms as f64);
+        report.measure("slots_whole_share", found.share);
+        report.measure("slots_moved_per_placed", found.moved_per_placed);
+    }
+    report.measure("slots_whole_share_off", off.share);
+    report.conclude(args.json.as_deref(), bad_words)
+}
+
+/// One device of a known size: the first that was named, or RAM.
+fn with_one_device(means: &Means) -> Result<(Means, u64), Failure> {
+    let mut means = means.clone();
+    let device = match means.swap.drain(..).next() {
+        None => DeviceSpec::Ram { size: DEVICE_BYTES },
+        Some(DeviceSpec::File { path, size }) => DeviceSpec::File { path, size: size.or(Some(DEVICE_BYTES)) },
+        Some(other) => other,
+    };
+    let (DeviceSpec::Ram { size } | DeviceSpec::File { size: Some(size), .. }) = device else {
+        return Err(Failure::new(Status::Usage, "the device needs a size, as in ram:768M".to_owned()));
+    };
+    if nr_large(size) <= FIRST {
+        let message = format!("a device of {size} bytes is too small for {FIRST} folios and more; try ram:768M");
+        return Err(Failure::new(Status::Usage, message));
+    }
+    means.swap.push(device);
+    Ok((means, size))
+}
+
+/// Folios of 2 MiB that go out.
+fn nr_large(device_bytes: u64) -> usize {
+    let scattered = device_bytes / 4 * 3 / 2;
+    (device_bytes * FULL_PERCENT / 100).saturating_sub(scattered) as usize / BLOCK
+}
+
+impl Turn {
+    fn run(&self, args: &CompactArgs, means: &Means, device: u64, report: &mut Report) -> Result<Found, Failure> {
+        let stage = self.compaction.then(Stage::default);
+        let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(args.memory, means, FolioSize::Auto) };
+        let arena = plan.build(2 * device)?;
+        let nr_large = nr_large(device);
+        let mut random = Random::new(args.seed);
+        let mut small = Words::new(&arena, device as usize / 4 * 3 / BLOCK * BLOCK, Order::PAGE)?;
+        small.write(0..small.region.len());
+        arena.evict_all();
+        small.drop_half(&mut random);
+        // What small folios leave behind in RAM is not what is measured here: fresh frames for large ones.
+        arena.set_memory(LEAST_MEMORY).and_then(|()| arena.set_memory(args.memory)).map_err(failure)?;
+        let mut large = Words::new(&arena, nr_large * BLOCK, Order::HUGE)?;
+        let (begun, before) = (Instant::now(), arena.stats());
+        let mut after_first = None;
+        for folio in 0..nr_large {
+            if folio == FIRST {
+                after_first = Some(arena.stats());
+            }
+            let bytes = folio * BLOCK..(folio + 1) * BLOCK;
+            large.write(bytes.clone());
+            send_out(&arena, &mut large, bytes);
+            std::thread::sleep(Duration::from_millis(self.pause_ms));
+        }
+        let (seconds, end) = (begun.elapsed().as_secs_f64(), arena.stats());
+        let first = after_first.unwrap_or_else(|| before.clone());
+        let (whole, fallback) =
+            (end.thp_swpout - first.thp_swpout, end.thp_swpout_fallback - first.thp_swpout_fallback);
+        let moved = end.slots_migrated - before.slots_migrated;
+        let failed = end.slots_migrate_failed - before.slots_migrate_failed;
+        let share = whole as f64 / (nr_large - FIRST) as f64;
+        let moved_per_placed = (moved * PAGE as u64) as f64 / (whole * BLOCK as u64) as f64;
+        let name = if self.compaction { "on" } else { "off" };
+        let rate = nr_large as f64 / seconds;
+        tell(&format!(
+            "{name:<10} {:>9} {rate:>10.1} {whole:>7} {fallback:>9} {share:>7.3} {moved:>9} {failed:>8} {moved_per_placed:>9.2}",
+            self.pause_ms
+        ));
+        report.row(json!({
+            "compaction": name, "pause_ms": self.pause_ms, "folios_per_second": rate, "whole": whole,
+            "fallback": fallback, "share": share, "slots_migrated": moved, "slots_migrate_failed": failed,
+            "slot_compact_success": end.slot_compact_success, "slot_compact_fail": end.slot_compact_fail,
+        }));
+        Ok(Found { share, moved_per_placed, bad_words: small.check() + large.check() })
+    }
+}
+
+/// Folios of 2 MiB that went out, in one piece or not.
+fn nr_out(arena: &Arena) -> u64 {
+    let stats = arena.stats();
+    stats.thp_swpout + stats.thp_swpout_fallback
+}
+
+/// Swaps a folio out. One that is busy at that moment stays, so it may take more than one try.
+fn send_out(arena: &Arena, large: &mut Words, bytes: Range<usize>) {
+    let before = nr_out(arena);
+    for _ in 0..TRIES {
+        large.region.advise(bytes.clone(), Advice::Cold);
+        if nr_out(arena) > before {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// A region every word of which says where it belongs, but for pages that were dropped.
+struct Words {
+    region: Region,
+    dropped: Vec<bool>,
+}
+
+impl Words {
+    fn new(arena: &Arena, bytes: usize, folio: Order) -> Result<Words, Failure> {
+        let region = arena.map_with(bytes, FolioSize::Fixed(folio)).map_err(failure)?;
+        Ok(Words { region, dropped: vec![false; bytes / PAGE] })
+    }
+
+    fn write(&mut self, bytes: Range<usize>) {
+        let first = (bytes.start / size_of::<u64>()) as u64;
+        let words: &mut [u64] = bytemuck::cast_slice_mut(&mut self.region[bytes]);
+        words.iter_mut().zip(first..).for_each(|(word, index)| *word = value(index, 1));
+    }
+
+    fn drop_half(&mut self, random: &mut Random) {
+        for page in 0..self.dropped.len() {
+            if random.next() & 1 == 0 {
+                self.dropped[page] = true;
+                self.region.advise(page * PAGE..(page + 1) * PAGE, Advice::DontNeed);
+            }
+        }
+    }
+
+    /// How many words are wrong.
+    fn check(&self) -> u64 {
+        let words: &[u64] = bytemuck::cast_slice(&self.region);
+        let expected = |index: usize| if self.dropped[index / PAGE_WORDS] { 0 } else { value(index as u64, 1) };
+        words.iter().enumerate().filter(|&(index, &word)| word != expected(index)).count() as u64
+    }
+}
