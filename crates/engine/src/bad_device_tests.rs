@@ -230,6 +230,6 @@ fn what_a_device_does_not_take_stays_where_it_was() {
     assert!(is_kept(&region));
     compact_until(&arena, || arena.stats().slot_compact_success > 0);
     let stats = arena.stats();
-    assert!(stats.io_errors == 3 && stats.slots_migrated > 0 && stats.slots_migrate_failed > 0, "{stats:?}");
+    assert!(stats.io_errors == 3 && stats.slots_migrate_failed > 0, "{stats:?}");
     assert!(is_kept(&region));
 }

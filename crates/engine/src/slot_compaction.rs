@@ -161,7 +161,7 @@ struct DeviceSpace<'e> {
     read_failed: Cell<bool>,
 }
 
-/// What the moves since the last pause took.
+/// What the moves since the last pause took, and the walk before them.
 #[derive(Copy, Clone)]
 struct Pace {
     worked: Duration,
@@ -200,6 +200,7 @@ impl<'e> DeviceSpace<'e> {
     /// The owners of all slots, as the walk found them.
     fn owners(&self) -> &[Owner] {
         self.owners.get_or_init(|| {
+            let begun = Instant::now();
             let mut owners = Vec::new();
             for index in self.engine.addresses.in_use().into_iter().flatten() {
                 let block = BlockId::from_index(index);
@@ -212,6 +213,9 @@ impl<'e> DeviceSpace<'e> {
                 }
             }
             owners.sort_unstable_by_key(|owner| owner.key);
+            // Paid for with the next move: what was just found is used while it is fresh.
+            let pace = self.pace.get();
+            self.pace.set(Pace { worked: pace.worked + begun.elapsed(), ..pace });
             owners
         })
     }

@@ -6,7 +6,8 @@
 //!
 //! **Locking.** A read lock for each device, held for the length of a call: for I/O too, which the holder of the lock of
 //! the slot's block does. It is locked for writing only to put a device there, or to take one away none of whose slots
-//! is in use, so what waits for it is short. `changes` is taken before, and held as long as a removal takes.
+//! is in use, so what waits for it is short. `changes` is taken before, and held as long as a removal takes,
+//! or a run of compaction, which ends as soon as somebody else wants it.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
