@@ -2,7 +2,7 @@
 //! that a folio of 2 MiB finds its slots in one piece.
 //!
 //! The thread is woken when a large folio found no run of slots on a device an eighth of which is free. It makes as many
-//! clusters whole as there were such folios, keeps as many until a while after the last of them, and sleeps. Nothing of
+//! clusters whole as there were such folios, keeps as many while large folios go out, and then sleeps. Nothing of
 //! it is on a fault's path, but that a fault waits for the one folio that is just being moved.
 //!
 //! Who owns a slot is not recorded anywhere. One walk of the folio table, when the first cluster of a run is to be
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{Compaction, Migrated, Mode, Outcome, Request, Space, Stage, Units};
 use folioswap_core::{
-    BlockId, ClusterId, DeviceId, FolioId, List, Locked, Order, PIECE, SlotId, SpaceBlockId, State, UnitId,
+    BlockId, ClusterId, DeviceId, FolioId, List, Locked, MAX_ORDER, Order, PIECE, SlotId, SpaceBlockId, State, UnitId,
 };
 use folioswap_sys::signals;
 
@@ -38,7 +38,7 @@ const LEAST_ORDER: Order = PIECE;
 /// At most this share of a device's clusters is kept whole.
 const KEPT_WHOLE_SHARE: usize = 16;
 
-/// For how long after the last folio that found no run.
+/// For how long after the last large folio that went out, or found no run.
 const DEMAND_LASTS: Duration = Duration::from_secs(1);
 
 /// When to look again meanwhile whether the clusters kept whole have been taken.
@@ -72,12 +72,15 @@ pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction of slots");
     let mut compactions = BTreeMap::new();
     let mut wanted_last: Option<Instant> = None;
-    let mut nr_wanted = 0;
+    let (mut nr_wanted, mut nr_large) = (0, 0);
     while !engine.stopping() {
         let seen = engine.slot_compactor.wanted.now();
         let nr_more = engine.slot_compactor.nr_wanted.swap(0, Ordering::Relaxed);
         nr_wanted += nr_more;
-        if nr_more > 0 {
+        let nr_large_before = std::mem::replace(&mut nr_large, engine.nr_large_out());
+        // What is kept whole for large folios is being used: without it they would be back.
+        let in_use = wanted_last.is_some() && nr_large != nr_large_before;
+        if nr_more > 0 || in_use {
             wanted_last = Some(Instant::now());
         } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
             (wanted_last, nr_wanted) = (None, 0);
@@ -100,6 +103,12 @@ impl Engine {
             compactor.nr_wanted.fetch_add(order.nr_pages(), Ordering::Relaxed);
             compactor.wanted.signal();
         }
+    }
+
+    /// Large folios that went out to one run of slots.
+    fn nr_large_out(&self) -> u64 {
+        let orders = (LEAST_ORDER.exponent()..=MAX_ORDER).filter_map(Order::new);
+        orders.map(|order| self.stats.swpout.get(order)).sum()
     }
 
     /// Makes clusters whole for so many slots, on each device that has room enough. `false` when that is given up, because
