@@ -162,6 +162,10 @@ struct Sum {
 }
 
 impl Sum {
+    fn copied_per_whole(&self) -> f64 {
+        self.counters.get("compact_copied_bytes") / self.nr_whole as f64
+    }
+
     fn moved_per_whole(&self) -> f64 {
         self.counters.get("pgmigrate_success") / self.nr_whole as f64
     }
@@ -195,8 +199,10 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     let (moved, failed) = (counters.get("pgmigrate_success"), counters.get("pgmigrate_fail"));
     report.measure("migrate_success", moved / (moved + failed));
     report.measure("pages_moved_per_whole", default.moved_per_whole());
-    report.measure("copied_vs_split", default.moved_per_whole() / split.moved_per_whole());
-    report.measure("bytes_copied", counters.get("compact_copied_bytes"));
+    report.measure("moved_vs_split", default.moved_per_whole() / split.moved_per_whole());
+    // A mapped folio moves without a copy: of the pages moved, those whose bytes were copied.
+    report.measure("copied_vs_moved", counters.get("compact_copied_bytes") / PAGE as f64 / moved);
+    report.measure("copied_vs_split", default.copied_per_whole() / split.copied_per_whole());
     let ratios: Vec<f64> = default.p99_us.iter().zip(&whole.p99_us).map(|(ours, plain)| ours / plain).collect();
     report.measure("p99_vs_unfragmented", median(&ratios));
     let bad_words =
