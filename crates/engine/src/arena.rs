@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use folioswap_core::compact::{Mode, Outcome, Stage};
+use folioswap_core::compact::Stage;
 use folioswap_core::{
     BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, PAGE_SIZE, Stats, StatsSnapshot, Streams, Zone,
 };
@@ -462,9 +462,8 @@ impl Arena {
     /// those that are busy. Needs free RAM to move them to; says whether all of RAM was looked through.
     pub fn compact(&self) -> bool {
         let engine = &self.running.engine;
-        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might want to compact too
         let _pass = engine.gate.enter(folioswap_sys::signals::thread_id());
-        engine.compact_frames(None, Mode::Sync, 0, || false) == Some(Outcome::Met)
+        engine.compact_all()
     }
 
     /// Takes every folio that is not in use out of RAM.

@@ -3,7 +3,7 @@
 //! The thread makes whole pageblocks of free frames that a program has given back, and makes them huge again, so that a
 //! fault finds a huge page. While whole folios find no place ([`Engine::want_whole`]) it has some pageblocks kept for
 //! them, for which reclaim frees frames. A fault that finds none compacts for itself, as far as that needs no wait for a
-//! folio. It sleeps when there is nothing to make a whole block of, and an idle arena costs no CPU.
+//! folio's lock. It sleeps while nothing becomes free and nothing is wanted: an idle arena costs no CPU.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -34,6 +34,9 @@ const KEPT_WHOLE_SHARE: usize = 16;
 /// For how long after the last one.
 const DEMAND_LASTS: Duration = Duration::from_secs(1);
 
+/// How long the thread leaves it after it could make no more.
+const REST: Duration = Duration::from_millis(100);
+
 /// When to look again meanwhile: frames become free without a word.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -45,6 +48,8 @@ pub(crate) struct Compactor {
     pub wanted: Event,
     /// Faults that wait for a place, or for their turn.
     nr_waiting: AtomicUsize,
+    /// Runs that were asked for, and wait for busy folios.
+    nr_explicit: AtomicUsize,
     /// None: it is off. For measurement.
     stage: Option<Stage>,
 }
@@ -55,6 +60,7 @@ impl Compactor {
             state: Mutex::new(Compaction::new(nr_pageblocks, Order::HUGE)),
             wanted: Event::default(),
             nr_waiting: AtomicUsize::new(0),
+            nr_explicit: AtomicUsize::new(0),
             stage,
         }
     }
@@ -68,7 +74,7 @@ impl Compactor {
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction");
     let thread = folioswap_sys::signals::thread_id();
-    let mut wanted_last: Option<Instant> = None;
+    let (mut wanted_last, mut failed_last): (Option<Instant>, Option<Instant>) = (None, None);
     while !engine.stopping() {
         let seen = engine.calm();
         let pass = engine.gate.enter(thread);
@@ -81,7 +87,9 @@ pub(crate) fn run(engine: &Engine) {
             wanted_last = None;
             engine.zone.keep_whole(0);
         }
-        engine.compact_ahead();
+        if failed_last.is_none_or(|last: Instant| last.elapsed() > REST) {
+            failed_last = (!engine.compact_ahead()).then(Instant::now);
+        }
         drop(pass);
         match wanted_last {
             _ if engine.stopping() => {} // it may have begun before `seen`
@@ -102,6 +110,7 @@ impl Engine {
         mut stop: impl FnMut() -> bool,
     ) -> Option<Outcome> {
         let stage = self.compactor.stage?;
+        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might want to compact too
         let mut state = self.compactor.state();
         while self.zone.counts().free < Order::HUGE.nr_pages() + SLACK {
             if !self.evict_standby(Order::PAGE) {
@@ -154,19 +163,20 @@ impl Engine {
         }
     }
 
-    /// Makes as many pageblocks wholly free as should be, one by one: who waits for one comes first.
-    fn compact_ahead(&self) {
+    /// Makes as many pageblocks wholly free as should be, one by one: who waits for one comes first. `false` when no more
+    /// could be made.
+    fn compact_ahead(&self) -> bool {
         loop {
             self.make_huge_again();
             let nr_free = self.zone.free_runs(Order::HUGE);
             if nr_free >= self.compaction_goal() {
-                return;
+                return true;
             }
             let stop = || self.compactor.nr_waiting.load(Ordering::Relaxed) > 0;
             match self.compact_frames(Some(Order::HUGE), Mode::Async, nr_free + 1, stop) {
                 Some(Outcome::Free) => {}
                 Some(Outcome::Stopped) if stop() => {}
-                _ => return,
+                _ => return false,
             }
             while stop() && !self.stopping() && !self.gate.is_closed() {
                 std::thread::sleep(POLITE);
@@ -174,13 +184,27 @@ impl Engine {
         }
     }
 
+    /// Compacts all of RAM, and waits for busy folios a little. Faults do without compaction meanwhile. Says whether all
+    /// was looked through.
+    pub fn compact_all(&self) -> bool {
+        self.compactor.nr_explicit.fetch_add(1, Ordering::SeqCst);
+        while self.compactor.nr_waiting.load(Ordering::SeqCst) > 0 {
+            std::thread::sleep(POLITE); // faults that did not see it
+        }
+        let outcome = self.compact_frames(None, Mode::Sync, 0, || false);
+        self.compactor.nr_explicit.fetch_sub(1, Ordering::SeqCst);
+        outcome == Some(Outcome::Met)
+    }
+
     /// On behalf of a fault of a whole folio that finds no place. Says whether there was one a moment ago.
     pub fn compact_directly(&self) -> bool {
         self.want_whole();
-        self.compactor.nr_waiting.fetch_add(1, Ordering::Relaxed);
-        let outcome = self.compact_frames(Some(Order::HUGE), Mode::Async, 1, || false);
-        self.compactor.nr_waiting.fetch_sub(1, Ordering::Relaxed);
-        outcome == Some(Outcome::Free)
+        self.compactor.nr_waiting.fetch_add(1, Ordering::SeqCst);
+        // A run that was asked for may wait for the very block that is locked here.
+        let goes = self.compactor.nr_explicit.load(Ordering::SeqCst) == 0;
+        let freed = goes && self.compact_frames(Some(Order::HUGE), Mode::Async, 1, || false) == Some(Outcome::Free);
+        self.compactor.nr_waiting.fetch_sub(1, Ordering::SeqCst);
+        freed
     }
 
     /// Gives huge pages to pageblocks that are wholly free and have small ones.

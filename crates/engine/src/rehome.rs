@@ -47,16 +47,17 @@ fn occupies(locked: &Locked<'_>, folio: FolioId, frame: FrameId) -> bool {
 
 impl Engine {
     fn rehome(&self, locked: &mut Locked<'_>, folio: FolioId, from: FrameId, order: Order, to: FrameId) -> Migrated {
-        if locked.order() != order || !occupies(locked, folio, from) {
+        if locked.order() != order {
+            return Migrated::Unsuited; // parts of it may be there still
+        }
+        if !occupies(locked, folio, from) {
             return Migrated::Gone;
         }
         let index = locked.index_of(folio.page_in_block());
-        if locked.pinned {
-            return Migrated::Unsuited;
-        }
         if locked.folio(index).writing_to().is_some() {
             return Migrated::Busy; // what is written is known by its frames
         }
+        // Pinned or not: what is mapped is not touched.
         let is_mapped = matches!(locked.state(index), State::Resident(_));
         if is_mapped {
             let (old, new) = (self.frames.home(from), self.frames.home(to));
@@ -70,7 +71,7 @@ impl Engine {
         }
         locked.folio_mut(index).set_in_ram(to, is_mapped);
         self.zone.occupy(to, from);
-        self.release_frame(from);
+        self.zone.give(from); // no frame more is free than before
         Migrated::Moved
     }
 }

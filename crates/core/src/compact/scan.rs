@@ -66,8 +66,8 @@ impl Compaction {
             counters.compact_fail = 1 - counters.compact_success;
             match outcome {
                 Outcome::Free => self.deferral.succeeded(order),
-                Outcome::Met => self.deferral.failed(order),
-                Outcome::Stopped | Outcome::Deferred => {}
+                Outcome::Met if space.has_none(order) => self.deferral.failed(order),
+                Outcome::Met | Outcome::Stopped | Outcome::Deferred => {}
             }
         }
         Report { outcome, counters }
@@ -111,20 +111,24 @@ impl<S: Space> Scan<'_, S> {
             if let Break(outcome) = ended {
                 // The next run looks again where free units are left.
                 hints.target_end = hints.target_end.max(self.highest.map_or(hints.target_end, SpaceBlockId::next));
-                hints.interrupted = (outcome == Outcome::Stopped).then_some(round);
+                // After a success it looks on from here with blocks as full, and at all of the space before it gives up.
+                let whole = round.whole && outcome == Outcome::Stopped;
+                hints.interrupted = Some(Round { whole, ..round });
                 return outcome;
             }
             hints.reset(self.space.nr_blocks());
             self.highest = None;
-            if round.whole && round.fullest == FULL {
+            if !round.whole {
+                (round.whole, round.fullest) = (true, self.first_fullest());
+            } else if round.fullest == FULL {
                 return Outcome::Met;
+            } else {
+                round.fullest += 1;
             }
-            round.fullest += usize::from(round.whole);
-            round.whole = true;
         }
     }
 
-    /// The round to begin with: that of a run for the same order that was told to stop, or a new one. Where a whole block
+    /// The round to begin with: that of the last run, if it was for the same order and not in vain, or a new one. Where a whole block
     /// is wanted any will do, so the emptiest come first: they are those for which the least is copied.
     fn first_round(&mut self) -> Round {
         let (hints, wanted) = (&mut self.state.hints, self.request.wanted);
@@ -132,8 +136,12 @@ impl<S: Space> Scan<'_, S> {
             hints.reset(self.space.nr_blocks());
         }
         let interrupted = hints.interrupted.take().filter(|round| round.wanted == wanted);
-        let fullest = if self.wants_a_block() { 1 } else { FULL };
-        interrupted.unwrap_or(Round { wanted, whole: self.state.hints.at_ends(), fullest })
+        let (whole, fullest) = (hints.at_ends(), self.first_fullest());
+        interrupted.unwrap_or(Round { wanted, whole, fullest })
+    }
+
+    fn first_fullest(&self) -> usize {
+        if self.wants_a_block() { 1 } else { FULL }
     }
 
     /// Whether it takes all folios of a block to leave to be of any use.
@@ -272,8 +280,12 @@ impl<S: Space> Scan<'_, S> {
             Migrated::Gone => self.counters.pgmigrate_fail += nr_units,
             Migrated::Busy | Migrated::Unsuited => {}
         }
-        if migrated != Migrated::Moved {
-            self.state.isolated.give_back(Units { first: to, order: folio.order });
+        let run = Units { first: to, order: folio.order };
+        match migrated {
+            Migrated::Moved => {}
+            // It may be the run that is busy: the next folio tries another.
+            Migrated::Busy => self.state.isolated.add(run),
+            Migrated::Gone | Migrated::Unsuited => self.state.isolated.give_back(run),
         }
         match migrated {
             Migrated::Moved | Migrated::Gone => Cleared::Yes,

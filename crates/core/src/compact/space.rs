@@ -56,6 +56,11 @@ pub trait Space {
     /// Whether enough runs of this order or a larger one are free, so that nothing needs to be done for it.
     fn has_free(&self, order: Order) -> bool;
 
+    /// Whether not a single run of this order or a larger one is free: it will not be tried again so soon.
+    fn has_none(&self, order: Order) -> bool {
+        !self.has_free(order)
+    }
+
     /// How many units of a block are occupied; nothing when emptying it is out of the question: there is nothing in
     /// it, or one folio fills it.
     fn occupied(&self, block: SpaceBlockId) -> Option<usize>;

@@ -56,11 +56,15 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
     }
 
     fn nr_blocks(&self) -> usize {
-        self.zone.nr_frames_max() / Order::HUGE.nr_pages()
+        self.zone.nr_pageblocks()
     }
 
     fn has_free(&self, order: Order) -> bool {
         self.zone.free_runs(order) >= self.nr_enough
+    }
+
+    fn has_none(&self, order: Order) -> bool {
+        self.zone.free_runs(order) == 0
     }
 
     fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
@@ -89,6 +93,11 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
     }
 
     fn split(&self, folio: Units) -> bool {
-        self.folio(folio).is_some_and(|owner| self.mover.split(owner, frame_of(folio.first), folio.order))
+        // An owner may split more than this folio, and others of the block then are single frames already.
+        let is_split = || self.zone.order(frame_of(folio.first)) == Some(Order::PAGE);
+        match self.folio(folio) {
+            Some(owner) => self.mover.split(owner, frame_of(folio.first), folio.order),
+            None => is_split(),
+        }
     }
 }

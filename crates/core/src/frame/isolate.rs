@@ -75,6 +75,11 @@ impl Buddy {
 }
 
 impl Zone {
+    /// Pageblocks that were used at least once; all others are without memory and free.
+    pub fn nr_pageblocks(&self) -> usize {
+        self.lock().buddy.blocks.len()
+    }
+
     /// How many frames of a pageblock are taken by folios smaller than it; nothing when there are none.
     pub fn nr_taken_in_parts(&self, block: FrameId) -> Option<usize> {
         let frames = self.lock();
