@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Report, Request, Stage, ZoneSpace};
-use folioswap_core::{Memory, Order};
+use folioswap_core::{List, Memory, Order, Size};
 
 use crate::engine::Engine;
 use crate::fatal::AbortOnPanic;
@@ -176,6 +176,8 @@ impl Engine {
             match self.compact_frames(Some(Order::HUGE), Mode::Async, nr_free + 1, stop) {
                 Some(Outcome::Free) => {}
                 Some(Outcome::Stopped) if stop() => {}
+                // Too few frames are free, and small folios are the colder ones.
+                None if self.older_class(List::Inactive) == Some(Size::Small) && self.empty_a_pageblock() => {}
                 _ => return false,
             }
             while stop() && !self.stopping() && !self.gate.is_closed() {

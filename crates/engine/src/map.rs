@@ -6,9 +6,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::Order;
-use folioswap_sys::memory;
+use folioswap_core::{Order, PAGE_SIZE};
 use folioswap_sys::uffd::{Mode, MoveError, Userfaultfd};
+use folioswap_sys::{memory, pagemap};
 
 /// Why a folio stayed where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -106,11 +106,36 @@ impl MoveMapper {
     fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
         match self.uffd.move_pages(target, source, len) {
             Ok(()) => Ok(()),
-            Err(MoveError::Partial { moved }) => match self.uffd.move_pages(source, target, moved) {
-                Ok(()) => Err(MapError::Busy),
-                Err(error) => crate::fatal::die(&format!("half of a folio could not be moved back: {error:?}")),
-            },
+            Err(MoveError::Partial { moved }) => self.finish(target, source, len, moved),
+            Err(MoveError::Present) => self.finish(target, source, len, 0),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Goes on with a move that ended after `moved` bytes, page by page; what cannot be moved whole is moved back. Which
+    /// pages have moved the page tables say: Linux 6.18 moves a page of the kernel's shared zeros, which a huge page that
+    /// it split may have, and then says that the target was there before (EEXIST).
+    fn finish(&self, target: usize, source: usize, len: usize, moved: usize) -> Result<(), MapError> {
+        let pages = || (0..len).step_by(PAGE_SIZE);
+        let failed = pages().filter(|&at| at >= moved).find_map(|at| self.move_one(target + at, source + at).err());
+        let Some(error) = failed else { return Ok(()) };
+        for at in pages().filter(|&at| is_present(target + at) && !is_present(source + at)) {
+            if let Err(error) = self.move_one(source + at, target + at) {
+                crate::fatal::die(&format!("half of a folio could not be moved back: {error:?}"));
+            }
+        }
+        Err(error)
+    }
+
+    /// Moves one page, unless it has moved already.
+    fn move_one(&self, target: usize, source: usize) -> Result<(), MapError> {
+        let has_moved = || is_present(target) && !is_present(source);
+        if has_moved() {
+            return Ok(());
+        }
+        match self.uffd.move_pages(target, source, PAGE_SIZE) {
+            Err(MoveError::Present) if has_moved() => Ok(()),
+            other => other.map_err(MapError::from),
         }
     }
 }
@@ -213,6 +238,89 @@ impl Mapper for CopyMapper {
     }
 }
 
+/// Whether a page is in RAM at this address.
+fn is_present(addr: usize) -> bool {
+    pagemap::is_present(addr)
+        .unwrap_or_else(|error| crate::fatal::die(&format!("the page tables could not be read: {error}")))
+}
+
 fn refused(error: std::io::Error) -> MapError {
     MapError::Refused(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folioswap_sys::memory::Reservation;
+    use folioswap_sys::uffd::Delivery;
+
+    const NR_PAGES: usize = 16;
+    const LEN: usize = NR_PAGES * PAGE_SIZE;
+
+    /// A page at `here` for each index: its content, or one of the kernel's zeros.
+    fn fill(here: usize, is_zero: impl Fn(usize) -> bool) {
+        for index in 0..NR_PAGES {
+            let page = (here + index * PAGE_SIZE) as *mut u64;
+            // SAFETY: a page of readable, writable memory of the test's own, not registered yet.
+            let first = unsafe {
+                if is_zero(index) {
+                    page.read_volatile()
+                } else {
+                    page.write_volatile(index as u64 + 1);
+                    1
+                }
+            };
+            assert_eq!(first, u64::from(!is_zero(index)));
+        }
+    }
+
+    #[test]
+    fn a_folio_with_the_kernels_zeros_moves_whole() {
+        let zeros: [fn(usize) -> bool; 4] = [|_| false, |index| index == 0, |index| index % 3 == 2, |_| true];
+        for is_zero in zeros {
+            let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else {
+                return println!("skipped: no uffd");
+            };
+            if !features.has_move {
+                return println!("skipped: no UFFDIO_MOVE");
+            }
+            let area = Reservation::new(2 * LEN, LEN).unwrap();
+            memory::protect_rw(area.addr(), 2 * LEN).unwrap();
+            memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
+            let (here, there) = (area.addr(), area.addr() + LEN);
+            fill(here, is_zero);
+            uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
+            let mapper = MoveMapper::new(Arc::new(uffd), Vec::new(), Vec::new());
+            for (target, source) in [(there, here), (here, there)] {
+                mapper.carry(target, source, LEN).unwrap();
+                for index in 0..NR_PAGES {
+                    // SAFETY: the page has just been moved here.
+                    let word = unsafe { ((target + index * PAGE_SIZE) as *const u64).read_volatile() };
+                    assert_eq!(word, if is_zero(index) { 0 } else { index as u64 + 1 });
+                    assert!(!is_present(source + index * PAGE_SIZE));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_move_whole_is_moved_back() {
+        let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else { return println!("skipped: no uffd") };
+        if !features.has_move {
+            return println!("skipped: no UFFDIO_MOVE");
+        }
+        let area = Reservation::new(2 * LEN, LEN).unwrap();
+        memory::protect_rw(area.addr(), 2 * LEN).unwrap();
+        memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
+        let (here, there) = (area.addr(), area.addr() + LEN);
+        fill(here, |index| index == 3);
+        memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap();
+        uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
+        let mapper = MoveMapper::new(Arc::new(uffd), Vec::new(), Vec::new());
+        assert_eq!(mapper.carry(there, here, LEN), Err(MapError::Missing));
+        for index in 0..NR_PAGES {
+            assert_eq!(is_present(here + index * PAGE_SIZE), index != 9, "page {index}");
+            assert!(!is_present(there + index * PAGE_SIZE));
+        }
+    }
 }

@@ -155,8 +155,9 @@ fn give_back_surplus(engine: &Engine) {
 }
 
 impl Engine {
-    /// Takes all small folios out of one pageblock: the budget was made smaller. Says whether any left.
-    fn empty_a_pageblock(&self) -> bool {
+    /// Takes all small folios out of one pageblock to the swap devices: the budget was made smaller, or whole folios are
+    /// wanted. Says whether any left.
+    pub fn empty_a_pageblock(&self) -> bool {
         let Some(pageblock) = self.zone.emptiest_block() else { return false };
         let mut folios = Vec::new();
         self.zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 use crate::check;
 
@@ -78,6 +79,18 @@ pub fn huge_bytes(range: Range<usize>) -> io::Result<u64> {
 /// As [`scan`].
 pub fn resident_bytes(range: Range<usize>) -> io::Result<u64> {
     scan(range).map(|scan| scan.present_bytes)
+}
+
+/// Whether there is a page at an address, the shared page of zeros too.
+///
+/// # Errors
+/// `/proc/self/pagemap` cannot be read.
+pub fn is_present(addr: usize) -> io::Result<bool> {
+    const PRESENT: u64 = 1 << 63;
+    let mut entry = [0; size_of::<u64>()];
+    let at = addr / 4096 * size_of::<u64>();
+    File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, at as u64)?;
+    Ok(u64::from_ne_bytes(entry) & PRESENT != 0)
 }
 
 fn scan_pagemap(range: &Range<usize>) -> io::Result<Scan> {
