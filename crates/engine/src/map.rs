@@ -257,6 +257,24 @@ mod tests {
     const NR_PAGES: usize = 16;
     const LEN: usize = NR_PAGES * PAGE_SIZE;
 
+    /// A mapper of its own for two ranges side by side, the first of which `fill` has filled; none where nothing moves.
+    fn mapper(fill: impl FnOnce(usize)) -> Option<(MoveMapper, Reservation)> {
+        let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else {
+            println!("skipped: no userfaultfd");
+            return None;
+        };
+        if !features.has_move {
+            println!("skipped: no UFFDIO_MOVE");
+            return None;
+        }
+        let area = Reservation::new(2 * LEN, LEN).unwrap();
+        memory::protect_rw(area.addr(), 2 * LEN).unwrap();
+        memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
+        fill(area.addr());
+        uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
+        Some((MoveMapper::new(Arc::new(uffd), Vec::new(), Vec::new()), area))
+    }
+
     /// A page at `here` for each index: its content, or one of the kernel's zeros.
     fn fill(here: usize, is_zero: impl Fn(usize) -> bool) {
         for index in 0..NR_PAGES {
@@ -278,19 +296,8 @@ mod tests {
     fn a_folio_with_the_kernels_zeros_moves_whole() {
         let zeros: [fn(usize) -> bool; 4] = [|_| false, |index| index == 0, |index| index % 3 == 2, |_| true];
         for is_zero in zeros {
-            let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else {
-                return println!("skipped: no uffd");
-            };
-            if !features.has_move {
-                return println!("skipped: no UFFDIO_MOVE");
-            }
-            let area = Reservation::new(2 * LEN, LEN).unwrap();
-            memory::protect_rw(area.addr(), 2 * LEN).unwrap();
-            memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
+            let Some((mapper, area)) = mapper(|here| fill(here, is_zero)) else { return };
             let (here, there) = (area.addr(), area.addr() + LEN);
-            fill(here, is_zero);
-            uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
-            let mapper = MoveMapper::new(Arc::new(uffd), Vec::new(), Vec::new());
             for (target, source) in [(there, here), (here, there)] {
                 mapper.carry(target, source, LEN).unwrap();
                 for index in 0..NR_PAGES {
@@ -305,18 +312,12 @@ mod tests {
 
     #[test]
     fn what_cannot_move_whole_is_moved_back() {
-        let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else { return println!("skipped: no uffd") };
-        if !features.has_move {
-            return println!("skipped: no UFFDIO_MOVE");
-        }
-        let area = Reservation::new(2 * LEN, LEN).unwrap();
-        memory::protect_rw(area.addr(), 2 * LEN).unwrap();
-        memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
+        let with_a_hole = |here| {
+            fill(here, |index| index == 3);
+            memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap();
+        };
+        let Some((mapper, area)) = mapper(with_a_hole) else { return };
         let (here, there) = (area.addr(), area.addr() + LEN);
-        fill(here, |index| index == 3);
-        memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap();
-        uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
-        let mapper = MoveMapper::new(Arc::new(uffd), Vec::new(), Vec::new());
         assert_eq!(mapper.carry(there, here, LEN), Err(MapError::Missing));
         for index in 0..NR_PAGES {
             assert_eq!(is_present(here + index * PAGE_SIZE), index != 9, "page {index}");

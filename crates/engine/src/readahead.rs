@@ -80,6 +80,7 @@ pub(crate) fn run(engine: &Engine) {
         match engine.reads.pop() {
             Some(window) => read_window(engine, &mut reads, thread, &window),
             None if reads.nr_in_flight() > 0 => finish(engine, &mut reads, 1),
+            None if engine.stopping() => {} // it may have begun before `seen`
             None => engine.reads.pushed.wait(seen),
         }
     }

@@ -32,11 +32,11 @@ impl Mover for Engine {
 
     fn split(&self, folio: FolioId, from: FrameId, order: Order) -> bool {
         let Some(mut locked) = self.try_lock(folio.block()) else { return false };
-        let is_there = locked.order() == order && order < Order::HUGE && occupies(&locked, folio, from);
-        if is_there && !locked.pinned {
+        let goes = locked.order() == order && order < Order::HUGE && occupies(&locked, folio, from) && !locked.pinned;
+        if goes {
             self.split_block(&mut locked, Order::PAGE);
         }
-        is_there && !locked.pinned
+        goes
     }
 }
 

@@ -89,6 +89,7 @@ pub(crate) fn run(engine: &Engine) {
             (wanted_last, nr_wanted) = (None, 0);
         }
         match wanted_last {
+            _ if engine.stopping() => {} // it may have begun before `seen`
             Some(_) => engine.slot_compactor.wanted.wait_for(seen, AGAIN),
             None => engine.slot_compactor.wanted.wait(seen),
         }

@@ -9,7 +9,7 @@ const BLOCK: usize = 2 * MIB;
 const PIECE: usize = 64 << 10;
 const WORD: usize = 8;
 
-fn arena(mapping: Mapping) -> Arena {
+fn arena(mapping: Mapping, folio: FolioSize) -> Arena {
     let device = DeviceSpec::Ram { size: 256 << 20 };
     Arena::builder()
         .memory(64 << 20)
@@ -17,6 +17,7 @@ fn arena(mapping: Mapping) -> Arena {
         .device(device)
         .faults(FaultMode::Direct)
         .mapping(mapping)
+        .folio(folio)
         .build()
         .unwrap()
 }
@@ -51,7 +52,7 @@ fn check(region: &Region, step: usize) {
 #[test]
 fn whole_folios_find_a_place_among_scattered_small_ones() {
     for (mapping, folio) in [(Mapping::Move, Order::PAGE), (Mapping::Move, Order::new(4).unwrap())] {
-        let arena = arena(mapping);
+        let arena = arena(mapping, FolioSize::Auto);
         let small = scattered(&arena, 60 * MIB, folio, PIECE);
         let mut large = arena.map_with(16 * MIB, FolioSize::Fixed(Order::HUGE)).unwrap();
         (0..large.len()).step_by(BLOCK).for_each(|at| set(&mut large, at));
@@ -67,18 +68,25 @@ fn whole_folios_find_a_place_among_scattered_small_ones() {
 #[test]
 fn what_is_asked_for_is_compacted_with_either_mapping() {
     for mapping in [Mapping::Move, Mapping::Copy] {
-        let arena = arena(mapping);
-        let small = scattered(&arena, 56 * MIB, Order::PAGE, PIECE);
+        // Nothing is compacted ahead where all folios are small.
+        let arena = arena(mapping, FolioSize::Fixed(Order::PAGE));
+        let small = scattered(&arena, 60 * MIB, Order::PAGE, PIECE);
+        assert_eq!(arena.stats().pgmigrate_success, 0);
         assert!(arena.compact());
         let stats = arena.stats();
         assert!(stats.pgmigrate_success > 0 && stats.pgmigrate_fail == 0, "{stats:?}");
+        // Whole folios find places now, and nothing more is moved for them.
+        let mut large = arena.map_with(16 * MIB, FolioSize::Fixed(Order::HUGE)).unwrap();
+        (0..large.len()).step_by(BLOCK).for_each(|at| set(&mut large, at));
+        let after = arena.stats();
+        assert_eq!((after.swpin_fallback[9], after.pgmigrate_success), (0, stats.pgmigrate_success));
         check(&small, PIECE);
     }
 }
 
 #[test]
 fn folios_in_use_are_moved_under_the_hands_of_their_users() {
-    let arena = arena(Mapping::Move);
+    let arena = arena(Mapping::Move, FolioSize::Auto);
     let mut small = scattered(&arena, 48 * MIB, Order::PAGE, PIECE);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -20,9 +20,6 @@ use std::time::Duration;
 /// How long a turn takes.
 const TURN: Duration = Duration::from_secs(4);
 
-/// Each part is larger than the budget by this.
-const TIMES_BUDGET: u64 = 1;
-
 /// Measures `mix_on_vs_off`, `stream_on_vs_off` and `random_on_vs_off`; returns how many words were wrong.
 pub fn mixed(memory: u64, rounds: u16, means: &Means, report: &mut Report) -> Result<u64, Failure> {
     let mut figures: [[Vec<f64>; 3]; 2] = Default::default();
@@ -34,7 +31,7 @@ pub fn mixed(memory: u64, rounds: u16, means: &Means, report: &mut Report) -> Re
             let name = if stage.is_some() { "on" } else { "off" };
             let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(memory, means, FolioSize::Auto) };
             let arena = plan.build(4 * memory)?;
-            let bytes = (memory * TIMES_BUDGET) as usize;
+            let bytes = memory as usize; // of each part
             let mut streamed = arena.map_with(bytes, FolioSize::Fixed(Order::HUGE)).map_err(failure)?;
             let mut accessed = arena.map_with(bytes, FolioSize::Fixed(Order::PAGE)).map_err(failure)?;
             let plan = Plan {

@@ -66,7 +66,7 @@ pub struct ArenaPlan<'a> {
     pub swap_in: SwapIn,
     /// Whether each page has a slot of its own.
     pub split_slots: bool,
-    /// How whole folios get places in RAM; none: by chance.
+    /// How whole folios get places in RAM; none: by swapping small ones out.
     pub compaction: Option<Stage>,
 }
 

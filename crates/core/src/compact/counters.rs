@@ -17,8 +17,6 @@ pub struct CompactCounters {
     pub compact_migrate_scanned: u64,
     /// Units that the free scanner looked at.
     pub compact_free_scanned: u64,
-    /// Times that a background thread was woken to compact. Counted by whoever wakes it.
-    pub compact_daemon_wake: u64,
     /// Units of folios that were moved: each of them was copied once.
     pub pgmigrate_success: u64,
     /// Units of folios whose move was tried and failed, because they were busy or gone.
@@ -33,7 +31,6 @@ impl AddAssign for CompactCounters {
         self.compact_isolated += other.compact_isolated;
         self.compact_migrate_scanned += other.compact_migrate_scanned;
         self.compact_free_scanned += other.compact_free_scanned;
-        self.compact_daemon_wake += other.compact_daemon_wake;
         self.pgmigrate_success += other.pgmigrate_success;
         self.pgmigrate_fail += other.pgmigrate_fail;
     }

@@ -43,8 +43,8 @@ pub(super) struct Hints {
     pub source: SpaceBlockId,
     /// The free scanner is through with this block and all that follow.
     pub target_end: SpaceBlockId,
-    /// The round in which the last run was told to stop.
-    pub interrupted: Option<Round>,
+    /// The round of the last run, if it was not in vain.
+    pub unfinished: Option<Round>,
     /// Blocks that could not be emptied.
     pub no_source: Blocks,
     /// Blocks without a free run.
@@ -56,14 +56,14 @@ impl Hints {
     pub(super) fn new(nr_blocks: usize) -> Hints {
         let (source, target_end) = (SpaceBlockId::new(0), SpaceBlockId::new(0));
         let (no_source, no_target) = (Blocks::default(), Blocks::default());
-        let mut hints = Hints { nr_blocks, source, target_end, interrupted: None, no_source, no_target };
+        let mut hints = Hints { nr_blocks, source, target_end, unfinished: None, no_source, no_target };
         hints.reset(nr_blocks);
         hints
     }
 
     /// Begins at the ends, with no block passed over. Allocates when the space has grown.
     pub(super) fn reset(&mut self, nr_blocks: usize) {
-        (self.nr_blocks, self.interrupted) = (nr_blocks, None);
+        (self.nr_blocks, self.unfinished) = (nr_blocks, None);
         (self.source, self.target_end) = (SpaceBlockId::new(0), SpaceBlockId::from_index(nr_blocks));
         for set in [&mut self.no_source, &mut self.no_target] {
             set.words.clear();

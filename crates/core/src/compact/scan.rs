@@ -113,7 +113,7 @@ impl<S: Space> Scan<'_, S> {
                 hints.target_end = hints.target_end.max(self.highest.map_or(hints.target_end, SpaceBlockId::next));
                 // After a success it looks on from here with blocks as full, and at all of the space before it gives up.
                 let whole = round.whole && outcome == Outcome::Stopped;
-                hints.interrupted = Some(Round { whole, ..round });
+                hints.unfinished = Some(Round { whole, ..round });
                 return outcome;
             }
             hints.reset(self.space.nr_blocks());
@@ -135,9 +135,9 @@ impl<S: Space> Scan<'_, S> {
         if wanted.is_none() || !hints.fit(self.space.nr_blocks()) {
             hints.reset(self.space.nr_blocks());
         }
-        let interrupted = hints.interrupted.take().filter(|round| round.wanted == wanted);
+        let unfinished = hints.unfinished.take().filter(|round| round.wanted == wanted);
         let (whole, fullest) = (hints.at_ends(), self.first_fullest());
-        interrupted.unwrap_or(Round { wanted, whole, fullest })
+        unfinished.unwrap_or(Round { wanted, whole, fullest })
     }
 
     fn first_fullest(&self) -> usize {

@@ -16,8 +16,7 @@
 //! - *leaving*: a whole pageblock taken out by [`Zone::take_surplus`], its memory on the way back to the kernel.
 //!
 //! Inside: `lists` has the records, their links and the lists of folios; `buddy` the free runs and the pageblocks;
-//! `zone` puts both behind one mutex; `isolate`
-//! is what compaction does with them.
+//! `zone` puts both behind one mutex; `isolate` is what compaction does with them.
 
 mod buddy;
 mod isolate;

@@ -1,8 +1,8 @@
 //! The zone: the frames of one arena behind one mutex.
 //!
 //! Invariants, in frames: `populated = free + held + active + inactive + laundry + standby + isolated + leaving`; frames
-//! are taken or isolated only while `in use + isolated + 2^order <= limit`, pageblocks without memory only while `populated < limit`. A whole pageblock
-//! that is handed out to be carved counts as in use until it is, so in a zone with a surplus less than a pageblock may
+//! are taken or isolated only while `in use + isolated + 2^order <= limit`, pageblocks without memory only while
+//! `populated < limit`. A whole pageblock that is handed out to be carved counts as in use until it is, so in a zone with a surplus less than a pageblock may
 //! for that long be in use beyond the limit.
 //!
 //! **Locking.** One mutex for all of it, a leaf, held for a few stores ([`Zone::balance`]: for as many moves as the lists

@@ -257,9 +257,9 @@ stats! {
         thp_swpout,
         /// Folios of 2 MiB that got no whole run of slots.
         thp_swpout_fallback,
-        /// Times that frames were compacted because whole folios found no place.
+        /// Times that frames were compacted to make a pageblock wholly free: by faults, and ahead of them.
         compact_stall,
-        /// Those of them that made a place.
+        /// Those of them that made one.
         compact_success,
         /// The others.
         compact_fail,
