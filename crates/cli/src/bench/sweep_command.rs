@@ -109,52 +109,74 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
         },
         _ => Vec::new(),
     };
-    let mut raw = match &backing {
+    let raw = match &backing {
         Backing::Directory(directory) => Some(RawFile::create(directory, args.shape.size)?),
         Backing::Ram => None,
     };
-    let mut raw_gbps = raw_rounds(raw.as_mut())?;
+    let mut raw_reads = RawReads::default();
+    raw_reads.read(raw.as_ref(), args.paging.memory)?;
     let arena = ArenaPlan::of(&args.paging, &args.folios);
     let managed = managed(&arena, &args.shape.plan(), bytes, "folioswap")?;
-    raw_gbps.extend(raw_rounds(raw.as_mut())?);
+    raw_reads.read(raw.as_ref(), args.paging.memory)?;
 
     let mut report = Report::new("sweep");
-    measure(&mut report, &managed.rows, &kernel, &raw_gbps);
+    measure(&mut report, &managed.rows, &kernel, &raw_reads);
     report.measure("huge_share", managed.huge_share);
     report.measure("over_budget_bytes", managed.over_budget_bytes as f64);
     for (system, rows) in [("kernel", &kernel), ("folioswap", &managed.rows)] {
         to_json(system, rows).for_each(|row| report.row(row));
     }
-    for (index, gbps) in raw_gbps.iter().enumerate() {
-        report.row(json!({ "system": "raw", "round": index + 1, "kind": "read", "gbps": gbps }));
+    for (kind, gbps) in raw_reads.each() {
+        for (index, gbps) in gbps.iter().enumerate() {
+            report.row(json!({ "system": "raw", "round": index + 1, "kind": kind, "gbps": gbps }));
+        }
     }
     report.conclude(args.json.as_deref(), managed.bad_words())
 }
 
-fn measure(report: &mut Report, managed: &[Row], kernel: &[Row], raw_gbps: &[f64]) {
+fn measure(report: &mut Report, managed: &[Row], kernel: &[Row], raw: &RawReads) {
     let (write, read) = (sweep::median_gbps(managed, Kind::Rewrite), sweep::median_gbps(managed, Kind::Read));
     let (kernel_write, kernel_read) =
         (sweep::median_gbps(kernel, Kind::Rewrite), sweep::median_gbps(kernel, Kind::Read));
-    let raw_read = median(raw_gbps);
+    let (raw_read, raw_read_into_ram) = (median(&raw.one_buffer), median(&raw.into_ram));
     report.measure("write_gbps", write);
     report.measure("read_gbps", read);
     report.measure("raw_read_gbps", raw_read);
+    report.measure("raw_read_into_ram_gbps", raw_read_into_ram);
     report.measure("read_vs_raw", ratio(read, raw_read));
+    report.measure("read_vs_raw_into_ram", ratio(read, raw_read_into_ram));
     report.measure("kernel_write_gbps", kernel_write);
     report.measure("kernel_read_gbps", kernel_read);
     report.measure("write_vs_kernel", ratio(write, kernel_write));
     report.measure("read_vs_kernel", ratio(read, kernel_read));
 }
 
-fn raw_rounds(raw: Option<&mut RawFile>) -> Result<Vec<f64>, Failure> {
-    let Some(raw) = raw else { return Ok(Vec::new()) };
-    (0..RAW_ROUNDS)
-        .map(|_| {
-            let gbps = raw.read_round()?;
-            tell(&format!("{:<10} {:<8} {:>10} {gbps:>10.3}", "raw", "read", ""));
-            Ok(gbps)
-        })
-        .collect()
+/// GB/s of raw reads, a round each.
+#[derive(Default)]
+struct RawReads {
+    /// Into one buffer, again and again.
+    one_buffer: Vec<f64>,
+    /// Into as much memory as the sweep may keep.
+    into_ram: Vec<f64>,
+}
+
+impl RawReads {
+    fn each(&self) -> [(&str, &[f64]); 2] {
+        [("read", &self.one_buffer), ("into RAM", &self.into_ram)]
+    }
+
+    /// Reads a few rounds more, in turn.
+    fn read(&mut self, raw: Option<&RawFile>, memory_bytes: u64) -> Result<(), Failure> {
+        let Some(raw) = raw else { return Ok(()) };
+        let tell_row = |kind, gbps| tell(&format!("{:<10} {kind:<8} {:>10} {gbps:>10.3}", "raw", ""));
+        for _ in 0..RAW_ROUNDS {
+            self.one_buffer.push(raw.read_round(0)?);
+            tell_row("read", self.one_buffer[self.one_buffer.len() - 1]);
+            self.into_ram.push(raw.read_round(memory_bytes)?);
+            tell_row("into RAM", self.into_ram[self.into_ram.len() - 1]);
+        }
+        Ok(())
+    }
 }
 
 /// The kernel's turn.
