@@ -9,6 +9,9 @@
 //! emptied, finds the owners of all of a device's slots. What it found may be old when it is used: each folio is looked at
 //! again under its block's lock.
 //!
+//! What a cluster holds is read in one go, when the first of its folios that are only there is to move. It may change before
+//! the last one does: a folio whose hash is not that of what was read is read once more, alone.
+//!
 //! **Invariant.** A folio's entry names its old slots until the new ones hold its content; then it names those, and the
 //! old ones are freed. What was read is verified before it is written. Whatever fails, the folio stays where it was.
 //!
@@ -22,10 +25,12 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{Compaction, Migrated, Mode, Outcome, Request, Space, Stage, Units};
 use folioswap_core::{
-    BlockId, ClusterId, DeviceId, FolioId, List, Locked, MAX_ORDER, Order, PIECE, SlotId, SpaceBlockId, State, UnitId,
+    BLOCK_PAGES, BlockId, ClusterId, DeviceId, FolioId, List, Locked, MAX_ORDER, Order, PAGE_SIZE, PIECE, SlotId,
+    SpaceBlockId, State, UnitId,
 };
 use folioswap_sys::signals;
 
+use crate::checksum;
 use crate::engine::Engine;
 use crate::fatal::{self, AbortOnPanic};
 use crate::gather::Run;
@@ -164,11 +169,22 @@ struct DeviceSpace<'e> {
     nr_enough: usize,
     /// By slot. 8 bytes for each folio smaller than a block that has a copy on the device.
     owners: OnceCell<Vec<Owner>>,
+    /// For a folio that is read alone.
     buffer: RefCell<Option<Buffer>>,
+    at_once: RefCell<AtOnce>,
     pace: Cell<Pace>,
     write_failed: Cell<bool>,
     /// That is said once.
     read_failed: Cell<bool>,
+}
+
+/// What a cluster held when it was read in one go.
+#[derive(Default)]
+struct AtOnce {
+    buffer: Option<Buffer>,
+    /// The cluster that is being emptied, unless it could not be read.
+    block: Option<SpaceBlockId>,
+    is_read: bool,
 }
 
 /// What the moves since the last pause took, and the walk before them.
@@ -188,6 +204,7 @@ impl<'e> DeviceSpace<'e> {
             nr_enough: nr_wanted.clamp(1, most.max(1)),
             owners: OnceCell::new(),
             buffer: RefCell::default(),
+            at_once: RefCell::default(),
             pace: Cell::new(Pace { worked: Duration::ZERO, nr_swapped: nr_swapped(engine) }),
             write_failed: Cell::new(false),
             read_failed: Cell::new(false),
@@ -271,6 +288,11 @@ impl<'e> DeviceSpace<'e> {
                 let bytes = &*engine.frames.bytes(frame, from.order, &locked);
                 self.write_elsewhere(&mut locked, index, bytes, to)
             }
+            State::Swapped(_) if self.wants_at_once(slot) => {
+                drop(locked); // a fault waits for one folio, not for its cluster
+                self.read_at_once();
+                self.move_folio(folio, from, to)
+            }
             State::Swapped(_) => self.carry_folio(&mut locked, index, slot, to),
             State::Empty => Migrated::Gone,
         }
@@ -285,6 +307,9 @@ impl<'e> DeviceSpace<'e> {
     fn carry_folio(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId, to: UnitId) -> Migrated {
         let nr_pages = locked.order().nr_pages();
         let run = Run { slot, pages: index * nr_pages..(index + 1) * nr_pages };
+        if let Some(moved) = self.carry_as_read(locked, index, slot, to) {
+            return moved;
+        }
         let mut buffer = self.buffer.borrow_mut();
         let bytes = buffer.get_or_insert_with(Buffer::new).pages(nr_pages);
         if let Err(lost) = self.engine.read_run_alone(locked, &run, bytes) {
@@ -294,6 +319,34 @@ impl<'e> DeviceSpace<'e> {
             return Migrated::Busy;
         }
         self.write_elsewhere(locked, index, bytes, to)
+    }
+
+    /// The same with what was read of its cluster in one go, if that is what the folio holds.
+    fn carry_as_read(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId, to: UnitId) -> Option<Migrated> {
+        let mut at_once = self.at_once.borrow_mut();
+        let AtOnce { buffer: Some(buffer), block: Some(block), is_read: true } = &mut *at_once else { return None };
+        let within = slot.get().checked_sub(self.slot(block.first_unit(Order::HUGE)).get())? as usize;
+        let order = locked.order();
+        let folio = buffer.pages(BLOCK_PAGES).get(within * PAGE_SIZE..within * PAGE_SIZE + order.bytes())?;
+        let right = checksum::verify(locked, index * order.nr_pages(), folio);
+        right.then(|| self.write_elsewhere(locked, index, folio, to))
+    }
+
+    /// Whether the cluster that is being emptied is to be read in one go first. From a device that lies in memory there is
+    /// nothing to gain.
+    fn wants_at_once(&self, slot: SlotId) -> bool {
+        let at_once = self.at_once.borrow();
+        at_once.block.is_some() && !at_once.is_read && self.engine.space.memory(slot).is_none()
+    }
+
+    fn read_at_once(&self) {
+        let mut at_once = self.at_once.borrow_mut();
+        let AtOnce { buffer, block: Some(block), is_read } = &mut *at_once else { return };
+        let bytes = buffer.get_or_insert_with(Buffer::new).pages(BLOCK_PAGES);
+        *is_read = self.engine.space.read(self.slot(block.first_unit(Order::HUGE)), bytes).is_ok();
+        if !*is_read {
+            at_once.block = None; // its folios are tried alone, and told of then
+        }
     }
 
     fn write_elsewhere(&self, locked: &mut Locked<'_>, index: usize, bytes: &[u8], to: UnitId) -> Migrated {
@@ -355,6 +408,7 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units)) {
+        self.at_once.replace_with(|last| AtOnce { buffer: last.buffer.take(), block: Some(block), is_read: false });
         let owners = self.owners();
         let first = owners.partition_point(|owner| owner.units().first.block(Order::HUGE) < block);
         let here = owners[first..].iter().map(Owner::units);
