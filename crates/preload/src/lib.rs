@@ -4,7 +4,7 @@
 //! - `malloc`, `program_heap`, `huge`, `heap`: the malloc family. Small blocks come from mimalloc over managed memory,
 //!   large ones are mappings of their own; what must not be managed comes from [`heap`].
 //! - `mapping`, `protection`: mmap and its kin. Large private anonymous mappings are managed, the rest passes.
-//! - `signals`, `threads`, `fault_stack`: in direct mode faults are SIGBUS on the thread that has them: the signal is
+//! - `signals`, `threads`, `signal_stack`: in direct mode faults are SIGBUS on the thread that has them: the signal is
 //!   never blocked, the program's own action for it is kept beside ours, and every thread has a stack for it.
 //! - `cover`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
 //! - `fork`: what a child keeps.
@@ -19,7 +19,6 @@
 mod calls;
 mod cover;
 mod export;
-mod fault_stack;
 mod fork;
 mod guard;
 mod heap;
@@ -30,6 +29,7 @@ mod program_heap;
 mod protection;
 mod real;
 mod settings;
+mod signal_stack;
 mod signals;
 mod start;
 mod state;

@@ -11,7 +11,7 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::export::{export, real};
-use crate::{fault_stack, guard, state};
+use crate::{guard, signal_stack, state};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -21,9 +21,9 @@ real!(PTHREAD_SIGMASK = c"pthread_sigmask": fn(c_int, *const sigset_t, *mut sigs
 real!(SIGALTSTACK = c"sigaltstack": fn(*const stack_t, *mut stack_t) -> c_int);
 real!(SIGSUSPEND = c"sigsuspend": fn(*const sigset_t) -> c_int);
 
-/// Makes faults run on stacks of this library's, and lets SIGBUS through on the first thread.
+/// Gives signals stacks of this library's, and lets SIGBUS through on the first thread.
 pub fn prepare() {
-    fault_stack::attach();
+    signal_stack::attach();
     if let Err(error) = sigbus::install(on_sigbus) {
         state::end(70, &format!("installing the SIGBUS handler: {error}"));
     }
@@ -38,7 +38,7 @@ pub fn open_sigbus() {
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {
-    if state::space().is_some() && state::is_managed(addr) && fault_stack::call(resolve, addr) {
+    if state::space().is_some() && state::is_managed(addr) && folioswap_sys::fault_stack::call(resolve, addr) {
         Handled::Yes
     } else {
         Handled::No
@@ -208,7 +208,7 @@ export! {
             let mut wanted = if stack.is_null() { None } else { Some(*stack) };
             if let Some(wanted) = &mut wanted {
                 if wanted.ss_flags & libc::SS_DISABLE != 0 {
-                    *wanted = fault_stack::own_signal_stack().unwrap_or(*wanted);
+                    *wanted = signal_stack::own_signal_stack().unwrap_or(*wanted);
                 } else {
                     crate::threads::hold(wanted.ss_sp as usize, wanted.ss_size);
                 }
@@ -216,7 +216,7 @@ export! {
             let mut known: stack_t = zeroed();
             let result = real(wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted), &raw mut known);
             if result == 0 && !before.is_null() {
-                if fault_stack::is_ours(&known) {
+                if signal_stack::is_ours(&known) {
                     known = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
                 }
                 *before = known;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::export::{export, real};
-use crate::{fault_stack, guard, signals, state};
+use crate::{guard, signal_stack, signals, state};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -107,7 +107,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
             held.iter_mut().filter(|stack| stack.number == beginning.number).for_each(|stack| stack.thread = thread);
         }
         if state::direct() {
-            fault_stack::attach();
+            signal_stack::attach();
             detach_at_end();
         }
         (beginning.body, beginning.argument)
@@ -138,7 +138,7 @@ fn detach_at_end() {
 
 extern "C" fn detach(_value: *mut c_void) {
     let _guard = guard::enter();
-    fault_stack::detach();
+    signal_stack::detach();
 }
 
 export! {

@@ -10,6 +10,7 @@
 pub mod cpu;
 pub mod direct_io;
 pub mod disk;
+pub mod fault_stack;
 pub mod fork;
 pub mod futex;
 pub mod memory;

@@ -255,7 +255,7 @@ pub fn total_ram() -> u64 {
     u64::try_from(nr_pages).unwrap_or(0) * PAGE_BYTES as u64
 }
 
-fn unmap(addr: usize, len: usize) -> io::Result<()> {
+pub(crate) fn unmap(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: private to this module: only ranges of a reservation's own come here.
     check(unsafe { libc::syscall(libc::SYS_munmap, addr, len) }).map(drop)
 }

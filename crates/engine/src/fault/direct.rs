@@ -2,11 +2,12 @@
 //!
 //! One handler serves all arenas of the process. It finds the arena by the address; a fault that is in none goes on to
 //! whoever was installed before. The list of arenas is written only while one is built or dropped, by threads that
-//! touch no managed memory meanwhile, so a handler never waits for its own thread.
+//! touch no managed memory meanwhile, so a handler never waits for its own thread. It runs on a stack of the engine's:
+//! what a thread has for its signals is too small.
 
 use std::sync::{Arc, RwLock};
 
-use folioswap_sys::{sigbus, signals};
+use folioswap_sys::{fault_stack, sigbus, signals};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -24,12 +25,13 @@ pub(crate) fn detach(engine: &Arc<Engine>) {
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> sigbus::Handled {
+    if fault_stack::call(resolve, addr) { sigbus::Handled::Yes } else { sigbus::Handled::No }
+}
+
+extern "C" fn resolve(addr: usize) -> bool {
     let engine = {
         let engines = ENGINES.read().expect("nothing panics under this lock");
         engines.iter().find(|engine| engine.contains(addr)).cloned()
     };
-    match engine {
-        Some(engine) if super::resolve(&engine, addr, signals::thread_id()) => sigbus::Handled::Yes,
-        _ => sigbus::Handled::No,
-    }
+    engine.is_some_and(|engine| super::resolve(&engine, addr, signals::thread_id()))
 }

@@ -1,18 +1,14 @@
-//! Stacks for the faults of direct mode: one mapping a thread, never managed.
-//!
-//! Its upper part is the thread's alternate signal stack, unless the program sets one of its own: the thread's own
-//! stack may be in managed memory (a coroutine's in a malloc block), and the kernel cannot put a signal's frame on a
-//! page that is missing. The lower part is where the engine runs: an alternate stack of the program's own may be as
-//! small as 2 KiB. One fault of a thread runs at a time, for all signals are blocked meanwhile.
+//! The alternate signal stack of each thread in direct mode, never managed, unless the program sets one of its own: the
+//! thread's own stack may be in managed memory (a coroutine's in a malloc block), and the kernel cannot put a signal's
+//! frame on a page that is missing. The engine runs on a stack of its own (`folioswap_sys::fault_stack`).
 
 use std::cell::Cell;
 use std::sync::Mutex;
 
 use crate::state;
 
-/// Of these the lowest page is no memory at all.
-const ENGINE_BYTES: usize = 192 << 10;
 const SIGNAL_BYTES: usize = 64 << 10;
+/// No memory, below it.
 const GUARD_BYTES: usize = 4096;
 
 /// Mappings of threads that have ended.
@@ -28,7 +24,7 @@ fn map() -> Option<usize> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh mapping, whose first page nobody has used.
     unsafe {
-        let addr = libc::syscall(libc::SYS_mmap, 0usize, ENGINE_BYTES + SIGNAL_BYTES, access, flags, -1, 0usize);
+        let addr = libc::syscall(libc::SYS_mmap, 0usize, GUARD_BYTES + SIGNAL_BYTES, access, flags, -1, 0usize);
         if addr < 0 {
             return None;
         }
@@ -37,7 +33,7 @@ fn map() -> Option<usize> {
     }
 }
 
-/// Gives the calling thread its stacks. Under a guard.
+/// Gives the calling thread its stack. Under a guard.
 pub fn attach() {
     if MAPPING.get() != 0 {
         return;
@@ -56,7 +52,7 @@ pub fn attach() {
     }
 }
 
-/// Takes the calling thread's stacks back. Under a guard.
+/// Takes the calling thread's stack back. Under a guard.
 pub fn detach() {
     let mapping = MAPPING.replace(0);
     if mapping == 0 {
@@ -71,7 +67,7 @@ pub fn detach() {
 }
 
 fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
-    mapping != 0 && stack.ss_sp as usize == mapping + ENGINE_BYTES
+    mapping != 0 && stack.ss_sp as usize == mapping + GUARD_BYTES
 }
 
 /// This thread's own alternate stack, to be set.
@@ -79,7 +75,7 @@ pub fn own_signal_stack() -> Option<libc::stack_t> {
     match MAPPING.get() {
         0 => None,
         mapping => Some(libc::stack_t {
-            ss_sp: (mapping + ENGINE_BYTES) as *mut libc::c_void,
+            ss_sp: (mapping + GUARD_BYTES) as *mut libc::c_void,
             ss_flags: 0,
             ss_size: SIGNAL_BYTES,
         }),
@@ -99,29 +95,4 @@ fn set_signal_stack(stack: Option<libc::stack_t>) -> Option<libc::stack_t> {
     // SAFETY: the kernel reads one description and fills in the other; whose memory it names lives as long as it is set.
     let result = unsafe { libc::syscall(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
     (result == 0).then_some(before)
-}
-
-/// Calls `function(argument)` on the engine's part of this thread's mapping, or here when there is none.
-pub fn call(function: extern "C" fn(usize) -> bool, argument: usize) -> bool {
-    match MAPPING.get() {
-        0 => function(argument),
-        mapping => {
-            let result: u8;
-            // SAFETY: the stack is this thread's own, aligned to 16 bytes and in use by nobody: faults do not nest.
-            // The function follows the C calling convention, keeps r12, does not unwind, and returns to here.
-            unsafe {
-                std::arch::asm!(
-                    "xchg rsp, r12",
-                    "call {function}",
-                    "mov rsp, r12",
-                    function = in(reg) function,
-                    inout("r12") mapping + ENGINE_BYTES => _,
-                    in("rdi") argument,
-                    lateout("al") result,
-                    clobber_abi("C"),
-                );
-            }
-            result != 0
-        }
-    }
 }
