@@ -13,9 +13,13 @@ use crate::check;
 
 const PAGE_BYTES: usize = 4096;
 
-/// Linux 5.14; the libc crate lacks it for some targets.
+/// Linux 6.1, 5.14 and 5.18; the libc crate lacks them for some targets.
 const MADV_COLLAPSE: libc::c_int = 25;
 const MADV_POPULATE_WRITE: libc::c_int = 23;
+const MADV_DONTNEED_LOCKED: libc::c_int = 24;
+
+/// Of `mlock2`: what is there, and what will be, is locked; nothing is faulted in for it. Linux 4.4.
+const MLOCK_ONFAULT: libc::c_int = 1;
 
 /// Addresses that nobody else gets, without memory and without access until [`protect_rw`]. Unmapped by its drop.
 #[derive(Debug)]
@@ -131,6 +135,34 @@ pub fn advise_nohugepage(addr: usize, len: usize) -> io::Result<()> {
 /// EINVAL: locked memory.
 pub fn dontneed(addr: usize, len: usize) -> io::Result<()> {
     advise(addr, len, libc::MADV_DONTNEED)
+}
+
+/// The same for memory that is locked, which it stays; memory that is not is given back as well.
+///
+/// # Errors
+/// EINVAL: before Linux 5.18.
+pub fn dontneed_locked(addr: usize, len: usize) -> io::Result<()> {
+    advise(addr, len, MADV_DONTNEED_LOCKED)
+}
+
+/// Locks a range in RAM: the pages that it has and those that it will get. None is faulted in. Costs a few us, however
+/// long the range is; all of it counts against [`memlock_limit`].
+///
+/// # Errors
+/// EPERM and ENOMEM: the limit of locked memory is zero, or less than all that is locked then; ENOMEM too where a part
+/// is not mapped.
+pub fn lock_on_fault(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the caller owns the range (module documentation); no content changes.
+    check(unsafe { libc::syscall(libc::SYS_mlock2, addr, len, MLOCK_ONFAULT) }).map(drop)
+}
+
+/// How many bytes of addresses this process may lock unless it has CAP_IPC_LOCK; none: any number.
+#[must_use]
+pub fn memlock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one rlimit, which is this frame's own.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// Keeps a range from forked children: it is not mapped there at all.
@@ -294,6 +326,22 @@ mod tests {
             dontneed(memory.addr(), memory.len()).unwrap();
             assert_eq!(word.read_volatile(), 0);
         }
+    }
+
+    #[test]
+    fn locked_memory_is_given_back_where_that_is_said() {
+        let memory = anonymous_huge(2 << 20).unwrap();
+        if let Err(error) = lock_on_fault(memory.addr(), memory.len()) {
+            println!("SKIP mlock2 of {} bytes: {error}; the limit is {:?}", memory.len(), memlock_limit());
+            return;
+        }
+        let present = || crate::pagemap::resident_bytes(memory.addr()..memory.addr() + memory.len()).unwrap();
+        assert_eq!(present(), 0, "nothing is faulted in");
+        populate_write(memory.addr(), memory.len()).unwrap();
+        assert_eq!(dontneed(memory.addr(), memory.len()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(present(), 2 << 20);
+        dontneed_locked(memory.addr(), memory.len()).unwrap();
+        assert_eq!(present(), 0);
     }
 
     #[test]

@@ -238,6 +238,16 @@ impl Zone {
         frames.buddy.give_absent(&mut frames.records, frame.get());
     }
 
+    /// Takes a pageblock that has no memory though it may have some under the limit, for the caller to give it a huge page
+    /// and give it back. It counts as one with a huge page.
+    pub fn take_absent(&self) -> Option<FrameId> {
+        let frames = &mut *self.lock();
+        if frames.absent() < BLOCK {
+            return None;
+        }
+        frames.buddy.take_whole(&mut frames.records, &[Memory::Absent]).map(|taken| taken.frame)
+    }
+
     /// How many frames have memory beyond the limit, those not counted whose memory is being given back.
     pub fn surplus(&self) -> usize {
         self.lock().surplus()
@@ -532,6 +542,26 @@ mod tests {
         zone.give(frame);
         assert_eq!(zone.take(Order::HUGE, 0).unwrap().memory, Memory::Huge);
         zone.verify();
+    }
+
+    #[test]
+    fn all_under_the_limit_can_be_given_memory_and_no_more() {
+        let zone = zone(3);
+        zone.set_limit(2 * BLOCK);
+        let held = take(&zone, 9);
+        let other = zone.take_absent().unwrap();
+        assert_ne!(other, held);
+        assert_eq!(zone.take_absent(), None);
+        zone.give(held);
+        zone.give(other);
+        assert_eq!((zone.take_absent(), zone.counts().populated, zone.free_runs(Order::HUGE)), (None, 2 * BLOCK, 2));
+        // A pageblock whose small pages could not be made one keeps them, whoever has it.
+        let whole = take(&zone, 9);
+        zone.carve(whole, Order::HUGE);
+        zone.verify();
+        zone.give(whole);
+        zone.verify();
+        assert_eq!(zone.take_divided().map(|taken| taken.frame), Some(whole));
     }
 
     #[test]

@@ -277,6 +277,10 @@ stats! {
         pgmigrate_fail,
         /// Bytes that it copied: those of folios that were not mapped.
         compact_copied_bytes,
+        /// Pageblocks of small pages that were made huge in place, as a locked budget has it.
+        thp_collapse_alloc,
+        /// Those that had to stay small.
+        thp_collapse_alloc_failed,
         /// Slots whose content compaction of a swap device copied to other slots.
         slots_migrated,
         /// Slots whose content it could not copy: busy, or a read or write failed.
@@ -347,7 +351,7 @@ mod tests {
         assert_eq!(size_of::<Stats>() % 8, 0);
         assert_eq!(align_of::<Stats>(), 8);
         assert_eq!(Stats::new().snapshot(), StatsSnapshot::default());
-        let words = 29 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
+        let words = 31 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
     }
 
