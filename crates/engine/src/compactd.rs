@@ -214,8 +214,11 @@ impl Engine {
         while !self.stopping() && !self.gate.is_closed() {
             let Some(taken) = self.zone.take_divided() else { return };
             debug_assert_eq!(taken.memory, Memory::Small);
-            let frame = self.prepare(taken, Order::HUGE);
-            self.release_frame(frame);
+            let made = self.make_huge(taken);
+            self.release_frame(taken.frame);
+            if !made {
+                return; // the kernel has no huge page now: again when there is something to be compacted
+            }
         }
     }
 

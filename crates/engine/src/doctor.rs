@@ -3,9 +3,11 @@
 use std::fs;
 
 use folioswap_sys::uffd::{Delivery, Door, Userfaultfd};
-use folioswap_sys::{direct_io, uring};
+use folioswap_sys::{direct_io, memory, uring};
 
 use crate::device::default_directory;
+use crate::error::MIN_MEMORY;
+use crate::locking;
 use crate::selftest::self_test;
 use crate::size::Bytes;
 
@@ -47,10 +49,10 @@ impl Finding {
     }
 }
 
-/// Looks at the system: kernel, userfaultfd, MOVE, huge pages, io_uring, memory limit, free disk.
+/// Looks at the system: kernel, userfaultfd, MOVE, huge pages, io_uring, memory limits, free disk.
 #[must_use]
 pub fn doctor() -> Vec<Finding> {
-    vec![kernel(), direct(), monitor(), mapping(), huge_pages(), io_uring(), memory_limit(), disk()]
+    vec![kernel(), direct(), monitor(), mapping(), huge_pages(), io_uring(), memory_limit(), locked_budget(), disk()]
 }
 
 fn kernel() -> Finding {
@@ -146,12 +148,26 @@ fn io_uring() -> Finding {
 fn memory_limit() -> Finding {
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = limits.iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
-    let total = folioswap_sys::memory::total_ram();
+    let total = memory::total_ram();
     match limit.filter(|&limit| limit < total) {
         Some(limit) => {
             Finding::good("memory", format!("{} by control group, of {} in the machine", Bytes(limit), Bytes(total)))
         }
         None => Finding::good("memory", format!("{} in the machine, no limit by control group", Bytes(total))),
+    }
+}
+
+fn locked_budget() -> Finding {
+    match locking::check_limit(MIN_MEMORY) {
+        Ok(()) => Finding::good("locked budget", "permitted: `run --lock` takes its RAM at once and keeps it"),
+        Err(_) => Finding::limited(
+            "locked budget",
+            format!(
+                "not permitted: the limit of locked memory is {}, and `run --lock` locks 1T of addresses",
+                memory::memlock_limit().map_or("none".into(), |limit| Bytes(limit).to_string())
+            ),
+            "ulimit -l unlimited (as root), or give it CAP_IPC_LOCK",
+        ),
     }
 }
 

@@ -77,6 +77,8 @@ pub(crate) struct Engine {
     pub has_forked: AtomicBool,
     /// The budget in bytes.
     pub memory: AtomicU64,
+    /// Held while a locked budget grows.
+    pub growing: Mutex<()>,
     /// Pages that have left RAM so far; wraps.
     pub nr_evictions: AtomicU32,
     /// Whole folios that found no contiguous frames since the compaction thread last looked.
@@ -169,7 +171,7 @@ impl Engine {
             locked.small_table = true;
         } else if locked.small_table {
             let addr = self.block_addr(locked.id());
-            if let Err(error) = memory::dontneed(addr, Order::HUGE.bytes()) {
+            if let Err(error) = self.frames.drop_memory(addr, Order::HUGE.bytes()) {
                 fatal::say(&format!("a block's page table could not be cleared: {error}"));
             }
             locked.small_table = false;
@@ -255,12 +257,15 @@ impl Engine {
     /// kernel's to free, and the frames begin anew.
     fn abandon(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, error: MapError) {
         let order = locked.order();
-        if let Err(refused) = memory::dontneed(self.addr(locked.name(index)), order.bytes()) {
+        if let Err(refused) = self.frames.drop_memory(self.addr(locked.name(index)), order.bytes()) {
             fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
         }
         self.nr_mapped.fetch_sub(order.nr_pages(), Ordering::Relaxed);
         locked.folio_mut(index).set_out();
-        if order == Order::HUGE {
+        if order == Order::HUGE && self.frames.is_locked() {
+            self.patiently("made again", || self.mapper.populate(self.frames.home(frame)));
+            self.release_frame(frame);
+        } else if order == Order::HUGE {
             self.zone.give_unpopulated(frame);
             self.frame_freed.signal();
         } else {

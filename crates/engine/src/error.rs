@@ -30,6 +30,36 @@ pub enum Error {
     /// Mapping by `UFFDIO_MOVE` was asked for, and the kernel has none that works.
     #[error("mapping by UFFDIO_MOVE is not to be had here ({0}): use the copy mapper, or Linux 6.8 and later")]
     NoMove(String),
+    /// A locked budget was asked for where folios are copied: each copy's memory is another.
+    #[error("a locked budget needs folios that move, and here they are copied ({0}): do without one of the two")]
+    LockNeedsMove(String),
+    /// Addresses cannot be locked in RAM: those of the frames, and all that memory may be mapped at.
+    #[error(
+        "a locked budget locks {} of addresses, and the limit of locked memory is {}: raise it (`ulimit -l {}`, or unlimited), or run as root or with CAP_IPC_LOCK",
+        Bytes(*.wanted_bytes), Bytes(*.limit_bytes), .wanted_bytes.div_ceil(1024)
+    )]
+    LockLimit {
+        /// Bytes of addresses to be locked.
+        wanted_bytes: u64,
+        /// Bytes that may be.
+        limit_bytes: u64,
+    },
+    /// The RAM of a locked budget, which is taken at once, is not to be had.
+    #[error("a locked budget takes its RAM at once, and {} more are not to be had ({reason}): give a smaller one", Bytes(*.wanted_bytes))]
+    NoMemoryToLock {
+        /// Bytes of it.
+        wanted_bytes: u64,
+        /// How much there is, or what the kernel said.
+        reason: String,
+    },
+    /// A locked budget was to become smaller.
+    #[error("a locked budget of {} cannot become {}: nothing of it is given back while it is in use", Bytes(*.now_bytes), Bytes(*.wanted_bytes))]
+    LockedShrink {
+        /// What it is.
+        now_bytes: u64,
+        /// What it was to be.
+        wanted_bytes: u64,
+    },
     /// A swap device cannot be used at all.
     #[error("swap {}: {reason}", path.display())]
     SwapUnusable {
@@ -81,12 +111,14 @@ impl Error {
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {
-            Error::Size(_) | Error::BadLength(_) => 64,
+            Error::Size(_) | Error::BadLength(_) | Error::LockedShrink { .. } => 64,
             Error::BudgetTooSmall(_) => 65,
             Error::SwapUnusable { .. } | Error::NoSuchDevice(_) | Error::TooManyDevices(_) => 68,
             Error::SwapTooSmall { .. } | Error::SwapInUse { .. } => 69,
             Error::OutOfAddressSpace(_) | Error::System { .. } => 70,
             Error::NoUserfaultfd { .. } | Error::NoMove(_) => 71,
+            Error::LockLimit { .. } | Error::LockNeedsMove(_) => 74,
+            Error::NoMemoryToLock { .. } => 75,
         }
     }
 

@@ -1,7 +1,8 @@
 //! The budget's memory: a home address for each frame, access to what is at home, and the making of fresh memory.
 //!
 //! A pageblock has a huge page at home or small pages. Small ones are made as such, never by splitting: a huge page
-//! cannot be split while I/O runs on a part of it.
+//! cannot be split while I/O runs on a part of it. In a locked budget a huge page of a free pageblock is split all the
+//! same, so that its memory stays the engine's ([`crate::locking`]).
 
 use std::sync::Mutex;
 
@@ -16,35 +17,45 @@ const NURSERY_BLOCKS: usize = 8;
 /// Pageblocks of small pages that may be in the making at the same time.
 const SMALL_NURSERY_BLOCKS: usize = 2;
 
+/// Bytes of addresses behind the homes: the nurseries, and a block for the hinges.
+pub(crate) const BEHIND_HOMES: usize = (NURSERY_BLOCKS + SMALL_NURSERY_BLOCKS + 1) * Order::HUGE.bytes();
+
 /// Threads that may use scratch memory at the same time.
 const SCRATCHES: usize = 4;
 
-/// The addresses of all frames' homes, the nurseries behind them, and scratch memory.
+/// Pageblocks of a locked budget that may be divided at the same time.
+const HINGES: usize = 4;
+
+/// The addresses of all frames' homes, the nurseries and hinges behind them, and scratch memory.
 pub(crate) struct Frames {
     homes: Reservation,
     len: usize,
+    /// Whether the budget is locked in RAM.
+    is_locked: bool,
+    free_hinges: Mutex<Vec<usize>>,
     scratch: Reservation,
     free_scratch: Mutex<Vec<usize>>,
 }
 
 impl Frames {
     /// Reserves addresses for `nr_pageblocks` pageblocks; no memory yet.
-    pub fn new(nr_pageblocks: usize) -> Result<Self, Error> {
+    pub fn new(nr_pageblocks: usize, is_locked: bool) -> Result<Self, Error> {
         let block = Order::HUGE.bytes();
-        let nurseries = (NURSERY_BLOCKS + SMALL_NURSERY_BLOCKS) * block;
         let len = nr_pageblocks * block;
-        let homes = Reservation::new(len + nurseries, block).map_err(Error::system("reserving frames"))?;
-        memory::protect_rw(homes.addr(), len + nurseries).map_err(Error::system("reserving frames"))?;
+        let homes = Reservation::new(len + BEHIND_HOMES, block).map_err(Error::system("reserving frames"))?;
+        memory::protect_rw(homes.addr(), len + BEHIND_HOMES).map_err(Error::system("reserving frames"))?;
         memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS * block)
             .map_err(Error::system("asking for huge pages"))?;
         let scratch = Reservation::new(SCRATCHES * PIECE.bytes(), PIECE.bytes())
             .and_then(|scratch| memory::protect_rw(scratch.addr(), scratch.len()).map(|()| scratch))
             .map_err(Error::system("reserving scratch memory"))?;
         let free_scratch = Mutex::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()).collect());
-        let frames = Frames { homes, len, scratch, free_scratch };
+        let hinges = homes.addr() + len + BEHIND_HOMES - block;
+        let free_hinges = Mutex::new((0..HINGES).map(|index| hinges + index * Order::PAGE.bytes()).collect());
+        let frames = Frames { homes, len, is_locked, free_hinges, scratch, free_scratch };
         let small = frames.small_nursery();
         memory::advise_nohugepage(small.start, small.len()).map_err(Error::system("asking for small pages"))?;
-        memory::dontfork(frames.homes.addr(), len + nurseries)
+        memory::dontfork(frames.homes.addr(), len + BEHIND_HOMES)
             .map_err(Error::system("keeping frames from children"))?;
         Ok(frames)
     }
@@ -71,6 +82,27 @@ impl Frames {
         end..end + SMALL_NURSERY_BLOCKS * Order::HUGE.bytes()
     }
 
+    /// Addresses without memory, behind that: where a page of a divided pageblock goes and comes back from.
+    pub fn hinges(&self) -> std::ops::Range<usize> {
+        let end = self.small_nursery().end;
+        end..end + Order::HUGE.bytes()
+    }
+
+    /// All that is behind the homes.
+    pub fn behind(&self) -> std::ops::Range<usize> {
+        self.nursery().start..self.hinges().end
+    }
+
+    /// Whether the budget is locked in RAM.
+    pub fn is_locked(&self) -> bool {
+        self.is_locked
+    }
+
+    /// Lends an address without memory for one page, and takes it back so.
+    pub fn with_hinge<R>(&self, work: impl FnOnce(usize) -> R) -> R {
+        with_one_of(&self.free_hinges, work)
+    }
+
     /// The bytes of a folio that is at home and whose block `_lock`'s holder has locked: the folio is unmapped, or its
     /// frames were just taken from the zone for it. Not to be used after the lock is given up.
     #[allow(clippy::mut_from_ref)] // one folio, one owner: its block's lock is the proof, not the borrow of all frames
@@ -84,24 +116,36 @@ impl Frames {
 
     /// Lends memory for one piece.
     pub fn with_scratch<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
-        let addr = loop {
-            if let Some(addr) = self.free_scratch.lock().expect("nothing panics under this lock").pop() {
-                break addr;
-            }
-            std::thread::yield_now();
-        };
-        assert!((self.scratch.addr()..self.scratch.addr() + self.scratch.len()).contains(&addr));
-        // SAFETY: a piece of the reservation (asserted), readable and writable anonymous memory, taken from the list of
-        // those that nobody uses, and given back after the borrow has ended.
-        let result = work(unsafe { std::slice::from_raw_parts_mut(addr as *mut u8, PIECE.bytes()) });
-        self.free_scratch.lock().expect("nothing panics under this lock").push(addr);
-        result
+        with_one_of(&self.free_scratch, |addr| {
+            assert!((self.scratch.addr()..self.scratch.addr() + self.scratch.len()).contains(&addr));
+            // SAFETY: a piece of the reservation (asserted), readable and writable anonymous memory, taken from the list
+            // of those that nobody uses, and given back after the borrow has ended.
+            work(unsafe { std::slice::from_raw_parts_mut(addr as *mut u8, PIECE.bytes()) })
+        })
     }
 
     /// Gives a pageblock's memory back to the kernel.
     pub fn unpopulate(&self, pageblock: FrameId) {
-        if let Err(error) = memory::dontneed(self.home(pageblock), Order::HUGE.bytes()) {
+        if let Err(error) = self.drop_memory(self.home(pageblock), Order::HUGE.bytes()) {
             crate::fatal::say(&format!("a frame could not be given back: {error}"));
         }
     }
+
+    /// Drops what is at addresses of homes or regions, and tables of pages that are not there.
+    pub fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
+        if self.is_locked { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) }
+    }
+}
+
+/// Lends one of the addresses that nobody uses; waits while there is none.
+fn with_one_of<R>(free: &Mutex<Vec<usize>>, work: impl FnOnce(usize) -> R) -> R {
+    let addr = loop {
+        if let Some(addr) = free.lock().expect("nothing panics under this lock").pop() {
+            break addr;
+        }
+        std::thread::yield_now();
+    };
+    let result = work(addr);
+    free.lock().expect("nothing panics under this lock").push(addr);
+    result
 }

@@ -55,6 +55,12 @@ impl RawSpace {
         self.engine.memory.load(Ordering::Relaxed)
     }
 
+    /// Whether the budget is locked in RAM, and with it all addresses of [`RawSpace::span`].
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.engine.frames.is_locked()
+    }
+
     /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].
     #[must_use]
     pub fn mode(&self) -> FaultMode {

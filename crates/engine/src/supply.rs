@@ -100,22 +100,40 @@ impl Engine {
 
     /// Gives memory of the right kind to frames that were taken for a folio of this order, and says which they are.
     pub fn prepare(&self, taken: Taken, order: Order) -> FrameId {
-        let home = self.frames.home(taken.frame);
-        let fits = if order == Order::HUGE { Memory::Huge } else { Memory::Small };
-        if taken.memory == fits && taken.order == order {
+        if order == Order::HUGE {
+            self.make_huge(taken);
             return taken.frame;
+        }
+        if taken.memory == Memory::Small && taken.order == order {
+            return taken.frame;
+        }
+        self.make_small(taken);
+        let frame = self.zone.carve(taken.frame, order);
+        self.frame_freed.signal();
+        frame
+    }
+
+    /// Gives a pageblock that was taken whole a huge page; `false` when it had to keep its small ones.
+    pub fn make_huge(&self, taken: Taken) -> bool {
+        match taken.memory {
+            Memory::Huge => return true,
+            Memory::Small if self.frames.is_locked() => return self.collapse_in_place(taken.frame),
+            Memory::Small => self.frames.unpopulate(taken.frame),
+            Memory::Absent => {}
+        }
+        self.patiently("made", || self.mapper.populate(self.frames.home(taken.frame)));
+        true
+    }
+
+    /// Gives a pageblock that was taken whole small pages.
+    fn make_small(&self, taken: Taken) {
+        if taken.memory == Memory::Huge && self.frames.is_locked() && self.divide_in_place(taken.frame) {
+            return;
         }
         if taken.memory != Memory::Absent {
             self.frames.unpopulate(taken.frame);
         }
-        if order == Order::HUGE {
-            self.patiently("made", || self.mapper.populate(home));
-            return taken.frame;
-        }
-        self.patiently("made", || self.mapper.populate_small(home));
-        let frame = self.zone.carve(taken.frame, order);
-        self.frame_freed.signal();
-        frame
+        self.patiently("made", || self.mapper.populate_small(self.frames.home(taken.frame)));
     }
 
     /// Frames for the folio of a locked block that holds a page and is not in RAM. Where there are none in one place, the

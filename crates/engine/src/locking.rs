@@ -1,0 +1,303 @@
+//! A locked budget: all frames have memory from the start, locked in RAM, and keep it while the arena runs.
+//!
+//! The kernel moves pages only between memory that is locked and memory that is, or between two that are not. So the
+//! frames' homes, the nurseries and all addresses of regions are locked (`MLOCK_ONFAULT`, which faults nothing in), and
+//! the whole of them counts against the limit of locked memory of a process without CAP_IPC_LOCK.
+//!
+//! Elsewhere a pageblock changes between a huge page and small ones by way of the kernel: it is given back and made anew.
+//! Here it changes where it stands. A huge page is split by taking one page out of it and putting it back, 0.5 to 0.8 ms;
+//! the kernel does not replace zeros of locked memory by its shared page of zeros. Small pages are made one by
+//! `MADV_COLLAPSE`, 3 ms: the kernel takes the huge page first and frees the small ones after, so that the frames never
+//! have less than the budget. When it has no huge page, the pageblock stays as it is and serves whole folios all the same.
+//!
+//! What others hold on to is exchanged with the kernel still, for they keep the old memory: a folio that is dropped while
+//! it is pinned, a huge page to be split of which a pipe has a page, and a page that is written to while a child shares it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use folioswap_core::{FrameId, Order, PAGE_SIZE};
+use folioswap_sys::memory::{self, Reservation};
+
+use crate::arena::ADDRESS_SPACE;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::frames::{BEHIND_HOMES, Frames};
+use crate::map::MapError;
+use crate::size::Bytes;
+
+/// How often a pageblock of which a page is still held by I/O that has just ended is tried.
+const DIVIDE_TRIES: usize = 20;
+const COLLAPSE_TRIES: usize = 3;
+
+/// Says whether a locked budget of this size could be had now, in an arena with the default address space: what
+/// [`ArenaBuilder::build`](crate::ArenaBuilder::build) would meet. Takes no memory.
+///
+/// # Errors
+/// [`Error::LockLimit`], [`Error::NoMemoryToLock`].
+pub fn check_lock(memory_bytes: u64) -> Result<(), Error> {
+    check_available(memory_bytes)?;
+    check_limit(memory_bytes)
+}
+
+/// Whether this process may lock the addresses of such an arena. Tries it: privileges are many.
+pub(crate) fn check_limit(memory_bytes: u64) -> Result<(), Error> {
+    let wanted = bytes_to_lock(ADDRESS_SPACE, memory_bytes);
+    let addresses = Reservation::new((wanted as usize).next_multiple_of(PAGE_SIZE), PAGE_SIZE)
+        .map_err(Error::system("reserving addresses"))?;
+    lock(addresses.addr(), addresses.len(), wanted)
+}
+
+/// Bytes of addresses that are locked in an arena.
+pub(crate) fn bytes_to_lock(address_space: u64, memory_bytes: u64) -> u64 {
+    address_space + memory_bytes + BEHIND_HOMES as u64
+}
+
+/// Locks a range of addresses, of `wanted_bytes` in all.
+pub(crate) fn lock(addr: usize, len: usize, wanted_bytes: u64) -> Result<(), Error> {
+    memory::lock_on_fault(addr, len).map_err(|error| match memory::memlock_limit() {
+        Some(limit_bytes) if limit_bytes < wanted_bytes => Error::LockLimit { wanted_bytes, limit_bytes },
+        _ => Error::system("locking memory in RAM")(error),
+    })
+}
+
+/// Locks all addresses of an arena: those of its regions, of its budget's homes, and what is behind these.
+pub(crate) fn lock_all(span: &Reservation, frames: &Frames, memory_bytes: u64) -> Result<(), Error> {
+    let budget = memory_bytes as usize / Order::HUGE.bytes() * Order::HUGE.bytes();
+    let (homes, behind) = (frames.range(), frames.behind());
+    let all_bytes = bytes_to_lock(span.len() as u64, budget as u64);
+    for (addr, len) in [(span.addr(), span.len()), (homes.start, budget), (behind.start, behind.len())] {
+        lock(addr, len, all_bytes)?;
+    }
+    Ok(())
+}
+
+/// Whether there is so much RAM to be had. The kernel does not refuse memory beyond what a control group may have, it
+/// ends a process.
+pub(crate) fn check_available(wanted_bytes: u64) -> Result<(), Error> {
+    let available_bytes = available_ram();
+    if wanted_bytes <= available_bytes {
+        return Ok(());
+    }
+    Err(Error::NoMemoryToLock { wanted_bytes, reason: format!("{} are available", Bytes(available_bytes)) })
+}
+
+impl Engine {
+    /// Gives memory to all frames under the limit that have none. Takes 1 to 5 ms for 2 MiB.
+    pub fn populate_all(&self) -> Result<(), Error> {
+        while let Some(frame) = self.zone.take_absent() {
+            if let Err(error) = self.mapper.populate(self.frames.home(frame)) {
+                self.zone.give_unpopulated(frame);
+                return Err(not_populated(error));
+            }
+            self.release_frame(frame);
+        }
+        self.stats.resident_bytes.set((self.zone.counts().populated * PAGE_SIZE) as u64);
+        Ok(())
+    }
+
+    /// Makes a locked budget larger.
+    pub fn grow_locked(&self, bytes: u64) -> Result<(), Error> {
+        let _one_at_a_time = self.growing.lock().expect("nothing panics under this lock");
+        let now_bytes = self.memory.load(Ordering::Relaxed);
+        if bytes < now_bytes {
+            return Err(Error::LockedShrink { now_bytes, wanted_bytes: bytes });
+        }
+        let limits = [now_bytes, bytes].map(|bytes| (bytes as usize / PAGE_SIZE).min(self.zone.nr_frames_max()));
+        let [old, new] = limits.map(|nr_frames| nr_frames / Order::HUGE.nr_pages() * Order::HUGE.nr_pages());
+        let more_bytes = ((new - old) * PAGE_SIZE) as u64;
+        if more_bytes > 0 {
+            check_available(more_bytes)?;
+            let homes = self.frames.range().start;
+            lock(homes + old * PAGE_SIZE, more_bytes as usize, more_bytes)?;
+            self.zone.set_limit(new);
+            // On failure what has come of it is given back by reclaim.
+            self.populate_all().inspect_err(|_| {
+                self.zone.set_limit(old);
+                self.reclaim_wanted.signal();
+            })?;
+        }
+        self.memory.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes small pages of a free pageblock's huge one; `false` when the kernel does not split it, because somebody holds
+    /// on to a page of it that once was under a folio: a pipe, for instance.
+    pub fn divide_in_place(&self, frame: FrameId) -> bool {
+        let home = self.frames.home(frame);
+        self.frames.with_hinge(|hinge| {
+            let is_split = (0..DIVIDE_TRIES).any(|_| {
+                let done = self.mapper.move_free(hinge, home, PAGE_SIZE).is_ok();
+                if !done {
+                    std::thread::yield_now();
+                }
+                done
+            });
+            if is_split {
+                self.patiently("divided", || self.mapper.move_free(home, hinge, PAGE_SIZE));
+            }
+            is_split
+        })
+    }
+
+    /// Makes a huge page of a free pageblock's small ones; `false` when it had to stay as it is, and is known so.
+    pub fn collapse_in_place(&self, frame: FrameId) -> bool {
+        let collapse = || memory::collapse(self.frames.home(frame), Order::HUGE.bytes()).is_ok();
+        if (0..COLLAPSE_TRIES).any(|_| collapse()) {
+            self.stats.thp_collapse_alloc.add(1);
+            return true;
+        }
+        self.stats.thp_collapse_alloc_failed.add(1);
+        self.zone.carve(frame, Order::HUGE);
+        false
+    }
+}
+
+fn not_populated(error: MapError) -> Error {
+    let wanted_bytes = Order::HUGE.bytes() as u64;
+    match error {
+        MapError::Refused(libc::ENOMEM) => Error::NoMemoryToLock { wanted_bytes, reason: "ENOMEM".into() },
+        other => Error::System { what: "taking a locked budget's memory", error: std::io::Error::other(other) },
+    }
+}
+
+/// Bytes of RAM that this process could take now without harm: what the kernel takes for available, and what the
+/// control groups leave that it is in.
+fn available_ram() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+        .map_or_else(memory::total_ram, |kib| kib * 1024);
+    let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    available.min(left_by_groups(Path::new("/sys/fs/cgroup"), &membership))
+}
+
+/// Names of a memory control group's files: limit, use, and the fields for cached files, which give way.
+struct Names {
+    limit: &'static str,
+    used: &'static str,
+    files: [&'static str; 2],
+}
+
+const FIRST_VERSION: Names = Names {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    files: ["total_active_file", "total_inactive_file"],
+};
+const SECOND_VERSION: Names =
+    Names { limit: "memory.max", used: "memory.current", files: ["active_file", "inactive_file"] };
+
+/// The least that any of the groups of a process leaves, they and those above them.
+fn left_by_groups(root: &Path, membership: &str) -> u64 {
+    let mut least = u64::MAX;
+    for line in membership.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (base, names) = match controllers {
+            "" => (root.to_owned(), SECOND_VERSION),
+            named if named.split(',').any(|name| name == "memory") => (root.join("memory"), FIRST_VERSION),
+            _ => continue,
+        };
+        // In a container the path may be that of another view: then what is at the base is its own group.
+        let mut directory: PathBuf = base.join(path.trim_start_matches('/'));
+        loop {
+            least = least.min(left_in(&directory, &names).unwrap_or(u64::MAX));
+            if directory == base || !directory.pop() {
+                break;
+            }
+        }
+    }
+    least
+}
+
+/// What one group leaves; none without a limit.
+fn left_in(directory: &Path, names: &Names) -> Option<u64> {
+    let text = |name: &str| fs::read_to_string(directory.join(name)).ok();
+    let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
+    let (limit, used) = (number(names.limit)?, number(names.used)?);
+    let stat = text("memory.stat").unwrap_or_default();
+    let fields = stat.lines().filter_map(|line| line.split_once(' '));
+    let cached: u64 = fields
+        .filter(|(name, _)| names.files.contains(name))
+        .filter_map(|(_, value)| value.trim().parse::<u64>().ok())
+        .sum();
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_above_count_too_and_cached_files_give_way() {
+        let root = std::env::temp_dir().join(format!("folioswap-groups-{}", std::process::id()));
+        for (name, text) in [
+            ("memory.max", "max\n"),
+            ("memory.current", "1\n"),
+            ("a/memory.max", "1000\n"),
+            ("a/memory.current", "700\n"),
+            ("a/memory.stat", "anon 400\nactive_file 100\ninactive_file 200\nfile 300\n"),
+            ("a/b/memory.max", "5000\n"),
+            ("a/b/memory.current", "100\n"),
+            ("memory/c/memory.limit_in_bytes", "300\n"),
+            ("memory/c/memory.usage_in_bytes", "100\n"),
+            ("memory/c/memory.stat", "inactive_file 5\ntotal_inactive_file 50\n"),
+        ] {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let left = |membership| left_by_groups(&root, membership);
+        assert_eq!(left("0::/\n"), u64::MAX);
+        assert_eq!(left("0::/a\n"), 600);
+        assert_eq!(left("0::/a/b/gone\n"), 600);
+        assert_eq!(left("5:cpu:/\n4:cpuset,memory:/c\n0::/a\n"), 250);
+        assert_eq!(left("nonsense"), u64::MAX);
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_pageblock_is_divided_and_made_huge_again_where_it_stands() {
+        use folioswap_core::Memory;
+        use folioswap_sys::pagemap::{self, Scan};
+        const BLOCK: usize = Order::HUGE.bytes();
+        let builder = crate::Arena::builder().memory(16 << 20).locked(true).address_space(1 << 30);
+        let arena = match builder.device(crate::DeviceSpec::Ram { size: 4 << 20 }).build() {
+            Ok(arena) => arena,
+            Err(error) => {
+                println!("SKIP pageblocks of a locked budget: {error}");
+                return;
+            }
+        };
+        let engine = arena.engine();
+        let taken = engine.zone.take(Order::HUGE, 0).unwrap();
+        let home = engine.frames.home(taken.frame);
+        let scan = || pagemap::scan(home..home + BLOCK).unwrap();
+        let (whole, divided) = (BLOCK as u64, Scan { present_bytes: BLOCK as u64, huge_bytes: 0 });
+        if scan().huge_bytes < whole {
+            println!("SKIP pageblocks of a locked budget: the kernel has no huge pages");
+            return;
+        }
+        assert!(engine.divide_in_place(taken.frame));
+        assert_eq!(scan(), divided);
+        assert!(engine.collapse_in_place(taken.frame));
+        assert_eq!(scan().huge_bytes, whole);
+        // Where the kernel makes no huge page the small ones stay, and that is known.
+        assert!(engine.divide_in_place(taken.frame));
+        memory::advise_nohugepage(home, BLOCK).unwrap();
+        assert!(!engine.collapse_in_place(taken.frame));
+        assert_eq!((scan(), arena.stats().thp_collapse_alloc_failed), (divided, 1));
+        engine.zone.give(taken.frame);
+        assert_eq!(engine.zone.take_divided().map(|taken| taken.memory), Some(Memory::Small));
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_refused() {
+        let error = check_lock(1 << 50).unwrap_err();
+        assert!(matches!(error, Error::NoMemoryToLock { .. }), "{error}");
+        assert_eq!((error.exit_status(), error.to_string().contains('\n')), (75, false));
+        assert!(available_ram() <= memory::total_ram());
+    }
+}
