@@ -31,6 +31,10 @@ pub enum Status {
     NoPreload = 72,
     /// The kernel's swap could not be set up to compare with.
     NoKernelPeer = 73,
+    /// `--lock`: the limit of locked memory is too small, or folios are copied.
+    LockNotPermitted = 74,
+    /// `--lock`: the budget's RAM is not to be had.
+    NoMemoryToLock = 75,
 }
 
 /// Every status with its meaning, in order.
@@ -46,6 +50,8 @@ pub const TABLE: &[(Status, &str)] = &[
     (Status::NoUserfaultfd, "no permission for userfaultfd (see `folioswap doctor`)"),
     (Status::NoPreload, "libfolioswap_preload.so was not found"),
     (Status::NoKernelPeer, "the kernel's swap could not be set up to compare with"),
+    (Status::LockNotPermitted, "--lock: the limit of locked memory is too small (ulimit -l), or folios are copied"),
+    (Status::NoMemoryToLock, "--lock: so much RAM is not to be had"),
 ];
 
 /// The table as `--help` shows it.

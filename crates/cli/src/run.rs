@@ -26,6 +26,10 @@ pub struct RunArgs {
     pub paging: Paging,
     #[command(flatten)]
     pub folios: Folios,
+    /// Take the budget's RAM at once, locked, and give none of it back to the kernel before the end. Needs root, CAP_IPC_LOCK
+    /// or `ulimit -l unlimited`. Each process that the program starts locks a budget of its own
+    #[arg(long)]
+    pub lock: bool,
     /// Print what was swapped, how long faults took and how much was resident, to standard error at the end
     #[arg(long, value_name = "text|json", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub stats: Option<Form>,
@@ -56,7 +60,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let file = program::find(&args.program[0])?;
     let swap = swap_check::check_all(&args.paging.means.swap)?;
-    check_userfaultfd(&args.paging.means)?;
+    if args.lock {
+        folioswap::check_lock(args.paging.memory).map_err(failure)?;
+    }
+    check_userfaultfd(&args.paging.means, args.lock)?;
     let preload = preload_library()?;
     if let Some(obstacle) = program::obstacle(&file) {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
@@ -71,6 +78,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         mapper: &args.paging.means.mapper.to_string(),
         folio: &args.folios.folio.to_string(),
         swap_in: &args.folios.swap_in.to_string(),
+        lock: args.lock,
         stats: counters.as_ref().map(|counters| counters.path()),
         swap: &swap,
     };
@@ -110,8 +118,12 @@ fn exec_step(
     Ok(ExecArgs { parent, cgroup, preload, settings, file, argv: argv.to_vec() })
 }
 
+fn failure(error: folioswap::Error) -> Failure {
+    Failure { status: error.exit_status(), message: error.to_string() }
+}
+
 /// Whether faults can be delivered in the mode that was asked for.
-fn check_userfaultfd(means: &Means) -> Result<(), Failure> {
+fn check_userfaultfd(means: &Means, lock: bool) -> Result<(), Failure> {
     // A small arena of the same modes meets every refusal that the program's own would meet.
     folioswap::Arena::builder()
         .memory(folioswap::MIN_MEMORY)
@@ -119,9 +131,10 @@ fn check_userfaultfd(means: &Means) -> Result<(), Failure> {
         .address_space(1 << 30)
         .faults(means.faults)
         .mapping(means.mapper)
+        .locked(lock)
         .build()
         .map(drop)
-        .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })
+        .map_err(failure)
 }
 
 /// Finds the library: `$FOLIOSWAP_PRELOAD`, beside the command, or in ../lib/folioswap.

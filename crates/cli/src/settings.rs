@@ -55,6 +55,8 @@ pub struct Settings<'a> {
     pub folio: &'a str,
     /// `always`, `madvise` or `never`.
     pub swap_in: &'a str,
+    /// Whether the budget is locked in RAM.
+    pub lock: bool,
     /// The shared memory that counts, as a path that other processes can open.
     pub stats: Option<&'a Path>,
     /// Swap devices; none means the default file.
@@ -70,6 +72,9 @@ impl Settings<'_> {
         put(&mut text, "mapper", self.mapper.as_bytes());
         put(&mut text, "folio", self.folio.as_bytes());
         put(&mut text, "swap-in", self.swap_in.as_bytes());
+        if self.lock {
+            put(&mut text, "lock", b"yes");
+        }
         if let Some(stats) = self.stats {
             put(&mut text, "stats", stats.as_os_str().as_bytes());
         }
@@ -108,12 +113,13 @@ mod tests {
             mapper: "move",
             folio: "64K",
             swap_in: "always",
+            lock: true,
             stats: Some(Path::new("/proc/7/fd/3")),
             swap: &[Swap::Ram { size: 4096 }, Swap::File { path: "/a/b".into(), size: None }],
         };
         assert_eq!(
             settings.encode(),
-            "memory=536870912;faults=auto;mapper=move;folio=64K;swap-in=always;stats=/proc/7/fd/3;\
+            "memory=536870912;faults=auto;mapper=move;folio=64K;swap-in=always;lock=yes;stats=/proc/7/fd/3;\
              swap=ram:4096;swap=/a/b"
         );
     }
@@ -123,7 +129,8 @@ mod tests {
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
         let swap = [Swap::File { path, size: Some(9) }];
         let (faults, mapper, folio, swap_in) = ("direct", "copy", "auto", "never");
-        let settings = Settings { memory_bytes: 1, faults, mapper, folio, swap_in, stats: None, swap: &swap };
+        let settings =
+            Settings { memory_bytes: 1, faults, mapper, folio, swap_in, lock: false, stats: None, swap: &swap };
         let expected = b"memory=1;faults=direct;mapper=copy;folio=auto;swap-in=never;swap=/x%3By%3D1%25\xff:9";
         assert_eq!(settings.encode().as_bytes(), expected);
     }

@@ -72,6 +72,8 @@ fn bad_input_has_one_line_and_a_status_of_its_own() {
         (68, &["run", "--memory", "64M", "--swap", "/proc/swap", "--", "true"]),
         (69, &["run", "--memory", "64M", "--swap", &too_large, "--", "true"]),
         (69, &["run", "--memory", "64M", "--swap", "ram:4K", "--", "true"]),
+        (74, &["run", "--lock", "--memory", "64M", "--mapper", "copy", "--", "true"]),
+        (75, &["run", "--lock", "--memory", "900T", "--", "true"]),
     ];
     for (expected, args) in cases {
         let (status, said) = scratch.run(args);
@@ -101,7 +103,7 @@ fn help_lists_the_statuses() {
     let scratch = Scratch::new();
     assert_eq!(scratch.run(&["--help"]).0, 0);
     let help = scratch.text("out");
-    assert!(["64 ", "70 ", "73 ", "doctor", "bench"].iter().all(|word| help.contains(word)), "{help}");
+    assert!(["64 ", "70 ", "73 ", "75 ", "doctor", "bench"].iter().all(|word| help.contains(word)), "{help}");
 }
 
 #[test]
@@ -179,6 +181,72 @@ fn folios_have_the_size_and_come_back_in_the_way_that_was_asked_for() {
         let pages: Vec<u64> = came_back(options, advice).iter().zip(0..).map(|(count, order)| count << order).collect();
         assert!(pages[order] > pages.iter().sum::<u64>() * 2 / 3, "{options:?}, {advice}: {pages:?}");
     }
+}
+
+/// What a program under `--lock` does: it uses twice its budget, forks, and tries to unlock what it has.
+const UNDER_LOCK: &str = "
+import ctypes, mmap, os
+def locked():
+    return next(int(line.split()[1]) << 10 for line in open('/proc/self/status') if line.startswith('VmLck'))
+begin = locked()
+assert begin >= 60 << 20, begin
+m = mmap.mmap(-1, 128 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for value in (1, 2):
+    for i in range(0, 128 << 20, 4096): m[i] = ((i >> 12) + value) % 251
+    if value == 1:
+        child = os.fork()
+        if child == 0: os._exit(locked() >> 20)
+        assert os.waitpid(child, 0)[1] == 0, 'a child has nothing locked'
+    assert all(m[i] == ((i >> 12) + value) % 251 for i in range(0, 128 << 20, 4096))
+    assert ctypes.CDLL(None).munlockall() == 0
+    assert locked() == begin, (locked(), begin)
+print('swept')
+";
+
+#[test]
+fn a_program_runs_in_a_locked_budget() {
+    with_library();
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIP a program in a locked budget: python3 is missing. Get it: apt-get install python3");
+        return;
+    }
+    let scratch = Scratch::new();
+    for faults in ["direct", "auto"] {
+        let options = ["--lock", "--memory", "64M", "--swap", "ram:256M", "--stats=json", "--faults", faults];
+        let (status, said) = scratch.run(&[&["run"], &options[..], &["--", "python3", "-c", UNDER_LOCK]].concat());
+        if status == 74 {
+            println!("SKIP a program in a locked budget: {said}");
+            return;
+        }
+        assert_eq!((status, scratch.text("out").as_str()), (0, "swept\n"), "{faults}: {said}");
+        let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+        assert!(stats["swapped_out_bytes"].as_u64() > Some(64 << 20), "{said}");
+    }
+}
+
+#[test]
+fn a_small_limit_of_locked_memory_is_named() {
+    let scratch = Scratch::new();
+    // Copied, as an ordinary user may not be able to reach the build.
+    let copy = scratch.path("folioswap");
+    fs::copy(FOLIOSWAP, &copy).expect("a new file");
+    let as_user = if is_root() { "setpriv --reuid=65534 --regid=65534 --clear-groups" } else { "" };
+    let line = format!("ulimit -l 8192 && exec {as_user} {} run --lock --memory 64M -- true", copy.display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).stderr(File::create(scratch.path("err")).expect("a new file"));
+    let status = Guarded(command.spawn().expect("it starts")).wait(&[&line]);
+    let said = scratch.text("err");
+    if !said.starts_with("folioswap: ") {
+        println!("SKIP a small limit of locked memory: {said}");
+        return;
+    }
+    assert_eq!((status.code(), said.lines().count()), (Some(74), 1), "{said}");
+    assert!(
+        ["limit of locked memory is 8M", "ulimit -l", "CAP_IPC_LOCK"].iter().all(|part| said.contains(part)),
+        "{said}"
+    );
+    let names = fs::read_dir(&scratch.0).expect("ours").map(|entry| entry.expect("readable").file_name());
+    assert_eq!(names.count(), 2, "the copy and err");
 }
 
 #[test]

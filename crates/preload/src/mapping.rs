@@ -334,6 +334,16 @@ export! {
 }
 
 export! {
+    fn munlockall() -> c_int {
+        if state::space().is_some_and(RawSpace::is_locked) {
+            return 0; // the kernel's would unlock the budget with the rest; what the program locked stays so
+        }
+        // SAFETY: the caller's own call.
+        unsafe { libc::syscall(libc::SYS_munlockall) as c_int }
+    }
+}
+
+export! {
     fn mlockall(flags: c_int) -> c_int {
         if state::space().is_some() {
             // All of memory, more than the budget, cannot be kept in RAM: what the kernel says beyond RLIMIT_MEMLOCK.

@@ -19,6 +19,8 @@ pub struct Settings {
     pub mapping: Mapping,
     pub folio: FolioSize,
     pub swap_in: SwapIn,
+    /// Whether the budget is locked in RAM.
+    pub lock: bool,
     /// Where the counters are.
     pub stats: Option<PathBuf>,
     pub devices: Vec<DeviceSpec>,
@@ -33,6 +35,7 @@ impl Settings {
             mapping: Mapping::Auto,
             folio: FolioSize::Auto,
             swap_in: SwapIn::Always,
+            lock: false,
             stats: None,
             devices: Vec::new(),
         };
@@ -55,6 +58,7 @@ impl Settings {
             b"mapper" => self.mapping = text()?.parse().map_err(|error: folioswap::UnknownName| error.to_string())?,
             b"folio" => self.folio = text()?.parse().map_err(|error: folioswap::FolioSizeError| error.to_string())?,
             b"swap-in" => self.swap_in = text()?.parse().map_err(|error: folioswap::UnknownName| error.to_string())?,
+            b"lock" => self.lock = text()? == "yes",
             b"stats" => self.stats = Some(PathBuf::from(OsString::from_vec(value))),
             b"swap" => self.devices.push(device(value)?),
             _ => {} // of a newer command
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_full_line_is_read() {
-        let text = b"memory=536870912;faults=direct;mapper=copy;folio=64K;swap-in=madvise;stats=/proc/7/fd/3;\
+        let text = b"memory=536870912;faults=direct;mapper=copy;folio=64K;swap-in=madvise;lock=yes;stats=/proc/7/fd/3;\
             swap=ram:4096;swap=/x%3By%3D1%25\xff:9";
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
         let expected = Settings {
@@ -118,6 +122,7 @@ mod tests {
             mapping: Mapping::Copy,
             folio: "64K".parse().expect("a size"),
             swap_in: SwapIn::Madvise,
+            lock: true,
             stats: Some("/proc/7/fd/3".into()),
             devices: vec![DeviceSpec::Ram { size: 4096 }, DeviceSpec::File { path, size: Some(9) }],
         };

@@ -43,7 +43,7 @@ fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Er
         managed_bytes = (managed_bytes - ordinary_bytes).max(MIN_MEMORY);
     }
     let mut builder = Arena::builder().memory(managed_bytes).faults(settings.faults).mapping(settings.mapping);
-    builder = builder.folio(settings.folio).swap_in(settings.swap_in);
+    builder = builder.folio(settings.folio).swap_in(settings.swap_in).locked(settings.lock);
     for device in settings.devices {
         builder = builder.device(device);
     }
