@@ -1,8 +1,9 @@
 //! The one door to atomics and mutexes: the standard library's, or the model checker's under `cfg(loom)`.
 //!
 //! Outside this module nothing names `std::sync` for a thing whose interleavings matter. Two things stay the standard
-//! library's in both worlds: [`OnceLock`] (set up before threads run in every model) and the counters of
-//! [`crate::stats`], which carry no ordering and have to keep their layout.
+//! library's in both worlds: [`OnceLock`] (set up before threads run in every model), the counters of [`crate::stats`],
+//! which carry no ordering and have to keep their layout, and the [`Mark`]s of frames, which are changed by who has the
+//! frame and order nothing either: there are hundreds in the smallest zone.
 
 #[cfg(loom)]
 pub use loom::sync::{
@@ -15,7 +16,7 @@ pub use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64},
 };
 
-pub use std::sync::{OnceLock, TryLockError, atomic::Ordering};
+pub use std::sync::{OnceLock, TryLockError, atomic::AtomicU8 as Mark, atomic::Ordering};
 
 /// Locks a mutex. A panic under it has been reported by whoever panicked; the engine aborts on one, so what is left to
 /// do here is not to turn it into a second one inside a signal handler.

@@ -4,9 +4,9 @@
 
 mod simulated;
 
-use folioswap_core::compact::{CompactCounters, Compaction, Migrated, Mode, Mover, Request, Stage, ZoneSpace};
+use folioswap_core::compact::{CompactCounters, Compaction, Migrated, Mode, Mover, Outcome, Request, Stage, ZoneSpace};
 use folioswap_core::frame::{List, Zone};
-use folioswap_core::{FolioId, FrameId, Order};
+use folioswap_core::{CpuId, FolioId, FrameId, Order};
 use simulated::{Random, Seed, order};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +26,8 @@ struct World {
 
 impl World {
     fn new(nr_blocks: usize, seed: u64, trouble: [usize; 3]) -> World {
-        let zone = Zone::new(nr_blocks);
+        // Lists of two CPUs that hold an eighth of a small zone.
+        let zone = Zone::with_share(nr_blocks, 2, 8);
         zone.set_limit(nr_blocks * BLOCK);
         World {
             zone,
@@ -42,9 +43,13 @@ impl World {
         self.random.borrow_mut().below(bound)
     }
 
+    fn cpu(&self) -> CpuId {
+        CpuId::from_index(self.below(2))
+    }
+
     /// Takes frames as the engine does, and fills them.
     fn take(&self, order: Order) -> bool {
-        let Some(taken) = self.zone.take(order, 0) else { return false };
+        let Some(taken) = self.zone.take_on(self.cpu(), order) else { return false };
         let frame = if taken.order == order { taken.frame } else { self.zone.carve(taken.frame, order) };
         let folio = self.next_folio.get();
         self.next_folio.set(folio + 512);
@@ -60,7 +65,7 @@ impl World {
     fn give(&self, folio: u32) {
         let (frame, order) = self.folios.borrow_mut().remove(&folio).unwrap();
         self.contents.borrow_mut()[frame.index()..][..order.nr_pages()].fill(u32::MAX);
-        self.zone.give(frame);
+        self.zone.give_on(self.cpu(), frame);
     }
 
     fn any_folio(&self) -> Option<u32> {
@@ -182,6 +187,37 @@ fn no_frame_is_lost_and_none_is_there_twice() {
     }
     println!("{total:?}");
     assert!(total.pgmigrate_success > 10_000 && total.pgmigrate_fail > 1000, "too little was tried");
+}
+
+/// Frames that a CPU has listed are in no free run: compaction has to have them, those that come to it included.
+#[test]
+fn a_pageblock_becomes_whole_though_cpus_had_listed_some_of_its_frames() {
+    for seed in 0..40 {
+        let _seed = Seed(seed);
+        let world = World::new(4, seed, [0, 0, 30]);
+        while world.take(Order::PAGE) {}
+        // Three of four frames of each pageblock are free, the last of them in lists.
+        let folios: Vec<_> = world.folios.borrow().iter().map(|(&folio, &(frame, _))| (folio, frame)).collect();
+        for &(folio, _) in folios.iter().filter(|(_, frame)| frame.get() % 4 != seed as u32 % 4) {
+            world.give(folio);
+        }
+        let listed = |world: &World| -> usize {
+            let lists = [0, 1].map(CpuId::new).map(|cpu| world.zone.listed_on(cpu, Order::PAGE).len());
+            lists.into_iter().sum()
+        };
+        assert!(listed(&world) > 0, "{:?}", world.zone);
+        assert_eq!(world.zone.free_runs(Order::HUGE), 0);
+        let mut compaction = Compaction::new(4, Order::HUGE);
+        let request = Request { wanted: Some(Order::HUGE), mode: Mode::Sync, stage: Stage::WholeSplitting };
+        let report = compaction.run(&ZoneSpace::new(&world.zone, &world, 2), request, &mut || {
+            assert_eq!(listed(&world), 0);
+            false
+        });
+        assert_eq!(report.outcome, Outcome::Free);
+        world.verify();
+        // Before anybody drains the lists again.
+        assert!(world.zone.free_runs(Order::HUGE) >= 2);
+    }
 }
 
 /// What it took to have so many pageblocks whole.

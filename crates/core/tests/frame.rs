@@ -3,10 +3,11 @@
 #![cfg(not(loom))]
 
 use folioswap_core::frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Zone, ZoneCounts};
-use folioswap_core::{FolioId, FrameId, MAX_ORDER, Order};
+use folioswap_core::{CpuId, FolioId, FrameId, MAX_ORDER, Order, PIECE};
 use std::collections::{BTreeMap, VecDeque};
 
 const NR_BLOCKS: usize = 7;
+const NR_CPUS: usize = 2;
 const BLOCK: usize = 512;
 const LISTS: [List; 4] = [List::Active, List::Inactive, List::Laundry, List::Standby];
 
@@ -47,7 +48,12 @@ enum At {
     Taken,
     Isolated,
     Leaving,
+    /// A CPU has it in a list.
+    Listed,
 }
+
+/// The orders of which CPUs have lists.
+const LISTED: [Order; 2] = [Order::PAGE, PIECE];
 
 #[derive(Copy, Clone, Debug)]
 struct Folio {
@@ -64,6 +70,11 @@ struct Model {
     folios: BTreeMap<u32, Folio>,
     /// Parts of isolated runs.
     isolated: Vec<(u32, Order)>,
+    /// What each CPU has listed of each order, the latest at the end.
+    listed: [[Vec<u32>; 2]; NR_CPUS],
+    /// The longest that a list of each order was, and how often frames came from one.
+    longest: [usize; 2],
+    nr_from_lists: [usize; 2],
     /// Heads and their stamps.
     lists: [[VecDeque<(u32, u64)>; 4]; 2],
     clock: u64,
@@ -77,6 +88,9 @@ impl Model {
             frames: vec![At::Free; NR_BLOCKS * BLOCK],
             folios: BTreeMap::new(),
             isolated: Vec::new(),
+            listed: Default::default(),
+            longest: [0; 2],
+            nr_from_lists: [0; 2],
             lists: Default::default(),
             clock: 0,
         }
@@ -98,7 +112,7 @@ impl Model {
     fn free(&self) -> usize {
         self.limit
             .saturating_sub(self.count(At::Taken) + self.count(At::Isolated))
-            .min(self.count(At::Free) + self.absent())
+            .min(self.count(At::Free) + self.count(At::Listed) + self.absent())
     }
 
     fn surplus(&self) -> usize {
@@ -144,6 +158,13 @@ impl Model {
         let parts = self.runs(Memory::Small).into_iter().skip(order.exponent() as usize);
         let best = parts.filter(|heads| !heads.is_empty()).map(|heads| (order, Memory::Small, heads)).next();
         best.or_else(|| [Memory::Absent, Memory::Huge].into_iter().find_map(whole))
+    }
+
+    /// The same for who has only what no CPU has listed.
+    fn candidates_beside_lists(&self, order: Order, reserve: usize) -> Option<(Order, Memory, Vec<u32>)> {
+        let left = self.limit.saturating_sub(self.populated() - self.count(At::Free) - self.count(At::Leaving));
+        let free = left.min(self.count(At::Free) + self.absent());
+        if free < reserve + order.nr_pages() { None } else { self.candidates(order, reserve) }
     }
 
     fn mark(&mut self, head: u32, order: Order, at: At) {
@@ -245,9 +266,40 @@ impl Model {
         }
     }
 
+    /// Follows what the lists of the CPUs have become: what is there no more is free, unless it was taken from there,
+    /// what is new was free, or is what was given.
+    fn follow_lists(&mut self, zone: &Zone) {
+        for (cpu, class) in (0..NR_CPUS).flat_map(|cpu| [(cpu, 0), (cpu, 1)]) {
+            let order = LISTED[class];
+            let now: Vec<_> = zone.listed_on(CpuId::from_index(cpu), order).into_iter().map(FrameId::get).collect();
+            let before = std::mem::replace(&mut self.listed[cpu][class], now.clone());
+            self.longest[class] = self.longest[class].max(now.len());
+            self.nr_from_lists[class] += usize::from(now.len() + 1 == before.len());
+            for &head in before.iter().filter(|head| !now.contains(head)) {
+                if self.frames[head as usize] == At::Listed {
+                    self.mark(head, order, At::Free);
+                }
+            }
+            for &head in now.iter().filter(|head| !before.contains(head)) {
+                assert_eq!(self.memory[head as usize / BLOCK], Memory::Small);
+                assert!(self.frames[head as usize..][..order.nr_pages()].iter().all(|&at| at == At::Free));
+                self.mark(head, order, At::Listed);
+            }
+        }
+    }
+
+    /// All lists are empty.
+    fn drained(&mut self) {
+        for (cpu, class) in (0..NR_CPUS).flat_map(|cpu| [(cpu, 0), (cpu, 1)]) {
+            for head in std::mem::take(&mut self.listed[cpu][class]) {
+                self.mark(head, LISTED[class], At::Free);
+            }
+        }
+    }
+
     /// The runs of a pageblock that may be isolated, by their first frames.
     fn isolatable(&self, block: usize) -> BTreeMap<u32, Order> {
-        let in_use = self.frames[block * BLOCK..][..BLOCK].contains(&At::Taken);
+        let in_use = self.frames[block * BLOCK..][..BLOCK].iter().any(|at| matches!(at, At::Taken | At::Listed));
         if self.memory[block] != Memory::Small || !in_use {
             return BTreeMap::new();
         }
@@ -257,7 +309,8 @@ impl Model {
     }
 
     fn may_isolate(&self, order: Order) -> bool {
-        self.count(At::Taken) + self.count(At::Isolated) + order.nr_pages() <= self.limit
+        let in_use = self.count(At::Taken) + self.count(At::Isolated) + self.count(At::Listed);
+        in_use + order.nr_pages() <= self.limit
     }
 
     fn isolate(&mut self, head: u32, order: Order) {
@@ -323,7 +376,9 @@ impl Model {
     }
 
     fn emptiest(&self) -> Option<usize> {
-        let taken = |block: usize| self.frames[block * BLOCK..][..BLOCK].iter().filter(|&&at| at == At::Taken).count();
+        let taken = |block: usize| {
+            self.frames[block * BLOCK..][..BLOCK].iter().filter(|at| matches!(at, At::Taken | At::Listed)).count()
+        };
         let whole = |block: usize| self.folios.get(&((block * BLOCK) as u32)).is_some_and(|f| f.order == Order::HUGE);
         let small = (0..NR_BLOCKS).filter(|&block| self.memory[block] == Memory::Small && !whole(block));
         small.map(taken).filter(|&nr_taken| nr_taken > 0).min()
@@ -337,6 +392,10 @@ impl Model {
 
 fn compare(zone: &Zone, model: &Model) {
     zone.verify();
+    for (cpu, class) in (0..NR_CPUS).flat_map(|cpu| [(cpu, 0), (cpu, 1)]) {
+        let listed = zone.listed_on(CpuId::from_index(cpu), LISTED[class]);
+        assert!(listed.iter().map(|frame| frame.get()).eq(model.listed[cpu][class].iter().copied()), "the lists");
+    }
     let classes = Size::ALL.map(|size| model.class_counts(size));
     let both = |of: fn(&ClassCounts) -> usize| classes.iter().map(of).sum::<usize>();
     let expected = ZoneCounts {
@@ -371,7 +430,7 @@ fn compare(zone: &Zone, model: &Model) {
     let emptiest = zone.emptiest_block();
     let nr_taken = emptiest.map(|block| {
         assert_eq!(model.memory[block.index() / BLOCK], Memory::Small);
-        model.frames[block.index()..][..BLOCK].iter().filter(|&&at| at == At::Taken).count()
+        model.frames[block.index()..][..BLOCK].iter().filter(|at| matches!(at, At::Taken | At::Listed)).count()
     });
     assert_eq!(nr_taken, model.emptiest());
     assert_eq!(zone.all_folios().collect::<Vec<_>>(), model.owned());
@@ -395,7 +454,13 @@ fn pick(model: &Model, random: &mut Random, wanted: impl Fn(&Folio) -> bool) -> 
 fn take(zone: &Zone, model: &mut Model, random: &mut Random) {
     let k = [0, 0, 0, 9, random.below(10), random.below(10)][random.below(6)];
     let reserve = [0, 0, random.below(NR_BLOCKS * BLOCK)][random.below(3)];
-    let (taken, expected) = (zone.take(order(k), reserve), model.candidates(order(k), reserve));
+    let (taken, mut expected) = (zone.take(order(k), reserve), None);
+    for drains in [false, true] {
+        if drains && expected.is_none() {
+            model.drained();
+        }
+        expected = expected.or_else(|| model.candidates_beside_lists(order(k), reserve));
+    }
     let Some(Taken { frame, order: got, memory }) = taken else {
         assert!(expected.is_none(), "order {k} could be had: {expected:?}");
         return;
@@ -410,13 +475,85 @@ fn take(zone: &Zone, model: &mut Model, random: &mut Random) {
     }
 }
 
+/// The same on a CPU.
+fn take_on(zone: &Zone, model: &mut Model, random: &mut Random, (cpu, class): (usize, usize)) -> Option<FrameId> {
+    let (id, order) = (CpuId::from_index(cpu), LISTED[class]);
+    let last = model.listed[cpu][class].last().copied();
+    if random.below(2) == 0 {
+        assert_eq!(zone.take_listed(id, order).map(|taken| taken.frame.get()), last);
+        model.mark(last?, order, At::Free);
+        model.took(last?, order);
+        model.follow_lists(zone);
+        return last.map(FrameId::new);
+    }
+    let taken = zone.take_on(id, order);
+    let expected = match last {
+        Some(head) => {
+            model.mark(head, order, At::Free);
+            Some((order, Memory::Small, vec![head]))
+        }
+        None => model.candidates_beside_lists(order, 0).or_else(|| {
+            model.drained();
+            model.candidates(order, 0)
+        }),
+    };
+    assert_eq!(taken.is_some(), expected.is_some());
+    let (taken, (best, kind, heads)) = (taken?, expected?);
+    assert_eq!((taken.order, taken.memory), (best, kind));
+    assert!(heads.contains(&taken.frame.get()), "{taken:?} is none of {heads:?}");
+    model.took(taken.frame.get(), taken.order);
+    model.follow_lists(zone);
+    if taken.order == Order::HUGE {
+        zone.carve(taken.frame, order);
+        model.carve(taken.frame.get(), order);
+    }
+    Some(taken.frame)
+}
+
+fn give_on(zone: &Zone, model: &mut Model, cpu: usize, frame: FrameId) {
+    zone.give_on(CpuId::from_index(cpu), frame);
+    model.give(frame.get());
+    model.follow_lists(zone);
+}
+
+/// Frames that are taken by one CPU and given back, most of them nobody's meanwhile, by another or the same.
+fn burst(zone: &Zone, model: &mut Model, random: &mut Random) {
+    let (from, to, class) = (random.below(NR_CPUS), random.below(NR_CPUS), random.below(2));
+    let frames: Vec<_> = (0..random.below(50)).filter_map(|_| take_on(zone, model, random, (from, class))).collect();
+    for frame in frames {
+        if random.below(8) == 0 {
+            zone.set_owner(frame, FolioId::new(512));
+            zone.insert(frame, List::Active);
+            model.folios.get_mut(&frame.get()).unwrap().owner = Some(512);
+            model.insert(frame.get(), List::Active);
+        }
+        give_on(zone, model, to, frame);
+    }
+}
+
 /// One call that needs no folio, or the limit.
 fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
-    match random.below(5) {
+    match random.below(9) {
+        7..=8 => burst(zone, model, random),
+        5 => {
+            zone.drain();
+            model.drained();
+        }
+        6 if random.below(4) == 0 => {
+            let paused = zone.pause_cpus();
+            model.drained();
+            for _ in 0..4 {
+                burst(zone, model, random);
+                folio_call(zone, model, random);
+                compare(zone, model);
+            }
+            drop(paused);
+        }
         0 if random.below(2) == 0 => {
             let nr_frames = random.below(NR_BLOCKS * BLOCK + 1).max(random.below(NR_BLOCKS * BLOCK + 1));
             zone.set_limit(nr_frames);
             model.limit = nr_frames / BLOCK * BLOCK;
+            model.drained();
         }
         1 => {
             let size = Size::ALL[random.below(2)];
@@ -472,9 +609,12 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     let Some((frame, folio)) = pick(model, random, |_| true) else { return };
     let head = frame.get();
     match call {
-        2..=3 => {
+        2 => {
             zone.give(frame);
             model.give(head);
+        }
+        3 => {
+            give_on(zone, model, random.below(NR_CPUS + 1), frame);
         }
         4 if folio.order > Order::PAGE => {
             let part = order(random.below(folio.order.exponent() as usize));
@@ -579,6 +719,8 @@ fn drain(zone: &Zone, model: &mut Model) {
         zone.put_back(FrameId::new(head), order);
         model.mark(head, order, At::Free);
     }
+    zone.drain();
+    model.drained();
     compare(zone, model);
     let counts = zone.counts();
     let leaving = model.count(At::Leaving);
@@ -590,9 +732,10 @@ fn drain(zone: &Zone, model: &mut Model) {
 
 #[test]
 fn the_zone_does_what_the_model_does() {
+    let (mut longest, mut nr_from_lists) = ([0; 2], [0; 2]);
     for seed in 0..24 {
         let _seed = Seed(seed);
-        let (zone, mut model, mut random) = (Zone::new(NR_BLOCKS), Model::new(), Random::new(seed));
+        let (zone, mut model, mut random) = (Zone::with_share(NR_BLOCKS, NR_CPUS, 4), Model::new(), Random::new(seed));
         zone.set_limit(4 * BLOCK);
         model.limit = 4 * BLOCK;
         for step in 0..1500 {
@@ -602,6 +745,10 @@ fn the_zone_does_what_the_model_does() {
                 0 => whole_zone_call(&zone, &mut model, &mut random),
                 1..=2 => compaction_call(&zone, &mut model, &mut random),
                 3..=10 => folio_call(&zone, &mut model, &mut random),
+                _ if random.below(2) == 0 => {
+                    let list = (random.below(NR_CPUS), random.below(2));
+                    take_on(&zone, &mut model, &mut random, list);
+                }
                 _ => take(&zone, &mut model, &mut random),
             }
             if step % 8 == 0 {
@@ -610,5 +757,11 @@ fn the_zone_does_what_the_model_does() {
         }
         compare(&zone, &model);
         drain(&zone, &mut model);
+        for class in 0..2 {
+            longest[class] = longest[class].max(model.longest[class]);
+            nr_from_lists[class] += model.nr_from_lists[class];
+        }
     }
+    println!("{longest:?} {nr_from_lists:?}");
+    assert!(longest == [32, 8] && nr_from_lists.iter().all(|&nr| nr > 1000), "lists were hardly used");
 }

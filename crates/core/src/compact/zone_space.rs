@@ -3,7 +3,7 @@
 //! A pageblock counts as free in whole whatever memory it has: the engine makes one with small pages huge again.
 
 use super::space::{Migrated, Mode, Space, Units};
-use crate::frame::Zone;
+use crate::frame::{Paused, Zone};
 use crate::id::{FolioId, FrameId, SpaceBlockId, UnitId};
 use crate::order::Order;
 
@@ -18,9 +18,11 @@ pub trait Mover {
     fn split(&self, folio: FolioId, from: FrameId, order: Order) -> bool;
 }
 
-/// A zone and who moves its folios.
+/// A zone and who moves its folios. While it lives no CPU keeps free frames: one that was listed would keep its pageblock
+/// from becoming whole, whether it was so before the run or is given back during it.
 pub struct ZoneSpace<'a, M> {
     zone: &'a Zone,
+    _paused: Paused<'a>,
     mover: &'a M,
     nr_enough: usize,
 }
@@ -28,7 +30,7 @@ pub struct ZoneSpace<'a, M> {
 impl<'a, M: Mover> ZoneSpace<'a, M> {
     /// Compaction of this zone is for `nr_enough` free runs of whichever order it will want.
     pub fn new(zone: &'a Zone, mover: &'a M, nr_enough: usize) -> Self {
-        ZoneSpace { zone, mover, nr_enough }
+        ZoneSpace { zone, _paused: zone.pause_cpus(), mover, nr_enough }
     }
 
     /// The folio that occupies exactly these frames.

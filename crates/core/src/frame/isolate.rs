@@ -154,6 +154,7 @@ impl Zone {
     /// same place of the same list if it is on one. `from` is held, without owner, by the caller.
     pub fn occupy(&self, to: FrameId, from: FrameId) {
         let frames = &mut *self.lock();
+        self.marks().claim(from);
         let order = frames.records.taken(from).order;
         let records = &mut frames.records;
         frames.buddy.separate(records, to.get(), order);

@@ -12,20 +12,24 @@
 //! - *held*: taken, on no list (being filled, or isolated by whoever works on it);
 //! - *active*, *inactive*, *laundry*, *standby*: taken and on that list. Active and inactive folios are mapped, the
 //!   others are not. There is one set of these lists for whole pageblocks and one for smaller folios ([`Size`]);
+//! - *listed*: kept by a CPU for who takes a frame there next; to the buddy it is held. No other zone call may name it;
 //! - *isolated*: a free run that compaction took out, or a part of one: neither free nor taken;
 //! - *leaving*: a whole pageblock taken out by [`Zone::take_surplus`], its memory on the way back to the kernel.
 //!
 //! Inside: `lists` has the records, their links and the lists of folios; `buddy` the free runs and the pageblocks;
-//! `zone` puts both behind one mutex; `isolate` is what compaction does with them.
+//! `zone` puts both behind one mutex; `percpu` keeps free frames by CPU in front of it;
+//! `isolate` is what compaction does with them.
 
 mod buddy;
 mod isolate;
 mod lists;
+mod percpu;
 mod verify;
 mod zone;
 
 pub use buddy::{Memory, Taken};
 pub use lists::{List, Oldest, Size};
+pub use percpu::Paused;
 pub use zone::{ClassCounts, Watermarks, Zone, ZoneCounts};
 
 #[cfg(doc)]

@@ -5,12 +5,13 @@
 //! `populated < limit`. A whole pageblock that is handed out to be carved counts as in use until it is, so in a zone with a surplus less than a pageblock may
 //! for that long be in use beyond the limit.
 //!
-//! **Locking.** One mutex for all of it, a leaf, held for a few stores ([`Zone::balance`]: for as many moves as the lists
+//! **Locking.** One mutex for all of it but what CPUs have listed (`percpu`), a leaf, held for a few stores ([`Zone::balance`]: for as many moves as the lists
 //! need; [`Zone::split`], the walks and the first take of a pageblock: for at most 512 records). Nothing allocates after
 //! [`Zone::new`], because fault handlers call this from a signal handler.
 
 use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
 use super::lists::{List, Lists, NONE, Oldest, Place, Record, Records, Size};
+use super::percpu::{Cpu, Marks, SHARE};
 use crate::id::{FolioId, FrameId};
 use crate::order::Order;
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -104,17 +105,26 @@ impl Frames {
         self.limit.saturating_sub(self.buddy.populated())
     }
 
-    /// Frames that [`Zone::take`] could give.
-    fn free(&self) -> usize {
-        let under_limit = self.limit.saturating_sub(self.buddy.taken + self.buddy.isolated);
-        under_limit.min(self.buddy.free + self.absent())
+    /// Frames that could be taken from the buddy.
+    pub(super) fn free(&self) -> usize {
+        self.free_with(0)
+    }
+
+    /// The same if so many frames that CPUs have listed were with the buddy.
+    fn free_with(&self, nr_listed: usize) -> usize {
+        let in_use = (self.buddy.taken + self.buddy.isolated).saturating_sub(nr_listed);
+        self.limit.saturating_sub(in_use).min(self.buddy.free + nr_listed + self.absent())
     }
 
     fn surplus(&self) -> usize {
         (self.buddy.populated() - self.buddy.leaving).saturating_sub(self.limit)
     }
 
-    fn take(&mut self, order: Order) -> Option<Taken> {
+    /// Takes frames if that leaves so many free.
+    pub(super) fn take_if_left(&mut self, order: Order, reserve: usize) -> Option<Taken> {
+        if self.free() < reserve.saturating_add(order.nr_pages()) {
+            return None;
+        }
         let absent = self.absent() > 0;
         let records = &mut self.records;
         if order == Order::HUGE {
@@ -132,7 +142,7 @@ impl Frames {
     }
 
     /// Takes a taken folio off its list and away from its owner.
-    fn disown(&mut self, frame: FrameId) {
+    pub(super) fn disown(&mut self, frame: FrameId) {
         self.records.taken(frame).owner = NONE;
         self.lists.remove(&mut self.records, frame.get());
     }
@@ -143,14 +153,14 @@ impl Frames {
         (frame..end).map(|at| (at, &self.records[at])).find(|(_, record)| record.place != Place::Inner)
     }
 
-    fn counts(&self) -> ZoneCounts {
+    fn counts(&self, nr_listed: usize) -> ZoneCounts {
         ZoneCounts {
-            free: self.free(),
+            free: self.free_with(nr_listed),
             standby: self.lists.nr_frames(List::Standby),
             active: self.lists.nr_frames(List::Active),
             inactive: self.lists.nr_frames(List::Inactive),
             laundry: self.lists.nr_frames(List::Laundry),
-            in_use: self.buddy.taken,
+            in_use: self.buddy.taken.saturating_sub(nr_listed),
             isolated: self.buddy.isolated,
             limit: self.limit,
             populated: self.buddy.populated(),
@@ -161,16 +171,38 @@ impl Frames {
 /// The frames of one arena.
 pub struct Zone {
     frames: Mutex<Frames>,
+    /// None: no frames are listed by CPU.
+    cpus: Box<[Cpu]>,
+    marks: Marks,
+    /// The lists of all CPUs hold the limit by this at most.
+    share: usize,
 }
 
 impl Zone {
-    /// A zone of at most `nr_pageblocks_max` pageblocks ever; the limit is 0 until [`Zone::set_limit`]. Reserves 20 bytes
-    /// a frame, which the kernel backs only as pageblocks are taken for the first time.
+    /// A zone that keeps no frames by CPU.
     pub fn new(nr_pageblocks_max: usize) -> Self {
+        Zone::with_cpus(nr_pageblocks_max, 0)
+    }
+
+    /// A zone of at most `nr_pageblocks_max` pageblocks ever, for `nr_cpus` CPUs (others share their lists); the limit is
+    /// 0 until [`Zone::set_limit`]. Reserves 21 bytes a frame, which the kernel backs only as pageblocks are taken for the
+    /// first time.
+    pub fn with_cpus(nr_pageblocks_max: usize, nr_cpus: usize) -> Self {
+        Zone::with_share(nr_pageblocks_max, nr_cpus, SHARE)
+    }
+
+    /// The same where the lists of all CPUs hold 1/`share` of the limit at most; so that a small zone has some, for tests.
+    pub fn with_share(nr_pageblocks_max: usize, nr_cpus: usize, share: usize) -> Self {
         let nr_frames = nr_pageblocks_max.checked_mul(BLOCK).expect("the number of a frame fits 32 bits");
         let records = Records::with_capacity(nr_frames);
         let buddy = Buddy::new(nr_pageblocks_max);
-        Zone { frames: Mutex::new(Frames { records, buddy, lists: Lists::new(), limit: 0, kept_whole: 0, cursor: 0 }) }
+        let frames = Frames { records, buddy, lists: Lists::new(), limit: 0, kept_whole: 0, cursor: 0 };
+        Zone {
+            frames: Mutex::new(frames),
+            cpus: (0..nr_cpus).map(|_| Cpu::new()).collect(),
+            marks: Marks::new(if nr_cpus > 0 { nr_frames } else { 0 }),
+            share,
+        }
     }
 
     /// Frames that the zone can ever have.
@@ -182,10 +214,13 @@ impl Zone {
     /// taken until enough is given back; [`Zone::take_surplus`] then finds the pageblocks whose memory has to go. Panics
     /// above what the zone can ever have.
     pub fn set_limit(&self, nr_frames: usize) {
-        let mut frames = self.lock();
         let nr_blocks = nr_frames / BLOCK;
-        assert!(nr_blocks <= frames.buddy.nr_blocks_max, "the zone has {} pageblocks", frames.buddy.nr_blocks_max);
-        frames.limit = nr_blocks * BLOCK;
+        {
+            let mut frames = self.lock();
+            assert!(nr_blocks <= frames.buddy.nr_blocks_max, "the zone has {} pageblocks", frames.buddy.nr_blocks_max);
+            frames.limit = nr_blocks * BLOCK;
+        }
+        self.resize_lists(nr_blocks * BLOCK);
     }
 
     /// How many wholly free pageblocks are kept for whole folios: small ones do not break them.
@@ -199,18 +234,21 @@ impl Zone {
     }
 
     /// Takes 2^order frames if that leaves `reserve` free, the most recently freed first. They are then held, without
-    /// owner. Nothing when no run is contiguous enough.
+    /// owner. Nothing when no run is contiguous enough, not even with all frames that CPUs have listed.
     ///
     /// A whole pageblock has a huge page, or else nothing, or else small pages: the caller gives it a huge page unless
     /// [`Taken::memory`] says it has one. A smaller folio gets the smallest sufficient run in small pages; when there is
     /// none, a WHOLE pageblock (order 9) that has nothing, or else a huge page: the caller gives it small pages and calls
     /// [`Zone::carve`]. Either way a pageblock taken whole counts as one with a huge page until it is carved or split.
     pub fn take(&self, order: Order, reserve: usize) -> Option<Taken> {
-        let mut frames = self.lock();
-        if frames.free() < reserve.saturating_add(order.nr_pages()) {
-            return None;
-        }
-        frames.take(order)
+        let taken = self.lock().take_if_left(order, reserve);
+        taken.or_else(|| {
+            if self.nr_listed() == 0 {
+                return None;
+            }
+            self.drain();
+            self.lock().take_if_left(order, reserve)
+        })
     }
 
     /// Says that a pageblock taken whole and held has small pages now. Its first 2^order frames stay taken, and are
@@ -222,9 +260,11 @@ impl Zone {
         block
     }
 
-    /// Frees a taken folio's frames, which have memory, and forgets its owner. It may be on a list.
+    /// Frees a taken folio's frames, which have memory, and forgets its owner. It may be on a list. Joins them with the
+    /// free frames around them at once.
     pub fn give(&self, frame: FrameId) {
         let frames = &mut *self.lock();
+        self.marks.claim(frame);
         frames.disown(frame);
         frames.buddy.give(&mut frames.records, frame.get());
     }
@@ -269,6 +309,7 @@ impl Zone {
     /// that, else the newest. The pageblock counts as one with small pages.
     pub fn split(&self, frame: FrameId, order: Order) {
         let frames = &mut *self.lock();
+        self.marks.claim(frame);
         frames.records.taken(frame);
         frames.lists.split(&mut frames.records, frame.get(), order);
         frames.buddy.divide(frame.get());
@@ -277,6 +318,7 @@ impl Zone {
     /// Says which folio occupies taken frames.
     pub fn set_owner(&self, frame: FrameId, folio: FolioId) {
         let mut frames = self.lock();
+        self.marks.claim(frame);
         let record = frames.records.taken(frame);
         assert!(folio.get() < NONE - record.order.nr_pages() as u32, "the number of a page fits 32 bits");
         record.owner = folio.get();
@@ -290,12 +332,16 @@ impl Zone {
 
     /// Takes frames off their list and away from their folio: they are held, by the caller, with the memory they have.
     pub fn disown(&self, frame: FrameId) {
-        self.lock().disown(frame);
+        let frames = &mut *self.lock();
+        self.marks.claim(frame);
+        frames.disown(frame);
     }
 
     /// The order of the taken folio whose first frame this is.
     pub fn order(&self, frame: FrameId) -> Option<Order> {
-        self.lock().records.get(frame).filter(|record| record.place.taken()).map(|record| record.order)
+        let frames = self.lock();
+        let taken = frames.records.get(frame).filter(|record| record.place.taken() && !self.marks.is_listed(frame));
+        taken.map(|record| record.order)
     }
 
     /// Puts a taken folio, which has an owner, at the head of a list, from wherever it was: the last to be reclaimed from
@@ -359,7 +405,8 @@ impl Zone {
 
     /// How many frames are where.
     pub fn counts(&self) -> ZoneCounts {
-        self.lock().counts()
+        let frames = self.lock();
+        frames.counts(self.nr_listed())
     }
 
     /// How many frames are on the lists of a class.
@@ -374,14 +421,19 @@ impl Zone {
         }
     }
 
+    /// Frames that have memory.
+    pub fn populated(&self) -> usize {
+        self.lock().buddy.populated()
+    }
+
     /// Frames that can be had without a write: free ones, those without memory under the limit, standby ones.
     pub fn available(&self) -> usize {
         let frames = self.lock();
-        frames.free() + frames.lists.nr_frames(List::Standby)
+        frames.free_with(self.nr_listed()) + frames.lists.nr_frames(List::Standby)
     }
 
     /// Free runs from which frames of this order could be had, pageblocks without memory under the limit included. How
-    /// many frames may still be in use is not looked at.
+    /// many frames may still be in use is not looked at, and what CPUs have listed is in no run.
     pub fn free_runs(&self, order: Order) -> usize {
         let frames = self.lock();
         frames.buddy.runs_from(order) + frames.absent() / BLOCK
@@ -468,12 +520,27 @@ impl Zone {
     pub fn bytes(&self) -> usize {
         let frames = self.lock();
         let blocks = std::mem::size_of_val(frames.buddy.blocks.as_slice());
-        size_of::<Self>() + frames.records.len() * size_of::<Record>() + blocks
+        size_of::<Self>() + frames.records.len() * (size_of::<Record>() + 1) + blocks + size_of_val(&*self.cpus)
     }
 
     /// Checks every record and every link; for tests. Panics at the first one that is wrong.
     pub fn verify(&self) {
-        self.lock().verify();
+        let lists = self.lock_lists();
+        let frames = self.lock();
+        frames.verify();
+        self.verify_lists(&lists, &frames);
+    }
+
+    pub(super) fn cpus(&self) -> &[Cpu] {
+        &self.cpus
+    }
+
+    pub(super) fn share(&self) -> usize {
+        self.share
+    }
+
+    pub(super) fn marks(&self) -> &Marks {
+        &self.marks
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Frames> {

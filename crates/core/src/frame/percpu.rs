@@ -1,0 +1,484 @@
+//! Free frames kept by CPU, so that most takes and gives of single pages and of 64 KiB do not lock the zone.
+//!
+//! Each CPU has a list of frames for each of two orders, which it takes from and gives to. A list that has run out gets
+//! a batch from the buddy under one lock of the zone, from pageblocks that are divided anyway; one that has two batches
+//! gives the older one back. How large a batch is depends on the limit: all lists together hold 1/256 of it at most, and
+//! nothing at all in a small zone. No batch is got while few frames are free, and whoever finds too few drains the lists.
+//!
+//! Invariants:
+//! - to the buddy a listed frame is one that is held, without owner; so nobody isolates it or joins it with others;
+//! - a frame is listed exactly when its mark says so. [`Marks`] has one for each frame, which who has the frame changes
+//!   and nobody waits for: it tells a frame given twice, and whether a frame can be given without asking the zone;
+//! - frames are listed only where the limit and those who compact ([`Zone::pause_cpus`]) permit it.
+//!
+//! **Locking.** A mutex for each CPU, which is locked before the zone's, and never two CPUs' at once but in
+//! [`Zone::verify`], by rising number. A frame goes between lists and zone with both locks held.
+
+use super::buddy::{Memory, Taken};
+use super::lists::{NONE, Place};
+use super::zone::{Frames, Zone};
+use crate::folio::PIECE;
+use crate::id::{CpuId, FrameId};
+use crate::order::Order;
+use crate::sync::{AtomicU32, Mark, Mutex, MutexGuard, Ordering, lock};
+
+/// The orders that are listed, and the largest batches of them.
+const CLASSES: [(Order, usize); 2] = [(Order::PAGE, 16), (PIECE, 4)];
+
+/// Runs in the longest list: two batches.
+const LONGEST: usize = 32;
+
+const _: () = assert!(2 * CLASSES[0].1 <= LONGEST && 2 * CLASSES[1].1 <= LONGEST);
+
+/// The share of the limit that the lists of all CPUs may hold.
+pub(super) const SHARE: usize = 256;
+
+/// A batch smaller than this is none.
+const LEAST_BATCH: usize = 4;
+
+/// Of the frames that are free, a batch is this share at most, for each CPU.
+const FREE_SHARE: usize = 8;
+
+fn class_of(order: Order) -> Option<usize> {
+    CLASSES.iter().position(|&(listed, _)| listed == order)
+}
+
+/// Nothing is known here: the zone is to be asked.
+const ASK: u8 = 0;
+/// In a CPU's list.
+const LISTED: u8 = 1;
+/// Handed out, and nobody's since: the class is this number less one more.
+const LOOSE: u8 = 2;
+
+/// A mark for each frame. They order nothing: a frame passes from one to another by other means.
+pub(super) struct Marks(Box<[Mark]>);
+
+impl Marks {
+    pub(super) fn new(nr_frames: usize) -> Marks {
+        // Collected in place: the kernel backs only what is used of it.
+        Marks(vec![0; nr_frames].into_iter().map(Mark::new).collect())
+    }
+
+    fn of(&self, frame: u32) -> u8 {
+        self.0[frame as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_listed(&self, frame: FrameId) -> bool {
+        self.0.get(frame.index()).is_some_and(|mark| mark.load(Ordering::Relaxed) == LISTED)
+    }
+
+    fn change(&self, frame: u32, from: u8, to: u8) {
+        let was = self.0[frame as usize].swap(to, Ordering::Relaxed);
+        assert_eq!(was, from, "frame {frame} is not taken, or not listed: its mark is wrong");
+    }
+
+    /// What is done with a frame now is the zone's to know. Panics when it is in a list.
+    #[track_caller]
+    pub(super) fn claim(&self, frame: FrameId) {
+        let Some(mark) = self.0.get(frame.index()) else { return };
+        let was = mark.load(Ordering::Relaxed);
+        assert!(was != LISTED, "{frame:?} is in a CPU's list, not taken");
+        if was != ASK {
+            mark.store(ASK, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs of one order, the latest at the end.
+struct Listed {
+    heads: [u32; LONGEST],
+    len: usize,
+    /// How many come and go at once.
+    batch: usize,
+}
+
+impl Listed {
+    const EMPTY: Listed = Listed { heads: [NONE; LONGEST], len: 0, batch: 0 };
+
+    fn push(&mut self, head: u32) {
+        assert!(self.len < 2 * self.batch, "a list holds two batches");
+        self.heads[self.len] = head;
+        self.len += 1;
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        self.len = self.len.checked_sub(1)?;
+        Some(self.heads[self.len])
+    }
+
+    fn all(&self) -> &[u32] {
+        &self.heads[..self.len]
+    }
+}
+
+/// What a CPU's lock guards.
+pub(super) struct Lists {
+    classes: [Listed; CLASSES.len()],
+    /// Those who want nothing to be listed.
+    nr_pauses: u32,
+}
+
+impl Lists {
+    fn nr_frames(&self) -> usize {
+        self.classes.iter().zip(CLASSES).map(|(listed, (order, _))| listed.len * order.nr_pages()).sum()
+    }
+
+    fn batch(&self, class: usize) -> usize {
+        if self.nr_pauses > 0 { 0 } else { self.classes[class].batch }
+    }
+}
+
+/// A CPU's lists, on cache lines of their own.
+#[repr(align(128))]
+pub(super) struct Cpu {
+    lists: Mutex<Lists>,
+    /// Frames in them. Changed under their lock, read without.
+    nr_frames: AtomicU32,
+}
+
+impl Cpu {
+    pub(super) fn new() -> Cpu {
+        let classes = [Listed::EMPTY; CLASSES.len()];
+        Cpu { lists: Mutex::new(Lists { classes, nr_pauses: 0 }), nr_frames: AtomicU32::new(0) }
+    }
+
+    fn note(&self, lists: &Lists) {
+        self.nr_frames.store(lists.nr_frames() as u32, Ordering::Relaxed);
+    }
+
+    pub(super) fn nr_frames(&self) -> usize {
+        self.nr_frames.load(Ordering::Relaxed) as usize
+    }
+
+    fn take(&self, lists: &mut Lists, class: usize, marks: &Marks) -> Option<Taken> {
+        let head = lists.classes[class].pop()?;
+        marks.change(head, LISTED, LOOSE + class as u8);
+        self.note(lists);
+        Some(Taken { frame: FrameId::new(head), order: CLASSES[class].0, memory: Memory::Small })
+    }
+
+    fn give(&self, lists: &mut Lists, class: usize, head: u32, marks: &Marks, mark: u8) {
+        marks.change(head, mark, LISTED);
+        lists.classes[class].push(head);
+        self.note(lists);
+    }
+
+    /// Gives the oldest frames of a list back to the buddy.
+    fn shorten(&self, lists: &mut Lists, class: usize, nr: usize, frames: &mut Frames, marks: &Marks) {
+        let listed = &mut lists.classes[class];
+        for &head in &listed.heads[..nr] {
+            marks.change(head, LISTED, ASK);
+            let record = frames.records[head];
+            let held = (record.place, record.order, record.owner) == (Place::Held, CLASSES[class].0, NONE);
+            assert!(held, "frame {head} is in a CPU's list, and {:?}", record.place);
+            frames.buddy.give(&mut frames.records, head);
+        }
+        listed.heads.copy_within(nr..listed.len, 0);
+        listed.len -= nr;
+        self.note(lists);
+    }
+
+    fn drain(&self, lists: &mut Lists, frames: &mut Frames, marks: &Marks) {
+        for class in 0..CLASSES.len() {
+            let len = lists.classes[class].len;
+            self.shorten(lists, class, len, frames, marks);
+        }
+    }
+}
+
+/// While this lives, no CPU lists frames: what is given is free at once, and joined with what is free around it.
+pub struct Paused<'a>(&'a Zone);
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.cpus().iter().for_each(|cpu| lock(&cpu.lists).nr_pauses -= 1);
+    }
+}
+
+impl Zone {
+    fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
+        let (cpus, index) = (self.cpus(), cpu.index());
+        // Most callers know how many there are, and a division takes as long as the rest of this.
+        cpus.get(if index < cpus.len() { index } else { index % cpus.len().max(1) })
+    }
+
+    /// Takes 2^order frames that this CPU has listed, without locking the zone. They are then held, without owner.
+    pub fn take_listed(&self, cpu: CpuId, order: Order) -> Option<Taken> {
+        let (class, cpu) = (class_of(order)?, self.cpu(cpu)?);
+        cpu.take(&mut lock(&cpu.lists), class, self.marks())
+    }
+
+    /// Does what [`Zone::take`] does without a reserve, from what this CPU has listed if it can.
+    pub fn take_on(&self, cpu: CpuId, order: Order) -> Option<Taken> {
+        let (Some(class), Some(cpu)) = (class_of(order), self.cpu(cpu)) else { return self.take(order, 0) };
+        {
+            let lists = &mut *lock(&cpu.lists);
+            if let Some(taken) = cpu.take(lists, class, self.marks()) {
+                return Some(taken);
+            }
+            let frames = &mut *self.lock();
+            if let Some(taken) = frames.take_if_left(order, 0) {
+                if taken.order == order {
+                    self.marks().change(taken.frame.get(), ASK, LOOSE + class as u8);
+                    self.refill(cpu, lists, class, frames);
+                }
+                return Some(taken);
+            }
+        }
+        self.take(order, 0)
+    }
+
+    /// Lists the rest of a batch, of which one was just taken. Breaks no whole pageblock for it.
+    fn refill(&self, cpu: &Cpu, lists: &mut Lists, class: usize, frames: &mut Frames) {
+        let order = CLASSES[class].0;
+        let few = frames.free() / FREE_SHARE / self.cpus().len() / order.nr_pages();
+        let listed = &mut lists.classes[class];
+        for _ in 1..listed.batch.min(few) * usize::from(lists.nr_pauses == 0) {
+            let Some(taken) = frames.buddy.take_part(&mut frames.records, order, false) else { break };
+            self.marks().change(taken.frame.get(), ASK, LISTED);
+            listed.push(taken.frame.get());
+        }
+        // In the order in which the buddy gave them: the smallest runs first.
+        listed.heads[..listed.len].reverse();
+        cpu.note(lists);
+    }
+
+    /// Does what [`Zone::give`] does, but lists the frames for this CPU if it can. Frames that had an owner are taken from
+    /// it under the zone's lock; those that had none since they were taken here need none.
+    pub fn give_on(&self, cpu: CpuId, frame: FrameId) {
+        let Some(cpu) = self.cpu(cpu) else { return self.give(frame) };
+        let lists = &mut *lock(&cpu.lists);
+        let (marks, head) = (self.marks(), frame.get());
+        let mark = marks.of(head);
+        if mark < LOOSE {
+            return self.give_owned(cpu, lists, frame);
+        }
+        let class = usize::from(mark - LOOSE);
+        let (batch, len) = (lists.batch(class), lists.classes[class].len);
+        if batch == 0 {
+            return self.give(frame);
+        }
+        if len == 2 * batch {
+            cpu.shorten(lists, class, batch, &mut self.lock(), marks);
+        }
+        cpu.give(lists, class, head, marks, mark);
+    }
+
+    /// As the zone is locked anyway, these are listed up to one batch only.
+    fn give_owned(&self, cpu: &Cpu, lists: &mut Lists, frame: FrameId) {
+        let frames = &mut *self.lock();
+        self.marks().claim(frame);
+        frames.disown(frame);
+        let order = frames.records[frame.get()].order;
+        match class_of(order).filter(|&class| lists.classes[class].len < lists.batch(class)) {
+            Some(class) => cpu.give(lists, class, frame.get(), self.marks(), ASK),
+            None => frames.buddy.give(&mut frames.records, frame.get()),
+        }
+    }
+
+    /// Gives what all CPUs have listed back to the buddy, CPU by CPU.
+    pub fn drain(&self) {
+        for cpu in self.cpus().iter().filter(|cpu| cpu.nr_frames() > 0) {
+            let lists = &mut *lock(&cpu.lists);
+            cpu.drain(lists, &mut self.lock(), self.marks());
+        }
+    }
+
+    /// Drains the lists, and keeps them empty: for who wants pageblocks to become whole.
+    pub fn pause_cpus(&self) -> Paused<'_> {
+        for cpu in self.cpus() {
+            let lists = &mut *lock(&cpu.lists);
+            lists.nr_pauses += 1;
+            cpu.drain(lists, &mut self.lock(), self.marks());
+        }
+        Paused(self)
+    }
+
+    /// Drains the lists, and lets them hold what suits a limit of so many frames.
+    pub(super) fn resize_lists(&self, limit: usize) {
+        let nr_cpus = self.cpus().len();
+        for cpu in self.cpus() {
+            let lists = &mut *lock(&cpu.lists);
+            cpu.drain(lists, &mut self.lock(), self.marks());
+            for (listed, (order, most)) in lists.classes.iter_mut().zip(CLASSES) {
+                // Two batches of each class.
+                let batch = limit / self.share() / nr_cpus / (2 * CLASSES.len()) / order.nr_pages();
+                listed.batch = if batch < LEAST_BATCH { 0 } else { batch.min(most) };
+            }
+        }
+    }
+
+    /// Frames in all lists.
+    pub(super) fn nr_listed(&self) -> usize {
+        self.cpus().iter().map(Cpu::nr_frames).sum()
+    }
+
+    /// The first frames of what a CPU has listed of an order, the next to be taken last; for tests.
+    pub fn listed_on(&self, cpu: CpuId, order: Order) -> Vec<FrameId> {
+        let (Some(class), Some(cpu)) = (class_of(order), self.cpu(cpu)) else { return Vec::new() };
+        lock(&cpu.lists).classes[class].all().iter().map(|&head| FrameId::new(head)).collect()
+    }
+
+    /// Locks all lists, by rising number.
+    pub(super) fn lock_lists(&self) -> Vec<MutexGuard<'_, Lists>> {
+        self.cpus().iter().map(|cpu| lock(&cpu.lists)).collect()
+    }
+
+    /// Checks lists, marks and records against each other; all of them are locked.
+    pub(super) fn verify_lists(&self, lists: &[MutexGuard<'_, Lists>], frames: &Frames) {
+        let mut nr_listed = 0;
+        for (cpu, lists) in self.cpus().iter().zip(lists) {
+            assert_eq!(cpu.nr_frames(), lists.nr_frames(), "frames that a CPU has listed");
+            assert!(lists.nr_pauses == 0 || lists.nr_frames() == 0, "frames are listed during a pause");
+            for (listed, (order, _)) in lists.classes.iter().zip(CLASSES) {
+                assert!(listed.len <= 2 * listed.batch, "a list is too long");
+                nr_listed += listed.len;
+                for &head in listed.all() {
+                    assert_eq!(self.marks().of(head), LISTED, "the mark of frame {head}");
+                    assert_eq!(frames.records[head].order, order, "the order of frame {head}");
+                }
+            }
+        }
+        for (head, mark) in (0..).zip(&self.marks().0).take(frames.records.len()) {
+            let mark = mark.load(Ordering::Relaxed);
+            if mark != ASK {
+                let record = &frames.records[head];
+                assert_eq!((record.place, record.owner), (Place::Held, NONE), "frame {head}, whose mark is {mark}");
+            }
+            // As many as there are in the lists, so none is there twice.
+            nr_listed -= usize::from(mark == LISTED);
+        }
+        assert_eq!(nr_listed, 0, "listed frames have marks");
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frame::buddy::BLOCK;
+    use crate::frame::{List, ZoneCounts};
+    use crate::id::FolioId;
+
+    const CPUS: [CpuId; 2] = [CpuId::new(0), CpuId::new(1)];
+
+    fn zone(nr_blocks: usize) -> Zone {
+        let zone = Zone::with_cpus(nr_blocks, CPUS.len());
+        zone.set_limit(nr_blocks * BLOCK);
+        zone
+    }
+
+    /// Takes frames as the engine does.
+    fn take(zone: &Zone, cpu: CpuId, order: Order) -> FrameId {
+        let taken = zone.take_on(cpu, order).unwrap();
+        if taken.order == order { taken.frame } else { zone.carve(taken.frame, order) }
+    }
+
+    fn nr_listed(zone: &Zone) -> [[usize; 2]; 2] {
+        zone.verify();
+        CPUS.map(|cpu| CLASSES.map(|(order, _)| zone.listed_on(cpu, order).len()))
+    }
+
+    #[test]
+    fn a_batch_comes_at_once_and_two_are_kept() {
+        let zone = zone(1024);
+        let mut held: Vec<_> = (0..50).map(|_| take(&zone, CPUS[0], Order::PAGE)).collect();
+        // The first was carved, the others came by the batch, lowest first.
+        assert_eq!(nr_listed(&zone), [[15, 0], [0, 0]]);
+        assert!(held.is_sorted() && zone.take_listed(CPUS[1], Order::PAGE).is_none());
+        assert_eq!(zone.take_listed(CPUS[0], Order::PAGE).map(|taken| taken.frame), Some(FrameId::new(50)));
+        held.push(FrameId::new(50));
+        held.drain(..).for_each(|frame| zone.give_on(CPUS[1], frame));
+        // 32 are listed, then the oldest 16 of them leave, twice.
+        assert_eq!(nr_listed(&zone)[1], [19, 0]);
+        let counts = zone.counts();
+        assert_eq!((counts.in_use, counts.free), (0, 1024 * BLOCK));
+        assert_eq!(zone.free_runs(Order::HUGE), 1023);
+        zone.drain();
+        assert_eq!((nr_listed(&zone), zone.free_runs(Order::HUGE)), ([[0; 2]; 2], 1024));
+    }
+
+    #[test]
+    fn owned_frames_are_listed_once_nobody_owns_them() {
+        let zone = zone(1024);
+        for order in CLASSES.map(|(order, _)| order) {
+            let frame = take(&zone, CPUS[0], order);
+            zone.set_owner(frame, FolioId::new(16));
+            zone.insert(frame, List::Active);
+            zone.give_on(CPUS[1], frame);
+            assert_eq!((zone.owner(frame), zone.list(frame), zone.order(frame)), (None, None, None));
+            assert_eq!(zone.listed_on(CPUS[1], order), [frame]);
+            assert_eq!(take(&zone, CPUS[1], order), frame);
+            assert_eq!(zone.order(frame), Some(order));
+        }
+        nr_listed(&zone);
+        assert_eq!(zone.counts().in_use, 17);
+    }
+
+    #[test]
+    fn few_frames_are_not_listed() {
+        // 16 MiB.
+        let zone = zone(8);
+        let frame = take(&zone, CPUS[0], Order::PAGE);
+        zone.give_on(CPUS[0], frame);
+        let frames = [(); 20].map(|()| take(&zone, CPUS[0], Order::PAGE));
+        assert_eq!(nr_listed(&zone), [[0; 2]; 2]);
+        frames.into_iter().for_each(|frame| zone.give_on(CPUS[0], frame));
+        assert_eq!((nr_listed(&zone), zone.free_runs(Order::HUGE)), ([[0; 2]; 2], 8));
+    }
+
+    #[test]
+    fn what_is_listed_is_had_by_all_who_find_no_other() {
+        let zone = zone(1024);
+        let frames = [(); 2].map(|()| take(&zone, CPUS[0], Order::PAGE));
+        let whole: Vec<_> = std::iter::from_fn(|| zone.take(Order::HUGE, 0)).collect();
+        assert_eq!((whole.len(), nr_listed(&zone)[0][0]), (1023, 0), "the last one drained the lists");
+        frames.into_iter().for_each(|frame| zone.give_on(CPUS[0], frame));
+        let ZoneCounts { free, in_use, .. } = zone.counts();
+        assert_eq!((nr_listed(&zone)[0][0], free, in_use, zone.available()), (2, BLOCK, 1023 * BLOCK, BLOCK));
+        assert_eq!(zone.take(Order::HUGE, 0).map(|taken| taken.memory), Some(Memory::Small));
+        assert_eq!(nr_listed(&zone)[0][0], 0);
+    }
+
+    #[test]
+    fn a_smaller_limit_and_a_pause_empty_the_lists() {
+        let zone = zone(1024);
+        let frames = [(); 10].map(|()| take(&zone, CPUS[0], Order::PAGE));
+        zone.set_limit(512 * BLOCK);
+        assert_eq!(nr_listed(&zone)[0][0], 0);
+        let pauses = [zone.pause_cpus(), zone.pause_cpus()];
+        for (nr, paused) in pauses.into_iter().enumerate() {
+            zone.give_on(CPUS[1], frames[nr]);
+            assert_eq!(nr_listed(&zone)[1][0], 0);
+            drop(paused);
+        }
+        zone.give_on(CPUS[1], frames[2]);
+        assert_eq!(nr_listed(&zone)[1][0], 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "not taken")]
+    fn a_listed_frame_is_not_given_again() {
+        let zone = zone(1024);
+        let frames = [(); 2].map(|()| take(&zone, CPUS[0], Order::PAGE));
+        zone.give_on(CPUS[0], frames[1]);
+        zone.give_on(CPUS[1], frames[1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "not taken")]
+    fn a_listed_frame_gets_no_owner() {
+        let zone = zone(1024);
+        let frames = [(); 2].map(|()| take(&zone, CPUS[0], Order::PAGE));
+        zone.give_on(CPUS[0], frames[1]);
+        zone.set_owner(frames[1], FolioId::new(0));
+    }
+
+    #[test]
+    #[should_panic(expected = "not taken")]
+    fn a_free_frame_is_not_listed() {
+        let zone = zone(1024);
+        let frame = take(&zone, CPUS[0], Order::PAGE);
+        zone.give(frame);
+        zone.give_on(CPUS[0], frame);
+    }
+}
