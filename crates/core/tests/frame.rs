@@ -65,6 +65,7 @@ struct Folio {
 /// What a zone is, without links and counters: the state of every frame, and queues with the oldest in front.
 struct Model {
     limit: usize,
+    largest_limit: usize,
     memory: [Memory; NR_BLOCKS],
     frames: Vec<At>,
     folios: BTreeMap<u32, Folio>,
@@ -84,6 +85,7 @@ impl Model {
     fn new() -> Model {
         Model {
             limit: 0,
+            largest_limit: 0,
             memory: [Memory::Absent; NR_BLOCKS],
             frames: vec![At::Free; NR_BLOCKS * BLOCK],
             folios: BTreeMap::new(),
@@ -412,6 +414,7 @@ fn compare(zone: &Zone, model: &Model) {
     assert_eq!(zone.counts(), expected);
     assert_eq!(zone.available(), expected.free + expected.standby);
     assert_eq!(zone.surplus(), model.surplus());
+    assert!(zone.nr_pageblocks() * BLOCK <= model.largest_limit, "a new pageblock is used last");
     for (size, class) in Size::ALL.into_iter().zip(classes) {
         assert_eq!(zone.class_counts(size), class);
         for list in LISTS {
@@ -553,6 +556,7 @@ fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
             let nr_frames = random.below(NR_BLOCKS * BLOCK + 1).max(random.below(NR_BLOCKS * BLOCK + 1));
             zone.set_limit(nr_frames);
             model.limit = nr_frames / BLOCK * BLOCK;
+            model.largest_limit = model.largest_limit.max(model.limit);
             model.drained();
         }
         1 => {
@@ -737,7 +741,7 @@ fn the_zone_does_what_the_model_does() {
         let _seed = Seed(seed);
         let (zone, mut model, mut random) = (Zone::with_share(NR_BLOCKS, NR_CPUS, 4), Model::new(), Random::new(seed));
         zone.set_limit(4 * BLOCK);
-        model.limit = 4 * BLOCK;
+        (model.limit, model.largest_limit) = (4 * BLOCK, 4 * BLOCK);
         for step in 0..1500 {
             // Fills and empties in turns, so that all of the range between is seen.
             let takes = if (step / 250) % 2 == 0 { 8 } else { 1 };

@@ -269,9 +269,9 @@ impl ArenaBuilder {
             uffd.register(range.start, range.len(), folioswap_sys::uffd::Mode::Missing)
                 .map_err(|e| register(e.into()))?;
         }
-        let zone = Zone::new(most_blocks);
-        zone.set_limit(self.memory as usize / PAGE_SIZE);
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let zone = Zone::with_cpus(most_blocks, nr_cpus);
+        zone.set_limit(self.memory as usize / PAGE_SIZE);
         let layout = Layout { most_slots: nr_blocks * BLOCK_PAGES, nr_cpus, rotational: self.rotational };
         Ok(Engine {
             fixed_order: self.folio.order(),

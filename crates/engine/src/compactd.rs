@@ -167,6 +167,7 @@ impl Engine {
     /// could be made.
     fn compact_ahead(&self) -> bool {
         loop {
+            self.zone.drain(); // what CPUs keep is in no free run
             self.make_huge_again();
             let nr_free = self.zone.free_runs(Order::HUGE);
             if nr_free >= self.compaction_goal() {

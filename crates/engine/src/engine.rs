@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
-    BlockId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, OrderChoice, SlotId, State, Stats, Streams,
-    Zone,
+    BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, OrderChoice, SlotId, State, Stats,
+    Streams, Zone,
 };
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::Userfaultfd;
@@ -41,6 +41,11 @@ impl std::ops::Deref for StatsHome {
             StatsHome::Shared(stats) => stats,
         }
     }
+}
+
+/// The CPU that runs this thread, for what is kept by CPU.
+pub(crate) fn current_cpu() -> CpuId {
+    CpuId::new(folioswap_sys::cpu::current_cpu() as u32)
 }
 
 /// The engine of one arena.
@@ -182,12 +187,17 @@ impl Engine {
         let pages = locked.order().nr_pages();
         locked.folio_mut(index).set_in_ram(frame, true);
         self.nr_mapped.fetch_add(pages, Ordering::Relaxed);
-        self.stats.resident_bytes.set((self.zone.counts().populated * Order::PAGE.bytes()) as u64);
         if locked.pinned {
+            self.zone.set_owner(frame, locked.name(index));
             self.zone.remove(frame);
         } else {
-            self.zone.insert(frame, list);
+            self.zone.insert_for(locked.name(index), frame, list);
         }
+    }
+
+    /// The number of frames that have memory has changed.
+    pub fn note_resident(&self) {
+        self.stats.resident_bytes.set((self.zone.populated() * Order::PAGE.bytes()) as u64);
     }
 
     /// Takes a mapped folio of a locked block home. Its frames stay on the list where they were.
@@ -267,6 +277,7 @@ impl Engine {
             self.release_frame(frame);
         } else if order == Order::HUGE {
             self.zone.give_unpopulated(frame);
+            self.note_resident();
             self.frame_freed.signal();
         } else {
             self.patiently("made again", || self.mapper.repopulate(self.frames.home(frame), order.bytes()));
@@ -276,7 +287,7 @@ impl Engine {
 
     /// Frees the frames of a folio.
     pub fn release_frame(&self, frame: FrameId) {
-        self.zone.give(frame);
+        self.zone.give_on(current_cpu(), frame);
         self.frame_freed.signal();
     }
 

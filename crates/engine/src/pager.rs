@@ -142,12 +142,10 @@ impl Engine {
         let (index, taken) = self.supply(locked, page);
         let order = locked.order();
         if order == Order::HUGE && taken.memory == Memory::Absent {
-            self.zone.set_owner(taken.frame, locked.name(index));
             self.map_fresh(locked, taken.frame, List::Inactive);
             return;
         }
         let frame = self.prepare(taken, order);
-        self.zone.set_owner(frame, locked.name(index));
         self.frames.bytes(frame, order, locked).fill(0);
         self.map(locked, index, frame, List::Inactive);
     }
@@ -168,7 +166,6 @@ impl Engine {
         target.copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
         self.leave(locked, 0, whole);
         self.split_block(locked, Order::PAGE);
-        self.zone.set_owner(frame, locked.name(page));
         self.map(locked, page, frame, List::Inactive);
         self.settle_slot(locked, page);
         true
@@ -217,7 +214,6 @@ impl Engine {
             return Err(error);
         }
         self.judge_drop(locked, index);
-        self.zone.set_owner(frame, locked.name(index));
         self.map(locked, index, frame, List::Inactive);
         self.settle_slot(locked, index);
         self.count_swap_in(order);

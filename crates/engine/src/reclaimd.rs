@@ -138,10 +138,12 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, min: usize) {
 
 /// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios.
 fn give_back_surplus(engine: &Engine) {
-    loop {
+    while engine.zone.surplus() > 0 {
+        engine.zone.drain();
         while let Some(pageblock) = engine.zone.take_surplus() {
             engine.frames.unpopulate(pageblock);
             engine.zone.give_unpopulated(pageblock);
+            engine.note_resident();
             engine.frame_freed.signal();
         }
         if engine.zone.surplus() == 0 {
@@ -158,6 +160,7 @@ impl Engine {
     /// Takes all small folios out of one pageblock to the swap devices: the budget was made smaller, or whole folios are
     /// wanted. Says whether any left.
     pub fn empty_a_pageblock(&self) -> bool {
+        self.zone.drain();
         let Some(pageblock) = self.zone.emptiest_block() else { return false };
         let mut folios = Vec::new();
         self.zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Size, Taken};
+use folioswap_core::{FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Size, Taken};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::fatal;
 use crate::reclaim::SCAN;
 
@@ -65,8 +65,7 @@ impl Engine {
         let memory = crate::size::Bytes(self.memory.load(Ordering::Relaxed));
         let mapped = crate::size::Bytes((self.nr_mapped.load(Ordering::Relaxed) * PAGE_SIZE) as u64);
         let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
-        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
-        match self.space.allocate(cpu, Order::PAGE) {
+        match self.space.allocate(current_cpu(), Order::PAGE) {
             None => fatal::die(&format!(
                 "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
                 self.space.describe_full()
@@ -82,6 +81,12 @@ impl Engine {
 
     /// Free frames in one place, or those of the oldest clean folio, if more than `reserve` are to be had.
     pub fn try_take_frame(&self, order: Order, reserve: usize) -> Option<Taken> {
+        let cpu = current_cpu();
+        if reserve == 0
+            && let Some(taken) = self.zone.take_listed(cpu, order)
+        {
+            return Some(taken); // a few were got while there were many, or were just given back
+        }
         let available = self.zone.available();
         if available <= self.zone.watermarks().low + self.zone.kept_whole() * Order::HUGE.nr_pages() {
             self.reclaim_wanted.signal();
@@ -90,7 +95,10 @@ impl Engine {
             return None;
         }
         for _ in 0..SCAN {
-            let taken = self.zone.take(order, 0);
+            let taken = self.zone.take_on(cpu, order);
+            if taken.is_some_and(|taken| taken.memory == Memory::Absent) {
+                self.note_resident();
+            }
             if taken.is_some() || !self.evict_standby(order) {
                 return taken;
             }

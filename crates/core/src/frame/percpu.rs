@@ -20,7 +20,7 @@ use super::zone::{Frames, Zone};
 use crate::folio::PIECE;
 use crate::id::{CpuId, FrameId};
 use crate::order::Order;
-use crate::sync::{AtomicU32, Mark, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{AtomicU32, Mark, Mutex, MutexGuard, OnceLock, Ordering, lock};
 
 /// The orders that are listed, and the largest batches of them.
 const CLASSES: [(Order, usize); 2] = [(Order::PAGE, 16), (PIECE, 4)];
@@ -50,32 +50,52 @@ const LISTED: u8 = 1;
 /// Handed out, and nobody's since: the class is this number less one more.
 const LOOSE: u8 = 2;
 
+/// Frames whose marks are made at once: those of 128 MiB.
+const CHUNK: usize = 1 << 15;
+
 /// A mark for each frame. They order nothing: a frame passes from one to another by other means.
-pub(super) struct Marks(Box<[Mark]>);
+///
+/// They are made when the limit is set, for as many frames as it allows: a zone uses no pageblock beyond the largest limit
+/// that it had, because it uses those again that were given up before it begins a new one.
+pub(super) struct Marks(Box<[OnceLock<Box<[Mark]>>]>);
 
 impl Marks {
     pub(super) fn new(nr_frames: usize) -> Marks {
-        // Collected in place: the kernel backs only what is used of it.
-        Marks(vec![0; nr_frames].into_iter().map(Mark::new).collect())
+        Marks((0..nr_frames.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect())
+    }
+
+    fn ensure(&self, nr_frames: usize) {
+        for chunk in self.0.iter().take(nr_frames.div_ceil(CHUNK)) {
+            chunk.get_or_init(|| (0..CHUNK).map(|_| Mark::new(ASK)).collect());
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.0) + self.0.iter().filter(|chunk| chunk.get().is_some()).count() * CHUNK
+    }
+
+    fn get(&self, frame: u32) -> Option<&Mark> {
+        let frame = frame as usize;
+        self.0.get(frame / CHUNK)?.get().map(|chunk| &chunk[frame % CHUNK])
     }
 
     fn of(&self, frame: u32) -> u8 {
-        self.0[frame as usize].load(Ordering::Relaxed)
+        self.get(frame).map_or(ASK, |mark| mark.load(Ordering::Relaxed))
     }
 
     pub(super) fn is_listed(&self, frame: FrameId) -> bool {
-        self.0.get(frame.index()).is_some_and(|mark| mark.load(Ordering::Relaxed) == LISTED)
+        self.of(frame.get()) == LISTED
     }
 
     fn change(&self, frame: u32, from: u8, to: u8) {
-        let was = self.0[frame as usize].swap(to, Ordering::Relaxed);
+        let was = self.get(frame).expect("frames in use have marks").swap(to, Ordering::Relaxed);
         assert_eq!(was, from, "frame {frame} is not taken, or not listed: its mark is wrong");
     }
 
     /// What is done with a frame now is the zone's to know. Panics when it is in a list.
     #[track_caller]
     pub(super) fn claim(&self, frame: FrameId) {
-        let Some(mark) = self.0.get(frame.index()) else { return };
+        let Some(mark) = self.get(frame.get()) else { return };
         let was = mark.load(Ordering::Relaxed);
         assert!(was != LISTED, "{frame:?} is in a CPU's list, not taken");
         if was != ASK {
@@ -297,6 +317,7 @@ impl Zone {
     /// Drains the lists, and lets them hold what suits a limit of so many frames.
     pub(super) fn resize_lists(&self, limit: usize) {
         let nr_cpus = self.cpus().len();
+        self.marks().ensure(limit);
         for cpu in self.cpus() {
             let lists = &mut *lock(&cpu.lists);
             cpu.drain(lists, &mut self.lock(), self.marks());
@@ -339,8 +360,8 @@ impl Zone {
                 }
             }
         }
-        for (head, mark) in (0..).zip(&self.marks().0).take(frames.records.len()) {
-            let mark = mark.load(Ordering::Relaxed);
+        for head in 0..frames.records.len() as u32 {
+            let mark = self.marks().of(head);
             if mark != ASK {
                 let record = &frames.records[head];
                 assert_eq!((record.place, record.owner), (Place::Held, NONE), "frame {head}, whose mark is {mark}");

@@ -141,6 +141,12 @@ impl Frames {
         if may_break { part.or_else(|| self.buddy.take_whole(records, from)) } else { part }
     }
 
+    fn set_owner(&mut self, frame: FrameId, folio: FolioId) {
+        let record = self.records.taken(frame);
+        assert!(folio.get() < NONE - record.order.nr_pages() as u32, "the number of a page fits 32 bits");
+        record.owner = folio.get();
+    }
+
     /// Takes a taken folio off its list and away from its owner.
     pub(super) fn disown(&mut self, frame: FrameId) {
         self.records.taken(frame).owner = NONE;
@@ -185,7 +191,7 @@ impl Zone {
     }
 
     /// A zone of at most `nr_pageblocks_max` pageblocks ever, for `nr_cpus` CPUs (others share their lists); the limit is
-    /// 0 until [`Zone::set_limit`]. Reserves 21 bytes a frame, which the kernel backs only as pageblocks are taken for the
+    /// 0 until [`Zone::set_limit`]. Reserves 20 bytes a frame, which the kernel backs only as pageblocks are taken for the
     /// first time.
     pub fn with_cpus(nr_pageblocks_max: usize, nr_cpus: usize) -> Self {
         Zone::with_share(nr_pageblocks_max, nr_cpus, SHARE)
@@ -214,13 +220,11 @@ impl Zone {
     /// taken until enough is given back; [`Zone::take_surplus`] then finds the pageblocks whose memory has to go. Panics
     /// above what the zone can ever have.
     pub fn set_limit(&self, nr_frames: usize) {
-        let nr_blocks = nr_frames / BLOCK;
-        {
-            let mut frames = self.lock();
-            assert!(nr_blocks <= frames.buddy.nr_blocks_max, "the zone has {} pageblocks", frames.buddy.nr_blocks_max);
-            frames.limit = nr_blocks * BLOCK;
-        }
+        let (nr_blocks, nr_blocks_max) = (nr_frames / BLOCK, self.lock().buddy.nr_blocks_max);
+        assert!(nr_blocks <= nr_blocks_max, "the zone has {nr_blocks_max} pageblocks");
         self.resize_lists(nr_blocks * BLOCK);
+        self.lock().limit = nr_blocks * BLOCK;
+        self.drain();
     }
 
     /// How many wholly free pageblocks are kept for whole folios: small ones do not break them.
@@ -319,9 +323,7 @@ impl Zone {
     pub fn set_owner(&self, frame: FrameId, folio: FolioId) {
         let mut frames = self.lock();
         self.marks.claim(frame);
-        let record = frames.records.taken(frame);
-        assert!(folio.get() < NONE - record.order.nr_pages() as u32, "the number of a page fits 32 bits");
-        record.owner = folio.get();
+        frames.set_owner(frame, folio);
     }
 
     /// The folio whose first frame this is; nothing when it is free or nobody's yet.
@@ -349,6 +351,15 @@ impl Zone {
     pub fn insert(&self, frame: FrameId, list: List) {
         let frames = &mut *self.lock();
         frames.records.taken(frame);
+        frames.lists.remove(&mut frames.records, frame.get());
+        frames.lists.insert(&mut frames.records, frame.get(), list);
+    }
+
+    /// The same for a folio that may not have been the owner so far.
+    pub fn insert_for(&self, folio: FolioId, frame: FrameId, list: List) {
+        let frames = &mut *self.lock();
+        self.marks.claim(frame);
+        frames.set_owner(frame, folio);
         frames.lists.remove(&mut frames.records, frame.get());
         frames.lists.insert(&mut frames.records, frame.get(), list);
     }
@@ -520,7 +531,11 @@ impl Zone {
     pub fn bytes(&self) -> usize {
         let frames = self.lock();
         let blocks = std::mem::size_of_val(frames.buddy.blocks.as_slice());
-        size_of::<Self>() + frames.records.len() * (size_of::<Record>() + 1) + blocks + size_of_val(&*self.cpus)
+        size_of::<Self>()
+            + frames.records.len() * size_of::<Record>()
+            + blocks
+            + size_of_val(&*self.cpus)
+            + self.marks.bytes()
     }
 
     /// Checks every record and every link; for tests. Panics at the first one that is wrong.
