@@ -5,8 +5,8 @@
 #![cfg(loom)]
 
 use folioswap_core::{
-    BlockId, ClusterId, Clusters, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Memory, Order, Room, Size,
-    SlotId, State, Streams, Zone,
+    BlockId, ClusterId, Clusters, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Memory, Order, PIECE, Room,
+    Size, SlotId, State, Streams, Zone,
 };
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -333,6 +333,187 @@ fn reclaim_looks_at_a_folio_whose_frames_are_given_back() {
         let counts = zone.counts();
         assert_eq!((counts.active, counts.inactive, counts.free), (256, 0, 256));
         zone.verify();
+    });
+}
+
+/// Takes 64 KiB on a CPU, as the engine does.
+fn take_on(zone: &Zone, cpu: u32) -> Option<FrameId> {
+    let taken = zone.take_on(CpuId::new(cpu), PIECE)?;
+    Some(if taken.order == PIECE { taken.frame } else { zone.carve(taken.frame, PIECE) })
+}
+
+/// One pageblock, and two CPUs that may keep many of its frames.
+fn zone_by_cpu() -> Zone {
+    let zone = Zone::with_share(1, 2, 1);
+    zone.set_limit(PAGEBLOCK);
+    zone
+}
+
+/// A divided pageblock whose frames CPUs keep, and for each 64 KiB of it how many have it.
+struct ByCpu {
+    zone: Zone,
+    holders: Vec<AtomicUsize>,
+}
+
+impl ByCpu {
+    /// Takes frames and gives them back; as a folio's, or nobody's.
+    fn use_one(&self, cpu: u32, owner: Option<FolioId>) {
+        let frame = take_on(&self.zone, cpu).expect("there are enough for all");
+        let holders = &self.holders[frame.index() / PIECE.nr_pages()];
+        assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0, "one frame for two threads");
+        if let Some(folio) = owner {
+            self.zone.insert_for(folio, frame, List::Active);
+        }
+        holders.fetch_sub(1, Ordering::Relaxed);
+        self.zone.give_on(CpuId::new(cpu), frame);
+    }
+}
+
+#[test]
+fn what_a_cpu_keeps_is_one_threads_or_the_zones() {
+    check_within(4, || {
+        let world = ByCpu {
+            zone: zone_by_cpu(),
+            holders: (0..PAGEBLOCK / PIECE.nr_pages()).map(|_| AtomicUsize::new(0)).collect(),
+        };
+        let first = take_on(&world.zone, 0).unwrap();
+        let world = Arc::new(world);
+        // Two threads on one CPU, as after one has moved on, and one that wants all of the lists.
+        let others = [Some(FolioId::new(512)), None].map(|owner| beside(&world, move |world| world.use_one(0, owner)));
+        let paused = world.zone.pause_cpus();
+        assert!(world.zone.listed_on(CpuId::new(0), PIECE).is_empty(), "nothing is kept during a pause");
+        drop(paused);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        world.zone.verify();
+        world.zone.give_on(CpuId::new(1), first);
+        assert_eq!((world.zone.counts().in_use, world.zone.counts().free), (0, PAGEBLOCK));
+        world.zone.verify();
+        assert!(world.zone.take(Order::HUGE, 0).is_some(), "who takes all has what CPUs keep too");
+        world.zone.verify();
+    });
+}
+
+/// Small folios over a zone: what faults, compaction and drops do in the engine, without the content.
+struct Ram {
+    table: FolioTable,
+    zone: Zone,
+}
+
+impl Ram {
+    /// The first folio of each block is in RAM: the one unmapped, the other mapped.
+    fn new() -> Arc<Ram> {
+        let ram = Ram { table: FolioTable::new(2), zone: zone_by_cpu() };
+        ram.table.ensure(BLOCK..BlockId::new(2));
+        for (block, mapped) in [(BLOCK, false), (OTHER, true)] {
+            let mut locked = ram.table.lock(block);
+            locked.split(PIECE);
+            let frame = take_on(&ram.zone, 0).unwrap();
+            locked.folio_mut(0).set_in_ram(frame, mapped);
+            ram.zone.insert_for(locked.name(0), frame, if mapped { List::Active } else { List::Standby });
+        }
+        Arc::new(ram)
+    }
+
+    /// A touch of the first folio of a block: it is mapped afterwards.
+    fn fault(&self, block: BlockId) {
+        let mut locked = self.table.lock(block);
+        let frame = match locked.state(0) {
+            State::Resident(_) => return,
+            State::Standby(frame) => frame,
+            State::Empty | State::Swapped(_) => take_on(&self.zone, 0).expect("there are enough for all"),
+        };
+        locked.folio_mut(0).set_in_ram(frame, true);
+        self.zone.insert_for(locked.name(0), frame, List::Active);
+    }
+
+    fn drop_folio(&self, block: BlockId) {
+        let mut locked = self.table.lock(block);
+        if let Some(frame) = locked.folio(0).frame() {
+            self.zone.give_on(CpuId::new(1), frame);
+        }
+        locked.folio_mut(0).set_empty();
+    }
+
+    /// Moves the first folio that it finds. Says whether it has moved.
+    fn compact(&self) -> bool {
+        let _paused = self.zone.pause_cpus();
+        let mut found = None;
+        self.zone.folios_in(FrameId::new(0), &mut |frame, folio, _| found = found.or(Some((frame, folio))));
+        let Some((from, folio)) = found else { return false };
+        let Some((run, order)) = self.zone.isolate_listed(PIECE, HALF, FrameId::new(0)) else { return false };
+        // The last part of the run, so that it is halved until that is a run of its own.
+        let to = run.plus(order.nr_pages() - PIECE.nr_pages());
+        let moved = self.rehome(folio, from, to);
+        if !moved {
+            self.zone.put_back(to, PIECE);
+        }
+        for at in (0..order.nr_pages() - PIECE.nr_pages()).step_by(PIECE.nr_pages()) {
+            self.zone.put_back(run.plus(at), PIECE);
+        }
+        moved
+    }
+
+    fn rehome(&self, folio: FolioId, from: FrameId, to: FrameId) -> bool {
+        let Some(mut locked) = self.table.try_lock(folio.block()) else { return false };
+        let index = locked.index_of(folio.page_in_block());
+        let mapped = match locked.state(index) {
+            State::Resident(frame) if frame == from => true,
+            State::Standby(frame) if frame == from => false,
+            _ => return false,
+        };
+        locked.folio_mut(index).set_in_ram(to, mapped);
+        self.zone.occupy(to, from);
+        self.zone.give(from);
+        true
+    }
+
+    /// Every folio has its frames and no other has them; all others are free.
+    fn check(&self) -> usize {
+        self.zone.verify();
+        let mut homes = Vec::new();
+        for block in [BLOCK, OTHER] {
+            let locked = self.table.lock(block);
+            let Some(frame) = locked.folio(0).frame() else { continue };
+            let (owner, order, list) = (self.zone.owner(frame), self.zone.order(frame), self.zone.list(frame));
+            assert_eq!((owner, order), (Some(locked.name(0)), Some(PIECE)), "the frames of {block:?}");
+            let mapped = matches!(locked.state(0), State::Resident(_));
+            assert_eq!(list, Some(if mapped { List::Active } else { List::Standby }));
+            homes.push(frame);
+        }
+        assert!(homes.len() < 2 || homes[0] != homes[1], "one frame for two folios");
+        let counts = self.zone.counts();
+        let in_use = homes.len() * PIECE.nr_pages();
+        assert_eq!((counts.in_use, counts.isolated, counts.free), (in_use, 0, PAGEBLOCK - in_use));
+        homes.len()
+    }
+}
+
+#[test]
+fn a_fault_compaction_and_a_drop_of_one_folio_at_once() {
+    check_within(4, || {
+        let ram = Ram::new();
+        let faults = beside(&ram, |ram| ram.fault(BLOCK));
+        let drops = beside(&ram, |ram| ram.drop_folio(BLOCK));
+        ram.compact();
+        faults.join().unwrap();
+        drops.join().unwrap();
+        assert!(ram.check() >= 1, "the other folio is where it was");
+        ram.fault(BLOCK);
+        assert_eq!(ram.check(), 2);
+    });
+}
+
+#[test]
+fn compaction_while_one_folio_comes_and_another_goes() {
+    check_within(4, || {
+        let ram = Ram::new();
+        ram.drop_folio(BLOCK);
+        let faults = beside(&ram, |ram| ram.fault(BLOCK));
+        let drops = beside(&ram, |ram| ram.drop_folio(OTHER));
+        ram.compact();
+        faults.join().unwrap();
+        drops.join().unwrap();
+        assert_eq!(ram.check(), 1);
     });
 }
 
