@@ -14,7 +14,7 @@
 //! [`Clusters::grow`]) allocates nothing, but for what the folio table notes of a block.
 //!
 //! Lock order: a block of the folio table, then one of the mutexes in here; each is a leaf (no call made under it takes
-//! another lock), but for the few that [`swap`] takes in the order it states. They may be taken in a signal handler as
+//! another lock), but for the few that [`swap`] and [`frame`] take in the order they state. They may be taken in a signal handler as
 //! long as no managed memory is touched under them.
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
 //! What an arena's threads share, and the small moves that both ways, in and out, are made of.
 //!
 //! Lock order: the lock of a block of the folio table, then that of the compactor, in a fault that compacts, then one of
-//! the leaves (zone, clusters, streams, choice, queue), never two leaves. A second block is only ever tried for, but for the source of a mapping that moves, whose target is
-//! new. No managed memory is touched under any of them.
+//! the leaves (zone with the frames that CPUs keep, clusters, streams, choice, queue), never two leaves. A second block is
+//! only ever tried for, but for the source of a mapping that moves, whose target is new. No managed memory is touched
+//! under any of them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,13 +1,13 @@
-//! The zone: the frames of one arena behind one mutex.
+//! The zone: the frames of one arena behind one mutex, and before it the few free ones that CPUs keep (`percpu`).
 //!
-//! Invariants, in frames: `populated = free + held + active + inactive + laundry + standby + isolated + leaving`; frames
-//! are taken or isolated only while `in use + isolated + 2^order <= limit`, pageblocks without memory only while
-//! `populated < limit`. A whole pageblock that is handed out to be carved counts as in use until it is, so in a zone with a surplus less than a pageblock may
-//! for that long be in use beyond the limit.
+//! Invariants, in frames: `populated = free + listed + held + active + inactive + laundry + standby + isolated + leaving`;
+//! frames are taken or isolated only while `in use + listed + isolated + 2^order <= limit`, pageblocks without memory only
+//! while `populated < limit`. A whole pageblock that is handed out to be carved counts as in use until it is, so in a zone
+//! with a surplus less than a pageblock may for that long be in use beyond the limit.
 //!
-//! **Locking.** One mutex for all of it but what CPUs have listed (`percpu`), a leaf, held for a few stores ([`Zone::balance`]: for as many moves as the lists
-//! need; [`Zone::split`], the walks and the first take of a pageblock: for at most 512 records). Nothing allocates after
-//! [`Zone::new`], because fault handlers call this from a signal handler.
+//! **Locking.** One mutex, under which nothing else is locked, held for a few stores ([`Zone::balance`]: for as many moves
+//! as the lists need; [`Zone::split`], the walks and the first take of a pageblock: for at most 512 records). Nothing
+//! allocates after [`Zone::new`] but [`Zone::set_limit`], because fault handlers call this from a signal handler.
 
 use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
 use super::lists::{List, Lists, NONE, Oldest, Place, Record, Records, Size};
