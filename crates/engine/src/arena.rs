@@ -299,6 +299,7 @@ impl ArenaBuilder {
             has_forked: AtomicBool::new(false),
             memory: AtomicU64::new(self.memory),
             growing: Mutex::new(()),
+            huge_pages_short: AtomicUsize::new(0),
             nr_evictions: AtomicU32::new(0),
             whole_wanted: AtomicUsize::new(0),
             nr_mapped: AtomicUsize::new(0),

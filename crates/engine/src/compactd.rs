@@ -108,7 +108,7 @@ impl Engine {
         mode: Mode,
         nr_enough: usize,
         mut stop: impl FnMut() -> bool,
-    ) -> Option<Outcome> {
+    ) -> Option<Report> {
         let stage = self.compactor.stage?;
         let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might want to compact too
         let mut state = self.compactor.state();
@@ -119,13 +119,13 @@ impl Engine {
         }
         let space = ZoneSpace::new(&self.zone, self, nr_enough);
         let stop = &mut || self.stopping() || self.gate.is_closed() || stop();
-        let Report { outcome, counters } = state.run(&space, Request { wanted, mode, stage }, stop);
+        let report = state.run(&space, Request { wanted, mode, stage }, stop);
         drop(state);
-        self.count_compaction(&counters);
-        if outcome == Outcome::Free {
+        self.count_compaction(&report.counters);
+        if report.outcome == Outcome::Free {
             self.frame_freed.signal();
         }
-        Some(outcome)
+        Some(report)
     }
 
     /// Waits while more and more frames become free, and no whole folio is wanted: what is about to be dropped need not
@@ -174,7 +174,8 @@ impl Engine {
                 return true;
             }
             let stop = || self.compactor.nr_waiting.load(Ordering::Relaxed) > 0;
-            match self.compact_frames(Some(Order::HUGE), Mode::Async, nr_free + 1, stop) {
+            let report = self.compact_frames(Some(Order::HUGE), Mode::Async, nr_free + 1, stop);
+            match report.map(|report| report.outcome) {
                 Some(Outcome::Free) => {}
                 Some(Outcome::Stopped) if stop() => {}
                 // Too few frames are free, and small folios are the colder ones.
@@ -194,9 +195,9 @@ impl Engine {
         while self.compactor.nr_waiting.load(Ordering::SeqCst) > 0 {
             std::thread::sleep(POLITE); // faults that did not see it
         }
-        let outcome = self.compact_frames(None, Mode::Sync, 0, || false);
+        let report = self.compact_frames(None, Mode::Sync, 0, || false);
         self.compactor.nr_explicit.fetch_sub(1, Ordering::SeqCst);
-        outcome == Some(Outcome::Met)
+        report.is_some_and(|report| report.outcome == Outcome::Met)
     }
 
     /// On behalf of a fault of a whole folio that finds no place. Says whether there was one a moment ago.
@@ -205,9 +206,13 @@ impl Engine {
         self.compactor.nr_waiting.fetch_add(1, Ordering::SeqCst);
         // A run that was asked for may wait for the very block that is locked here.
         let goes = self.compactor.nr_explicit.load(Ordering::SeqCst) == 0;
-        let freed = goes && self.compact_frames(Some(Order::HUGE), Mode::Async, 1, || false) == Some(Outcome::Free);
+        let report = goes.then(|| self.compact_frames(Some(Order::HUGE), Mode::Async, 1, || false)).flatten();
         self.compactor.nr_waiting.fetch_sub(1, Ordering::SeqCst);
-        freed
+        let Some(Report { outcome, counters }) = report else { return false };
+        self.stats.compact_stall.add(counters.compact_stall);
+        self.stats.compact_success.add(counters.compact_success);
+        self.stats.compact_fail.add(counters.compact_fail);
+        outcome == Outcome::Free
     }
 
     /// Gives huge pages to pageblocks that are wholly free and have small ones.
@@ -215,20 +220,26 @@ impl Engine {
         while !self.stopping() && !self.gate.is_closed() {
             let Some(taken) = self.zone.take_divided() else { return };
             debug_assert_eq!(taken.memory, Memory::Small);
-            let made = self.make_huge(taken);
-            self.release_frame(taken.frame);
-            if !made {
-                return; // the kernel has no huge page now: again when there is something to be compacted
+            match self.make_huge(taken) {
+                Ok(is_huge) => {
+                    self.release_frame(taken.frame);
+                    if is_huge {
+                        continue;
+                    }
+                }
+                // Nobody needs it now; whoever does asks for the memory again.
+                Err(_) => {
+                    self.zone.give_unpopulated(taken.frame);
+                    self.note_resident();
+                }
             }
+            return; // the kernel has no huge page now: again when there is something to be compacted
         }
     }
 
     fn count_compaction(&self, counters: &CompactCounters) {
         let stats = &self.stats;
         for (stat, number) in [
-            (&stats.compact_stall, counters.compact_stall),
-            (&stats.compact_success, counters.compact_success),
-            (&stats.compact_fail, counters.compact_fail),
             (&stats.compact_isolated, counters.compact_isolated),
             (&stats.compact_migrate_scanned, counters.compact_migrate_scanned),
             (&stats.compact_free_scanned, counters.compact_free_scanned),

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
-    BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Order, OrderChoice, SlotId, State, Stats,
-    Streams, Zone,
+    BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice, SlotId, State,
+    Stats, Streams, Zone,
 };
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::Userfaultfd;
@@ -85,6 +85,8 @@ pub(crate) struct Engine {
     pub memory: AtomicU64,
     /// Held while a locked budget grows.
     pub growing: Mutex<()>,
+    /// Pageblocks that are not made huge again before it is tried again: the kernel had no huge page.
+    pub huge_pages_short: AtomicUsize,
     /// Pages that have left RAM so far; wraps.
     pub nr_evictions: AtomicU32,
     /// Whole folios that found no contiguous frames since the compaction thread last looked.
@@ -159,6 +161,8 @@ impl Engine {
         self.clear_table(locked);
         let (addr, home, len) = self.places(locked, index, frame);
         self.patiently("mapped", || self.mapper.map(addr, home, len));
+        // A whole folio may be in small pages, where the kernel had no huge one.
+        locked.small_table |= locked.order() < Order::HUGE || self.zone.memory(frame) != Memory::Huge;
         self.note_mapped(locked, index, frame, list);
     }
 
@@ -166,16 +170,17 @@ impl Engine {
     pub fn map_fresh(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
         self.clear_table(locked);
         let (addr, home, _) = self.places(locked, 0, frame);
-        self.patiently("made", || self.mapper.map_fresh(addr, home));
+        if !self.patiently("made", || self.mapper.map_fresh(addr, home)) {
+            self.note_small(frame);
+            locked.small_table = true;
+        }
         self.note_mapped(locked, 0, frame, list);
     }
 
     /// A huge page moved to where a table of small pages is would be split: the table goes first. Before Linux 6.14 it
     /// stays, and the huge page is split.
     fn clear_table(&self, locked: &mut Locked<'_>) {
-        if locked.order() < Order::HUGE {
-            locked.small_table = true;
-        } else if locked.small_table {
+        if locked.order() == Order::HUGE && locked.small_table {
             let addr = self.block_addr(locked.id());
             if let Err(error) = self.frames.drop_memory(addr, Order::HUGE.bytes()) {
                 fatal::say(&format!("a block's page table could not be cleared: {error}"));
@@ -274,7 +279,9 @@ impl Engine {
         self.nr_mapped.fetch_sub(order.nr_pages(), Ordering::Relaxed);
         locked.folio_mut(index).set_out();
         if order == Order::HUGE && self.frames.is_locked() {
-            self.patiently("made again", || self.mapper.populate(self.frames.home(frame)));
+            if !self.patiently("made again", || self.mapper.populate(self.frames.home(frame))) {
+                self.note_small(frame);
+            }
             self.release_frame(frame);
         } else if order == Order::HUGE {
             self.zone.give_unpopulated(frame);
@@ -309,10 +316,10 @@ impl Engine {
     }
 
     /// Repeats a map call while a page of the block is still held by I/O that has just ended.
-    pub fn patiently(&self, what: &str, mut call: impl FnMut() -> Result<(), MapError>) {
+    pub fn patiently<R>(&self, what: &str, mut call: impl FnMut() -> Result<R, MapError>) -> R {
         for attempt in 0..20_000 {
             match call() {
-                Ok(()) => return,
+                Ok(done) => return done,
                 Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
                 Err(MapError::Busy) => std::thread::sleep(std::time::Duration::from_micros(100)),
                 Err(MapError::Refused(libc::ENOMEM)) => fatal::die(

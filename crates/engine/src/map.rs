@@ -45,8 +45,9 @@ pub(crate) trait Mapper: Send + Sync {
     /// Whether the frames' memory is to be registered too (as the target of moves).
     fn registers_frames(&self) -> bool;
 
-    /// Puts a huge page at a pageblock's home that has no memory; its content is zero.
-    fn populate(&self, home: usize) -> Result<(), MapError>;
+    /// Puts a huge page at a pageblock's home that has no memory; its content is zero. Says whether the kernel had one:
+    /// else there are small ones.
+    fn populate(&self, home: usize) -> Result<bool, MapError>;
 
     /// The same with small pages, for a pageblock of smaller folios.
     fn populate_small(&self, home: usize) -> Result<(), MapError>;
@@ -57,8 +58,8 @@ pub(crate) trait Mapper: Send + Sync {
     /// A mapped folio's home changes from `old` to `new`, where a free frame is: that goes to `old`.
     fn move_free(&self, old: usize, new: usize, len: usize) -> Result<(), MapError>;
 
-    /// Maps a fresh zeroed huge page at `folio`; the home stays without memory of its own.
-    fn map_fresh(&self, folio: usize, home: usize) -> Result<(), MapError>;
+    /// Maps a fresh zeroed huge page at `folio`, or small ones, as `populate`; the home stays without memory of its own.
+    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError>;
 
     /// Puts `len` bytes of content under `folio` and wakes who waits for it.
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
@@ -73,7 +74,7 @@ struct Nursery(Mutex<Vec<usize>>);
 
 impl Nursery {
     /// Makes a pageblock's pages and has them taken away by `carry`.
-    fn make(&self, carry: impl FnOnce(usize) -> Result<(), MapError>) -> Result<(), MapError> {
+    fn make<R>(&self, carry: impl FnOnce(usize) -> Result<R, MapError>) -> Result<R, MapError> {
         let cradle = loop {
             if let Some(cradle) = self.0.lock().expect("nothing panics under this lock").pop() {
                 break cradle;
@@ -100,6 +101,21 @@ impl MoveMapper {
     /// each thread that is to make some at once.
     pub fn new(uffd: Arc<Userfaultfd>, huge: Vec<usize>, small: Vec<usize>) -> Self {
         MoveMapper { uffd, huge: Nursery(Mutex::new(huge)), small: Nursery(Mutex::new(small)) }
+    }
+
+    /// Makes a huge page and moves it. Says whether it is one.
+    fn carry_fresh(&self, target: usize) -> Result<bool, MapError> {
+        self.huge.make(|cradle| {
+            let range = cradle..cradle + Order::HUGE.bytes();
+            // A kernel that cannot tell is taken at its word.
+            let is_huge = pagemap::huge_bytes(range.clone()).map_or(true, |bytes| bytes == Order::HUGE.bytes() as u64);
+            let carried = self.carry(target, cradle, Order::HUGE.bytes());
+            if !is_huge {
+                // Where the table of small pages stays no huge page is made again; before Linux 6.14 it does.
+                let _ = memory::dontneed_locked(range.start, range.len());
+            }
+            carried.map(|()| is_huge)
+        })
     }
 
     /// Moves a folio, or leaves all of it where it was.
@@ -149,8 +165,8 @@ impl Mapper for MoveMapper {
         true
     }
 
-    fn populate(&self, home: usize) -> Result<(), MapError> {
-        self.huge.make(|cradle| self.carry(home, cradle, Order::HUGE.bytes()))
+    fn populate(&self, home: usize) -> Result<bool, MapError> {
+        self.carry_fresh(home)
     }
 
     fn populate_small(&self, home: usize) -> Result<(), MapError> {
@@ -165,8 +181,8 @@ impl Mapper for MoveMapper {
         self.carry(old, new, len)
     }
 
-    fn map_fresh(&self, folio: usize, _home: usize) -> Result<(), MapError> {
-        self.huge.make(|cradle| self.carry(folio, cradle, Order::HUGE.bytes()))
+    fn map_fresh(&self, folio: usize, _home: usize) -> Result<bool, MapError> {
+        self.carry_fresh(folio)
     }
 
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
@@ -202,8 +218,8 @@ impl Mapper for CopyMapper {
         false
     }
 
-    fn populate(&self, _home: usize) -> Result<(), MapError> {
-        Ok(()) // the frames' memory is ordinary: the first touch makes the page
+    fn populate(&self, _home: usize) -> Result<bool, MapError> {
+        Ok(true) // the frames' memory is ordinary: the first touch makes the page
     }
 
     fn populate_small(&self, _home: usize) -> Result<(), MapError> {
@@ -218,8 +234,8 @@ impl Mapper for CopyMapper {
         memory::dontneed(new, len).map_err(refused) // and the old one has ordinary memory when it is touched
     }
 
-    fn map_fresh(&self, folio: usize, home: usize) -> Result<(), MapError> {
-        self.map(folio, home, Order::HUGE.bytes()) // a home without memory reads as zero
+    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
+        self.map(folio, home, Order::HUGE.bytes()).map(|()| true) // a home without memory reads as zero
     }
 
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {

@@ -7,10 +7,14 @@ use folioswap_core::{FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PI
 
 use crate::engine::{Engine, current_cpu};
 use crate::fatal;
+use crate::map::MapError;
 use crate::reclaim::SCAN;
 
 /// How long a thread waits for a frame without any being freed before it gives the program up.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Pageblocks that keep their small pages after the kernel had no huge one, before it is asked again.
+const NOT_TRIED: usize = 32;
 
 /// Times that a fault compacts for a pageblock that others then take.
 const COMPACT_RUNS: usize = 3;
@@ -109,7 +113,7 @@ impl Engine {
     /// Gives memory of the right kind to frames that were taken for a folio of this order, and says which they are.
     pub fn prepare(&self, taken: Taken, order: Order) -> FrameId {
         if order == Order::HUGE {
-            self.make_huge(taken);
+            self.patiently("made", || self.make_huge(taken));
             return taken.frame;
         }
         if taken.memory == Memory::Small && taken.order == order {
@@ -121,16 +125,35 @@ impl Engine {
         frame
     }
 
-    /// Gives a pageblock that was taken whole a huge page; `false` when it had to keep its small ones.
-    pub fn make_huge(&self, taken: Taken) -> bool {
-        match taken.memory {
-            Memory::Huge => return true,
-            Memory::Small if self.frames.is_locked() => return self.collapse_in_place(taken.frame),
-            Memory::Small => self.frames.unpopulate(taken.frame),
-            Memory::Absent => {}
+    /// Gives a pageblock that was taken whole a huge page; `false` when it has small ones, because the kernel has no other.
+    pub fn make_huge(&self, taken: Taken) -> Result<bool, MapError> {
+        let frame = taken.frame;
+        if taken.memory == Memory::Huge {
+            return Ok(true);
         }
-        self.patiently("made", || self.mapper.populate(self.frames.home(taken.frame)));
-        true
+        if taken.memory == Memory::Small {
+            if self.frames.is_locked() {
+                return Ok(self.collapse_in_place(frame));
+            }
+            let one_less = |nr_left: usize| nr_left.checked_sub(1);
+            if self.huge_pages_short.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+                self.zone.carve(frame, Order::HUGE);
+                return Ok(false);
+            }
+            self.frames.unpopulate(frame);
+        }
+        let is_huge = self.mapper.populate(self.frames.home(frame))?;
+        if !is_huge {
+            self.note_small(frame);
+        }
+        Ok(is_huge)
+    }
+
+    /// A pageblock, held, got small pages instead of a huge one.
+    pub fn note_small(&self, frame: FrameId) {
+        self.stats.thp_fault_fallback.add(1);
+        self.huge_pages_short.store(NOT_TRIED, Ordering::Relaxed);
+        self.zone.carve(frame, Order::HUGE);
     }
 
     /// Gives a pageblock that was taken whole small pages.

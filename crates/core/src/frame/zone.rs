@@ -264,6 +264,11 @@ impl Zone {
         block
     }
 
+    /// Which memory the pageblock of a frame has; with a huge page the frame may be under a whole folio's address.
+    pub fn memory(&self, frame: FrameId) -> Memory {
+        self.lock().buddy.memory(frame.get())
+    }
+
     /// Frees a taken folio's frames, which have memory, and forgets its owner. It may be on a list. Joins them with the
     /// free frames around them at once.
     pub fn give(&self, frame: FrameId) {

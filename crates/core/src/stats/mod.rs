@@ -257,7 +257,7 @@ stats! {
         thp_swpout,
         /// Folios of 2 MiB that got no whole run of slots.
         thp_swpout_fallback,
-        /// Times that frames were compacted to make a pageblock wholly free: by faults, and ahead of them.
+        /// Times that a fault of a whole folio had frames compacted to make a pageblock wholly free.
         compact_stall,
         /// Those of them that made one.
         compact_success,
@@ -277,6 +277,8 @@ stats! {
         pgmigrate_fail,
         /// Bytes that it copied: those of folios that were not mapped.
         compact_copied_bytes,
+        /// Huge pages that the kernel did not have: small ones were used in their stead.
+        thp_fault_fallback,
         /// Pageblocks of small pages that were made huge in place, as a locked budget has it.
         thp_collapse_alloc,
         /// Those that had to stay small.
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!(size_of::<Stats>() % 8, 0);
         assert_eq!(align_of::<Stats>(), 8);
         assert_eq!(Stats::new().snapshot(), StatsSnapshot::default());
-        let words = 31 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
+        let words = 32 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
     }
 
