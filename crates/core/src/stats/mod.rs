@@ -6,7 +6,7 @@
 
 mod histogram;
 
-pub use histogram::{Histogram, HistogramSnapshot};
+pub use histogram::{BAND_EDGES_NS, Histogram, HistogramSnapshot, NR_BANDS};
 
 // The standard library's in a model too: the layout must not change, and nothing is ordered by these.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
