@@ -4,7 +4,7 @@
 
 use crate::exit::{Failure, Status};
 use folioswap::{Bytes, SharedStats, StatsSnapshot};
-use folioswap_core::{FaultKind, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
+use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -50,13 +50,44 @@ impl Counters {
     }
 }
 
-/// Faults of one kind.
-struct Faults {
-    kind: FaultKind,
+/// Times of faults of one kind, or of one phase of them.
+struct Times {
     count: u64,
-    p50_ns: u64,
-    p99_ns: u64,
-    p999_ns: u64,
+    /// p50, p90, p99, p99.9 and the longest.
+    ns: [u64; 5],
+    shares: [f64; 4],
+}
+
+/// The names of [`Times::ns`] in JSON.
+const QUANTILE_KEYS: [&str; 5] = ["p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"];
+/// The names of [`Times::shares`] in JSON.
+const SHARE_KEYS: [&str; 4] = ["share_below_20us", "share_to_100us", "share_to_500us", "share_over_500us"];
+
+impl Times {
+    fn new(histogram: &HistogramSnapshot) -> Times {
+        let quantiles = [0.5, 0.9, 0.99, 0.999].map(|q| histogram.quantile(q));
+        let [p50, p90, p99, p999] = quantiles;
+        Times { count: histogram.count(), ns: [p50, p90, p99, p999, histogram.max()], shares: histogram.shares() }
+    }
+
+    fn text(&self) -> String {
+        let times = self.ns.map(|ns| format!("{:>10}", show_ns(ns))).join(" ");
+        let shares = self.shares.map(|share| format!("{:>8.3}", share * 100.0)).join(" ");
+        format!("{:>10} {times} {shares}", self.count)
+    }
+
+    fn json(&self) -> Value {
+        let mut object = Map::from_iter([("count".to_owned(), json!(self.count))]);
+        object.extend(QUANTILE_KEYS.into_iter().zip(self.ns).map(|(key, ns)| (key.to_owned(), json!(ns))));
+        let shares = SHARE_KEYS.into_iter().zip(self.shares);
+        object.extend(shares.map(|(key, share)| (key.to_owned(), json!(share))));
+        object.into()
+    }
+}
+
+/// By name, as JSON.
+fn to_json(times: &[(&'static str, Times)]) -> Value {
+    times.iter().map(|(name, times)| ((*name).to_owned(), times.json())).collect::<Map<_, _>>().into()
 }
 
 /// The numbers of a run.
@@ -68,30 +99,30 @@ struct Summary {
     peak_resident_bytes: u64,
     huge_resident_bytes: u64,
     peak_huge_bytes: u64,
-    faults: Vec<Faults>,
+    faults: Vec<(&'static str, Times)>,
+    /// Those of swap-ins, from order 0 on.
+    swap_ins: Vec<Times>,
+    phases: Vec<(&'static str, Times)>,
+    /// Faults over 100 us, by the phase that took longest.
+    slow: Vec<(&'static str, u64)>,
 }
 
 impl Summary {
     fn new(stats: &StatsSnapshot) -> Summary {
-        let faults = FaultKind::ALL.into_iter().map(|kind| {
-            let histogram = stats.fault(kind);
-            Faults {
-                kind,
-                count: histogram.count(),
-                p50_ns: histogram.quantile(0.5),
-                p99_ns: histogram.quantile(0.99),
-                p999_ns: histogram.quantile(0.999),
-            }
-        });
+        let slow_in = |phase| FaultKind::ALL.into_iter().map(|kind| stats.slow(kind, phase)).sum();
+        // Linux's names for pages read and written; derived, so that they cannot disagree with the bytes.
+        let derived = [("pswpin", stats.pswpin()), ("pswpout", stats.pswpout()), ("stalled_ns", stats.stalled_ns())];
         Summary {
-            // Linux's names for pages read and written; derived, so that they cannot disagree with the bytes.
-            counters: stats.counters().chain([("pswpin", stats.pswpin()), ("pswpout", stats.pswpout())]).collect(),
+            counters: stats.counters().chain(derived).collect(),
             by_order: stats.by_order().collect(),
             resident_bytes: stats.resident_bytes.now,
             peak_resident_bytes: stats.resident_bytes.peak,
             huge_resident_bytes: stats.huge_resident_bytes.now,
             peak_huge_bytes: stats.huge_resident_bytes.peak,
-            faults: faults.collect(),
+            faults: FaultKind::ALL.map(|kind| (kind.name(), Times::new(stats.fault(kind)))).into(),
+            swap_ins: stats.swap_ins.iter().map(Times::new).collect(),
+            phases: Phase::ALL.map(|phase| (phase.name(), Times::new(stats.phase(phase)))).into(),
+            slow: Phase::ALL.map(|phase| (phase.name(), slow_in(phase))).into(),
         }
     }
 
@@ -126,11 +157,26 @@ impl Summary {
                 line(name, text);
             }
         }
-        line("faults", format!("{:>10} {:>10} {:>10} {:>10}", "count", "p50", "p99", "p99.9"));
-        for faults in &self.faults {
-            let times = [faults.p50_ns, faults.p99_ns, faults.p999_ns].map(show_ns);
-            let name = format!("  {}", faults.kind.name().replace('_', " "));
-            line(&name, format!("{:>10} {:>10} {:>10} {:>10}", faults.count, times[0], times[1], times[2]));
+        let times = ["p50", "p90", "p99", "p99.9", "max"].map(|name| format!("{name:>10}")).join(" ");
+        let head = format!("{:>10} {times} {:>8} {:>8} {:>8} {:>8}", "count", "<20us %", "-100 %", "-500 %", "above %");
+        line("faults", head.clone());
+        for (name, faults) in &self.faults {
+            line(&format!("  {}", name.replace('_', " ")), faults.text());
+            if *name == FaultKind::SwapIn.name() {
+                let orders = (0..=MAX_ORDER).filter_map(Order::new).zip(&self.swap_ins);
+                for (order, times) in orders.filter(|(_, times)| times.count > 0) {
+                    line(&format!("    of {order}"), times.text());
+                }
+            }
+        }
+        line("phases", head);
+        for (name, times) in self.phases.iter().filter(|(_, times)| times.count > 0) {
+            line(&format!("  {name}"), times.text());
+        }
+        let slow: Vec<_> = self.slow.iter().filter(|(_, count)| *count > 0).collect();
+        if !slow.is_empty() {
+            let counts: Vec<_> = slow.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            line("over 100 us", format!("{} (the longest phase of each)", counts.join(", ")));
         }
         let share = self.huge_share().map_or("not measured".into(), |share| format!("{:.1} %", share * 100.0));
         line("huge pages", share);
@@ -148,20 +194,14 @@ impl Summary {
     fn json(&self, memory_bytes: u64, wall: Duration) -> Value {
         let mut object: Map<String, Value> =
             self.counters.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-        let faults: Map<String, Value> = self
-            .faults
-            .iter()
-            .map(|faults| {
-                let numbers = json!({
-                    "count": faults.count, "p50_ns": faults.p50_ns, "p99_ns": faults.p99_ns, "p999_ns": faults.p999_ns,
-                });
-                (faults.kind.name().to_owned(), numbers)
-            })
-            .collect();
         for (name, numbers) in &self.by_order {
             object.insert((*name).to_owned(), json!(numbers));
         }
-        object.insert("faults".into(), faults.into());
+        object.insert("faults".into(), to_json(&self.faults));
+        object.insert("swap_in_by_order".into(), self.swap_ins.iter().map(Times::json).collect());
+        object.insert("phases".into(), to_json(&self.phases));
+        let slow = self.slow.iter().map(|(name, count)| ((*name).to_owned(), json!(count)));
+        object.insert("over_100us_by_phase".into(), slow.collect::<Map<_, _>>().into());
         object.insert("huge_share".into(), json!(self.huge_share()));
         object.insert("resident_bytes".into(), json!(self.resident_bytes));
         object.insert("peak_resident_bytes".into(), json!(self.peak_resident_bytes));
@@ -191,6 +231,7 @@ fn show_ns(ns: u64) -> String {
 mod tests {
     use super::*;
     use folioswap::Stats;
+    use folioswap_core::FaultTimes;
     use std::fs::File;
 
     #[test]
@@ -208,7 +249,8 @@ mod tests {
 
     #[test]
     fn the_summary_says_what_was_counted() {
-        let stats = Stats::new();
+        static STATS: Stats = Stats::new();
+        let stats = &STATS;
         stats.swapped_out_folios.add(7);
         stats.swapped_out_bytes.add(7 << 21);
         stats.swpout.add(Order::HUGE, 7);
@@ -216,18 +258,36 @@ mod tests {
         stats.resident_bytes.set(300);
         stats.resident_bytes.set(100);
         stats.huge_resident_bytes.set(50);
-        (0..98).for_each(|_| stats.record_fault(FaultKind::SwapIn, 5_000));
-        (0..2).for_each(|_| stats.record_fault(FaultKind::SwapIn, 2_000_000));
+        for (count, read_ns) in [(98, 4_000), (2, 1_999_000)] {
+            let mut times = FaultTimes::default();
+            times.add(Phase::Frame, 1_000);
+            times.add(Phase::Read, read_ns);
+            (0..count).for_each(|_| stats.record_fault(FaultKind::SwapIn, Order::HUGE, 1, &times));
+        }
         let summary = Summary::new(&stats.snapshot());
         assert_eq!(summary.counter("swapped_out_folios"), 7);
         assert_eq!((summary.resident_bytes, summary.peak_resident_bytes), (100, 300));
         assert_eq!(summary.huge_share(), Some(0.5));
-        let faults = &summary.faults[FaultKind::SwapIn.index()];
-        assert_eq!(faults.count, 100);
-        assert!((5_000..6_000).contains(&faults.p50_ns) && faults.p99_ns >= 2_000_000);
+        let (name, faults) = &summary.faults[FaultKind::SwapIn.index()];
+        assert_eq!((*name, faults.count), ("swap_in", 100));
+        let [p50, p90, p99, p999, max] = faults.ns;
+        assert!((5_000..6_000).contains(&p50) && p50 == p90);
+        assert_eq!((p99, p999, max, faults.shares), (2_000_000, 2_000_000, 2_000_000, [0.98, 0.0, 0.0, 0.02]));
+        let json = summary.json(512, Duration::ZERO);
+        assert_eq!(json["swap_in_by_order"][9], json["faults"]["swap_in"]);
+        assert_eq!(json["swap_in_by_order"][0]["count"], 0);
+        assert_eq!(
+            (&json["phases"]["read"]["max_ns"], &json["phases"]["free"]["count"]),
+            (&json!(1_999_000), &json!(0))
+        );
+        assert_eq!((&json["over_100us_by_phase"]["read"], &json["stalled_ns"]), (&json!(2), &json!(4_490_000)));
         let text = summary.text(512, Duration::ZERO);
         assert!(
-            text.contains("7 folios, 3584 pages, 14M") && text.contains("7 of 2M, 1 of 4K") && text.contains("50.0 %"),
+            text.lines().any(|line| line.trim_start().starts_with("of 2M  "))
+                && text.contains("over 100 us    2 read")
+                && text.contains("7 folios, 3584 pages, 14M")
+                && text.contains("7 of 2M, 1 of 4K")
+                && text.contains("50.0 %"),
             "{text}"
         );
     }

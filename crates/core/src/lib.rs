@@ -36,6 +36,7 @@ pub use policy::drop_behind::DropBehind;
 pub use policy::order_choice::{Choice, OrderChoice, Wish};
 pub use policy::readahead::{Advice, Room, Streams, Windows};
 pub use stats::{
-    ByOrder, Counter, FaultKind, Gauge, GaugeSnapshot, Histogram, HistogramSnapshot, Stats, StatsSnapshot,
+    ByOrder, Counter, FaultKind, FaultTimes, Gauge, GaugeSnapshot, Histogram, HistogramSnapshot, Phase, Stats,
+    StatsSnapshot,
 };
 pub use swap::Clusters;

@@ -10,6 +10,7 @@ use folioswap_core::compact::Stage;
 use folioswap_core::{
     BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, PAGE_SIZE, Stats, StatsSnapshot, Streams, Zone,
 };
+use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::{Delivery, EventFd, Userfaultfd};
 
@@ -30,6 +31,7 @@ use crate::readahead::{self, ReadQueue};
 use crate::reclaimd;
 use crate::region::Region;
 use crate::selftest;
+use crate::shared_stats;
 use crate::slot_compaction::{self, SlotCompactor};
 use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
 use crate::swap_in::SwapIn;
@@ -286,7 +288,8 @@ impl ArenaBuilder {
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
             uffd,
-            stats: self.stats.map_or_else(|| StatsHome::Own(Box::default()), StatsHome::Shared),
+            stats: self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared),
+            clock: Clock::new(),
             streams: Streams::new(),
             drop_behind: DropBehind::new(),
             order_choice: OrderChoice::new(),
@@ -400,7 +403,7 @@ impl Arena {
         self.running.engine.swap_in.store(policy.number(), Ordering::Relaxed);
     }
 
-    /// What has happened so far.
+    /// What has happened so far. Takes some 100 us, and 90 KiB for the histograms.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         self.running.engine.stats.snapshot()

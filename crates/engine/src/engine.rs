@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
-    BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice, SlotId, State,
-    Stats, Streams, Zone,
+    BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice, Phase, SlotId,
+    State, Stats, Streams, Zone,
 };
+use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::Userfaultfd;
 use folioswap_sys::{pagemap, signals};
@@ -23,13 +24,15 @@ use crate::frames::Frames;
 use crate::map::{MapError, Mapper};
 use crate::outgoing::{Buffers, Written};
 use crate::readahead::ReadQueue;
+use crate::shared_stats::InMemory;
 use crate::slot_compaction::SlotCompactor;
 use crate::space::SwapSpace;
+use crate::stopwatch::Stopwatch;
 use crate::wakeup::{Event, Gate};
 
 /// An arena's counters: its own, or memory that it shares with the process that prints them.
 pub(crate) enum StatsHome {
-    Own(Box<Stats>),
+    Own(Box<InMemory>),
     Shared(&'static Stats),
 }
 
@@ -38,7 +41,7 @@ impl std::ops::Deref for StatsHome {
 
     fn deref(&self) -> &Stats {
         match self {
-            StatsHome::Own(stats) => stats,
+            StatsHome::Own(stats) => stats.get(),
             StatsHome::Shared(stats) => stats,
         }
     }
@@ -67,6 +70,7 @@ pub(crate) struct Engine {
     pub mapper: Box<dyn Mapper>,
     pub uffd: Arc<Userfaultfd>,
     pub stats: StatsHome,
+    pub clock: Clock,
     pub streams: Streams,
     pub drop_behind: DropBehind,
     pub order_choice: OrderChoice,
@@ -167,13 +171,14 @@ impl Engine {
     }
 
     /// The same for a whole block with fresh, zeroed memory instead of what is at home.
-    pub fn map_fresh(&self, locked: &mut Locked<'_>, frame: FrameId, list: List) {
+    pub fn map_fresh(&self, locked: &mut Locked<'_>, frame: FrameId, list: List, watch: &mut Stopwatch<'_>) {
         self.clear_table(locked);
         let (addr, home, _) = self.places(locked, 0, frame);
         if !self.patiently("made", || self.mapper.map_fresh(addr, home)) {
             self.note_small(frame);
             locked.small_table = true;
         }
+        watch.lap(Phase::Frame); // all but a microsecond of it is the making
         self.note_mapped(locked, 0, frame, list);
     }
 

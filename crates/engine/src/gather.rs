@@ -3,12 +3,13 @@
 use std::io::IoSliceMut;
 
 use folioswap_core::{
-    BLOCK_PAGES, BLOCK_PIECES, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State, Taken,
+    BLOCK_PAGES, BLOCK_PIECES, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State, Taken,
 };
 
 use crate::checksum;
 use crate::engine::Engine;
 use crate::pager::SwapInError;
+use crate::stopwatch::Stopwatch;
 
 /// Parts of a block that lie one after another on the device.
 pub(crate) struct Run {
@@ -23,14 +24,23 @@ impl Engine {
     ///
     /// # Errors
     /// When the device cannot give back what it holds.
-    pub fn gather(&self, locked: &mut Locked<'_>, taken: Option<Taken>, list: List) -> Result<bool, SwapInError> {
+    pub fn gather(
+        &self,
+        locked: &mut Locked<'_>,
+        taken: Option<Taken>,
+        list: List,
+        watch: &mut Stopwatch<'_>,
+    ) -> Result<bool, SwapInError> {
         let Some(taken) = taken else {
             self.stats.swpin_fallback.add(Order::HUGE, 1);
             self.want_whole();
             return Ok(false);
         };
         let whole = self.prepare(taken, Order::HUGE);
-        match self.collect(locked, whole) {
+        watch.lap(Phase::Frame);
+        let collected = self.collect(locked, whole);
+        watch.lap(Phase::Read);
+        match collected {
             Ok(true) => {}
             not_all => {
                 self.release_frame(whole);
@@ -47,6 +57,7 @@ impl Engine {
                 self.release_slot(locked, index);
             }
         }
+        watch.lap(if run.is_some() { Phase::Read } else { Phase::Free });
         locked.join();
         locked.folio_mut(0).set_slot(run);
         for (piece, hash) in known.iter().flatten().enumerate() {
@@ -217,7 +228,7 @@ impl Engine {
             self.zone.insert(frame, List::Inactive);
         } else {
             self.map(locked, index, frame, List::Inactive);
-            self.settle_slot(locked, index);
+            self.settle_slot(locked, index, &mut Stopwatch::still());
         }
     }
 }

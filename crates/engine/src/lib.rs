@@ -54,6 +54,7 @@ mod shared_stats;
 mod size;
 mod slot_compaction;
 mod space;
+mod stopwatch;
 mod supply;
 mod swap_in;
 mod threads;

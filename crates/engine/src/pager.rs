@@ -1,16 +1,16 @@
 //! One folio's way in: address -> folio table -> frames from the zone -> device reads into them -> map -> table.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use folioswap_core::{
-    BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Room,
-    SlotId, State,
+    BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
+    Room, SlotId, State,
 };
 
 use crate::checksum;
 use crate::engine::Engine;
 use crate::readahead::Window;
+use crate::stopwatch::Stopwatch;
 use crate::swap_in::SwapIn;
 use crate::wakeup::Pass;
 
@@ -35,10 +35,10 @@ impl Engine {
     /// # Errors
     /// When the device cannot give back what it holds.
     pub fn fault(&self, pass: Pass<'_>, page: FolioId, thread: u32) -> Result<(), SwapInError> {
-        let begun = Instant::now();
+        let mut watch = Stopwatch::start(&self.clock);
         let (block, within) = (page.block(), page.page_in_block());
-        let Some(mut locked) = self.lock_absent(block, within) else {
-            self.count(FaultKind::Wait, begun);
+        let Some(mut locked) = self.lock_absent(block, within, &mut watch) else {
+            self.stats.record_fault(FaultKind::Wait, Order::PAGE, thread, &watch.stop(Phase::Table));
             return Ok(());
         };
         let index = locked.index_of(within);
@@ -47,44 +47,44 @@ impl Engine {
             // Reported before its addresses were given up; a signal made the thread go on.
             State::Empty if !self.is_open(block) => return Ok(()),
             State::Empty => {
-                self.first_touch(&mut locked, within);
+                self.first_touch(&mut locked, within, &mut watch);
                 FaultKind::FirstTouch
             }
             State::Standby(frame) => {
-                if !self.leave_but_for(&mut locked, within, frame) {
+                if !self.leave_but_for(&mut locked, within, frame, &mut watch) {
                     self.map(&mut locked, index, frame, List::Active);
-                    self.settle_slot(&mut locked, index);
+                    self.settle_slot(&mut locked, index, &mut watch);
                 }
                 FaultKind::Standby
             }
             State::Swapped(_) => {
-                self.swap_in(&mut locked, within)?;
+                self.swap_in(&mut locked, within, &mut watch)?;
                 FaultKind::SwapIn
             }
         };
         let in_stream = self.note_touch(&mut locked, within, kind);
         self.follow_fork(&locked, within, thread);
+        let order = locked.order();
         drop(locked);
         drop(pass);
-        self.count(kind, begun);
+        self.stats.record_fault(kind, order, thread, &watch.stop(Phase::Map));
         if in_stream {
             self.follow_stream(block, thread, kind);
         }
         Ok(())
     }
 
-    fn count(&self, kind: FaultKind, begun: Instant) {
-        self.stats.record_fault(kind, begun.elapsed().as_nanos() as u64);
-    }
-
     /// Locks a block one folio of which is not mapped; `None` when another thread brought that in while this one waited.
-    fn lock_absent(&self, block: BlockId, page: usize) -> Option<Locked<'_>> {
+    fn lock_absent(&self, block: BlockId, page: usize, watch: &mut Stopwatch<'_>) -> Option<Locked<'_>> {
         if let Some(locked) = self.try_lock(block) {
             return Some(locked);
         }
         let locked = self.lock(block);
-        let present = matches!(locked.state(locked.index_of(page)), State::Resident(_));
-        if present { None } else { Some(locked) }
+        if matches!(locked.state(locked.index_of(page)), State::Resident(_)) {
+            return None;
+        }
+        watch.lap(Phase::Table);
+        Some(locked)
     }
 
     /// Tells the policies of a fault that was resolved. Says whether it may belong to a stream of blocks: a stream enters
@@ -132,59 +132,62 @@ impl Engine {
             && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
     }
 
-    fn first_touch(&self, locked: &mut Locked<'_>, page: usize) {
+    fn first_touch(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) {
         if let Some(order) = self.order_of(locked)
             && order < Order::HUGE
             && locked.order() == Order::HUGE
         {
             locked.split(order);
         }
-        let (index, taken) = self.supply(locked, page);
+        let (index, taken) = self.supply(locked, page, watch);
         let order = locked.order();
         if order == Order::HUGE && taken.memory == Memory::Absent {
-            self.map_fresh(locked, taken.frame, List::Inactive);
+            self.map_fresh(locked, taken.frame, List::Inactive, watch);
             return;
         }
         let frame = self.prepare(taken, order);
         self.frames.bytes(frame, order, locked).fill(0);
+        watch.lap(Phase::Frame);
         self.map(locked, index, frame, List::Inactive);
     }
 
     /// A touch of a clean whole block that would come back by pages if it had left RAM already: all of it leaves but the
     /// page. (A whole block is touched more often than a page, and would never leave by its age, at 512 times the room.)
-    fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId) -> bool {
+    fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
         let clean = locked.order() == Order::HUGE && self.zone.list(whole) == Some(List::Standby);
         if !clean || locked.folio(0).marker || self.choose(locked) != Choice::Part(Order::PAGE) {
             return false;
         }
         let Some(taken) = self.try_take_frame(Order::PAGE, 0) else { return false };
         let frame = self.prepare(taken, Order::PAGE);
+        watch.lap(Phase::Frame);
         let bytes = &*self.frames.bytes(whole, Order::HUGE, locked);
         let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
         checksum::note_pages(locked, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
         let target = self.frames.bytes(frame, Order::PAGE, locked);
         target.copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+        watch.lap(Phase::Read);
         self.leave(locked, 0, whole);
         self.split_block(locked, Order::PAGE);
         self.map(locked, page, frame, List::Inactive);
-        self.settle_slot(locked, page);
+        self.settle_slot(locked, page, watch);
         true
     }
 
     /// Brings swapped content back that holds a page: the whole block, or one folio of it.
-    fn swap_in(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
+    fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
         match self.choose(locked) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned => {
-                let taken = self.take_frame(Order::HUGE);
+                let taken = self.take_frame(Order::HUGE, watch);
                 // One bad part is no reason to lose the others.
-                if let Ok(true) = self.gather(locked, taken, List::Inactive) {
+                if let Ok(true) = self.gather(locked, taken, List::Inactive, watch) {
                     return Ok(());
                 }
             }
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
         }
-        self.read_in(locked, page)
+        self.read_in(locked, page, watch)
     }
 
     fn choose(&self, locked: &mut Locked<'_>) -> Choice {
@@ -203,19 +206,21 @@ impl Engine {
     }
 
     /// Reads the folio that holds a page, and maps it.
-    fn read_in(&self, locked: &mut Locked<'_>, page: usize) -> Result<(), SwapInError> {
-        let (index, taken) = self.supply(locked, page);
+    fn read_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
+        let (index, taken) = self.supply(locked, page, watch);
         let order = locked.order();
         let State::Swapped(slot) = locked.state(index) else { unreachable!("a split leaves content where it is") };
         let frame = self.prepare(taken, order);
+        watch.lap(Phase::Frame);
         let bytes = self.frames.bytes(frame, order, locked);
         if let Err(error) = self.read_folio(locked, index, slot, bytes) {
             self.release_frame(frame);
             return Err(error);
         }
+        watch.lap(Phase::Read);
         self.judge_drop(locked, index);
         self.map(locked, index, frame, List::Inactive);
-        self.settle_slot(locked, index);
+        self.settle_slot(locked, index, watch);
         self.count_swap_in(order);
         Ok(())
     }
@@ -289,9 +294,11 @@ impl Engine {
     }
 
     /// Decides whether a folio that was just mapped keeps its copy on the device: only while there is plenty of room.
-    pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize) {
+    pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize, watch: &mut Stopwatch<'_>) {
         if locked.folio(index).slot().is_some_and(|slot| !self.space.keeps_copies(slot)) {
+            watch.lap(Phase::Map);
             self.release_slot(locked, index);
+            watch.lap(Phase::Free);
         }
     }
 

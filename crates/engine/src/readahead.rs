@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::fatal::{self, AbortOnPanic};
 use crate::map::MapError;
 use crate::pager::SwapInError;
+use crate::stopwatch::Stopwatch;
 use crate::transfer::{Direction, Transfers};
 use crate::wakeup::Event;
 
@@ -139,7 +140,10 @@ fn report(read: Result<(), SwapInError>) {
 /// Reads a block that is split.
 fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, backward: bool) -> Result<(), SwapInError> {
     let spare = || engine.try_take_frame(Order::HUGE, engine.zone.watermarks().min);
-    if engine.wants_whole(locked) && !locked.is_empty() && engine.gather(locked, spare(), List::Inactive)? {
+    if engine.wants_whole(locked)
+        && !locked.is_empty()
+        && engine.gather(locked, spare(), List::Inactive, &mut Stopwatch::still())?
+    {
         if marker && let State::Resident(frame) = locked.state(0) {
             mark(engine, locked, 0, frame);
         }
@@ -205,7 +209,7 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
 fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
     if !locked.folio(index).marker {
         engine.map(locked, index, frame, List::Inactive);
-        engine.settle_slot(locked, index);
+        engine.settle_slot(locked, index, &mut Stopwatch::still());
     }
 }
 

@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Size, Taken};
+use folioswap_core::{FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Phase, Size, Taken};
 
 use crate::engine::{Engine, current_cpu};
 use crate::fatal;
 use crate::map::MapError;
 use crate::reclaim::SCAN;
+use crate::stopwatch::Stopwatch;
 
 /// How long a thread waits for a frame without any being freed before it gives the program up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,7 +23,7 @@ const COMPACT_RUNS: usize = 3;
 impl Engine {
     /// Frames for a folio of this order. Reclaims directly when there are none, and ends the program when none can be
     /// had. `None`: there are frames, but not so many in one place; smaller ones can be had at once.
-    pub fn take_frame(&self, order: Order) -> Option<Taken> {
+    pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
         let mut begun: Option<Instant> = None;
         let mut freed = self.frame_freed.now();
         let mut nr_runs = 0;
@@ -35,7 +36,10 @@ impl Engine {
                 return Some(taken);
             }
             if order > Order::PAGE && self.zone.available() >= self.zone.watermarks().low.max(order.nr_pages()) {
-                if order == Order::HUGE && nr_runs < COMPACT_RUNS && self.compact_directly() {
+                watch.lap(Phase::Frame);
+                let compacted = order == Order::HUGE && nr_runs < COMPACT_RUNS && self.compact_directly();
+                watch.lap(Phase::Reclaim);
+                if compacted {
                     nr_runs += 1;
                     continue;
                 }
@@ -48,7 +52,10 @@ impl Engine {
             if waiting.elapsed() > PATIENCE {
                 self.give_up();
             }
-            if !self.reclaim_directly(order) {
+            watch.lap(Phase::Frame);
+            let reclaimed = self.reclaim_directly(order);
+            watch.lap(Phase::Reclaim);
+            if !reclaimed {
                 if order == Order::HUGE && self.zone.class_counts(Size::Small).in_use() > 0 {
                     return None;
                 }
@@ -169,10 +176,10 @@ impl Engine {
 
     /// Frames for the folio of a locked block that holds a page and is not in RAM. Where there are none in one place, the
     /// block is split until there are. Says which folio of the block it is then.
-    pub fn supply(&self, locked: &mut Locked<'_>, page: usize) -> (usize, Taken) {
+    pub fn supply(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> (usize, Taken) {
         loop {
             let order = locked.order();
-            if let Some(taken) = self.take_frame(order) {
+            if let Some(taken) = self.take_frame(order, watch) {
                 return (locked.index_of(page), taken);
             }
             self.stats.swpin_fallback.add(order, 1);

@@ -2,8 +2,10 @@
 
 use std::sync::Barrier;
 use std::thread;
+use std::time::Instant;
 
 use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, Error, FaultMode, FolioSize, Mapping, Order, SwapIn};
+use folioswap_core::{FaultKind, Phase};
 
 const MIB: usize = 1 << 20;
 
@@ -243,4 +245,31 @@ fn settings_of_folios_and_swap_in_are_kept() {
     region[77] = 7;
     arena.evict_all();
     assert_eq!(region[77], 7);
+}
+
+#[test]
+fn phases_add_up_to_the_time_of_faults() {
+    let arena = Arena::builder().memory(16 << 20).device(DeviceSpec::Ram { size: 96 << 20 });
+    let arena = arena.faults(FaultMode::Direct).folio(Order::HUGE).build().unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
+    let (block, mut outside_ns) = (2 * MIB / 8, 0);
+    for round in 0..4u64 {
+        // Not in order: nothing is to be read ahead.
+        for at in (0..32).map(|step| step * 13 % 32 * block + 8) {
+            let begun = Instant::now();
+            assert_eq!(words[at], round);
+            outside_ns += begun.elapsed().as_nanos() as u64;
+            words[at] += 1;
+        }
+    }
+    let stats = arena.stats();
+    assert!(stats.fault(FaultKind::FirstTouch).count() == 32 && stats.swap_in(Order::HUGE).count() >= 64, "{stats:?}");
+    assert_eq!(stats.fault(FaultKind::SwapIn), stats.swap_in(Order::HUGE));
+    for phase in [Phase::Frame, Phase::Read, Phase::Map] {
+        assert!(stats.phase(phase).count() >= 64, "{phase:?}: {stats:?}");
+    }
+    let inside_ns: u64 = stats.phases.iter().map(|phase| phase.sum()).sum();
+    assert_eq!(inside_ns, stats.stalled_ns());
+    // What is missing is the kernel's way to the handler and back; 1 % for the rate of the clock.
+    assert!(inside_ns <= outside_ns / 100 * 101 && inside_ns > outside_ns / 2, "{inside_ns} of {outside_ns}");
 }

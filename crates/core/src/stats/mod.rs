@@ -5,8 +5,10 @@
 //! others count may be off by what is under way.
 
 mod histogram;
+mod latency;
 
 pub use histogram::{BAND_EDGES_NS, Histogram, HistogramSnapshot, NR_BANDS};
+pub use latency::{FaultKind, FaultLatencies, FaultTimes, Phase, SLOW_NS};
 
 // The standard library's in a model too: the layout must not change, and nothing is ordered by these.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -125,58 +127,21 @@ pub struct GaugeSnapshot {
     pub peak: u64,
 }
 
-/// What a fault turned out to be.
-#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
-#[repr(usize)]
-pub enum FaultKind {
-    /// Of an empty folio: it got zeroed memory.
-    FirstTouch = 0,
-    /// Of a folio that was still in RAM: mapped back.
-    Standby = 1,
-    /// Of a folio in its slots: read from the device.
-    SwapIn = 2,
-    /// Waited for somebody else's read of the same folio.
-    Wait = 3,
-}
-
-impl FaultKind {
-    /// How many kinds there are.
-    pub const NR: usize = 4;
-    /// Each kind, in the order of [`Stats::faults`].
-    pub const ALL: [FaultKind; Self::NR] =
-        [FaultKind::FirstTouch, FaultKind::Standby, FaultKind::SwapIn, FaultKind::Wait];
-
-    /// Its place in [`Stats::faults`].
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Its name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FaultKind::FirstTouch => "first_touch",
-            FaultKind::Standby => "standby",
-            FaultKind::SwapIn => "swap_in",
-            FaultKind::Wait => "wait",
-        }
-    }
-}
-
 macro_rules! stats {
     (
         counters { $($(#[$counter_doc:meta])* $counter:ident,)* }
         by_order { $($(#[$by_order_doc:meta])* $by_order:ident,)* }
         gauges { $($(#[$gauge_doc:meta])* $gauge:ident,)* }
     ) => {
-        /// Everything that is counted.
+        /// Everything that is counted. Large, for what the latencies take: for statics and mappings, not for the stack.
         #[repr(C)]
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         pub struct Stats {
             $($(#[$counter_doc])* pub $counter: Counter,)*
             $($(#[$by_order_doc])* pub $by_order: ByOrder,)*
             $($(#[$gauge_doc])* pub $gauge: Gauge,)*
-            /// Latency of faults in nanoseconds, by [`FaultKind`].
-            pub faults: [Histogram; FaultKind::NR],
+            /// Latencies of faults.
+            pub latencies: FaultLatencies,
         }
 
         /// [`Stats`] at one moment, as plain numbers.
@@ -187,26 +152,37 @@ macro_rules! stats {
             $($(#[$gauge_doc])* pub $gauge: GaugeSnapshot,)*
             /// Latency of faults in nanoseconds, by [`FaultKind`].
             pub faults: [HistogramSnapshot; FaultKind::NR],
+            /// Those of swap-ins by the folio's order, from 0 on.
+            pub swap_ins: [HistogramSnapshot; NR_ORDERS],
+            /// What faults spent on each [`Phase`] that they had, in nanoseconds.
+            pub phases: [HistogramSnapshot; Phase::NR],
+            /// Faults of [`SLOW_NS`] and more, by [`FaultKind`] and by the [`Phase`] that took longest.
+            pub slow: [[u64; Phase::NR]; FaultKind::NR],
         }
 
         impl Stats {
             /// All zero.
+            #[allow(clippy::new_without_default)] // a default would be a value on the stack
             pub const fn new() -> Self {
                 Stats {
                     $($counter: Counter::new(),)*
                     $($by_order: ByOrder::new(),)*
                     $($gauge: Gauge::new(),)*
-                    faults: [const { Histogram::new() }; FaultKind::NR],
+                    latencies: FaultLatencies::new(),
                 }
             }
 
-            /// The numbers now. Allocates for the histograms.
+            /// The numbers now. Allocates 90 KiB for the histograms, and takes some 100 us to add their shards up.
             pub fn snapshot(&self) -> StatsSnapshot {
+                let latency::LatencySnapshot { faults, swap_ins, phases, slow } = self.latencies.snapshot();
                 StatsSnapshot {
                     $($counter: self.$counter.get(),)*
                     $($by_order: self.$by_order.snapshot(),)*
                     $($gauge: self.$gauge.snapshot(),)*
-                    faults: std::array::from_fn(|kind| self.faults[kind].snapshot()),
+                    faults,
+                    swap_ins,
+                    phases,
+                    slow,
                 }
             }
         }
@@ -251,8 +227,6 @@ stats! {
         verify_failures,
         /// Reads and writes of a device that failed.
         io_errors,
-        /// Nanoseconds that threads of the program spent in faults.
-        stalled_ns,
         /// Folios of 2 MiB swapped out to one run of slots. This and the names below are Linux's.
         thp_swpout,
         /// Folios of 2 MiB that got no whole run of slots.
@@ -315,10 +289,9 @@ stats! {
 }
 
 impl Stats {
-    /// Counts a fault of this kind and its latency.
-    pub fn record_fault(&self, kind: FaultKind, latency_ns: u64) {
-        self.faults[kind.index()].record(latency_ns);
-        self.stalled_ns.add(latency_ns);
+    /// Counts a fault by `thread`: what it was, of which order, and how long it took.
+    pub fn record_fault(&self, kind: FaultKind, order: Order, thread: u32, times: &FaultTimes) {
+        self.latencies.record(kind, order, thread, times);
     }
 }
 
@@ -326,6 +299,26 @@ impl StatsSnapshot {
     /// The latencies of faults of this kind.
     pub fn fault(&self, kind: FaultKind) -> &HistogramSnapshot {
         &self.faults[kind.index()]
+    }
+
+    /// The latencies of swap-ins of folios of this order.
+    pub fn swap_in(&self, order: Order) -> &HistogramSnapshot {
+        &self.swap_ins[usize::from(order.exponent())]
+    }
+
+    /// What faults spent on this phase.
+    pub fn phase(&self, phase: Phase) -> &HistogramSnapshot {
+        &self.phases[phase.index()]
+    }
+
+    /// Faults of this kind that took [`SLOW_NS`] or more, and longest in this phase.
+    pub fn slow(&self, kind: FaultKind, longest: Phase) -> u64 {
+        self.slow[kind.index()][longest.index()]
+    }
+
+    /// Nanoseconds that threads of the program spent in faults.
+    pub fn stalled_ns(&self) -> u64 {
+        self.faults.iter().map(HistogramSnapshot::sum).sum()
     }
 
     /// Pages read from devices.
@@ -350,11 +343,12 @@ mod tests {
 
     #[test]
     fn all_zero_means_empty_and_the_layout_is_64_bit_words() {
-        assert_eq!(size_of::<Stats>() % 8, 0);
+        static STATS: Stats = Stats::new();
         assert_eq!(align_of::<Stats>(), 8);
-        assert_eq!(Stats::new().snapshot(), StatsSnapshot::default());
-        let words = 32 + 5 * NR_ORDERS + 3 * 2 + FaultKind::NR * size_of::<Histogram>() / 8;
+        assert_eq!(STATS.snapshot(), StatsSnapshot::default());
+        let words = 31 + 5 * NR_ORDERS + 3 * 2 + size_of::<FaultLatencies>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
+        assert!(size_of::<Stats>() < 720 << 10, "{} bytes", size_of::<Stats>());
     }
 
     #[test]
@@ -371,7 +365,8 @@ mod tests {
 
     #[test]
     fn folios_are_counted_by_order() {
-        let stats = Stats::new();
+        static STATS: Stats = Stats::new();
+        let stats = &STATS;
         stats.swpout.add(Order::PAGE, 2);
         stats.swpout.add(Order::HUGE, 3);
         stats.swapped_out_bytes.add(3 * PAGE_SIZE as u64);
@@ -385,16 +380,23 @@ mod tests {
 
     #[test]
     fn faults_are_counted_by_kind() {
-        let stats = Stats::new();
-        stats.record_fault(FaultKind::SwapIn, 1000);
-        stats.record_fault(FaultKind::Wait, 500);
-        stats.swapped_in_folios.add(1);
-        let snapshot = stats.snapshot();
+        static STATS: Stats = Stats::new();
+        let mut times = FaultTimes::default();
+        times.add(Phase::Table, 500);
+        STATS.record_fault(FaultKind::Wait, Order::PAGE, 1, &times);
+        times.add(Phase::Read, SLOW_NS);
+        STATS.record_fault(FaultKind::SwapIn, Order::HUGE, 2, &times);
+        STATS.swapped_in_folios.add(1);
+        let snapshot = STATS.snapshot();
         assert_eq!(snapshot.nr_faults(), 2);
-        assert_eq!(snapshot.stalled_ns, 1500);
-        assert_eq!(snapshot.fault(FaultKind::SwapIn).count(), 1);
+        assert_eq!(snapshot.stalled_ns(), 1000 + SLOW_NS);
+        assert_eq!(snapshot.fault(FaultKind::SwapIn), snapshot.swap_in(Order::HUGE));
+        assert_eq!((snapshot.phase(Phase::Table).count(), snapshot.phase(Phase::Read).max()), (2, SLOW_NS));
+        assert_eq!(
+            (snapshot.slow(FaultKind::SwapIn, Phase::Read), snapshot.slow(FaultKind::Wait, Phase::Table)),
+            (1, 0)
+        );
         assert_eq!(snapshot.counters().next(), Some(("swapped_in_folios", 1)));
         assert_eq!((snapshot.pswpin(), snapshot.pswpout()), (0, 0));
-        assert!(FaultKind::ALL.iter().enumerate().all(|(index, kind)| kind.index() == index));
     }
 }
