@@ -135,6 +135,38 @@ fn the_slot_allocator_is_timed_beside_one_lock() {
 }
 
 #[test]
+fn latencies_of_both_ways_are_compared() {
+    let scratch = Scratch::new();
+    let plot = scratch.path("latency.svg").display().to_string();
+    let shape = ["latency", "--size", "64M", "--memory", "16M", "--seconds", "0.2", "--rounds", "2"];
+    let all = report(&[&shape[..], &["--plot", &plot]].concat());
+    for name in ["tail_async_vs_sync", "p50_async_vs_sync", "engine_tail_async_vs_sync"] {
+        let each = ["_4k", "_64k"].map(|size| positive(&all, &format!("{name}{size}")));
+        assert_eq!(positive(&all, name), each[0].max(each[1]), "the worse of both");
+    }
+    positive(&all, "accounting_ns");
+    let rows = all["rows"].as_array().expect("rows");
+    let ways: Vec<_> = rows.iter().map(|row| (row["folio"].as_str(), row["way"].as_str())).collect();
+    let (sync, later) = ((Some("4K"), Some("sync")), (Some("4K"), Some("async")));
+    assert_eq!((ways.len(), &ways[..4]), (8, &[sync, later, sync, later][..]));
+    for row in rows {
+        let number =
+            |path: &str| row.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {row:#}"));
+        assert!(number("/due/count") > 10.0 && number("/due/p50_us") >= number("/touch/p50_us"), "{row:#}");
+        assert!(number("/swap_in/count") > number("/due/count") / 2.0, "most touches are swap-ins: {row:#}");
+        assert!(number("/phases/free/count") > number("/due/count") / 2.0, "slots are freed meanwhile: {row:#}");
+        let shares = ["below_20us", "to_100us", "to_500us", "over_500us"];
+        let sum: f64 = shares.iter().map(|share| number(&format!("/due/share_{share}"))).sum();
+        assert!((sum - 1.0).abs() < 1e-9 && number("/over_100us_by_phase/read") >= 0.0, "{row:#}");
+    }
+    let svg = scratch.text("latency.svg");
+    assert!(svg.starts_with("<svg") && svg.contains("64K async"));
+    let one = report(&[&shape[..], &["--folio", "64K", "--rate", "500"]].concat());
+    assert_eq!((nr_rows(&one), &one["measures"]["rate_64k"]), (4, &500.into()));
+    assert!(one["measures"]["tail_async_vs_sync_4k"].is_null());
+}
+
+#[test]
 fn wrong_options_have_one_sentence_and_a_status() {
     let scratch = Scratch::new();
     let cases: &[(i32, &str, &[&str])] = &[
@@ -167,6 +199,9 @@ fn wrong_options_have_one_sentence_and_a_status() {
         (64, "--threads", &["alloc", "--threads", "1,32"]),
         (64, "--orders", &["alloc", "--orders", "4,10"]),
         (64, "--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
+        (64, "--folio", &["latency", "--folio", "2M"]),
+        (64, "--rate", &["latency", "--rate", "0"]),
+        (64, "--size", &["latency", "--size", "100M", "--memory", "32M"]),
     ];
     for (expected, word, args) in cases {
         let (status, said) = scratch.run(&[&["bench"], *args].concat());

@@ -13,6 +13,10 @@ mod compact_mix;
 mod compact_slots;
 mod fragment;
 mod kernel_turn;
+mod latency;
+mod latency_plot;
+mod latency_report;
+mod latency_turn;
 mod medians;
 mod mix;
 mod orders;
@@ -46,6 +50,11 @@ pub enum BenchCommand {
     Auto(auto::AutoArgs),
     /// How many folios of 2M find a place in RAM, or on a device, that small ones have scattered, with compaction and without
     Compact(compact::CompactArgs),
+    /// How long swap-ins take at a steady rate while slots are being freed: freed at once against freed later
+    ///
+    /// In an open loop: each touch has its time, and counts from there. Without --swap the device is RAM, of 5/4 of --size: more than
+    /// half full, it keeps no copies. Faults are direct unless --faults says monitor, whose wake-ups would be most of what is seen.
+    Latency(latency::LatencyArgs),
     /// The slot allocator alone: nanoseconds for an allocation and a free, beside one lock around the same
     Alloc(alloc::AllocArgs),
 }
@@ -59,6 +68,7 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Fragment(args) => fragment::fragment(args),
         BenchCommand::Auto(args) => auto::auto(args),
         BenchCommand::Compact(args) => compact::compact(args),
+        BenchCommand::Latency(args) => latency::latency(args),
         BenchCommand::Alloc(args) => alloc::alloc(args),
     }
 }

@@ -68,6 +68,8 @@ pub struct ArenaPlan<'a> {
     pub split_slots: bool,
     /// How whole folios get places in RAM; none: by swapping small ones out.
     pub compaction: Option<Stage>,
+    /// Whether each folio's slots are freed at once.
+    pub synchronous_freeing: bool,
 }
 
 impl<'a> ArenaPlan<'a> {
@@ -80,6 +82,7 @@ impl<'a> ArenaPlan<'a> {
             swap_in: SwapIn::default(),
             split_slots: false,
             compaction: Some(Stage::default()),
+            synchronous_freeing: false,
         }
     }
 
@@ -95,6 +98,7 @@ impl<'a> ArenaPlan<'a> {
         let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
         let builder = builder.faults(self.means.faults).mapping(self.means.mapper).folio(self.folio);
         let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots).compaction(self.compaction);
+        let builder = builder.synchronous_freeing(self.synchronous_freeing);
         let builder = self.means.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
         builder.build().map_err(failure)
     }

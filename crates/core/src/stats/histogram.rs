@@ -206,6 +206,17 @@ impl HistogramSnapshot {
         self.shares()[2..].iter().sum()
     }
 
+    /// Where the values end, bucket by bucket from the first used to the last: a bucket's upper edge in nanoseconds, and
+    /// how many values lie above it.
+    pub fn tail(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut above = self.count();
+        let used = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        used.map(move |(index, count)| {
+            above -= count;
+            (upper_edge(index).min(self.max), above)
+        })
+    }
+
     /// Adds another's counts to this one's.
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
@@ -286,6 +297,8 @@ mod tests {
         assert_eq!(snapshot.bands(), [4; NR_BANDS]);
         assert_eq!((snapshot.shares(), snapshot.share_over_100us()), ([0.25; NR_BANDS], 0.5));
         assert_eq!((snapshot.count(), snapshot.max()), (16, u64::MAX));
+        let tail: Vec<_> = snapshot.tail().map(|(_, above)| above).collect();
+        assert_eq!(tail, [14, 10, 6, 2, 0], "what is on both sides of an edge shares a bucket");
         assert_eq!(HistogramSnapshot::default().shares(), [0.0; NR_BANDS]);
     }
 

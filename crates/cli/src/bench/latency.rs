@@ -1,0 +1,255 @@
+//! `folioswap bench latency`: swap-ins at a steady rate while slots are being freed.
+//!
+//! Open loop: each touch has its time, fixed beforehand, and its latency counts from there, so one that is late because of the one
+//! before counts as slow. Two ways of giving slots back take their turns, each in an arena of its own: at once, in the fault, and
+//! later, in batches. What the turns do is in `latency_turn`.
+
+use super::latency_plot::{self, Line};
+use super::latency_report::{row, tell_head, tell_phases, tell_shares};
+use super::latency_turn::{self, Outcome, Pace, Turn};
+use super::medians::median_of_ratios;
+use super::progress::tell;
+use super::report::Report;
+use super::setup::{ArenaPlan, CommonArgs, seconds};
+use crate::args::Means;
+use crate::exit::{Failure, Status};
+use clap::{Args, ValueEnum};
+use folioswap::{DeviceSpec, FaultMode, FolioSize, Order, SharedStats};
+use folioswap_core::{FaultKind, FaultTimes, Phase};
+use folioswap_sys::clock::Clock;
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The part of a turn's time that goes by before it is counted.
+const WARM_UP: f64 = 0.3;
+/// The part of what one thread can do without a pause that is asked for.
+const LOAD: f64 = 0.5;
+/// Size of the device in quarters of the memory's: more than half of it is full while at most a quarter of the memory is in RAM.
+const DEVICE_QUARTERS: u64 = 5;
+/// The fewest bytes with folios to choose from.
+const LEAST_BYTES: u64 = 64 << 20;
+
+/// Sizes of folios.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
+pub enum Folio {
+    /// 4 KiB
+    #[value(name = "4K", alias = "4k")]
+    Page,
+    /// 64 KiB
+    #[value(name = "64K", alias = "64k")]
+    Piece,
+}
+
+impl Folio {
+    /// As it is told, and as its measures end.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Folio::Page => ("4K", "4k"),
+            Folio::Piece => ("64K", "64k"),
+        }
+    }
+
+    fn order(self) -> Order {
+        match self {
+            Folio::Page => Order::PAGE,
+            Folio::Piece => folioswap_core::PIECE,
+        }
+    }
+}
+
+/// Arguments of `bench latency`.
+#[derive(Args, Debug)]
+pub struct LatencyArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// Only folios of this size [default: both in turn]
+    #[arg(long, value_name = "4K|64K")]
+    pub folio: Option<Folio>,
+    /// Touches a second [default: half of what a thread does without a pause]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub rate: Option<u32>,
+    /// How long each turn is counted
+    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    pub seconds: f64,
+    /// Times that both ways take their turns
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub rounds: u16,
+    /// Where the choices begin
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Draw the distributions to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// The ways, by their names.
+const WAYS: [(&str, bool); 2] = [("sync", true), ("async", false)];
+
+/// What the ways are compared by.
+type Figure = fn(&Outcome) -> f64;
+
+/// All turns of one size of folios.
+struct Compared {
+    folio: Folio,
+    rate: f64,
+    /// In the order of [`WAYS`], round by round.
+    turns: [Vec<Outcome>; 2],
+}
+
+impl Compared {
+    /// Async in units of sync: the median over the rounds.
+    fn ratio(&self, of: Figure) -> Option<f64> {
+        let [sync, later] = self.turns.each_ref().map(|turns| turns.iter().map(of).collect::<Vec<_>>());
+        median_of_ratios(&later, &sync)
+    }
+
+    fn merged(&self) -> [Outcome; 2] {
+        self.turns.each_ref().map(|turns| {
+            let mut sum = Outcome::default();
+            turns.iter().for_each(|turn| sum.merge(turn));
+            sum
+        })
+    }
+}
+
+/// The benchmark.
+pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
+    let bytes = args.common.check(LEAST_BYTES)? / Order::HUGE.bytes() * Order::HUGE.bytes();
+    if args.common.memory > bytes as u64 / 4 {
+        let message =
+            "--size is to be at least four times --memory: a device that is more than half full keeps no copies";
+        return Err(Failure::new(Status::Usage, message));
+    }
+    let means = means(args, bytes as u64);
+    let folios = args.folio.map_or(vec![Folio::Page, Folio::Piece], |folio| vec![folio]);
+    let mut report = Report::new("latency");
+    let mut all = Vec::new();
+    for folio in folios {
+        all.push(compare(args, &means, bytes, folio, &mut report)?);
+    }
+    let measures = [("tail", Outcome::tail as Figure), ("p50", Outcome::p50_ns), ("engine_tail", Outcome::engine_tail)];
+    for (name, of) in measures {
+        let mut worst = None;
+        for compared in &all {
+            let ratio = compared.ratio(of);
+            report.measure(&format!("{name}_async_vs_sync_{}", compared.folio.names().1), ratio);
+            worst = worst.into_iter().chain(ratio).reduce(f64::max);
+        }
+        report.measure(&format!("{name}_async_vs_sync"), worst);
+    }
+    for compared in &all {
+        report.measure(&format!("rate_{}", compared.folio.names().1), compared.rate.round());
+    }
+    report.measure("accounting_ns", accounting_ns()?);
+    let merged: Vec<_> = all.iter().map(|compared| (compared.folio, compared.merged())).collect();
+    if let Some(file) = &args.plot {
+        let lines = merged.iter().flat_map(|(folio, outcomes)| {
+            WAYS.iter()
+                .zip(outcomes)
+                .map(|((way, _), outcome)| Line { name: format!("{} {way}", folio.names().0), times: &outcome.due })
+        });
+        latency_plot::draw(file, "Swap-ins at a steady rate while slots are freed", &lines.collect::<Vec<_>>())?;
+    }
+    let bad_words = merged.iter().flat_map(|(_, outcomes)| outcomes).map(|outcome| outcome.bad_words).sum();
+    report.conclude(args.common.json.as_deref(), bad_words)
+}
+
+/// Devices that are more than half full, and direct faults, unless others are asked for.
+fn means(args: &LatencyArgs, bytes: u64) -> Means {
+    let mut means = args.common.means.clone();
+    let device_bytes = bytes / 4 * DEVICE_QUARTERS;
+    if means.faults == FaultMode::Auto {
+        means.faults = FaultMode::Direct;
+    }
+    if means.swap.is_empty() {
+        means.swap.push(DeviceSpec::Ram { size: device_bytes });
+    }
+    for device in &mut means.swap {
+        if let DeviceSpec::File { path, size: size @ None } = device
+            && !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+        {
+            *size = Some(device_bytes);
+        }
+    }
+    means
+}
+
+fn compare(
+    args: &LatencyArgs,
+    means: &Means,
+    bytes: usize,
+    folio: Folio,
+    report: &mut Report,
+) -> Result<Compared, Failure> {
+    let (name, order) = (folio.names().0, folio.order());
+    let turn = |synchronous, pace, time: Duration, seed| Turn {
+        plan: ArenaPlan {
+            synchronous_freeing: synchronous,
+            ..ArenaPlan::new(args.common.memory, means, FolioSize::Fixed(order))
+        },
+        order,
+        bytes,
+        pace,
+        warm_up: time.mul_f64(WARM_UP),
+        time,
+        seed,
+    };
+    let time = Duration::from_secs_f64(args.seconds);
+    let mut bad_words = 0;
+    let rate = match args.rate {
+        Some(rate) => f64::from(rate),
+        None => {
+            let closed = latency_turn::run(&turn(true, Pace::Closed, time / 2, args.seed))?;
+            bad_words = closed.bad_words;
+            tell(&format!("{name}: {:.0} touches a second without a pause", closed.rate()));
+            closed.rate() * LOAD
+        }
+    };
+    tell(&format!(
+        "{name}: {rate:.0} touches a second, {} faults, {} turns of {:.1} s each way",
+        means.faults, args.rounds, args.seconds
+    ));
+    let mut compared = Compared { folio, rate, turns: [Vec::new(), Vec::new()] };
+    for round in 1..=args.rounds {
+        for ((way, synchronous), turns) in WAYS.into_iter().zip(&mut compared.turns) {
+            let mut outcome =
+                latency_turn::run(&turn(synchronous, Pace::Open(rate), time, args.seed + u64::from(round)))?;
+            outcome.bad_words += std::mem::take(&mut bad_words);
+            report.row(row(name, way, round, rate, &outcome));
+            turns.push(outcome);
+        }
+    }
+    let [sync, later] = &compared.merged();
+    tell_head();
+    tell_shares(name, WAYS[0].0, sync);
+    tell_shares(name, WAYS[1].0, later);
+    if sync.phases[Phase::Free.index()].count() == 0 {
+        tell("no swap-in gave slots back: the device is less than half full");
+    }
+    tell_phases(name, &[(WAYS[0].0, sync), (WAYS[1].0, later)]);
+    Ok(compared)
+}
+
+/// What the accounting costs a swap-in that gives its slots up: six looks at the clock, and the counting. The best of several
+/// times, as others use the machine.
+fn accounting_ns() -> Result<f64, Failure> {
+    const EACH: u32 = 20_000;
+    let shared = SharedStats::new().map_err(|error| Failure::new(Status::Failed, format!("shared memory: {error}")))?;
+    let (clock, stats) = (Clock::new(), shared.get());
+    let mut best = Duration::MAX;
+    for _ in 0..50 {
+        let begun = Instant::now();
+        for _ in 0..EACH {
+            let (mut times, mut last) = (FaultTimes::default(), clock.now());
+            for phase in [Phase::Frame, Phase::Read, Phase::Map, Phase::Free, Phase::Map] {
+                let now = clock.now();
+                times.add(phase, clock.ns_between(last, now));
+                last = now;
+            }
+            stats.record_fault(FaultKind::SwapIn, Order::PAGE, 1, &times);
+        }
+        best = best.min(begun.elapsed() / EACH);
+    }
+    Ok(best.as_nanos() as f64)
+}
