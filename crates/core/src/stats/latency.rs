@@ -8,7 +8,7 @@
 //! When all are taken, [`FaultLatencies::common`] is there for all, with locked instructions. The claim's acquire and
 //! release order one recorder's counts before the next one's; a reader of them is ordered by nothing.
 //!
-//! **Size.** 7 shards and the common one take 700 KiB of addresses; of memory, what is used of it: a thread that swaps in
+//! **Size.** 7 shards and the common one take 637 KiB of addresses; of memory, what is used of it: a thread that swaps in
 //! folios of one order has about 50 KiB written.
 
 use super::histogram::{BAND_EDGES_NS, Histogram, HistogramSnapshot};

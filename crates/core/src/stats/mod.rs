@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(STATS.snapshot(), StatsSnapshot::default());
         let words = 31 + 5 * NR_ORDERS + 3 * 2 + size_of::<FaultLatencies>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
-        assert!(size_of::<Stats>() < 720 << 10, "{} bytes", size_of::<Stats>());
+        assert!(size_of::<Stats>() < 640 << 10, "{} bytes", size_of::<Stats>());
     }
 
     #[test]
