@@ -14,7 +14,7 @@
 use crate::id::{BlockId, FolioId, FrameId, SlotId};
 use crate::order::{MAX_ORDER, Order};
 use crate::policy::order_choice::{History, Wish};
-use crate::sync::{Mutex, MutexGuard, OnceLock, TryLockError, lock};
+use crate::sync::{Mutex, MutexGuard, OnceLock, lock, try_lock};
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 
@@ -408,11 +408,7 @@ impl FolioTable {
 
     /// Locks a block that nobody holds; `None` too when its chunk was not made.
     pub fn try_lock(&self, block: BlockId) -> Option<Locked<'_>> {
-        match self.find(block)?.try_lock() {
-            Ok(found) => Some(Locked { id: block, block: found }),
-            Err(TryLockError::Poisoned(poisoned)) => Some(Locked { id: block, block: poisoned.into_inner() }),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        Some(Locked { id: block, block: try_lock(self.find(block)?)? })
     }
 
     /// Bytes of memory that the table takes. A walk over all blocks; those that are locked count as bare.

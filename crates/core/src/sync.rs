@@ -16,10 +16,21 @@ pub use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64},
 };
 
-pub use std::sync::{OnceLock, TryLockError, atomic::AtomicU8 as Mark, atomic::Ordering};
+pub use std::sync::{OnceLock, atomic::AtomicU8 as Mark, atomic::Ordering};
+
+use std::sync::TryLockError;
 
 /// Locks a mutex. A panic under it has been reported by whoever panicked; the engine aborts on one, so what is left to
 /// do here is not to turn it into a second one inside a signal handler.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The same for a mutex that nobody holds; never waits.
+pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }

@@ -167,14 +167,33 @@ impl Clusters {
     /// when a slot of it is not taken. Locks one cluster, and the lists when that was full, becomes empty, or becomes
     /// of use to its order again. Says whether a cluster has become empty by it.
     pub fn free(&self, slot: SlotId, order: Order) -> bool {
-        let (id, offset) = self.locate(slot, order);
+        let (id, _) = self.locate(slot, order);
+        self.free_in(id, &[(slot, order)])
+    }
+
+    /// The same for several runs, which cost one lock for all that follow each other in one cluster: sorted, they are
+    /// cheapest. Says whether any cluster has become empty.
+    pub fn free_all(&self, runs: &[(SlotId, Order)]) -> bool {
+        let cluster = |&(slot, order): &(SlotId, Order)| self.locate(slot, order).0;
+        let in_one = runs.chunk_by(|a, b| cluster(a) == cluster(b));
+        in_one.fold(false, |emptied, runs| self.free_in(cluster(&runs[0]), runs) | emptied)
+    }
+
+    /// Gives back runs of one cluster.
+    fn free_in(&self, id: ClusterId, runs: &[(SlotId, Order)]) -> bool {
         let mut cluster = self.cluster(id).lock();
-        let nr_freed = cluster.give(offset, order);
+        let (mut nr_freed, mut changed) = (0, false);
+        for &(slot, order) in runs {
+            let (_, offset) = self.locate(slot, order);
+            let nr_given = cluster.give(offset, order);
+            nr_freed += nr_given;
+            changed |= nr_given > 0 && cluster.fill_changed(offset);
+        }
         if nr_freed == 0 {
             return false;
         }
         self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
-        if !cluster.held && self.kind != Kind::Rotational && cluster.fill_changed(offset) {
+        if changed && !cluster.held && self.kind != Kind::Rotational {
             self.settle(id, &mut cluster);
         }
         cluster.nr_used() == 0

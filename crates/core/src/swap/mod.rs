@@ -1,12 +1,15 @@
 //! The swap space: the slots of a device, handed out so that every folio lies in one piece.
 //!
 //! [`Clusters`] allocates the slots of one device in runs of every order, from clusters by CPU and order; compaction
-//! moves what scatters in them together again (`isolate` has what it needs).
+//! moves what scatters in them together again (`isolate` has what it needs). Freed slots collect in a [`SlotCache`] and
+//! go back many at a time, off the path that freed them.
 
 mod cluster;
 mod cluster_lists;
 mod clusters;
 mod clusters_take;
 mod isolate;
+mod slot_cache;
 
 pub use clusters::Clusters;
+pub use slot_cache::{Freed, SlotCache};
