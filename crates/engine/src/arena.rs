@@ -23,6 +23,7 @@ use crate::error::{Error, MIN_MEMORY};
 use crate::fault::{FaultMode, UnknownName, direct, monitor};
 use crate::folio_size::FolioSize;
 use crate::frames::Frames;
+use crate::freeing::{self, Freeing};
 use crate::locking;
 use crate::map::{CopyMapper, Mapper, MoveMapper};
 use crate::outgoing::Buffers;
@@ -90,6 +91,7 @@ pub struct ArenaBuilder {
     swap_in: SwapIn,
     split_slots: bool,
     rotational: Option<bool>,
+    synchronous_freeing: bool,
     compaction: Option<Stage>,
     address_space: u64,
     stats: Option<&'static Stats>,
@@ -167,6 +169,15 @@ impl ArenaBuilder {
         self
     }
 
+    /// Frees slots in the thread that has no use for them any more, and gives emptied space back to the file system there
+    /// too: what freeing them off its path is worth is measured against this.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn synchronous_freeing(mut self, synchronous: bool) -> Self {
+        self.synchronous_freeing = synchronous;
+        self
+    }
+
     /// How many bytes of addresses are reserved: the most that can be mapped at the same time. Default: 1 TiB.
     #[must_use]
     pub fn address_space(mut self, bytes: u64) -> Self {
@@ -216,6 +227,7 @@ impl ArenaBuilder {
             let reason = selftest::self_test().moves.err();
             return Err(Error::LockNeedsMove(reason.unwrap_or_else(|| "the copy mapper was asked for".into())));
         }
+        let synchronous_freeing = self.synchronous_freeing;
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
         if locked {
             engine.populate_all()?;
@@ -227,6 +239,9 @@ impl ArenaBuilder {
             threads::spawn("compact", &engine, compactd::run)?,
             threads::spawn("slots", &engine, slot_compaction::run)?,
         ];
+        if !synchronous_freeing {
+            threads.push(threads::spawn("freeing", &engine, freeing::run)?);
+        }
         match mode {
             FaultMode::Monitor => {
                 for _ in 0..monitor::NR_THREADS {
@@ -274,7 +289,12 @@ impl ArenaBuilder {
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let zone = Zone::with_cpus(most_blocks, nr_cpus);
         zone.set_limit(self.memory as usize / PAGE_SIZE);
-        let layout = Layout { most_slots: nr_blocks * BLOCK_PAGES, nr_cpus, rotational: self.rotational };
+        let layout = Layout {
+            most_slots: nr_blocks * BLOCK_PAGES,
+            nr_cpus,
+            rotational: self.rotational,
+            synchronous_freeing: self.synchronous_freeing,
+        };
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
@@ -282,6 +302,7 @@ impl ArenaBuilder {
             zone,
             frames,
             space: SwapSpace::new(devices, layout, self.split_slots),
+            freeing: Freeing::new(self.synchronous_freeing),
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
             compactor: Compactor::new(most_blocks, self.compaction),
@@ -370,6 +391,7 @@ impl Arena {
             swap_in: SwapIn::default(),
             split_slots: false,
             rotational: None,
+            synchronous_freeing: false,
             compaction: Some(Stage::default()),
             address_space: ADDRESS_SPACE,
             stats: None,
@@ -406,6 +428,7 @@ impl Arena {
     /// What has happened so far. Takes some 100 us, and 90 KiB for the histograms.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
+        self.running.flush_slots();
         self.running.engine.stats.snapshot()
     }
 
@@ -455,6 +478,7 @@ impl Arena {
     /// The swap devices, in the order in which they are used.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.running.flush_slots();
         self.running.engine.space.devices()
     }
 
@@ -540,20 +564,36 @@ impl Arena {
     }
 }
 
+impl Running {
+    /// A forked child has neither the threads nor the devices, and what was locked when it was made stays so.
+    fn is_childs(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// What was freed before this is free after it, as the counts of devices say.
+    fn flush_slots(&self) {
+        if !self.is_childs() {
+            self.engine.flush_slots();
+        }
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.pid != std::process::id() {
-            return; // a forked child: the threads are the parent's
+        if self.is_childs() {
+            return;
         }
         self.engine.stop.store(true, Ordering::Release);
         self.engine.reclaim_wanted.signal();
         self.engine.reads.wake();
         self.engine.compactor.wanted.signal();
         self.engine.slot_compactor.wanted.signal();
+        self.engine.freeing.wanted.signal();
         self.stop.signal();
         direct::detach(&self.engine);
         for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {
             thread.join();
         }
+        self.engine.flush_slots();
     }
 }

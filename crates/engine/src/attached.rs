@@ -5,12 +5,15 @@
 //! system when most of what was used is free for a while (`discard`); they keep their numbers, and are not handed
 //! out again before their space has been reserved anew, which is a kind of growing.
 //!
+//! Freed slots wait in a [`SlotCache`] for the thread that frees (`freeing`). What decides whether there is room looks
+//! there too: nothing fails, and the device does not grow, for want of slots that are on their way.
+//!
 //! **Locking.** `space` before what [`Clusters`] locks. I/O that gives space back is done with neither.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use folioswap_core::{ClusterId, Clusters, CpuId, Order, SlotId};
+use folioswap_core::{ClusterId, Clusters, CpuId, Freed, Order, SlotCache, SlotId};
 
 use crate::device::Device;
 use crate::fatal;
@@ -20,6 +23,9 @@ const GROWTH_BYTES: u64 = 256 << 20;
 
 /// Clusters that get their space again at a time.
 const RENEWED_CLUSTERS: usize = 16;
+
+/// Clusters given back by the free that finds that it is worth while, where frees do that.
+const GIVEN_BACK_BY_A_FREE: usize = 4;
 
 /// Emptied clusters below which it is not worth giving any back: 128 MiB.
 const WORTH_DISCARDING: usize = 64;
@@ -32,6 +38,8 @@ pub(crate) struct Layout {
     pub nr_cpus: usize,
     /// Whether devices are taken for disks that turn; none: what the kernel says.
     pub rotational: Option<bool>,
+    /// Whether slots are freed, and emptied clusters given back, by who has no use for them any more: for measurement.
+    pub synchronous_freeing: bool,
 }
 
 /// What has its place on the disk.
@@ -46,6 +54,8 @@ pub(crate) struct Attached {
     pub name: String,
     pub device: Box<dyn Device>,
     pub clusters: Clusters,
+    /// Freed slots on their way to the clusters; none: they go there at once.
+    cache: Option<SlotCache>,
     rotational: bool,
     space: Mutex<Space>,
     nr_given_back: AtomicUsize,
@@ -53,11 +63,9 @@ pub(crate) struct Attached {
     /// No more space was to be had when it was last asked for.
     full: AtomicBool,
     /// It is being removed.
-    pub leaving: AtomicBool,
+    leaving: AtomicBool,
     /// Slots whose write failed: taken, and nobody's.
     nr_bad: AtomicUsize,
-    /// The reclaim thread knows that there is something to give back.
-    discards_noted: AtomicBool,
     /// It has no way to, or failed.
     cannot_discard: AtomicBool,
 }
@@ -78,6 +86,7 @@ impl Attached {
             name,
             device,
             clusters,
+            cache: (!layout.synchronous_freeing).then(|| SlotCache::new(layout.nr_cpus)),
             rotational,
             space: Mutex::new(Space { nr_slots: 0, given_back: Vec::new() }),
             nr_given_back: AtomicUsize::new(0),
@@ -85,7 +94,6 @@ impl Attached {
             full: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             nr_bad: AtomicUsize::new(0),
-            discards_noted: AtomicBool::new(false),
             cannot_discard: AtomicBool::new(!discards),
         }
     }
@@ -94,10 +102,14 @@ impl Attached {
         if self.rotational && order > Order::PAGE {
             return None;
         }
+        let mut flushed = false;
         loop {
             let nr_slots = self.clusters.nr_slots();
             if let Some(slot) = self.clusters.allocate(cpu, order) {
                 return Some(slot);
+            }
+            if !std::mem::replace(&mut flushed, true) && self.flush() {
+                continue;
             }
             if self.full.load(Ordering::Relaxed) || self.is_leaving() || !self.grow(nr_slots) {
                 return None;
@@ -105,11 +117,81 @@ impl Attached {
         }
     }
 
-    /// Frees slots. Says whether enough is free now for the reclaim thread to be told.
-    pub fn free(&self, slot: SlotId, order: Order) -> bool {
+    /// Frees slots, soon.
+    pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
+        let Some(cache) = &self.cache else {
+            self.free_now(slot, order);
+            return Freed::Straight;
+        };
+        let freed = cache.free(&self.clusters, cpu, slot, order);
+        self.forget_full();
+        freed
+    }
+
+    /// Frees slots now.
+    pub fn free_now(&self, slot: SlotId, order: Order) {
         let emptied = self.clusters.free(slot, order);
-        self.full.store(false, Ordering::Relaxed);
-        emptied && self.discards_due() && !self.discards_noted.swap(true, Ordering::Relaxed)
+        self.forget_full();
+        if self.cache.is_none() && emptied && self.discards_due() {
+            self.discard(GIVEN_BACK_BY_A_FREE);
+        }
+    }
+
+    fn forget_full(&self) {
+        if self.full.load(Ordering::Relaxed) {
+            self.full.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees what is on its way; says whether there was anything.
+    pub fn flush(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.flush(&self.clusters))
+    }
+
+    /// The same before the thread that frees sleeps until it is woken.
+    pub fn sweep(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.sweep(&self.clusters))
+    }
+
+    /// Frees what has become as much as should be freed at once.
+    pub fn free_full(&self) {
+        if let Some(cache) = &self.cache {
+            cache.give_full(&self.clusters);
+        }
+    }
+
+    /// Slots that were freed and still count as used.
+    pub fn nr_on_their_way(&self) -> usize {
+        self.cache.as_ref().map_or(0, SlotCache::nr_slots)
+    }
+
+    /// From now on no slot is handed out, and none that is freed is on its way for long.
+    pub fn begin_removal(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.clusters.begin_removal();
+        if let Some(cache) = &self.cache {
+            cache.switch_off(&self.clusters);
+        }
+    }
+
+    pub fn cancel_removal(&self) {
+        if let Some(cache) = &self.cache {
+            cache.switch_on();
+        }
+        self.clusters.cancel_removal();
+        self.leaving.store(false, Ordering::SeqCst);
+    }
+
+    /// Bytes of the records of its slots.
+    pub fn metadata_bytes(&self) -> usize {
+        self.clusters.bytes() + self.cache.as_ref().map_or(0, SlotCache::bytes)
+    }
+
+    /// Whether there is plenty of room: more than half.
+    pub fn has_plenty(&self) -> bool {
+        let (nr_used, capacity) = (self.clusters.nr_used(), self.capacity_slots());
+        // The second look costs more, and a device that is not half full needs none.
+        nr_used * 2 < capacity || nr_used.saturating_sub(self.nr_on_their_way()) * 2 < capacity
     }
 
     pub fn mark_bad(&self, slot: SlotId, order: Order) {
@@ -121,7 +203,7 @@ impl Attached {
         self.leaving.load(Ordering::SeqCst)
     }
 
-    /// Slots that hold something, or are about to.
+    /// Slots that hold something, or are about to. Exact after a flush.
     pub fn nr_used(&self) -> usize {
         self.clusters.nr_used().saturating_sub(self.nr_bad.load(Ordering::Relaxed))
     }
@@ -192,11 +274,6 @@ impl Attached {
         if nr_awaiting * Order::HUGE.nr_pages() > self.clusters.nr_used() { nr_awaiting } else { 0 }
     }
 
-    /// From now on the reclaim thread wants to be told again.
-    pub fn forget_noted(&self) {
-        self.discards_noted.store(false, Ordering::Relaxed);
-    }
-
     /// Gives up to `most` emptied clusters back.
     pub fn discard(&self, most: usize) {
         let mut clusters = self.clusters.take_discards(most);
@@ -241,6 +318,7 @@ mod tests {
     use std::os::fd::RawFd;
     use std::sync::Arc;
 
+    const CPU: CpuId = CpuId::new(0);
     const BLOCK: u64 = Order::HUGE.bytes() as u64;
 
     /// A file as far as space goes: which of its 2 MiB have theirs, and whether the disk is full.
@@ -294,7 +372,7 @@ mod tests {
 
     fn sparse() -> (Attached, Arc<Disk>) {
         let disk = Arc::<Disk>::default();
-        let layout = Layout { most_slots: 1 << 27, nr_cpus: 2, rotational: None };
+        let layout = Layout { most_slots: 1 << 27, nr_cpus: 2, rotational: None, synchronous_freeing: false };
         (Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout), disk)
     }
 
@@ -308,8 +386,10 @@ mod tests {
         };
         let mut slots: Vec<_> = std::iter::from_fn(take).collect();
         assert_eq!(slots.len(), 400);
-        let told = slots.drain(100..).filter(|&slot| attached.free(slot, Order::HUGE)).count();
-        assert_eq!(told, 1, "the reclaim thread is told once");
+        for slot in slots.drain(100..) {
+            let _ = attached.free(CPU, slot, Order::HUGE);
+        }
+        assert!(attached.flush() && attached.discards_due());
         while attached.nr_spare() > 0 {
             attached.discard(7);
         }
@@ -320,7 +400,7 @@ mod tests {
         assert_eq!(slots.len() as u64 * BLOCK, attached.reserved_bytes(), "what has space can be had, and no more");
         assert_eq!(attached.capacity_slots() * Order::PAGE.bytes(), attached.reserved_bytes() as usize);
         disk.is_full.store(false, Ordering::Relaxed);
-        attached.free(slots.pop().unwrap(), Order::HUGE);
+        let _ = attached.free(CPU, slots.pop().unwrap(), Order::HUGE);
         slots.extend(std::iter::from_fn(take));
         assert_eq!(slots.len(), 400);
         attached.clusters.verify();
@@ -330,9 +410,53 @@ mod tests {
     fn little_is_not_given_back() {
         let (attached, _disk) = sparse();
         let slots: Vec<_> = (0..300).filter_map(|_| attached.allocate(CpuId::new(0), Order::HUGE)).collect();
-        assert!(!slots[..150].iter().any(|&slot| attached.free(slot, Order::HUGE)), "as much is used");
-        assert!(attached.free(slots[150], Order::HUGE) && attached.nr_spare() == 151);
+        slots[..150].iter().for_each(|&slot| attached.free_now(slot, Order::HUGE));
+        assert!(!attached.discards_due(), "as much is used");
+        attached.free_now(slots[150], Order::HUGE);
+        assert!(attached.discards_due() && attached.nr_spare() == 151);
         attached.mark_bad(slots[160], Order::HUGE);
         assert_eq!(attached.nr_used(), 148 * Order::HUGE.nr_pages());
+    }
+
+    #[test]
+    fn slots_on_their_way_are_handed_out_before_the_device_grows_or_fails() {
+        let (attached, _disk) = sparse();
+        let take = || attached.allocate(CPU, Order::HUGE);
+        let first = take().unwrap();
+        let reserved = attached.reserved_bytes();
+        let mut slots: Vec<_> = (1..reserved / BLOCK).filter_map(|_| take()).collect();
+        assert_eq!(attached.free(CPU, first, Order::HUGE), Freed::Collected);
+        assert_eq!((attached.nr_on_their_way(), take(), attached.reserved_bytes()), (512, Some(first), reserved));
+        slots.push(first);
+        slots.extend(std::iter::from_fn(take));
+        assert_eq!((slots.len(), attached.nr_used()), (400, 400 * 512));
+        assert_eq!(attached.free(CPU, first, Order::HUGE), Freed::Collected);
+        assert!(attached.allocate(CPU, Order::PAGE).is_some(), "a full device with slots on their way");
+        assert_eq!((attached.nr_on_their_way(), attached.nr_used()), (0, 399 * 512 + 1));
+    }
+
+    #[test]
+    fn from_removal_on_nothing_is_on_its_way() {
+        let (attached, _disk) = sparse();
+        let slots: Vec<_> = (0..3).filter_map(|_| attached.allocate(CPU, Order::PAGE)).collect();
+        assert_eq!(attached.free(CPU, slots[0], Order::PAGE), Freed::Collected);
+        attached.begin_removal();
+        assert_eq!((attached.nr_used(), attached.nr_on_their_way()), (2, 0));
+        assert_eq!((attached.free(CPU, slots[1], Order::PAGE), attached.nr_used()), (Freed::Straight, 1));
+        attached.cancel_removal();
+        assert_eq!((attached.free(CPU, slots[2], Order::PAGE), attached.nr_used()), (Freed::Collected, 1));
+    }
+
+    #[test]
+    fn freed_synchronously_space_goes_back_in_the_free() {
+        let disk = Arc::<Disk>::default();
+        let layout = Layout { most_slots: 1 << 27, nr_cpus: 2, rotational: None, synchronous_freeing: true };
+        let attached = Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout);
+        let slots: Vec<_> = (0..300).filter_map(|_| attached.allocate(CPU, Order::HUGE)).collect();
+        let reserved = attached.reserved_bytes();
+        slots.iter().for_each(|&slot| assert_eq!(attached.free(CPU, slot, Order::HUGE), Freed::Straight));
+        assert_eq!((attached.nr_used(), attached.nr_on_their_way()), (0, 0));
+        assert!(attached.reserved_bytes() < reserved, "nobody else gives it back");
+        assert_eq!(attached.reserved_bytes(), disk.reserved.lock().unwrap().len() as u64 * BLOCK);
     }
 }

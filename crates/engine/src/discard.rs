@@ -1,4 +1,4 @@
-//! Giving the space of emptied clusters back to the file system, by the reclaim thread when it has nothing else to do.
+//! Giving the space of emptied clusters back to the file system, by the thread that frees slots.
 //!
 //! A cluster that is used again soon would have been punched and reserved for nothing, so it is done only when more is
 //! free than is used, and has been for a moment. Then it goes until that is no longer so, a few clusters at a time.
@@ -10,10 +10,10 @@ use crate::engine::Engine;
 /// How long much has to be free.
 const AFTER: Duration = Duration::from_millis(500);
 
-/// Clusters given back between two looks at whether frames are short: ext4 on a virtual disk takes 2 to 5 ms for each.
+/// Clusters given back between two looks at what else there is to free: ext4 on a virtual disk takes 2 to 5 ms for each.
 const BATCH: usize = 4;
 
-/// What the reclaim thread knows of it.
+/// What the thread knows of it.
 #[derive(Default)]
 pub(crate) enum Discards {
     /// Nothing is to be given back.
@@ -54,12 +54,10 @@ impl Discards {
                 *self = Discards::Giving;
                 return Next::GoOn;
             }
-            Discards::None => return Next::Sleep,
             _ => {}
         }
         // It was given back, or is used again.
         *self = Discards::None;
-        engine.space.forget_discards();
-        if engine.space.discards_due() { Next::GoOn } else { Next::Sleep }
+        Next::Sleep
     }
 }

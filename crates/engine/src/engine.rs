@@ -1,7 +1,7 @@
 //! What an arena's threads share, and the small moves that both ways, in and out, are made of.
 //!
 //! Lock order: the lock of a block of the folio table, then that of the compactor, in a fault that compacts, then one of
-//! the leaves (zone with the frames that CPUs keep, clusters, streams, choice, queue), never two leaves. A second block is
+//! the leaves (zone with the frames that CPUs keep, freed slots and clusters, streams, choice, queue), never two leaves. A second block is
 //! only ever tried for, but for the source of a mapping that moves, whose target is new. No managed memory is touched
 //! under any of them.
 
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
-    BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice, Phase, SlotId,
-    State, Stats, Streams, Zone,
+    BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice, Phase, State,
+    Stats, Streams, Zone,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
@@ -21,6 +21,7 @@ use crate::address_space::AddressSpace;
 use crate::compactd::Compactor;
 use crate::fatal;
 use crate::frames::Frames;
+use crate::freeing::Freeing;
 use crate::map::{MapError, Mapper};
 use crate::outgoing::{Buffers, Written};
 use crate::readahead::ReadQueue;
@@ -62,6 +63,7 @@ pub(crate) struct Engine {
     pub zone: Zone,
     pub frames: Frames,
     pub space: SwapSpace,
+    pub freeing: Freeing,
     pub buffers: Buffers,
     /// Written folios whose blocks were locked when their write ended.
     pub unsettled: Mutex<Vec<Written>>,
@@ -310,13 +312,6 @@ impl Engine {
             let order = locked.order();
             locked.folio_mut(index).set_slot(None);
             self.free_slots(slot, order);
-        }
-    }
-
-    /// Gives slots back that nothing is in any more.
-    pub fn free_slots(&self, slot: SlotId, order: Order) {
-        if self.space.free(slot, order) {
-            self.reclaim_wanted.signal();
         }
     }
 

@@ -36,6 +36,7 @@ mod fault;
 mod folio_size;
 mod forking;
 mod frames;
+mod freeing;
 mod gather;
 mod locking;
 mod map;

@@ -68,7 +68,7 @@ impl Engine {
             }
             let slot = self.space.allocate(cpu, order);
             if slot.is_none() {
-                places.into_iter().flatten().for_each(|slot| self.free_slots(slot, order));
+                places.into_iter().flatten().for_each(|slot| self.put_back_slots(slot, order));
                 return None;
             }
             places.push(slot);

@@ -287,7 +287,7 @@ impl Engine {
     pub fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
         let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
         let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
-            self.space.allocate(cpu, smaller).inspect(|&slot| self.free_slots(slot, smaller)).is_some()
+            self.space.allocate(cpu, smaller).inspect(|&slot| self.put_back_slots(slot, smaller)).is_some()
         });
         let Some(smaller) = fits else { return Washed::NoSlot };
         self.split_block(locked, smaller);

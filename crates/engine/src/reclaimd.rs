@@ -1,11 +1,10 @@
 //! The reclaim thread: keeps free frames and clean folios between the watermarks, with several writes in flight.
-//! It sleeps while there are enough, and an idle arena costs no CPU. Before it sleeps it gives emptied swap space back.
+//! It sleeps while there are enough, and an idle arena costs no CPU.
 
 use std::time::{Duration, Instant};
 
 use folioswap_core::{FolioId, FrameId, List, Locked, Order};
 
-use crate::discard::{Discards, Next};
 use crate::engine::Engine;
 use crate::fatal::AbortOnPanic;
 use crate::outgoing::{Batch, Outgoing};
@@ -35,7 +34,6 @@ pub(crate) fn run(engine: &Engine) {
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
     let mut measured = Instant::now();
-    let mut discards = Discards::default();
     while !engine.stopping() {
         let seen = engine.reclaim_wanted.now();
         reclaim(engine, &mut writes, thread);
@@ -45,12 +43,10 @@ pub(crate) fn run(engine: &Engine) {
             measured = Instant::now();
         }
         let unsettled = engine.gate.try_enter(thread).is_none_or(|_pass| engine.settle_rest());
-        match discards.step(engine) {
+        match unsettled {
             _ if engine.stopping() => {}
-            Next::Sleep if unsettled => engine.reclaim_wanted.wait_for(seen, UNSETTLED),
-            Next::Sleep => engine.reclaim_wanted.wait(seen),
-            Next::SleepFor(limit) => engine.reclaim_wanted.wait_for(seen, if unsettled { UNSETTLED } else { limit }),
-            Next::GoOn => {}
+            true => engine.reclaim_wanted.wait_for(seen, UNSETTLED),
+            false => engine.reclaim_wanted.wait(seen),
         }
     }
     while writes.nr_in_flight() > 0 {

@@ -1,6 +1,6 @@
 //! Removing a swap device while the arena runs.
 //!
-//! From its beginning no slot of the device is handed out. Then all blocks are walked, each under its lock, so what is
+//! From its beginning no slot of the device is handed out, and what is freed is free at once. Then all blocks are walked, each under its lock, so what is
 //! being written or read at that moment is waited for. What is on the device only is carried to other devices through
 //! a buffer outside the budget, checked on the way, or into RAM when no device has room but RAM has. First
 //! that, so that a removal that cannot succeed fails before it has changed much; then what is in RAM gives up its
@@ -80,6 +80,7 @@ impl Engine {
         let Some(device) = self.space.find(&name) else { return Err(Error::NoSuchDevice(name)) };
         {
             let _blocked = signals::block_all();
+            let _pass = self.gate.enter(signals::thread_id());
             self.space.begin_removal(device);
         }
         match self.empty_device(device) {
@@ -90,6 +91,7 @@ impl Engine {
             Err(stuck) => {
                 {
                     let _blocked = signals::block_all();
+                    let _pass = self.gate.enter(signals::thread_id());
                     self.space.cancel_removal(device);
                 }
                 self.reclaim_wanted.signal();
@@ -242,7 +244,7 @@ impl Engine {
         }
         let bytes = buffer.pages(run.pages.len());
         if let Err(lost) = self.read_run_checked(locked, run, bytes) {
-            places.into_iter().for_each(|slot| self.free_slots(slot, order));
+            places.into_iter().for_each(|slot| self.put_back_slots(slot, order));
             return Err(Stuck::Lost(lost));
         }
         if places.is_empty() {

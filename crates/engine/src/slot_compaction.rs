@@ -220,6 +220,14 @@ impl<'e> DeviceSpace<'e> {
         self.engine.stopping() || self.engine.gate.is_closed() || self.engine.space.is_change_wanted()
     }
 
+    /// Frees what is on its way: it is nobody's, and would be taken for what cannot be moved.
+    fn flush(&self) {
+        if self.engine.space.nr_on_their_way(self.device) > 0 {
+            let _pass = self.engine.gate.enter(signals::thread_id());
+            self.engine.space.flush_device(self.device);
+        }
+    }
+
     fn slot(&self, unit: UnitId) -> SlotId {
         self.engine.space.slot_on(self.device, SlotId::new(unit.get()))
     }
@@ -400,10 +408,12 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn has_free(&self, _order: Order) -> bool {
+        self.flush();
         self.engine.space.clusters(self.device, |clusters| clusters.nr_whole_free()) >= self.nr_enough
     }
 
     fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
+        self.flush();
         self.engine.space.clusters(self.device, |clusters| clusters.nr_taken_in_parts(cluster(block)))
     }
 
@@ -429,7 +439,7 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn put_back(&self, run: Units) {
-        self.engine.free_slots(self.slot(run.first), run.order);
+        self.engine.put_back_slots(self.slot(run.first), run.order);
     }
 
     fn migrate(&self, folio: Units, to: UnitId, _mode: Mode) -> Migrated {

@@ -14,7 +14,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-use folioswap_core::{Clusters, CpuId, DeviceId, Order, SlotId};
+use folioswap_core::{Clusters, CpuId, DeviceId, Freed, Order, SlotId};
 
 use crate::attached::{Attached, Layout};
 use crate::device::{Device, RamDevice};
@@ -185,21 +185,15 @@ impl SwapSpace {
 
     /// From now on no slot of the device is handed out.
     pub fn begin_removal(&self, id: DeviceId) {
-        self.device(id, |attached| {
-            attached.leaving.store(true, Ordering::SeqCst);
-            attached.clusters.begin_removal();
-        });
+        self.device(id, Attached::begin_removal);
     }
 
     /// Its slots are handed out again.
     pub fn cancel_removal(&self, id: DeviceId) {
-        self.device(id, |attached| {
-            attached.clusters.cancel_removal();
-            attached.leaving.store(false, Ordering::SeqCst);
-        });
+        self.device(id, Attached::cancel_removal);
     }
 
-    /// Whether nothing is on the device.
+    /// Whether nothing is on a device that is being removed, from which freed slots go at once.
     pub fn is_unused(&self, id: DeviceId) -> bool {
         self.device(id, |attached| attached.nr_used() == 0)
     }
@@ -232,11 +226,53 @@ impl SwapSpace {
         })
     }
 
-    /// Frees slots, all that were handed out at once or an aligned part of them. Says whether the reclaim thread is to
-    /// be told that there is space to give back.
-    pub fn free(&self, slot: SlotId, order: Order) -> bool {
+    /// Frees slots soon, all that were handed out at once or an aligned part of them.
+    pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
         let at = self.at(slot);
-        at.free(at.within, order)
+        at.free(cpu, at.within, order)
+    }
+
+    /// The same at once, for slots that were handed out and not used.
+    pub fn free_now(&self, slot: SlotId, order: Order) {
+        let at = self.at(slot);
+        at.free_now(at.within, order);
+    }
+
+    /// Frees what is on its way; all that was freed before is free after it.
+    pub fn flush(&self) {
+        self.each(|_, attached| {
+            attached.flush();
+            None::<()>
+        });
+    }
+
+    /// The same for one device, by who keeps it from being removed.
+    pub fn flush_device(&self, id: DeviceId) {
+        self.device(id, Attached::flush);
+    }
+
+    /// Slots of such a device that are on their way.
+    pub fn nr_on_their_way(&self, id: DeviceId) -> usize {
+        self.device(id, Attached::nr_on_their_way)
+    }
+
+    /// [`SwapSpace::flush`] for the thread that frees, before it sleeps until it is woken. Says whether anything was on
+    /// its way.
+    pub fn sweep(&self) -> bool {
+        let mut any = false;
+        self.each(|_, attached| {
+            any |= attached.sweep();
+            None::<()>
+        });
+        any
+    }
+
+    /// Frees what has become as much as should be freed at once.
+    pub fn free_full(&self) {
+        self.each(|_, attached| {
+            attached.free_full();
+            None::<()>
+        });
     }
 
     /// Takes slots whose write failed out of use for good.
@@ -248,7 +284,7 @@ impl SwapSpace {
     /// Whether a folio that was read back should keep its slots: only while its device has plenty.
     pub fn keeps_copies(&self, slot: SlotId) -> bool {
         let attached = self.at(slot);
-        !attached.is_leaving() && attached.clusters.nr_used() * 2 < attached.capacity_slots()
+        !attached.is_leaving() && attached.has_plenty()
     }
 
     pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {
@@ -302,15 +338,7 @@ impl SwapSpace {
         any
     }
 
-    /// The reclaim thread wants to be told again when there is something to give back.
-    pub fn forget_discards(&self) {
-        self.each(|_, attached| {
-            attached.forget_noted();
-            None::<()>
-        });
-    }
-
-    /// All devices as they are now.
+    /// All devices as they are now; exact after a flush.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         let mut found = Vec::new();
         self.each(|_, attached| {
@@ -328,7 +356,7 @@ impl SwapSpace {
     pub fn metadata_bytes(&self) -> usize {
         let mut sum = 0;
         self.each(|_, attached| {
-            sum += attached.clusters.bytes();
+            sum += attached.metadata_bytes();
             None::<()>
         });
         sum

@@ -240,6 +240,15 @@ impl SlotCache {
         self.cpus.iter().fold(false, |any, record| record.flush(clusters) | any)
     }
 
+    /// The same for who is about to sleep until somebody frees: a free that this does not give back sees, once it has
+    /// returned, all that the caller wrote before. Locks each CPU's batch for that.
+    pub fn sweep(&self, clusters: &Clusters) -> bool {
+        self.cpus.iter().fold(false, |any, record| {
+            drop(lock(&record.batch));
+            record.flush(clusters) | any
+        })
+    }
+
     /// Slots that were freed and are not with the clusters yet. Reads three words for each CPU; a sum over a moment.
     pub fn nr_slots(&self) -> usize {
         self.cpus.iter().map(Record::nr_slots).sum()

@@ -1,0 +1,116 @@
+//! Freeing slots off the path of who has no use for them any more.
+//!
+//! What a fault or a drop frees collects in batches, one for each CPU and device (`core::swap::SlotCache`). The thread
+//! here is woken when a batch is full and gives it to the clusters; a free that still finds it full does so itself, so
+//! nothing waits for the thread. It also gives the space of emptied clusters back to the file system (`discard`).
+//!
+//! A batch that does not fill is not left lying: the first free wakes the thread, which from then on is *on watch*. It
+//! gives back all batches every [`SITTING`], until it finds that nobody has freed anything since; then it sleeps until
+//! it is woken, and costs no CPU.
+//!
+//! **Locking.** The thread goes by the fork gate: no batch and no cluster is locked by it, or half given back, while this
+//! process forks. A child has no such thread; what is freed there goes the way that it goes without one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use folioswap_core::{CpuId, Freed, Order, SlotId};
+use folioswap_sys::signals;
+
+use crate::discard::{Discards, Next};
+use crate::engine::Engine;
+use crate::fatal::AbortOnPanic;
+use crate::wakeup::Event;
+
+/// How long freed slots lie in a batch that does not fill, twice that at most.
+const SITTING: Duration = Duration::from_millis(100);
+
+/// What wakes the thread.
+pub(crate) struct Freeing {
+    pub wanted: Event,
+    /// The thread will look at all batches again without being woken, or there is none.
+    on_watch: AtomicBool,
+}
+
+impl Freeing {
+    /// `synchronous`: there is no thread.
+    pub fn new(synchronous: bool) -> Self {
+        Freeing { wanted: Event::default(), on_watch: AtomicBool::new(synchronous) }
+    }
+
+    /// Whether the thread has to be woken to look at what was just freed: once, and not while it is on watch.
+    fn begin_watch(&self) -> bool {
+        !self.on_watch.load(Ordering::Relaxed) && !self.on_watch.swap(true, Ordering::SeqCst)
+    }
+}
+
+/// The thread's body; returns when the arena stops.
+pub(crate) fn run(engine: &Engine) {
+    let _abort = AbortOnPanic("freeing");
+    let thread = signals::thread_id();
+    let mut discards = Discards::default();
+    let mut swept = Instant::now();
+    while !engine.stopping() {
+        let seen = engine.freeing.wanted.now();
+        let pass = engine.gate.enter(thread);
+        engine.space.free_full();
+        let is_idle = swept.elapsed() >= SITTING && {
+            swept = Instant::now();
+            !engine.sweep_slots()
+        };
+        let next = discards.step(engine);
+        drop(pass);
+        let watch = (!is_idle).then(|| SITTING.saturating_sub(swept.elapsed()));
+        let limit = match next {
+            Next::GoOn => continue,
+            Next::Sleep => watch,
+            Next::SleepFor(limit) => Some(watch.map_or(limit, |watch| watch.min(limit))),
+        };
+        match limit {
+            _ if engine.stopping() => {} // it may have begun before `seen`
+            Some(limit) => engine.freeing.wanted.wait_for(seen, limit),
+            None => {
+                engine.freeing.wanted.wait(seen);
+                swept = Instant::now();
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Gives slots back that nothing is in any more: soon, see the module. Allocates nothing.
+    pub fn free_slots(&self, slot: SlotId, order: Order) {
+        let cpu = CpuId::from_index(folioswap_sys::cpu::current_cpu());
+        let is_full = self.space.free(cpu, slot, order) == Freed::Filled;
+        if self.freeing.begin_watch() | is_full {
+            self.freeing.wanted.signal();
+        }
+    }
+
+    /// Gives slots back at once that were handed out and not used: who comes next is to find them.
+    pub fn put_back_slots(&self, slot: SlotId, order: Order) {
+        self.space.free_now(slot, order);
+        if self.freeing.begin_watch() {
+            self.freeing.wanted.signal();
+        }
+    }
+
+    /// All that was freed before this is free after it. For threads of the program, outside of all locks.
+    pub fn flush_slots(&self) {
+        // A handler that ran now might fault, and wait for what this thread has locked.
+        let _blocked = signals::block_all();
+        let _pass = self.gate.enter(signals::thread_id());
+        self.space.flush();
+    }
+
+    /// Gives all batches back; `false` when there was nothing. Then whoever frees from now on wakes the thread.
+    fn sweep_slots(&self) -> bool {
+        self.freeing.on_watch.store(false, Ordering::SeqCst);
+        // After that store: what is freed too late for this finds it.
+        let any = self.space.sweep();
+        if any {
+            self.freeing.on_watch.store(true, Ordering::SeqCst);
+        }
+        any
+    }
+}
