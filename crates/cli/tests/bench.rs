@@ -123,14 +123,14 @@ fn the_engines_choice_is_compared_on_each_workload() {
 #[test]
 fn the_slot_allocator_is_timed_beside_one_lock() {
     let all = report(&["alloc", "--threads", "2,1,3", "--orders", "0,4,9", "--pairs", "100", "--repeats", "2"]);
-    for name in ["ns_order0", "ns_order4", "scaling_2", "vs_one_lock_2"] {
+    for name in ["ns_order0", "ns_order4", "scaling_2", "vs_one_lock_2", "cached_vs_plain_1", "cached_vs_plain_2"] {
         positive(&all, name);
     }
     assert_eq!(nr_rows(&all), 3 * 3);
     assert_eq!((&all["rows"][1]["order"], &all["rows"][1]["threads"]), (&0.into(), &2.into()), "{all:#}");
     let one = report(&["alloc", "--threads", "1", "--pairs", "10", "--repeats", "1"]);
     positive(&one, "ns_order4");
-    assert!(one["measures"]["scaling_2"].is_null());
+    assert!(one["measures"]["scaling_2"].is_null() && one["measures"]["cached_vs_plain_2"].is_null());
     assert_eq!(nr_rows(&one), 10, "every order");
 }
 

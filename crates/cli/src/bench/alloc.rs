@@ -1,14 +1,18 @@
 //! `folioswap bench alloc`: how long the slot allocator takes for an allocation and a free, and whether CPUs are in each other's way.
 //!
-//! No engine and no memory: only [`Clusters`], beside one mutex around the same. Threads take turns with both (A B A B), each with its
-//! own number of a CPU and on a CPU of its own as far as there are enough. What they hold at the end is checked for overlaps.
+//! No engine and no memory: only [`Clusters`], beside the same with a [`SlotCache`] that frees go through, and one mutex around the same.
+//! Threads take turns with all three (A B C A B C), each with its own number of a CPU and on a CPU of its own as far as there are enough.
+//! What they hold at the end is checked for overlaps.
+//!
+//! No worker empties the cache's batches: the threads do all of the work themselves, so that what the cache costs or saves in all is
+//! seen, not only what it takes off their path.
 
 use super::medians::{median, median_of_ratios};
 use super::progress::tell;
 use super::report::Report;
 use crate::exit::{Failure, Status};
 use clap::Args;
-use folioswap_core::{Clusters, CpuId, MAX_ORDER, Order, SlotId};
+use folioswap_core::{Clusters, CpuId, MAX_ORDER, Order, SlotCache, SlotId};
 use rustix::thread::CpuSet;
 use serde_json::json;
 use std::path::PathBuf;
@@ -55,7 +59,8 @@ pub struct AllocArgs {
 /// What hands out slots.
 trait Allocate: Sync {
     fn take(&self, cpu: CpuId, order: Order) -> Option<SlotId>;
-    fn give(&self, slot: SlotId, order: Order);
+    fn give(&self, cpu: CpuId, slot: SlotId, order: Order);
+    /// Exact once all threads are done.
     fn nr_used(&self) -> usize;
 }
 
@@ -63,11 +68,33 @@ impl Allocate for Clusters {
     fn take(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
         self.allocate(cpu, order)
     }
-    fn give(&self, slot: SlotId, order: Order) {
+    fn give(&self, _cpu: CpuId, slot: SlotId, order: Order) {
         self.free(slot, order);
     }
     fn nr_used(&self) -> usize {
         Clusters::nr_used(self)
+    }
+}
+
+/// Clusters, and what is freed on its way to them.
+struct Cached {
+    clusters: Clusters,
+    cache: SlotCache,
+}
+
+impl Allocate for Cached {
+    fn take(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
+        self.clusters.allocate(cpu, order).or_else(|| {
+            self.cache.flush(&self.clusters);
+            self.clusters.allocate(cpu, order)
+        })
+    }
+    fn give(&self, cpu: CpuId, slot: SlotId, order: Order) {
+        let _ = self.cache.free(&self.clusters, cpu, slot, order);
+    }
+    fn nr_used(&self) -> usize {
+        self.cache.flush(&self.clusters);
+        self.clusters.nr_used()
     }
 }
 
@@ -83,8 +110,8 @@ impl Allocate for OneLock {
     fn take(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
         self.with(|clusters| clusters.take(cpu, order))
     }
-    fn give(&self, slot: SlotId, order: Order) {
-        self.with(|clusters| clusters.give(slot, order));
+    fn give(&self, cpu: CpuId, slot: SlotId, order: Order) {
+        self.with(|clusters| clusters.give(cpu, slot, order));
     }
     fn nr_used(&self) -> usize {
         self.with(Clusters::nr_used)
@@ -129,7 +156,7 @@ fn work(space: &impl Allocate, cpu: usize, order: Order, nr_pairs: usize, start:
         let begin = Instant::now();
         for pair in 0..nr_pairs {
             let slot = &mut out[pair % OUT];
-            space.give(*slot, order);
+            space.give(cpu, *slot, order);
             *slot = take();
         }
         (begin, Instant::now())
@@ -182,7 +209,7 @@ fn check(space: &impl Allocate, mut out: Vec<SlotId>, order: Order) -> Result<()
     if space.nr_used() != out.len() * order.nr_pages() {
         return wrong("not as many slots are taken as were handed out");
     }
-    out.into_iter().for_each(|slot| space.give(slot, order));
+    out.into_iter().for_each(|slot| space.give(CpuId::new(0), slot, order));
     if space.nr_used() > 0 { wrong("slots that were freed are still taken") } else { Ok(()) }
 }
 
@@ -191,7 +218,14 @@ struct Timed {
     order: u8,
     nr_threads: u16,
     clusters_ns: Vec<f64>,
+    cached_ns: Vec<f64>,
     one_lock_ns: Vec<f64>,
+}
+
+impl Timed {
+    fn new(order: u8, nr_threads: u16) -> Timed {
+        Timed { order, nr_threads, clusters_ns: Vec::new(), cached_ns: Vec::new(), one_lock_ns: Vec::new() }
+    }
 }
 
 /// The benchmark.
@@ -200,19 +234,21 @@ pub fn alloc(args: &AllocArgs) -> Result<u8, Failure> {
     let (orders, threads) = (sorted(if args.orders.is_empty() { &all } else { &args.orders }), sorted(&args.threads));
     let nr_cpus = usize::from(threads.last().copied().unwrap_or(1));
     let (clusters, locked) = (device(nr_cpus), OneLock(Mutex::new(device(nr_cpus))));
+    let cached = Cached { clusters: device(nr_cpus), cache: SlotCache::new(nr_cpus) };
     let mut report = Report::new("alloc");
     let mut all = Vec::new();
-    tell(&format!("{:>5} {:>7} {:>12} {:>12} {:>9}", "order", "threads", "ns a pair", "one lock", "speed-up"));
+    tell(&format!(
+        "{:>5} {:>7} {:>12} {:>12} {:>12} {:>9}",
+        "order", "threads", "ns a pair", "cached", "one lock", "speed-up"
+    ));
     for exponent in orders {
         let Some(order) = Order::new(exponent) else { continue };
-        let mut rows: Vec<Timed> = threads
-            .iter()
-            .map(|nr| Timed { order: exponent, nr_threads: *nr, clusters_ns: Vec::new(), one_lock_ns: Vec::new() })
-            .collect();
+        let mut rows: Vec<Timed> = threads.iter().map(|&nr_threads| Timed::new(exponent, nr_threads)).collect();
         for _ in 0..args.repeats {
             for row in &mut rows {
                 let (nr_threads, nr_pairs) = (usize::from(row.nr_threads), args.pairs as usize);
                 row.clusters_ns.push(turn(&clusters, nr_threads, order, nr_pairs)?);
+                row.cached_ns.push(turn(&cached, nr_threads, order, nr_pairs)?);
                 row.one_lock_ns.push(turn(&locked, nr_threads, order, nr_pairs)?);
             }
         }
@@ -220,6 +256,7 @@ pub fn alloc(args: &AllocArgs) -> Result<u8, Failure> {
         all.extend(rows);
     }
     clusters.verify();
+    cached.clusters.verify();
     measure(&mut report, &all);
     report.conclude(args.json.as_deref(), 0)
 }
@@ -239,14 +276,16 @@ fn sorted<T: Ord + Copy>(values: &[T]) -> Vec<T> {
 }
 
 fn show(row: &Timed, report: &mut Report) {
-    let (ns, one_lock_ns) = (median(&row.clusters_ns), median(&row.one_lock_ns));
+    let [ns, cached_ns, one_lock_ns] = [&row.clusters_ns, &row.cached_ns, &row.one_lock_ns].map(|turns| median(turns));
     let speed_up = median_of_ratios(&row.one_lock_ns, &row.clusters_ns);
-    if let (Some(ns), Some(one_lock_ns), Some(speed_up)) = (ns, one_lock_ns, speed_up) {
-        tell(&format!("{:>5} {:>7} {ns:>12.1} {one_lock_ns:>12.1} {speed_up:>8.2}x", row.order, row.nr_threads));
+    if let (Some(ns), Some(cached_ns), Some(one_lock_ns), Some(speed_up)) = (ns, cached_ns, one_lock_ns, speed_up) {
+        let what = format!("{:>5} {:>7}", row.order, row.nr_threads);
+        tell(&format!("{what} {ns:>12.1} {cached_ns:>12.1} {one_lock_ns:>12.1} {speed_up:>8.2}x"));
     }
     report.row(json!({
-        "order": row.order, "threads": row.nr_threads, "ns": ns, "one_lock_ns": one_lock_ns, "vs_one_lock": speed_up,
-        "turns_ns": row.clusters_ns, "one_lock_turns_ns": row.one_lock_ns,
+        "order": row.order, "threads": row.nr_threads, "ns": ns, "cached_ns": cached_ns, "one_lock_ns": one_lock_ns,
+        "vs_one_lock": speed_up, "cached_vs_plain": median_of_ratios(&row.clusters_ns, &row.cached_ns),
+        "turns_ns": row.clusters_ns, "cached_turns_ns": row.cached_ns, "one_lock_turns_ns": row.one_lock_ns,
     }));
 }
 
@@ -264,6 +303,14 @@ fn measure(report: &mut Report, all: &[Timed]) {
         let row = find(order, 2)?;
         median_of_ratios(&row.one_lock_ns, &row.clusters_ns)
     });
+    for nr_threads in [1, 2] {
+        // The time without the cache in units of the time with it: above 1 the cache saves more than it costs.
+        let ratios = MEASURED.map(|order| {
+            let row = find(order, nr_threads)?;
+            median_of_ratios(&row.clusters_ns, &row.cached_ns)
+        });
+        report.measure(&format!("cached_vs_plain_{nr_threads}"), geometric_mean(ratios));
+    }
     report.measure("scaling_2", geometric_mean(scaling));
     report.measure("vs_one_lock_2", geometric_mean(vs_one_lock));
 }
@@ -295,6 +342,14 @@ mod tests {
         let clusters = device(3);
         assert!(turn(&clusters, 3, order(0), 2).is_ok_and(|ns| ns > 0.0));
         clusters.verify();
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_counted() {
+        let cached = Cached { clusters: device(2), cache: SlotCache::new(2) };
+        assert!(turn(&cached, 2, order(4), 50).is_ok());
+        assert_eq!(cached.nr_used(), 0);
+        cached.clusters.verify();
     }
 
     #[test]

@@ -167,36 +167,45 @@ impl Clusters {
     /// when a slot of it is not taken. Locks one cluster, and the lists when that was full, becomes empty, or becomes
     /// of use to its order again. Says whether a cluster has become empty by it.
     pub fn free(&self, slot: SlotId, order: Order) -> bool {
-        let (id, _) = self.locate(slot, order);
-        self.free_in(id, &[(slot, order)])
+        let (id, offset) = self.locate(slot, order);
+        let mut cluster = self.cluster(id).lock();
+        let nr_freed = cluster.give(offset, order);
+        if nr_freed == 0 {
+            return false;
+        }
+        self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
+        if !cluster.held && self.kind != Kind::Rotational && cluster.fill_changed(offset) {
+            self.settle(id, &mut cluster);
+        }
+        cluster.nr_used() == 0
     }
 
-    /// The same for several runs, which cost one lock for all that follow each other in one cluster: sorted, they are
-    /// cheapest. Says whether any cluster has become empty.
-    pub fn free_all(&self, runs: &[(SlotId, Order)]) -> bool {
-        let cluster = |&(slot, order): &(SlotId, Order)| self.locate(slot, order).0;
-        let in_one = runs.chunk_by(|a, b| cluster(a) == cluster(b));
-        in_one.fold(false, |emptied, runs| self.free_in(cluster(&runs[0]), runs) | emptied)
+    /// The same for several runs. Those that follow each other in one cluster cost one lock: sorted, they are cheapest.
+    pub fn free_all(&self, mut runs: &[(SlotId, Order)]) {
+        let cluster_of = |slot: SlotId| slot.index() >> self.cluster_order.exponent();
+        while let Some(&(first, _)) = runs.first() {
+            let others = runs.iter().position(|&(slot, _)| cluster_of(slot) != cluster_of(first));
+            let (here, after) = runs.split_at(others.unwrap_or(runs.len()));
+            self.free_in(ClusterId::from_index(cluster_of(first)), here);
+            runs = after;
+        }
     }
 
     /// Gives back runs of one cluster.
-    fn free_in(&self, id: ClusterId, runs: &[(SlotId, Order)]) -> bool {
+    fn free_in(&self, id: ClusterId, runs: &[(SlotId, Order)]) {
         let mut cluster = self.cluster(id).lock();
+        let is_listed = !cluster.held && self.kind != Kind::Rotational;
         let (mut nr_freed, mut changed) = (0, false);
         for &(slot, order) in runs {
             let (_, offset) = self.locate(slot, order);
             let nr_given = cluster.give(offset, order);
             nr_freed += nr_given;
-            changed |= nr_given > 0 && cluster.fill_changed(offset);
-        }
-        if nr_freed == 0 {
-            return false;
+            changed = changed || is_listed && nr_given > 0 && cluster.fill_changed(offset);
         }
         self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
-        if changed && !cluster.held && self.kind != Kind::Rotational {
+        if changed {
             self.settle(id, &mut cluster);
         }
-        cluster.nr_used() == 0
     }
 
     /// Says that taken slots cannot be relied on: they are never handed out again, even when they are freed, and stay

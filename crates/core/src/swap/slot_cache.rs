@@ -81,7 +81,7 @@ impl Runs {
     /// Gives all of it to the clusters, lowest slot first.
     fn give(&mut self, clusters: &Clusters) {
         let runs = &mut self.runs[..self.len];
-        runs.sort_unstable();
+        runs.sort_unstable_by_key(|run| run.0);
         clusters.free_all(runs);
         (self.len, self.nr_slots) = (0, 0);
     }
