@@ -187,12 +187,14 @@ fn is_kept(region: &Region) -> bool {
     (0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == expected(at))
 }
 
-/// Takes all whole clusters and asks for more until something has happened.
+/// Takes all whole clusters and asks for more until something has happened. What is still in RAM is moved without a read,
+/// so it takes what that makes whole too.
 fn compact_until(arena: &Arena, mut happened: impl FnMut() -> bool) {
     let huge = || arena.engine().space.allocate(CpuId::new(0), Order::HUGE);
-    let runs: Vec<SlotId> = std::iter::from_fn(huge).collect();
+    let mut runs: Vec<SlotId> = Vec::new();
     let begun = Instant::now();
     while !happened() {
+        runs.extend(std::iter::from_fn(huge));
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", arena.stats());
         arena.engine().want_whole_clusters(Order::HUGE);
         std::thread::yield_now();

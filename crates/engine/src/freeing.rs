@@ -6,7 +6,7 @@
 //!
 //! A batch that does not fill is not left lying: the first free wakes the thread, which from then on is *on watch*. It
 //! gives back all batches every [`SITTING`], until it finds that nobody has freed anything since; then it sleeps until
-//! it is woken, and costs no CPU.
+//! it is woken, and costs no CPU. Woken, it does not take the CPU from who woke it: that one has a fault to end.
 //!
 //! **Locking.** The thread goes by the fork gate: no batch and no cluster is locked by it, or half given back, while this
 //! process forks. A child has no such thread; what is freed there goes the way that it goes without one.
@@ -47,6 +47,7 @@ impl Freeing {
 /// The thread's body; returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("freeing");
+    folioswap_sys::cpu::wait_for_turns();
     let thread = signals::thread_id();
     let mut discards = Discards::default();
     let mut swept = Instant::now();
@@ -112,5 +113,93 @@ impl Engine {
             self.freeing.on_watch.store(true, Ordering::SeqCst);
         }
         any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use folioswap_core::DeviceId;
+
+    const DEVICE: DeviceId = DeviceId::new(0);
+    const CPU: CpuId = CpuId::new(0);
+
+    fn arena(synchronous: bool) -> Arena {
+        let builder =
+            Arena::builder().memory(16 << 20).address_space(1 << 30).device(DeviceSpec::Ram { size: 64 << 20 });
+        builder.synchronous_freeing(synchronous).build().unwrap()
+    }
+
+    /// So many single slots in use.
+    fn in_use(engine: &Engine, nr_slots: usize) -> Vec<SlotId> {
+        (0..nr_slots).map(|_| engine.space.allocate(CPU, Order::PAGE).unwrap()).collect()
+    }
+
+    fn nr_used(engine: &Engine) -> usize {
+        engine.space.clusters(DEVICE, |clusters| clusters.nr_used())
+    }
+
+    fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is_true() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_does_not_fill_a_batch_is_freed_and_the_thread_sleeps_again() {
+        let arena = arena(false);
+        let engine = arena.engine();
+        for _ in 0..2 {
+            in_use(engine, 3).into_iter().for_each(|slot| engine.free_slots(slot, Order::PAGE));
+            comes_true("nobody frees what lies in a batch", || nr_used(engine) == 0);
+            comes_true("the thread stays on watch", || !engine.freeing.on_watch.load(Ordering::SeqCst));
+        }
+    }
+
+    #[test]
+    fn full_batches_are_taken_by_the_thread() {
+        let arena = arena(false);
+        let engine = arena.engine();
+        let slots = in_use(engine, 64 * folioswap_sys::cpu::nr_cpus() * 4);
+        slots.iter().for_each(|&slot| engine.free_slots(slot, Order::PAGE));
+        comes_true("full batches lie there", || nr_used(engine) < 64 * folioswap_sys::cpu::nr_cpus());
+    }
+
+    #[test]
+    fn counts_are_exact_when_they_are_read() {
+        for synchronous in [false, true] {
+            let arena = arena(synchronous);
+            let engine = arena.engine();
+            let slots = in_use(engine, 500);
+            for (at, &slot) in slots.iter().enumerate() {
+                engine.free_slots(slot, Order::PAGE);
+                if at % 7 == 0 {
+                    assert_eq!(arena.devices()[0].used_bytes, 4096 * (499 - at) as u64);
+                }
+            }
+            let _ = arena.stats();
+            assert_eq!((nr_used(engine), engine.space.nr_on_their_way(DEVICE)), (0, 0));
+        }
+    }
+
+    #[test]
+    fn frees_go_on_where_there_is_no_thread_as_in_a_child() {
+        let arena = arena(false);
+        let engine = arena.engine();
+        let slots = in_use(engine, 5000);
+        // As while a process forks: the thread is kept outside, and has nothing locked.
+        engine.gate.close(signals::thread_id());
+        slots.iter().for_each(|&slot| engine.free_slots(slot, Order::PAGE));
+        let nr_left = nr_used(engine);
+        assert_eq!(
+            (nr_left, nr_left <= 64 * folioswap_sys::cpu::nr_cpus()),
+            (engine.space.nr_on_their_way(DEVICE), true)
+        );
+        assert!((0..16 << 10).all(|_| engine.space.allocate(CPU, Order::PAGE).is_some()), "all of the device");
+        engine.gate.open();
     }
 }

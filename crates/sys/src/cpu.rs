@@ -17,6 +17,14 @@ pub fn nr_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
+/// From now on the calling thread, when it is woken, does not take the CPU away from one that is running there; it gets its
+/// share when that one's time is up. Whether the kernel agreed is of no account.
+pub fn wait_for_turns() {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread; the parameters are of this frame and only read.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_BATCH, &parameters) };
+}
+
 /// CPU time that the calling thread has used.
 #[must_use]
 pub fn thread_cpu_time() -> Duration {
@@ -96,5 +104,17 @@ mod tests {
         assert!(usage.user + usage.system > Duration::ZERO && usage.max_resident_bytes > 0);
         assert!(rusage(Whose::Children).is_ok() && nr_cpus() > 0);
         let _ = current_cpu();
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_its_turns_is_the_only_one_that_does() {
+        // SAFETY: 0 is the calling thread; nothing is written.
+        let policy = || unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+        let before = policy();
+        let waiting = std::thread::spawn(move || {
+            wait_for_turns();
+            policy()
+        });
+        assert_eq!((waiting.join().unwrap(), policy()), (libc::SCHED_BATCH.into(), before));
     }
 }
