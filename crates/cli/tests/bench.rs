@@ -145,6 +145,7 @@ fn latencies_of_both_ways_are_compared() {
         assert_eq!(positive(&all, name), each[0].max(each[1]), "the worse of both");
     }
     positive(&all, "accounting_ns");
+    positive(&all, "first_touch_vs_plain");
     let rows = all["rows"].as_array().expect("rows");
     let ways: Vec<_> = rows.iter().map(|row| (row["folio"].as_str(), row["way"].as_str())).collect();
     let (sync, later) = ((Some("4K"), Some("sync")), (Some("4K"), Some("async")));

@@ -12,7 +12,7 @@ use folioswap_core::{
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
-use folioswap_sys::uffd::{Delivery, EventFd, Userfaultfd};
+use folioswap_sys::uffd::{Delivery, EventFd, UffdError, Userfaultfd};
 
 use crate::address_space::AddressSpace;
 use crate::attached::Layout;
@@ -38,6 +38,7 @@ use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
 use crate::swap_in::SwapIn;
 use crate::threads::{self, Thread};
 use crate::wakeup::{Event, Gate};
+use crate::zeroed::{self, ZeroedStock};
 
 /// How much address space an arena reserves unless told otherwise. Addresses cost nothing until they are used.
 pub(crate) const ADDRESS_SPACE: u64 = 1 << 40;
@@ -92,6 +93,7 @@ pub struct ArenaBuilder {
     split_slots: bool,
     rotational: Option<bool>,
     synchronous_freeing: bool,
+    zeroed_stock: bool,
     compaction: Option<Stage>,
     address_space: u64,
     stats: Option<&'static Stats>,
@@ -178,6 +180,14 @@ impl ArenaBuilder {
         self
     }
 
+    /// Whether zeroed memory is kept in stock for first touches: what that is worth is measured against an arena without.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn zeroed_stock(mut self, kept: bool) -> Self {
+        self.zeroed_stock = kept;
+        self
+    }
+
     /// How many bytes of addresses are reserved: the most that can be mapped at the same time. Default: 1 TiB.
     #[must_use]
     pub fn address_space(mut self, bytes: u64) -> Self {
@@ -237,6 +247,7 @@ impl ArenaBuilder {
             threads::spawn("reclaim", &engine, reclaimd::run)?,
             threads::spawn("readahead", &engine, readahead::run)?,
             threads::spawn("compact", &engine, compactd::run)?,
+            threads::spawn("zero", &engine, zeroed::run)?,
             threads::spawn("slots", &engine, slot_compaction::run)?,
         ];
         if !synchronous_freeing {
@@ -271,21 +282,7 @@ impl ArenaBuilder {
         if self.locked {
             locking::lock_all(&span, &frames, self.memory)?;
         }
-        let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
-            let cradles = |range: std::ops::Range<usize>| range.step_by(block).collect();
-            let (huge, small) = (cradles(frames.nursery()), cradles(frames.small_nursery()));
-            Box::new(MoveMapper::new(Arc::clone(&uffd), huge, small))
-        } else {
-            Box::new(CopyMapper::new(Arc::clone(&uffd)))
-        };
-        let register = Error::system("registering with userfaultfd");
-        uffd.register(span.addr(), span.len(), mapper.region_mode()).map_err(|e| register(e.into()))?;
-        let hinges = self.locked.then(|| frames.hinges());
-        for range in mapper.registers_frames().then(|| frames.range()).into_iter().chain(hinges) {
-            let register = Error::system("registering with userfaultfd");
-            uffd.register(range.start, range.len(), folioswap_sys::uffd::Mode::Missing)
-                .map_err(|e| register(e.into()))?;
-        }
+        let mapper = register(&uffd, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let zone = Zone::with_cpus(most_blocks, nr_cpus);
         zone.set_limit(self.memory as usize / PAGE_SIZE);
@@ -305,6 +302,7 @@ impl ArenaBuilder {
             freeing: Freeing::new(self.synchronous_freeing),
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
+            zeroed: ZeroedStock::new(self.zeroed_stock),
             compactor: Compactor::new(most_blocks, self.compaction),
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
@@ -331,6 +329,29 @@ impl ArenaBuilder {
             span,
         })
     }
+}
+
+/// Makes the mapper, and registers the memory that it needs to be.
+fn register(
+    uffd: &Arc<Userfaultfd>,
+    span: &Reservation,
+    frames: &Frames,
+    mapping: Mapping,
+) -> Result<Box<dyn Mapper>, Error> {
+    let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
+        let cradles = |range: std::ops::Range<usize>| range.step_by(Order::HUGE.bytes()).collect();
+        let (huge, small) = (cradles(frames.nursery()), cradles(frames.small_nursery()));
+        Box::new(MoveMapper::new(Arc::clone(uffd), huge, small))
+    } else {
+        Box::new(CopyMapper::new(Arc::clone(uffd)))
+    };
+    let failed = |e: UffdError| Error::system("registering with userfaultfd")(e.into());
+    uffd.register(span.addr(), span.len(), mapper.region_mode()).map_err(failed)?;
+    let hinges = frames.is_locked().then(|| frames.hinges());
+    for range in mapper.registers_frames().then(|| frames.range()).into_iter().chain(hinges) {
+        uffd.register(range.start, range.len(), folioswap_sys::uffd::Mode::Missing).map_err(failed)?;
+    }
+    Ok(mapper)
 }
 
 /// Opens a descriptor for the wanted mode; `Auto` falls back to direct.
@@ -392,6 +413,7 @@ impl Arena {
             split_slots: false,
             rotational: None,
             synchronous_freeing: false,
+            zeroed_stock: true,
             compaction: Some(Stage::default()),
             address_space: ADDRESS_SPACE,
             stats: None,
@@ -587,6 +609,7 @@ impl Drop for Running {
         self.engine.reclaim_wanted.signal();
         self.engine.reads.wake();
         self.engine.compactor.wanted.signal();
+        self.engine.zeroed.wanted.signal();
         self.engine.slot_compactor.wanted.signal();
         self.engine.freeing.wanted.signal();
         self.stop.signal();

@@ -30,6 +30,7 @@ use crate::slot_compaction::SlotCompactor;
 use crate::space::SwapSpace;
 use crate::stopwatch::Stopwatch;
 use crate::wakeup::{Event, Gate};
+use crate::zeroed::ZeroedStock;
 
 /// An arena's counters: its own, or memory that it shares with the process that prints them.
 pub(crate) enum StatsHome {
@@ -67,6 +68,7 @@ pub(crate) struct Engine {
     pub buffers: Buffers,
     /// Written folios whose blocks were locked when their write ended.
     pub unsettled: Mutex<Vec<Written>>,
+    pub zeroed: ZeroedStock,
     pub compactor: Compactor,
     pub slot_compactor: SlotCompactor,
     pub mapper: Box<dyn Mapper>,

@@ -114,6 +114,14 @@ impl Frames {
         unsafe { std::slice::from_raw_parts_mut(self.home(frame) as *mut u8, order.bytes()) }
     }
 
+    /// Clears a pageblock that is at home, and that its caller has taken from the zone and given to nobody yet.
+    pub fn clear(&self, pageblock: FrameId) {
+        assert!(pageblock.offset_bytes() + Order::HUGE.bytes() <= self.len);
+        // SAFETY: the range lies within the reservation (asserted), is readable and writable anonymous memory, and nobody
+        // else refers to it: frames that were taken from the zone are their taker's.
+        unsafe { std::ptr::write_bytes(self.home(pageblock) as *mut u8, 0, Order::HUGE.bytes()) }
+    }
+
     /// Lends memory for one piece.
     pub fn with_scratch<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
         with_one_of(&self.free_scratch, |addr| {

@@ -61,6 +61,7 @@ mod swap_in;
 mod threads;
 mod transfer;
 mod wakeup;
+mod zeroed;
 
 pub use advise::Advice;
 pub use arena::{Arena, ArenaBuilder, Mapping, Residency};

@@ -139,6 +139,12 @@ impl Engine {
         {
             locked.split(order);
         }
+        if locked.order() == Order::HUGE
+            && let Some(frame) = self.take_zeroed()
+        {
+            watch.lap(Phase::Frame);
+            return self.map(locked, 0, frame, List::Inactive);
+        }
         let (index, taken) = self.supply(locked, page, watch);
         let order = locked.order();
         if order == Order::HUGE && taken.memory == Memory::Absent {

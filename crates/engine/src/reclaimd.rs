@@ -57,6 +57,7 @@ pub(crate) fn run(engine: &Engine) {
 /// Reclaims until as many frames are to be had as the high watermark asks for, or nothing more can be done.
 fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
     let mut stuck = 0;
+    engine.give_idle_stock_back();
     while !engine.stopping() {
         let pass = match engine.gate.try_enter(thread) {
             Some(pass) => pass,
@@ -135,6 +136,7 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, min: usize) {
 /// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios.
 fn give_back_surplus(engine: &Engine) {
     while engine.zone.surplus() > 0 {
+        engine.give_stock_back();
         engine.zone.drain();
         while let Some(pageblock) = engine.zone.take_surplus() {
             engine.frames.unpopulate(pageblock);

@@ -35,6 +35,9 @@ impl Engine {
             if let Some(taken) = self.try_take_frame(order, 0) {
                 return Some(taken);
             }
+            if self.give_stock_back() {
+                continue;
+            }
             if order > Order::PAGE && self.zone.available() >= self.zone.watermarks().low.max(order.nr_pages()) {
                 watch.lap(Phase::Frame);
                 let compacted = order == Order::HUGE && nr_runs < COMPACT_RUNS && self.compact_directly();

@@ -2,8 +2,9 @@
 //!
 //! Open loop: each touch has its time, fixed beforehand, and its latency counts from there, so one that is late because of the one
 //! before counts as slow. Two ways of giving slots back take their turns, each in an arena of its own: at once, in the fault, and
-//! later, in batches. What the turns do is in `latency_turn`.
+//! later, in batches. What the turns do is in `latency_turn`. In the end first touches are timed (`first_touch`).
 
+use super::first_touch::first_touches;
 use super::latency_plot::{self, Line};
 use super::latency_report::{row, tell_head, tell_phases, tell_shares};
 use super::latency_turn::{self, Outcome, Pace, Turn};
@@ -151,8 +152,9 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
         });
         latency_plot::draw(file, "Swap-ins at a steady rate while slots are freed", &lines.collect::<Vec<_>>())?;
     }
-    let bad_words = merged.iter().flat_map(|(_, outcomes)| outcomes).map(|outcome| outcome.bad_words).sum();
-    report.conclude(args.common.json.as_deref(), bad_words)
+    let first_touches = first_touches(args.common.memory, args.rounds, &means, &mut report)?;
+    let bad_words: u64 = merged.iter().flat_map(|(_, outcomes)| outcomes).map(|outcome| outcome.bad_words).sum();
+    report.conclude(args.common.json.as_deref(), bad_words + first_touches)
 }
 
 /// Devices that are more than half full, and direct faults, unless others are asked for.

@@ -11,6 +11,7 @@ mod auto;
 mod compact;
 mod compact_mix;
 mod compact_slots;
+mod first_touch;
 mod fragment;
 mod kernel_turn;
 mod latency;

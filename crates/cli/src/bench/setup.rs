@@ -70,6 +70,8 @@ pub struct ArenaPlan<'a> {
     pub compaction: Option<Stage>,
     /// Whether each folio's slots are freed at once.
     pub synchronous_freeing: bool,
+    /// Whether zeroed memory is kept for first touches.
+    pub zeroed_stock: bool,
 }
 
 impl<'a> ArenaPlan<'a> {
@@ -83,6 +85,7 @@ impl<'a> ArenaPlan<'a> {
             split_slots: false,
             compaction: Some(Stage::default()),
             synchronous_freeing: false,
+            zeroed_stock: true,
         }
     }
 
@@ -98,7 +101,7 @@ impl<'a> ArenaPlan<'a> {
         let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
         let builder = builder.faults(self.means.faults).mapping(self.means.mapper).folio(self.folio);
         let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots).compaction(self.compaction);
-        let builder = builder.synchronous_freeing(self.synchronous_freeing);
+        let builder = builder.synchronous_freeing(self.synchronous_freeing).zeroed_stock(self.zeroed_stock);
         let builder = self.means.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
         builder.build().map_err(failure)
     }

@@ -1,0 +1,77 @@
+//! First touches of folios of 2 MiB, with a stock of zeroed memory and without: a part of `bench latency`.
+//!
+//! Half of the budget is touched for the first time, a folio at a time at a steady pace, then dropped and touched anew: what is
+//! dropped leaves frames that hold something, so each first touch needs 2 MiB cleared by somebody. Both ways take their turns, each in
+//! an arena of its own. Each folio is checked to be zero, and written.
+
+use super::medians::median_of_ratios;
+use super::progress::tell;
+use super::report::Report;
+use super::setup::{ArenaPlan, failure};
+use crate::args::Means;
+use crate::exit::Failure;
+use folioswap::{Advice, FolioSize, Order};
+use folioswap_core::Histogram;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// From one first touch to the next: several times as long as 2 MiB take to be cleared.
+const PACE: Duration = Duration::from_millis(2);
+/// Times that all is touched and dropped in a turn; the first one, which takes memory from the kernel, does not count.
+const PASSES: usize = 4;
+/// Most folios of a pass.
+const MOST_FOLIOS: usize = 64;
+const BLOCK: usize = Order::HUGE.bytes();
+
+/// Runs the turns, reports the measures, and returns how many words were wrong.
+pub fn first_touches(memory_bytes: u64, rounds: u16, means: &Means, report: &mut Report) -> Result<u64, Failure> {
+    let (mut p50_us, mut bad_words) = ([Vec::new(), Vec::new()], 0);
+    tell(&format!("{:<14} {:>6} {:>9} {:>9} {:>9}", "first touch 2M", "round", "p50 us", "p99 us", "max us"));
+    for round in 1..=rounds {
+        for (zeroed_stock, p50_us) in [false, true].into_iter().zip(&mut p50_us) {
+            let name = if zeroed_stock { "stock" } else { "plain" };
+            let (latencies, bad) = turn(memory_bytes, means, zeroed_stock)?;
+            let us = |q| latencies.quantile(q) as f64 / 1e3;
+            tell(&format!("{name:<14} {round:>6} {:>9.1} {:>9.1} {:>9.1}", us(0.5), us(0.99), us(1.0)));
+            report.row(json!({
+                "first_touch": name, "round": round, "p50_us": us(0.5), "p99_us": us(0.99), "max_us": us(1.0),
+            }));
+            p50_us.push(us(0.5));
+            bad_words += bad;
+        }
+    }
+    let [plain, stock] = p50_us;
+    report.measure("first_touch_vs_plain", median_of_ratios(&stock, &plain));
+    Ok(bad_words)
+}
+
+fn turn(
+    memory_bytes: u64,
+    means: &Means,
+    zeroed_stock: bool,
+) -> Result<(folioswap_core::HistogramSnapshot, u64), Failure> {
+    let plan = ArenaPlan { zeroed_stock, ..ArenaPlan::new(memory_bytes, means, FolioSize::Fixed(Order::HUGE)) };
+    let arena = plan.build(memory_bytes)?;
+    let nr_folios = (memory_bytes as usize / 2 / BLOCK).clamp(1, MOST_FOLIOS);
+    let mut region = arena.map(nr_folios * BLOCK).map_err(failure)?;
+    let (latencies, mut bad_words) = (Histogram::new(), 0);
+    for pass in 0..PASSES {
+        let begin = Instant::now();
+        for (index, folio) in region.chunks_mut(BLOCK).enumerate() {
+            // Not early, and not made up for when it is late: what is measured is one touch.
+            let due = begin + PACE * index as u32;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let touched = Instant::now();
+            folio[BLOCK / 2] |= 1;
+            if pass > 0 {
+                latencies.record_alone(touched.elapsed().as_nanos() as u64);
+            }
+            folio[BLOCK / 2] ^= 1;
+            let words: &mut [u64] = bytemuck::cast_slice_mut(folio);
+            bad_words += words.iter().filter(|&&word| word != 0).count() as u64;
+            words.fill(index as u64 + 1);
+        }
+        region.advise(.., Advice::DontNeed);
+    }
+    Ok((latencies.snapshot(), bad_words))
+}

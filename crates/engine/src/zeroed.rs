@@ -1,0 +1,198 @@
+//! A stock of zeroed pageblocks, so that the first touch of a whole folio does not clear 2 MiB in its fault.
+//!
+//! A thread fills the stock while whole folios are touched for the first time: with a block for each [`TOUCHES_EACH`]
+//! touches so far, [`MOST`] at most, and only of frames that are to be had without a write. Frames in it are held, and in
+//! nobody's count of free ones. They go back as soon as a fault finds no frame, the budget is made smaller, or reclaim
+//! is needed and nothing was touched for the first time since it was last. An idle arena costs no CPU.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use folioswap_core::{FrameId, Memory, Order};
+
+use crate::engine::Engine;
+use crate::fatal::AbortOnPanic;
+use crate::wakeup::Event;
+
+/// Most blocks in stock, and most as a share of the budget: what lies here serves nobody else.
+const MOST: usize = 16;
+const BUDGET_SHARE: usize = 32;
+
+/// First touches for each block in stock: a program that touches a few gets none.
+const TOUCHES_EACH: usize = 4;
+
+/// The stock of an arena.
+pub(crate) struct ZeroedStock {
+    blocks: Mutex<Vec<FrameId>>,
+    /// How many there are. Changed under the lock, read without.
+    nr: AtomicUsize,
+    nr_touches: AtomicUsize,
+    /// First touches when reclaim last looked.
+    nr_touches_seen: AtomicUsize,
+    enabled: bool,
+    /// What wakes the thread.
+    pub wanted: Event,
+}
+
+impl ZeroedStock {
+    pub fn new(enabled: bool) -> Self {
+        ZeroedStock {
+            blocks: Mutex::new(Vec::with_capacity(MOST)), // faults do not allocate
+            nr: AtomicUsize::new(0),
+            nr_touches: AtomicUsize::new(0),
+            nr_touches_seen: AtomicUsize::new(0),
+            enabled,
+            wanted: Event::default(),
+        }
+    }
+
+    fn target(&self, budget_blocks: usize) -> usize {
+        let most = MOST.min(budget_blocks / BUDGET_SHARE);
+        if self.enabled { most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH) } else { 0 }
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut Vec<FrameId>) -> R) -> R {
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let result = change(&mut blocks);
+        self.nr.store(blocks.len(), Ordering::Relaxed);
+        result
+    }
+
+    fn pop(&self) -> Option<FrameId> {
+        if self.nr.load(Ordering::Relaxed) == 0 { None } else { self.change(Vec::pop) }
+    }
+}
+
+/// The thread's body; returns when the arena stops.
+pub(crate) fn run(engine: &Engine) {
+    let _abort = AbortOnPanic("zeroing");
+    folioswap_sys::cpu::wait_for_turns();
+    let thread = folioswap_sys::signals::thread_id();
+    while !engine.stopping() {
+        let seen = engine.zeroed.wanted.now();
+        loop {
+            let _pass = engine.gate.enter(thread);
+            if engine.stopping() || !engine.stock_one() {
+                break;
+            }
+        }
+        if !engine.stopping() {
+            engine.zeroed.wanted.wait(seen);
+        }
+    }
+}
+
+impl Engine {
+    /// A pageblock of zeros for the first touch of a whole folio, which is told of by this.
+    pub fn take_zeroed(&self) -> Option<FrameId> {
+        let stock = &self.zeroed;
+        stock.nr_touches.fetch_add(1, Ordering::Relaxed);
+        let taken = stock.pop();
+        // Half of it is left when the thread is woken: once for several touches.
+        if stock.nr.load(Ordering::Relaxed) < stock.target(self.budget_blocks()).div_ceil(2) {
+            stock.wanted.signal();
+        }
+        taken
+    }
+
+    /// Clears one more pageblock for the stock; `false` when there are enough, or none to be had.
+    fn stock_one(&self) -> bool {
+        let stock = &self.zeroed;
+        if stock.nr.load(Ordering::Relaxed) >= stock.target(self.budget_blocks()) {
+            return false;
+        }
+        let Some(taken) = self.try_take_frame(Order::HUGE, self.zone.watermarks().low) else { return false };
+        match self.make_huge(taken) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.release_frame(taken.frame); // no huge page now: what first touches get is not worth a stock
+                return false;
+            }
+            Err(_) => {
+                self.zone.give_unpopulated(taken.frame); // who needs it asks for its memory again
+                self.note_resident();
+                return false;
+            }
+        }
+        if taken.memory != Memory::Absent {
+            self.frames.clear(taken.frame);
+        }
+        stock.change(|blocks| blocks.push(taken.frame));
+        true
+    }
+
+    /// Gives the stock back to the zone. Says whether there was any.
+    pub fn give_stock_back(&self) -> bool {
+        let mut any = false;
+        while let Some(frame) = self.zeroed.pop() {
+            self.release_frame(frame);
+            any = true;
+        }
+        any
+    }
+
+    /// Reclaim begins: nobody gains by the stock when nothing was touched for the first time since it last did.
+    pub fn give_idle_stock_back(&self) {
+        let stock = &self.zeroed;
+        let nr_touches = stock.nr_touches.load(Ordering::Relaxed);
+        if stock.nr_touches_seen.swap(nr_touches, Ordering::Relaxed) == nr_touches {
+            self.give_stock_back();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use std::time::{Duration, Instant};
+
+    const BLOCK: usize = Order::HUGE.bytes();
+
+    fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !is_true() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_first_touches_get_is_zero_and_the_stock_goes_back_when_it_is_needed() {
+        let device = DeviceSpec::Ram { size: 512 << 20 };
+        let arena = Arena::builder().memory(256 << 20).address_space(1 << 30).device(device).build().unwrap();
+        let stock = &arena.engine().zeroed;
+        let mut region = arena.map(192 << 20).unwrap();
+        for round in 1..=2u8 {
+            for bytes in region.chunks_mut(BLOCK) {
+                assert!(bytes.iter().all(|&byte| byte == 0), "round {round}");
+                bytes.fill(round);
+            }
+            comes_true("the stock is not filled", || stock.nr.load(Ordering::Relaxed) >= 2);
+            region.advise(.., crate::advise::Advice::DontNeed);
+        }
+        // All that the budget has is needed, and more.
+        let mut second = arena.map(300 << 20).unwrap();
+        second.chunks_mut(BLOCK).for_each(|bytes| bytes.fill(7));
+        for _ in 0..3 {
+            assert!(second.chunks(BLOCK).all(|bytes| bytes.iter().all(|&byte| byte == 7)));
+        }
+        comes_true("the stock is kept from reclaim", || stock.nr.load(Ordering::Relaxed) == 0);
+        arena.engine().zone.verify();
+    }
+
+    #[test]
+    fn a_smaller_budget_has_it_back() {
+        let arena = Arena::builder().memory(256 << 20).address_space(1 << 30).build().unwrap();
+        let mut region = arena.map(64 << 20).unwrap();
+        region.fill(1);
+        let stock = &arena.engine().zeroed;
+        comes_true("the stock is not filled", || stock.nr.load(Ordering::Relaxed) >= 2);
+        drop(region);
+        arena.set_memory(16 << 20).unwrap();
+        comes_true("the stock keeps what the budget has no room for", || arena.engine().zone.surplus() == 0);
+        assert!(arena.measure().unwrap().resident_bytes <= 16 << 20);
+        arena.engine().zone.verify();
+    }
+}
