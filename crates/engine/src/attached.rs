@@ -17,6 +17,7 @@ use folioswap_core::{ClusterId, Clusters, CpuId, Freed, Order, SlotCache, SlotId
 
 use crate::device::Device;
 use crate::fatal;
+use crate::wakeup::Pass;
 
 /// By how much a file grows at a time: large, so that a full disk is met long before the write.
 const GROWTH_BYTES: u64 = 256 << 20;
@@ -133,7 +134,7 @@ impl Attached {
         let emptied = self.clusters.free(slot, order);
         self.forget_full();
         if self.cache.is_none() && emptied && self.discards_due() {
-            self.discard(GIVEN_BACK_BY_A_FREE);
+            self.discard(GIVEN_BACK_BY_A_FREE, &|| None);
         }
     }
 
@@ -274,9 +275,12 @@ impl Attached {
         if nr_awaiting * Order::HUGE.nr_pages() > self.clusters.nr_used() { nr_awaiting } else { 0 }
     }
 
-    /// Gives up to `most` emptied clusters back.
-    pub fn discard(&self, most: usize) {
+    /// Gives up to `most` emptied clusters back. `enter` passes the fork gate, for those who are outside of it: no lock is held
+    /// while another thread forks, and a fork does not wait for the disk.
+    pub fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) {
+        let inside = enter();
         let mut clusters = self.clusters.take_discards(most);
+        drop(inside);
         clusters.sort_unstable();
         for run in clusters.chunk_by(|a, b| b.index() == a.index() + 1) {
             let first = self.clusters.slots_of(run[0]).start;
@@ -287,6 +291,7 @@ impl Attached {
                 fatal::say(&format!("swap {}: space could not be given back ({error}); it is kept", self.name));
             }
         }
+        let _inside = enter();
         let mut space = self.space.lock().expect("no panic while growing");
         // After a failure too: a part may be gone.
         space.given_back.append(&mut clusters);
@@ -391,7 +396,7 @@ mod tests {
         }
         assert!(attached.flush() && attached.discards_due());
         while attached.nr_spare() > 0 {
-            attached.discard(7);
+            attached.discard(7, &|| None);
         }
         assert_eq!(attached.reserved_bytes(), disk.reserved.lock().unwrap().len() as u64 * BLOCK);
         assert!((193..=200).contains(&(attached.reserved_bytes() / BLOCK)), "as much stays as is used");

@@ -220,18 +220,9 @@ impl Engine {
         while !self.stopping() && !self.gate.is_closed() {
             let Some(taken) = self.zone.take_divided() else { return };
             debug_assert_eq!(taken.memory, Memory::Small);
-            match self.make_huge(taken) {
-                Ok(is_huge) => {
-                    self.release_frame(taken.frame);
-                    if is_huge {
-                        continue;
-                    }
-                }
-                // Nobody needs it now; whoever does asks for the memory again.
-                Err(_) => {
-                    self.zone.give_unpopulated(taken.frame);
-                    self.note_resident();
-                }
+            if self.try_make_huge(taken) {
+                self.release_frame(taken.frame);
+                continue;
             }
             return; // the kernel has no huge page now: again when there is something to be compacted
         }

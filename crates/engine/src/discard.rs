@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use folioswap_sys::signals;
+
 use crate::engine::Engine;
 
 /// How long much has to be free.
@@ -36,10 +38,11 @@ pub(crate) enum Next {
 }
 
 impl Discards {
-    /// Gives some back if it is time to.
+    /// Gives some back if it is time to. For a thread that is outside the fork gate.
     pub fn step(&mut self, engine: &Engine) -> Next {
+        let enter = || Some(engine.gate.enter(signals::thread_id()));
         match self {
-            Discards::Giving if engine.space.discard(BATCH) => return Next::GoOn,
+            Discards::Giving if engine.space.discard(BATCH, &enter) => return Next::GoOn,
             Discards::None | Discards::Since(_) if engine.space.discards_due() => {
                 let waited = match self {
                     Discards::Since(since) => since.elapsed(),

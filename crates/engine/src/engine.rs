@@ -289,6 +289,7 @@ impl Engine {
         locked.folio_mut(index).set_out();
         if order == Order::HUGE && self.frames.is_locked() {
             if !self.patiently("made again", || self.mapper.populate(self.frames.home(frame))) {
+                self.zone.disown(frame); // it is on a list still
                 self.note_small(frame);
             }
             self.release_frame(frame);

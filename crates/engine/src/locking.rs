@@ -114,7 +114,8 @@ impl Engine {
         if more_bytes > 0 {
             check_available(more_bytes)?;
             let homes = self.frames.range().start;
-            lock(homes + old * PAGE_SIZE, more_bytes as usize, more_bytes)?;
+            let all_bytes = bytes_to_lock(self.span.len() as u64, (new * PAGE_SIZE) as u64);
+            lock(homes + old * PAGE_SIZE, more_bytes as usize, all_bytes)?;
             self.zone.set_limit(new);
             // On failure what has come of it is given back by reclaim.
             self.populate_all().inspect_err(|_| {

@@ -275,7 +275,7 @@ impl<'e> DeviceSpace<'e> {
 
     fn move_folio(&self, folio: FolioId, from: Units, to: UnitId) -> Migrated {
         let engine = self.engine;
-        let _pass = engine.gate.enter(signals::thread_id());
+        let pass = engine.gate.enter(signals::thread_id());
         let Some(mut locked) = engine.try_lock(folio.block()) else { return Migrated::Busy };
         let (index, slot) = (locked.index_of(folio.page_in_block()), self.slot(from.first));
         if locked.order() != from.order || locked.name(index) != folio {
@@ -297,7 +297,8 @@ impl<'e> DeviceSpace<'e> {
                 self.write_elsewhere(&mut locked, index, bytes, to)
             }
             State::Swapped(_) if self.wants_at_once(slot) => {
-                drop(locked); // a fault waits for one folio, not for its cluster
+                // A fault waits for one folio, not for its cluster; and a fork for neither.
+                drop((locked, pass));
                 self.read_at_once();
                 self.move_folio(folio, from, to)
             }
@@ -469,6 +470,7 @@ mod tests {
     use crate::device::DeviceSpec;
     use crate::folio_size::FolioSize;
     use folioswap_core::{CpuId, PAGE_SIZE};
+    use std::path::PathBuf;
     use std::sync::atomic::AtomicBool;
 
     /// A byte of each page that stays, which is never 0.
@@ -500,7 +502,16 @@ mod tests {
 
     #[test]
     fn folios_are_used_while_they_are_moved() {
-        let device = DeviceSpec::Ram { size: 128 << 20 };
+        move_folios_in_use(DeviceSpec::Ram { size: 128 << 20 }, 2000);
+    }
+
+    #[test]
+    fn and_on_a_disk_while_the_gate_closes_again_and_again() {
+        let path = PathBuf::from(format!("/var/tmp/folioswap-slots-{}", std::process::id()));
+        move_folios_in_use(DeviceSpec::File { path, size: Some(128 << 20) }, 300);
+    }
+
+    fn move_folios_in_use(device: DeviceSpec, nr_moved: u64) {
         let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
         let arena = builder.build().unwrap();
         let mut region = arena.map_with(64 << 20, FolioSize::Fixed(Order::PAGE)).unwrap();
@@ -517,17 +528,19 @@ mod tests {
                 scope.spawn(move || use_pages(bytes, part * nr_pages / 2, done));
             }
             let begun = Instant::now();
-            while engine.stats.slots_migrated.get() < 2000 && begun.elapsed() < Duration::from_secs(60) {
+            while engine.stats.slots_migrated.get() < nr_moved && begun.elapsed() < Duration::from_secs(60) {
                 let whole = || engine.space.allocate(CpuId::new(0), Order::HUGE);
                 let runs: Vec<_> = std::iter::from_fn(whole).collect();
                 engine.want_whole_clusters(Order::HUGE);
                 std::thread::yield_now();
                 runs.into_iter().for_each(|slot| engine.free_slots(slot, Order::HUGE));
+                engine.gate.close(signals::thread_id()); // as a fork does
+                engine.gate.open();
             }
             done.store(true, Ordering::Relaxed);
         });
         let stats = arena.stats();
-        assert!(stats.slots_migrated >= 2000, "{stats:?}");
+        assert!(stats.slots_migrated >= nr_moved, "{stats:?}");
         assert!(stats.verify_failures == 0 && stats.io_errors == 0, "{stats:?}");
         (0..nr_pages).for_each(|page| {
             assert_eq!(region[page * PAGE_SIZE], if stays(page) { mark(page) } else { 0 }, "page {page}");

@@ -18,6 +18,7 @@ use folioswap_core::{Clusters, CpuId, DeviceId, Freed, Order, SlotId};
 
 use crate::attached::{Attached, Layout};
 use crate::device::{Device, RamDevice};
+use crate::wakeup::Pass;
 
 /// Bits of a slot's number that count within its device: 512 GiB each.
 const DEVICE_SHIFT: u32 = 27;
@@ -326,11 +327,11 @@ impl SwapSpace {
 
     /// Gives up to `most` emptied clusters of each device back, where they are more than what is used; `false` when they
     /// are nowhere.
-    pub fn discard(&self, most: usize) -> bool {
+    pub fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) -> bool {
         let mut any = false;
         self.each(|_, attached| {
             if attached.nr_spare() > 0 {
-                attached.discard(most);
+                attached.discard(most, enter);
                 any = true;
             }
             None::<()>

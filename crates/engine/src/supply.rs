@@ -123,7 +123,9 @@ impl Engine {
     /// Gives memory of the right kind to frames that were taken for a folio of this order, and says which they are.
     pub fn prepare(&self, taken: Taken, order: Order) -> FrameId {
         if order == Order::HUGE {
-            self.patiently("made", || self.make_huge(taken));
+            if self.has_memory(taken).is_none() {
+                self.patiently("made", || self.populate_huge(taken.frame));
+            }
             return taken.frame;
         }
         if taken.memory == Memory::Small && taken.order == order {
@@ -135,28 +137,46 @@ impl Engine {
         frame
     }
 
-    /// Gives a pageblock that was taken whole a huge page; `false` when it has small ones, because the kernel has no other.
-    pub fn make_huge(&self, taken: Taken) -> Result<bool, MapError> {
+    /// Decides whether a pageblock that was taken whole needs memory, for [`Engine::populate_huge`] to give; else says whether
+    /// it has a huge page. `Some(false)`: it keeps its small ones, because the kernel has no other.
+    pub fn has_memory(&self, taken: Taken) -> Option<bool> {
         let frame = taken.frame;
-        if taken.memory == Memory::Huge {
-            return Ok(true);
+        match taken.memory {
+            Memory::Huge => return Some(true),
+            Memory::Absent => return None,
+            Memory::Small if self.frames.is_locked() => return Some(self.collapse_in_place(frame)),
+            Memory::Small => {}
         }
-        if taken.memory == Memory::Small {
-            if self.frames.is_locked() {
-                return Ok(self.collapse_in_place(frame));
-            }
-            let one_less = |nr_left: usize| nr_left.checked_sub(1);
-            if self.huge_pages_short.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
-                self.zone.carve(frame, Order::HUGE);
-                return Ok(false);
-            }
-            self.frames.unpopulate(frame);
+        let one_less = |nr_left: usize| nr_left.checked_sub(1);
+        if self.huge_pages_short.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            self.zone.carve(frame, Order::HUGE);
+            return Some(false);
         }
+        self.frames.unpopulate(frame);
+        None
+    }
+
+    /// Gives a pageblock without memory a huge page; `false` when it has small ones, because the kernel has no other.
+    pub fn populate_huge(&self, frame: FrameId) -> Result<bool, MapError> {
         let is_huge = self.mapper.populate(self.frames.home(frame))?;
         if !is_huge {
             self.note_small(frame);
         }
         Ok(is_huge)
+    }
+
+    /// Gives a pageblock that was taken whole a huge page, on behalf of nobody who needs it now: when there is no memory,
+    /// it goes back to the zone without. Says whether it got one.
+    pub fn try_make_huge(&self, taken: Taken) -> bool {
+        match self.has_memory(taken).map_or_else(|| self.populate_huge(taken.frame), Ok) {
+            Ok(true) => return true,
+            Ok(false) => self.release_frame(taken.frame),
+            Err(_) => {
+                self.zone.give_unpopulated(taken.frame);
+                self.note_resident();
+            }
+        }
+        false
     }
 
     /// A pageblock, held, got small pages instead of a huge one.

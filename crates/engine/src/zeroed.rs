@@ -102,17 +102,8 @@ impl Engine {
             return false;
         }
         let Some(taken) = self.try_take_frame(Order::HUGE, self.zone.watermarks().low) else { return false };
-        match self.make_huge(taken) {
-            Ok(true) => {}
-            Ok(false) => {
-                self.release_frame(taken.frame); // no huge page now: what first touches get is not worth a stock
-                return false;
-            }
-            Err(_) => {
-                self.zone.give_unpopulated(taken.frame); // who needs it asks for its memory again
-                self.note_resident();
-                return false;
-            }
+        if !self.try_make_huge(taken) {
+            return false; // without a huge page a first touch gains little
         }
         if taken.memory != Memory::Absent {
             self.frames.clear(taken.frame);

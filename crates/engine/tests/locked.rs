@@ -201,10 +201,16 @@ fn pin(page: &[u8]) -> std::io::Result<OwnedFd> {
     if registered < 0 { Err(std::io::Error::last_os_error()) } else { Ok(ring) }
 }
 
+/// Whether this process is given huge pages when it touches memory.
+fn give_huge_pages(given: bool) {
+    // SAFETY: a flag of this process.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, i32::from(!given), 0, 0, 0) }, 0);
+}
+
 #[test]
 fn what_is_dropped_while_the_kernel_holds_it_is_replaced() {
     let _turn = my_turn();
-    for folio in [Order::HUGE, Order::PAGE] {
+    for (folio, has_huge_pages) in [(Order::HUGE, true), (Order::PAGE, true), (Order::HUGE, false)] {
         let Some(arena) = locked(FaultMode::Direct, FolioSize::Fixed(folio)) else { return };
         let watch = Watch::new(&arena);
         let mut region = arena.map(2 * BLOCK).unwrap();
@@ -223,7 +229,10 @@ fn what_is_dropped_while_the_kernel_holds_it_is_replaced() {
                 return;
             }
         };
+        give_huge_pages(has_huge_pages);
         region.advise(..BLOCK, Advice::DontNeed);
+        give_huge_pages(true);
+        assert_eq!(arena.stats().thp_fault_fallback > 0, !has_huge_pages);
         watch.check(&arena);
         assert!(region[..BLOCK].iter().all(|&byte| byte == 0) && region[BLOCK..].iter().all(|&byte| byte == 7));
         watch.check(&arena);
