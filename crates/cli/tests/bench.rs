@@ -147,6 +147,10 @@ fn latencies_of_both_ways_are_compared() {
     positive(&all, "accounting_ns");
     positive(&all, "first_touch_vs_plain");
     let rows = all["rows"].as_array().expect("rows");
+    let (rows, first_touches): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row["first_touch"].is_null());
+    let ways =
+        |of: &[&Value]| of.iter().map(|row| row["first_touch"].as_str().unwrap_or("").to_owned()).collect::<Vec<_>>();
+    assert_eq!(ways(&first_touches), ["plain", "stock", "plain", "stock"]);
     let ways: Vec<_> = rows.iter().map(|row| (row["folio"].as_str(), row["way"].as_str())).collect();
     let (sync, later) = ((Some("4K"), Some("sync")), (Some("4K"), Some("async")));
     assert_eq!((ways.len(), &ways[..4]), (8, &[sync, later, sync, later][..]));
@@ -163,7 +167,7 @@ fn latencies_of_both_ways_are_compared() {
     let svg = scratch.text("latency.svg");
     assert!(svg.starts_with("<svg") && svg.contains("64K async"));
     let one = report(&[&shape[..], &["--folio", "64K", "--rate", "500"]].concat());
-    assert_eq!((nr_rows(&one), &one["measures"]["rate_64k"]), (4, &500.into()));
+    assert_eq!((nr_rows(&one), &one["measures"]["rate_64k"]), (4 + 4, &500.into()));
     assert!(one["measures"]["tail_async_vs_sync_4k"].is_null());
 }
 
