@@ -6,7 +6,8 @@
 //! - [`compact`]: two scanners that move folios together, so that whole blocks of frames or of slots become free.
 //! - [`folio`]: the table from an address to where its content is, with a lock for each 2 MiB.
 //! - [`frame`]: the zone: frames of folios of every order, who is in them, and the lists that reclaim works on.
-//! - [`swap`]: the slots of a device, from clusters by CPU and order, and freed slots on their way back to them.
+//! - [`swap`]: the slots of a device, from clusters by CPU and order, freed slots on their way back to them, and which
+//!   device is used next on which node.
 //! - [`policy`]: readahead, drop-behind, and the order in which a block comes back.
 //! - [`stats`]: counters and latency histograms that may live in memory shared between processes.
 //!
@@ -39,4 +40,4 @@ pub use stats::{
     ByOrder, Counter, FaultKind, FaultTimes, Gauge, GaugeSnapshot, Histogram, HistogramSnapshot, Phase, Stats,
     StatsSnapshot,
 };
-pub use swap::{Clusters, Freed, SlotCache};
+pub use swap::{Attempt, Availability, Clusters, Freed, Listed, Priority, SlotCache};

@@ -5,6 +5,7 @@
 #![cfg(loom)]
 
 mod clusters;
+mod devices;
 mod folio;
 mod frames;
 mod freed_slots;
