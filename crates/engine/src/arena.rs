@@ -17,7 +17,7 @@ use folioswap_sys::uffd::{Delivery, EventFd, UffdError, Userfaultfd};
 use crate::address_space::AddressSpace;
 use crate::attached::Layout;
 use crate::compactd::{self, Compactor};
-use crate::device::{self, Device, DeviceSpec};
+use crate::device::{self, Opened, SwapDevice};
 use crate::engine::{Engine, StatsHome};
 use crate::error::{Error, MIN_MEMORY};
 use crate::fault::{FaultMode, UnknownName, direct, monitor};
@@ -37,6 +37,7 @@ use crate::slot_compaction::{self, SlotCompactor};
 use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
 use crate::swap_in::SwapIn;
 use crate::threads::{self, Thread};
+use crate::topology::Topology;
 use crate::wakeup::{Event, Gate};
 use crate::zeroed::{self, ZeroedStock};
 
@@ -85,7 +86,9 @@ impl fmt::Display for Mapping {
 pub struct ArenaBuilder {
     memory: u64,
     locked: bool,
-    devices: Vec<DeviceSpec>,
+    devices: Vec<SwapDevice>,
+    topology: Option<Topology>,
+    throttle: Option<u64>,
     faults: FaultMode,
     mapping: Mapping,
     folio: FolioSize,
@@ -117,11 +120,27 @@ impl ArenaBuilder {
         self
     }
 
-    /// Adds a swap device; the first one is used first. Default: an unlinked file in [`device::default_directory`]
-    /// that grows as needed.
+    /// Adds a swap device, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. Which is used when, the latter says; without a
+    /// priority the first one is used first, but on the NUMA node of another. Default: an unlinked file in
+    /// [`device::default_directory`] that grows as needed.
     #[must_use]
-    pub fn device(mut self, spec: DeviceSpec) -> Self {
-        self.devices.push(spec);
+    pub fn device(mut self, device: impl Into<SwapDevice>) -> Self {
+        self.devices.push(device.into());
+        self
+    }
+
+    /// States which CPUs and devices are on which NUMA node. Default: as the kernel says.
+    #[must_use]
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = Some(topology);
+        self
+    }
+
+    /// Makes each device as slow as this, reads and writes together: for measurement.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn throttle(mut self, bytes_per_second: u64) -> Self {
+        self.throttle = Some(bytes_per_second);
         self
     }
 
@@ -214,22 +233,27 @@ impl ArenaBuilder {
     ///
     /// # Errors
     /// [`Error`] names what is missing and what would help.
-    pub fn build(self) -> Result<Arena, Error> {
+    pub fn build(mut self) -> Result<Arena, Error> {
         if self.memory < MIN_MEMORY {
             return Err(Error::BudgetTooSmall(self.memory));
         }
         if self.locked {
             locking::check_available(self.memory)?;
         }
-        let devices = if self.devices.is_empty() {
+        let topology = &*self.topology.get_or_insert_with(Topology::of_machine);
+        let mut devices: Vec<Opened> = if self.devices.is_empty() {
             vec![device::open_default()?]
         } else {
-            self.devices.iter().map(device::open).collect::<Result<_, _>>()?
+            self.devices.iter().map(|wanted| device::open(wanted, topology)).collect::<Result<_, _>>()?
         };
+        if let Some(throttle) = self.throttle {
+            devices = devices.into_iter().map(|opened| opened.throttled(throttle)).collect();
+        }
         self.build_on(devices)
     }
 
-    pub(crate) fn build_on(self, devices: Vec<Box<dyn Device>>) -> Result<Arena, Error> {
+    pub(crate) fn build_on(self, devices: Vec<impl Into<Opened>>) -> Result<Arena, Error> {
+        let devices = devices.into_iter().map(Into::into).collect();
         let (mode, uffd) = open_userfaultfd(self.faults)?;
         let mapping = selftest::choose(self.mapping)?;
         let locked = self.locked;
@@ -268,7 +292,7 @@ impl ArenaBuilder {
         Ok(Arena { running: Arc::new(running) })
     }
 
-    fn engine(self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Box<dyn Device>>) -> Result<Engine, Error> {
+    fn engine(self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
         let span_len = (self.address_space as usize).next_multiple_of(block);
         let span = Reservation::new(span_len, block).map_err(Error::system("reserving addresses"))?;
@@ -298,7 +322,7 @@ impl ArenaBuilder {
             table: FolioTable::new(nr_blocks),
             zone,
             frames,
-            space: SwapSpace::new(devices, layout, self.split_slots),
+            space: SwapSpace::new(devices, layout, self.topology, self.split_slots),
             freeing: Freeing::new(self.synchronous_freeing),
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
@@ -406,6 +430,8 @@ impl Arena {
             memory: 256 << 20,
             locked: false,
             devices: Vec::new(),
+            topology: None,
+            throttle: None,
             faults: FaultMode::Auto,
             mapping: Mapping::Auto,
             folio: FolioSize::Auto,
@@ -497,19 +523,22 @@ impl Arena {
         self.running.engine.frames.is_locked()
     }
 
-    /// The swap devices, in the order in which they are used.
+    /// The swap devices, in the order in which they are used, but for what nodes prefer: by priority, and among equals by when
+    /// they were added.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.running.flush_slots();
         self.running.engine.space.devices()
     }
 
-    /// Adds a swap device while running. It is used after those that are there, or in the place of one that was removed.
+    /// Adds a swap device while running, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. Without a priority it is used after
+    /// those that are there, but on its own NUMA node.
     ///
     /// # Errors
     /// As [`ArenaBuilder::build`], for the device; [`Error::TooManyDevices`].
-    pub fn add_device(&self, spec: &DeviceSpec) -> Result<(), Error> {
-        let added = self.running.engine.space.add(device::open(spec)?);
+    pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
+        let space = &self.running.engine.space;
+        let added = space.add(device::open(&device.clone().into(), space.topology())?);
         if added { Ok(()) } else { Err(Error::TooManyDevices(MAX_DEVICES)) }
     }
 

@@ -204,6 +204,13 @@ impl Attached {
         self.leaving.load(Ordering::SeqCst)
     }
 
+    /// Whether there is nothing left, after a folio of this order found nothing: neither of it nor of another. Of one that
+    /// is being removed it cannot be said.
+    pub fn has_none_left(&self, order: Order) -> bool {
+        let is_used_up = || self.full.load(Ordering::Relaxed) && self.clusters.nr_used() >= self.capacity_slots();
+        !self.is_leaving() && (order == Order::PAGE || is_used_up())
+    }
+
     /// Slots that hold something, or are about to. Exact after a flush.
     pub fn nr_used(&self) -> usize {
         self.clusters.nr_used().saturating_sub(self.nr_bad.load(Ordering::Relaxed))

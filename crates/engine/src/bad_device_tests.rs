@@ -157,7 +157,7 @@ fn a_device_that_cannot_be_read_is_not_removed() {
 #[test]
 fn what_cannot_be_written_elsewhere_is_tried_in_another_place() {
     let (bad, faults) = bad_device();
-    let ram = Box::new(RamDevice::new(64 << 20).unwrap());
+    let ram: Box<dyn Device> = Box::new(RamDevice::new(64 << 20, None).unwrap());
     let arena = Arena::builder().memory(16 << 20).build_on(vec![ram, bad]).unwrap();
     let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
     fill(&mut words);

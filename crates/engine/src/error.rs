@@ -87,6 +87,14 @@ pub enum Error {
         /// What is full or fails, and what would help.
         reason: String,
     },
+    /// A file that states the NUMA nodes cannot be read, or does not.
+    #[error("topology {}: {reason}", path.display())]
+    Topology {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// An arena takes no more devices.
     #[error("an arena takes at most {0} swap devices: remove one first")]
     TooManyDevices(usize),
@@ -111,7 +119,7 @@ impl Error {
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {
-            Error::Size(_) | Error::BadLength(_) | Error::LockedShrink { .. } => 64,
+            Error::Size(_) | Error::BadLength(_) | Error::LockedShrink { .. } | Error::Topology { .. } => 64,
             Error::BudgetTooSmall(_) => 65,
             Error::SwapUnusable { .. } | Error::NoSuchDevice(_) | Error::TooManyDevices(_) => 68,
             Error::SwapTooSmall { .. } | Error::SwapInUse { .. } => 69,

@@ -1,8 +1,9 @@
 //! The swap space: the slots of all devices of an arena, as one range.
 //!
-//! A device's slots have the numbers from `index << DEVICE_SHIFT` on. Devices are used in the order of their index: the
-//! next one when the one before has no place for a folio's order, whole. A device may come and go while others work; its
-//! index is used again once nothing refers to its slots.
+//! A device's slots have the numbers from `index << DEVICE_SHIFT` on. Which device is used, `core::swap::Availability` says: a
+//! list for each NUMA node, by priority, and the next one when the one before has no place for a folio's order, whole. Small folios of
+//! one CPU go to one device until they are as many slots as a cluster has, so that they are written together where
+//! devices take turns. A device may come and go while others work; its index is used again once nothing refers to its slots.
 //!
 //! **Locking.** A read lock for each device, held for the length of a call: for I/O too, which the holder of the lock of
 //! the slot's block does. It is locked for writing only to put a device there, or to take one away none of whose slots
@@ -11,13 +12,16 @@
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-use folioswap_core::{Clusters, CpuId, DeviceId, Freed, Order, SlotId};
+use folioswap_core::{
+    Attempt, Availability, Clusters, CpuId, DeviceId, Freed, Listed, NodeId, Order, Priority, SlotId,
+};
 
 use crate::attached::{Attached, Layout};
-use crate::device::{Device, RamDevice};
+use crate::device::{Opened, RamDevice};
+use crate::topology::Topology;
 use crate::wakeup::Pass;
 
 /// Bits of a slot's number that count within its device: 512 GiB each.
@@ -44,6 +48,10 @@ pub struct DeviceInfo {
     pub reserved_bytes: u64,
     /// Bytes that it can hold at most; none: as many as the file system has.
     pub size_bytes: Option<u64>,
+    /// When it is used: higher first. Below 0: of the system's choice, and before all others of these on its own node.
+    pub priority: Priority,
+    /// The NUMA node that it is on, if that is known.
+    pub node: Option<NodeId>,
 }
 
 /// A place for a device, on cache lines of its own.
@@ -60,6 +68,31 @@ impl Place {
         // A handler that touched managed memory now would wait for this thread.
         let _blocked = folioswap_sys::signals::block_all();
         std::mem::replace(&mut *self.0.write().expect("nothing panics under this lock"), attached)
+    }
+}
+
+/// What one CPU's small folios go to: the device's number, and how many slots still go there; on cache lines of its own. The CPU
+/// may change between two looks: then a few go elsewhere.
+#[repr(align(128))]
+#[derive(Default)]
+struct Recent(AtomicU32);
+
+impl Recent {
+    /// Bits of the number of slots.
+    const SHIFT: u32 = 16;
+
+    /// The device for so many slots more.
+    fn take(&self, nr_slots: usize) -> Option<DeviceId> {
+        let seen = self.0.load(Ordering::Relaxed);
+        let left = (seen & ((1 << Self::SHIFT) - 1)).checked_sub(nr_slots as u32)?;
+        self.0.store(seen >> Self::SHIFT << Self::SHIFT | left, Ordering::Relaxed);
+        Some(DeviceId::new(seen >> Self::SHIFT))
+    }
+
+    /// Begins a cluster's worth of slots, of which so many are taken.
+    fn begin(&self, device: DeviceId, nr_slots: usize) {
+        let left = Order::HUGE.nr_pages().saturating_sub(nr_slots) as u32;
+        self.0.store(device.get() << Self::SHIFT | left, Ordering::Relaxed);
     }
 }
 
@@ -95,6 +128,10 @@ pub(crate) struct SwapSpace {
     places: Box<[Place]>,
     /// Places from here on have never had a device.
     nr_places: AtomicUsize,
+    availability: Availability,
+    topology: Topology,
+    /// By CPU.
+    recent: Box<[Recent]>,
     changes: Mutex<()>,
     /// Threads that wait to add or remove a device.
     nr_changing: AtomicUsize,
@@ -104,19 +141,31 @@ pub(crate) struct SwapSpace {
 }
 
 impl SwapSpace {
-    pub fn new(devices: Vec<Box<dyn Device>>, mut layout: Layout, split_slots: bool) -> Self {
+    /// Without a topology it is the machine's.
+    pub fn new(devices: Vec<Opened>, mut layout: Layout, topology: Option<Topology>, split_slots: bool) -> Self {
+        let topology = topology.unwrap_or_else(Topology::of_machine);
         layout.most_slots = layout.most_slots.min(1 << DEVICE_SHIFT);
         let places = (0..MAX_DEVICES).map(|_| Place::default()).collect();
-        let (nr_places, nr_changing) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let space = SwapSpace { places, nr_places, changes: Mutex::new(()), nr_changing, layout, split_slots };
+        let space = SwapSpace {
+            places,
+            nr_places: AtomicUsize::new(0),
+            availability: Availability::new(topology.nr_numbers(), MAX_DEVICES),
+            topology,
+            recent: (0..layout.nr_cpus).map(|_| Recent::default()).collect(),
+            changes: Mutex::new(()),
+            nr_changing: AtomicUsize::new(0),
+            layout,
+            split_slots,
+        };
         for device in devices {
             assert!(space.add(device), "more devices than a slot's number can name");
         }
         space
     }
 
-    /// Puts a device behind the others, or where one was removed; `false` when there are too many.
-    pub fn add(&self, device: Box<dyn Device>) -> bool {
+    /// Adds a device; `false` when there are too many.
+    pub fn add(&self, opened: Opened) -> bool {
+        let Opened { device, priority, node } = opened;
         let _alone = self.changing();
         let Some(free) = self.places.iter().position(|place| place.read().is_none()) else { return false };
         let name = device.name();
@@ -125,7 +174,14 @@ impl SwapSpace {
         let name = std::iter::once(name.clone()).chain(others).find(|name| !taken(name)).unwrap_or_default();
         self.places[free].set(Some(Attached::new(device, name, self.layout)));
         self.nr_places.fetch_max(free + 1, Ordering::Release);
+        let _blocked = folioswap_sys::signals::block_all(); // as in `Place::set`
+        self.availability.add(DeviceId::from_index(free), priority, node);
         true
+    }
+
+    /// The NUMA nodes that devices and CPUs are on.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// Waits until no other thread adds or removes devices, and keeps them from it.
@@ -156,7 +212,9 @@ impl SwapSpace {
 
     /// The slots of a device, for who keeps it from being removed.
     pub fn clusters<T>(&self, id: DeviceId, look: impl FnOnce(&Clusters) -> T) -> T {
-        self.device(id, |attached| look(&attached.clusters))
+        let seen = self.device(id, |attached| look(&attached.clusters));
+        self.availability.freed(id); // clusters that were set aside may be back
+        seen
     }
 
     /// A slot of a device by its number there.
@@ -187,11 +245,13 @@ impl SwapSpace {
     /// From now on no slot of the device is handed out.
     pub fn begin_removal(&self, id: DeviceId) {
         self.device(id, Attached::begin_removal);
+        self.availability.begin_removal(id);
     }
 
     /// Its slots are handed out again.
     pub fn cancel_removal(&self, id: DeviceId) {
         self.device(id, Attached::cancel_removal);
+        self.availability.cancel_removal(id);
     }
 
     /// Whether nothing is on a device that is being removed, from which freed slots go at once.
@@ -202,6 +262,10 @@ impl SwapSpace {
     /// Ends a device that is being removed and on which nothing is.
     pub fn detach(&self, id: DeviceId) {
         assert!(self.is_unused(id), "a device is in use until its last slot is free");
+        {
+            let _blocked = folioswap_sys::signals::block_all();
+            self.availability.remove(id);
+        }
         let attached = self.places[id.index()].set(None);
         drop(attached); // closes it, under no lock
     }
@@ -216,27 +280,54 @@ impl SwapSpace {
         self.at(slot).is_leaving()
     }
 
-    /// The first of 2^k free slots in a row, near the ones handed out before; `None` when no device has them.
+    /// The first of 2^k free slots in a row, near the ones handed out before, on the first device from the CPU's node that has
+    /// them; `None` when none has.
     pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
         if self.split_slots && order > Order::PAGE {
             return None;
         }
-        self.each(|id, attached| {
-            let slot = attached.allocate(cpu, order)?;
-            Some(self.slot_on(id, slot))
-        })
+        let (nr_slots, recent) = (order.nr_pages(), &self.recent[cpu.index() % self.recent.len()]);
+        if let Some(device) = recent.take(nr_slots)
+            && let Attempt::Placed(slot) = self.allocate_on(device, cpu, order)
+        {
+            return Some(slot);
+        }
+        let node = self.topology.node_of(cpu);
+        let slot = self.availability.place(node, |device| self.allocate_on(device, cpu, order))?;
+        if order < Order::HUGE {
+            recent.begin(self.device_of(slot), nr_slots);
+        }
+        Some(slot)
+    }
+
+    /// The same on one device, which may have gone.
+    fn allocate_on(&self, id: DeviceId, cpu: CpuId, order: Order) -> Attempt<SlotId> {
+        let place = self.places[id.index()].read();
+        let Some(attached) = place.as_ref() else { return Attempt::NoRun };
+        match attached.allocate(cpu, order) {
+            Some(slot) => Attempt::Placed(self.slot_on(id, slot)),
+            None if attached.has_none_left(order) => Attempt::Full,
+            None => Attempt::NoRun,
+        }
     }
 
     /// Frees slots soon, all that were handed out at once or an aligned part of them.
     pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
-        let at = self.at(slot);
-        at.free(cpu, at.within, order)
+        let freed = {
+            let at = self.at(slot);
+            at.free(cpu, at.within, order)
+        };
+        self.availability.freed(self.device_of(slot));
+        freed
     }
 
     /// The same at once, for slots that were handed out and not used.
     pub fn free_now(&self, slot: SlotId, order: Order) {
-        let at = self.at(slot);
-        at.free_now(at.within, order);
+        {
+            let at = self.at(slot);
+            at.free_now(at.within, order);
+        }
+        self.availability.freed(self.device_of(slot));
     }
 
     /// Frees what is on its way; all that was freed before is free after it.
@@ -329,9 +420,11 @@ impl SwapSpace {
     /// are nowhere.
     pub fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) -> bool {
         let mut any = false;
-        self.each(|_, attached| {
+        self.each(|id, attached| {
             if attached.nr_spare() > 0 {
                 attached.discard(most, enter);
+                let _inside = enter();
+                self.availability.freed(id);
                 any = true;
             }
             None::<()>
@@ -339,19 +432,25 @@ impl SwapSpace {
         any
     }
 
-    /// All devices as they are now; exact after a flush.
+    /// All devices as they are now, higher priorities first, and those added first among equals; exact after a flush.
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        let mut found = Vec::new();
-        self.each(|_, attached| {
-            found.push(DeviceInfo {
+        let listed = {
+            let _blocked = folioswap_sys::signals::block_all();
+            self.availability.devices()
+        };
+        let info = |listed: Listed| {
+            let place = self.places[listed.device.index()].read();
+            let attached = place.as_ref()?; // it may have gone meanwhile
+            Some(DeviceInfo {
                 name: attached.name.clone(),
                 used_bytes: (attached.nr_used() * Order::PAGE.bytes()) as u64,
                 reserved_bytes: attached.reserved_bytes(),
                 size_bytes: attached.device.limit_bytes(),
-            });
-            None::<()>
-        });
-        found
+                priority: listed.priority,
+                node: listed.node,
+            })
+        };
+        listed.into_iter().filter_map(info).collect()
     }
 
     pub fn metadata_bytes(&self) -> usize {
@@ -372,5 +471,89 @@ impl SwapSpace {
     fn at(&self, slot: SlotId) -> At<'_> {
         let place = self.places[self.device_of(slot).index()].read();
         At { place, within: SlotId::new(slot.get() & ((1 << DEVICE_SHIFT) - 1)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{self, SwapDevice};
+
+    /// The nodes of `text`, and devices as for `--swap`.
+    fn space(text: &str, devices: &[&str]) -> SwapSpace {
+        let topology: Topology = text.parse().unwrap();
+        let open = |text: &&str| device::open(&text.parse::<SwapDevice>().unwrap(), &topology).unwrap();
+        let devices = devices.iter().map(open).collect();
+        let layout = Layout { most_slots: 1 << 20, nr_cpus: 4, rotational: None, synchronous_freeing: false };
+        SwapSpace::new(devices, layout, Some(topology), false)
+    }
+
+    const TWO: &str = "node 0 cpus 0,2\nnode 1 cpus 1,3\ndevice ram:6M node 1";
+
+    fn allocate(space: &SwapSpace, cpu: u32, order: Order) -> Option<(usize, SlotId)> {
+        let slot = space.allocate(CpuId::new(cpu), order)?;
+        Some((space.device_of(slot).index(), slot))
+    }
+
+    fn devices_of(space: &SwapSpace, cpu: u32, order: Order, nr: usize) -> Vec<usize> {
+        (0..nr).map_while(|_| allocate(space, cpu, order)).map(|(device, _)| device).collect()
+    }
+
+    #[test]
+    fn each_node_uses_its_own_device_first() {
+        let space = space(TWO, &["ram:4M,node=0", "ram:6M"]);
+        assert_eq!(devices_of(&space, 3, Order::HUGE, 1), [1]);
+        assert_eq!(devices_of(&space, 0, Order::PAGE, 3), [0, 0, 0]);
+        // Whole on the next device before it is split; then nowhere, until something is free.
+        assert_eq!(devices_of(&space, 2, Order::HUGE, 9), [0, 1, 1]);
+        assert_eq!(devices_of(&space, 1, Order::PAGE, 600), [0; 509]);
+        assert_eq!(devices_of(&space, 1, Order::PAGE, 1), []);
+        let infos = space.devices();
+        let shown: Vec<_> = infos.iter().map(|info| (info.priority.get(), info.node.map(NodeId::get))).collect();
+        assert_eq!(shown, [(-2, Some(0)), (-3, Some(1))]);
+    }
+
+    #[test]
+    fn what_is_freed_on_a_full_device_is_found() {
+        let space = space("node 0", &["ram:2M", "ram:2M"]);
+        let all: Vec<_> = (0..1024).map_while(|_| allocate(&space, 0, Order::PAGE)).collect();
+        assert!(all.len() == 1024 && allocate(&space, 0, Order::PAGE).is_none());
+        for (device, slot) in [all[1000], all[7]] {
+            let _ = space.free(CpuId::new(1), slot, Order::PAGE);
+            assert_eq!(allocate(&space, 0, Order::PAGE), Some((device, slot)));
+            assert_eq!(allocate(&space, 0, Order::PAGE), None);
+        }
+        space.free_now(all[1000].1, Order::PAGE);
+        assert_eq!(allocate(&space, 0, Order::PAGE), Some(all[1000]));
+    }
+
+    #[test]
+    fn equals_take_turns_a_cluster_at_a_time() {
+        let space = space("node 0", &["ram:8M,prio=1", "ram:8M,prio=1", "ram:8M"]);
+        assert_eq!(devices_of(&space, 0, Order::HUGE, 4), [0, 1, 0, 1]);
+        let small = devices_of(&space, 0, Order::PAGE, 1024);
+        assert_eq!(
+            small.chunks(512).map(|chunk| (chunk[0], chunk.iter().all(|at| *at == chunk[0]))).collect::<Vec<_>>(),
+            [(0, true), (1, true)]
+        );
+        assert_eq!(devices_of(&space, 0, Order::HUGE, 9), [0, 1, 2, 2, 2, 2], "the lower one when these are full");
+    }
+
+    #[test]
+    fn a_device_that_is_removed_is_used_no_more() {
+        let space = space(TWO, &["ram:4M,node=0", "ram:6M", "ram:8M"]);
+        let (_, slot) = allocate(&space, 0, Order::PAGE).unwrap();
+        let device = DeviceId::new(0);
+        space.begin_removal(device);
+        assert_eq!(devices_of(&space, 0, Order::PAGE, 1), [1]);
+        space.cancel_removal(device);
+        assert_eq!(devices_of(&space, 0, Order::HUGE, 1), [0]);
+        space.begin_removal(device);
+        space.free_now(slot, Order::PAGE);
+        space.free_now(slot.plus(512), Order::HUGE);
+        space.detach(device);
+        let priorities: Vec<_> = space.devices().iter().map(|info| info.priority.get()).collect();
+        assert_eq!(priorities, [-2, -3]);
+        assert_eq!(devices_of(&space, 0, Order::HUGE, 9), [1, 1, 2, 2, 2, 2]);
     }
 }

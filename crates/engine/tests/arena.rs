@@ -222,7 +222,7 @@ fn metadata_stays_within_a_thousandth() {
 fn bad_settings_are_refused_in_one_sentence() {
     let refused = |builder: folioswap::ArenaBuilder| builder.build().map(drop).unwrap_err();
     assert!(matches!(refused(Arena::builder().memory(1 << 20)), Error::BudgetTooSmall(_)));
-    let swap = |text: &str| refused(Arena::builder().memory(16 << 20).device(text.parse().unwrap()));
+    let swap = |text: &str| refused(Arena::builder().memory(16 << 20).device(text.parse::<DeviceSpec>().unwrap()));
     assert!(matches!(swap("/tmp"), Error::SwapUnusable { .. }));
     assert!(matches!(swap("/no/such/directory/swap"), Error::SwapUnusable { .. }));
     assert!(matches!(swap("/proc/swap"), Error::SwapUnusable { .. }));

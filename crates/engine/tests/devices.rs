@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use folioswap::{Advice, Arena, ArenaBuilder, ArenaVec, DeviceSpec, Error, FolioSize, Order};
+use folioswap::{
+    Advice, Arena, ArenaBuilder, ArenaVec, DeviceSpec, Error, FolioSize, NodeId, Order, SwapDevice, Topology,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -184,6 +186,55 @@ fn a_device_can_be_added_and_used_while_running() {
     more.unwrap();
     assert!(matches!(arena.add_device(&ram(2)), Err(Error::TooManyDevices(32))));
     assert_sound(&arena);
+}
+
+/// By priority, with the bytes in use.
+fn used(arena: &Arena) -> Vec<(String, i32, u64)> {
+    arena.devices().into_iter().map(|device| (device.name, device.priority.get(), device.used_bytes)).collect()
+}
+
+#[test]
+fn higher_priorities_are_used_first_and_equal_ones_in_turns() {
+    let device = |text: &str| text.parse::<SwapDevice>().unwrap();
+    for folio in [Order::HUGE, Order::PAGE] {
+        let arena = builder(16).folio(folio).device(ram(64)).device(device("ram:32M,prio=7")).build().unwrap();
+        let first = words(&arena, 28, 1);
+        arena.evict_all();
+        let shown = used(&arena);
+        assert_eq!(
+            shown.iter().map(|(name, priority, _)| (&name[..], *priority)).collect::<Vec<_>>(),
+            [("ram:32M", 7), ("ram:64M", -2)]
+        );
+        assert!(shown[0].2 > 8 << 20 && shown[1].2 == 0, "{folio}: {shown:?}");
+        arena.add_device(&device("ram:66M,prio=9")).unwrap();
+        arena.add_device(&device("ram:68M,prio=9")).unwrap();
+        let second = words(&arena, 60, 2);
+        arena.evict_all();
+        let shown = used(&arena);
+        let (a, b) = (shown[0].2, shown[1].2);
+        assert!(a.min(b) > 8 << 20 && a.abs_diff(b) <= 8 << 20, "{folio}: {shown:?}");
+        check(&first, 1);
+        check(&second, 2);
+        assert_sound(&arena);
+    }
+}
+
+#[test]
+fn the_device_of_a_node_is_removed_under_load() {
+    let topology: Topology = "node 0 cpus 0\nnode 1 cpus 1-63\ndevice ram:64M node 1".parse().unwrap();
+    let arena = builder(16).topology(topology).device("ram:66M,node=0".parse::<SwapDevice>().unwrap()).device(ram(64));
+    let arena = arena.build().unwrap();
+    let nodes: Vec<_> = arena.devices().into_iter().map(|device| device.node.map(NodeId::get)).collect();
+    assert_eq!(nodes, [Some(0), Some(1)]);
+    under_load(&arena, 12, || {
+        for name in ["ram:66M", "ram:64M"] {
+            arena.remove_device(name).unwrap();
+            assert_eq!(used(&arena)[0].1, -2, "the other moves up");
+            arena.add_device(&name.parse::<DeviceSpec>().unwrap()).unwrap();
+        }
+    });
+    let refused = arena.add_device(&"ram:2M,node=2".parse::<SwapDevice>().unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("no NUMA node 2"), "{refused}");
 }
 
 #[test]

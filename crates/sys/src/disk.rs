@@ -3,7 +3,7 @@
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::check;
 
@@ -14,22 +14,26 @@ const NEVER: [&str; 3] = ["vd", "xvd", "nvme"];
 const VIRTUAL: [&str; 6] = ["QEMU", "VMware", "Msft", "Google", "VBOX", "ORACLE"];
 
 /// How deep devices may lie on devices.
-const DEPTH: usize = 8;
+pub(crate) const DEPTH: usize = 8;
 
 /// Whether a block device, or the one on which a file lies, is a disk that turns. `false` where that cannot be told:
 /// file systems without a device of their own, virtual disks.
 #[must_use]
 pub fn is_rotational(fd: RawFd) -> bool {
+    entry(fd).is_some_and(|entry| turns(&entry, DEPTH))
+}
+
+/// Where sysfs has a block device, or the one on which a file lies, if it has.
+pub(crate) fn entry(fd: RawFd) -> Option<PathBuf> {
     let mut found = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills a structure of this frame's own.
     if check(unsafe { libc::fstat(fd, found.as_mut_ptr()) }.into()).is_err() {
-        return false;
+        return None;
     }
     // SAFETY: filled, since the call succeeded.
     let found = unsafe { found.assume_init() };
     let device = if found.st_mode & libc::S_IFMT == libc::S_IFBLK { found.st_rdev } else { found.st_dev };
-    let entry = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
-    turns(Path::new(&entry), DEPTH)
+    Some(format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)).into())
 }
 
 /// The same for a device's directory in sysfs, or a link to it.

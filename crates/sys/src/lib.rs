@@ -15,6 +15,7 @@ pub mod fault_stack;
 pub mod fork;
 pub mod futex;
 pub mod memory;
+pub mod numa;
 pub mod pagemap;
 pub mod shared;
 pub mod sigbus;

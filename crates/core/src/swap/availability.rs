@@ -21,7 +21,7 @@
 //!
 //! **Locking.** `records` before a list, one list at a time; both are leaves else. The first device of a list that shares its
 //! priority with nobody is found without a lock: a hint, as good as what the walk finds under it, since nothing is held after it
-//! either way. Nothing is allocated after the constructor.
+//! either way. What a fault calls allocates nothing.
 
 use crate::id::{DeviceId, NodeId};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence, lock};

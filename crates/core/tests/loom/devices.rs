@@ -3,7 +3,8 @@
 use folioswap_core::{Attempt, Availability, DeviceId, NodeId, Priority};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use loom::thread;
+
+use crate::{beside, check_within};
 
 const A: DeviceId = DeviceId::new(0);
 const B: DeviceId = DeviceId::new(1);
@@ -60,21 +61,9 @@ impl World {
     }
 }
 
-fn check(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
-
-/// A part of the model on a thread of its own.
-fn beside<R: 'static>(world: &Arc<World>, run: impl FnOnce(&World) -> R + 'static) -> thread::JoinHandle<R> {
-    let world = Arc::clone(world);
-    thread::spawn(move || run(&world))
-}
-
 #[test]
 fn a_slot_that_is_freed_while_its_device_fills_is_found() {
-    check(|| {
+    check_within(3, || {
         let world = world([0, 0], false);
         let frees = beside(&world, |world| world.free(A));
         let found = world.place();
@@ -88,7 +77,7 @@ fn a_slot_that_is_freed_while_its_device_fills_is_found() {
 
 #[test]
 fn two_fill_a_device_and_one_frees() {
-    check(|| {
+    check_within(3, || {
         let world = world([1, 0], true);
         let others = [
             beside(&world, World::place),
@@ -108,7 +97,7 @@ fn two_fill_a_device_and_one_frees() {
 
 #[test]
 fn a_walk_finds_the_other_device_while_one_is_removed() {
-    check(|| {
+    check_within(3, || {
         let world = world([1, 1], false);
         let removes = beside(&world, |world| {
             world.begin_removal(A);
@@ -124,7 +113,7 @@ fn a_walk_finds_the_other_device_while_one_is_removed() {
 
 #[test]
 fn a_removal_that_is_given_up_leaves_the_device_in_use() {
-    check(|| {
+    check_within(3, || {
         let world = world([1, 0], true);
         let removes = beside(&world, |world| {
             world.begin_removal(A);
@@ -139,7 +128,7 @@ fn a_removal_that_is_given_up_leaves_the_device_in_use() {
 
 #[test]
 fn one_fills_and_one_frees_while_it_is_removed_and_stays() {
-    check(|| {
+    check_within(3, || {
         let world = world([0, 1], false);
         let removes = beside(&world, |world| {
             world.begin_removal(A);

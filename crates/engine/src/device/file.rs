@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use folioswap_core::Order;
 use folioswap_sys::direct_io::{self, OpenError};
-use folioswap_sys::disk;
+use folioswap_sys::{disk, numa};
 
 use super::{Device, too_small, unusable};
 use crate::error::Error;
@@ -97,6 +97,10 @@ impl Device for FileDevice {
 
     fn is_rotational(&self) -> bool {
         disk::is_rotational(self.fd.as_raw_fd())
+    }
+
+    fn node(&self) -> Option<usize> {
+        numa::node_of_disk(self.fd.as_raw_fd())
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {

@@ -6,16 +6,21 @@
 mod file;
 mod ram;
 mod spec;
+mod throttled;
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 pub(crate) use file::FileDevice;
+use folioswap_core::{NodeId, Priority};
+use folioswap_sys::numa;
 pub(crate) use ram::RamDevice;
-pub use spec::DeviceSpec;
+pub use spec::{DeviceSpec, SwapDevice, SwapDeviceError};
+use throttled::Throttled;
 
 use crate::error::Error;
+use crate::topology::Topology;
 
 /// Where the default swap file is made when `FOLIOSWAP_DIR` is not set.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp";
@@ -47,6 +52,11 @@ pub(crate) trait Device: Send + Sync {
     /// Whether seeks are dear there: a disk that turns.
     fn is_rotational(&self) -> bool {
         false
+    }
+
+    /// The NUMA node that it is plugged into, where the kernel knows it.
+    fn node(&self) -> Option<usize> {
+        None
     }
 
     /// Fills `bytes` from `offset`.
@@ -92,17 +102,63 @@ pub fn default_directory() -> PathBuf {
     std::env::var_os("FOLIOSWAP_DIR").map_or_else(|| PathBuf::from(DEFAULT_DIRECTORY), PathBuf::from)
 }
 
-/// Opens the device that `spec` describes.
-pub(crate) fn open(spec: &DeviceSpec) -> Result<Box<dyn Device>, Error> {
-    Ok(match spec {
-        DeviceSpec::File { path, size } => Box::new(FileDevice::open(path, *size)?),
-        DeviceSpec::Ram { size } => Box::new(RamDevice::new(*size)?),
-    })
+/// A device that is open, and what decides when it is used.
+pub(crate) struct Opened {
+    pub device: Box<dyn Device>,
+    /// As given.
+    pub priority: Option<Priority>,
+    pub node: Option<NodeId>,
+}
+
+impl From<Box<dyn Device>> for Opened {
+    fn from(device: Box<dyn Device>) -> Self {
+        Opened { device, priority: None, node: None }
+    }
+}
+
+impl Opened {
+    /// The same, and no faster than this.
+    pub fn throttled(self, bytes_per_second: u64) -> Opened {
+        Opened { device: Box::new(Throttled::new(self.device, bytes_per_second)), ..self }
+    }
+}
+
+/// Opens a device.
+pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, Error> {
+    check_node(wanted, topology)?;
+    let stated = |name: &str| wanted.node.or_else(|| topology.node_of_device(name, None));
+    let (device, node): (Box<dyn Device>, _) = match &wanted.spec {
+        DeviceSpec::File { path, size } => {
+            let device = FileDevice::open(path, *size)?;
+            let shown = path.display().to_string();
+            let node = stated(&shown).or_else(|| topology.node_of_device(&shown, device.node()));
+            (Box::new(device), node)
+        }
+        DeviceSpec::Ram { size } => {
+            let node = stated(&wanted.spec.to_string());
+            // A stated node need not be one of this machine's.
+            let real = node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
+            (Box::new(RamDevice::new(*size, real)?), node)
+        }
+    };
+    Ok(Opened { device, priority: wanted.priority, node })
 }
 
 /// The device of an arena that was given none: an unlinked file in [`default_directory`].
-pub(crate) fn open_default() -> Result<Box<dyn Device>, Error> {
-    Ok(Box::new(FileDevice::unlinked_in(&default_directory(), None)?))
+pub(crate) fn open_default() -> Result<Opened, Error> {
+    let device: Box<dyn Device> = Box::new(FileDevice::unlinked_in(&default_directory(), None)?);
+    Ok(device.into())
+}
+
+/// Whether a device can be on the node that it is stated to be on.
+///
+/// # Errors
+/// [`Error::SwapUnusable`]: there is no such node.
+pub fn check_node(wanted: &SwapDevice, topology: &Topology) -> Result<(), Error> {
+    match wanted.node.filter(|&node| !topology.has(node)) {
+        Some(node) => Err(unusable(Path::new(&wanted.spec.to_string()), topology.describe_missing(node))),
+        None => Ok(()),
+    }
 }
 
 fn unusable(path: &Path, reason: impl Into<String>) -> Error {

@@ -5,8 +5,9 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-use folioswap_core::Block;
+use folioswap_core::{Block, NodeId};
 use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::numa;
 
 use super::Device;
 use crate::checksum;
@@ -18,7 +19,8 @@ pub(crate) struct RamDevice {
 }
 
 impl RamDevice {
-    pub fn new(size: u64) -> Result<Self, Error> {
+    /// `node`: where all of its memory is to be.
+    pub fn new(size: u64, node: Option<NodeId>) -> Result<Self, Error> {
         let folio = folioswap_core::Order::HUGE.bytes();
         if size < folio as u64 {
             return Err(super::too_small(Path::new("ram"), "a device in RAM takes at least 2M: ram:2M"));
@@ -29,6 +31,9 @@ impl RamDevice {
                 memory::protect_rw(memory.addr(), len)?;
                 memory::advise_hugepage(memory.addr(), len)?;
                 memory::dontfork(memory.addr(), len)?;
+                if let Some(node) = node {
+                    numa::bind(memory.addr(), len, node.index())?;
+                }
                 Ok(memory)
             })
             .map_err(Error::system("reserving a device in RAM"))?;

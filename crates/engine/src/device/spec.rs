@@ -1,8 +1,10 @@
-//! What a swap device is to be, as text: `PATH[:SIZE]` or `ram:SIZE`.
+//! What a swap device is to be, as text: `PATH[:SIZE]` or `ram:SIZE`, and when it is to be used: `,prio=N` and `,node=N`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+use folioswap_core::{NodeId, Priority};
 
 use crate::size::{Bytes, SizeError, parse_size};
 
@@ -57,9 +59,140 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
+/// A swap device, and what decides when it is used.
+///
+/// Those of higher priority are used first, those of the same in turns. A device without one comes after all that have one, and
+/// after those added before it; but on its own NUMA node it comes first among these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwapDevice {
+    /// What it is.
+    pub spec: DeviceSpec,
+    /// When it is used, the same on every node; none: the system's choice.
+    pub priority: Option<Priority>,
+    /// The NUMA node that it is on; none: what the kernel knows of a disk. Memory is bound to it, if this machine has it.
+    pub node: Option<NodeId>,
+}
+
+/// Why a text is no swap device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SwapDeviceError {
+    /// Its size.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// Its priority.
+    #[error("`{0}` is no priority: give 0 to {max}, higher is used first", max = Priority::MAX)]
+    Priority(String),
+    /// Its node.
+    #[error("`{0}` is no number of a NUMA node")]
+    Node(String),
+    /// Something else.
+    #[error("a swap device has no option `{0}`: there are prio=N and node=N")]
+    Unknown(String),
+}
+
+impl SwapDevice {
+    /// The same with a priority.
+    #[must_use]
+    pub fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = Some(priority);
+        self
+    }
+
+    /// The same on a NUMA node.
+    #[must_use]
+    pub fn on_node(mut self, node: NodeId) -> Self {
+        self.node = Some(node);
+        self
+    }
+
+    /// Reads `prio` or `node`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn set(&mut self, option: &str, value: &str) -> Result<(), SwapDeviceError> {
+        let number = value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse::<u32>().ok()).flatten();
+        match option {
+            "prio" => {
+                let priority = number.and_then(Priority::given);
+                self.priority = Some(priority.ok_or_else(|| SwapDeviceError::Priority(value.into()))?);
+            }
+            "node" => self.node = Some(NodeId::new(number.ok_or_else(|| SwapDeviceError::Node(value.into()))?)),
+            other => return Err(SwapDeviceError::Unknown(other.into())),
+        }
+        Ok(())
+    }
+}
+
+impl From<DeviceSpec> for SwapDevice {
+    fn from(spec: DeviceSpec) -> Self {
+        SwapDevice { spec, priority: None, node: None }
+    }
+}
+
+/// The last `,word=value` of a text, unless it is a part of a path.
+fn last_option(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, option) = text.rsplit_once(',')?;
+    let (word, value) = option.split_once('=')?;
+    let is_word = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphabetic());
+    (is_word && !value.contains('/')).then_some((before, word, value))
+}
+
+impl FromStr for SwapDevice {
+    type Err = SwapDeviceError;
+
+    fn from_str(text: &str) -> Result<Self, SwapDeviceError> {
+        let (mut rest, mut options) = (text, Vec::new());
+        while let Some((before, word, value)) = last_option(rest) {
+            rest = before;
+            options.push((word, value));
+        }
+        let mut device: SwapDevice = rest.parse::<DeviceSpec>()?.into();
+        // The last one of a kind counts.
+        options.into_iter().rev().try_for_each(|(word, value)| device.set(word, value))?;
+        Ok(device)
+    }
+}
+
+impl fmt::Display for SwapDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.spec.fmt(f)?;
+        self.priority.map_or(Ok(()), |priority| write!(f, ",prio={priority}"))?;
+        self.node.map_or(Ok(()), |node| write!(f, ",node={}", node.get()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_follow_the_device() {
+        for (text, spec, priority, node) in [
+            ("ram:2G", "ram:2G", None, None),
+            ("ram:2G,prio=0", "ram:2G", Some(0), None),
+            ("/swap/a:1G,node=3,prio=32767", "/swap/a:1G", Some(32767), Some(3)),
+            ("/swap/a,node=1", "/swap/a", None, Some(1)),
+            ("/swap/a,b", "/swap/a,b", None, None),
+            ("/swap/x,y=1/a", "/swap/x,y=1/a", None, None),
+        ] {
+            let device: SwapDevice = text.parse().unwrap();
+            let (priority, node) = (priority.and_then(Priority::given), node.map(NodeId::new));
+            assert_eq!(device, SwapDevice { spec: spec.parse().unwrap(), priority, node }, "{text}");
+            assert_eq!(device.to_string().parse(), Ok(device));
+        }
+        for (text, part) in [
+            ("ram:2G,prio=32768", "32768"),
+            ("ram:2G,prio=-1", "`-1` is no priority"),
+            ("ram:2G,prio=+1", "`+1`"),
+            ("ram:2G,prio=", "``"),
+            ("/a,node=x", "NUMA"),
+            ("/a,size=4", "no option `size`"),
+            ("ram:x,prio=1", "x"),
+        ] {
+            let error = text.parse::<SwapDevice>().unwrap_err().to_string();
+            assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn the_three_forms_are_read() {

@@ -1,0 +1,101 @@
+//! A device that is only so fast, whatever it is made of: for measurement.
+//!
+//! What is read and written queues up; each call returns when a device of that speed would be done with it. A slow device
+//! in RAM has neither a descriptor nor bytes to look at, so the engine reads and writes it as it does a disk.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::Device;
+
+/// A device behind a queue.
+pub(crate) struct Throttled {
+    device: Box<dyn Device>,
+    bytes_per_second: u64,
+    /// When it has done all that was asked of it.
+    idle_from: Mutex<Instant>,
+}
+
+impl Throttled {
+    pub fn new(device: Box<dyn Device>, bytes_per_second: u64) -> Self {
+        Throttled { device, bytes_per_second: bytes_per_second.max(1), idle_from: Mutex::new(Instant::now()) }
+    }
+
+    /// Asks for the device's time, does the call, and waits until that time is over.
+    fn take_turn(&self, len: usize, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let time = Duration::from_nanos((len as u128 * 1_000_000_000 / u128::from(self.bytes_per_second)) as u64);
+        let end = {
+            let mut idle_from = self.idle_from.lock().expect("nothing panics under this lock");
+            *idle_from = (*idle_from).max(Instant::now()) + time;
+            *idle_from
+        };
+        let done = call();
+        std::thread::sleep(end.saturating_duration_since(Instant::now()));
+        done
+    }
+}
+
+impl Device for Throttled {
+    fn limit_bytes(&self) -> Option<u64> {
+        self.device.limit_bytes()
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.device.reserve(offset, len)
+    }
+
+    fn discards(&self) -> bool {
+        self.device.discards()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.device.discard(offset, len)
+    }
+
+    fn is_rotational(&self) -> bool {
+        self.device.is_rotational()
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.take_turn(bytes.len(), || self.device.read(offset, bytes))
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.take_turn(bytes.len(), || self.device.write(offset, bytes))
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn node(&self) -> Option<usize> {
+        self.device.node()
+    }
+
+    fn name(&self) -> String {
+        self.device.name()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::RamDevice;
+
+    #[test]
+    fn it_is_no_faster_and_loses_nothing() {
+        let ram = RamDevice::new(4 << 20, None).unwrap();
+        let device = Throttled::new(Box::new(ram), 100 << 20);
+        let (written, mut read) = (vec![7; 1 << 20], vec![0; 1 << 20]);
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| device.write(0, &written));
+            device.write(1 << 20, &written).unwrap();
+        });
+        device.read(1 << 20, &mut read).unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(29), "3 MiB at 100 MiB a second: {:?}", begun.elapsed());
+        assert!(read == written && device.memory().is_none() && device.fd().is_none());
+    }
+}
