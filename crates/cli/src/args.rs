@@ -9,7 +9,8 @@ use crate::peer::guard::GuardArgs;
 use crate::run::{KernelArgs, RunArgs};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
-use folioswap::{DeviceSpec, FaultMode, FolioSize, Mapping, SwapIn, parse_size};
+use folioswap::{FaultMode, FolioSize, Mapping, SwapDevice, SwapIn, Topology, parse_size};
+use std::path::PathBuf;
 
 /// Runs programs in less RAM than they need: swap in user space, in large folios.
 #[derive(Parser, Debug)]
@@ -61,15 +62,29 @@ pub struct Paging {
 #[derive(Args, Clone, Debug)]
 pub struct Means {
     /// Swap device, repeatable: a file or block device, or RAM outside the budget. Default: an unnamed file in
-    /// $FOLIOSWAP_DIR, else in /var/tmp
-    #[arg(long, value_name = "PATH[:SIZE]|ram:SIZE", value_parser = device)]
-    pub swap: Vec<DeviceSpec>,
+    /// $FOLIOSWAP_DIR, else in /var/tmp. `,prio=N` after it, 0 to 32767: higher ones are used first, equal ones in turns; those without
+    /// come last, the one on the NUMA node of the thread first of these, the others as they are named. `,node=N`: it is on that node
+    #[arg(long, value_name = "PATH[:SIZE]|ram:SIZE[,prio=N][,node=N]", value_parser = parsed::<SwapDevice>)]
+    pub swap: Vec<SwapDevice>,
+    /// Which CPUs and devices are on which NUMA node, instead of what the kernel says: lines like `node 0 cpus 0-3` and
+    /// `device /mnt/a/swap node 0`
+    #[arg(long, value_name = "FILE")]
+    pub topology: Option<PathBuf>,
     /// Who resolves faults: the faulting thread (direct) or a thread of the engine (monitor, needs permission)
     #[arg(long, value_name = "auto|direct|monitor", default_value = "auto", value_parser = parsed::<FaultMode>)]
     pub faults: FaultMode,
     /// How folios are mapped: moved, or copied where the kernel cannot move
     #[arg(long, value_name = "auto|move|copy", default_value = "auto", value_parser = parsed::<Mapping>)]
     pub mapper: Mapping,
+}
+
+impl Means {
+    /// The topology that was named, if one was.
+    pub fn topology(&self) -> Result<Option<Topology>, Failure> {
+        let read =
+            |path: &PathBuf| Topology::from_file(path).map_err(|error| Failure::new(Status::Usage, error.to_string()));
+        self.topology.as_ref().map(read).transpose()
+    }
 }
 
 /// What size folios have, and how they come back; where one arena is what it is about.
@@ -95,10 +110,6 @@ pub fn check_budget(memory_bytes: u64) -> Result<(), Failure> {
 /// A size such as 512M.
 pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
-}
-
-fn device(text: &str) -> Result<DeviceSpec, String> {
-    text.parse().map_err(|error: folioswap::SizeError| error.to_string())
 }
 
 /// Anything that reads itself from text.

@@ -59,7 +59,7 @@ pub struct KernelArgs {
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let file = program::find(&args.program[0])?;
-    let swap = swap_check::check_all(&args.paging.means.swap)?;
+    let swap = swap_check::check_all(&args.paging.means)?;
     if args.lock {
         folioswap::check_lock(args.paging.memory).map_err(failure)?;
     }
@@ -72,6 +72,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         Some(_) => Some(stats_text::Counters::create()?),
         None => None,
     };
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let topology = args.paging.means.topology.as_ref().map(absolute);
     let settings = Settings {
         memory_bytes: args.paging.memory,
         faults: &args.paging.means.faults.to_string(),
@@ -80,6 +82,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         swap_in: &args.folios.swap_in.to_string(),
         lock: args.lock,
         stats: counters.as_ref().map(|counters| counters.path()),
+        topology: topology.as_deref(),
         swap: &swap,
     };
     let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;

@@ -1,43 +1,27 @@
 //! The one environment variable that tells the injected library what `run` was asked for.
 //!
-//! Form: `key=value` pairs separated by `;`, in any order, `swap` once a device. Inside values `%`, `;` and `=` are written as
+//! Form: `key=value` pairs separated by `;`, in any order but that `prio` and `node` follow the `swap` that they are of, which is there
+//! once a device. Inside values `%`, `;` and `=` are written as
 //! `%25`, `%3B` and `%3D`; all other bytes stand for themselves, so a path that is not UTF-8 survives.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use folioswap::{DeviceSpec, SwapDevice};
 
 /// Name of the variable.
 pub const VARIABLE: &str = "FOLIOSWAP_RUN";
 
-/// A swap device as the command line named it, with the path made absolute: the program may change its directory.
-#[derive(Clone, Eq, PartialEq, Debug)]
-pub enum Swap {
-    /// A file or a block device.
-    File {
-        /// Absolute path.
-        path: PathBuf,
-        /// Bytes to use at most; without it, as much as the disk has.
-        size: Option<u64>,
-    },
-    /// Memory outside the budget.
-    Ram {
-        /// Bytes to use at most.
-        size: u64,
-    },
-}
-
-impl Swap {
-    fn encode(&self) -> Vec<u8> {
-        match self {
-            Swap::Ram { size } => format!("ram:{size}").into_bytes(),
-            Swap::File { path, size } => {
-                let mut bytes = path.as_os_str().as_bytes().to_vec();
-                if let Some(size) = size {
-                    bytes.extend_from_slice(format!(":{size}").as_bytes());
-                }
-                bytes
+fn encode(spec: &DeviceSpec) -> Vec<u8> {
+    match spec {
+        DeviceSpec::Ram { size } => format!("ram:{size}").into_bytes(),
+        DeviceSpec::File { path, size } => {
+            let mut bytes = path.as_os_str().as_bytes().to_vec();
+            if let Some(size) = size {
+                bytes.extend_from_slice(format!(":{size}").as_bytes());
             }
+            bytes
         }
     }
 }
@@ -59,8 +43,10 @@ pub struct Settings<'a> {
     pub lock: bool,
     /// The shared memory that counts, as a path that other processes can open.
     pub stats: Option<&'a Path>,
-    /// Swap devices; none means the default file.
-    pub swap: &'a [Swap],
+    /// The file that states the NUMA nodes, as an absolute path.
+    pub topology: Option<&'a Path>,
+    /// Swap devices, with absolute paths: the program may change its directory. None means the default file.
+    pub swap: &'a [SwapDevice],
 }
 
 impl Settings<'_> {
@@ -78,8 +64,17 @@ impl Settings<'_> {
         if let Some(stats) = self.stats {
             put(&mut text, "stats", stats.as_os_str().as_bytes());
         }
+        if let Some(topology) = self.topology {
+            put(&mut text, "topology", topology.as_os_str().as_bytes());
+        }
         for swap in self.swap {
-            put(&mut text, "swap", &swap.encode());
+            put(&mut text, "swap", &encode(&swap.spec));
+            if let Some(priority) = swap.priority {
+                put(&mut text, "prio", priority.to_string().as_bytes());
+            }
+            if let Some(node) = swap.node {
+                put(&mut text, "node", node.get().to_string().as_bytes());
+            }
         }
         OsString::from_vec(text)
     }
@@ -104,6 +99,7 @@ fn put(text: &mut Vec<u8>, key: &str, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn plain_settings_read_as_written() {
@@ -115,22 +111,23 @@ mod tests {
             swap_in: "always",
             lock: true,
             stats: Some(Path::new("/proc/7/fd/3")),
-            swap: &[Swap::Ram { size: 4096 }, Swap::File { path: "/a/b".into(), size: None }],
+            topology: Some(Path::new("/t")),
+            swap: &["ram:4K,node=1,prio=7", "/a/b"].map(|text| text.parse().expect("a device")),
         };
         assert_eq!(
             settings.encode(),
             "memory=536870912;faults=auto;mapper=move;folio=64K;swap-in=always;lock=yes;stats=/proc/7/fd/3;\
-             swap=ram:4096;swap=/a/b"
+             topology=/t;swap=ram:4096;prio=7;node=1;swap=/a/b"
         );
     }
 
     #[test]
     fn paths_with_separators_are_escaped() {
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
-        let swap = [Swap::File { path, size: Some(9) }];
+        let swap = [DeviceSpec::File { path, size: Some(9) }.into()];
         let (faults, mapper, folio, swap_in) = ("direct", "copy", "auto", "never");
-        let settings =
-            Settings { memory_bytes: 1, faults, mapper, folio, swap_in, lock: false, stats: None, swap: &swap };
+        let (lock, stats, topology) = (false, None, None);
+        let settings = Settings { memory_bytes: 1, faults, mapper, folio, swap_in, lock, stats, topology, swap: &swap };
         let expected = b"memory=1;faults=direct;mapper=copy;folio=auto;swap-in=never;swap=/x%3By%3D1%25\xff:9";
         assert_eq!(settings.encode().as_bytes(), expected);
     }

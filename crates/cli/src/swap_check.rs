@@ -3,8 +3,9 @@
 //! The engine checks again when it opens them, inside the program; here the same causes get their sentence and exit status while
 //! nothing has begun. A path that does not exist yet is tried by an unnamed file (O_TMPFILE) in its directory.
 
+use crate::args::Means;
 use crate::exit::{Failure, Status};
-use crate::settings::Swap;
+use folioswap::{DeviceSpec, SwapDevice, Topology};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
@@ -13,16 +14,23 @@ use std::path::Path;
 const SMALLEST_BYTES: u64 = 2 << 20;
 
 /// The same devices with absolute paths, if each can be used; the default directory is checked when there is none.
-pub fn check_all(specs: &[folioswap::DeviceSpec]) -> Result<Vec<Swap>, Failure> {
-    if specs.is_empty() {
+pub fn check_all(means: &Means) -> Result<Vec<SwapDevice>, Failure> {
+    let topology = means.topology()?.unwrap_or_else(Topology::of_machine);
+    if means.swap.is_empty() {
         check_directory(&folioswap::device::default_directory())?;
     }
-    specs.iter().map(check).collect()
+    means.swap.iter().map(|device| check_device(device, &topology)).collect()
 }
 
-fn check(spec: &folioswap::DeviceSpec) -> Result<Swap, Failure> {
+fn check_device(device: &SwapDevice, topology: &Topology) -> Result<SwapDevice, Failure> {
+    folioswap::device::check_node(device, topology)
+        .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })?;
+    Ok(SwapDevice { spec: check(&device.spec)?, ..device.clone() })
+}
+
+fn check(spec: &DeviceSpec) -> Result<DeviceSpec, Failure> {
     match spec {
-        folioswap::DeviceSpec::Ram { size } => {
+        DeviceSpec::Ram { size } => {
             at_least_one_folio("ram", Some(*size))?;
             let available = available_memory().unwrap_or(u64::MAX);
             if *size > available {
@@ -31,14 +39,14 @@ fn check(spec: &folioswap::DeviceSpec) -> Result<Swap, Failure> {
                     format!("swap ram:{size} is more than the {available} bytes of memory that are free"),
                 ));
             }
-            Ok(Swap::Ram { size: *size })
+            Ok(DeviceSpec::Ram { size: *size })
         }
-        folioswap::DeviceSpec::File { path, size } => {
+        DeviceSpec::File { path, size } => {
             let shown = path.display().to_string();
             at_least_one_folio(&shown, *size)?;
             let path = std::path::absolute(path).map_err(|error| unusable(&shown, &error.to_string()))?;
             check_path(&path, *size)?;
-            Ok(Swap::File { path, size: *size })
+            Ok(DeviceSpec::File { path, size: *size })
         }
     }
 }
@@ -158,8 +166,9 @@ mod tests {
     use super::*;
 
     fn status_of(spec: &str) -> u8 {
-        let spec: folioswap::DeviceSpec = spec.parse().expect("a spec");
-        check(&spec).map_or_else(|failure| failure.status, |_| 0)
+        let device: SwapDevice = spec.parse().expect("a device");
+        let topology = "node 0".parse().expect("a topology");
+        check_device(&device, &topology).map_or_else(|failure| failure.status, |_| 0)
     }
 
     #[test]
@@ -175,6 +184,8 @@ mod tests {
         assert_eq!(status_of(&format!("{target}/no-such-file-yet:900T")), Status::SwapTooSmall as u8);
         assert_eq!(status_of("ram:900T"), Status::SwapTooSmall as u8);
         assert_eq!(status_of("ram:2M"), 0);
+        assert_eq!(status_of("ram:2M,prio=7,node=0"), 0);
+        assert_eq!(status_of("ram:2M,node=1"), Status::SwapUnusable as u8);
     }
 
     #[test]

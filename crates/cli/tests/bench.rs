@@ -172,6 +172,30 @@ fn latencies_of_both_ways_are_compared() {
 }
 
 #[test]
+fn devices_on_two_nodes_are_compared() {
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
+        println!("SKIP devices on two nodes: one CPU");
+        return;
+    }
+    let shape = ["nodes", "--size", "64M", "--memory", "16M", "--bandwidth", "2G", "--rounds", "1", "--repeats", "2"];
+    let all = report(&shape);
+    for name in ["nearest_vs_list_1", "nearest_vs_list_16", "nearest_vs_equal_16"] {
+        positive(&all, name);
+    }
+    let rows = all["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2 * 2 * 3);
+    for row in rows {
+        let used: Vec<u64> = row["used_bytes"].as_array().expect("two").iter().filter_map(Value::as_u64).collect();
+        match row["way"].as_str() {
+            Some("list") => assert_eq!(used[1], 0, "the first one has room for all: {row:#}"),
+            // The reclaim thread may do all of it, from one node.
+            Some("nearest") => assert!(used[0] + used[1] > 0, "{row:#}"),
+            _ => assert!(used[0] > 0 && used[1] > 0, "{row:#}"),
+        }
+    }
+}
+
+#[test]
 fn wrong_options_have_one_sentence_and_a_status() {
     let scratch = Scratch::new();
     let cases: &[(i32, &str, &[&str])] = &[
@@ -204,6 +228,11 @@ fn wrong_options_have_one_sentence_and_a_status() {
         (64, "--threads", &["alloc", "--threads", "1,32"]),
         (64, "--orders", &["alloc", "--orders", "4,10"]),
         (64, "--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
+        (64, "--size", &["nodes", "--size", "1M"]),
+        (65, "at least 16M", &["nodes", "--memory", "1M"]),
+        (64, "--topology", &["fragment", "--topology"]),
+        (64, "topology", &["fragment", "--topology", "/no/such/file"]),
+        (68, "NUMA node", &["orders", "--swap", "ram:64M,node=1000"]),
         (64, "--folio", &["latency", "--folio", "2M"]),
         (64, "--rate", &["latency", "--rate", "0"]),
         (64, "--size", &["latency", "--size", "100M", "--memory", "32M"]),

@@ -58,6 +58,11 @@ fn bad_input_has_one_line_and_a_status_of_its_own() {
         (64, &["run", "--", "true"]),
         (64, &["run", "--memory", "64M", "--faults", "magic", "--", "true"]),
         (64, &["run", "--memory", "64M", "--swap", "ram:lots", "--", "true"]),
+        (64, &["run", "--memory", "64M", "--swap", "ram:64M,prio=40000", "--", "true"]),
+        (64, &["run", "--memory", "64M", "--swap", "ram:64M,node=x", "--", "true"]),
+        (64, &["run", "--memory", "64M", "--swap", "ram:64M,pri=1", "--", "true"]),
+        (64, &["run", "--memory", "64M", "--topology", &beyond, "--", "true"]),
+        (64, &["run", "--memory", "64M", "--topology", &script, "--", "true"]),
         (64, &["run", "--memory", "64M", "--folio", "3M", "--", "true"]),
         (64, &["run", "--memory", "64M", "--swap-in", "soon", "--", "true"]),
         (64, &["fly"]),
@@ -70,6 +75,7 @@ fn bad_input_has_one_line_and_a_status_of_its_own() {
         (68, &["run", "--memory", "64M", "--swap", "/usr", "--", "true"]),
         (68, &["run", "--memory", "64M", "--swap", &beyond, "--", "true"]),
         (68, &["run", "--memory", "64M", "--swap", "/proc/swap", "--", "true"]),
+        (68, &["run", "--memory", "64M", "--swap", "ram:64M,node=1000", "--", "true"]),
         (69, &["run", "--memory", "64M", "--swap", &too_large, "--", "true"]),
         (69, &["run", "--memory", "64M", "--swap", "ram:4K", "--", "true"]),
         (74, &["run", "--lock", "--memory", "64M", "--mapper", "copy", "--", "true"]),
@@ -125,6 +131,24 @@ fn standard_streams_and_environment_reach_the_program() {
     assert_eq!(status, 0);
     assert!(scratch.text("out").starts_with("sh memory=67108864;faults=auto;mapper=auto"), "{}", scratch.text("out"));
     assert_eq!(scratch.text("err"), "e\n");
+}
+
+#[test]
+fn priorities_and_nodes_reach_the_program() {
+    with_library();
+    let scratch = Scratch::new();
+    let topology = scratch.path("topology").display().to_string();
+    fs::write(&topology, "# two nodes\nnode 0 cpus 0\nnode 9 cpus 1-7\n").expect("a new file");
+    let run =
+        ["run", "--memory", "64M", "--topology", &topology, "--swap", "ram:64M,node=9,prio=3", "--swap", "ram:32M"];
+    let (status, said) = scratch.run(&[&run[..], &["--", "sh", "-c", "echo $FOLIOSWAP_RUN"]].concat());
+    assert_eq!(status, 0, "{said}");
+    let settings = format!(";topology={topology};swap=ram:67108864;prio=3;node=9;swap=ram:33554432");
+    assert!(scratch.text("out").contains(&settings), "{}", scratch.text("out"));
+    // A program that finds no topology there does not begin.
+    let program = format!("rm {topology}; exec true");
+    let (status, said) = scratch.run(&[&run[..], &["--", "sh", "-c", &program]].concat());
+    assert!(status == 64 && said.contains("topology"), "{status}: {said}");
 }
 
 #[test]

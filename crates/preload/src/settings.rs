@@ -1,12 +1,13 @@
 //! What `folioswap run` asked for, from the environment variable that it sets.
 //!
-//! Form: `key=value` pairs separated by `;`, `swap` once a device; `%XX` in values stands for a byte.
+//! Form: `key=value` pairs separated by `;`, `swap` once a device, `prio` and `node` after the one that they are of; `%XX` in values
+//! stands for a byte.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use folioswap::{DeviceSpec, FaultMode, FolioSize, Mapping, SwapIn, parse_size};
+use folioswap::{DeviceSpec, FaultMode, FolioSize, Mapping, SwapDevice, SwapIn, parse_size};
 
 /// Name of the variable.
 pub const VARIABLE: &str = "FOLIOSWAP_RUN";
@@ -23,7 +24,9 @@ pub struct Settings {
     pub lock: bool,
     /// Where the counters are.
     pub stats: Option<PathBuf>,
-    pub devices: Vec<DeviceSpec>,
+    /// The file that states the NUMA nodes.
+    pub topology: Option<PathBuf>,
+    pub devices: Vec<SwapDevice>,
 }
 
 impl Settings {
@@ -37,6 +40,7 @@ impl Settings {
             swap_in: SwapIn::Always,
             lock: false,
             stats: None,
+            topology: None,
             devices: Vec::new(),
         };
         for pair in text.split(|&byte| byte == b';').filter(|pair| !pair.is_empty()) {
@@ -60,7 +64,12 @@ impl Settings {
             b"swap-in" => self.swap_in = text()?.parse().map_err(|error: folioswap::UnknownName| error.to_string())?,
             b"lock" => self.lock = text()? == "yes",
             b"stats" => self.stats = Some(PathBuf::from(OsString::from_vec(value))),
-            b"swap" => self.devices.push(device(value)?),
+            b"topology" => self.topology = Some(PathBuf::from(OsString::from_vec(value))),
+            b"swap" => self.devices.push(device(value)?.into()),
+            b"prio" | b"node" => {
+                let device = self.devices.last_mut().ok_or("no device before it")?;
+                device.set(&String::from_utf8_lossy(key), &text()?).map_err(|error| error.to_string())?;
+            }
             _ => {} // of a newer command
         }
         Ok(())
@@ -114,7 +123,7 @@ mod tests {
     #[test]
     fn a_full_line_is_read() {
         let text = b"memory=536870912;faults=direct;mapper=copy;folio=64K;swap-in=madvise;lock=yes;stats=/proc/7/fd/3;\
-            swap=ram:4096;swap=/x%3By%3D1%25\xff:9";
+            topology=/t;swap=ram:4096;prio=7;node=1;swap=/x%3By%3D1%25\xff:9";
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
         let expected = Settings {
             memory_bytes: 512 << 20,
@@ -124,7 +133,11 @@ mod tests {
             swap_in: SwapIn::Madvise,
             lock: true,
             stats: Some("/proc/7/fd/3".into()),
-            devices: vec![DeviceSpec::Ram { size: 4096 }, DeviceSpec::File { path, size: Some(9) }],
+            topology: Some("/t".into()),
+            devices: vec![
+                "ram:4K,prio=7,node=1".parse().expect("a device"),
+                DeviceSpec::File { path, size: Some(9) }.into(),
+            ],
         };
         assert_eq!(Settings::parse(text), Ok(expected));
     }
@@ -139,6 +152,8 @@ mod tests {
             (b"memory=1G;folio=3M", "3M"),
             (b"memory=1G;swap-in=soon", "soon"),
             (b"memory=1G;swap=/a%3", "hex"),
+            (b"memory=1G;prio=3", "no device"),
+            (b"memory=1G;swap=/a;prio=-3", "no priority"),
         ] {
             let error = Settings::parse(text).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -5,7 +5,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use folioswap::{Arena, MIN_MEMORY, open_shared_stats};
+use folioswap::{Arena, MIN_MEMORY, Topology, open_shared_stats};
 
 use crate::settings::{Settings, VARIABLE};
 use crate::state::{self, Phase};
@@ -44,6 +44,9 @@ fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Er
     }
     let mut builder = Arena::builder().memory(managed_bytes).faults(settings.faults).mapping(settings.mapping);
     builder = builder.folio(settings.folio).swap_in(settings.swap_in).locked(settings.lock);
+    if let Some(path) = settings.topology {
+        builder = builder.topology(Topology::from_file(&path)?);
+    }
     for device in settings.devices {
         builder = builder.device(device);
     }

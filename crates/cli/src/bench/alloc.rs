@@ -166,7 +166,7 @@ fn work(space: &impl Allocate, cpu: usize, order: Order, nr_pairs: usize, start:
 }
 
 /// Keeps the calling thread on the CPU of that number among those that it may use; without leave for that it stays as it is.
-fn stay_on_cpu(number: usize) {
+pub fn stay_on_cpu(number: usize) {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
     let nr_cpus = (allowed.count() as usize).max(1);
     if let Some(cpu) = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).nth(number % nr_cpus) {

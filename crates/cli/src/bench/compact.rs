@@ -179,9 +179,9 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     }
     let mut means = args.means.clone();
     if means.swap.is_empty() {
-        means.swap.push(DeviceSpec::Ram { size: 4 * args.memory });
+        means.swap.push(DeviceSpec::Ram { size: 4 * args.memory }.into());
     }
-    swap_check::check_all(&means.swap)?;
+    swap_check::check_all(&means)?;
     let mut report = Report::new("compact");
     tell(&format!(
         "{:<8} {:>7} {:>6} {:>10} {:>10} {:>10} {:>10} {:>7} {:>8} {:>8}",

@@ -52,7 +52,7 @@ struct Found {
 /// The benchmark.
 pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
     let (means, device_bytes) = with_one_device(&args.means)?;
-    swap_check::check_all(&means.swap)?;
+    swap_check::check_all(&means)?;
     let mut report = Report::new("compact_slots");
     tell(&format!(
         "{:<10} {:>9} {:>10} {:>7} {:>9} {:>7} {:>9} {:>8} {:>9}",
@@ -79,7 +79,7 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
 /// One device of a known size: the first that was named, or RAM.
 fn with_one_device(means: &Means) -> Result<(Means, u64), Failure> {
     let mut means = means.clone();
-    let device = match means.swap.drain(..).next() {
+    let device = match means.swap.drain(..).next().map(|device| device.spec) {
         None => DeviceSpec::Ram { size: DEVICE_BYTES },
         Some(DeviceSpec::File { path, size }) => DeviceSpec::File { path, size: size.or(Some(DEVICE_BYTES)) },
         Some(other) => other,
@@ -91,7 +91,7 @@ fn with_one_device(means: &Means) -> Result<(Means, u64), Failure> {
         let message = format!("a device of {size} bytes is too small for {FIRST} folios and more; try ram:768M");
         return Err(Failure::new(Status::Usage, message));
     }
-    means.swap.push(device);
+    means.swap.push(device.into());
     Ok((means, size))
 }
 

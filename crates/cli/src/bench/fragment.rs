@@ -149,9 +149,9 @@ pub fn fragment(args: &FragmentArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
     let mut means = args.means.clone();
     if means.swap.is_empty() {
-        means.swap.push(DeviceSpec::Ram { size: DEVICE_BYTES });
+        means.swap.push(DeviceSpec::Ram { size: DEVICE_BYTES }.into());
     }
-    swap_check::check_all(&means.swap)?;
+    swap_check::check_all(&means)?;
     let variants = match args.variant {
         Variant::All => &[Variant::Plain, Variant::Mixed, Variant::Aligned][..],
         _ => std::slice::from_ref(&args.variant),

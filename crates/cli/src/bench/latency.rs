@@ -165,10 +165,10 @@ fn means(args: &LatencyArgs, bytes: u64) -> Means {
         means.faults = FaultMode::Direct;
     }
     if means.swap.is_empty() {
-        means.swap.push(DeviceSpec::Ram { size: device_bytes });
+        means.swap.push(DeviceSpec::Ram { size: device_bytes }.into());
     }
     for device in &mut means.swap {
-        if let DeviceSpec::File { path, size: size @ None } = device
+        if let DeviceSpec::File { path, size: size @ None } = &mut device.spec
             && !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
         {
             *size = Some(device_bytes);

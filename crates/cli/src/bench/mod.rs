@@ -20,6 +20,7 @@ mod latency_report;
 mod latency_turn;
 mod medians;
 mod mix;
+mod nodes;
 mod orders;
 mod pages;
 mod progress;
@@ -58,6 +59,8 @@ pub enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// The slot allocator alone: nanoseconds for an allocation and a free, beside the same with its cache of freed slots, and one lock
     Alloc(alloc::AllocArgs),
+    /// Two devices of one speed on two NUMA nodes: the nearest first, against one list for all and against equal priorities
+    Nodes(nodes::NodesArgs),
 }
 
 /// Runs one.
@@ -71,5 +74,6 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Compact(args) => compact::compact(args),
         BenchCommand::Latency(args) => latency::latency(args),
         BenchCommand::Alloc(args) => alloc::alloc(args),
+        BenchCommand::Nodes(args) => nodes::nodes(args),
     }
 }

@@ -175,7 +175,7 @@ impl Figures {
 pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;
-    swap_check::check_all(&args.paging.means.swap)?;
+    swap_check::check_all(&args.paging.means)?;
     tell(&format!(
         "{:<10} {:>10} {:>10} {:>10} {:>10} {:>10}",
         "system", "ops/s", "p50 us", "p90 us", "p99 us", "p99.9 us"

@@ -5,7 +5,7 @@ use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
 use clap::Args;
-use folioswap::{Arena, DeviceSpec, FolioSize, SwapIn};
+use folioswap::{Arena, DeviceSpec, FolioSize, SwapDevice, SwapIn};
 use folioswap_core::compact::Stage;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ impl CommonArgs {
     pub fn check(&self, least_bytes: u64) -> Result<usize, Failure> {
         check_budget(self.memory)?;
         let bytes = whole_words(self.size, least_bytes)?;
-        swap_check::check_all(&self.means.swap)?;
+        swap_check::check_all(&self.means)?;
         Ok(bytes)
     }
 }
@@ -103,6 +103,8 @@ impl<'a> ArenaPlan<'a> {
         let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots).compaction(self.compaction);
         let builder = builder.synchronous_freeing(self.synchronous_freeing).zeroed_stock(self.zeroed_stock);
         let builder = self.means.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
+        let topology = self.means.topology()?;
+        let builder = topology.into_iter().fold(builder, |builder, topology| builder.topology(topology));
         builder.build().map_err(failure)
     }
 }
@@ -113,8 +115,8 @@ pub fn failure(error: folioswap::Error) -> Failure {
 }
 
 /// Where the kernel swaps, and raw reads are done, to be on the device that the managed memory uses.
-pub fn backing(swap: &[DeviceSpec]) -> Backing {
-    match swap.first() {
+pub fn backing(swap: &[SwapDevice]) -> Backing {
+    match swap.first().map(|device| &device.spec) {
         None => Backing::Directory(folioswap::device::default_directory()),
         Some(DeviceSpec::Ram { .. }) => Backing::Ram,
         Some(DeviceSpec::File { path, .. }) => {
@@ -131,8 +133,8 @@ mod tests {
     #[test]
     fn the_peer_lies_where_the_swap_lies() {
         let file = DeviceSpec::File { path: "/data/x/swap".into(), size: None };
-        assert_eq!(backing(&[file]), Backing::Directory("/data/x".into()));
-        assert_eq!(backing(&[DeviceSpec::Ram { size: 1 }]), Backing::Ram);
+        assert_eq!(backing(&[file.into()]), Backing::Directory("/data/x".into()));
+        assert_eq!(backing(&[DeviceSpec::Ram { size: 1 }.into()]), Backing::Ram);
     }
 
     #[test]

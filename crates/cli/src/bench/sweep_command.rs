@@ -96,7 +96,7 @@ pub struct InnerSweepArgs {
 pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;
-    swap_check::check_all(&args.paging.means.swap)?;
+    swap_check::check_all(&args.paging.means)?;
     if args.versus == Some(Versus::Pages) {
         return sweep_pages(args, bytes);
     }
