@@ -16,6 +16,10 @@ const SMALLEST_BYTES: u64 = 2 << 20;
 /// The same devices with absolute paths, if each can be used; the default directory is checked when there is none.
 pub fn check_all(means: &Means) -> Result<Vec<SwapDevice>, Failure> {
     let topology = means.topology()?.unwrap_or_else(Topology::of_machine);
+    if means.swap.len() > folioswap::MAX_DEVICES {
+        let message = format!("{} swap devices: {} can be given", means.swap.len(), folioswap::MAX_DEVICES);
+        return Err(Failure::new(Status::SwapUnusable, message));
+    }
     if means.swap.is_empty() {
         check_directory(&folioswap::device::default_directory())?;
     }

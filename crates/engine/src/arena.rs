@@ -253,7 +253,10 @@ impl ArenaBuilder {
     }
 
     pub(crate) fn build_on(self, devices: Vec<impl Into<Opened>>) -> Result<Arena, Error> {
-        let devices = devices.into_iter().map(Into::into).collect();
+        let devices: Vec<Opened> = devices.into_iter().map(Into::into).collect();
+        if devices.len() > MAX_DEVICES {
+            return Err(Error::TooManyDevices(MAX_DEVICES));
+        }
         let (mode, uffd) = open_userfaultfd(self.faults)?;
         let mapping = selftest::choose(self.mapping)?;
         let locked = self.locked;

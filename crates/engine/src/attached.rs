@@ -208,7 +208,8 @@ impl Attached {
     /// is being removed it cannot be said.
     pub fn has_none_left(&self, order: Order) -> bool {
         let is_used_up = || self.full.load(Ordering::Relaxed) && self.clusters.nr_used() >= self.capacity_slots();
-        !self.is_leaving() && (order == Order::PAGE || is_used_up())
+        // A disk that turns is not even asked for a larger order.
+        !self.is_leaving() && (order == Order::PAGE || !self.rotational && is_used_up())
     }
 
     /// Slots that hold something, or are about to. Exact after a flush.

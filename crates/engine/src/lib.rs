@@ -79,7 +79,7 @@ pub use region::{ArenaVec, Region};
 pub use selftest::{SelfTest, self_test};
 pub use shared_stats::{SharedStats, open_shared_stats};
 pub use size::{Bytes, SizeError, parse_size};
-pub use space::DeviceInfo;
+pub use space::{DeviceInfo, MAX_DEVICES};
 pub use swap_in::SwapIn;
 pub use threads::internal_thread;
 pub use topology::{Topology, TopologyError};

@@ -12,7 +12,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use folioswap_core::{
@@ -27,8 +27,8 @@ use crate::wakeup::Pass;
 /// Bits of a slot's number that count within its device: 512 GiB each.
 const DEVICE_SHIFT: u32 = 27;
 
-/// Devices that a slot's number can name.
-pub(crate) const MAX_DEVICES: usize = 1 << (u32::BITS - DEVICE_SHIFT);
+/// Swap devices that an arena takes: as many as a slot's number can name.
+pub const MAX_DEVICES: usize = 1 << (u32::BITS - DEVICE_SHIFT);
 
 /// Where slots lie, for I/O that goes round the device's own calls.
 #[derive(Debug, Clone, Copy)]
@@ -71,28 +71,37 @@ impl Place {
     }
 }
 
-/// What one CPU's small folios go to: the device's number, and how many slots still go there; on cache lines of its own. The CPU
-/// may change between two looks: then a few go elsewhere.
+/// What one CPU's small folios go to: the device's number, how many slots still go there, and the node that was chosen for (CPUs may
+/// share a record); on cache lines of its own. The CPU may change between two looks: then a few go elsewhere.
 #[repr(align(128))]
 #[derive(Default)]
-struct Recent(AtomicU32);
+struct Recent(AtomicU64);
 
 impl Recent {
     /// Bits of the number of slots.
     const SHIFT: u32 = 16;
 
-    /// The device for so many slots more.
-    fn take(&self, nr_slots: usize) -> Option<DeviceId> {
+    /// What two words say that differ in the number of slots alone.
+    fn head(node: NodeId, device: DeviceId) -> u64 {
+        (u64::from(node.get()) << 32 | u64::from(device.get())) << Self::SHIFT
+    }
+
+    /// The device for so many slots more of this node.
+    fn take(&self, node: NodeId, nr_slots: usize) -> Option<DeviceId> {
         let seen = self.0.load(Ordering::Relaxed);
-        let left = (seen & ((1 << Self::SHIFT) - 1)).checked_sub(nr_slots as u32)?;
-        self.0.store(seen >> Self::SHIFT << Self::SHIFT | left, Ordering::Relaxed);
-        Some(DeviceId::new(seen >> Self::SHIFT))
+        let left = (seen & ((1 << Self::SHIFT) - 1)).checked_sub(nr_slots as u64)?;
+        let device = DeviceId::new((seen >> Self::SHIFT) as u32);
+        if seen >> Self::SHIFT << Self::SHIFT != Self::head(node, device) {
+            return None;
+        }
+        self.0.store(Self::head(node, device) | left, Ordering::Relaxed);
+        Some(device)
     }
 
     /// Begins a cluster's worth of slots, of which so many are taken.
-    fn begin(&self, device: DeviceId, nr_slots: usize) {
-        let left = Order::HUGE.nr_pages().saturating_sub(nr_slots) as u32;
-        self.0.store(device.get() << Self::SHIFT | left, Ordering::Relaxed);
+    fn begin(&self, node: NodeId, device: DeviceId, nr_slots: usize) {
+        let left = Order::HUGE.nr_pages().saturating_sub(nr_slots) as u64;
+        self.0.store(Self::head(node, device) | left, Ordering::Relaxed);
     }
 }
 
@@ -158,7 +167,7 @@ impl SwapSpace {
             split_slots,
         };
         for device in devices {
-            assert!(space.add(device), "more devices than a slot's number can name");
+            assert!(space.add(device), "who builds an arena counts its devices");
         }
         space
     }
@@ -287,15 +296,21 @@ impl SwapSpace {
             return None;
         }
         let (nr_slots, recent) = (order.nr_pages(), &self.recent[cpu.index() % self.recent.len()]);
-        if let Some(device) = recent.take(nr_slots)
+        let node = self.topology.node_of(cpu);
+        if let Some(device) = recent.take(node, nr_slots)
             && let Attempt::Placed(slot) = self.allocate_on(device, cpu, order)
         {
             return Some(slot);
         }
-        let node = self.topology.node_of(cpu);
-        let slot = self.availability.place(node, |device| self.allocate_on(device, cpu, order))?;
-        if order < Order::HUGE {
-            recent.begin(self.device_of(slot), nr_slots);
+        let mut has_room_before = false;
+        let slot = self.availability.place(node, |device| {
+            let attempt = self.allocate_on(device, cpu, order);
+            has_room_before |= matches!(attempt, Attempt::NoRun);
+            attempt
+        })?;
+        // A device that had no run of this order is still the first for smaller folios.
+        if order < Order::HUGE && !has_room_before {
+            recent.begin(node, self.device_of(slot), nr_slots);
         }
         Some(slot)
     }

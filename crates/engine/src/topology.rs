@@ -80,12 +80,13 @@ impl Topology {
             return Err(format!("node {number} is named twice"));
         }
         for &cpu in cpus {
-            if self.node_of_cpu.len() <= cpu {
-                self.node_of_cpu.resize(cpu + 1, None);
-            }
-            if let Some(other) = self.node_of_cpu[cpu].replace(node) {
+            if let Some(Some(other)) = self.node_of_cpu.get(cpu) {
                 return Err(format!("CPU {cpu} is on node {} already", other.get()));
             }
+        }
+        for &cpu in cpus {
+            self.node_of_cpu.resize(self.node_of_cpu.len().max(cpu + 1), None);
+            self.node_of_cpu[cpu] = Some(node);
         }
         self.nodes.push(node);
         self.nodes.sort_unstable();

@@ -109,6 +109,9 @@ impl Engine {
             self.frames.clear(taken.frame);
         }
         stock.change(|blocks| blocks.push(taken.frame));
+        if self.zone.surplus() > 0 {
+            self.reclaim_wanted.signal(); // the budget was made smaller meanwhile: reclaim takes the stock first
+        }
         true
     }
 

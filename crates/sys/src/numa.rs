@@ -11,7 +11,7 @@ use crate::disk;
 const MOST: usize = 8192;
 
 /// Of `mbind`: the range gets memory of these nodes and of no other.
-const MPOL_BIND: libc::c_long = 2;
+const MPOL_PREFERRED: libc::c_long = 1;
 
 /// A NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +76,8 @@ fn node_of(entry: &Path, depth: usize) -> Option<usize> {
     nodes.all(|node| node == Some(first)).then_some(first)
 }
 
-/// Binds a range that has no memory yet to a node: what it gets is of that node, or there is none.
+/// Binds a range that has no memory yet to a node: what it gets is of that node as long as it has some. (Bound without a way
+/// out, it would have a process ended when the node has none left, though others have.)
 ///
 /// # Errors
 /// EINVAL: there is no such node, or it has no memory. EPERM: a container's filter. ENOSYS: a kernel without NUMA.
@@ -86,7 +87,7 @@ pub fn bind(addr: usize, len: usize, node: usize) -> io::Result<()> {
     let nr_bits = mask.len() * 64 + 1; // the kernel takes one off
     // SAFETY: the kernel reads `nr_bits` - 1 bits of the mask, which it has; the range is its owner's (see `memory`), and only
     // where its memory will come from changes.
-    crate::check(unsafe { libc::syscall(libc::SYS_mbind, addr, len, MPOL_BIND, mask.as_ptr(), nr_bits, 0usize) })?;
+    crate::check(unsafe { libc::syscall(libc::SYS_mbind, addr, len, MPOL_PREFERRED, mask.as_ptr(), nr_bits, 0usize) })?;
     Ok(())
 }
 

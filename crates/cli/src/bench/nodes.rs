@@ -85,7 +85,7 @@ impl Way {
     }
 }
 
-/// Two nodes, of every other CPU that this process may use; and that on this machine memory is bound to neither.
+/// Two nodes, of every other CPU that this process may use. Where the machine has nodes of these numbers, memory is bound to them.
 fn two_nodes() -> Result<Topology, Failure> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();

@@ -130,7 +130,7 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
     let (device, node): (Box<dyn Device>, _) = match &wanted.spec {
         DeviceSpec::File { path, size } => {
             let device = FileDevice::open(path, *size)?;
-            let shown = path.display().to_string();
+            let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
             let node = stated(&shown).or_else(|| topology.node_of_device(&shown, device.node()));
             (Box::new(device), node)
         }

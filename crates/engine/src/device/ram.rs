@@ -12,6 +12,7 @@ use folioswap_sys::numa;
 use super::Device;
 use crate::checksum;
 use crate::error::Error;
+use crate::fatal;
 
 /// Memory that holds slots. It is taken from the kernel as slots are written.
 pub(crate) struct RamDevice {
@@ -19,7 +20,8 @@ pub(crate) struct RamDevice {
 }
 
 impl RamDevice {
-    /// `node`: where all of its memory is to be.
+    /// `node`: where all of its memory is to be. Where the system does not let memory be bound (containers, as a rule), it is said
+    /// and goes on.
     pub fn new(size: u64, node: Option<NodeId>) -> Result<Self, Error> {
         let folio = folioswap_core::Order::HUGE.bytes();
         if size < folio as u64 {
@@ -31,12 +33,14 @@ impl RamDevice {
                 memory::protect_rw(memory.addr(), len)?;
                 memory::advise_hugepage(memory.addr(), len)?;
                 memory::dontfork(memory.addr(), len)?;
-                if let Some(node) = node {
-                    numa::bind(memory.addr(), len, node.index())?;
-                }
                 Ok(memory)
             })
             .map_err(Error::system("reserving a device in RAM"))?;
+        if let Some(node) = node
+            && let Err(error) = numa::bind(memory.addr(), len, node.index())
+        {
+            fatal::say(&format!("swap in RAM: its memory could not be bound to node {} ({error})", node.get()));
+        }
         Ok(RamDevice { memory })
     }
 
