@@ -14,11 +14,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{CpuId, Freed, Order, SlotId};
+use folioswap_core::{Freed, Order, SlotId};
 use folioswap_sys::signals;
 
 use crate::discard::{Discards, Next};
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::fatal::AbortOnPanic;
 use crate::wakeup::Event;
 
@@ -81,7 +81,7 @@ pub(crate) fn run(engine: &Engine) {
 impl Engine {
     /// Gives slots back that nothing is in any more: soon, see the module. Allocates nothing.
     pub fn free_slots(&self, slot: SlotId, order: Order) {
-        let cpu = CpuId::from_index(folioswap_sys::cpu::current_cpu());
+        let cpu = current_cpu();
         let is_full = self.space.free(cpu, slot, order) == Freed::Filled;
         if self.freeing.begin_watch() | is_full {
             self.freeing.wanted.signal();
@@ -121,7 +121,8 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::device::DeviceSpec;
-    use folioswap_core::DeviceId;
+    use crate::wakeup::comes_true;
+    use folioswap_core::{CpuId, DeviceId};
 
     const DEVICE: DeviceId = DeviceId::new(0);
     const CPU: CpuId = CpuId::new(0);
@@ -139,14 +140,6 @@ mod tests {
 
     fn nr_used(engine: &Engine) -> usize {
         engine.space.clusters(DEVICE, |clusters| clusters.nr_used())
-    }
-
-    fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        while !is_true() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
-            std::thread::yield_now();
-        }
     }
 
     #[test]

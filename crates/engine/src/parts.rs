@@ -5,10 +5,10 @@
 //! in a huge page that the kernel splits becomes a reference to its shared zero page, and Linux 6.18 fails to move those
 //! one by one (EEXIST for a page that it has just moved).
 
-use folioswap_core::{BLOCK_PAGES, CpuId, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId};
+use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId};
 
 use crate::checksum;
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::fatal;
 use crate::reclaim::Washed;
 
@@ -59,7 +59,7 @@ impl Engine {
 
     /// Slots for all parts that are not zero, or none at all.
     fn slots_for_parts(&self, bytes: &[u8], order: Order) -> Option<Places> {
-        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
+        let cpu = current_cpu();
         let mut places = Places::new();
         for index in 0..BLOCK_PAGES >> order.exponent() {
             if checksum::is_zero(part(bytes, order, index)) {

@@ -10,10 +10,10 @@
 //! What a folio's slots hold is noted as a hash, before it is written. So a folio that is found to differ gives its slots
 //! up at once, and a write that fails leaves it without.
 
-use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State};
+use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State};
 
 use crate::checksum;
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::fatal;
 use crate::map::MapError;
 use crate::outgoing::{Batch, Outgoing};
@@ -248,7 +248,7 @@ impl Engine {
             self.free_slots(slot, order);
             kept = None;
         }
-        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
+        let cpu = current_cpu();
         if order == Order::HUGE && kept.is_some() {
             return kept;
         }
@@ -285,7 +285,7 @@ impl Engine {
 
     /// Makes the folios of a split block as small as the largest run of slots that is left.
     pub fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
-        let cpu = CpuId::new(folioswap_sys::cpu::current_cpu() as u32);
+        let cpu = current_cpu();
         let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
             self.space.allocate(cpu, smaller).inspect(|&slot| self.put_back_slots(slot, smaller)).is_some()
         });
@@ -412,9 +412,9 @@ mod tests {
         arena.evict_all();
         assert!(words.iter().all(|&word| word == 1), "mapped again, their copies kept");
         let engine = arena.engine();
-        while engine.space.allocate(CpuId::new(0), Order::PAGE).is_some() {}
+        while engine.space.allocate(current_cpu(), Order::PAGE).is_some() {}
         assert!(engine.shed_copies());
-        assert!(engine.space.allocate(CpuId::new(0), Order::PAGE).is_some());
+        assert!(engine.space.allocate(current_cpu(), Order::PAGE).is_some());
         assert!(words.iter().all(|&word| word == 1));
     }
 }

@@ -12,12 +12,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use folioswap_core::{
-    BLOCK_PAGES, BlockId, CpuId, DeviceId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State,
-};
+use folioswap_core::{BLOCK_PAGES, BlockId, DeviceId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::error::Error;
 use crate::gather::Run;
 use crate::pager::SwapInError;
@@ -193,7 +191,7 @@ impl Engine {
 
     /// Slots on a device that stays.
     fn slot_elsewhere(&self, order: Order) -> Option<SlotId> {
-        self.space.allocate(CpuId::new(folioswap_sys::cpu::current_cpu() as u32), order)
+        self.space.allocate(current_cpu(), order)
     }
 
     /// Carries all of a block away that is on the device only.

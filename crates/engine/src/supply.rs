@@ -123,7 +123,7 @@ impl Engine {
     /// Gives memory of the right kind to frames that were taken for a folio of this order, and says which they are.
     pub fn prepare(&self, taken: Taken, order: Order) -> FrameId {
         if order == Order::HUGE {
-            if self.has_memory(taken).is_none() {
+            if self.settle_memory(taken).is_none() {
                 self.patiently("made", || self.populate_huge(taken.frame));
             }
             return taken.frame;
@@ -137,9 +137,10 @@ impl Engine {
         frame
     }
 
-    /// Decides whether a pageblock that was taken whole needs memory, for [`Engine::populate_huge`] to give; else says whether
-    /// it has a huge page. `Some(false)`: it keeps its small ones, because the kernel has no other.
-    pub fn has_memory(&self, taken: Taken) -> Option<bool> {
+    /// Decides what becomes of the memory of a pageblock that was taken whole, and says whether it has a huge page then.
+    /// `Some(false)`: it keeps its small ones, because the kernel has no other. `None`: it has none now, which is for
+    /// [`Engine::populate_huge`] to give.
+    fn settle_memory(&self, taken: Taken) -> Option<bool> {
         let frame = taken.frame;
         match taken.memory {
             Memory::Huge => return Some(true),
@@ -157,7 +158,7 @@ impl Engine {
     }
 
     /// Gives a pageblock without memory a huge page; `false` when it has small ones, because the kernel has no other.
-    pub fn populate_huge(&self, frame: FrameId) -> Result<bool, MapError> {
+    fn populate_huge(&self, frame: FrameId) -> Result<bool, MapError> {
         let is_huge = self.mapper.populate(self.frames.home(frame))?;
         if !is_huge {
             self.note_small(frame);
@@ -168,7 +169,7 @@ impl Engine {
     /// Gives a pageblock that was taken whole a huge page, on behalf of nobody who needs it now: when there is no memory,
     /// it goes back to the zone without. Says whether it got one.
     pub fn try_make_huge(&self, taken: Taken) -> bool {
-        match self.has_memory(taken).map_or_else(|| self.populate_huge(taken.frame), Ok) {
+        match self.settle_memory(taken).map_or_else(|| self.populate_huge(taken.frame), Ok) {
             Ok(true) => return true,
             Ok(false) => self.release_frame(taken.frame),
             Err(_) => {

@@ -46,6 +46,16 @@ impl Event {
     }
 }
 
+/// Waits until something is so that other threads see to.
+#[cfg(test)]
+pub(crate) fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::yield_now();
+    }
+}
+
 const CLOSED: u32 = 1 << 31;
 
 /// What every thread passes before it changes the state of folios. fork closes it for the moment of the fork, so that

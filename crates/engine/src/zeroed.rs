@@ -140,17 +140,9 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::device::DeviceSpec;
-    use std::time::{Duration, Instant};
+    use crate::wakeup::comes_true;
 
     const BLOCK: usize = Order::HUGE.bytes();
-
-    fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        while !is_true() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
-            std::thread::yield_now();
-        }
-    }
 
     #[test]
     fn what_first_touches_get_is_zero_and_the_stock_goes_back_when_it_is_needed() {

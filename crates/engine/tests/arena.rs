@@ -1,11 +1,14 @@
 //! The public API on the real kernel, in both fault modes and by both mappings.
 
+mod words;
+
 use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
 use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, Error, FaultMode, FolioSize, Mapping, Order, SwapIn};
 use folioswap_core::{FaultKind, Phase};
+use words::{check, fill};
 
 const MIB: usize = 1 << 20;
 
@@ -29,15 +32,6 @@ fn ways() -> Vec<(FaultMode, Mapping)> {
 
 fn arena(memory_mib: u64, faults: FaultMode, mapping: Mapping) -> Result<Arena, Error> {
     Arena::builder().memory(memory_mib << 20).faults(faults).mapping(mapping).build()
-}
-
-fn fill(words: &mut [u64], round: u64) {
-    words.iter_mut().enumerate().for_each(|(at, word)| *word = (at as u64) << 8 | round);
-}
-
-fn check(words: &[u64], round: u64) {
-    let wrong = words.iter().enumerate().filter(|&(at, &word)| word != (at as u64) << 8 | round).count();
-    assert_eq!(wrong, 0, "wrong words in round {round}");
 }
 
 #[test]

@@ -2,10 +2,13 @@
 //!
 //! The kernel counts locked addresses by process, so these tests take turns.
 
+mod words;
+
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, Error, FaultMode, FolioSize, Mapping, Order, Region, check_lock};
+use words::{check, fill};
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 2 * MIB;
@@ -60,15 +63,6 @@ impl Watch {
         let residency = (0..1000).map(|_| arena.measure().unwrap()).find(|found| found.resident_bytes >= self.budget);
         assert!(residency.is_some(), "{:?}: {} were locked", arena.measure(), self.budget);
     }
-}
-
-fn fill(words: &mut [u64], round: u64) {
-    words.iter_mut().enumerate().for_each(|(at, word)| *word = (at as u64) << 8 | round);
-}
-
-fn check(words: &[u64], round: u64) {
-    let wrong = words.iter().enumerate().filter(|&(at, &word)| word != (at as u64) << 8 | round).count();
-    assert_eq!(wrong, 0, "wrong words in round {round}");
 }
 
 #[test]

@@ -56,6 +56,7 @@ pub enum BenchCommand {
     ///
     /// In an open loop: each touch has its time, and counts from there. Without --swap the device is RAM, of 5/4 of --size: more than
     /// half full, it keeps no copies. Faults are direct unless --faults says monitor, whose wake-ups would be most of what is seen.
+    /// Then first touches of 2M are timed, with the stock of zeroed memory and without
     Latency(latency::LatencyArgs),
     /// The slot allocator alone: nanoseconds for an allocation and a free, beside the same with its cache of freed slots, and one lock
     Alloc(alloc::AllocArgs),

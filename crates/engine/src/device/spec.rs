@@ -69,7 +69,7 @@ pub struct SwapDevice {
     pub spec: DeviceSpec,
     /// When it is used, the same on every node; none: the system's choice.
     pub priority: Option<Priority>,
-    /// The NUMA node that it is on; none: what the kernel knows of a disk. Memory is bound to it, if this machine has it.
+    /// The NUMA node that it is on; none: what the kernel knows of a disk. Memory is taken from it, if this machine has it.
     pub node: Option<NodeId>,
 }
 
