@@ -1,6 +1,6 @@
 //! The one environment variable that tells the injected library what `run` was asked for.
 //!
-//! Form: `key=value` pairs separated by `;`, in any order but that `prio` and `node` follow the `swap` that they are of, which is there
+//! Form: `key=value` pairs separated by `;`, in any order but that `prio`, `node` and `algo` follow the `swap` that they are of, which is there
 //! once a device. Inside values `%`, `;` and `=` are written as
 //! `%25`, `%3B` and `%3D`; all other bytes stand for themselves, so a path that is not UTF-8 survives.
 
@@ -16,6 +16,7 @@ pub const VARIABLE: &str = "FOLIOSWAP_RUN";
 fn encode(spec: &DeviceSpec) -> Vec<u8> {
     match spec {
         DeviceSpec::Ram { size } => format!("ram:{size}").into_bytes(),
+        DeviceSpec::Zram { size, .. } => format!("zram:{size}").into_bytes(),
         DeviceSpec::File { path, size } => {
             let mut bytes = path.as_os_str().as_bytes().to_vec();
             if let Some(size) = size {
@@ -69,6 +70,9 @@ impl Settings<'_> {
         }
         for swap in self.swap {
             put(&mut text, "swap", &encode(&swap.spec));
+            if let DeviceSpec::Zram { codec, .. } = &swap.spec {
+                put(&mut text, "algo", codec.name().as_bytes());
+            }
             if let Some(priority) = swap.priority {
                 put(&mut text, "prio", priority.to_string().as_bytes());
             }

@@ -34,16 +34,16 @@ fn check_device(device: &SwapDevice, topology: &Topology) -> Result<SwapDevice, 
 
 fn check(spec: &DeviceSpec) -> Result<DeviceSpec, Failure> {
     match spec {
-        DeviceSpec::Ram { size } => {
-            at_least_one_folio("ram", Some(*size))?;
+        DeviceSpec::Ram { size } | DeviceSpec::Zram { size, .. } => {
+            at_least_one_folio(&spec.to_string(), Some(*size))?;
             let available = available_memory().unwrap_or(u64::MAX);
             if *size > available {
                 return Err(Failure::new(
                     Status::SwapTooSmall,
-                    format!("swap ram:{size} is more than the {available} bytes of memory that are free"),
+                    format!("swap {spec} is more than the {available} bytes of memory that are free"),
                 ));
             }
-            Ok(DeviceSpec::Ram { size: *size })
+            Ok(spec.clone())
         }
         DeviceSpec::File { path, size } => {
             let shown = path.display().to_string();

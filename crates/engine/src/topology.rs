@@ -107,7 +107,7 @@ impl Topology {
                 // ram:4096M is ram:4G, and a size of a file is not a part of its name.
                 let name = match name.trim().parse().map_err(|error: SizeError| error.to_string())? {
                     DeviceSpec::File { path, .. } => path.display().to_string(),
-                    ram => ram.to_string(),
+                    memory => memory.to_string(),
                 };
                 self.devices.push((name, NodeId::new(number(node.trim())?)));
                 Ok(())

@@ -66,7 +66,7 @@ impl Settings {
             b"stats" => self.stats = Some(PathBuf::from(OsString::from_vec(value))),
             b"topology" => self.topology = Some(PathBuf::from(OsString::from_vec(value))),
             b"swap" => self.devices.push(device(value)?.into()),
-            b"prio" | b"node" => {
+            b"prio" | b"node" | b"algo" => {
                 let device = self.devices.last_mut().ok_or("no device before it")?;
                 device.set(&String::from_utf8_lossy(key), &text()?).map_err(|error| error.to_string())?;
             }

@@ -118,7 +118,7 @@ pub fn failure(error: folioswap::Error) -> Failure {
 pub fn backing(swap: &[SwapDevice]) -> Backing {
     match swap.first().map(|device| &device.spec) {
         None => Backing::Directory(folioswap::device::default_directory()),
-        Some(DeviceSpec::Ram { .. }) => Backing::Ram,
+        Some(DeviceSpec::Ram { .. } | DeviceSpec::Zram { .. }) => Backing::Ram,
         Some(DeviceSpec::File { path, .. }) => {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             Backing::Directory(path.parent().unwrap_or(Path::new("/")).to_owned())

@@ -16,7 +16,7 @@ pub(crate) use file::FileDevice;
 use folioswap_core::{NodeId, Priority};
 use folioswap_sys::numa;
 pub(crate) use ram::RamDevice;
-pub use spec::{DeviceSpec, SwapDevice, SwapDeviceError};
+pub use spec::{Codec, DeviceSpec, SwapDevice, SwapDeviceError};
 use throttled::Throttled;
 
 use crate::error::Error;
@@ -139,6 +139,9 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
             // A stated node need not be one of this machine's.
             let real = node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
             (Box::new(RamDevice::new(*size, real)?), node)
+        }
+        DeviceSpec::Zram { .. } => {
+            return Err(unusable(Path::new(&wanted.spec.to_string()), "compressed RAM is not there yet"));
         }
     };
     Ok(Opened { device, priority: wanted.priority, node })

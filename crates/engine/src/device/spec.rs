@@ -1,4 +1,5 @@
-//! What a swap device is to be, as text: `PATH[:SIZE]` or `ram:SIZE`, and when it is to be used: `,prio=N` and `,node=N`.
+//! What a swap device is to be, as text: `PATH[:SIZE]`, `ram:SIZE` or `zram:SIZE[,algo=lz4|zstd]`, and when it is to be used:
+//! `,prio=N` and `,node=N`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,6 +30,42 @@ pub enum DeviceSpec {
         /// Its size in bytes.
         size: u64,
     },
+    /// Memory outside the budget in which folios lie compressed.
+    Zram {
+        /// Bytes of memory that it takes at most, whatever they hold.
+        size: u64,
+        /// How it compresses.
+        codec: Codec,
+    },
+}
+
+/// How a device in compressed RAM compresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Codec {
+    /// Fast.
+    #[default]
+    Lz4,
+    /// Smaller, at several times the work.
+    Zstd,
+}
+
+impl Codec {
+    /// As it is written: `lz4` or `zstd`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Codec::Lz4 => "lz4",
+            Codec::Zstd => "zstd",
+        }
+    }
+}
+
+impl FromStr for Codec {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        [Codec::Lz4, Codec::Zstd].into_iter().find(|codec| codec.name() == text).ok_or(())
+    }
 }
 
 impl FromStr for DeviceSpec {
@@ -37,6 +74,9 @@ impl FromStr for DeviceSpec {
     fn from_str(text: &str) -> Result<Self, SizeError> {
         if let Some(size) = text.strip_prefix("ram:") {
             return Ok(DeviceSpec::Ram { size: parse_size(size)? });
+        }
+        if let Some(size) = text.strip_prefix("zram:") {
+            return Ok(DeviceSpec::Zram { size: parse_size(size)?, codec: Codec::default() });
         }
         // A path may hold colons; only what follows the last one and begins with a digit is a size.
         if let Some((path, size)) = text.rsplit_once(':')
@@ -55,6 +95,8 @@ impl fmt::Display for DeviceSpec {
             DeviceSpec::File { path, size: None } => write!(f, "{}", path.display()),
             DeviceSpec::File { path, size: Some(size) } => write!(f, "{}:{}", path.display(), Bytes(*size)),
             DeviceSpec::Ram { size } => write!(f, "ram:{}", Bytes(*size)),
+            DeviceSpec::Zram { size, codec: Codec::Lz4 } => write!(f, "zram:{}", Bytes(*size)),
+            DeviceSpec::Zram { size, codec } => write!(f, "zram:{},algo={}", Bytes(*size), codec.name()),
         }
     }
 }
@@ -85,8 +127,14 @@ pub enum SwapDeviceError {
     /// Its node.
     #[error("`{0}` is no number of a NUMA node")]
     Node(String),
+    /// How it compresses.
+    #[error("`{0}` is no way to compress: there are lz4 and zstd")]
+    Codec(String),
+    /// An option of devices in compressed RAM, for another.
+    #[error("only zram: compresses, and takes `algo`")]
+    NotCompressed,
     /// Something else.
-    #[error("a swap device has no option `{0}`: there are prio=N and node=N")]
+    #[error("a swap device has no option `{0}`: there are prio=N and node=N, and algo=lz4 or zstd for zram:")]
     Unknown(String),
 }
 
@@ -105,7 +153,7 @@ impl SwapDevice {
         self
     }
 
-    /// Reads `prio` or `node`.
+    /// Reads `prio`, `node` or `algo`.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -117,6 +165,10 @@ impl SwapDevice {
                 self.priority = Some(priority.ok_or_else(|| SwapDeviceError::Priority(value.into()))?);
             }
             "node" => self.node = Some(NodeId::new(number.ok_or_else(|| SwapDeviceError::Node(value.into()))?)),
+            "algo" => {
+                let DeviceSpec::Zram { codec, .. } = &mut self.spec else { return Err(SwapDeviceError::NotCompressed) };
+                *codec = value.parse().map_err(|()| SwapDeviceError::Codec(value.into()))?;
+            }
             other => return Err(SwapDeviceError::Unknown(other.into())),
         }
         Ok(())
@@ -174,6 +226,7 @@ mod tests {
             ("/swap/a,node=1", "/swap/a", None, Some(1)),
             ("/swap/a,b", "/swap/a,b", None, None),
             ("/swap/x,y=1/a", "/swap/x,y=1/a", None, None),
+            ("zram:1G,prio=3", "zram:1G", Some(3), None),
         ] {
             let device: SwapDevice = text.parse().unwrap();
             let (priority, node) = (priority.and_then(Priority::given), node.map(NodeId::new));
@@ -187,6 +240,8 @@ mod tests {
             ("ram:2G,prio=", "``"),
             ("/a,node=x", "NUMA"),
             ("/a,size=4", "no option `size`"),
+            ("zram:1G,algo=gzip", "`gzip` is no way to compress"),
+            ("ram:1G,algo=lz4", "only zram:"),
             ("ram:x,prio=1", "x"),
         ] {
             let error = text.parse::<SwapDevice>().unwrap_err().to_string();
@@ -195,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_forms_are_read() {
+    fn each_form_is_read() {
         let file = |path: &str, size| DeviceSpec::File { path: path.into(), size };
         for (text, spec) in [
             ("ram:2G", DeviceSpec::Ram { size: 2 << 30 }),
@@ -206,7 +261,13 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(spec), "{text}");
         }
+        for (text, codec) in
+            [("zram:64M", Codec::Lz4), ("zram:64M,algo=zstd", Codec::Zstd), ("zram:64M,algo=lz4", Codec::Lz4)]
+        {
+            assert_eq!(text.parse(), Ok(SwapDevice::from(DeviceSpec::Zram { size: 64 << 20, codec })), "{text}");
+        }
         assert!("ram:lots".parse::<DeviceSpec>().is_err());
+        assert!("zram:lots".parse::<DeviceSpec>().is_err());
         assert!("/swap/a:5X".parse::<DeviceSpec>().is_err());
     }
 }
