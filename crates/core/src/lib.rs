@@ -8,6 +8,7 @@
 //! - [`frame`]: the zone: frames of folios of every order, who is in them, and the lists that reclaim works on.
 //! - [`swap`]: the slots of a device, from clusters by CPU and order, freed slots on their way back to them, and which
 //!   device is used next on which node.
+//! - [`pool`]: memory for compressed folios, by size classes.
 //! - [`policy`]: readahead, drop-behind, and the order in which a block comes back.
 //! - [`stats`]: counters and latency histograms that may live in memory shared between processes.
 //!
@@ -25,6 +26,7 @@ pub mod frame;
 pub mod id;
 pub mod order;
 pub mod policy;
+pub mod pool;
 pub mod stats;
 pub mod swap;
 pub mod sync;

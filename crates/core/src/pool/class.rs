@@ -1,0 +1,120 @@
+//! Sizes that objects are rounded up to.
+//!
+//! Up to 2 KiB in steps of 64 bytes, above that in sixteenths of the power of two below: so an object of more than 1 KiB is
+//! rounded up by a sixteenth of its size at most. Objects of a class lie in groups, one after another without a gap, of as many
+//! as fill whole pages: a group of small objects has 64, one of large ones fewer, and none is larger than 128 KiB, for a group is what
+//! memory is given back by.
+
+use crate::order::PAGE_SIZE;
+
+/// The largest object: 64 KiB.
+pub const MAX_OBJECT_BYTES: usize = 64 << 10;
+
+/// Bytes that sizes of the smallest classes differ by.
+const SMALLEST_STEP: usize = 64;
+
+/// Classes up to 1 KiB, and in each doubling from there.
+const STEPS: usize = 16;
+
+/// Doublings from 1 KiB to the largest.
+const DOUBLINGS: usize = (MAX_OBJECT_BYTES / (SMALLEST_STEP * STEPS)).ilog2() as usize;
+
+/// How many classes there are.
+pub const NR_CLASSES: usize = STEPS + DOUBLINGS * STEPS;
+
+/// Objects of one size.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SizeClass(u8);
+
+impl SizeClass {
+    /// The smallest class for objects of this length.
+    ///
+    /// # Panics
+    /// When it is 0 or above [`MAX_OBJECT_BYTES`].
+    #[must_use]
+    pub fn of(len: usize) -> SizeClass {
+        assert!((1..=MAX_OBJECT_BYTES).contains(&len), "an object of {len} bytes");
+        let units = (len - 1) / SMALLEST_STEP;
+        if units < STEPS {
+            return SizeClass(units as u8);
+        }
+        // The position of the highest bit says which doubling, the four bits below it which class of that.
+        let doubling = (units / STEPS).ilog2() as usize;
+        SizeClass((STEPS + doubling * STEPS + (units >> doubling) % STEPS) as u8)
+    }
+
+    /// By its number.
+    ///
+    /// # Panics
+    /// When there is none of that number.
+    #[must_use]
+    pub fn from_index(index: usize) -> SizeClass {
+        assert!(index < NR_CLASSES, "class {index}");
+        SizeClass(index as u8)
+    }
+
+    /// Its number, from 0 on.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// How many times the smallest step has doubled.
+    const fn doublings(self) -> usize {
+        (self.0 as usize / STEPS).saturating_sub(1)
+    }
+
+    /// Bytes of an object.
+    #[must_use]
+    pub const fn object_bytes(self) -> usize {
+        let index = self.0 as usize;
+        if index < STEPS {
+            return (index + 1) * SMALLEST_STEP;
+        }
+        (STEPS + index % STEPS + 1) * (SMALLEST_STEP << self.doublings())
+    }
+
+    /// Objects in a group.
+    #[must_use]
+    pub const fn group_objects(self) -> usize {
+        u64::BITS as usize >> self.doublings()
+    }
+
+    /// Bytes of a group: whole pages.
+    #[must_use]
+    pub const fn group_bytes(self) -> usize {
+        self.object_bytes() * self.group_objects()
+    }
+
+    /// Pages that the first so many objects of a group touch.
+    pub(super) const fn pages_of(self, nr_objects: usize) -> usize {
+        (nr_objects * self.object_bytes()).div_ceil(PAGE_SIZE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_rise_and_each_length_is_in_the_smallest_that_holds_it() {
+        let classes: Vec<_> = (0..NR_CLASSES).map(SizeClass::from_index).collect();
+        assert!(classes.is_sorted_by_key(|class| class.object_bytes()));
+        assert_eq!((classes[0].object_bytes(), classes[NR_CLASSES - 1].object_bytes()), (64, MAX_OBJECT_BYTES));
+        for len in 1..=MAX_OBJECT_BYTES {
+            let class = SizeClass::of(len);
+            assert!(class.object_bytes() >= len, "{len} in {}", class.object_bytes());
+            assert!(class.index() == 0 || classes[class.index() - 1].object_bytes() < len);
+            assert!(class.object_bytes() - len < (len / 16).max(64), "{len}");
+        }
+    }
+
+    #[test]
+    fn groups_are_whole_pages_and_not_large() {
+        for class in (0..NR_CLASSES).map(SizeClass::from_index) {
+            assert!(class.group_bytes().is_multiple_of(PAGE_SIZE), "{class:?}");
+            assert!(class.group_bytes() <= 128 << 10 && class.group_objects() >= 1, "{class:?}");
+            assert_eq!(class.pages_of(class.group_objects()) * PAGE_SIZE, class.group_bytes());
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The pool against a plain model, and how much memory it takes for what is in it.
+
+use folioswap_core::PAGE_SIZE;
+use folioswap_core::pool::{EmptyGroup, MAX_OBJECT_BYTES, ObjectId, Pool, PoolFull, SizeClass};
+use std::collections::{HashMap, HashSet};
+
+/// A seeded sequence (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// Objects that are there, and which pages they and those before them in their groups have touched.
+#[derive(Default)]
+struct Model {
+    objects: Vec<(ObjectId, usize)>,
+    places: HashSet<ObjectId>,
+    /// Pages of each group since it had no object.
+    pages: HashMap<(SizeClass, usize), usize>,
+}
+
+impl Model {
+    fn group(object: ObjectId) -> (SizeClass, usize) {
+        (object.class, object.offset_bytes() / object.class.group_bytes())
+    }
+
+    fn add(&mut self, object: ObjectId, len: usize) {
+        let classes = SizeClass::of(len).index()..SizeClass::of(len).index() + 2;
+        assert!(classes.contains(&object.class.index()), "{len} in {object:?}");
+        assert!(self.places.insert(object), "{object:?} is there twice");
+        let end = object.offset_bytes() % object.class.group_bytes() + object.class.object_bytes();
+        let pages = self.pages.entry(Model::group(object)).or_default();
+        *pages = (*pages).max(end.div_ceil(PAGE_SIZE));
+        self.objects.push((object, len));
+    }
+
+    fn is_empty(&self, group: (SizeClass, usize)) -> bool {
+        !self.places.iter().any(|&object| Model::group(object) == group)
+    }
+
+    fn gave_back(&mut self, group: EmptyGroup) {
+        let key = (group.class, group.offset_bytes() / group.class.group_bytes());
+        assert!(self.is_empty(key));
+        assert_eq!(self.pages.remove(&key).unwrap() * PAGE_SIZE, group.len_bytes());
+    }
+
+    fn check(&self, pool: &Pool) {
+        assert_eq!(pool.used_bytes(), self.pages.values().sum::<usize>() * PAGE_SIZE);
+        let used: HashSet<_> = self.places.iter().copied().map(Model::group).collect();
+        let empty = self.pages.iter().filter(|(group, _)| !used.contains(group));
+        assert_eq!(pool.empty_bytes(), empty.map(|(_, pages)| pages).sum::<usize>() * PAGE_SIZE);
+    }
+}
+
+fn one_run(seed: u64) {
+    let mut random = Random(seed);
+    let limit = 1 << (20 + random.below(4));
+    let pool = Pool::new(limit);
+    let mut model = Model::default();
+    let largest = [200, 5000, MAX_OBJECT_BYTES][random.below(3)];
+    for step in 0..2000 {
+        let grows = random.below(100) < if step % 1000 < 500 { 70 } else { 25 };
+        if grows {
+            let len = 1 + random.below(largest);
+            match pool.allocate(len) {
+                Ok(object) => {
+                    assert!(object.offset_bytes() + len <= Pool::range_bytes(limit, object.class));
+                    model.add(object, len);
+                }
+                Err(PoolFull) => {
+                    let pages = SizeClass::of(len).object_bytes().div_ceil(PAGE_SIZE) + 1;
+                    let left = limit - pool.used_bytes();
+                    assert!(left < pages * PAGE_SIZE, "{left} bytes are left, and {len} found no place");
+                }
+            }
+        } else if !model.objects.is_empty() {
+            let (object, _) = model.objects.swap_remove(random.below(model.objects.len()));
+            model.places.remove(&object);
+            pool.free(object);
+        }
+        if random.below(100) == 0 {
+            let groups = pool.take_empty(1 + random.below(5));
+            assert!(groups.len() < 6);
+            for group in groups {
+                model.gave_back(group);
+                pool.gave_back(group);
+            }
+        }
+        assert!(pool.used_bytes() <= limit);
+        if step % 50 == 0 {
+            model.check(&pool);
+        }
+    }
+    model.check(&pool);
+    for (object, _) in model.objects.drain(..) {
+        pool.free(object);
+    }
+    assert_eq!(pool.empty_bytes(), pool.used_bytes());
+    pool.take_empty(usize::MAX).into_iter().for_each(|group| pool.gave_back(group));
+    assert_eq!((pool.used_bytes(), pool.empty_bytes()), (0, 0));
+}
+
+#[test]
+fn it_does_what_the_model_does() {
+    for seed in 0..60 {
+        let run = std::panic::catch_unwind(|| one_run(seed));
+        assert!(run.is_ok(), "seed {seed}");
+    }
+}
+
+/// The share of the memory that is none of the objects' own, after objects came and went many times over.
+fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Random) -> usize) -> f64 {
+    let pool = Pool::new(2 * bytes);
+    let mut random = Random(seed);
+    let mut objects = Vec::new();
+    let mut held = 0;
+    while held < bytes {
+        let len = len(&mut random);
+        objects.push((pool.allocate(len).unwrap(), len));
+        held += len;
+    }
+    for _ in 0..4 * objects.len() {
+        let at = random.below(objects.len());
+        pool.free(objects[at].0);
+        let len = len(&mut random);
+        held = held - objects[at].1 + len;
+        objects[at] = (pool.allocate(len).unwrap(), len);
+    }
+    1.0 - held as f64 / pool.used_bytes() as f64
+}
+
+#[test]
+fn little_is_wasted_after_much_has_come_and_gone() {
+    // Pages at a third of their size, more or less; pieces of 64 KiB; pages that hardly compress beside those that do well.
+    let pages = waste(1, 64 << 20, |random| 900 + random.below(900));
+    let pieces = waste(2, 64 << 20, |random| 12_000 + random.below(20_000));
+    let uneven = waste(3, 64 << 20, |random| if random.below(4) == 0 { 4096 } else { 64 + random.below(300) });
+    // Of each size there are few: the more the memory, the less is wasted.
+    let any = waste(4, 512 << 20, |random| 1 + random.below(MAX_OBJECT_BYTES));
+    for (what, waste) in [("pages", pages), ("pieces", pieces), ("uneven", uneven), ("any", any)] {
+        println!("{what}: {:.1} % wasted", 100.0 * waste);
+        assert!(waste <= 0.12, "{what}: {waste}");
+    }
+}
+
+#[test]
+fn what_counts_as_its_own_is_missing_to_objects() {
+    let pool = Pool::new(64 << 10);
+    pool.charge(60 << 10).unwrap();
+    let object = pool.allocate(4096).unwrap();
+    assert_eq!(pool.allocate(4096), Err(PoolFull));
+    assert_eq!(pool.charge(1), Err(PoolFull));
+    pool.free(object);
+    assert_eq!(pool.allocate(64), Err(PoolFull), "the memory is of another class");
+    let empty = pool.take_empty(1);
+    assert_eq!((empty.len(), pool.allocate(64)), (1, Err(PoolFull)), "and still taken");
+    empty.into_iter().for_each(|group| pool.gave_back(group));
+    assert!(pool.allocate(64).is_ok());
+}
+
+#[test]
+#[should_panic(expected = "was not taken")]
+fn what_is_not_there_is_not_freed() {
+    let pool = Pool::new(1 << 20);
+    let object = pool.allocate(100).unwrap();
+    pool.free(object);
+    pool.free(object);
+}
