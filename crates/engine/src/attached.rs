@@ -78,11 +78,14 @@ impl Attached {
             device.limit_bytes().map_or(most, |bytes| most.min(bytes as usize / Order::PAGE.bytes()) / huge * huge);
         let rotational = layout.rotational.unwrap_or_else(|| device.is_rotational());
         let discards = device.discards() && !rotational;
-        let clusters = if rotational {
+        let mut clusters = if rotational {
             Clusters::rotational(limit_slots)
         } else {
             Clusters::new(limit_slots, layout.nr_cpus, discards)
         };
+        if let Some(told) = device.on_freed() {
+            clusters.on_free(told);
+        }
         Attached {
             name,
             device,
@@ -106,6 +109,12 @@ impl Attached {
         let mut flushed = false;
         loop {
             let nr_slots = self.clusters.nr_slots();
+            if !self.device.has_room(order) {
+                if !std::mem::replace(&mut flushed, true) && self.flush() {
+                    continue;
+                }
+                return None;
+            }
             if let Some(slot) = self.clusters.allocate(cpu, order) {
                 return Some(slot);
             }
@@ -190,6 +199,9 @@ impl Attached {
 
     /// Whether there is plenty of room: more than half.
     pub fn has_plenty(&self) -> bool {
+        if let Some(memory) = self.device.memory_use() {
+            return memory.memory_bytes * 2 < memory.limit_bytes;
+        }
         let (nr_used, capacity) = (self.clusters.nr_used(), self.capacity_slots());
         // The second look costs more, and a device that is not half full needs none.
         nr_used * 2 < capacity || nr_used.saturating_sub(self.nr_on_their_way()) * 2 < capacity
@@ -209,7 +221,8 @@ impl Attached {
     pub fn has_none_left(&self, order: Order) -> bool {
         let is_used_up = || self.full.load(Ordering::Relaxed) && self.clusters.nr_used() >= self.capacity_slots();
         // A disk that turns is not even asked for a larger order.
-        !self.is_leaving() && (order == Order::PAGE || !self.rotational && is_used_up())
+        let is_full = order == Order::PAGE || !self.rotational && is_used_up();
+        !self.is_leaving() && (is_full || !self.device.has_room(Order::PAGE))
     }
 
     /// Slots that hold something, or are about to. Exact after a flush.
@@ -223,7 +236,9 @@ impl Attached {
         let nr_given_back = self.nr_given_back.load(Ordering::Relaxed) * Order::HUGE.nr_pages();
         let nr_slots = self.clusters.nr_slots().saturating_sub(nr_given_back);
         let nr_free = nr_slots.saturating_sub(self.clusters.nr_used());
-        !self.rotational && !self.is_leaving() && nr_slots > 0 && nr_free >= nr_slots / 8
+        // Slots that are many times what their device holds need no order.
+        let is_wanted = !self.rotational && self.device.memory_use().is_none();
+        is_wanted && !self.is_leaving() && nr_slots > 0 && nr_free >= nr_slots / 8
     }
 
     /// Adds slots to the `nr_slots` that were not enough; `false` when the device has no room for more.

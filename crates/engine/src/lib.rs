@@ -66,7 +66,7 @@ mod zeroed;
 
 pub use advise::Advice;
 pub use arena::{Arena, ArenaBuilder, Mapping, Residency};
-pub use device::{Codec, DeviceSpec, SwapDevice, SwapDeviceError};
+pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
 pub use doctor::{Finding, Verdict, doctor};
 pub use error::{Error, MIN_MEMORY};
 pub use fatal::EXIT_MEMORY;

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
 use folioswap_sys::memory::{self, Reservation};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::error::Error;
 use crate::transfer::DEPTH;
 
@@ -179,7 +179,7 @@ impl Engine {
         slot: SlotId,
     ) {
         let order = locked.order();
-        if order == Order::HUGE || self.space.memory(slot).is_some() {
+        if order == Order::HUGE || self.space.takes_folios(slot) {
             self.write_one(locked, index, frame, slot);
             return;
         }
@@ -200,7 +200,9 @@ impl Engine {
     /// What there is to do when a device has taken what was written, or has not.
     pub fn finish_write(&self, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
         match outgoing {
-            Outgoing::Whole { mut locked, frame, slot } => self.finish_folio(&mut locked, 0, frame, slot, written),
+            Outgoing::Whole { mut locked, frame, slot } => {
+                self.finish_folio(&mut locked, 0, frame, slot, written.map(|()| slot))
+            }
             Outgoing::Small(batch) => self.finish_batch(batch, written, Engine::settle_later),
         }
     }
@@ -219,7 +221,7 @@ impl Engine {
             // One by one after a failure, to find out which it was.
             if failed && let Err(error) = self.space.write(slot, bytes) {
                 self.write_failed(slot, &error);
-                self.space.mark_bad(slot, order);
+                self.give_up_slots(slot, order, &error);
                 folio.failed = true;
                 done = false;
             }
@@ -297,9 +299,9 @@ impl Engine {
         let written = match self.space.memory(slot) {
             Some(memory) => {
                 memory.device().store(locked, index * order.nr_pages(), memory.offset(), bytes);
-                Ok(())
+                Ok(slot)
             }
-            None => self.space.write(slot, bytes),
+            None => self.space.store(current_cpu(), slot, order, bytes),
         };
         self.finish_folio(locked, index, frame, slot, written)
     }
@@ -311,15 +313,18 @@ impl Engine {
         index: usize,
         frame: FrameId,
         slot: SlotId,
-        written: std::io::Result<()>,
+        written: std::io::Result<SlotId>,
     ) -> bool {
         let order = locked.order();
-        if let Err(error) = written {
-            self.write_failed(slot, &error);
-            self.space.mark_bad(slot, order);
-            self.zone.insert(frame, List::Laundry);
-            return false;
-        }
+        let slot = match written {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.write_failed(slot, &error);
+                self.give_up_slots(slot, order, &error);
+                self.zone.insert(frame, List::Laundry);
+                return false;
+            }
+        };
         locked.folio_mut(index).set_slot(Some(slot));
         self.zone.insert(frame, List::Standby);
         self.count_swap_out(order);

@@ -169,7 +169,7 @@ impl Engine {
                     no_slot = true;
                     self.zone.rotate(oldest.frame, List::Laundry);
                 }
-                Washed::Dirty(slot) if self.space.memory(slot).is_some() => {
+                Washed::Dirty(slot) if self.space.takes_folios(slot) => {
                     self.write_one(locked, index, oldest.frame, slot);
                     cleaned = true;
                 }

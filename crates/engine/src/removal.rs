@@ -286,17 +286,18 @@ impl Engine {
             let at: Range<usize> = start..start + group.len();
             start = at.end;
             let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];
-            let written = self.space.write(group[0], part);
+            let written = self.space.write_anyway(group[0], part);
             if let Err(error) = &written {
                 self.write_failed(group[0], error);
             }
             any |= written.is_ok();
             for (index, &slot) in at.zip(group) {
-                if written.is_ok() {
-                    self.release_slot(locked, first + index);
-                    locked.folio_mut(first + index).set_slot(Some(slot));
-                } else {
-                    self.space.mark_bad(slot, order);
+                match &written {
+                    Ok(()) => {
+                        self.release_slot(locked, first + index);
+                        locked.folio_mut(first + index).set_slot(Some(slot));
+                    }
+                    Err(error) => self.give_up_slots(slot, order, error),
                 }
             }
         }

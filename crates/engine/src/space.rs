@@ -20,7 +20,7 @@ use folioswap_core::{
 };
 
 use crate::attached::{Attached, Layout};
-use crate::device::{Opened, RamDevice};
+use crate::device::{MemoryUse, Opened, RamDevice, Refusal};
 use crate::topology::Topology;
 use crate::wakeup::Pass;
 
@@ -48,6 +48,8 @@ pub struct DeviceInfo {
     pub reserved_bytes: u64,
     /// Bytes that it can hold at most; none: as many as the file system has.
     pub size_bytes: Option<u64>,
+    /// What is in its memory, of compressed RAM; its other sizes are those of slots, which are many times what it can hold.
+    pub memory: Option<MemoryUse>,
     /// When it is used: higher first. Below 0: of the system's choice, and before all others of these on its own node.
     pub priority: Priority,
     /// The NUMA node that it is on, if that is known.
@@ -410,6 +412,47 @@ impl SwapSpace {
         at.device.write(at.within.offset_bytes(), bytes)
     }
 
+    /// Stores a folio in its slots, or where their device refuses it, in others of a device that takes it: those are the folio's then,
+    /// and its own are free. What no other device takes is kept by the first for which it is not worth while.
+    ///
+    /// # Errors
+    /// The device's; and its refusal, when there is no memory for the folio.
+    pub fn store(&self, cpu: CpuId, slot: SlotId, order: Order, bytes: &[u8]) -> io::Result<SlotId> {
+        let Err(error) = self.write(slot, bytes) else { return Ok(slot) };
+        let Some(refusal) = Refusal::of(&error) else { return Err(error) };
+        let (node, refused_by) = (self.topology.node_of(cpu), self.device_of(slot));
+        let other = self.availability.place(node, |device| {
+            let refuses = device == refused_by || self.compresses(device) && refusal == Refusal::Incompressible;
+            if refuses { Attempt::NoRun } else { self.allocate_on(device, cpu, order) }
+        });
+        match other {
+            Some(other) => {
+                let stored = self.write(other, bytes);
+                self.free_now(if stored.is_ok() { slot } else { other }, order);
+                stored.map(|()| other)
+            }
+            None if refusal == Refusal::Incompressible => self.write_anyway(slot, bytes).map(|()| slot),
+            None => Err(error),
+        }
+    }
+
+    /// Stores what a device would refuse for not being worth while, too.
+    pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
+        let at = self.at(slot);
+        at.device.write_anyway(at.within.offset_bytes(), bytes)
+    }
+
+    fn compresses(&self, id: DeviceId) -> bool {
+        self.places[id.index()].read().as_ref().is_some_and(|attached| attached.device.compresses())
+    }
+
+    /// Whether folios are written to this slot's device one by one: where it is not a disk, neighbours are not written faster
+    /// together.
+    pub fn takes_folios(&self, slot: SlotId) -> bool {
+        let at = self.at(slot);
+        at.device.memory().is_some() || at.device.compresses()
+    }
+
     /// The slot's place in memory, when its device is that.
     pub fn memory(&self, slot: SlotId) -> Option<InMemory<'_>> {
         let at = self.at(slot);
@@ -461,6 +504,7 @@ impl SwapSpace {
                 used_bytes: (attached.nr_used() * Order::PAGE.bytes()) as u64,
                 reserved_bytes: attached.reserved_bytes(),
                 size_bytes: attached.device.limit_bytes(),
+                memory: attached.device.memory_use(),
                 priority: listed.priority,
                 node: listed.node,
             })

@@ -23,6 +23,7 @@ pub mod signals;
 pub mod uffd;
 mod uffd_abi;
 pub mod uring;
+pub mod zstd;
 
 use std::io;
 

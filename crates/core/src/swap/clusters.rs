@@ -40,6 +40,9 @@ const NR_STRIPES: usize = 16;
 #[cfg(loom)]
 const NR_STRIPES: usize = 1;
 
+/// Who is told of runs that are given back.
+pub type OnFree = Box<dyn Fn(SlotId, Order) + Send + Sync>;
+
 /// A counter on cache lines of its own.
 #[repr(align(128))]
 struct Stripe(AtomicU64);
@@ -89,6 +92,7 @@ pub struct Clusters {
     discards_from: AtomicU32,
     /// Whether the device is being removed. Held while it grows and while removal begins or ends.
     pub(super) shape: Mutex<bool>,
+    told: Option<OnFree>,
 }
 
 impl Clusters {
@@ -132,6 +136,7 @@ impl Clusters {
             sets: (0..=nr_cpus).map(|_| Set::new()).collect(),
             discards_from: AtomicU32::new(0),
             shape: Mutex::new(false),
+            told: None,
         }
     }
 
@@ -168,6 +173,7 @@ impl Clusters {
     /// of use to its order again. Says whether a cluster has become empty by it.
     pub fn free(&self, slot: SlotId, order: Order) -> bool {
         let (id, offset) = self.locate(slot, order);
+        self.tell_freed(&[(slot, order)]);
         let mut cluster = self.cluster(id).lock();
         let nr_freed = cluster.give(offset, order);
         if nr_freed == 0 {
@@ -186,8 +192,20 @@ impl Clusters {
         while let Some(&(first, _)) = runs.first() {
             let others = runs.iter().position(|&(slot, _)| cluster_of(slot) != cluster_of(first));
             let (here, after) = runs.split_at(others.unwrap_or(runs.len()));
+            self.tell_freed(here);
             self.free_in(ClusterId::from_index(cluster_of(first)), here);
             runs = after;
+        }
+    }
+
+    /// From now on `told` is called with each run that is given back, before anybody else can have it, under no lock.
+    pub fn on_free(&mut self, told: OnFree) {
+        self.told = Some(told);
+    }
+
+    fn tell_freed(&self, runs: &[(SlotId, Order)]) {
+        if let Some(told) = &self.told {
+            runs.iter().for_each(|&(slot, order)| told(slot, order));
         }
     }
 

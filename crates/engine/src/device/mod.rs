@@ -7,23 +7,57 @@ mod file;
 mod ram;
 mod spec;
 mod throttled;
+mod zram;
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 pub(crate) use file::FileDevice;
-use folioswap_core::{NodeId, Priority};
+use folioswap_core::{NodeId, Order, Priority, SlotId};
 use folioswap_sys::numa;
 pub(crate) use ram::RamDevice;
 pub use spec::{Codec, DeviceSpec, SwapDevice, SwapDeviceError};
 use throttled::Throttled;
+pub(crate) use zram::ZramDevice;
 
 use crate::error::Error;
 use crate::topology::Topology;
 
 /// Where the default swap file is made when `FOLIOSWAP_DIR` is not set.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp";
+
+/// Why a device does not take what it is given to store. Nothing is wrong with it, nor with the slots; they hold nothing then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// Its memory is full.
+    #[error("it is full")]
+    Full,
+    /// It would not be much smaller.
+    #[error("it does not compress")]
+    Incompressible,
+}
+
+impl Refusal {
+    /// The refusal that a write ended with.
+    pub fn of(error: &io::Error) -> Option<Refusal> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+}
+
+/// Who is told of slots that somebody has given up, while they are nobody else's yet.
+pub(crate) type OnFreed = Box<dyn Fn(SlotId, Order) + Send + Sync>;
+
+/// What a device in compressed RAM has in how much memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes of memory that it has, its records included.
+    pub memory_bytes: u64,
+    /// Bytes that it may have.
+    pub limit_bytes: u64,
+    /// Bytes of what is in it, before they were compressed.
+    pub content_bytes: u64,
+}
 
 /// Something that stores slots. All calls are safe from any thread; offsets and lengths are in bytes.
 pub(crate) trait Device: Send + Sync {
@@ -84,6 +118,34 @@ pub(crate) trait Device: Send + Sync {
     /// The device's. Fewer bytes than asked for is an error too.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// Stores what [`Device::write`] refuses for being what it is, too.
+    ///
+    /// # Errors
+    /// As [`Device::write`].
+    fn write_anyway(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write(offset, bytes)
+    }
+
+    /// Whether what is written to free slots surely finds room, as much as a folio of this order.
+    fn has_room(&self, _order: Order) -> bool {
+        true
+    }
+
+    /// Whether it works on what it stores as long as others wait for a disk. It may refuse writes then.
+    fn compresses(&self) -> bool {
+        false
+    }
+
+    /// Who wants to know of slots that are freed.
+    fn on_freed(&self) -> Option<OnFreed> {
+        None
+    }
+
+    /// What is in its memory, for devices whose slots are no measure of that.
+    fn memory_use(&self) -> Option<MemoryUse> {
+        None
+    }
+
     /// The descriptor that io_uring may use, if the device has one.
     fn fd(&self) -> Option<RawFd>;
 
@@ -127,6 +189,8 @@ impl Opened {
 pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, Error> {
     check_node(wanted, topology)?;
     let stated = |name: &str| wanted.node.or_else(|| topology.node_of_device(name, None));
+    // A stated node need not be one of this machine's.
+    let real = |node: Option<NodeId>| node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
     let (device, node): (Box<dyn Device>, _) = match &wanted.spec {
         DeviceSpec::File { path, size } => {
             let device = FileDevice::open(path, *size)?;
@@ -136,12 +200,11 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
         }
         DeviceSpec::Ram { size } => {
             let node = stated(&wanted.spec.to_string());
-            // A stated node need not be one of this machine's.
-            let real = node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
-            (Box::new(RamDevice::new(*size, real)?), node)
+            (Box::new(RamDevice::new(*size, real(node))?), node)
         }
-        DeviceSpec::Zram { .. } => {
-            return Err(unusable(Path::new(&wanted.spec.to_string()), "compressed RAM is not there yet"));
+        DeviceSpec::Zram { size, codec } => {
+            let node = stated(&wanted.spec.to_string());
+            (Box::new(ZramDevice::new(*size, *codec, real(node))?), node)
         }
     };
     Ok(Opened { device, priority: wanted.priority, node })

@@ -1,0 +1,122 @@
+//! Compressing and decompressing one piece, and the memory that this takes beside it.
+
+use std::sync::Mutex;
+
+use folioswap_sys::zstd;
+
+use super::entry::PIECE;
+use crate::device::Codec;
+
+/// Above this share of its length content is not worth compressing.
+const WORTH_NUMERATOR: usize = 7;
+const WORTH_DENOMINATOR: usize = 8;
+
+/// Whether content of this length is worth keeping in so many bytes.
+pub(super) fn is_worth(len: usize, packed_len: usize) -> bool {
+    packed_len * WORTH_DENOMINATOR <= len * WORTH_NUMERATOR
+}
+
+/// What one thread works with at a time.
+pub(super) struct Bench {
+    codec: Codec,
+    zstd: Option<zstd::Context>,
+    /// A piece, compressed.
+    packed: Box<[u8]>,
+    /// A piece of which only a part is wanted.
+    plain: Box<[u8]>,
+}
+
+impl Bench {
+    fn new(codec: Codec) -> Bench {
+        let piece = || vec![0; PIECE.bytes()].into_boxed_slice();
+        Bench { codec, zstd: (codec == Codec::Zstd).then(zstd::Context::new), packed: piece(), plain: piece() }
+    }
+
+    /// A piece compressed, if that is worth it.
+    pub fn compress(&mut self, plain: &[u8]) -> Option<&[u8]> {
+        let most = plain.len() * WORTH_NUMERATOR / WORTH_DENOMINATOR;
+        let packed = &mut self.packed[..most];
+        let len = match &mut self.zstd {
+            Some(zstd) => zstd.compress(plain, packed),
+            // An error is that it does not fit.
+            None => lz4::block::compress_to_buffer(plain, None, false, packed).ok(),
+        }?;
+        is_worth(plain.len(), len).then(|| &self.packed[..len])
+    }
+
+    /// Fills `plain` with what was compressed; `false` when that is not what `packed` is.
+    pub fn decompress(&mut self, packed: &[u8], plain: &mut [u8]) -> bool {
+        decompress(self.codec, self.zstd.as_mut(), packed, plain)
+    }
+
+    /// The same for a part: decompresses a piece of this length and shows it.
+    pub fn decompress_here(&mut self, packed: &[u8], len: usize) -> Option<&[u8]> {
+        let plain = &mut self.plain[..len];
+        decompress(self.codec, self.zstd.as_mut(), packed, plain).then_some(&*plain)
+    }
+}
+
+fn decompress(codec: Codec, zstd: Option<&mut zstd::Context>, packed: &[u8], plain: &mut [u8]) -> bool {
+    let len = match (codec, zstd) {
+        (Codec::Zstd, Some(zstd)) => zstd.decompress(packed, plain),
+        _ => lz4::block::decompress_to_buffer(packed, Some(plain.len() as i32), plain).ok(),
+    };
+    len == Some(plain.len())
+}
+
+/// Benches for as many threads as compress or decompress at once; all memory from the start, for they are lent in faults.
+pub(super) struct Benches {
+    free: Mutex<Vec<Bench>>,
+}
+
+impl Benches {
+    pub fn new(codec: Codec, nr_benches: usize) -> Benches {
+        Benches { free: Mutex::new((0..nr_benches).map(|_| Bench::new(codec)).collect()) }
+    }
+
+    /// Works at a bench; waits for one while all are in use, for as long as it takes to compress a piece or a folio.
+    pub fn work<T>(&self, work: impl FnOnce(&mut Bench) -> T) -> T {
+        let mut bench = loop {
+            match self.free().pop() {
+                Some(bench) => break bench,
+                None => std::thread::yield_now(),
+            }
+        };
+        let done = work(&mut bench);
+        self.free().push(bench);
+        done
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<Bench>> {
+        self.free.lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_come_back_and_what_is_not_worth_it_is_not_compressed() {
+        for codec in [Codec::Lz4, Codec::Zstd] {
+            let benches = Benches::new(codec, 1);
+            for len in [4096, 16 << 10, 64 << 10] {
+                let plain: Vec<u8> = (0..len).map(|at: usize| (at / 5 % 50) as u8).collect();
+                let packed = benches.work(|bench| bench.compress(&plain).unwrap().to_vec());
+                assert!(is_worth(len, packed.len()));
+                let mut back = vec![0; len];
+                assert!(benches.work(|bench| bench.decompress(&packed, &mut back)) && back == plain);
+                benches.work(|bench| assert_eq!(bench.decompress_here(&packed, len), Some(&*plain)));
+                assert!(!benches.work(|bench| bench.decompress(&packed[..packed.len() - 1], &mut back)));
+                let mut state = 1u64;
+                let noise: Vec<u8> = std::iter::repeat_with(|| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 56) as u8
+                })
+                .take(len)
+                .collect();
+                assert!(benches.work(|bench| bench.compress(&noise).is_none()));
+            }
+        }
+    }
+}

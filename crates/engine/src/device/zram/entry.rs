@@ -1,0 +1,84 @@
+//! What a slot says of its content, in a word: which object of the pool has it, and how.
+//!
+//! Content is compressed in *pieces* of 2^k slots, aligned, each an object. All slots of a piece say the same, so a part of it is read or
+//! freed alone: the object ends with the last slot that names it.
+
+use folioswap_core::Order;
+use folioswap_core::pool::{MAX_OBJECT_BYTES, ObjectId, SizeClass};
+
+/// The largest piece: 64 KiB.
+pub(super) const PIECE: Order = Order::new(4).expect("there is such an order");
+
+const _: () = assert!(PIECE.bytes() == MAX_OBJECT_BYTES, "a piece fits an object, compressed or not");
+
+/// What a slot of a piece says.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Entry {
+    pub object: ObjectId,
+    /// Bytes of the object that are used; as many as the piece has when it is not compressed.
+    pub len: usize,
+    /// Of the piece.
+    pub order: Order,
+}
+
+const CLASS: u32 = 32;
+const LEN: u32 = 40;
+const ORDER: u32 = 56;
+const IS_THERE: u64 = 1 << 63;
+
+impl Entry {
+    /// As a word; never 0.
+    pub fn pack(self) -> u64 {
+        assert!((1..=MAX_OBJECT_BYTES).contains(&self.len) && self.order <= PIECE);
+        IS_THERE
+            | u64::from(self.order.exponent()) << ORDER
+            | (self.len as u64 - 1) << LEN
+            | (self.object.class.index() as u64) << CLASS
+            | u64::from(self.object.index)
+    }
+
+    /// From a word; `None` of a slot without content.
+    pub fn unpack(word: u64) -> Option<Entry> {
+        if word == 0 {
+            return None;
+        }
+        let field = |at: u32, bits: u32| (word >> at & ((1 << bits) - 1)) as usize;
+        let object = ObjectId { class: SizeClass::from_index(field(CLASS, 8)), index: word as u32 };
+        let order = Order::new(field(ORDER, 4) as u8).expect("it was packed");
+        Some(Entry { object, len: field(LEN, 16) + 1, order })
+    }
+
+    /// Whether the object is the content itself.
+    pub fn is_plain(self) -> bool {
+        self.len == self.order.bytes()
+    }
+}
+
+/// The largest piece that begins at this slot and is not longer than so many.
+pub(super) fn piece_at(slot: usize, nr_slots: usize) -> Order {
+    let aligned = (slot | PIECE.nr_pages()).trailing_zeros();
+    Order::new(aligned.min(nr_slots.ilog2()) as u8).expect("a piece is no larger than the largest")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn entries_survive_a_word(class in 0..folioswap_core::pool::NR_CLASSES, index: u32, len in 1..=MAX_OBJECT_BYTES, k in 0..=4u8) {
+            let object = ObjectId { class: SizeClass::from_index(class), index };
+            let entry = Entry { object, len, order: Order::new(k).unwrap() };
+            prop_assert_eq!(Entry::unpack(entry.pack()), Some(entry));
+        }
+
+        #[test]
+        fn pieces_are_aligned_and_as_large_as_can_be(slot in 0..4096usize, nr_slots in 1..600usize) {
+            let order = piece_at(slot, nr_slots);
+            prop_assert!(slot.is_multiple_of(order.nr_pages()) && order.nr_pages() <= nr_slots && order <= PIECE);
+            let next = 2 * order.nr_pages();
+            prop_assert!(order == PIECE || next > nr_slots || !slot.is_multiple_of(next));
+        }
+    }
+}

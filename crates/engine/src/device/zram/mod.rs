@@ -1,0 +1,363 @@
+//! A swap device in compressed RAM, outside the budget.
+//!
+//! Its slots are many times what its memory holds; each names the object of a [`Pool`] in which its piece lies compressed. So it is
+//! full when its memory is: that is asked before slots are handed out ([`Device::has_room`]), and a write for which there
+//! is no memory all the same is refused, and harms nothing. Content that is hardly smaller when it is compressed is refused too, for
+//! another device to have; where there is none it is kept as it is.
+//!
+//! Folios are compressed in pieces of 64 KiB, smaller ones whole; each piece alone, so a part comes back alone.
+//!
+//! **Memory.** The records of slots are counted with the objects: all of it is never more than the device's size. What the codecs
+//! work with is beside it, and small.
+//!
+//! **Locking.** The words of a cluster's slots change under one of a few locks, chosen by the cluster; inside, the pool's. They
+//! are read without, by the holder of the lock of the folio whose slots they are.
+
+mod codec;
+mod entry;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use folioswap_core::pool::{EmptyGroup, NR_CLASSES, ObjectId, Pool, SizeClass};
+use folioswap_core::{NodeId, Order, PAGE_SIZE, SlotId};
+use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::numa;
+
+use self::codec::{Bench, Benches};
+use self::entry::{Entry, PIECE, piece_at};
+use super::{Codec, Device, MemoryUse, OnFreed, Refusal};
+use crate::error::Error;
+use crate::fatal;
+use crate::size::Bytes;
+
+/// How many times its memory its slots are.
+const SLOTS_PER_PAGE: usize = 16;
+
+/// The smallest of use.
+const SMALLEST_BYTES: usize = 8 << 20;
+
+/// Locks that clusters share.
+const NR_LOCKS: usize = 64;
+
+/// The share of its memory, in groups without objects, from which on memory is given back.
+const KEPT_EMPTY: usize = 16;
+
+/// Groups whose memory is given back at a time.
+const GIVEN_BACK: usize = 16;
+
+/// The words of a cluster's slots.
+type Table = [AtomicU64; Order::HUGE.nr_pages()];
+
+/// Compressed RAM that holds slots.
+pub(crate) struct ZramDevice {
+    store: Arc<Store>,
+}
+
+/// What a device and those who are told of freed slots share.
+struct Store {
+    codec: Codec,
+    pool: Pool,
+    memory: Reservation,
+    /// Where each class's range begins in `memory`.
+    ranges: Box<[usize; NR_CLASSES]>,
+    tables: Box<[OnceLock<Box<Table>>]>,
+    locks: Box<[Mutex<()>; NR_LOCKS]>,
+    benches: Benches,
+    /// Bytes of content, as it was.
+    plain_bytes: AtomicUsize,
+}
+
+impl ZramDevice {
+    /// `node`: where all of its memory is to be, as of a device in RAM.
+    pub fn new(size: u64, codec: Codec, node: Option<NodeId>) -> Result<Self, Error> {
+        let limit = size as usize / PAGE_SIZE * PAGE_SIZE;
+        if limit < SMALLEST_BYTES {
+            return Err(super::too_small(Path::new("zram"), "compressed RAM takes at least 8M: zram:8M"));
+        }
+        let mut len = 0;
+        let ranges = Box::new(std::array::from_fn(|index| {
+            let begin = len;
+            len += Pool::range_bytes(limit, SizeClass::from_index(index));
+            begin
+        }));
+        let memory = Reservation::new(len, PAGE_SIZE)
+            .and_then(|memory| {
+                memory::protect_rw(memory.addr(), len)?;
+                // Objects are given back by the page.
+                let _ = memory::advise_nohugepage(memory.addr(), len);
+                memory::dontfork(memory.addr(), len)?;
+                Ok(memory)
+            })
+            .map_err(Error::system("reserving compressed RAM"))?;
+        if let Some(node) = node
+            && let Err(error) = numa::bind(memory.addr(), len, node.index())
+        {
+            fatal::say(&format!("swap in RAM: its memory could not be bound to node {} ({error})", node.get()));
+        }
+        let nr_clusters = (limit * SLOTS_PER_PAGE).div_ceil(Order::HUGE.bytes());
+        // Each thread that runs works at one, and some may have lost their CPU while they did.
+        let nr_benches = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 2;
+        let store = Store {
+            codec,
+            pool: Pool::new(limit),
+            memory,
+            ranges,
+            tables: (0..nr_clusters).map(|_| OnceLock::new()).collect(),
+            locks: Box::new(std::array::from_fn(|_| Mutex::new(()))),
+            benches: Benches::new(codec, nr_benches),
+            plain_bytes: AtomicUsize::new(0),
+        };
+        Ok(ZramDevice { store: Arc::new(store) })
+    }
+}
+
+impl Store {
+    #[allow(clippy::mut_from_ref)] // an object has one owner: who put it there, until it is named by a slot; then who has the slot
+    fn bytes(&self, object: ObjectId, len: usize) -> &mut [u8] {
+        let at = self.ranges[object.class.index()] + object.offset_bytes();
+        assert!(len <= object.class.object_bytes() && at + len <= self.memory.len());
+        // SAFETY: within the reservation (asserted), which is readable, writable, anonymous memory for as long as `self` lives. The
+        // pool gives each place to one object at a time; it is written before a slot names it, and after that read alone, by the holder
+        // of the lock of the block whose slot names it; it is freed when no slot does.
+        unsafe { std::slice::from_raw_parts_mut((self.memory.addr() + at) as *mut u8, len) }
+    }
+
+    /// The word of a slot, of a cluster that has had content.
+    fn word(&self, slot: usize) -> Option<&AtomicU64> {
+        let table = self.tables.get(slot / Order::HUGE.nr_pages())?.get()?;
+        Some(&table[slot % Order::HUGE.nr_pages()])
+    }
+
+    fn entry(&self, slot: usize) -> Option<Entry> {
+        Entry::unpack(self.word(slot)?.load(Ordering::Relaxed))
+    }
+
+    /// Makes room for the words of a cluster's slots.
+    fn make_table(&self, slot: usize) -> Result<(), Refusal> {
+        let table = &self.tables[slot / Order::HUGE.nr_pages()];
+        if table.get().is_none() {
+            self.pool.charge(size_of::<Table>()).map_err(|_| Refusal::Full)?;
+            // Another thread may have been faster; then a page too many is counted.
+            let _ = table.set(Box::new([const { AtomicU64::new(0) }; Order::HUGE.nr_pages()]));
+        }
+        Ok(())
+    }
+
+    fn lock(&self, slot: usize) -> std::sync::MutexGuard<'_, ()> {
+        let cluster = slot / Order::HUGE.nr_pages();
+        self.locks[cluster % NR_LOCKS].lock().expect("nothing panics under this lock")
+    }
+
+    /// Ends what slots of one cluster hold; an object with the last slot that names it.
+    fn forget(&self, first: usize, nr_slots: usize) {
+        let Some(table) = self.tables.get(first / Order::HUGE.nr_pages()).and_then(OnceLock::get) else { return };
+        let first = first % Order::HUGE.nr_pages();
+        let mut at = first;
+        while at < first + nr_slots {
+            let word = table[at].swap(0, Ordering::Relaxed);
+            let Some(entry) = Entry::unpack(word) else {
+                at += 1;
+                continue;
+            };
+            let begin = at & !(entry.order.nr_pages() - 1);
+            let piece = begin..begin + entry.order.nr_pages();
+            let end = piece.end.min(first + nr_slots);
+            table[at..end].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            self.plain_bytes.fetch_sub((end - at) * PAGE_SIZE, Ordering::Relaxed);
+            if table[piece].iter().all(|other| other.load(Ordering::Relaxed) != word) {
+                self.pool.free(entry.object);
+            }
+            at = end;
+        }
+    }
+
+    /// The slots are nobody's any more.
+    fn freed(&self, slot: SlotId, order: Order) {
+        let _locked = self.lock(slot.index());
+        self.forget(slot.index(), order.nr_pages());
+        drop(_locked);
+        if self.pool.empty_bytes() > (self.pool.used_bytes() / KEPT_EMPTY).max(SMALLEST_BYTES) {
+            self.give_back(self.pool.take_empty(GIVEN_BACK));
+        }
+    }
+
+    fn give_back(&self, groups: Vec<EmptyGroup>) {
+        for group in groups {
+            let addr = self.memory.addr() + self.ranges[group.class.index()] + group.offset_bytes();
+            if let Err(error) = memory::dontneed(addr, group.len_bytes()) {
+                // It is still there, and counted; the group is used no more.
+                fatal::say(&format!("swap in RAM: memory could not be given back ({error})"));
+                continue;
+            }
+            self.pool.gave_back(group);
+        }
+    }
+
+    /// A place for an object; groups without objects of other sizes are given back for it.
+    fn place(&self, len: usize) -> Result<ObjectId, Refusal> {
+        loop {
+            if let Ok(object) = self.pool.allocate(len) {
+                return Ok(object);
+            }
+            let groups = self.pool.take_empty(GIVEN_BACK);
+            if groups.is_empty() {
+                return Err(Refusal::Full);
+            }
+            self.give_back(groups);
+        }
+    }
+
+    /// Compresses a piece and keeps it; says how long it is there.
+    fn keep(&self, bench: &mut Bench, slot: usize, plain: &[u8]) -> Result<usize, Refusal> {
+        let packed = bench.compress(plain).unwrap_or(plain);
+        let object = self.place(packed.len())?;
+        self.bytes(object, packed.len()).copy_from_slice(packed);
+        let order = Order::from_bytes(plain.len()).expect("a piece is 2^k pages");
+        let word = Entry { object, len: packed.len(), order }.pack();
+        for slot in slot..slot + order.nr_pages() {
+            if let Some(at) = self.word(slot) {
+                at.store(word, Ordering::Relaxed);
+            }
+        }
+        self.plain_bytes.fetch_add(plain.len(), Ordering::Relaxed);
+        Ok(packed.len())
+    }
+
+    /// Keeps content in slots that are to hold it; refuses what is hardly smaller then, unless it has to.
+    fn store(&self, slot: usize, plain: &[u8], has_to: bool) -> Result<(), Refusal> {
+        let nr_slots = plain.len() / PAGE_SIZE;
+        let (mut done, mut packed_bytes) = (0, 0);
+        let mut kept = Ok(());
+        while done < nr_slots && kept.is_ok() {
+            let order = piece_at(slot + done, nr_slots - done);
+            let piece = &plain[done * PAGE_SIZE..][..order.bytes()];
+            kept = self.make_table(slot + done).and_then(|()| {
+                let _locked = self.lock(slot + done);
+                self.forget(slot + done, order.nr_pages());
+                Ok(())
+            });
+            kept =
+                kept.and_then(|()| self.benches.work(|bench| self.keep(bench, slot + done, piece))).and_then(|len| {
+                    packed_bytes += len;
+                    done += order.nr_pages();
+                    let enough_seen = done == nr_slots || (done * PAGE_SIZE).is_multiple_of(4 * PIECE.bytes());
+                    let is_worth = has_to || !enough_seen || codec::is_worth(done * PAGE_SIZE, packed_bytes);
+                    if is_worth { Ok(()) } else { Err(Refusal::Incompressible) }
+                });
+        }
+        if kept.is_err() {
+            self.forget_all(slot, nr_slots);
+        }
+        kept
+    }
+
+    /// Ends what slots of any clusters hold.
+    fn forget_all(&self, mut first: usize, nr_slots: usize) {
+        let end = first + nr_slots;
+        while first < end {
+            let next = (first / Order::HUGE.nr_pages() + 1) * Order::HUGE.nr_pages();
+            let _locked = self.lock(first);
+            self.forget(first, next.min(end) - first);
+            first = next;
+        }
+    }
+
+    /// Fills `plain` from the piece that holds this slot, from there on; how many bytes came from there.
+    fn load(&self, bench: &mut Bench, slot: usize, plain: &mut [u8]) -> io::Result<usize> {
+        let entry = self.entry(slot).ok_or_else(|| wrong("nothing was written there"))?;
+        let skipped = (slot & (entry.order.nr_pages() - 1)) * PAGE_SIZE;
+        let len = plain.len().min(entry.order.bytes() - skipped);
+        let (plain, packed) = (&mut plain[..len], &*self.bytes(entry.object, entry.len));
+        let right = if entry.is_plain() {
+            plain.copy_from_slice(&packed[skipped..skipped + len]);
+            true
+        } else if len == entry.order.bytes() {
+            bench.decompress(packed, plain)
+        } else if let Some(whole) = bench.decompress_here(packed, entry.order.bytes()) {
+            plain.copy_from_slice(&whole[skipped..skipped + len]);
+            true
+        } else {
+            false
+        };
+        if right { Ok(len) } else { Err(wrong("what is there does not decompress")) }
+    }
+
+    fn refused(refusal: Refusal) -> io::Error {
+        io::Error::other(refusal)
+    }
+}
+
+fn wrong(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, reason)
+}
+
+impl Device for ZramDevice {
+    fn limit_bytes(&self) -> Option<u64> {
+        Some((self.store.tables.len() * Order::HUGE.bytes()) as u64)
+    }
+
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let (mut slot, mut rest) = (offset as usize / PAGE_SIZE, bytes);
+        self.store.benches.work(|bench| {
+            while !rest.is_empty() {
+                let done = self.store.load(bench, slot, rest)?;
+                slot += done / PAGE_SIZE;
+                rest = &mut rest[done..];
+            }
+            Ok(())
+        })
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.store.store(offset as usize / PAGE_SIZE, bytes, false).map_err(Store::refused)
+    }
+
+    fn write_anyway(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.store.store(offset as usize / PAGE_SIZE, bytes, true).map_err(Store::refused)
+    }
+
+    fn has_room(&self, order: Order) -> bool {
+        let pool = &self.store.pool;
+        // At its worst it is not compressed, each piece begins a group, and so do the words of its slots.
+        let most = order.bytes() + order.bytes() / 8 + 2 * PIECE.bytes();
+        pool.limit_bytes() - pool.used_bytes() + pool.empty_bytes() >= most
+    }
+
+    fn compresses(&self) -> bool {
+        true
+    }
+
+    fn on_freed(&self) -> Option<OnFreed> {
+        let store = Arc::clone(&self.store);
+        Some(Box::new(move |slot, order| store.freed(slot, order)))
+    }
+
+    fn memory_use(&self) -> Option<MemoryUse> {
+        let (used, plain) = (self.store.pool.used_bytes(), self.store.plain_bytes.load(Ordering::Relaxed));
+        Some(MemoryUse {
+            memory_bytes: used as u64,
+            limit_bytes: self.store.pool.limit_bytes() as u64,
+            content_bytes: plain as u64,
+        })
+    }
+
+    fn fd(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn name(&self) -> String {
+        let size = Bytes(self.store.pool.limit_bytes() as u64);
+        match self.store.codec {
+            Codec::Lz4 => format!("zram:{size}"),
+            Codec::Zstd => format!("zram:{size},algo=zstd"),
+        }
+    }
+}

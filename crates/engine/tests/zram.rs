@@ -1,0 +1,155 @@
+//! Swap in compressed RAM: what comes back, how much memory it takes, and what becomes of what it does not take.
+
+use folioswap::{Advice, Arena, Codec, DeviceInfo, DeviceSpec, FolioSize, Region, SwapDevice};
+use folioswap_core::{Order, PAGE_SIZE};
+
+const MIB: usize = 1 << 20;
+
+fn zram(mib: usize, codec: Codec) -> DeviceSpec {
+    DeviceSpec::Zram { size: (mib * MIB) as u64, codec }
+}
+
+/// A page that compresses three to one or so, and says where it belongs.
+fn fill_page(page: &mut [u8], number: usize, round: u8) {
+    for (at, byte) in page.iter_mut().enumerate() {
+        *byte = if at % 16 < 5 { (number.wrapping_mul(0x9e37_79b9) >> (at % 29)) as u8 ^ at as u8 } else { round | 1 };
+    }
+}
+
+/// A page that does not compress.
+fn fill_noise(page: &mut [u8], number: usize, _round: u8) {
+    let mut state = number as u64 + 1;
+    for byte in page.iter_mut() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *byte = (state >> 56) as u8;
+    }
+}
+
+type Fill = fn(&mut [u8], usize, u8);
+
+fn fill(region: &mut Region, fill: Fill, round: u8) {
+    region.chunks_mut(PAGE_SIZE).enumerate().for_each(|(number, page)| fill(page, number, round));
+}
+
+fn is_right(region: &Region, fill: Fill, round: u8) -> bool {
+    let mut expected = vec![0; PAGE_SIZE];
+    region.chunks(PAGE_SIZE).enumerate().all(|(number, page)| {
+        fill(&mut expected, number, round);
+        page == expected
+    })
+}
+
+fn arena(devices: &[SwapDevice]) -> Arena {
+    let builder = Arena::builder().memory(16 << 20).address_space(1 << 30);
+    devices.iter().cloned().fold(builder, |builder, device| builder.device(device)).build().unwrap()
+}
+
+fn info(arena: &Arena, name: &str) -> DeviceInfo {
+    arena.devices().into_iter().find(|device| device.name.starts_with(name)).unwrap()
+}
+
+#[test]
+fn every_folio_comes_back_from_less_memory_than_it_is() {
+    for codec in [Codec::Lz4, Codec::Zstd] {
+        for size in [
+            FolioSize::Auto,
+            FolioSize::Fixed(Order::PAGE),
+            FolioSize::Fixed(Order::new(4).unwrap()),
+            FolioSize::Fixed(Order::HUGE),
+        ] {
+            let arena = arena(&[zram(64, codec).into()]);
+            let mut region = arena.map_with(96 * MIB, size).unwrap();
+            for round in [2, 4] {
+                fill(&mut region, fill_page, round);
+                assert!(is_right(&region, fill_page, round), "{codec:?} {size:?}");
+            }
+            arena.evict_all();
+            let memory = info(&arena, "zram").memory.unwrap();
+            assert!(memory.content_bytes >= 80 << 20 && memory.memory_bytes <= memory.limit_bytes, "{memory:?}");
+            assert!(memory.memory_bytes * 2 < memory.content_bytes, "{codec:?} {size:?}: {memory:?}");
+            drop(region);
+            let _ = arena.stats();
+            let memory = info(&arena, "zram").memory.unwrap();
+            assert_eq!(memory.content_bytes, 0);
+            assert!(memory.memory_bytes <= 12 << 20, "what is not needed is given back: {memory:?}");
+        }
+    }
+}
+
+#[test]
+fn a_part_comes_back_alone_and_a_part_goes() {
+    let arena = arena(&[zram(64, Codec::Lz4).into()]);
+    let mut region = arena.map_with(32 * MIB, FolioSize::Fixed(Order::HUGE)).unwrap();
+    fill(&mut region, fill_page, 6);
+    arena.evict_all();
+    arena.set_swap_in(folioswap::SwapIn::Never);
+    let mut expected = vec![0; PAGE_SIZE];
+    for number in (0..region.len() / PAGE_SIZE).step_by(7) {
+        fill_page(&mut expected, number, 6);
+        assert!(region[number * PAGE_SIZE..][..PAGE_SIZE] == expected, "page {number}");
+    }
+    for number in (0..region.len() / PAGE_SIZE).step_by(2) {
+        region.advise(number * PAGE_SIZE..(number + 1) * PAGE_SIZE, Advice::DontNeed);
+    }
+    arena.evict_all();
+    for number in 0..region.len() / PAGE_SIZE {
+        fill_page(&mut expected, number, 6);
+        let page = &region[number * PAGE_SIZE..][..PAGE_SIZE];
+        assert!(if number % 2 == 0 { page.iter().all(|&byte| byte == 0) } else { page == expected }, "page {number}");
+    }
+}
+
+#[test]
+fn what_does_not_compress_goes_to_the_next_device() {
+    let next: SwapDevice = DeviceSpec::Ram { size: 128 << 20 }.into();
+    let arena = arena(&[zram(64, Codec::Lz4).into(), next]);
+    for size in [FolioSize::Fixed(Order::HUGE), FolioSize::Fixed(Order::PAGE)] {
+        let mut region = arena.map_with(48 * MIB, size).unwrap();
+        fill(&mut region, fill_noise, 0);
+        assert!(is_right(&region, fill_noise, 0));
+        arena.evict_all();
+        assert!(info(&arena, "ram").used_bytes >= 40 << 20, "{size:?}");
+        assert_eq!(info(&arena, "zram").memory.unwrap().content_bytes, 0, "{size:?}");
+    }
+}
+
+#[test]
+fn what_does_not_compress_and_has_nowhere_else_to_go_is_kept_as_it_is() {
+    let arena = arena(&[zram(96, Codec::Lz4).into()]);
+    let mut region = arena.map(64 * MIB).unwrap();
+    fill(&mut region, fill_noise, 0);
+    assert!(is_right(&region, fill_noise, 0));
+    arena.evict_all();
+    let memory = info(&arena, "zram").memory.unwrap();
+    assert!(memory.content_bytes >= 48 << 20 && memory.memory_bytes >= memory.content_bytes, "{memory:?}");
+}
+
+#[test]
+fn when_it_is_full_the_next_device_takes_over() {
+    for size in [FolioSize::Auto, FolioSize::Fixed(Order::PAGE), FolioSize::Fixed(Order::HUGE)] {
+        let next: SwapDevice = DeviceSpec::Ram { size: 256 << 20 }.into();
+        let arena = arena(&[zram(16, Codec::Lz4).into(), next]);
+        let mut region = arena.map_with(128 * MIB, size).unwrap();
+        for round in [2, 4] {
+            fill(&mut region, fill_page, round);
+            assert!(is_right(&region, fill_page, round), "{size:?}");
+        }
+        let memory = info(&arena, "zram").memory.unwrap();
+        assert!(memory.memory_bytes <= 16 << 20 && memory.memory_bytes >= 12 << 20, "{memory:?}");
+        assert!(info(&arena, "ram").used_bytes >= 32 << 20, "{size:?}");
+        assert_eq!(arena.stats().io_errors, 0);
+    }
+}
+
+#[test]
+fn it_can_be_removed() {
+    let arena = arena(&[zram(64, Codec::Lz4).into()]);
+    let mut region = arena.map(64 * MIB).unwrap();
+    fill(&mut region, fill_page, 8);
+    arena.add_device(&DeviceSpec::Ram { size: 128 << 20 }).unwrap();
+    arena.remove_device("zram:64M").unwrap();
+    assert!(is_right(&region, fill_page, 8));
+    arena.add_device(&zram(64, Codec::Zstd)).unwrap();
+    arena.remove_device("ram:128M").unwrap();
+    assert!(is_right(&region, fill_page, 8));
+}
