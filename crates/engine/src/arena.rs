@@ -37,6 +37,7 @@ use crate::slot_compaction::{self, SlotCompactor};
 use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
 use crate::swap_in::SwapIn;
 use crate::threads::{self, Thread};
+use crate::tiering;
 use crate::topology::Topology;
 use crate::wakeup::{Event, Gate};
 use crate::zeroed::{self, ZeroedStock};
@@ -271,7 +272,7 @@ impl ArenaBuilder {
         }
         let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
         let mut threads = vec![
-            threads::spawn("reclaim", &engine, reclaimd::run)?,
+            threads::spawn("reclaim", &engine, |engine| reclaimd::run(engine, 0))?,
             threads::spawn("readahead", &engine, readahead::run)?,
             threads::spawn("compact", &engine, compactd::run)?,
             threads::spawn("zero", &engine, zeroed::run)?,
@@ -291,8 +292,10 @@ impl ArenaBuilder {
         }
         let raw = RawSpace::new(Arc::clone(&engine), mode);
         let (threads, pid) = (Mutex::new(threads), std::process::id());
-        let running = Running { engine, mode, mapping, stop, threads, pid, raw };
-        Ok(Arena { running: Arc::new(running) })
+        let running = Running { engine, mode, mapping, stop, threads, pid, raw, compressing: AtomicBool::new(false) };
+        let arena = Arena { running: Arc::new(running) };
+        arena.start_compressing()?;
+        Ok(arena)
     }
 
     fn engine(self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
@@ -343,6 +346,8 @@ impl ArenaBuilder {
             reads: ReadQueue::new(),
             gate: Gate::default(),
             reclaim_wanted: Event::default(),
+            nr_compressing: AtomicUsize::new(0),
+            front_filled: Event::default(),
             frame_freed: Event::default(),
             stop: AtomicBool::new(false),
             has_forked: AtomicBool::new(false),
@@ -412,6 +417,8 @@ struct Running {
     threads: Mutex<Vec<Thread>>,
     pid: u32,
     raw: RawSpace,
+    /// Whether the reclaim thread has its companions.
+    compressing: AtomicBool,
 }
 
 /// What is in RAM of an arena's memory, as the kernel sees it.
@@ -542,7 +549,22 @@ impl Arena {
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
         let space = &self.running.engine.space;
         let added = space.add(device::open(&device.clone().into(), space.topology())?);
-        if added { Ok(()) } else { Err(Error::TooManyDevices(MAX_DEVICES)) }
+        if added { self.start_compressing() } else { Err(Error::TooManyDevices(MAX_DEVICES)) }
+    }
+
+    /// Starts the threads that compressing takes, once it is wanted.
+    fn start_compressing(&self) -> Result<(), Error> {
+        let running = &self.running;
+        if !running.engine.space.compresses() || running.compressing.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut threads = running.threads.lock().expect("nothing panics under this lock");
+        threads.push(threads::spawn("tiering", &running.engine, tiering::run)?);
+        for place in 1..=reclaimd::nr_companions(nr_cpus) {
+            threads.push(threads::spawn("reclaim", &running.engine, move |engine| reclaimd::run(engine, place))?);
+        }
+        Ok(())
     }
 
     /// Removes a swap device, by its name in [`Arena::devices`], while running: what is on it goes to other devices, or
@@ -641,6 +663,7 @@ impl Drop for Running {
         self.engine.reclaim_wanted.signal();
         self.engine.reads.wake();
         self.engine.compactor.wanted.signal();
+        self.engine.front_filled.signal();
         self.engine.zeroed.wanted.signal();
         self.engine.slot_compactor.wanted.signal();
         self.engine.freeing.wanted.signal();

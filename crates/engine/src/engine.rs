@@ -84,6 +84,10 @@ pub(crate) struct Engine {
     pub gate: Gate,
     /// Frames are getting short.
     pub reclaim_wanted: Event,
+    /// Threads that are compressing a folio.
+    pub nr_compressing: AtomicUsize,
+    /// Compressed RAM in front of other devices is about to be full.
+    pub front_filled: Event,
     /// A frame has become free, or a folio clean.
     pub frame_freed: Event,
     pub stop: AtomicBool,

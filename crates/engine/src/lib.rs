@@ -59,6 +59,7 @@ mod stopwatch;
 mod supply;
 mod swap_in;
 mod threads;
+mod tiering;
 mod topology;
 mod transfer;
 mod wakeup;

@@ -7,6 +7,7 @@
 //! ([`Engine::settle`]); if it was touched meanwhile, the slots are freed.
 
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
 use folioswap_sys::memory::{self, Reservation};
@@ -301,7 +302,12 @@ impl Engine {
                 memory.device().store(locked, index * order.nr_pages(), memory.offset(), bytes);
                 Ok(slot)
             }
-            None => self.space.store(current_cpu(), slot, order, bytes),
+            None => {
+                self.nr_compressing.fetch_add(1, Ordering::Relaxed);
+                let stored = self.space.store(current_cpu(), slot, order, bytes);
+                self.nr_compressing.fetch_sub(1, Ordering::Relaxed);
+                stored
+            }
         };
         self.finish_folio(locked, index, frame, slot, written)
     }
@@ -329,6 +335,7 @@ impl Engine {
         self.zone.insert(frame, List::Standby);
         self.count_swap_out(order);
         self.frame_freed.signal();
+        self.note_filling(slot);
         true
     }
 

@@ -1,5 +1,8 @@
 //! The reclaim thread: keeps free frames and clean folios between the watermarks, with several writes in flight.
 //! It sleeps while there are enough, and an idle arena costs no CPU.
+//!
+//! A device that compresses wants CPU time for each write. Where there is one, the thread has *companions*, one for each further CPU
+//! ([`MOST_THREADS`] in all), which do the same as long as frames are scarcer: each begins at a lower mark than the one before.
 
 use std::time::{Duration, Instant};
 
@@ -22,22 +25,30 @@ type Writes<'t> = Transfers<Outgoing<'t>>;
 /// How long blocks whose folios were written may be locked by others before they are tried again.
 const UNSETTLED: Duration = Duration::from_millis(1);
 
+/// Threads that compress at once, at most.
+const MOST_THREADS: usize = 16;
+
 /// What a step of the thread came to.
 enum Step {
     Progress,
     Stuck,
 }
 
-/// The thread's body; returns when the arena stops.
-pub(crate) fn run(engine: &Engine) {
+/// Companions for devices that compress, on so many CPUs.
+pub(crate) fn nr_companions(nr_cpus: usize) -> usize {
+    nr_cpus.min(MOST_THREADS) - 1
+}
+
+/// The thread's body; returns when the arena stops. `place`: 0, or which companion it is.
+pub(crate) fn run(engine: &Engine, place: usize) {
     let _abort = AbortOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
     let mut measured = Instant::now();
     while !engine.stopping() {
         let seen = engine.reclaim_wanted.now();
-        reclaim(engine, &mut writes, thread);
-        if measured.elapsed() > MEASURE_EVERY {
+        reclaim(engine, &mut writes, thread, place);
+        if place == 0 && measured.elapsed() > MEASURE_EVERY {
             // For the statistics alone; a kernel that cannot tell (before 6.7) leaves them without this number.
             let _ = engine.measure();
             measured = Instant::now();
@@ -55,9 +66,11 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 /// Reclaims until as many frames are to be had as the high watermark asks for, or nothing more can be done.
-fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
+fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: usize) {
     let mut stuck = 0;
-    engine.give_idle_stock_back();
+    if place == 0 {
+        engine.give_idle_stock_back();
+    }
     while !engine.stopping() {
         let pass = match engine.gate.try_enter(thread) {
             Some(pass) => pass,
@@ -69,10 +82,13 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32) {
                 engine.gate.enter(thread)
             }
         };
-        give_back_surplus(engine);
+        if place == 0 {
+            give_back_surplus(engine);
+        }
         engine.settle_rest();
         let kept = engine.zone.kept_whole() * Order::HUGE.nr_pages();
-        let target = engine.zone.watermarks().high + engine.excess() + kept;
+        let marks = engine.zone.watermarks();
+        let target = marks.high - (marks.high - marks.low) * place / MOST_THREADS + engine.excess() + kept;
         let coming = engine.zone.available() + in_flight_pages(writes);
         let step = if coming < target && writes.has_room() { reclaim_one(engine, writes) } else { Step::Stuck };
         drop(pass);

@@ -208,7 +208,7 @@ impl Engine {
     }
 
     /// The first folios from `page` on that are on the device only, in slots that follow each other.
-    fn next_run(&self, locked: &Locked<'_>, page: usize, device: DeviceId) -> Option<Run> {
+    pub fn next_run(&self, locked: &Locked<'_>, page: usize, device: DeviceId) -> Option<Run> {
         let nr_pages = locked.order().nr_pages();
         let mut found: Option<Run> = None;
         for index in locked.index_of(page)..locked.nr_folios() {

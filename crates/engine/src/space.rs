@@ -12,7 +12,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use folioswap_core::{
@@ -147,6 +147,8 @@ pub(crate) struct SwapSpace {
     /// Threads that wait to add or remove a device.
     nr_changing: AtomicUsize,
     layout: Layout,
+    /// There has been a device that compresses.
+    compresses: AtomicBool,
     /// Every order is allocated as single slots, one after another: what it costs not to keep folios whole.
     split_slots: bool,
 }
@@ -166,6 +168,7 @@ impl SwapSpace {
             changes: Mutex::new(()),
             nr_changing: AtomicUsize::new(0),
             layout,
+            compresses: AtomicBool::new(false),
             split_slots,
         };
         for device in devices {
@@ -179,6 +182,7 @@ impl SwapSpace {
         let Opened { device, priority, node } = opened;
         let _alone = self.changing();
         let Some(free) = self.places.iter().position(|place| place.read().is_none()) else { return false };
+        self.compresses.fetch_or(device.compresses(), Ordering::Relaxed);
         let name = device.name();
         let taken = |name: &str| self.find(name).is_some();
         let others = (2..).map(|number| format!("{name}#{number}"));
@@ -422,7 +426,7 @@ impl SwapSpace {
         let Some(refusal) = Refusal::of(&error) else { return Err(error) };
         let (node, refused_by) = (self.topology.node_of(cpu), self.device_of(slot));
         let other = self.availability.place(node, |device| {
-            let refuses = device == refused_by || self.compresses(device) && refusal == Refusal::Incompressible;
+            let refuses = device == refused_by || self.compresses_on(device) && refusal == Refusal::Incompressible;
             if refuses { Attempt::NoRun } else { self.allocate_on(device, cpu, order) }
         });
         match other {
@@ -442,7 +446,41 @@ impl SwapSpace {
         at.device.write_anyway(at.within.offset_bytes(), bytes)
     }
 
-    fn compresses(&self, id: DeviceId) -> bool {
+    /// Whether there is, or was, a device whose writes are work for a CPU.
+    pub fn compresses(&self) -> bool {
+        self.compresses.load(Ordering::Relaxed)
+    }
+
+    /// Devices that compress, each with those behind it: of lower priority, and not of its kind.
+    pub fn fronts(&self) -> Vec<(DeviceId, Vec<DeviceId>)> {
+        let listed = {
+            let _blocked = folioswap_sys::signals::block_all();
+            self.availability.devices()
+        };
+        let behind = |front: &Listed| {
+            let lower = listed.iter().filter(|other| other.priority < front.priority).map(|other| other.device);
+            lower.filter(|&other| !self.compresses_on(other)).collect()
+        };
+        let fronts = listed.iter().filter(|front| self.compresses_on(front.device));
+        fronts.map(|front| (front.device, behind(front))).collect()
+    }
+
+    /// Whether more than so many eighths of the memory of a device are in use, if that is what fills it.
+    pub fn is_filled(&self, id: DeviceId, eighths: u64) -> bool {
+        let place = self.places[id.index()].read();
+        let memory = place.as_ref().and_then(|attached| attached.device.memory_use());
+        memory.is_some_and(|memory| memory.memory_bytes > memory.limit_bytes / 8 * eighths)
+    }
+
+    /// As [`SwapSpace::allocate`], on the first of these devices that has a place.
+    pub fn allocate_on_one(&self, devices: &[DeviceId], cpu: CpuId, order: Order) -> Option<SlotId> {
+        devices.iter().find_map(|&device| match self.allocate_on(device, cpu, order) {
+            Attempt::Placed(slot) => Some(slot),
+            Attempt::NoRun | Attempt::Full => None,
+        })
+    }
+
+    fn compresses_on(&self, id: DeviceId) -> bool {
         self.places[id.index()].read().as_ref().is_some_and(|attached| attached.device.compresses())
     }
 

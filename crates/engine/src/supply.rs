@@ -14,6 +14,10 @@ use crate::stopwatch::Stopwatch;
 /// How long a thread waits for a frame without any being freed before it gives the program up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long a thread waits for others to begin to compress a folio before it does it itself, and for them to be done.
+const COMPRESSING: Duration = Duration::from_millis(1);
+const MOST_COMPRESSING: Duration = Duration::from_millis(20);
+
 /// Pageblocks that keep their small pages after the kernel had no huge one, before it is asked again.
 const NOT_TRIED: usize = 32;
 
@@ -56,7 +60,7 @@ impl Engine {
                 self.give_up();
             }
             watch.lap(Phase::Frame);
-            let reclaimed = self.reclaim_directly(order);
+            let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
             watch.lap(Phase::Reclaim);
             if !reclaimed {
                 if order == Order::HUGE && self.zone.class_counts(Size::Small).in_use() > 0 {
@@ -64,6 +68,25 @@ impl Engine {
                 }
                 self.zone.keep_whole(0); // nothing else is left
                 self.frame_freed.wait_for(freed, Duration::from_millis(2));
+            }
+        }
+    }
+
+    /// Leaves compressing to the threads that are there for it, and waits for the first frame that they free; `false` when there is
+    /// no such device, or none of them is at it: while another thread forks, they wait for who is in a fault.
+    fn await_compressed(&self, freed: u32) -> bool {
+        if !self.space.compresses() {
+            return false;
+        }
+        self.reclaim_wanted.signal();
+        let begun = Instant::now();
+        loop {
+            self.frame_freed.wait_for(freed, COMPRESSING);
+            if self.frame_freed.now() != freed {
+                return true;
+            }
+            if self.nr_compressing.load(Ordering::Relaxed) == 0 || begun.elapsed() > MOST_COMPRESSING {
+                return false;
             }
         }
     }

@@ -227,6 +227,8 @@ stats! {
         verify_failures,
         /// Reads and writes of a device that failed.
         io_errors,
+        /// Bytes that went on from compressed RAM to a device behind it.
+        written_back_bytes,
         /// Folios of 2 MiB swapped out to one run of slots. This and the names below are Linux's.
         thp_swpout,
         /// Folios of 2 MiB that got no whole run of slots.

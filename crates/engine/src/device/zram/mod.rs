@@ -44,7 +44,7 @@ const SMALLEST_BYTES: usize = 8 << 20;
 const NR_LOCKS: usize = 64;
 
 /// The share of its memory, in groups without objects, from which on memory is given back.
-const KEPT_EMPTY: usize = 16;
+const KEPT_EMPTY: usize = 32;
 
 /// Groups whose memory is given back at a time.
 const GIVEN_BACK: usize = 16;
@@ -180,7 +180,7 @@ impl Store {
         let _locked = self.lock(slot.index());
         self.forget(slot.index(), order.nr_pages());
         drop(_locked);
-        if self.pool.empty_bytes() > (self.pool.used_bytes() / KEPT_EMPTY).max(SMALLEST_BYTES) {
+        if self.pool.empty_bytes() > self.pool.limit_bytes() / KEPT_EMPTY {
             self.give_back(self.pool.take_empty(GIVEN_BACK));
         }
     }
