@@ -47,7 +47,7 @@ pub struct KernelArgs {
     /// Size of the swap device.
     #[arg(long, value_parser = size)]
     swap_size: u64,
-    /// Directory of the swap file; `ram` means a loop device on memory. Default: $FOLIOSWAP_DIR, else /var/tmp.
+    /// Directory of the swap file; `ram` means a loop device on memory, `zram` the kernel's compressed RAM. Default: $FOLIOSWAP_DIR, else /var/tmp.
     #[arg(long)]
     swap_dir: Option<PathBuf>,
     /// The program and its arguments.
@@ -99,6 +99,7 @@ pub fn kernel(args: &KernelArgs) -> Result<u8, Failure> {
     let file = program::find(&args.program[0])?;
     let backing = match &args.swap_dir {
         Some(directory) if directory == Path::new("ram") => Backing::Ram,
+        Some(directory) if directory == Path::new("zram") => Backing::Zram(folioswap::Codec::Lz4),
         Some(directory) => Backing::Directory(directory.clone()),
         None => Backing::Directory(folioswap::device::default_directory()),
     };

@@ -76,6 +76,43 @@ fn random_accesses_are_counted_and_right() {
 }
 
 #[test]
+fn records_are_swept_and_accessed() {
+    let shape = ["--size", "24M", "--memory", "16M", "--swap", "ram:64M", "--data", "records"];
+    let all = report(&[&["sweep", "--rounds", "2", "--threads", "2"], &shape[..]].concat());
+    positive(&all, "read_gbps");
+    assert!(all["measures"]["stored_share"].is_null() && all["measures"]["kernel_stored_share"].is_null());
+    for access in ["4K", "128"] {
+        let all = report(&[&["random", "--seconds", "0.3", "--access", access, "--threads", "2"], &shape[..]].concat());
+        assert!(positive(&all, "pswpout") > 0.0);
+        assert_eq!(all["rows"][0]["data"], "records");
+    }
+}
+
+#[test]
+fn compressed_ram_is_compared_with_the_kernels() {
+    let scratch = Scratch::new();
+    let json = scratch.path("report.json").display().to_string();
+    let swap = ["--swap", "zram:64M", "--data", "records", "--versus", "kernel", "--json", &json];
+    let sweep = ["bench", "sweep", "--size", "96M", "--memory", "32M", "--rounds", "2", "--read-rounds", "1"];
+    let (status, said) = scratch.run(&[&sweep[..], &swap].concat());
+    if status == 73 || said.contains("compressed RAM is not there yet") {
+        println!("SKIPPED: {said}");
+        return;
+    }
+    assert_eq!(status, 0, "{said}");
+    let all: Value = serde_json::from_str(&scratch.text("report.json")).expect("JSON");
+    positive(&all, "write_vs_kernel");
+    let share = positive(&all, "kernel_stored_share");
+    assert!((0.3..0.6).contains(&share), "{all:#}");
+    let random = ["bench", "random", "--size", "96M", "--memory", "32M", "--seconds", "0.5"];
+    let (status, said) = scratch.run(&[&random[..], &swap].concat());
+    assert_eq!(status, 0, "{said}");
+    let all: Value = serde_json::from_str(&scratch.text("report.json")).expect("JSON");
+    positive(&all, "ops_vs_kernel");
+    positive(&all, "p99_vs_kernel");
+}
+
+#[test]
 fn the_inner_program_tells_its_figures() {
     let scratch = Scratch::new();
     let (status, said) = scratch.run(&["__random", "--size", "1M", "--seconds", "0.1", "--threads", "2"]);
@@ -203,6 +240,8 @@ fn wrong_options_have_one_sentence_and_a_status() {
         (64, "4K to 2M", &["sweep", "--size", "24M", "--memory", "16M", "--folio", "4M"]),
         (64, "power of two", &["random", "--size", "24M", "--memory", "16M", "--access", "12"]),
         (64, "power of two", &["random", "--size", "24M", "--memory", "16M", "--access", "8K"]),
+        (64, "128", &["random", "--size", "24M", "--memory", "16M", "--access", "64", "--data", "records"]),
+        (64, "--data", &["sweep", "--size", "24M", "--memory", "16M", "--data", "noise"]),
         (64, "zipf:THETA", &["random", "--size", "24M", "--memory", "16M", "--dist", "normal"]),
         (64, "zipf:THETA", &["random", "--size", "24M", "--memory", "16M", "--dist", "zipf:2"]),
         (64, "--write", &["random", "--size", "24M", "--memory", "16M", "--read", "--write"]),

@@ -9,7 +9,7 @@ use scratch::{FOLIOSWAP, Guarded, LIMIT, Scratch, within};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Builds the library beside the command, once.
 fn with_library() {
@@ -351,6 +351,12 @@ fn check_sweep(text: &str, mapper: &str, swap: &str) {
     assert_eq!(rows.iter().filter(|row| row["system"] == "folioswap").count(), 4, "2 write and 2 read rounds");
 }
 
+/// Held by who has the kernel swap: it is refused while it does so already.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What the kernel's peer would leave if it left something.
 fn left_by_peer(directory: &Path) -> Vec<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -367,6 +373,7 @@ fn the_kernels_swap_is_set_up_and_undone() {
         println!("SKIPPED: the kernel's swap needs root");
         return;
     }
+    let _alone = alone();
     let scratch = Scratch::new();
     let directory = scratch.0.display().to_string();
     let base = ["__kernel", "--memory", "64M", "--swap-size", "128M", "--swap-dir", &directory, "--"];
@@ -391,6 +398,64 @@ fn the_kernels_swap_is_set_up_and_undone() {
         run.wait(&args);
         assert!(within(LIMIT, || left_by_peer(&scratch.0).is_empty()), "{signal}: {:?}", left_by_peer(&scratch.0));
         assert!(within(LIMIT, || !exists_anywhere(&cgroup)), "{signal}: cgroup {cgroup} is left");
+    }
+}
+
+/// The zrams that there are.
+fn zrams() -> Vec<String> {
+    let names = fs::read_dir("/sys/block").expect("sysfs").map(|entry| entry.expect("readable").file_name());
+    let mut names: Vec<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.starts_with("zram"));
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn the_kernels_zram_is_set_up_and_undone() {
+    if !is_root() {
+        println!("SKIPPED: the kernel's zram needs root");
+        return;
+    }
+    let _alone = alone();
+    // Loads the module, where it is one: its first device is not ours.
+    let scratch = Scratch::new();
+    let base = ["__kernel", "--memory", "32M", "--swap-size", "128M", "--swap-dir", "zram", "--"];
+    let (status, said) = scratch.run(&[&base[..], &["true"]].concat());
+    if status == 73 {
+        println!("SKIPPED: {said}");
+        return;
+    }
+    assert_eq!(status, 0, "{said}");
+    let before = zrams();
+    let script = format!(
+        "cat /proc/swaps; {} __sweep --size 64M --rounds 2 --read-rounds 1 --data records || exit 6
+         for device in $(grep -o 'zram[0-9]*' /proc/swaps); do echo stat $(cat /sys/block/$device/mm_stat); done
+         cat /proc/self/cgroup; exit 5",
+        FOLIOSWAP
+    );
+    let (status, said) = scratch.run(&[&base[..], &["sh", "-c", &script]].concat());
+    let out = scratch.text("out");
+    assert_eq!(status, 5, "{said}");
+    let device = out.lines().find_map(|line| line.strip_prefix("/dev/zram")).expect("swap on a zram");
+    let name = format!("zram{}", device.split_whitespace().next().expect("a number"));
+    assert!(!before.contains(&name), "{name} is of our own: {before:?}");
+    assert_eq!(out.lines().filter(|line| line.starts_with("row ") && line.ends_with(" 0")).count(), 3, "{out}");
+    let stat = out.lines().find_map(|line| line.strip_prefix("stat ")).expect("what it says of itself");
+    let most_used: u64 = stat.split(' ').nth(4).and_then(|number| number.parse().ok()).expect("a number");
+    assert!((8 << 20..32 << 20).contains(&most_used), "half of the sweep was there, compressed: {stat}");
+    let cgroup = cgroup_of(&out).expect("the program was in a cgroup of ours");
+    assert_eq!(zrams(), before);
+    assert!(!exists_anywhere(&cgroup));
+    for signal in ["-TERM", "-KILL"] {
+        let args = [&base[..], &["sh", "-c", "cat /proc/self/cgroup; echo ready; exec sleep 1000"]].concat();
+        let mut run = scratch.start(&args);
+        run.until(&scratch, || scratch.text("out").contains("ready"));
+        assert_eq!(zrams().len(), before.len() + 1, "one more while it runs");
+        run.signal(signal);
+        run.wait(&args);
+        assert!(within(LIMIT, || zrams() == before), "{signal}: {:?}", zrams());
+        let swaps = fs::read_to_string("/proc/swaps").expect("procfs");
+        assert!(!swaps.contains("zram"), "{signal}: {swaps}");
     }
 }
 

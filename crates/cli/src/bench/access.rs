@@ -29,7 +29,8 @@ impl Random {
     }
 }
 
-fn scramble(value: u64) -> u64 {
+/// Its bits, each changed by all of them: a permutation.
+pub fn scramble(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

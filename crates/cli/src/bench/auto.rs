@@ -10,6 +10,7 @@ use super::mix::mix;
 use super::pages::{Access, PAGE_WORDS, PageSet};
 use super::progress::{Progress, tell};
 use super::random;
+use super::records::Data;
 use super::report::Report;
 use super::setup::{ArenaPlan, CommonArgs, failure, seconds};
 use super::sweep;
@@ -149,7 +150,8 @@ fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize) -> R
     let counter = progress.counter();
     let work = || match workload {
         Workload::Sweep => {
-            let rows = sweep::sweep(words, &sweep::Plan { threads, rounds: 2, read_rounds: 1 }, counter, |_| ());
+            let plan = sweep::Plan { threads, rounds: 2, read_rounds: 1, data: Data::Plain };
+            let rows = sweep::sweep(words, &plan, counter, |_| ());
             let later = || rows.iter().filter(|row| row.kind != sweep::Kind::First);
             let (bytes, seconds) =
                 (later().map(|row| row.bytes).sum::<u64>(), later().map(|row| row.seconds).sum::<f64>());
@@ -161,7 +163,7 @@ fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize) -> R
             Run { throughput: mixed.score(), bad_words: mixed.bad_words }
         }
         _ => {
-            let pages = PageSet::fill(words, threads, counter);
+            let pages = PageSet::fill(words, Data::Plain, threads, counter);
             let outcome = random::access(&pages, &plan);
             Run { throughput: outcome.ops(), bad_words: outcome.bad_words + pages.verify_written(threads) }
         }

@@ -1,7 +1,9 @@
 //! A benchmark's turn under the kernel's swap: a hidden subcommand of our own, run in a memory cgroup, tells its figures in lines.
 //!
-//! The turn is over and everything undone when [`KernelTurn::run`] returns, so the two sides never share the machine.
+//! What it has stored in a zram is looked at from outside, while it runs. The turn is over and everything undone when [`KernelTurn::run`] returns, so the two sides never share the machine.
 
+use super::progress::Progress;
+use super::stored::Stored;
 use crate::exit::{Failure, Status};
 use crate::launch::{ExecArgs, own_executable};
 use crate::peer::{Backing, Peer, Setup};
@@ -9,6 +11,10 @@ use crate::supervise::Supervisor;
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::process::{ChildStdout, Stdio};
+use std::time::Duration;
+
+/// How often what is stored is looked at.
+const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 
 /// What a benchmark can be compared with.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
@@ -31,8 +37,8 @@ pub struct KernelTurn {
 
 /// How it went.
 pub enum Turn<T> {
-    /// To its end.
-    Over(T),
+    /// To its end; what was stored when it was most, where that can be seen.
+    Over(T, Option<Stored>),
     /// A user ended it; the command is to end with this status.
     Ended(u8),
 }
@@ -56,16 +62,26 @@ impl KernelTurn {
             argv: self.argv,
         };
         let mut said = T::default();
-        let status = supervisor.run(step.command()?.stdin(Stdio::null()).stdout(Stdio::piped()), |child| {
-            if let Some(output) = child.stdout.take() {
-                said = read(output);
-            }
-        });
+        let mut command = step.command()?;
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let (zram, mut stored) = (peer.zram(), None);
+        let sample = || Stored::of_mm_stat(&zram.as_ref()?.mm_stat()?);
+        let status = Progress::new(0, false).during(
+            SAMPLE_PERIOD,
+            |_| Stored::keep_most(&mut stored, sample()),
+            || {
+                supervisor.run(command, |child| {
+                    if let Some(output) = child.stdout.take() {
+                        said = read(output);
+                    }
+                })
+            },
+        );
         peer.stop()?;
         let ended = supervisor.asked_to_end();
         supervisor.release()?;
         match (status?, ended) {
-            (0, None) => Ok(Turn::Over(said)),
+            (0, None) => Ok(Turn::Over(said, stored)),
             (0, Some(signal)) => Ok(Turn::Ended(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
             (status, _) if is_end_by_user(status) => Ok(Turn::Ended(status)),
             (137, _) => Err(Failure::new(

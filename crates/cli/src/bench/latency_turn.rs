@@ -7,6 +7,7 @@
 
 use super::access::Random;
 use super::pages::{Access, PAGE_WORDS, PageSet, value};
+use super::records::Data;
 use super::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
 use folioswap::{Advice, Arena, FolioSize, Region, StatsSnapshot};
@@ -259,7 +260,7 @@ pub fn run(turn: &Turn) -> Result<Outcome, Failure> {
     let churned_bytes = turn.bytes / CHURNED_SHARE / block * block;
     let mut churned = Churned::new(&arena, churned_bytes, turn.order)?;
     let mut region = arena.map_with(turn.bytes - churned_bytes, FolioSize::Fixed(turn.order)).map_err(failure)?;
-    let pages = PageSet::fill(bytemuck::cast_slice_mut(&mut region), 1, &AtomicU64::new(0));
+    let pages = PageSet::fill(bytemuck::cast_slice_mut(&mut region), Data::Plain, 1, &AtomicU64::new(0));
     arena.evict_all();
     let mut rounds = Rounds::new(pages.len(), turn.order, Random::new(turn.seed));
     let (nr_touched, end) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -2,6 +2,7 @@
 
 use super::pages::PageSet;
 use super::random::{self, Outcome, Plan};
+use super::records::Data;
 use super::sweep::{read, write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -28,8 +29,8 @@ impl Mixed {
 
 /// Streams through one part and runs `plan` on the other; `progress` counts bytes filled.
 pub fn mix(streamed: &mut [u64], accessed: &mut [u64], plan: &Plan, progress: &AtomicU64) -> Mixed {
-    write(streamed, 0, 1, progress);
-    let pages = PageSet::fill(accessed, 1, progress);
+    write(streamed, 0, 1, Data::Plain, progress);
+    let pages = PageSet::fill(accessed, Data::Plain, 1, progress);
     let stop = AtomicBool::new(false);
     let mut mixed = std::thread::scope(|scope| {
         let stream = scope.spawn(|| stream(streamed, &stop));
@@ -57,8 +58,8 @@ fn stream(words: &mut [u64], stop: &AtomicBool) -> (f64, u64) {
                 break;
             }
             let first = (step * STEP_WORDS) as u64;
-            bad_words += read(part, first, round, &uncounted);
-            write(part, first, round + 1, &uncounted);
+            bad_words += read(part, first, round, Data::Plain, &uncounted);
+            write(part, first, round + 1, Data::Plain, &uncounted);
             bytes += size_of_val(part) as u64;
         }
         round += 1;
@@ -66,7 +67,7 @@ fn stream(words: &mut [u64], stop: &AtomicBool) -> (f64, u64) {
     let gbps = bytes as f64 / begin.elapsed().as_secs_f64().max(1e-9) / 1e9;
     for (step, part) in words.chunks(STEP_WORDS).enumerate() {
         let last = if step < written { round } else { round - 1 };
-        bad_words += read(part, (step * STEP_WORDS) as u64, last, &uncounted);
+        bad_words += read(part, (step * STEP_WORDS) as u64, last, Data::Plain, &uncounted);
     }
     (gbps, bad_words)
 }

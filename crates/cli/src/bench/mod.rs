@@ -2,8 +2,8 @@
 //!
 //! A benchmark is a file with its arguments and a function from them to an exit status, a variant of [`BenchCommand`] and an arm
 //! of [`run`]. Shared: the report and its JSON form (`report`), lines and bar (`progress`), medians (`medians`), arenas from the
-//! command line (`setup`), a turn under the kernel's swap (`kernel_turn`), memory that is checked at each access (`pages`), and the
-//! places of accesses (`access`).
+//! command line (`setup`), a turn under the kernel's swap (`kernel_turn`), memory that is checked at each access (`pages`), what it is
+//! filled with (`records`), the places of accesses (`access`), and what data took in compressed swap (`stored`).
 
 mod access;
 mod alloc;
@@ -27,8 +27,10 @@ mod progress;
 mod random;
 pub mod random_command;
 mod raw;
+mod records;
 mod report;
 mod setup;
+mod stored;
 mod sweep;
 pub mod sweep_command;
 mod sweep_managed;

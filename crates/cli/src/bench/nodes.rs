@@ -10,6 +10,7 @@
 use super::alloc::stay_on_cpu;
 use super::medians::{median, median_of_ratios};
 use super::progress::tell;
+use super::records::Data;
 use super::report::Report;
 use super::setup::{failure, whole_words};
 use super::sweep::{read, write};
@@ -107,11 +108,11 @@ struct Found {
 /// A thread's share: it is written, and then written and read so often.
 fn work(words: &mut [u64], first: u64, nr_rounds: u64, barrier: &Barrier) -> u64 {
     let progress = AtomicU64::new(0);
-    write(words, first, 1, &progress);
+    write(words, first, 1, Data::Plain, &progress);
     barrier.wait();
     let bad_words = (2..nr_rounds + 2).map(|round| {
-        write(words, first, round, &progress);
-        read(words, first, round, &progress)
+        write(words, first, round, Data::Plain, &progress);
+        read(words, first, round, Data::Plain, &progress)
     });
     let bad_words = bad_words.sum();
     barrier.wait();

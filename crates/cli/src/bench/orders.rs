@@ -4,6 +4,7 @@
 //! an arena of its own. Only write rounds are compared: they write what was there before, so slots are taken and given back.
 
 use super::medians::median_of_ratios;
+use super::records::Data;
 use super::report::Report;
 use super::setup::{ArenaPlan, CommonArgs};
 use super::sweep::{Kind, Plan, gbps};
@@ -41,7 +42,12 @@ struct Rounds {
 /// The benchmark.
 pub fn orders(args: &OrdersArgs) -> Result<u8, Failure> {
     let bytes = args.common.check(0)?;
-    let plan = Plan { threads: usize::from(args.threads), rounds: usize::from(args.rounds), read_rounds: 1 };
+    let plan = Plan {
+        threads: usize::from(args.threads),
+        rounds: usize::from(args.rounds),
+        read_rounds: 1,
+        data: Data::Plain,
+    };
     let mut report = Report::new("orders");
     let mut bad_words = 0;
     show_head();

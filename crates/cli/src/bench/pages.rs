@@ -4,9 +4,11 @@
 //! generation is, and which words were written last, is kept here, in memory that is not managed. So a word that comes back from
 //! another place is wrong, one from the future too, and a page that lost its last write is found out at its next access or by
 //! [`PageSet::verify`]: the words written last must have the page's generation.
+//! The same holds for the rows of a table ([`Data::Records`]): a row says its number and its generation, and has the words of these.
 //!
 //! Each page has a mutex of its own; whoever holds it may have to wait for the page's memory.
 
+use super::records::{self, Data, ROW_WORDS};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,8 +57,21 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// How many words of a range are not of this page, or from its future; `first` is the index of the page's first word.
-    fn check(&self, first: u64, range: Range<usize>) -> u64 {
+    /// How many words of a range, or of those written last, are wrong; `first` is the index of the page's first word.
+    fn check(&self, first: u64, range: Range<usize>, data: Data) -> u64 {
+        let bad_last = self.check_last(first, data);
+        if range == self.last_range() {
+            // What is of the page and of its generation is of no other page and not from its future.
+            return bad_last;
+        }
+        bad_last.max(match data {
+            Data::Plain => self.check_words(first, range),
+            Data::Records => self.check_rows(first, range),
+        })
+    }
+
+    /// How many words of a range are not of this page, or from its future.
+    fn check_words(&self, first: u64, range: Range<usize>) -> u64 {
         let words = self.words[range.clone()].iter().zip(range);
         let wrong = words.filter(|(word, offset)| {
             **word & !u64::from(u32::MAX) != tag(first + *offset as u64) || **word as u32 > self.generation
@@ -64,16 +79,36 @@ impl Page<'_> {
         wrong.count() as u64
     }
 
+    /// The same for rows, of which a range has whole ones.
+    fn check_rows(&self, first: u64, range: Range<usize>) -> u64 {
+        let rows = self.words[range.clone()].chunks(ROW_WORDS).zip((first + range.start as u64..).step_by(ROW_WORDS));
+        let bad = rows.map(|(row, first)| match records::version_of(row) {
+            version if version > self.generation => row.len() as u64,
+            version => records::count_bad(row, first, version),
+        });
+        bad.sum()
+    }
+
+    fn last_range(&self) -> Range<usize> {
+        usize::from(self.last)..usize::from(self.last) + usize::from(self.last_len)
+    }
+
     /// How many of the words written last are not as they were written.
-    fn check_last(&self, first: u64) -> u64 {
-        let last = usize::from(self.last)..usize::from(self.last) + usize::from(self.last_len);
+    fn check_last(&self, first: u64, data: Data) -> u64 {
+        let last = self.last_range();
+        if data == Data::Records {
+            return records::count_bad(&self.words[last.clone()], first + last.start as u64, self.generation);
+        }
         let words = self.words[last.clone()].iter().zip(last);
         words.filter(|(word, offset)| **word != value(first + *offset as u64, self.generation)).count() as u64
     }
 
-    fn write(&mut self, first: u64, range: Range<usize>) {
+    fn write(&mut self, first: u64, range: Range<usize>, data: Data) {
         self.generation += 1;
         (self.last, self.last_len) = (range.start as u16, range.len() as u16);
+        if data == Data::Records {
+            return records::write(&mut self.words[range.clone()], first + range.start as u64, self.generation);
+        }
         for (word, offset) in self.words[range.clone()].iter_mut().zip(range) {
             *word = value(first + offset as u64, self.generation);
         }
@@ -83,19 +118,20 @@ impl Page<'_> {
 /// The pages of a region, which threads share.
 pub struct PageSet<'a> {
     pages: Vec<Mutex<Page<'a>>>,
+    data: Data,
 }
 
 impl<'a> PageSet<'a> {
     /// Bytes kept beside the managed memory for each page of it.
     pub const BOOK_BYTES: usize = size_of::<Mutex<Page<'static>>>();
 
-    /// Fills every whole page, by this many threads; `progress` counts bytes.
-    pub fn fill(words: &'a mut [u64], threads: usize, progress: &AtomicU64) -> PageSet<'a> {
+    /// Fills every whole page with such data, by this many threads; `progress` counts bytes.
+    pub fn fill(words: &'a mut [u64], data: Data, threads: usize, progress: &AtomicU64) -> PageSet<'a> {
         let pages = words.as_chunks_mut().0.iter_mut();
         let pages = pages.map(|words| Mutex::new(Page { words, generation: 0, last: 0, last_len: 0 })).collect();
-        let pages = PageSet { pages };
+        let pages = PageSet { pages, data };
         pages.each(threads, |index, page| {
-            page.write((index * PAGE_WORDS) as u64, 0..PAGE_WORDS);
+            page.write((index * PAGE_WORDS) as u64, 0..PAGE_WORDS, data);
             progress.fetch_add(4096, Ordering::Relaxed);
         });
         pages
@@ -106,16 +142,16 @@ impl<'a> PageSet<'a> {
         self.pages.len()
     }
 
-    /// Accesses a range of words of a page; how many words were found wrong.
+    /// Accesses a range of words of a page, whole rows where it has rows; how many words were found wrong.
     pub fn access(&self, index: usize, range: Range<usize>, access: Access) -> u64 {
         let first = (index * PAGE_WORDS) as u64;
         let mut page = locked(&self.pages[index]);
         let mut bad_words = 0;
         if access != Access::Write {
-            bad_words = page.check(first, range.clone()).max(page.check_last(first));
+            bad_words = page.check(first, range.clone(), self.data);
         }
         if access != Access::Read {
-            page.write(first, range);
+            page.write(first, range, self.data);
         }
         bad_words
     }
@@ -138,7 +174,7 @@ impl<'a> PageSet<'a> {
                 return;
             }
             let first = (index * PAGE_WORDS) as u64;
-            let bad = page.check(first, 0..PAGE_WORDS).max(page.check_last(first));
+            let bad = page.check(first, 0..PAGE_WORDS, self.data);
             bad_words.fetch_add(bad, Ordering::Relaxed);
         });
         bad_words.into_inner()
@@ -171,45 +207,65 @@ mod tests {
 
     const NR_WORDS: usize = 5 * PAGE_WORDS;
 
-    fn with_pages(test: impl FnOnce(&PageSet)) {
+    fn with_pages(data: Data, test: impl FnOnce(&PageSet)) {
         let mut words = vec![0; NR_WORDS + 3];
         let progress = AtomicU64::new(0);
-        let pages = PageSet::fill(&mut words, 2, &progress);
+        let pages = PageSet::fill(&mut words, data, 2, &progress);
         assert_eq!((pages.len(), progress.load(Ordering::Relaxed)), (5, 5 * 4096));
         test(&pages);
     }
 
-    #[test]
-    fn sound_memory_has_no_bad_words() {
-        with_pages(|pages| {
+    fn sound_memory_has_no_bad_words(data: Data, accesses: &[(usize, Range<usize>, Access)]) {
+        with_pages(data, |pages| {
             assert_eq!(pages.verify(3), 0);
-            for (page, range, access) in [
-                (0, 0..512, Access::Change),
-                (4, 7..8, Access::Write),
-                (4, 500..501, Access::Change),
-                (4, 7..8, Access::Read),
-                (2, 0..512, Access::Read),
-            ] {
-                assert_eq!(pages.access(page, range, access), 0);
+            for (page, range, access) in accesses {
+                assert_eq!(pages.access(*page, range.clone(), *access), 0);
             }
             assert_eq!(pages.verify(1), 0);
         });
     }
 
     #[test]
+    fn sound_words_are_right() {
+        let accesses = [
+            (0, 0..512, Access::Change),
+            (4, 7..8, Access::Write),
+            (4, 500..501, Access::Change),
+            (4, 7..8, Access::Read),
+            (2, 0..512, Access::Read),
+        ];
+        sound_memory_has_no_bad_words(Data::Plain, &accesses);
+    }
+
+    #[test]
+    fn sound_rows_are_right() {
+        let accesses = [
+            (0, 0..512, Access::Change),
+            (4, 16..32, Access::Write),
+            (4, 480..512, Access::Change),
+            (4, 16..32, Access::Read),
+            (4, 0..64, Access::Read),
+        ];
+        sound_memory_has_no_bad_words(Data::Records, &accesses);
+    }
+
+    #[test]
     fn a_lost_write_is_found_at_the_next_access_elsewhere_in_the_page() {
-        with_pages(|pages| {
-            let before = *locked(&pages.pages[1]).words;
-            pages.access(1, 9..10, Access::Change);
-            *locked(&pages.pages[1]).words = before;
-            assert_eq!(pages.access(1, 100..101, Access::Read), 1);
-            assert_eq!((pages.verify(2), pages.verify_written(2)), (1, 1));
-        });
+        for (data, written, elsewhere) in [(Data::Plain, 9..10, 100..101), (Data::Records, 16..32, 64..80)] {
+            with_pages(data, |pages| {
+                let lost = written.len() as u64;
+                let before = *locked(&pages.pages[1]).words;
+                pages.access(1, written, Access::Change);
+                *locked(&pages.pages[1]).words = before;
+                assert_eq!(pages.access(1, elsewhere, Access::Read), lost);
+                assert_eq!((pages.verify(2), pages.verify_written(2)), (lost, lost));
+            });
+        }
     }
 
     #[test]
     fn words_of_another_page_or_of_none_are_wrong() {
-        with_pages(|pages| {
+        with_pages(Data::Plain, |pages| {
             let other = *locked(&pages.pages[1]).words;
             *locked(&pages.pages[3]).words = other;
             assert_eq!((pages.verify(2), pages.verify_written(2)), (512, 0), "it was never written again");
@@ -217,6 +273,31 @@ mod tests {
             assert_eq!(pages.access(3, 8..16, Access::Change), 512);
             locked(&pages.pages[0]).words[1] += 1;
             assert_eq!(pages.access(0, 1..2, Access::Read), 1, "from the future");
+        });
+    }
+
+    #[test]
+    fn rows_of_another_page_or_of_none_or_of_another_time_are_wrong() {
+        with_pages(Data::Records, |pages| {
+            let other = *locked(&pages.pages[1]).words;
+            *locked(&pages.pages[3]).words = other;
+            let bad = pages.verify(2);
+            assert!((4 * 32..512).contains(&bad), "the numbers, the times, the checksums, the prices: {bad}");
+            *locked(&pages.pages[3]).words = [0; PAGE_WORDS];
+            assert_eq!(pages.access(3, 0..16, Access::Change), 512);
+            // A row of this page that was written later than the page was, by what it says itself.
+            let mut page = locked(&pages.pages[0]);
+            records::write(&mut page.words[16..32], 16, 2);
+            assert_eq!(page.check_rows(0, 16..32), 16, "from the future");
+            // Rows written at two times; then one of them loses a word to the other time, and one says a time of its own.
+            page.write(0, 32..64, Data::Records);
+            records::write(&mut page.words[16..32], 16, 1);
+            assert_eq!(page.check(0, 0..512, Data::Records), 0);
+            let word = page.words[32 + 3];
+            records::write(&mut page.words[32..48], 32, 1);
+            page.words[32 + 3] = word;
+            assert_eq!(page.check(0, 0..512, Data::Records), 15, "all but one are as they were before");
+            assert_eq!(page.check_rows(0, 32..48), 1, "one is not of the time that the row says");
         });
     }
 }

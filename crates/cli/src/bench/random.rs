@@ -5,6 +5,7 @@
 
 use super::access::{Distribution, Places, Random};
 use super::pages::{Access, PAGE_WORDS, PageSet};
+use super::records::Data;
 use folioswap_core::{Histogram, HistogramSnapshot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ pub struct Plan {
     pub distribution: Distribution,
     /// What with them.
     pub access: Access,
-    /// Words of an access; divides a page.
+    /// Words of an access; divides a page, and is whole rows of records.
     pub access_words: usize,
 }
 
@@ -46,8 +47,8 @@ impl Outcome {
 }
 
 /// Fills the memory, accesses it for the time, and verifies it; `progress` counts bytes filled.
-pub fn run(words: &mut [u64], plan: &Plan, progress: &AtomicU64) -> Outcome {
-    let pages = PageSet::fill(words, plan.threads, progress);
+pub fn run(words: &mut [u64], data: Data, plan: &Plan, progress: &AtomicU64) -> Outcome {
+    let pages = PageSet::fill(words, data, plan.threads, progress);
     let mut outcome = access(&pages, plan);
     outcome.bad_words += pages.verify(plan.threads);
     outcome
@@ -94,11 +95,16 @@ mod tests {
     #[test]
     fn every_kind_of_access_leaves_sound_memory() {
         for access in [Access::Read, Access::Write, Access::Change] {
-            for (access_words, distribution) in [(512, Distribution::Uniform), (1, Distribution::Zipf { theta: 0.9 })] {
+            for (data, access_words, distribution) in [
+                (Data::Plain, 512, Distribution::Uniform),
+                (Data::Plain, 1, Distribution::Zipf { theta: 0.9 }),
+                (Data::Records, 512, Distribution::HotCold),
+                (Data::Records, 16, Distribution::Uniform),
+            ] {
                 let mut words = vec![0; 40 * PAGE_WORDS];
                 let time = Duration::from_millis(30);
                 let plan = Plan { threads: 3, time, distribution, access, access_words };
-                let outcome = run(&mut words, &plan, &AtomicU64::new(0));
+                let outcome = run(&mut words, data, &plan, &AtomicU64::new(0));
                 assert_eq!(outcome.bad_words, 0);
                 assert!(outcome.ops() > 0.0 && outcome.latencies.quantile(0.5) > 0);
                 assert!(words.iter().all(|word| *word != 0));

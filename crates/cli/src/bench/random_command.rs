@@ -9,6 +9,7 @@ use super::medians::ratio;
 use super::pages::{Access, PAGE_WORDS, PageSet};
 use super::progress::{Progress, tell};
 use super::random::{self, Outcome, Plan};
+use super::records::{Data, ROW_WORDS};
 use super::report::Report;
 use super::setup::{ArenaPlan, backing, failure, seconds, whole_words};
 use crate::args::{Folios, Paging, check_budget, parsed, size};
@@ -52,6 +53,9 @@ pub struct Shape {
     /// Bytes of an access, at a multiple of that in its page: a power of two from 8 to 4K
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = access_size)]
     pub access: u64,
+    /// What the pages hold; rows are accessed in whole ones, 128 bytes or more
+    #[arg(long, value_enum, default_value_t)]
+    pub data: Data,
 }
 
 fn access_size(text: &str) -> Result<u64, String> {
@@ -82,6 +86,11 @@ impl Shape {
     }
 
     fn bytes(&self) -> Result<usize, Failure> {
+        let row_bytes = (ROW_WORDS * size_of::<u64>()) as u64;
+        if self.data == Data::Records && self.access < row_bytes {
+            let message = format!("rows of records are accessed in whole ones: --access {row_bytes} or more");
+            return Err(Failure::new(Status::Usage, message));
+        }
         whole_words(self.size, LEAST_BYTES)
     }
 
@@ -94,6 +103,7 @@ impl Shape {
             ("--seconds", self.seconds.to_string()),
             ("--dist", self.dist.to_string()),
             ("--access", self.access.to_string()),
+            ("--data", self.data.name().to_owned()),
         ] {
             arguments.extend([name.into(), value.into()]);
         }
@@ -145,6 +155,10 @@ impl Figures {
         Figures { ops: outcome.ops(), quantiles_us, bad_words: outcome.bad_words }
     }
 
+    fn p99_us(&self) -> f64 {
+        self.quantiles_us[2]
+    }
+
     fn format(&self) -> String {
         let [p50, p90, p99, p999] = self.quantiles_us;
         format!("figures {} {p50} {p90} {p99} {p999} {}", self.ops, self.bad_words)
@@ -185,7 +199,7 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
         let [p50, p90, p99, p999] = figures.quantiles_us;
         report.row(json!({
             "system": system, "folio": folio, "kind": args.shape.kind().name(), "dist": args.shape.dist.to_string(),
-            "access_bytes": args.shape.access, "threads": args.shape.threads, "seconds": args.shape.seconds,
+            "access_bytes": args.shape.access, "data": args.shape.data.name(), "threads": args.shape.threads, "seconds": args.shape.seconds,
             "ops": figures.ops, "p50_us": p50, "p90_us": p90, "p99_us": p99, "p999_us": p999,
             "bad_words": figures.bad_words,
         }));
@@ -193,7 +207,7 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
     let mut kernel = None;
     if args.versus == Some(Versus::Kernel) {
         let figures = match under_kernel(args)? {
-            Turn::Over(figures) => figures,
+            Turn::Over(figures, _) => figures,
             Turn::Ended(status) => return Ok(status),
         };
         row("kernel", "", &figures);
@@ -207,7 +221,8 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
     if let Some(kernel) = &kernel {
         kernel.measure(&mut report, "kernel_");
     }
-    report.measure("ops_vs_kernel", ratio(Some(figures.ops), kernel.map(|kernel| kernel.ops)));
+    report.measure("ops_vs_kernel", ratio(Some(figures.ops), kernel.as_ref().map(|kernel| kernel.ops)));
+    report.measure("p99_vs_kernel", ratio(Some(figures.p99_us()), kernel.as_ref().map(Figures::p99_us)));
     report.conclude(args.json.as_deref(), figures.bad_words)
 }
 
@@ -223,7 +238,7 @@ fn fill_and_access(words: &mut [u64], shape: &Shape, system: &str, shown: bool) 
     let progress = Progress::new(shape.size, shown);
     progress.say(system.to_owned());
     let period = Duration::from_millis(200);
-    let outcome = progress.during(period, |_| (), || random::run(words, &shape.plan(), progress.counter()));
+    let outcome = progress.during(period, |_| (), || random::run(words, shape.data, &shape.plan(), progress.counter()));
     progress.clear();
     Figures::new(&outcome)
 }
@@ -241,11 +256,13 @@ fn under_kernel(args: &RandomArgs) -> Result<Turn<Figures>, Failure> {
         argv,
     };
     match turn.run(read_figures)? {
-        Turn::Over(Some(figures)) => {
+        Turn::Over(Some(figures), stored) => {
             figures.show("kernel");
-            Ok(Turn::Over(figures))
+            Ok(Turn::Over(figures, stored))
         }
-        Turn::Over(None) => Err(Failure::new(Status::NoKernelPeer, "the run under the kernel's swap told no figures")),
+        Turn::Over(None, _) => {
+            Err(Failure::new(Status::NoKernelPeer, "the run under the kernel's swap told no figures"))
+        }
         Turn::Ended(status) => Ok(Turn::Ended(status)),
     }
 }
@@ -282,13 +299,13 @@ mod tests {
     #[test]
     fn the_shape_survives_the_command_line() {
         use clap::Parser;
-        for kind in ["--read", "--write", "--threads=1"] {
-            let line = ["x", "--size", "1M", "--seconds", "0.25", "--dist", "zipf:0.5", "--access", "8", kind];
+        for kind in ["--read", "--write", "--data=records"] {
+            let line = ["x", "--size", "1M", "--seconds", "0.25", "--dist", "zipf:0.5", "--access", "128", kind];
             let shape = Line::try_parse_from(line).expect("a shape").shape;
             let again = std::iter::once("x".into()).chain(shape.to_arguments());
             let again = Line::try_parse_from(again).expect("own arguments parse").shape;
             assert_eq!(format!("{:?}", again.plan()), format!("{:?}", shape.plan()));
-            assert_eq!(again.size, 1 << 20);
+            assert_eq!((again.size, again.data), (1 << 20, shape.data));
         }
     }
 }

@@ -118,7 +118,8 @@ pub fn failure(error: folioswap::Error) -> Failure {
 pub fn backing(swap: &[SwapDevice]) -> Backing {
     match swap.first().map(|device| &device.spec) {
         None => Backing::Directory(folioswap::device::default_directory()),
-        Some(DeviceSpec::Ram { .. } | DeviceSpec::Zram { .. }) => Backing::Ram,
+        Some(DeviceSpec::Ram { .. }) => Backing::Ram,
+        Some(DeviceSpec::Zram { codec, .. }) => Backing::Zram(*codec),
         Some(DeviceSpec::File { path, .. }) => {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             Backing::Directory(path.parent().unwrap_or(Path::new("/")).to_owned())
@@ -129,12 +130,16 @@ pub fn backing(swap: &[SwapDevice]) -> Backing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use folioswap::Codec;
 
     #[test]
     fn the_peer_lies_where_the_swap_lies() {
         let file = DeviceSpec::File { path: "/data/x/swap".into(), size: None };
         assert_eq!(backing(&[file.into()]), Backing::Directory("/data/x".into()));
         assert_eq!(backing(&[DeviceSpec::Ram { size: 1 }.into()]), Backing::Ram);
+        for codec in [Codec::Lz4, Codec::Zstd] {
+            assert_eq!(backing(&[DeviceSpec::Zram { size: 1, codec }.into()]), Backing::Zram(codec));
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The sweep itself: threads write their shares of one array from begin to end, again and again, then read and check them.
 //!
 //! It knows nothing of folioswap: the same code runs over a managed region and over the kernel's memory.
-//! Every word of a round has a value of its own (its index and the round), so no folio equals another, none is zero, and a word
-//! that comes back from another place or another round is found out. Between two rounds all threads meet at a barrier; the
+//! Every word of a round has one right value, made of its index and the round (plain data, where all differ, or `records`), so no folio
+//! equals another, none is zero, and what comes back from another place or another round is found out. Between two rounds all threads meet at a barrier; the
 //! time of a round runs from the barrier before it to the barrier after it.
 
 use super::medians::median;
+use super::records::{self, Data};
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,6 +51,8 @@ pub struct Plan {
     pub rounds: usize,
     /// Read rounds after them.
     pub read_rounds: usize,
+    /// What is written.
+    pub data: Data,
 }
 
 impl Plan {
@@ -82,7 +85,7 @@ impl Row {
 
 /// Runs the plan over `words`; `progress` counts bytes of the running round; `finished` sees each row at once.
 pub fn sweep(words: &mut [u64], plan: &Plan, progress: &AtomicU64, mut finished: impl FnMut(&Row)) -> Vec<Row> {
-    let kinds = plan.kinds();
+    let (kinds, data) = (plan.kinds(), plan.data);
     let bytes = size_of_val(words) as u64;
     let share = words.len().div_ceil(plan.threads.max(1)).next_multiple_of(STEP_WORDS).max(STEP_WORDS);
     let shares: Vec<&mut [u64]> = words.chunks_mut(share).collect();
@@ -100,10 +103,11 @@ pub fn sweep(words: &mut [u64], plan: &Plan, progress: &AtomicU64, mut finished:
                     match kind {
                         Kind::First | Kind::Rewrite => {
                             written += 1;
-                            write(share_words, first, written, progress);
+                            write(share_words, first, written, data, progress);
                         }
                         Kind::Read => {
-                            bad_words.fetch_add(read(share_words, first, written, progress), Ordering::Relaxed);
+                            let bad = read(share_words, first, written, data, progress);
+                            bad_words.fetch_add(bad, Ordering::Relaxed);
                         }
                     }
                     barrier.wait();
@@ -129,13 +133,14 @@ fn round_mask(round: u64) -> u64 {
     round << 40 | 1 << 63
 }
 
-/// Writes the words of a round; `first` is the index of the first of them.
-pub fn write(words: &mut [u64], first: u64, round: u64, progress: &AtomicU64) {
+/// Writes the words of a round; `first` is the index of the first of them, where a row begins.
+pub fn write(words: &mut [u64], first: u64, round: u64, data: Data, progress: &AtomicU64) {
     let mask = round_mask(round);
     let mut index = first;
     for step in words.chunks_mut(STEP_WORDS) {
-        for (offset, word) in step.iter_mut().enumerate() {
-            *word = (index + offset as u64) ^ mask;
+        match data {
+            Data::Plain => step.iter_mut().zip(index..).for_each(|(word, index)| *word = index ^ mask),
+            Data::Records => records::write(step, index, round as u32),
         }
         index += step.len() as u64;
         progress.fetch_add(size_of_val(step) as u64, Ordering::Relaxed);
@@ -143,21 +148,28 @@ pub fn write(words: &mut [u64], first: u64, round: u64, progress: &AtomicU64) {
 }
 
 /// Checks them: how many are wrong.
-pub fn read(words: &[u64], first: u64, round: u64, progress: &AtomicU64) -> u64 {
-    let mask = round_mask(round);
+pub fn read(words: &[u64], first: u64, round: u64, data: Data, progress: &AtomicU64) -> u64 {
     let (mut index, mut bad_words) = (first, 0);
     for step in words.chunks(STEP_WORDS) {
-        let mut difference = 0;
-        for (offset, word) in step.iter().enumerate() {
-            difference |= *word ^ (index + offset as u64) ^ mask;
-        }
-        if difference != 0 {
-            bad_words += count_bad(step, index..index + step.len() as u64, mask);
-        }
+        bad_words += match data {
+            Data::Plain => read_plain(step, index, round_mask(round)),
+            Data::Records => records::count_bad(step, index, round as u32),
+        };
         index += step.len() as u64;
         progress.fetch_add(size_of_val(step) as u64, Ordering::Relaxed);
     }
     bad_words
+}
+
+fn read_plain(step: &[u64], index: u64, mask: u64) -> u64 {
+    let mut difference = 0;
+    for (offset, word) in step.iter().enumerate() {
+        difference |= *word ^ (index + offset as u64) ^ mask;
+    }
+    if difference == 0 {
+        return 0;
+    }
+    count_bad(step, index..index + step.len() as u64, mask)
 }
 
 /// At least one, even when a second look finds the words right: they were wrong once.
@@ -181,14 +193,15 @@ pub fn median_gbps(rows: &[Row], kind: Kind) -> Option<f64> {
 mod tests {
     use super::*;
 
-    const PLAN: Plan = Plan { threads: 3, rounds: 2, read_rounds: 1 };
+    const PLAN: Plan = Plan { threads: 3, rounds: 2, read_rounds: 1, data: Data::Plain };
 
     #[test]
     fn a_sweep_of_sound_memory_finds_nothing() {
-        for len in [1, STEP_WORDS - 1, STEP_WORDS * 5 + 17] {
+        let lens = [1, STEP_WORDS - 1, STEP_WORDS * 5 + 17];
+        for (len, data) in lens.into_iter().flat_map(|len| [(len, Data::Plain), (len, Data::Records)]) {
             let mut words = vec![0; len];
             let progress = AtomicU64::new(0);
-            let rows = sweep(&mut words, &PLAN, &progress, |_| ());
+            let rows = sweep(&mut words, &Plan { data, ..PLAN }, &progress, |_| ());
             assert_eq!(rows.iter().map(|row| row.kind).collect::<Vec<_>>(), [Kind::First, Kind::Rewrite, Kind::Read]);
             assert!(rows.iter().all(|row| row.bad_words == 0 && row.bytes == len as u64 * 8));
             assert_eq!(progress.load(Ordering::Relaxed), len as u64 * 8);
@@ -199,13 +212,18 @@ mod tests {
     #[test]
     fn wrong_words_are_counted() {
         let progress = AtomicU64::new(0);
-        let mut words = vec![0; 100];
-        write(&mut words, 40, 2, &progress);
-        assert_eq!(read(&words, 40, 2, &progress), 0);
-        words[7] = 0;
-        words[99] ^= 1 << 40;
-        assert_eq!(read(&words, 40, 2, &progress), 2);
-        assert_eq!(read(&words, 40, 1, &progress), 100, "the round before");
-        assert_eq!(read(&words, 41, 2, &progress), 100, "another place");
+        for data in [Data::Plain, Data::Records] {
+            let mut words = vec![0; 100];
+            write(&mut words, 48, 2, data, &progress);
+            let bad = |words: &[u64], first, round| read(words, first, round, data, &progress);
+            assert_eq!(bad(&words, 48, 2), 0);
+            words[7] = 0;
+            words[99] ^= 1 << 40;
+            assert_eq!(bad(&words, 48, 2), 2);
+            assert_eq!(bad(&words, 48, 1), 100, "the round before");
+            let elsewhere = bad(&words, 64, 2);
+            // A row of a table has words of others, and four belong to one order.
+            assert!(if data == Data::Plain { elsewhere == 100 } else { elsewhere > 40 }, "another place: {elsewhere}");
+        }
     }
 }

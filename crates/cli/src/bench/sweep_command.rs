@@ -7,8 +7,10 @@ use super::kernel_turn::{KernelTurn, Turn};
 use super::medians::{median, ratio};
 use super::progress::{Progress, tell};
 use super::raw::RawFile;
+use super::records::Data;
 use super::report::Report;
 use super::setup::{ArenaPlan, backing, whole_words};
+use super::stored::Stored;
 use super::sweep::{self, Kind, Plan, Row};
 use super::sweep_managed::{managed, show, show_head, to_json};
 use super::sweep_pages::sweep_pages;
@@ -51,6 +53,9 @@ pub struct Shape {
     /// Times that each share is then read and checked
     #[arg(long, value_name = "Q", default_value_t = 2)]
     pub read_rounds: u16,
+    /// What is written
+    #[arg(long, value_enum, default_value_t)]
+    pub data: Data,
 }
 
 impl Shape {
@@ -60,6 +65,7 @@ impl Shape {
             threads: usize::from(self.threads),
             rounds: usize::from(self.rounds),
             read_rounds: usize::from(self.read_rounds),
+            data: self.data,
         }
     }
 
@@ -102,16 +108,16 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     }
     let backing = backing(&args.paging.means.swap);
     show_head();
-    let kernel = match args.versus {
+    let (kernel, kernel_stored) = match args.versus {
         Some(Versus::Kernel) => match under_kernel(args, &backing)? {
-            Turn::Over(rows) => rows,
+            Turn::Over(rows, stored) => (rows, stored),
             Turn::Ended(status) => return Ok(status),
         },
-        _ => Vec::new(),
+        _ => (Vec::new(), None),
     };
     let raw = match &backing {
         Backing::Directory(directory) => Some(RawFile::create(directory, args.shape.size)?),
-        Backing::Ram => None,
+        Backing::Ram | Backing::Zram(_) => None,
     };
     let mut raw_reads = RawReads::default();
     raw_reads.read(raw.as_ref(), args.paging.memory)?;
@@ -121,6 +127,7 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
 
     let mut report = Report::new("sweep");
     measure(&mut report, &managed.rows, &kernel, &raw_reads);
+    measure_stored(&mut report, managed.stored, kernel_stored);
     report.measure("huge_share", managed.huge_share);
     report.measure("over_budget_bytes", managed.over_budget_bytes as f64);
     for (system, rows) in [("kernel", &kernel), ("folioswap", &managed.rows)] {
@@ -149,6 +156,13 @@ fn measure(report: &mut Report, managed: &[Row], kernel: &[Row], raw: &RawReads)
     report.measure("kernel_read_gbps", kernel_read);
     report.measure("write_vs_kernel", ratio(write, kernel_write));
     report.measure("read_vs_kernel", ratio(read, kernel_read));
+}
+
+fn measure_stored(report: &mut Report, managed: Option<Stored>, kernel: Option<Stored>) {
+    let (share, kernel_share) = (managed.and_then(|stored| stored.share()), kernel.and_then(|stored| stored.share()));
+    report.measure("stored_share", share);
+    report.measure("kernel_stored_share", kernel_share);
+    report.measure("stored_vs_kernel", ratio(share, kernel_share));
 }
 
 /// GB/s of raw reads, a round each.
@@ -184,12 +198,13 @@ fn under_kernel(args: &SweepArgs, backing: &Backing) -> Result<Turn<Vec<Row>>, F
     let shape = &args.shape;
     let mut argv = vec!["folioswap".into(), "__sweep".into()];
     for (name, value) in [
-        ("--size", shape.size),
-        ("--threads", shape.threads.into()),
-        ("--rounds", shape.rounds.into()),
-        ("--read-rounds", shape.read_rounds.into()),
+        ("--size", shape.size.to_string()),
+        ("--threads", shape.threads.to_string()),
+        ("--rounds", shape.rounds.to_string()),
+        ("--read-rounds", shape.read_rounds.to_string()),
+        ("--data", shape.data.name().to_owned()),
     ] {
-        argv.extend([name.into(), value.to_string().into()]);
+        argv.extend([name.into(), value.into()]);
     }
     let turn = KernelTurn { memory_bytes: args.paging.memory, data_bytes: shape.size, backing: backing.clone(), argv };
     let progress = Progress::new(shape.size, true);

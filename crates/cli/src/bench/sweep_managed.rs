@@ -2,6 +2,7 @@
 
 use super::progress::{Progress, tell};
 use super::setup::{ArenaPlan, failure};
+use super::stored::Stored;
 use super::sweep::{self, Plan, Row};
 use crate::exit::Failure;
 use serde_json::{Value, json};
@@ -18,6 +19,8 @@ pub struct Managed {
     pub huge_share: Option<f64>,
     /// Most bytes seen above the budget.
     pub over_budget_bytes: u64,
+    /// What was in compressed RAM when it was most.
+    pub stored: Option<Stored>,
 }
 
 impl Managed {
@@ -34,8 +37,9 @@ pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Re
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(bytes as u64, true);
     progress.say(format!("{system}, {} {}", arena.fault_mode(), arena.mapping()));
-    let mut over_budget_bytes = 0;
+    let (mut over_budget_bytes, mut stored) = (0, None);
     let mut sample = || {
+        Stored::keep_most(&mut stored, Stored::of_arena(&arena));
         // A sample that fails is missed; the last one below must succeed.
         if let Ok(measured) = arena.measure() {
             over_budget_bytes = over_budget_bytes.max(measured.resident_bytes.saturating_sub(measured.budget_bytes));
@@ -50,7 +54,7 @@ pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Re
     progress.clear();
     let measured = arena.measure().map_err(failure)?;
     let huge_share = (measured.resident_bytes > 0).then(|| measured.huge_bytes as f64 / measured.resident_bytes as f64);
-    Ok(Managed { rows, huge_share, over_budget_bytes })
+    Ok(Managed { rows, huge_share, over_budget_bytes, stored })
 }
 
 /// Prints the head of the table.

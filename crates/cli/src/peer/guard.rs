@@ -1,6 +1,6 @@
 //! `folioswap __guard`: sets the peer up, waits for the end of its parent, undoes it.
 //!
-//! It speaks lines on its standard output: `ready CGROUP` or `failed STATUS MESSAGE`, and after the end `clean` or `left MESSAGE`.
+//! It speaks lines on its standard output: `ready CGROUP DEVICE` or `failed STATUS MESSAGE`, and after the end `clean` or `left MESSAGE`.
 //! The end is the end of its standard input. Signals that end ordinary processes do not end it, and it has a process group of
 //! its own, so that Ctrl-C does not reach it.
 //! Order of the tear-down: first the processes die, so that no swapped page has to come back, then swap goes off.
@@ -8,6 +8,7 @@
 use super::{Backing, Setup, cgroup, swap};
 use crate::exit::{Failure, Status};
 use clap::Args;
+use folioswap::Codec;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -21,19 +22,39 @@ pub struct GuardArgs {
     memory: u64,
     #[arg(long)]
     swap_size: u64,
-    /// Directory of the swap file; without it, a loop device on memory.
+    /// Directory of the swap file; without it, and without a zram, a loop device on memory.
     #[arg(long)]
     swap_dir: Option<PathBuf>,
+    /// A zram that compresses in this way.
+    #[arg(long, value_parser = codec, conflicts_with = "swap_dir")]
+    zram: Option<Codec>,
 }
 
 /// The arguments that make the guard set this up.
 pub fn to_arguments(setup: &Setup) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["--memory".into(), setup.memory_bytes.to_string().into()];
     arguments.extend(["--swap-size".into(), setup.swap_bytes.to_string().into()]);
-    if let Backing::Directory(directory) = &setup.backing {
-        arguments.extend(["--swap-dir".into(), directory.into()]);
+    match &setup.backing {
+        Backing::Directory(directory) => arguments.extend(["--swap-dir".into(), directory.into()]),
+        Backing::Zram(codec) => arguments.extend(["--zram".into(), codec.name().into()]),
+        Backing::Ram => {}
     }
     arguments
+}
+
+fn codec(name: &str) -> Result<Codec, String> {
+    name.parse().map_err(|()| format!("`{name}` is no way to compress"))
+}
+
+impl GuardArgs {
+    fn setup(&self) -> Setup {
+        let backing = match (&self.swap_dir, self.zram) {
+            (Some(directory), _) => Backing::Directory(directory.clone()),
+            (None, Some(codec)) => Backing::Zram(codec),
+            (None, None) => Backing::Ram,
+        };
+        Setup { memory_bytes: self.memory, swap_bytes: self.swap_size, backing }
+    }
 }
 
 /// What is set up, to be taken back from the end.
@@ -44,12 +65,13 @@ struct Built {
 }
 
 impl Built {
-    fn build(&mut self, setup: &Setup) -> Result<PathBuf, Failure> {
-        swap::switch_on(&setup.backing, setup.swap_bytes, &mut self.swap)?;
+    /// The cgroup and the swap device.
+    fn build(&mut self, setup: &Setup) -> Result<(PathBuf, PathBuf), Failure> {
+        let device = swap::switch_on(&setup.backing, setup.swap_bytes, &mut self.swap)?;
         let directory =
             cgroup::create(setup.memory_bytes).map_err(|message| Failure::new(Status::NoKernelPeer, message))?;
         self.cgroup = Some(directory.clone());
-        Ok(directory)
+        Ok((directory, device))
     }
 
     /// Takes everything back, each step even when another fails, and says what was left.
@@ -75,11 +97,9 @@ pub fn guard(args: &GuardArgs) -> Result<u8, Failure> {
         signal_hook::flag::register(signal, Arc::clone(&ignored))
             .map_err(|error| Failure::new(Status::NoKernelPeer, format!("signal handlers: {error}")))?;
     }
-    let backing = args.swap_dir.clone().map_or(Backing::Ram, Backing::Directory);
-    let setup = Setup { memory_bytes: args.memory, swap_bytes: args.swap_size, backing };
     let mut built = Built::default();
-    match built.build(&setup) {
-        Ok(directory) => say(&format!("ready {}", directory.display())),
+    match built.build(&args.setup()) {
+        Ok((cgroup, device)) => say(&format!("ready {} {}", cgroup.display(), device.display())),
         Err(failure) => {
             let left = built.take_back();
             let also = if left.is_empty() { String::new() } else { format!("; and not undone: {}", left.join("; ")) };
@@ -117,9 +137,12 @@ mod tests {
     #[test]
     fn arguments_survive_the_way() {
         use clap::Parser;
-        let setup = Setup { memory_bytes: 7, swap_bytes: 9, backing: Backing::Directory("/a b".into()) };
-        let line = std::iter::once("x".into()).chain(to_arguments(&setup));
-        let args = Line::try_parse_from(line).expect("own arguments parse").args;
-        assert_eq!((args.memory, args.swap_size, args.swap_dir), (7, 9, Some("/a b".into())));
+        let zram = [Backing::Zram(Codec::Lz4), Backing::Zram(Codec::Zstd)];
+        for backing in [Backing::Directory("/a b".into()), Backing::Ram].into_iter().chain(zram) {
+            let setup = Setup { memory_bytes: 7, swap_bytes: 9, backing };
+            let line = std::iter::once("x".into()).chain(to_arguments(&setup));
+            let args = Line::try_parse_from(line).expect("own arguments parse").args;
+            assert_eq!(args.setup(), setup);
+        }
     }
 }

@@ -7,13 +7,16 @@
 pub mod cgroup;
 pub mod guard;
 mod swap;
+pub mod zram;
 
 use crate::exit::{Failure, Status};
 use crate::launch::own_executable;
+use folioswap::Codec;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use zram::Zram;
 
 /// Where the kernel is to swap.
 #[derive(Clone, Eq, PartialEq, Debug)]
@@ -22,6 +25,8 @@ pub enum Backing {
     Directory(PathBuf),
     /// A loop device on memory.
     Ram,
+    /// Its own compressed RAM.
+    Zram(Codec),
 }
 
 /// What to set up.
@@ -40,6 +45,7 @@ pub struct Peer {
     guard: Child,
     answers: BufReader<ChildStdout>,
     cgroup: PathBuf,
+    zram: Option<Zram>,
 }
 
 impl Peer {
@@ -58,11 +64,15 @@ impl Peer {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut guard = command.spawn().map_err(|error| failed(&format!("could not be started: {error}")))?;
         let answers = guard.stdout.take().ok_or_else(|| failed("has no output"))?;
-        let mut peer = Peer { guard, answers: BufReader::new(answers), cgroup: PathBuf::new() };
+        let mut peer = Peer { guard, answers: BufReader::new(answers), cgroup: PathBuf::new(), zram: None };
         let answer = peer.answer();
         match answer.split_once(' ') {
-            Some(("ready", cgroup)) => {
+            Some(("ready", rest)) => {
+                let (cgroup, device) = rest.split_once(' ').unwrap_or((rest, ""));
                 peer.cgroup = PathBuf::from(cgroup);
+                if let Backing::Zram(_) = setup.backing {
+                    peer.zram = Zram::of_device(Path::new(device));
+                }
                 Ok(peer)
             }
             Some(("failed", rest)) => {
@@ -77,6 +87,11 @@ impl Peer {
     /// The cgroup in which programs are to run.
     pub fn cgroup(&self) -> &Path {
         &self.cgroup
+    }
+
+    /// The zram that the kernel swaps to, if it is one.
+    pub fn zram(&self) -> Option<Zram> {
+        self.zram.clone()
     }
 
     /// Ends what runs in it, undoes it, and says what could not be undone.

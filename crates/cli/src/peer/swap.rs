@@ -1,6 +1,6 @@
-//! A swap device for the kernel: a file on a disk, or a loop device on memory; and the commands that switch it on and off.
+//! A swap device for the kernel: a file on a disk, a loop device on memory, or a zram; and the commands that switch it on and off.
 
-use super::Backing;
+use super::{Backing, zram};
 use crate::exit::{Failure, Status};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,6 +15,8 @@ pub enum Undo {
     File(PathBuf),
     /// Detach this loop device; the memory goes with the descriptor.
     Loop(PathBuf, OwnedFd),
+    /// Remove this zram.
+    Zram(String),
 }
 
 impl Undo {
@@ -24,22 +26,24 @@ impl Undo {
             Undo::Swap(device) => command("swapoff", &[device.as_ref()]).map(drop),
             Undo::File(path) => std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display())),
             Undo::Loop(device, _memory) => command("losetup", &["-d".as_ref(), device.as_ref()]).map(drop),
+            Undo::Zram(name) => zram::remove(&name),
         }
     }
 }
 
-/// Makes the device and lets the kernel swap to it before any other; each step done is pushed on `undo`, also on an error.
-pub fn switch_on(backing: &Backing, bytes: u64, undo: &mut Vec<Undo>) -> Result<(), Failure> {
+/// Makes the device, which is returned, and lets the kernel swap to it before any other; each step done is pushed on `undo`, also on an error.
+pub fn switch_on(backing: &Backing, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
     refuse_company()?;
     let device = match backing {
         Backing::Directory(directory) => file(directory, bytes, undo)?,
         Backing::Ram => loop_device(bytes, undo)?,
+        Backing::Zram(codec) => zram::create(*codec, bytes, undo)?,
     };
     let failed = |message| Failure::new(Status::NoKernelPeer, message);
     command("mkswap", &[device.as_ref()]).map_err(failed)?;
     command("swapon", &["-p".as_ref(), "32767".as_ref(), device.as_ref()]).map_err(failed)?;
-    undo.push(Undo::Swap(device));
-    Ok(())
+    undo.push(Undo::Swap(device.clone()));
+    Ok(device)
 }
 
 fn file(directory: &Path, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
@@ -106,11 +110,11 @@ fn no_room(place: &str, bytes: u64, error: rustix::io::Errno) -> Failure {
 }
 
 /// Runs a system command and gives its output, or one line that says why not.
-fn command(name: &str, arguments: &[&std::ffi::OsStr]) -> Result<String, String> {
+pub fn command(name: &str, arguments: &[&std::ffi::OsStr]) -> Result<String, String> {
     let output =
         Command::new(name).args(arguments).stdin(Stdio::null()).output().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
-                format!("the command {name} is missing; it comes with util-linux and mount")
+                format!("the command {name} is missing; it comes with util-linux, mount or kmod")
             }
             _ => format!("{name}: {error}"),
         })?;

