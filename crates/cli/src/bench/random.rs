@@ -102,7 +102,7 @@ mod tests {
                 (Data::Records, 16, Distribution::Uniform),
             ] {
                 let mut words = vec![0; 40 * PAGE_WORDS];
-                let time = Duration::from_millis(30);
+                let time = Duration::from_millis(100);
                 let plan = Plan { threads: 3, time, distribution, access, access_words };
                 let outcome = run(&mut words, data, &plan, &AtomicU64::new(0));
                 assert_eq!(outcome.bad_words, 0);

@@ -2,8 +2,8 @@
 //!
 //! A row has the columns of a table of orders, in 128 bytes: a number that counts up, and a version; a time; a customer, of whom there
 //! are 4,096; a town, a state, a currency and the words of a comment, each from a list, the first ones of it often and the last ones
-//! rarely; small integers; rates as floating-point numbers; and 4 bytes of chance, as a checksum would be. An order has four rows,
-//! which share its time, customer, town, state and currency. So compression finds what it finds in tables: columns that repeat
+//! rarely; small integers; rates as floating-point numbers; 4 bytes of chance, as a checksum would be; and two columns that are the same
+//! in all rows. An order has four rows, which share its time, customer, town, state and currency. So compression finds what it finds in tables: columns that repeat
 //! the row before, numbers whose high bytes are alike, words that come again. 4 KiB of it, 32 rows, meet most of the
 //! lists' words for the first time or not at all; wider windows meet them again, and customers too. Nothing else repeats: there is no
 //! row that equals another, and no pattern that only a window of some size would find.
