@@ -1,12 +1,12 @@
-//! What memory is filled with: words of no pattern, or the rows of a table, which compress to about a third.
+//! What memory is filled with: words that are all different, or the rows of a table, which compress to about a third.
 //!
 //! A row has the columns of a table of orders, in 128 bytes: a number that counts up, and a version; a time; a customer, of whom there
 //! are 4,096; a town, a state, a currency and the words of a comment, each from a list, the first ones of it often and the last ones
-//! rarely; small integers; rates as floating-point numbers; 4 bytes of chance, as a checksum would be; and two columns that are the same
-//! in all rows. An order has four rows, which share its time, customer, town, state and currency. So compression finds what it finds in tables: columns that repeat
-//! the row before, numbers whose high bytes are alike, words that come again. 4 KiB of it, 32 rows, meet most of the
-//! lists' words for the first time or not at all; wider windows meet them again, and customers too. Nothing else repeats: there is no
-//! row that equals another, and no pattern that only a window of some size would find.
+//! rarely; small integers; rates as floating-point numbers; 4 bytes of chance, as a checksum would be; and two columns that are the
+//! same in all rows. An order has four rows, which share its time, customer, town, state and currency. So compression finds what it
+//! finds in tables: columns that repeat the row before, numbers whose high bytes are alike, words that come again. 4 KiB of it, 32 rows,
+//! meet most of the lists' words for the first time or not at all; wider windows meet them again, and customers too. Nothing else
+//! repeats: there is no row that equals another, and no pattern that only a window of some size would find.
 //!
 //! Every word is a function of the row's number and its version: it has one right value, and any other is wrong. None is 0, and each
 //! differs from that of the version before, since lists are gone through by the version. A word of a list is right in many places, as
