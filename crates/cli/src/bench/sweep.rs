@@ -135,11 +135,10 @@ fn round_mask(round: u64) -> u64 {
 
 /// Writes the words of a round; `first` is the index of the first of them, where a row begins.
 pub fn write(words: &mut [u64], first: u64, round: u64, data: Data, progress: &AtomicU64) {
-    let mask = round_mask(round);
     let mut index = first;
     for step in words.chunks_mut(STEP_WORDS) {
         match data {
-            Data::Plain => step.iter_mut().zip(index..).for_each(|(word, index)| *word = index ^ mask),
+            Data::Plain => write_plain(step, index, round_mask(round)),
             Data::Records => records::write(step, index, round as u32),
         }
         index += step.len() as u64;
@@ -159,6 +158,12 @@ pub fn read(words: &[u64], first: u64, round: u64, data: Data, progress: &Atomic
         progress.fetch_add(size_of_val(step) as u64, Ordering::Relaxed);
     }
     bad_words
+}
+
+fn write_plain(step: &mut [u64], index: u64, mask: u64) {
+    for (offset, word) in step.iter_mut().enumerate() {
+        *word = (index + offset as u64) ^ mask;
+    }
 }
 
 fn read_plain(step: &[u64], index: u64, mask: u64) -> u64 {
