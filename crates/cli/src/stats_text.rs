@@ -3,7 +3,7 @@
 //! The injected library opens the memory by its path in /proc and counts into it; it lives on here when the program has ended.
 
 use crate::exit::{Failure, Status};
-use folioswap::{Bytes, SharedStats, StatsSnapshot};
+use folioswap::{Bytes, DeviceIo, DeviceTransfers, SharedStats, StatsSnapshot};
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -42,7 +42,7 @@ impl Counters {
 
     /// What was counted, for a budget and the time that the program took.
     pub fn describe(&self, form: Form, memory_bytes: u64, wall: Duration) -> String {
-        let summary = Summary::new(&self.shared.get().snapshot());
+        let summary = Summary::new(&self.shared.get().stats().snapshot(), self.shared.get().devices());
         match form {
             Form::Text => summary.text(memory_bytes, wall),
             Form::Json => summary.json(memory_bytes, wall).to_string(),
@@ -105,10 +105,12 @@ struct Summary {
     phases: Vec<(&'static str, Times)>,
     /// Faults over 100 us, by the phase that took longest.
     slow: Vec<(&'static str, u64)>,
+    /// Swap devices by name.
+    devices: Vec<(String, DeviceIo)>,
 }
 
 impl Summary {
-    fn new(stats: &StatsSnapshot) -> Summary {
+    fn new(stats: &StatsSnapshot, devices: Vec<(String, DeviceIo)>) -> Summary {
         let slow_in = |phase| FaultKind::ALL.into_iter().map(|kind| stats.slow(kind, phase)).sum();
         // Linux's names for pages read and written; derived, so that they cannot disagree with the bytes.
         let derived = [("pswpin", stats.pswpin()), ("pswpout", stats.pswpout()), ("stalled_ns", stats.stalled_ns())];
@@ -123,6 +125,7 @@ impl Summary {
             swap_ins: stats.swap_ins.iter().map(Times::new).collect(),
             phases: Phase::ALL.map(|phase| (phase.name(), Times::new(stats.phase(phase)))).into(),
             slow: Phase::ALL.map(|phase| (phase.name(), slow_in(phase))).into(),
+            devices,
         }
     }
 
@@ -183,6 +186,9 @@ impl Summary {
         line("peak resident", format!("{} of {}", Bytes(self.peak_resident_bytes), Bytes(memory_bytes)));
         let stalled = self.counter("stalled_ns") as f64 / 1e9;
         line("stalled", format!("{stalled:.3} s, all threads together, in {:.3} s", wall.as_secs_f64()));
+        for (name, io) in &self.devices {
+            device_text(name, io).into_iter().for_each(|(name, rest)| line(&name, rest));
+        }
         for (name, label) in [("verify_failures", "wrong content"), ("io_errors", "I/O errors")] {
             if self.counter(name) > 0 {
                 line(label, self.counter(name).to_string());
@@ -202,6 +208,7 @@ impl Summary {
         object.insert("phases".into(), to_json(&self.phases));
         let slow = self.slow.iter().map(|(name, count)| ((*name).to_owned(), json!(count)));
         object.insert("over_100us_by_phase".into(), slow.collect::<Map<_, _>>().into());
+        object.insert("devices".into(), self.devices.iter().map(|(name, io)| device_json(name, io)).collect());
         object.insert("huge_share".into(), json!(self.huge_share()));
         object.insert("resident_bytes".into(), json!(self.resident_bytes));
         object.insert("peak_resident_bytes".into(), json!(self.peak_resident_bytes));
@@ -209,6 +216,40 @@ impl Summary {
         object.insert("seconds".into(), json!(wall.as_secs_f64()));
         object.into()
     }
+}
+
+/// One line on what a device carried, and one on how long that took if it is known.
+fn device_text(name: &str, io: &DeviceIo) -> Vec<(String, String)> {
+    let moved = |transfers: &DeviceTransfers| format!("{} in {}", Bytes(transfers.bytes), transfers.calls);
+    let (used, read, written) = (Bytes(io.peak_used_bytes), moved(&io.reads), moved(&io.writes));
+    let mut lines = vec![("swap".into(), format!("{name}: {used} used at most, read {read}, written {written}"))];
+    if io.most_in_flight > 0 {
+        let times = |transfers: &DeviceTransfers| {
+            let [p50, p99] = [0.5, 0.99].map(|q| show_ns(transfers.latency.quantile(q)));
+            format!("p50 {p50} p99 {p99}")
+        };
+        let (mean, most) = (io.mean_in_flight(), io.most_in_flight);
+        let times = format!("reads {}, writes {}", times(&io.reads), times(&io.writes));
+        lines.push((String::new(), format!("{times}; {mean:.1} in flight, {most} at most")));
+    }
+    lines
+}
+
+fn device_json(name: &str, io: &DeviceIo) -> Value {
+    let transfers = |transfers: &DeviceTransfers| {
+        let mut object = Times::new(&transfers.latency).json();
+        object["calls"] = json!(transfers.calls);
+        object["bytes"] = json!(transfers.bytes);
+        object
+    };
+    json!({
+        "name": name,
+        "peak_used_bytes": io.peak_used_bytes,
+        "reads": transfers(&io.reads),
+        "writes": transfers(&io.writes),
+        "mean_in_flight": io.mean_in_flight(),
+        "most_in_flight": io.most_in_flight,
+    })
 }
 
 /// The orders that have a number, as `12 of 2M, 3 of 64K`; none when all are zero.
@@ -231,7 +272,7 @@ fn show_ns(ns: u64) -> String {
 mod tests {
     use super::*;
     use folioswap::Stats;
-    use folioswap_core::FaultTimes;
+    use folioswap_core::{DeviceRecord, Direction, FaultTimes};
     use std::fs::File;
 
     #[test]
@@ -243,7 +284,7 @@ mod tests {
         assert_eq!((&json["swapped_in_folios"], &json["pswpin"]), (&json!(0), &json!(0)));
         assert_eq!((&json["thp_swpout"], &json["swpout"]), (&json!(0), &json!(vec![0; NR_ORDERS])));
         assert_eq!(json["faults"]["swap_in"]["count"], 0);
-        assert_eq!(json["huge_share"], Value::Null);
+        assert_eq!((&json["huge_share"], &json["devices"]), (&Value::Null, &json!([])));
         assert_eq!(json["memory_bytes"], 1 << 29);
     }
 
@@ -264,7 +305,13 @@ mod tests {
             times.add(Phase::Read, read_ns);
             (0..count).for_each(|_| stats.record_fault(FaultKind::SwapIn, Order::HUGE, 1, &times));
         }
-        let summary = Summary::new(&stats.snapshot());
+        let record = DeviceRecord::new();
+        record.begin(3);
+        record.record(Direction::Read, 90_000);
+        let _ = record.count(Direction::Read, 4 << 20);
+        record.note_used(8 << 20);
+        let devices = vec![("/swap/a".into(), record.snapshot()), ("ram:2M".into(), DeviceIo::default())];
+        let summary = Summary::new(&stats.snapshot(), devices);
         assert_eq!(summary.counter("swapped_out_folios"), 7);
         assert_eq!((summary.resident_bytes, summary.peak_resident_bytes), (100, 300));
         assert_eq!(summary.huge_share(), Some(0.5));
@@ -281,13 +328,19 @@ mod tests {
             (&json!(1_999_000), &json!(0))
         );
         assert_eq!((&json["over_100us_by_phase"]["read"], &json["stalled_ns"]), (&json!(2), &json!(4_490_000)));
+        assert_eq!((&json["devices"][0]["name"], &json["devices"][1]["name"]), (&json!("/swap/a"), &json!("ram:2M")));
+        let reads = &json["devices"][0]["reads"];
+        assert_eq!((&reads["bytes"], &reads["max_ns"], &reads["calls"]), (&json!(4 << 20), &json!(90_000), &json!(1)));
         let text = summary.text(512, Duration::ZERO);
         assert!(
             text.lines().any(|line| line.trim_start().starts_with("of 2M  "))
                 && text.contains("over 100 us    2 read")
                 && text.contains("7 folios, 3584 pages, 14M")
                 && text.contains("7 of 2M, 1 of 4K")
-                && text.contains("50.0 %"),
+                && text.contains("50.0 %")
+                && text.contains("/swap/a: 8M used at most, read 4M in 1, written 0 in 0\n")
+                && text.contains("reads p50 90.0 us p99 90.0 us, writes p50 - p99 -; 3.0 in flight, 3 at most\n")
+                && text.contains("ram:2M: 0 used at most, read 0 in 0, written 0 in 0"),
             "{text}"
         );
     }

@@ -168,6 +168,47 @@ fn stats_come_as_text_and_as_json() {
     assert!(stats["faults"]["swap_in"]["p999_ns"].is_u64(), "{said}");
 }
 
+#[test]
+fn stats_have_each_devices_own_figures() {
+    with_library();
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIPPED: python3 is missing. Get it: apt-get install python3");
+        return;
+    }
+    let scratch = Scratch::new();
+    let file = scratch.path("swap").display().to_string();
+    let program = "import mmap, os; m = mmap.mmap(-1, 96 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+                   for i in range(0, 96 << 20, 4096): m[i] = (i >> 12) % 251\n\
+                   assert all(m[i] == (i >> 12) % 251 for i in range(0, 96 << 20, 4096))";
+    // Of two processes, of which one is forked by the other and has an engine of its own.
+    let program = format!(
+        "import subprocess, sys\nif len(sys.argv) == 1: subprocess.run([sys.executable, __file__, 'x'], check=True)\n{program}"
+    );
+    let script = scratch.path("program.py").display().to_string();
+    fs::write(&script, program).expect("a new file");
+    let swap = [&file, ":32M,prio=2"].concat();
+    let run = ["run", "--memory", "32M", "--swap", &swap, "--swap", "ram:128M,prio=1", "--stats=json", "--"];
+    let (status, said) = scratch.run(&[&run[..], &["python3", &script]].concat());
+    assert_eq!(status, 0, "{said}");
+    let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+    let devices = stats["devices"].as_array().expect("devices");
+    let names: Vec<_> = devices.iter().map(|device| device["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, [file.as_str(), "ram:128M"], "each once, for both processes: {said}");
+    let number = |device: &serde_json::Value, way: &str, key: &str| device[way][key].as_u64().expect("a number");
+    for (way, whole) in [("writes", "swapped_out_bytes"), ("reads", "swapped_in_bytes")] {
+        let bytes: Vec<_> = devices.iter().map(|device| number(device, way, "bytes")).collect();
+        assert!(bytes.iter().all(|bytes| *bytes > 16 << 20), "{way} {bytes:?}: {said}");
+        // What is written and touched meanwhile, or read for compaction, is on top.
+        assert!(bytes.iter().sum::<u64>() >= stats[whole].as_u64().expect("a number"), "{way} {bytes:?}: {said}");
+        let [file, ram] = devices.as_slice() else { panic!("two devices") };
+        assert!(number(file, way, "p50_ns") > 0 && number(file, way, "count") == number(file, way, "calls"), "{said}");
+        assert_eq!((number(ram, way, "count"), &ram["most_in_flight"]), (0, &serde_json::json!(0)));
+    }
+    assert_eq!(devices[0]["peak_used_bytes"], 32 << 20, "of each process: {said}");
+    let mean = devices[0]["mean_in_flight"].as_f64().expect("a number");
+    assert!(mean >= 1.0 && mean <= devices[0]["most_in_flight"].as_f64().expect("a number"), "{said}");
+}
+
 /// Folios that came back, from order 0 on, of a program that maps 48 MiB, advises the kernel's huge pages or none, writes all of it
 /// and reads it again.
 fn came_back(options: &[&str], advice: &str) -> Vec<u64> {

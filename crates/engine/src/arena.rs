@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::compact::Stage;
 use folioswap_core::{
-    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, PAGE_SIZE, Stats, StatsSnapshot, Streams, Zone,
+    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, PAGE_SIZE, StatsSnapshot, Streams, Zone,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
@@ -32,7 +32,7 @@ use crate::readahead::{self, ReadQueue};
 use crate::reclaimd;
 use crate::region::Region;
 use crate::selftest;
-use crate::shared_stats;
+use crate::shared_stats::{self, SharedCounters};
 use crate::slot_compaction::{self, SlotCompactor};
 use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
 use crate::swap_in::SwapIn;
@@ -100,7 +100,7 @@ pub struct ArenaBuilder {
     zeroed_stock: bool,
     compaction: Option<Stage>,
     address_space: u64,
-    stats: Option<&'static Stats>,
+    stats: Option<&'static SharedCounters>,
 }
 
 impl ArenaBuilder {
@@ -215,9 +215,9 @@ impl ArenaBuilder {
         self
     }
 
-    /// Counts into memory of the caller's, for instance shared with another process.
+    /// Counts into memory that is shared with another process ([`open_shared_stats`](crate::open_shared_stats)).
     #[must_use]
-    pub fn shared_stats(mut self, stats: &'static Stats) -> Self {
+    pub fn shared_stats(mut self, stats: &'static SharedCounters) -> Self {
         self.stats = Some(stats);
         self
     }
@@ -328,7 +328,7 @@ impl ArenaBuilder {
             table: FolioTable::new(nr_blocks),
             zone,
             frames,
-            space: SwapSpace::new(devices, layout, self.topology, self.split_slots),
+            space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
             freeing: Freeing::new(self.synchronous_freeing),
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),

@@ -10,13 +10,15 @@
 //!
 //! **Locking.** `space` before what [`Clusters`] locks. I/O that gives space back is done with neither.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use folioswap_core::{ClusterId, Clusters, CpuId, Freed, Order, SlotCache, SlotId};
 
 use crate::device::Device;
 use crate::fatal;
+use crate::io_figures::IoFigures;
+use crate::shared_stats::SharedCounters;
 use crate::wakeup::Pass;
 
 /// By how much a file grows at a time: large, so that a full disk is met long before the write.
@@ -53,6 +55,8 @@ struct Space {
 
 pub(crate) struct Attached {
     pub name: String,
+    /// What went to and from it; shared with transfers that are in flight.
+    pub figures: Arc<IoFigures>,
     pub device: Box<dyn Device>,
     pub clusters: Clusters,
     /// Freed slots on their way to the clusters; none: they go there at once.
@@ -72,7 +76,7 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    pub fn new(device: Box<dyn Device>, name: String, layout: Layout) -> Self {
+    pub fn new(device: Box<dyn Device>, name: String, layout: Layout, shared: Option<&'static SharedCounters>) -> Self {
         let (most, huge) = (layout.most_slots, Order::HUGE.nr_pages());
         let limit_slots =
             device.limit_bytes().map_or(most, |bytes| most.min(bytes as usize / Order::PAGE.bytes()) / huge * huge);
@@ -86,8 +90,10 @@ impl Attached {
         if let Some(told) = device.on_freed() {
             clusters.on_free(told);
         }
+        let figures = Arc::new(IoFigures::new(&name, device.memory().is_none(), shared));
         Attached {
             name,
+            figures,
             device,
             clusters,
             cache: (!layout.synchronous_freeing).then(|| SlotCache::new(layout.nr_cpus)),
@@ -228,6 +234,11 @@ impl Attached {
     /// Slots that hold something, or are about to. Exact after a flush.
     pub fn nr_used(&self) -> usize {
         self.clusters.nr_used().saturating_sub(self.nr_bad.load(Ordering::Relaxed))
+    }
+
+    /// The same in bytes.
+    pub fn used_bytes(&self) -> u64 {
+        (self.nr_used() * Order::PAGE.bytes()) as u64
     }
 
     /// Whether an eighth of its slots is free, wherever they are: compaction makes runs of them. Of a disk that turns none
@@ -401,7 +412,7 @@ mod tests {
     fn sparse() -> (Attached, Arc<Disk>) {
         let disk = Arc::<Disk>::default();
         let layout = Layout { most_slots: 1 << 27, nr_cpus: 2, rotational: None, synchronous_freeing: false };
-        (Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout), disk)
+        (Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout, None), disk)
     }
 
     #[test]
@@ -479,7 +490,7 @@ mod tests {
     fn freed_synchronously_space_goes_back_in_the_free() {
         let disk = Arc::<Disk>::default();
         let layout = Layout { most_slots: 1 << 27, nr_cpus: 2, rotational: None, synchronous_freeing: true };
-        let attached = Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout);
+        let attached = Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout, None);
         let slots: Vec<_> = (0..300).filter_map(|_| attached.allocate(CPU, Order::HUGE)).collect();
         let reserved = attached.reserved_bytes();
         slots.iter().for_each(|&slot| assert_eq!(attached.free(CPU, slot, Order::HUGE), Freed::Straight));

@@ -25,7 +25,7 @@ use crate::freeing::Freeing;
 use crate::map::{MapError, Mapper};
 use crate::outgoing::{Buffers, Written};
 use crate::readahead::ReadQueue;
-use crate::shared_stats::InMemory;
+use crate::shared_stats::{InMemory, SharedCounters};
 use crate::slot_compaction::SlotCompactor;
 use crate::space::SwapSpace;
 use crate::stopwatch::Stopwatch;
@@ -35,7 +35,7 @@ use crate::zeroed::ZeroedStock;
 /// An arena's counters: its own, or memory that it shares with the process that prints them.
 pub(crate) enum StatsHome {
     Own(Box<InMemory>),
-    Shared(&'static Stats),
+    Shared(&'static SharedCounters),
 }
 
 impl std::ops::Deref for StatsHome {
@@ -44,7 +44,7 @@ impl std::ops::Deref for StatsHome {
     fn deref(&self) -> &Stats {
         match self {
             StatsHome::Own(stats) => stats.get(),
-            StatsHome::Shared(stats) => stats,
+            StatsHome::Shared(counters) => counters.stats(),
         }
     }
 }

@@ -38,6 +38,7 @@ mod forking;
 mod frames;
 mod freeing;
 mod gather;
+mod io_figures;
 mod locking;
 mod map;
 mod outgoing;
@@ -73,12 +74,14 @@ pub use error::{Error, MIN_MEMORY};
 pub use fatal::EXIT_MEMORY;
 pub use fault::{FaultMode, UnknownName};
 pub use folio_size::{FolioSize, FolioSizeError};
-pub use folioswap_core::{NodeId, Order, Priority, Stats, StatsSnapshot, Wish};
+pub use folioswap_core::{
+    DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, Stats, StatsSnapshot, Wish,
+};
 pub use locking::check_lock;
 pub use raw::RawSpace;
 pub use region::{ArenaVec, Region};
 pub use selftest::{SelfTest, self_test};
-pub use shared_stats::{SharedStats, open_shared_stats};
+pub use shared_stats::{SharedCounters, SharedStats, open_shared_stats};
 pub use size::{Bytes, SizeError, parse_size};
 pub use space::{DeviceInfo, MAX_DEVICES};
 pub use swap_in::SwapIn;

@@ -299,7 +299,7 @@ impl Engine {
         let bytes = &*self.frames.bytes(frame, order, locked);
         let written = match self.space.memory(slot) {
             Some(memory) => {
-                memory.device().store(locked, index * order.nr_pages(), memory.offset(), bytes);
+                memory.store(locked, index * order.nr_pages(), bytes);
                 Ok(slot)
             }
             None => {

@@ -250,7 +250,7 @@ impl Engine {
             return self.hash_pages(locked, page, bytes);
         }
         let right = match self.space.memory(slot) {
-            Some(memory) => checksum::load(locked, page, memory.device().bytes(memory.offset(), bytes.len()), bytes),
+            Some(memory) => memory.load(locked, page, bytes),
             None => {
                 self.space.read(slot, bytes).map_err(|error| self.swap_in_error(slot, &error.to_string()))?;
                 checksum::verify(locked, page, bytes)

@@ -215,7 +215,7 @@ impl Engine {
         // A device in memory can be compared with, and hashes while it copies.
         let surely_dirty = kept
             .and_then(|slot| self.space.memory(slot))
-            .is_some_and(|memory| memory.device().bytes(memory.offset(), PAGE_SIZE) != &bytes[..PAGE_SIZE]);
+            .is_some_and(|memory| memory.bytes(PAGE_SIZE) != &bytes[..PAGE_SIZE]);
         let mut hashed = false;
         if kept.is_some() && !surely_dirty {
             if checksum::note(locked, page, bytes) {

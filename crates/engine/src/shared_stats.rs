@@ -3,8 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use folioswap_core::Stats;
+use folioswap_core::{DeviceIo, DeviceRecord, Stats};
 use folioswap_sys::shared::{SharedMemory, Zeroable};
+
+use crate::space::MAX_DEVICES;
 
 /// Counters that begin as zeroed memory: they are too large to be made anywhere else.
 #[repr(transparent)]
@@ -12,9 +14,6 @@ pub(crate) struct InMemory(Stats);
 
 // SAFETY: `Stats` is made of atomic numbers alone, without padding that matters, pointers or destructors, and all-zero
 // bytes are its empty value.
-unsafe impl Zeroable for InMemory {}
-
-// SAFETY: as above.
 unsafe impl bytemuck::Zeroable for InMemory {}
 
 impl InMemory {
@@ -28,8 +27,39 @@ pub(crate) fn of_its_own() -> Box<InMemory> {
     bytemuck::zeroed_box()
 }
 
+/// What processes count together: everything, and the figures of each swap device. 907 KiB of addresses; the kernel backs
+/// what is used of them, about 20 KiB for a device.
+#[repr(C)]
+pub struct SharedCounters {
+    stats: Stats,
+    devices: [DeviceRecord; MAX_DEVICES],
+}
+
+// SAFETY: `repr(C)`, and both fields are made of atomic numbers alone, without pointers or destructors; all-zero bytes are
+// their empty value, and whatever another process of this program counts there is a value too.
+unsafe impl Zeroable for SharedCounters {}
+
+impl SharedCounters {
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The name of each device that was given to a process which counts here, and its figures, all processes together.
+    #[must_use]
+    pub fn devices(&self) -> Vec<(String, DeviceIo)> {
+        self.devices.iter().filter_map(|record| Some((record.name()?, record.snapshot()))).collect()
+    }
+
+    /// The record of the device of this name; none when there are as many others as there is room for.
+    pub(crate) fn device(&self, name: &str) -> Option<&DeviceRecord> {
+        self.devices.iter().find(|record| record.claim(name))
+    }
+}
+
 /// Counters in memory that other processes of the same user can open by [`SharedStats::path`].
-pub struct SharedStats(SharedMemory<InMemory>);
+pub struct SharedStats(SharedMemory<SharedCounters>);
 
 impl SharedStats {
     /// All zero.
@@ -48,8 +78,8 @@ impl SharedStats {
 
     /// The counters.
     #[must_use]
-    pub fn get(&self) -> &Stats {
-        &self.0.0
+    pub fn get(&self) -> &SharedCounters {
+        &self.0
     }
 }
 
@@ -57,6 +87,25 @@ impl SharedStats {
 ///
 /// # Errors
 /// The kernel's; `InvalidData` when the path is something else.
-pub fn open_shared_stats(path: &Path) -> io::Result<&'static Stats> {
-    SharedMemory::<InMemory>::open(path).map(|memory| &memory.leak().0)
+pub fn open_shared_stats(path: &Path) -> io::Result<&'static SharedCounters> {
+    SharedMemory::<SharedCounters>::open(path).map(SharedMemory::leak)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folioswap_core::Direction;
+
+    #[test]
+    fn processes_find_a_device_by_its_name() {
+        let shared = SharedStats::new().unwrap();
+        let other = open_shared_stats(&shared.path()).unwrap();
+        for (counters, name, len) in [(shared.get(), "a", 1), (other, "b", 10), (other, "a", 100)] {
+            let _ = counters.device(name).unwrap().count(Direction::Write, len);
+        }
+        let seen: Vec<_> = shared.get().devices().into_iter().map(|(name, io)| (name, io.writes.bytes)).collect();
+        assert_eq!(seen, [("a".to_owned(), 101), ("b".to_owned(), 10)]);
+        let others: Vec<_> = (0..MAX_DEVICES).map(|index| other.device(&index.to_string()).is_some()).collect();
+        assert_eq!(others.iter().filter(|found| **found).count(), MAX_DEVICES - 2, "no room for more");
+    }
 }

@@ -13,14 +13,18 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use folioswap_core::{
-    Attempt, Availability, Clusters, CpuId, DeviceId, Freed, Listed, NodeId, Order, Priority, SlotId,
+    Attempt, Availability, Block, Clusters, CpuId, DeviceId, DeviceIo, Direction, Freed, Listed, NodeId, Order,
+    Priority, SlotId,
 };
 
 use crate::attached::{Attached, Layout};
+use crate::checksum;
 use crate::device::{MemoryUse, Opened, RamDevice, Refusal};
+use crate::io_figures::IoFigures;
+use crate::shared_stats::SharedCounters;
 use crate::topology::Topology;
 use crate::wakeup::Pass;
 
@@ -31,10 +35,12 @@ const DEVICE_SHIFT: u32 = 27;
 pub const MAX_DEVICES: usize = 1 << (u32::BITS - DEVICE_SHIFT);
 
 /// Where slots lie, for I/O that goes round the device's own calls.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Extent {
     pub fd: RawFd,
     pub offset: u64,
+    /// Of the device, to be counted there.
+    pub figures: Arc<IoFigures>,
 }
 
 /// A swap device of an arena, as it is at one moment.
@@ -54,6 +60,8 @@ pub struct DeviceInfo {
     pub priority: Priority,
     /// The NUMA node that it is on, if that is known.
     pub node: Option<NodeId>,
+    /// What went to and from it, and how long that took. Of all processes that share their counters, if this one does.
+    pub io: DeviceIo,
 }
 
 /// A place for a device, on cache lines of its own.
@@ -125,12 +133,25 @@ impl std::ops::Deref for At<'_> {
 pub(crate) struct InMemory<'s>(At<'s>);
 
 impl InMemory<'_> {
-    pub fn device(&self) -> &RamDevice {
+    fn device(&self) -> &RamDevice {
         self.0.device.memory().expect("it was seen to lie in memory")
     }
 
-    pub fn offset(&self) -> u64 {
-        self.0.within.offset_bytes()
+    /// What the slots hold, to be compared with. For the holder of the lock of their folio's block.
+    pub fn bytes(&self, len: usize) -> &[u8] {
+        self.device().bytes(self.0.within.offset_bytes(), len)
+    }
+
+    /// Copies a folio from there, and verifies it on the way.
+    pub fn load(&self, block: &Block, page: usize, to: &mut [u8]) -> bool {
+        self.0.figures.count_load(to.len());
+        checksum::load(block, page, self.bytes(to.len()), to)
+    }
+
+    /// Copies a folio of a locked block there, and notes its hashes on the way.
+    pub fn store(&self, block: &mut Block, page: usize, bytes: &[u8]) {
+        self.0.figures.count_store(bytes.len(), || self.0.used_bytes());
+        self.device().store(block, page, self.0.within.offset_bytes(), bytes);
     }
 }
 
@@ -149,13 +170,21 @@ pub(crate) struct SwapSpace {
     layout: Layout,
     /// There has been a device that compresses.
     compresses: AtomicBool,
+    /// Where devices are counted; none: each for itself.
+    shared: Option<&'static SharedCounters>,
     /// Every order is allocated as single slots, one after another: what it costs not to keep folios whole.
     split_slots: bool,
 }
 
 impl SwapSpace {
     /// Without a topology it is the machine's.
-    pub fn new(devices: Vec<Opened>, mut layout: Layout, topology: Option<Topology>, split_slots: bool) -> Self {
+    pub fn new(
+        devices: Vec<Opened>,
+        mut layout: Layout,
+        topology: Option<Topology>,
+        split_slots: bool,
+        shared: Option<&'static SharedCounters>,
+    ) -> Self {
         let topology = topology.unwrap_or_else(Topology::of_machine);
         layout.most_slots = layout.most_slots.min(1 << DEVICE_SHIFT);
         let places = (0..MAX_DEVICES).map(|_| Place::default()).collect();
@@ -169,6 +198,7 @@ impl SwapSpace {
             nr_changing: AtomicUsize::new(0),
             layout,
             compresses: AtomicBool::new(false),
+            shared,
             split_slots,
         };
         for device in devices {
@@ -187,7 +217,7 @@ impl SwapSpace {
         let taken = |name: &str| self.find(name).is_some();
         let others = (2..).map(|number| format!("{name}#{number}"));
         let name = std::iter::once(name.clone()).chain(others).find(|name| !taken(name)).unwrap_or_default();
-        self.places[free].set(Some(Attached::new(device, name, self.layout)));
+        self.places[free].set(Some(Attached::new(device, name, self.layout, self.shared)));
         self.nr_places.fetch_max(free + 1, Ordering::Release);
         let _blocked = folioswap_sys::signals::block_all(); // as in `Place::set`
         self.availability.add(DeviceId::from_index(free), priority, node);
@@ -402,18 +432,19 @@ impl SwapSpace {
 
     pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {
         let at = self.at(slot);
-        at.device.read(at.within.offset_bytes(), bytes)
+        at.figures.measure(Direction::Read, bytes.len(), || at.device.read(at.within.offset_bytes(), bytes))
     }
 
     /// Fills several pieces of memory from slots in a row.
     pub fn read_pieces(&self, slot: SlotId, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        let at = self.at(slot);
-        at.device.read_pieces(at.within.offset_bytes(), pieces)
+        let (at, len) = (self.at(slot), pieces.iter().map(|piece| piece.len()).sum());
+        at.figures.measure(Direction::Read, len, || at.device.read_pieces(at.within.offset_bytes(), pieces))
     }
 
     pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
         let at = self.at(slot);
-        at.device.write(at.within.offset_bytes(), bytes)
+        at.figures.note_used(at.used_bytes());
+        at.figures.measure(Direction::Write, bytes.len(), || at.device.write(at.within.offset_bytes(), bytes))
     }
 
     /// Stores a folio in its slots, or where their device refuses it, in others of a device that takes it: those are the folio's then,
@@ -443,7 +474,9 @@ impl SwapSpace {
     /// Stores what a device would refuse for not being worth while, too.
     pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
         let at = self.at(slot);
-        at.device.write_anyway(at.within.offset_bytes(), bytes)
+        at.figures.note_used(at.used_bytes());
+        let write = || at.device.write_anyway(at.within.offset_bytes(), bytes);
+        at.figures.measure(Direction::Write, bytes.len(), write)
     }
 
     /// Whether there is, or was, a device whose writes are work for a CPU.
@@ -500,7 +533,9 @@ impl SwapSpace {
     /// Where the slot lies for io_uring, if its device has a descriptor: for as long as the slot is in use.
     pub fn extent(&self, slot: SlotId) -> Option<Extent> {
         let at = self.at(slot);
-        Some(Extent { fd: at.device.fd()?, offset: at.within.offset_bytes() })
+        let fd = at.device.fd()?;
+        at.figures.note_used(at.used_bytes());
+        Some(Extent { fd, offset: at.within.offset_bytes(), figures: Arc::clone(&at.figures) })
     }
 
     pub fn device_name(&self, slot: SlotId) -> String {
@@ -539,12 +574,13 @@ impl SwapSpace {
             let attached = place.as_ref()?; // it may have gone meanwhile
             Some(DeviceInfo {
                 name: attached.name.clone(),
-                used_bytes: (attached.nr_used() * Order::PAGE.bytes()) as u64,
+                used_bytes: attached.used_bytes(),
                 reserved_bytes: attached.reserved_bytes(),
                 size_bytes: attached.device.limit_bytes(),
                 memory: attached.device.memory_use(),
                 priority: listed.priority,
                 node: listed.node,
+                io: attached.figures.snapshot(),
             })
         };
         listed.into_iter().filter_map(info).collect()
@@ -582,7 +618,7 @@ mod tests {
         let open = |text: &&str| device::open(&text.parse::<SwapDevice>().unwrap(), &topology).unwrap();
         let devices = devices.iter().map(open).collect();
         let layout = Layout { most_slots: 1 << 20, nr_cpus: 4, rotational: None, synchronous_freeing: false };
-        SwapSpace::new(devices, layout, Some(topology), false)
+        SwapSpace::new(devices, layout, Some(topology), false, None)
     }
 
     const TWO: &str = "node 0 cpus 0,2\nnode 1 cpus 1,3\ndevice ram:6M node 1";

@@ -3,19 +3,14 @@
 
 use std::io;
 
+pub(crate) use folioswap_core::Direction;
 use folioswap_sys::uring::Ring;
 
+use crate::io_figures::Begun;
 use crate::space::Extent;
 
 /// Transfers that one thread keeps in flight.
 pub(crate) const DEPTH: usize = 8;
-
-/// Which way the bytes go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Read,
-    Write,
-}
 
 /// Transfers of one thread; `J` is what the owner needs to know of each at its end.
 pub(crate) struct Transfers<J> {
@@ -32,6 +27,7 @@ struct Flight<J> {
     extent: Extent,
     addr: usize,
     len: usize,
+    begun: Begun,
 }
 
 impl<J> Transfers<J> {
@@ -73,7 +69,7 @@ impl<J> Transfers<J> {
     pub fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
         let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
-        let (fd, offset) = (extent.fd, extent.offset);
+        let (fd, offset, begun) = (extent.fd, extent.offset, extent.figures.begin());
         // SAFETY: the memory is the frames of a folio at home whose block the job has locked, or a buffer that the job
         // owns: present, of this length, used by nobody else until the job is handed back, which is after the completion.
         let queued = unsafe {
@@ -82,7 +78,7 @@ impl<J> Transfers<J> {
                 Direction::Write => ring.submit_write(fd, addr as *const u8, len, offset, token as u64),
             }
         };
-        self.jobs[token] = Some(Flight { job, direction, extent, addr, len });
+        self.jobs[token] = Some(Flight { job, direction, extent, addr, len, begun });
         self.nr_in_flight += 1;
         if let Err(error) = queued.and_then(|()| ring.submit()) {
             // What is queued may still be started by a later call: its memory could never be used again.
@@ -103,6 +99,8 @@ impl<J> Transfers<J> {
             let flight = self.jobs[token as usize].take().expect("each transfer ends once");
             self.nr_in_flight -= 1;
             let result = result.and_then(|done| flight.complete(done));
+            let served = result.is_ok().then_some(flight.len);
+            flight.extent.figures.end(flight.begun, flight.direction, served);
             each(flight.job, result);
         }
         self.ended = ended;

@@ -4,9 +4,11 @@
 //! all zero are a valid, empty value. Every operation is relaxed: the numbers order nothing, and a snapshot taken while
 //! others count may be off by what is under way.
 
+mod device;
 mod histogram;
 mod latency;
 
+pub use device::{DeviceIo, DeviceRecord, DeviceTransfers, Direction};
 pub use histogram::{BAND_EDGES_NS, Histogram, HistogramSnapshot, NR_BANDS};
 pub use latency::{FaultKind, FaultLatencies, FaultTimes, Phase, SLOW_NS};
 
@@ -29,6 +31,11 @@ impl Counter {
     /// Counts `n` more.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
+    }
+
+    /// The same; the number before.
+    fn add_to(&self, n: u64) -> u64 {
+        self.0.fetch_add(n, Relaxed)
     }
 
     /// The number now.

@@ -1,0 +1,242 @@
+//! What went to and from one swap device, how long that took, and how much of it was under way at the same time.
+//!
+//! As the other statistics: 64-bit atomics alone, all zeros are an empty value, nothing is ordered by them but a name.
+//! Several
+//! processes that were given the same devices count in the same records, which they find by the device's name.
+
+use super::Counter;
+use super::histogram::{Histogram, HistogramSnapshot};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+/// Bytes of a name; of a longer one the end is kept.
+const NAME_BYTES: usize = 256;
+
+/// The peak of what is used is looked at once for so many bytes written: 1 MiB.
+const LOOK_SHIFT: u32 = 20;
+
+/// Reads, or writes, of a device.
+#[repr(C)]
+#[derive(Debug)]
+pub struct TransferRecord {
+    calls: Counter,
+    bytes: Counter,
+    latency: Histogram,
+}
+
+impl TransferRecord {
+    const fn new() -> Self {
+        TransferRecord { calls: Counter::new(), bytes: Counter::new(), latency: Histogram::new() }
+    }
+
+    fn snapshot(&self) -> DeviceTransfers {
+        DeviceTransfers { calls: self.calls.get(), bytes: self.bytes.get(), latency: self.latency.snapshot() }
+    }
+}
+
+/// Figures of one device, shared by all threads. 8.6 KiB.
+#[repr(C)]
+#[derive(Debug)]
+pub struct DeviceRecord {
+    /// Eight bytes each, zeros after the end; all zeros: this record is nobody's.
+    name: [AtomicU64; NAME_BYTES / 8],
+    reads: TransferRecord,
+    writes: TransferRecord,
+    /// Of all requests that were timed, those under way when each began, itself among them.
+    sum_in_flight: Counter,
+    timed: Counter,
+    most_in_flight: AtomicU64,
+    peak_used_bytes: AtomicU64,
+}
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the device.
+    Read,
+    /// To the device.
+    Write,
+}
+
+impl DeviceRecord {
+    /// Empty, of no device.
+    #[allow(clippy::new_without_default)] // a default would be a value on the stack
+    pub const fn new() -> Self {
+        DeviceRecord {
+            name: [const { AtomicU64::new(0) }; NAME_BYTES / 8],
+            reads: TransferRecord::new(),
+            writes: TransferRecord::new(),
+            sum_in_flight: Counter::new(),
+            timed: Counter::new(),
+            most_in_flight: AtomicU64::new(0),
+            peak_used_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes it the record of the device of this name, if it is that already or nobody's. Two processes that do so at once
+    /// name their first device alike, so it does not matter who comes first.
+    pub fn claim(&self, name: &str) -> bool {
+        let words = words_of(name);
+        if self.is_used() {
+            return self.name.iter().zip(words).all(|(have, word)| have.load(Relaxed) == word);
+        }
+        // The first word last: by it a record that is in use is told.
+        self.name.iter().zip(words).rev().for_each(|(have, word)| have.store(word, Release));
+        true
+    }
+
+    fn is_used(&self) -> bool {
+        self.name[0].load(Acquire) != 0
+    }
+
+    /// The name that it was claimed by; none: it is nobody's.
+    pub fn name(&self) -> Option<String> {
+        let bytes: Vec<u8> = self.name.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        self.is_used().then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+
+    fn of(&self, direction: Direction) -> &TransferRecord {
+        match direction {
+            Direction::Read => &self.reads,
+            Direction::Write => &self.writes,
+        }
+    }
+
+    /// Counts so many bytes that went to or from the device. Says whether what is used is due to be looked at.
+    pub fn count(&self, direction: Direction, len_bytes: u64) -> bool {
+        let record = self.of(direction);
+        record.calls.add(1);
+        let before = record.bytes.add_to(len_bytes);
+        let passed = before >> LOOK_SHIFT != (before + len_bytes) >> LOOK_SHIFT;
+        direction == Direction::Write && (before == 0 || passed)
+    }
+
+    /// A request that is timed begins, and is one of so many under way.
+    pub fn begin(&self, nr_in_flight: u64) {
+        self.timed.add(1);
+        self.sum_in_flight.add(nr_in_flight);
+        if nr_in_flight > self.most_in_flight.load(Relaxed) {
+            self.most_in_flight.fetch_max(nr_in_flight, Relaxed);
+        }
+    }
+
+    /// A request that was timed was served after so many nanoseconds.
+    pub fn record(&self, direction: Direction, ns: u64) {
+        self.of(direction).latency.record(ns);
+    }
+
+    /// So many bytes of the device hold something.
+    pub fn note_used(&self, used_bytes: u64) {
+        if used_bytes > self.peak_used_bytes.load(Relaxed) {
+            self.peak_used_bytes.fetch_max(used_bytes, Relaxed);
+        }
+    }
+
+    /// The figures now, but for what is under way, which the record does not know.
+    pub fn snapshot(&self) -> DeviceIo {
+        DeviceIo {
+            reads: self.reads.snapshot(),
+            writes: self.writes.snapshot(),
+            in_flight: 0,
+            most_in_flight: self.most_in_flight.load(Relaxed),
+            sum_in_flight: self.sum_in_flight.get(),
+            timed: self.timed.get(),
+            peak_used_bytes: self.peak_used_bytes.load(Relaxed),
+        }
+    }
+}
+
+/// A name in words, the end of it if it is too long.
+fn words_of(name: &str) -> [u64; NAME_BYTES / 8] {
+    let mut start = name.len().saturating_sub(NAME_BYTES);
+    while !name.is_char_boundary(start) {
+        start += 1;
+    }
+    let mut bytes = [0; NAME_BYTES];
+    bytes[..name.len() - start].copy_from_slice(&name.as_bytes()[start..]);
+    std::array::from_fn(|at| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte])))
+}
+
+/// Reads, or writes, of a device until one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceTransfers {
+    /// Requests that were served, each of one folio or of several in a row.
+    pub calls: u64,
+    /// What they moved.
+    pub bytes: u64,
+    /// How long they took in nanoseconds, from the request to when its end was seen. Empty for a device in memory, where
+    /// looking at the clock would cost more than it tells.
+    pub latency: HistogramSnapshot,
+}
+
+/// What went to and from a device until one moment. Requests that failed are not among it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeviceIo {
+    /// What came from it, also for compaction of its slots and for its removal.
+    pub reads: DeviceTransfers,
+    /// What went to it.
+    pub writes: DeviceTransfers,
+    /// Requests under way. Zero for a device in memory, as the next two.
+    pub in_flight: u64,
+    /// The most at once.
+    pub most_in_flight: u64,
+    sum_in_flight: u64,
+    timed: u64,
+    /// The most bytes of its slots that held something, looked at once for each MiB written.
+    pub peak_used_bytes: u64,
+}
+
+impl DeviceIo {
+    /// Requests under way when one began, itself among them, on average over all of them.
+    pub fn mean_in_flight(&self) -> f64 {
+        self.sum_in_flight as f64 / self.timed.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_shown() {
+        let record = DeviceRecord::new();
+        assert_eq!((record.name(), record.snapshot()), (None, DeviceIo::default()));
+        assert_eq!((size_of::<DeviceRecord>() % 8, align_of::<DeviceRecord>()), (0, 8));
+        for (nr, ns) in [(1, 100), (2, 900), (3, 200)] {
+            record.begin(nr);
+            record.record(Direction::Read, ns);
+            record.count(Direction::Read, 4096);
+        }
+        record.note_used(7);
+        record.note_used(3);
+        let io = record.snapshot();
+        assert_eq!((io.reads.calls, io.reads.bytes, io.reads.latency.max()), (3, 3 * 4096, 900));
+        assert_eq!((io.writes.clone(), io.most_in_flight, io.peak_used_bytes), (DeviceTransfers::default(), 3, 7));
+        assert_eq!(io.mean_in_flight(), 2.0);
+        assert_eq!(DeviceIo::default().mean_in_flight(), 0.0);
+    }
+
+    #[test]
+    fn what_is_used_is_looked_at_once_a_mebibyte() {
+        let record = DeviceRecord::new();
+        let looks = |direction, len: u64, nr| (0..nr).filter(|_| record.count(direction, len)).count();
+        assert_eq!(looks(Direction::Read, 1 << 21, 3), 0);
+        assert_eq!(looks(Direction::Write, 4096, 1), 1, "the first");
+        assert_eq!(looks(Direction::Write, 4096, 1023), 4);
+        assert_eq!(looks(Direction::Write, 1 << 21, 3), 3);
+    }
+
+    #[test]
+    fn a_record_is_of_one_name() {
+        let record = DeviceRecord::new();
+        assert!(record.claim("/swap/a") && record.claim("/swap/a"));
+        assert!(!record.claim("/swap/b") && !record.claim("/swap/a#2") && !record.claim(""));
+        assert_eq!(record.name().as_deref(), Some("/swap/a"));
+        let (long, record) = (format!("{}ü{}", "a".repeat(99), "b".repeat(255)), DeviceRecord::new());
+        assert!(record.claim(&long) && record.claim(&long));
+        assert_eq!(record.name(), Some("b".repeat(255)), "its end, cut between characters");
+    }
+}

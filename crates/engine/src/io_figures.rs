@@ -1,0 +1,146 @@
+//! Each swap device's own figures: what goes to and from it, how long that takes, and how much is under way.
+//!
+//! A request is timed from when it is made to when its end is seen, by the calling thread or of a ring's completions.
+//! A device in memory is not timed, only its bytes are counted: a page is copied there in a few hundred nanoseconds.
+//! Counting takes no lock; what is under way is counted by each process for itself, so that one that is killed in the
+//! middle leaves nothing wrong to others that count in the same record.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use folioswap_core::{DeviceIo, DeviceRecord, Direction};
+use folioswap_sys::clock::{Clock, Moment};
+
+use crate::shared_stats::SharedCounters;
+
+/// Where a device is counted: for its arena alone, or in memory that processes share.
+enum Home {
+    Own(Box<DeviceRecord>),
+    Shared(&'static DeviceRecord),
+}
+
+/// The figures of one device of an arena, on cache lines of its own.
+#[repr(align(128))]
+pub(crate) struct IoFigures {
+    in_flight: AtomicU64,
+    home: Home,
+    clock: Clock,
+    timed: bool,
+}
+
+/// A request that is under way; it ends by [`IoFigures::end`].
+#[derive(Debug, Clone, Copy)]
+#[must_use]
+pub(crate) struct Begun(Option<Moment>);
+
+impl IoFigures {
+    /// Empty, or going on where other processes are that share the counters and have a device of this name.
+    pub fn new(name: &str, timed: bool, shared: Option<&'static SharedCounters>) -> Self {
+        let home = match shared.and_then(|shared| shared.device(name)) {
+            Some(record) => Home::Shared(record),
+            None => Home::Own(Box::new(DeviceRecord::new())),
+        };
+        IoFigures { in_flight: AtomicU64::new(0), home, clock: Clock::new(), timed }
+    }
+
+    fn record(&self) -> &DeviceRecord {
+        match &self.home {
+            Home::Own(record) => record,
+            Home::Shared(record) => record,
+        }
+    }
+
+    /// A request is made.
+    pub fn begin(&self) -> Begun {
+        if !self.timed {
+            return Begun(None);
+        }
+        self.record().begin(self.in_flight.fetch_add(1, Relaxed) + 1);
+        Begun(Some(self.clock.now()))
+    }
+
+    /// It has ended. One that was not served is not counted.
+    pub fn end(&self, begun: Begun, direction: Direction, served: Option<usize>) {
+        if let Begun(Some(at)) = begun {
+            let now = self.clock.now();
+            self.in_flight.fetch_sub(1, Relaxed);
+            if served.is_some() {
+                self.record().record(direction, self.clock.ns_between(at, now));
+            }
+        }
+        if let Some(len_bytes) = served {
+            let _ = self.record().count(direction, len_bytes as u64);
+        }
+    }
+
+    /// Counts a call that moves so many bytes.
+    pub fn measure(
+        &self,
+        direction: Direction,
+        len_bytes: usize,
+        call: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let begun = self.begin();
+        let done = call();
+        self.end(begun, direction, done.is_ok().then_some(len_bytes));
+        done
+    }
+
+    /// Counts what is copied from a device in memory.
+    pub fn count_load(&self, len_bytes: usize) {
+        let _ = self.record().count(Direction::Read, len_bytes as u64);
+    }
+
+    /// Counts what is copied to one, and looks now and then at how many bytes of it are used.
+    pub fn count_store(&self, len_bytes: usize, used_bytes: impl FnOnce() -> u64) {
+        if self.record().count(Direction::Write, len_bytes as u64) {
+            self.note_used(used_bytes());
+        }
+    }
+
+    /// So many bytes of the device hold something.
+    pub fn note_used(&self, used_bytes: u64) {
+        self.record().note_used(used_bytes);
+    }
+
+    /// The figures now.
+    pub fn snapshot(&self) -> DeviceIo {
+        let mut io = self.record().snapshot();
+        io.in_flight = self.in_flight.load(Relaxed);
+        io
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_overlap_are_seen_and_those_that_fail_are_not_counted() {
+        let figures = IoFigures::new("a", true, None);
+        let (first, second) = (figures.begin(), figures.begin());
+        assert_eq!(figures.snapshot().in_flight, 2);
+        figures.end(first, Direction::Write, Some(8192));
+        figures.end(second, Direction::Write, None);
+        figures.measure(Direction::Read, 4096, || Ok(())).unwrap();
+        let failed = figures.measure(Direction::Read, 4096, || Err(io::ErrorKind::Other.into()));
+        let io = figures.snapshot();
+        assert!(failed.is_err() && io.in_flight == 0);
+        assert_eq!((io.writes.calls, io.writes.bytes, io.writes.latency.count()), (1, 8192, 1));
+        assert_eq!((io.reads.calls, io.reads.bytes, io.reads.latency.count()), (1, 4096, 1));
+        assert_eq!((io.most_in_flight, io.mean_in_flight()), (2, 1.25));
+    }
+
+    #[test]
+    fn memory_is_counted_and_not_timed() {
+        let figures = IoFigures::new("ram:2M", false, None);
+        figures.measure(Direction::Read, 4096, || Ok(())).unwrap();
+        figures.count_load(4096);
+        figures.count_store(4096, || 5);
+        figures.count_store(4096, || unreachable!("it is looked at once a MiB"));
+        let io = figures.snapshot();
+        assert_eq!((io.reads.calls, io.reads.bytes, io.reads.latency.count()), (2, 8192, 0));
+        assert_eq!((io.writes.bytes, io.peak_used_bytes), (8192, 5));
+        assert_eq!((io.most_in_flight, io.mean_in_flight()), (0, 0.0));
+    }
+}
