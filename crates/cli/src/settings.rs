@@ -1,6 +1,6 @@
 //! The one environment variable that tells the injected library what `run` was asked for.
 //!
-//! Form: `key=value` pairs separated by `;`, in any order but that `prio`, `node` and `algo` follow the `swap` that they are of, which is there
+//! Form: `key=value` pairs separated by `;`, in any order but that `prio`, `node`, `force` and `algo` follow the `swap` that they are of, which is there
 //! once a device. Inside values `%`, `;` and `=` are written as
 //! `%25`, `%3B` and `%3D`; all other bytes stand for themselves, so a path that is not UTF-8 survives.
 
@@ -79,6 +79,9 @@ impl Settings<'_> {
             if let Some(node) = swap.node {
                 put(&mut text, "node", node.get().to_string().as_bytes());
             }
+            if swap.force {
+                put(&mut text, "force", b"yes");
+            }
         }
         OsString::from_vec(text)
     }
@@ -116,12 +119,12 @@ mod tests {
             lock: true,
             stats: Some(Path::new("/proc/7/fd/3")),
             topology: Some(Path::new("/t")),
-            swap: &["ram:4K,node=1,prio=7", "/a/b"].map(|text| text.parse().expect("a device")),
+            swap: &["ram:4K,node=1,prio=7", "/a/b,force=yes"].map(|text| text.parse().expect("a device")),
         };
         assert_eq!(
             settings.encode(),
             "memory=536870912;faults=auto;mapper=move;folio=64K;swap-in=always;lock=yes;stats=/proc/7/fd/3;\
-             topology=/t;swap=ram:4096;prio=7;node=1;swap=/a/b"
+             topology=/t;swap=ram:4096;prio=7;node=1;swap=/a/b;force=yes"
         );
     }
 

@@ -27,12 +27,15 @@ pub fn check_all(means: &Means) -> Result<Vec<SwapDevice>, Failure> {
 }
 
 fn check_device(device: &SwapDevice, topology: &Topology) -> Result<SwapDevice, Failure> {
-    folioswap::device::check_node(device, topology)
-        .map_err(|error| Failure { status: error.exit_status(), message: error.to_string() })?;
-    Ok(SwapDevice { spec: check(&device.spec)?, ..device.clone() })
+    folioswap::device::check_node(device, topology).map_err(refused_by_engine)?;
+    Ok(SwapDevice { spec: check(&device.spec, device.force)?, ..device.clone() })
 }
 
-fn check(spec: &DeviceSpec) -> Result<DeviceSpec, Failure> {
+fn refused_by_engine(error: folioswap::Error) -> Failure {
+    Failure { status: error.exit_status(), message: error.to_string() }
+}
+
+fn check(spec: &DeviceSpec, force: bool) -> Result<DeviceSpec, Failure> {
     match spec {
         DeviceSpec::Ram { size } | DeviceSpec::Zram { size, .. } => {
             at_least_one_folio(&spec.to_string(), Some(*size))?;
@@ -49,7 +52,7 @@ fn check(spec: &DeviceSpec) -> Result<DeviceSpec, Failure> {
             let shown = path.display().to_string();
             at_least_one_folio(&shown, *size)?;
             let path = std::path::absolute(path).map_err(|error| unusable(&shown, &error.to_string()))?;
-            check_path(&path, *size)?;
+            check_path(&path, *size, force)?;
             Ok(DeviceSpec::File { path, size: *size })
         }
     }
@@ -64,7 +67,7 @@ fn at_least_one_folio(shown: &str, size: Option<u64>) -> Result<(), Failure> {
     }
 }
 
-fn check_path(path: &Path, size: Option<u64>) -> Result<(), Failure> {
+fn check_path(path: &Path, size: Option<u64>, force: bool) -> Result<(), Failure> {
     let shown = path.display().to_string();
     let here = match rustix::fs::stat(path) {
         Err(Errno::NOENT) => None,
@@ -86,15 +89,7 @@ fn check_path(path: &Path, size: Option<u64>) -> Result<(), Failure> {
             room(&file, &shown, size.unwrap_or(SMALLEST_BYTES), held)
         }
         Some((FileType::BlockDevice, _)) => {
-            let file = open_direct(path, &shown)?;
-            let len = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).unwrap_or(0);
-            if len < size.unwrap_or(SMALLEST_BYTES) {
-                return Err(Failure::new(
-                    Status::SwapTooSmall,
-                    format!("swap {shown}: the device has only {len} bytes"),
-                ));
-            }
-            Ok(())
+            folioswap::device::check_block_device(path, size, force).map_err(refused_by_engine)
         }
         Some(_) => Err(unusable(&shown, "is neither a file nor a block device")),
     }

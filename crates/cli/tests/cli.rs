@@ -5,31 +5,11 @@
 
 mod scratch;
 
-use scratch::{FOLIOSWAP, Guarded, LIMIT, Scratch, within};
+use scratch::{FOLIOSWAP, Guarded, LIMIT, Scratch, with_library, within};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Builds the library beside the command, once.
-fn with_library() {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let directory = Path::new(FOLIOSWAP).parent().expect("a directory");
-        let profile = match directory.file_name().and_then(|name| name.to_str()) {
-            Some("debug") | None => "dev",
-            Some(name) => name,
-        };
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "-p", "folioswap-preload", "--profile", profile, "--manifest-path"])
-            .arg(manifest)
-            .env("CARGO_TARGET_DIR", directory.parent().expect("a target directory"))
-            .status()
-            .expect("cargo runs");
-        assert!(status.success(), "folioswap-preload does not build");
-    });
-}
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether monitor faults are permitted here.
 fn monitor_permitted() -> bool {

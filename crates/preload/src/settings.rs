@@ -1,6 +1,6 @@
 //! What `folioswap run` asked for, from the environment variable that it sets.
 //!
-//! Form: `key=value` pairs separated by `;`, `swap` once a device, `prio` and `node` after the one that they are of; `%XX` in values
+//! Form: `key=value` pairs separated by `;`, `swap` once a device, `prio`, `node`, `force` and `algo` after the one that they are of; `%XX` in values
 //! stands for a byte.
 
 use std::ffi::OsString;
@@ -66,7 +66,7 @@ impl Settings {
             b"stats" => self.stats = Some(PathBuf::from(OsString::from_vec(value))),
             b"topology" => self.topology = Some(PathBuf::from(OsString::from_vec(value))),
             b"swap" => self.devices.push(device(value)?.into()),
-            b"prio" | b"node" | b"algo" => {
+            b"prio" | b"node" | b"algo" | b"force" => {
                 let device = self.devices.last_mut().ok_or("no device before it")?;
                 device.set(&String::from_utf8_lossy(key), &text()?).map_err(|error| error.to_string())?;
             }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_full_line_is_read() {
         let text = b"memory=536870912;faults=direct;mapper=copy;folio=64K;swap-in=madvise;lock=yes;stats=/proc/7/fd/3;\
-            topology=/t;swap=ram:4096;prio=7;node=1;swap=/x%3By%3D1%25\xff:9";
+            topology=/t;swap=ram:4096;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes";
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
         let expected = Settings {
             memory_bytes: 512 << 20,
@@ -136,7 +136,7 @@ mod tests {
             topology: Some("/t".into()),
             devices: vec![
                 "ram:4K,prio=7,node=1".parse().expect("a device"),
-                DeviceSpec::File { path, size: Some(9) }.into(),
+                SwapDevice::from(DeviceSpec::File { path, size: Some(9) }).forced(),
             ],
         };
         assert_eq!(Settings::parse(text), Ok(expected));

@@ -25,8 +25,8 @@ pub enum OpenError {
     /// It exists and is an ordinary file, a directory or something else that must not be overwritten.
     #[error("exists and is no block device: name a file that does not exist yet")]
     NotBlockDevice,
-    /// EBUSY: mounted, or swap of the kernel.
-    #[error("in use: mounted, or swap of the kernel")]
+    /// EBUSY: claimed by the kernel.
+    #[error("in use: mounted, swap of the kernel, a part of a RAID or volume, or another program's")]
     InUse,
     /// ENOSPC, EDQUOT.
     #[error("no space left for a file")]
@@ -105,7 +105,7 @@ pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
     if !std::fs::metadata(path)?.file_type().is_block_device() {
         return Err(OpenError::NotBlockDevice);
     }
-    // O_EXCL of a block device: not while it is mounted or swap.
+    // O_EXCL of a block device: not while it is mounted, swap, a part of another device, or opened so by somebody else.
     let flags = libc::O_DIRECT | libc::O_CLOEXEC | libc::O_EXCL;
     let file = File::options().read(true).write(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.file_type().is_block_device() {

@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,26 @@ use std::time::{Duration, Instant};
 pub const FOLIOSWAP: &str = env!("CARGO_BIN_EXE_folioswap");
 /// How long anything may take.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Builds the library beside the command, once.
+pub fn with_library() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let directory = Path::new(FOLIOSWAP).parent().expect("a directory");
+        let profile = match directory.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(name) => name,
+        };
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "-p", "folioswap-preload", "--profile", profile, "--manifest-path"])
+            .arg(manifest)
+            .env("CARGO_TARGET_DIR", directory.parent().expect("a target directory"))
+            .status()
+            .expect("cargo runs");
+        assert!(status.success(), "folioswap-preload does not build");
+    });
+}
 
 /// A directory of a test's own, removed at its end.
 pub struct Scratch(pub PathBuf);

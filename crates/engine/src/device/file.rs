@@ -12,7 +12,7 @@ use folioswap_core::Order;
 use folioswap_sys::direct_io::{self, OpenError};
 use folioswap_sys::{disk, numa};
 
-use super::{Device, too_small, unusable};
+use super::{Device, DeviceSpec, signature, too_small, unusable};
 use crate::error::Error;
 use crate::size::Bytes;
 
@@ -34,8 +34,9 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// A block device, or an unlinked file that would be at `path`: nothing of that name may exist yet.
-    pub fn open(path: &Path, limit: Option<u64>) -> Result<Self, Error> {
+    /// A block device, or an unlinked file that would be at `path`: nothing of that name may exist yet. A block device
+    /// that holds something is refused, unless that is to be lost (`force`).
+    pub fn open(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
         if path.is_dir() {
             return Err(unusable(path, "is a directory: name a file to be made in it, as in DIR/swap:8G"));
         }
@@ -45,11 +46,7 @@ impl FileDevice {
             return Err(too_small(path, format!("{} is too small: a swap device takes at least 2M", Bytes(size))));
         }
         if path.exists() {
-            let (fd, size) = direct_io::block_device(path).map_err(|error| explain(path, &error))?;
-            if limit.is_some_and(|limit| limit > size) {
-                return Err(too_small(path, format!("has only {}", Bytes(size))));
-            }
-            return Ok(FileDevice { fd, path: path.into(), limit: Some(limit.unwrap_or(size)), fixed: true });
+            return Self::block_device(path, limit, force);
         }
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -65,6 +62,22 @@ impl FileDevice {
                 .map_err(|error| too_small(path, format!("{} cannot be had: {error}", Bytes(limit))))?;
         }
         Ok(device)
+    }
+
+    fn block_device(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
+        let (fd, size) = direct_io::block_device(path).map_err(|error| explain(path, &error))?;
+        if limit.unwrap_or(Order::HUGE.bytes() as u64) > size {
+            return Err(too_small(path, format!("has only {}", Bytes(size))));
+        }
+        let found = if force { Ok(None) } else { signature::find(fd.as_raw_fd(), size) };
+        match found.map_err(|error| unusable(path, format!("its content could not be looked at: {error}")))? {
+            None => Ok(FileDevice { fd, path: path.into(), limit: Some(limit.unwrap_or(size)), fixed: true }),
+            Some(found) => {
+                let wanted = DeviceSpec::File { path: path.into(), size: limit };
+                let reason = format!("holds {found}, which would be lost; if that is meant, give {wanted},force=yes");
+                Err(unusable(path, reason))
+            }
+        }
     }
 
     /// Whether one folio can be had at all.

@@ -5,6 +5,7 @@
 
 mod file;
 mod ram;
+mod signature;
 mod spec;
 mod throttled;
 mod zram;
@@ -193,7 +194,7 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
     let real = |node: Option<NodeId>| node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
     let (device, node): (Box<dyn Device>, _) = match &wanted.spec {
         DeviceSpec::File { path, size } => {
-            let device = FileDevice::open(path, *size)?;
+            let device = FileDevice::open(path, *size, wanted.force)?;
             let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
             let node = stated(&shown).or_else(|| topology.node_of_device(&shown, device.node()));
             (Box::new(device), node)
@@ -225,6 +226,15 @@ pub fn check_node(wanted: &SwapDevice, topology: &Topology) -> Result<(), Error>
         Some(node) => Err(unusable(Path::new(&wanted.spec.to_string()), topology.describe_missing(node))),
         None => Ok(()),
     }
+}
+
+/// Whether a block device can be used, found out without writing to it: nobody else has it, it has so many bytes, and holds
+/// nothing unless that is to be lost (`force`).
+///
+/// # Errors
+/// [`Error::SwapUnusable`], [`Error::SwapTooSmall`].
+pub fn check_block_device(path: &Path, size: Option<u64>, force: bool) -> Result<(), Error> {
+    FileDevice::open(path, size, force).map(drop)
 }
 
 fn unusable(path: &Path, reason: impl Into<String>) -> Error {

@@ -1,5 +1,5 @@
 //! What a swap device is to be, as text: `PATH[:SIZE]`, `ram:SIZE` or `zram:SIZE[,algo=lz4|zstd]`, and when it is to be used:
-//! `,prio=N` and `,node=N`.
+//! `,prio=N` and `,node=N`. `,force=yes`: what a block device holds may be lost.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -113,6 +113,9 @@ pub struct SwapDevice {
     pub priority: Option<Priority>,
     /// The NUMA node that it is on; none: what the kernel knows of a disk. Memory is taken from it, if this machine has it.
     pub node: Option<NodeId>,
+    /// Whether a block device is used although it holds something (a file system, partitions), which is lost then. One that is
+    /// mounted or otherwise in use is refused in any case.
+    pub force: bool,
 }
 
 /// Why a text is no swap device.
@@ -130,11 +133,19 @@ pub enum SwapDeviceError {
     /// How it compresses.
     #[error("`{0}` is no way to compress: there are lz4 and zstd")]
     Codec(String),
+    /// Something else than yes or no.
+    #[error("`{0}` is neither yes nor no, which is what `force` takes")]
+    Force(String),
+    /// An option of block devices, for memory.
+    #[error("only a block device takes `force`")]
+    NotBlockDevice,
     /// An option of devices in compressed RAM, for another.
     #[error("only zram: compresses, and takes `algo`")]
     NotCompressed,
     /// Something else.
-    #[error("a swap device has no option `{0}`: there are prio=N and node=N, and algo=lz4 or zstd for zram:")]
+    #[error(
+        "a swap device has no option `{0}`: there are prio=N, node=N and force=yes, and algo=lz4 or zstd for zram:"
+    )]
     Unknown(String),
 }
 
@@ -153,7 +164,14 @@ impl SwapDevice {
         self
     }
 
-    /// Reads `prio`, `node` or `algo`.
+    /// The same, although a block device holds something.
+    #[must_use]
+    pub fn forced(mut self) -> Self {
+        self.force = true;
+        self
+    }
+
+    /// Reads `prio`, `node`, `force` or `algo`.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -165,6 +183,14 @@ impl SwapDevice {
                 self.priority = Some(priority.ok_or_else(|| SwapDeviceError::Priority(value.into()))?);
             }
             "node" => self.node = Some(NodeId::new(number.ok_or_else(|| SwapDeviceError::Node(value.into()))?)),
+            "force" => {
+                let DeviceSpec::File { .. } = &self.spec else { return Err(SwapDeviceError::NotBlockDevice) };
+                self.force = match value {
+                    "yes" => true,
+                    "no" => false,
+                    other => return Err(SwapDeviceError::Force(other.into())),
+                };
+            }
             "algo" => {
                 let DeviceSpec::Zram { codec, .. } = &mut self.spec else { return Err(SwapDeviceError::NotCompressed) };
                 *codec = value.parse().map_err(|()| SwapDeviceError::Codec(value.into()))?;
@@ -177,7 +203,7 @@ impl SwapDevice {
 
 impl From<DeviceSpec> for SwapDevice {
     fn from(spec: DeviceSpec) -> Self {
-        SwapDevice { spec, priority: None, node: None }
+        SwapDevice { spec, priority: None, node: None, force: false }
     }
 }
 
@@ -209,7 +235,8 @@ impl fmt::Display for SwapDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.spec.fmt(f)?;
         self.priority.map_or(Ok(()), |priority| write!(f, ",prio={priority}"))?;
-        self.node.map_or(Ok(()), |node| write!(f, ",node={}", node.get()))
+        self.node.map_or(Ok(()), |node| write!(f, ",node={}", node.get()))?;
+        if self.force { write!(f, ",force=yes") } else { Ok(()) }
     }
 }
 
@@ -230,7 +257,7 @@ mod tests {
         ] {
             let device: SwapDevice = text.parse().unwrap();
             let (priority, node) = (priority.and_then(Priority::given), node.map(NodeId::new));
-            assert_eq!(device, SwapDevice { spec: spec.parse().unwrap(), priority, node }, "{text}");
+            assert_eq!(device, SwapDevice { spec: spec.parse().unwrap(), priority, node, force: false }, "{text}");
             assert_eq!(device.to_string().parse(), Ok(device));
         }
         for (text, part) in [
@@ -239,6 +266,8 @@ mod tests {
             ("ram:2G,prio=+1", "`+1`"),
             ("ram:2G,prio=", "``"),
             ("/a,node=x", "NUMA"),
+            ("/a,force=1", "`1` is neither yes nor no"),
+            ("ram:1G,force=yes", "only a block device"),
             ("/a,size=4", "no option `size`"),
             ("zram:1G,algo=gzip", "`gzip` is no way to compress"),
             ("ram:1G,algo=lz4", "only zram:"),
@@ -246,6 +275,17 @@ mod tests {
         ] {
             let error = text.parse::<SwapDevice>().unwrap_err().to_string();
             assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn force_is_of_this_device() {
+        for (text, force) in
+            [("/dev/x:1G,force=yes,prio=2", true), ("/dev/x,force=yes,force=no", false), ("/dev/x", false)]
+        {
+            let device: SwapDevice = text.parse().unwrap();
+            assert_eq!(device.force, force, "{text}");
+            assert_eq!(device.to_string().parse(), Ok(device));
         }
     }
 

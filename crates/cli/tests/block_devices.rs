@@ -1,0 +1,103 @@
+//! Block devices that hold something are refused as swap, unless that is to be lost; those in use always are.
+//!
+//! On a loop device of the test's own, which only root can have.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+mod scratch;
+
+use scratch::{Scratch, with_library};
+
+/// Runs a system command; its output, or why it gave none.
+fn command(name: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(name).args(arguments).output().map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    Err(format!("{name} {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// A loop device on a file, detached at the end.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &Path) -> Result<Loop, String> {
+        command("losetup", &["--find", "--show", &file.display().to_string()]).map(Loop)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = command("umount", &[&self.0]);
+        command("losetup", &["-d", &self.0]).expect("the test's own loop device");
+    }
+}
+
+/// What is on the disk of the file below a loop device, at its begin.
+fn content(file: &Path) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    std::os::unix::fs::FileExt::read_exact_at(&File::open(file).expect("the file"), &mut bytes, 0).expect("its begin");
+    bytes
+}
+
+#[test]
+fn a_block_device_that_holds_something_is_refused() {
+    let scratch = Scratch::new();
+    let file = scratch.path("disk");
+    File::create(&file).and_then(|disk| disk.set_len(64 << 20)).expect("a new file");
+    let disk = match Loop::new(&file) {
+        Ok(disk) => disk,
+        Err(error) => {
+            println!("SKIPPED: no loop device is to be had ({error}). Run it as root, where /dev/loop-control is");
+            return;
+        }
+    };
+    with_library();
+    let sweep = |swap: &str| {
+        let args = ["bench", "sweep", "--memory", "16M", "--size", "48M", "--rounds", "1", "--swap", swap];
+        scratch.run(&args)
+    };
+    let run = |swap: &str| scratch.run(&["run", "--memory", "16M", "--swap", swap, "--", "true"]);
+    let forced = format!("{},force=yes", disk.0);
+    let (status, said) = sweep(&disk.0);
+    assert_eq!(status, 0, "an empty one: {said}");
+    let cases = [
+        ("mkfs.ext4", &["-q", "-F"][..], "a file system (ext2, ext3 or ext4)"),
+        ("mkswap", &["-f"][..], "swap space of the kernel"),
+    ];
+    for (make, options, what) in cases {
+        command("wipefs", &["-a", &disk.0]).expect("the test's own loop device");
+        if let Err(error) = command(make, &[options, &[&disk.0]].concat()) {
+            println!("SKIPPED: {what}: {error}. Get it: apt-get install e2fsprogs util-linux");
+            continue;
+        }
+        command("sync", &[&disk.0]).expect("the test's own loop device");
+        let before = content(&file);
+        for (status, said) in [run(&disk.0), sweep(&disk.0)] {
+            assert_eq!(status, 68, "{make}: {said}");
+            assert!(said.contains(what) && said.contains(&forced) && said.lines().count() == 1, "{make}: {said}");
+        }
+        assert!(content(&file) == before, "{make}: what was refused is as it was");
+        if make == "mkfs.ext4" {
+            let directory = scratch.path("mounted").display().to_string();
+            fs::create_dir(&directory).expect("a new directory");
+            match command("mount", &[&disk.0, &directory]) {
+                Ok(_) => {
+                    let refusals = [run(&disk.0), run(&forced), sweep(&forced)];
+                    command("umount", &[&directory]).expect("mounted here");
+                    for (status, said) in refusals {
+                        assert!(status == 68 && said.contains("in use: mounted"), "{status}: {said}");
+                    }
+                }
+                Err(error) => println!("SKIPPED: a mounted one: {error}"),
+            }
+        }
+        let (status, said) = run(&forced);
+        assert_eq!(status, 0, "{make}, forced, in a program: {said}");
+        let (status, said) = sweep(&forced);
+        assert_eq!(status, 0, "{make}, forced: {said}");
+        assert!(content(&file) != before, "{make}: it was used");
+    }
+}
