@@ -233,6 +233,23 @@ fn devices_on_two_nodes_are_compared() {
 }
 
 #[test]
+fn two_disks_are_compared() {
+    let scratch = Scratch::new();
+    let json = scratch.path("devices.json").display().to_string();
+    let swap = ["a", "b"].map(|name| scratch.path(name).display().to_string());
+    let shape = ["bench", "devices", "--size", "64M", "--memory", "16M", "--rounds", "1", "--json", &json];
+    let (status, said) = scratch.run(&[&shape[..], &["--swap", &swap[0], "--swap", &swap[1]]].concat());
+    assert_eq!(status, 0, "{said}");
+    let report: serde_json::Value = serde_json::from_str(&scratch.text("devices.json")).expect("JSON");
+    let rows = report["rows"].as_array().expect("rows");
+    let shares: Vec<_> = rows.iter().map(|row| row["share_of_first"].as_f64().expect("a share")).collect();
+    assert!(shares[..2] == [1.0, 1.0] && (0.3..0.7).contains(&shares[2]), "they take turns: {shares:?}");
+    for key in ["write_gbps", "read_gbps", "raw_sum_write_gbps", "two_vs_one_read", "two_vs_raw_sum_write"] {
+        assert!(report["measures"][key].as_f64() > Some(0.0), "{key}: {report}");
+    }
+}
+
+#[test]
 fn wrong_options_have_one_sentence_and_a_status() {
     let scratch = Scratch::new();
     let cases: &[(i32, &str, &[&str])] = &[
@@ -269,6 +286,8 @@ fn wrong_options_have_one_sentence_and_a_status() {
         (64, "--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
         (64, "--size", &["nodes", "--size", "1M"]),
         (65, "at least 16M", &["nodes", "--memory", "1M"]),
+        (64, "--swap twice", &["devices", "--swap", "/var/tmp/a"]),
+        (64, "files or block", &["devices", "--swap", "/var/tmp/a", "--swap", "ram:64M"]),
         (64, "--topology", &["fragment", "--topology"]),
         (64, "topology", &["fragment", "--topology", "/no/such/file"]),
         (68, "NUMA node", &["orders", "--swap", "ram:64M,node=1000"]),

@@ -11,6 +11,7 @@ mod auto;
 mod compact;
 mod compact_mix;
 mod compact_slots;
+mod devices;
 mod first_touch;
 mod fragment;
 mod kernel_turn;
@@ -64,6 +65,10 @@ pub enum BenchCommand {
     Alloc(alloc::AllocArgs),
     /// Two devices of one speed on two NUMA nodes: the nearest first, against one list for all and against equal priorities
     Nodes(nodes::NodesArgs),
+    /// Two disks of equal priority: against each of them alone, and against direct reads and writes on both at once
+    ///
+    /// Takes --swap twice, files or block devices. Block devices are overwritten by both.
+    Devices(devices::DevicesArgs),
 }
 
 /// Runs one.
@@ -78,5 +83,6 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Latency(args) => latency::latency(args),
         BenchCommand::Alloc(args) => alloc::alloc(args),
         BenchCommand::Nodes(args) => nodes::nodes(args),
+        BenchCommand::Devices(args) => devices::devices(args),
     }
 }

@@ -37,6 +37,16 @@ impl Buffers {
     }
 }
 
+/// Threads that read or write one file in [`at_once`]: as many pieces are under way.
+const THREADS: u64 = 4;
+
+/// Which way the bytes go.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Way {
+    Write = 0,
+    Read = 1,
+}
+
 /// The file.
 pub struct RawFile {
     file: File,
@@ -66,6 +76,30 @@ impl RawFile {
         Ok(raw)
     }
 
+    /// The block device at `path`, of which so many bytes are used and lost; or a file in the directory that one of this name would
+    /// be in.
+    pub fn beside(path: &Path, bytes: u64) -> Result<RawFile, Failure> {
+        if !path.exists() {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            return RawFile::create(parent.unwrap_or(Path::new(".")), bytes);
+        }
+        let (fd, size) = folioswap_sys::direct_io::block_device(path)
+            .map_err(|error| Failure::new(Status::SwapUnusable, format!("{}: {error}", path.display())))?;
+        Ok(RawFile { file: fd.into(), nr_pieces: (bytes.min(size) / PIECE_BYTES as u64).max(1) })
+    }
+
+    /// Reads or writes every so many pieces of the file once.
+    fn pass(&self, way: Way, first: u64) -> std::io::Result<()> {
+        let mut buffer = Buffers::new(1);
+        (first..self.nr_pieces).step_by(THREADS as usize).try_for_each(|index| {
+            let (piece, offset) = (buffer.piece(0), index * PIECE_BYTES as u64);
+            match way {
+                Way::Write => self.file.write_all_at(piece, offset),
+                Way::Read => self.file.read_exact_at(piece, offset),
+            }
+        })
+    }
+
     /// Reads the whole file once into memory of this size, from its begin again when it is full: GB/s.
     pub fn read_round(&self, memory_bytes: u64) -> Result<f64, Failure> {
         let nr_buffers = (memory_bytes / PIECE_BYTES as u64).max(1);
@@ -81,6 +115,22 @@ impl RawFile {
     }
 }
 
+/// Reads or writes all of several files once, at the same time, each by threads of its own: GB/s until the last one is done.
+pub fn at_once(files: &[&RawFile], way: Way) -> Result<f64, Failure> {
+    let begin = Instant::now();
+    let ended: Vec<std::io::Result<()>> = std::thread::scope(|scope| {
+        let each = |file| (0..THREADS).map(move |first| (file, first));
+        let pass = |(file, first): (&RawFile, u64)| file.pass(way, first);
+        let threads = files.iter().copied().flat_map(each).map(|of| scope.spawn(move || pass(of)));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().expect("a thread that reads does not panic")).collect()
+    });
+    let failed = |error| Failure::new(Status::SwapUnusable, format!("the raw loop could not {way:?}: {error}"));
+    ended.into_iter().collect::<std::io::Result<()>>().map_err(failed)?;
+    let nr_pieces: u64 = files.iter().map(|file| file.nr_pieces).sum();
+    Ok((nr_pieces * PIECE_BYTES as u64) as f64 / begin.elapsed().as_secs_f64() / 1e9)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,5 +141,9 @@ mod tests {
         assert_eq!(raw.nr_pieces, 3);
         assert!(raw.read_round(0).expect("readable") > 0.0);
         assert!(raw.read_round(4 << 20).expect("readable") > 0.0);
+        let other = RawFile::beside(Path::new("/var/tmp/no-such-file"), 4 << 20).expect("the same disk");
+        for way in [Way::Write, Way::Read] {
+            assert!(at_once(&[&raw, &other], way).expect("two files") > 0.0);
+        }
     }
 }
