@@ -4,7 +4,7 @@
 
 use crate::exit::{Failure, Status};
 use folioswap::{Bytes, DeviceIo, DeviceTransfers, SharedStats, StatsSnapshot};
-use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, Phase};
+use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -102,8 +102,9 @@ struct Summary {
     faults: Vec<(&'static str, Times)>,
     /// Those of swap-ins, from order 0 on.
     swap_ins: Vec<Times>,
+    /// Of one fault in [`PHASES_OF_ONE_IN`].
     phases: Vec<(&'static str, Times)>,
-    /// Faults over 100 us, by the phase that took longest.
+    /// Faults over 100 us, by the phase that took longest; the last are those of which it is not known.
     slow: Vec<(&'static str, u64)>,
     /// Swap devices by name.
     devices: Vec<(String, DeviceIo)>,
@@ -112,6 +113,7 @@ struct Summary {
 impl Summary {
     fn new(stats: &StatsSnapshot, devices: Vec<(String, DeviceIo)>) -> Summary {
         let slow_in = |phase| FaultKind::ALL.into_iter().map(|kind| stats.slow(kind, phase)).sum();
+        let slow_unknown = ("unknown", FaultKind::ALL.into_iter().map(|kind| stats.slow_unknown(kind)).sum());
         // Linux's names for pages read and written; derived, so that they cannot disagree with the bytes.
         let derived = [("pswpin", stats.pswpin()), ("pswpout", stats.pswpout()), ("stalled_ns", stats.stalled_ns())];
         Summary {
@@ -124,7 +126,7 @@ impl Summary {
             faults: FaultKind::ALL.map(|kind| (kind.name(), Times::new(stats.fault(kind)))).into(),
             swap_ins: stats.swap_ins.iter().map(Times::new).collect(),
             phases: Phase::ALL.map(|phase| (phase.name(), Times::new(stats.phase(phase)))).into(),
-            slow: Phase::ALL.map(|phase| (phase.name(), slow_in(phase))).into(),
+            slow: Phase::ALL.map(|phase| (phase.name(), slow_in(phase))).into_iter().chain([slow_unknown]).collect(),
             devices,
         }
     }
@@ -172,7 +174,7 @@ impl Summary {
                 }
             }
         }
-        line("phases", head);
+        line("phases", format!("{head}  (of one fault in {PHASES_OF_ONE_IN})"));
         for (name, times) in self.phases.iter().filter(|(_, times)| times.count > 0) {
             line(&format!("  {name}"), times.text());
         }
@@ -206,6 +208,7 @@ impl Summary {
         object.insert("faults".into(), to_json(&self.faults));
         object.insert("swap_in_by_order".into(), self.swap_ins.iter().map(Times::json).collect());
         object.insert("phases".into(), to_json(&self.phases));
+        object.insert("phases_of_one_fault_in".into(), json!(PHASES_OF_ONE_IN));
         let slow = self.slow.iter().map(|(name, count)| ((*name).to_owned(), json!(count)));
         object.insert("over_100us_by_phase".into(), slow.collect::<Map<_, _>>().into());
         object.insert("devices".into(), self.devices.iter().map(|(name, io)| device_json(name, io)).collect());
@@ -300,11 +303,14 @@ mod tests {
         stats.resident_bytes.set(100);
         stats.huge_resident_bytes.set(50);
         for (count, read_ns) in [(98, 4_000), (2, 1_999_000)] {
-            let mut times = FaultTimes::default();
+            let mut times = FaultTimes::new(true);
             times.add(Phase::Frame, 1_000);
             times.add(Phase::Read, read_ns);
             (0..count).for_each(|_| stats.record_fault(FaultKind::SwapIn, Order::HUGE, 1, &times));
         }
+        let mut times = FaultTimes::new(false);
+        times.add_uncut(200_000);
+        stats.record_fault(FaultKind::Standby, Order::HUGE, 1, &times);
         let record = DeviceRecord::new();
         record.begin(3);
         record.record(Direction::Read, 90_000);
@@ -327,14 +333,15 @@ mod tests {
             (&json["phases"]["read"]["max_ns"], &json["phases"]["free"]["count"]),
             (&json!(1_999_000), &json!(0))
         );
-        assert_eq!((&json["over_100us_by_phase"]["read"], &json["stalled_ns"]), (&json!(2), &json!(4_490_000)));
+        assert_eq!((&json["over_100us_by_phase"]["read"], &json["stalled_ns"]), (&json!(2), &json!(4_690_000)));
         assert_eq!((&json["devices"][0]["name"], &json["devices"][1]["name"]), (&json!("/swap/a"), &json!("ram:2M")));
         let reads = &json["devices"][0]["reads"];
         assert_eq!((&reads["bytes"], &reads["max_ns"], &reads["calls"]), (&json!(4 << 20), &json!(90_000), &json!(1)));
         let text = summary.text(512, Duration::ZERO);
         assert!(
             text.lines().any(|line| line.trim_start().starts_with("of 2M  "))
-                && text.contains("over 100 us    2 read")
+                && text.contains("over 100 us    2 read, 1 unknown (")
+                && text.contains("(of one fault in 16)")
                 && text.contains("7 folios, 3584 pages, 14M")
                 && text.contains("7 of 2M, 1 of 4K")
                 && text.contains("50.0 %")

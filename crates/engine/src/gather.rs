@@ -37,7 +37,7 @@ impl Engine {
             return Ok(false);
         };
         let whole = self.prepare(taken, Order::HUGE);
-        watch.lap(Phase::Frame);
+        watch.long_part(Phase::Frame);
         let collected = self.collect(locked, whole);
         watch.lap(Phase::Read);
         match collected {

@@ -84,6 +84,7 @@ pub use selftest::{SelfTest, self_test};
 pub use shared_stats::{SharedCounters, SharedStats, open_shared_stats};
 pub use size::{Bytes, SizeError, parse_size};
 pub use space::{DeviceInfo, MAX_DEVICES};
+pub use stopwatch::Stopwatch;
 pub use swap_in::SwapIn;
 pub use threads::internal_thread;
 pub use topology::{Topology, TopologyError};

@@ -38,7 +38,7 @@ impl Engine {
         let mut watch = Stopwatch::start(&self.clock);
         let (block, within) = (page.block(), page.page_in_block());
         let Some(mut locked) = self.lock_absent(block, within, &mut watch) else {
-            self.stats.record_fault(FaultKind::Wait, Order::PAGE, thread, &watch.stop(Phase::Table));
+            self.stats.record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
             return Ok(());
         };
         let index = locked.index_of(within);
@@ -67,7 +67,7 @@ impl Engine {
         let order = locked.order();
         drop(locked);
         drop(pass);
-        self.stats.record_fault(kind, order, thread, &watch.stop(Phase::Map));
+        self.stats.record_fault(kind, order, thread, watch.stop(Phase::Map));
         if in_stream {
             self.follow_stream(block, thread, kind);
         }
@@ -79,6 +79,7 @@ impl Engine {
         if let Some(locked) = self.try_lock(block) {
             return Some(locked);
         }
+        watch.long_part(Phase::Table);
         let locked = self.lock(block);
         if matches!(locked.state(locked.index_of(page)), State::Resident(_)) {
             return None;
@@ -144,6 +145,9 @@ impl Engine {
         {
             watch.lap(Phase::Frame);
             return self.map(locked, 0, frame, List::Inactive);
+        }
+        if locked.order() == Order::HUGE {
+            watch.long_part(Phase::Frame);
         }
         let (index, taken) = self.supply(locked, page, watch);
         let order = locked.order();
@@ -217,9 +221,8 @@ impl Engine {
         let order = locked.order();
         let State::Swapped(slot) = locked.state(index) else { unreachable!("a split leaves content where it is") };
         let frame = self.prepare(taken, order);
-        watch.lap(Phase::Frame);
         let bytes = self.frames.bytes(frame, order, locked);
-        if let Err(error) = self.read_folio(locked, index, slot, bytes) {
+        if let Err(error) = self.read_folio(locked, index, slot, bytes, watch) {
             self.release_frame(frame);
             return Err(error);
         }
@@ -237,19 +240,26 @@ impl Engine {
         self.stats.swpin.add(order, 1);
     }
 
-    /// Reads a folio's slots, and checks that they hold what was written.
+    /// Reads a folio's slots, which ends the phase of frames, and checks that they hold what was written.
     pub fn read_folio(
         &self,
         locked: &mut Locked<'_>,
         index: usize,
         slot: SlotId,
         bytes: &mut [u8],
+        watch: &mut Stopwatch<'_>,
     ) -> Result<(), SwapInError> {
         let page = index * locked.order().nr_pages();
         if locked.order() < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+            watch.long_part(Phase::Frame);
             return self.hash_pages(locked, page, bytes);
         }
-        let right = match self.space.memory(slot) {
+        let memory = self.space.memory(slot);
+        match &memory {
+            Some(_) if locked.order() < Order::HUGE => watch.lap(Phase::Frame),
+            _ => watch.long_part(Phase::Frame),
+        }
+        let right = match memory {
             Some(memory) => memory.load(locked, page, bytes),
             None => {
                 self.space.read(slot, bytes).map_err(|error| self.swap_in_error(slot, &error.to_string()))?;

@@ -172,7 +172,7 @@ fn start<'e>(engine: &'e Engine, reads: &mut Reads<'e>, mut locked: Locked<'e>, 
         }
         _ => {
             let bytes = engine.frames.bytes(frame, Order::HUGE, &locked);
-            let read = engine.read_folio(&mut locked, 0, slot, bytes);
+            let read = engine.read_folio(&mut locked, 0, slot, bytes, &mut Stopwatch::still());
             arrive(engine, Incoming { locked, frame, slot, marker }, read);
         }
     }

@@ -1,68 +1,153 @@
-//! What a fault spends its time on: one reading of the clock where one phase ends and the next begins.
+//! What a fault spends its time on: one reading of the clock where one phase ends and the next begins, in the faults whose
+//! phases are timed. In all others the clock is read where they begin and where they end.
 //!
 //! A stopwatch is handed along with the fault. What is done for nobody who waits (readahead) has one that stands still.
 
-use folioswap_core::{FaultTimes, Phase};
+use folioswap_core::{FaultTimes, Phase, is_drawn};
 use folioswap_sys::clock::{Clock, Moment};
 
-/// The phases of one fault so far.
-pub(crate) struct Stopwatch<'c> {
-    clock: Option<&'c Clock>,
-    last: Option<Moment>,
+/// The time of one fault so far. Public for `bench latency`, which measures what it costs.
+pub struct Stopwatch<'c> {
+    running: Option<Running<'c>>,
     times: FaultTimes,
 }
 
+struct Running<'c> {
+    clock: &'c Clock,
+    last: Moment,
+    /// Laps are timed.
+    in_phases: bool,
+    /// Laps were passed over since the last look at the clock.
+    passed_over: bool,
+}
+
+impl Running<'_> {
+    fn since_last(&mut self) -> u64 {
+        let last = std::mem::replace(&mut self.last, self.clock.now());
+        self.clock.ns_between(last, self.last)
+    }
+}
+
 impl<'c> Stopwatch<'c> {
-    /// The fault begins.
+    /// The fault begins. Whether it is one whose phases are counted is drawn.
     pub fn start(clock: &'c Clock) -> Self {
-        Stopwatch { clock: Some(clock), last: Some(clock.now()), times: FaultTimes::default() }
+        let last = clock.now();
+        Stopwatch::begun(clock, last, is_drawn(last.reading()))
+    }
+
+    fn begun(clock: &'c Clock, last: Moment, drawn: bool) -> Self {
+        let running = Some(Running { clock, last, in_phases: drawn, passed_over: false });
+        Stopwatch { running, times: FaultTimes::new(drawn) }
     }
 
     /// One that measures nothing.
     pub fn still() -> Self {
-        Stopwatch { clock: None, last: None, times: FaultTimes::default() }
+        Stopwatch { running: None, times: FaultTimes::default() }
+    }
+
+    /// Something long begins, beside which a look at the clock is nothing: from here on the phases are timed. The time until
+    /// now was spent on the phase `before`, unless laps of others were passed over.
+    pub fn long_part(&mut self, before: Phase) {
+        if let Some(running) = &mut self.running {
+            running.in_phases = true;
+            if std::mem::take(&mut running.passed_over) {
+                self.times.add_uncut(running.since_last());
+                return;
+            }
+        }
+        self.lap(before);
     }
 
     /// The time since the last lap, or the start, was spent on this phase. A phase may have several laps.
+    #[inline]
     pub fn lap(&mut self, phase: Phase) {
-        if let (Some(clock), Some(last)) = (self.clock, self.last) {
-            let now = clock.now();
-            self.times.add(phase, clock.ns_between(last, now));
-            self.last = Some(now);
+        if let Some(running) = &mut self.running {
+            if running.in_phases {
+                self.times.add(phase, running.since_last());
+            } else {
+                running.passed_over = true;
+            }
         }
     }
 
-    /// The fault ends with this phase: what it spent on each.
-    pub fn stop(mut self, phase: Phase) -> FaultTimes {
-        self.lap(phase);
-        self.times
+    /// The fault ends with this phase: what it spent on each, if that was timed.
+    pub fn stop(&mut self, phase: Phase) -> &FaultTimes {
+        match &mut self.running {
+            Some(running) if !running.in_phases => self.times.add_uncut(running.since_last()),
+            _ => self.lap(phase),
+        }
+        &self.times
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use folioswap_core::PHASES_OF_ONE_IN;
     use std::time::{Duration, Instant};
 
-    #[test]
-    fn laps_add_up_to_the_whole() {
-        let clock = Clock::new();
-        let spin = |us| {
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_micros(us) {}
-        };
+    const LAPS: [(Phase, u64); 4] =
+        [(Phase::Table, 100), (Phase::Frame, 300), (Phase::Reclaim, 700), (Phase::Frame, 200)];
+
+    fn spin(us: u64) {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_micros(us) {}
+    }
+
+    /// The times of a fault with these laps and 50 us after them, and at most how long it took. `long` laps in, it says that a
+    /// long part begins.
+    fn timed(clock: &Clock, drawn: bool, long: Option<usize>) -> (FaultTimes, u64) {
         let begun = clock.now();
-        let mut watch = Stopwatch::start(&clock);
-        for (phase, us) in [(Phase::Table, 100), (Phase::Frame, 300), (Phase::Reclaim, 700), (Phase::Frame, 200)] {
+        let mut watch = Stopwatch::begun(clock, clock.now(), drawn);
+        for (index, (phase, us)) in LAPS.into_iter().enumerate() {
+            if long == Some(index) {
+                watch.long_part(Phase::Table);
+            }
             spin(us);
             watch.lap(phase);
         }
         spin(50);
-        let times = watch.stop(Phase::Map);
-        let whole_ns = clock.ns_between(begun, clock.now());
+        let times = *watch.stop(Phase::Map);
+        (times, clock.ns_between(begun, clock.now()))
+    }
+
+    #[test]
+    fn laps_add_up_to_the_whole() {
+        let clock = Clock::new();
+        for (drawn, long) in [(true, None), (false, Some(0))] {
+            let (times, whole_ns) = timed(&clock, drawn, long);
+            assert!(times.total_ns() <= whole_ns && times.total_ns() >= 1_349_000, "{times:?} of {whole_ns}");
+            assert!(times.get(Phase::Frame) >= 499_000 && times.get(Phase::Map) >= 49_000, "{times:?}");
+            assert_eq!((times.get(Phase::Read), times.get(Phase::Free)), (0, 0), "they did not occur");
+            assert_eq!(Phase::ALL.map(|phase| times.get(phase)).iter().sum::<u64>(), times.total_ns());
+            assert!(times.longest().is_some() && times.is_drawn() == drawn, "{times:?}");
+        }
+        assert_eq!(*Stopwatch::still().stop(Phase::Map), FaultTimes::default());
+    }
+
+    #[test]
+    fn without_phases_the_whole_is_timed() {
+        let clock = Clock::new();
+        let (times, whole_ns) = timed(&clock, false, None);
         assert!(times.total_ns() <= whole_ns && times.total_ns() >= 1_349_000, "{times:?} of {whole_ns}");
-        assert!(times.get(Phase::Frame) >= 499_000 && times.get(Phase::Map) >= 49_000, "{times:?}");
-        assert_eq!((times.get(Phase::Read), times.get(Phase::Free)), (0, 0), "they did not occur");
-        assert_eq!(Stopwatch::still().stop(Phase::Map), FaultTimes::default());
+        assert_eq!(Phase::ALL.map(|phase| times.get(phase)), [0; Phase::NR]);
+        assert_eq!((times.longest(), times.is_drawn()), (None, false));
+    }
+
+    #[test]
+    fn from_a_long_part_on_phases_are_timed() {
+        let clock = Clock::new();
+        let (times, whole_ns) = timed(&clock, false, Some(2));
+        assert!(times.total_ns() <= whole_ns && times.total_ns() >= 1_349_000, "{times:?} of {whole_ns}");
+        assert!(times.get(Phase::Reclaim) >= 699_000 && times.get(Phase::Frame) >= 199_000, "{times:?}");
+        assert_eq!(times.get(Phase::Table), 0, "what was before is not known");
+    }
+
+    #[test]
+    fn some_are_drawn() {
+        let clock = Clock::new();
+        let drawn = (0..50_000).filter(|_| Stopwatch::start(&clock).stop(Phase::Map).is_drawn()).count() as u64;
+        let expected = 50_000 / PHASES_OF_ONE_IN;
+        assert!((expected / 2..expected * 2).contains(&drawn), "{drawn}, not about {expected}");
     }
 }

@@ -43,7 +43,7 @@ impl Engine {
                 continue;
             }
             if order > Order::PAGE && self.zone.available() >= self.zone.watermarks().low.max(order.nr_pages()) {
-                watch.lap(Phase::Frame);
+                watch.long_part(Phase::Frame);
                 let compacted = order == Order::HUGE && nr_runs < COMPACT_RUNS && self.compact_directly();
                 watch.lap(Phase::Reclaim);
                 if compacted {
@@ -59,7 +59,7 @@ impl Engine {
             if waiting.elapsed() > PATIENCE {
                 self.give_up();
             }
-            watch.lap(Phase::Frame);
+            watch.long_part(Phase::Frame);
             let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
             watch.lap(Phase::Reclaim);
             if !reclaimed {

@@ -242,12 +242,12 @@ fn settings_of_folios_and_swap_in_are_kept() {
 }
 
 #[test]
-fn phases_add_up_to_the_time_of_faults() {
+fn faults_are_timed_and_the_phases_of_some() {
     let arena = Arena::builder().memory(16 << 20).device(DeviceSpec::Ram { size: 96 << 20 });
     let arena = arena.faults(FaultMode::Direct).folio(Order::HUGE).build().unwrap();
     let mut words = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
     let (block, mut outside_ns) = (2 * MIB / 8, 0);
-    for round in 0..4u64 {
+    for round in 0..16u64 {
         // Not in order: nothing is to be read ahead.
         for at in (0..32).map(|step| step * 13 % 32 * block + 8) {
             let begun = Instant::now();
@@ -257,13 +257,18 @@ fn phases_add_up_to_the_time_of_faults() {
         }
     }
     let stats = arena.stats();
-    assert!(stats.fault(FaultKind::FirstTouch).count() == 32 && stats.swap_in(Order::HUGE).count() >= 64, "{stats:?}");
+    assert!(stats.fault(FaultKind::FirstTouch).count() == 32 && stats.swap_in(Order::HUGE).count() >= 400, "{stats:?}");
     assert_eq!(stats.fault(FaultKind::SwapIn), stats.swap_in(Order::HUGE));
     for phase in [Phase::Frame, Phase::Read, Phase::Map] {
-        assert!(stats.phase(phase).count() >= 64, "{phase:?}: {stats:?}");
+        // One in 16; that none of more than 400 is drawn, or a quarter of them, is not to be expected.
+        let count = stats.phase(phase).count();
+        assert!((1..stats.nr_faults() / 4).contains(&count), "{phase:?}: {stats:?}");
     }
-    let inside_ns: u64 = stats.phases.iter().map(|phase| phase.sum()).sum();
-    assert_eq!(inside_ns, stats.stalled_ns());
+    let inside_ns = stats.stalled_ns();
+    let in_phases_ns: u64 = stats.phases.iter().map(|phase| phase.sum()).sum();
+    assert!(in_phases_ns < inside_ns / 2, "{in_phases_ns} of {inside_ns}");
+    // Each swap-in of 2 MiB is long, so of the slow ones it is known what was longest.
+    assert_eq!(stats.slow_unknown(FaultKind::SwapIn), 0);
     // What is missing is the kernel's way to the handler and back; 1 % for the rate of the clock.
     assert!(inside_ns <= outside_ns / 100 * 101 && inside_ns > outside_ns / 2, "{inside_ns} of {outside_ns}");
 }

@@ -9,6 +9,7 @@
 use super::medians::{median, median_of_ratios};
 use super::progress::tell;
 use super::raw::{RawFile, Way, at_once};
+use super::records::Data;
 use super::report::Report;
 use super::setup::{ArenaPlan, CommonArgs};
 use super::sweep::{Kind, Plan, sweep};
@@ -84,7 +85,7 @@ fn managed(args: &DevicesArgs, bytes: usize, devices: &[SwapDevice]) -> Result<(
     let arena = ArenaPlan::new(args.common.memory, &means, args.folio).build(bytes as u64)?;
     let mut region = arena.map(bytes).map_err(super::setup::failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
-    let plan = Plan { threads: usize::from(args.threads), rounds: 1, read_rounds: 2 };
+    let plan = Plan { threads: usize::from(args.threads), rounds: 1, read_rounds: 2, data: Data::Plain };
     let (mut before, mut written, mut read) = (moved(&arena), Vec::new(), Vec::new());
     let rows = sweep(words, &plan, &AtomicU64::new(0), |row| {
         let now = moved(&arena);

@@ -15,8 +15,8 @@ use super::setup::{ArenaPlan, CommonArgs, seconds};
 use crate::args::Means;
 use crate::exit::{Failure, Status};
 use clap::{Args, ValueEnum};
-use folioswap::{DeviceSpec, FaultMode, FolioSize, Order, SharedStats};
-use folioswap_core::{FaultKind, FaultTimes, Phase};
+use folioswap::{DeviceSpec, FaultMode, FolioSize, Order, SharedStats, Stopwatch};
+use folioswap_core::{FaultKind, Phase};
 use folioswap_sys::clock::Clock;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
@@ -142,7 +142,9 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     for compared in &all {
         report.measure(&format!("rate_{}", compared.folio.names().1), compared.rate.round());
     }
-    report.measure("accounting_ns", accounting_ns()?);
+    let [accounting_long_ns, accounting_ns] = accounting_ns()?;
+    report.measure("accounting_ns", accounting_ns);
+    report.measure("accounting_long_ns", accounting_long_ns);
     let merged: Vec<_> = all.iter().map(|compared| (compared.folio, compared.merged())).collect();
     if let Some(file) = &args.plot {
         let lines = merged.iter().flat_map(|(folio, outcomes)| {
@@ -233,25 +235,28 @@ fn compare(
     Ok(compared)
 }
 
-/// What the accounting costs a swap-in that gives its slots up: six looks at the clock, and the counting. The best of several
-/// times, as others use the machine.
-fn accounting_ns() -> Result<f64, Failure> {
+/// What the accounting of a fault costs: of those that begin something long, and of all others, of which some are drawn. The looks
+/// at the clock, and the counting; the best of several times, as others use the machine.
+fn accounting_ns() -> Result<[f64; 2], Failure> {
     const EACH: u32 = 20_000;
     let shared = SharedStats::new().map_err(|error| Failure::new(Status::Failed, format!("shared memory: {error}")))?;
     let (clock, stats) = (Clock::new(), shared.get().stats());
-    let mut best = Duration::MAX;
-    for _ in 0..50 {
-        let begun = Instant::now();
-        for _ in 0..EACH {
-            let (mut times, mut last) = (FaultTimes::default(), clock.now());
-            for phase in [Phase::Frame, Phase::Read, Phase::Map, Phase::Free, Phase::Map] {
-                let now = clock.now();
-                times.add(phase, clock.ns_between(last, now));
-                last = now;
-            }
-            stats.record_fault(FaultKind::SwapIn, Order::PAGE, 1, &times);
+    let fault = |long: bool| {
+        let mut watch = Stopwatch::start(&clock);
+        if long {
+            watch.long_part(Phase::Frame);
+        } else {
+            watch.lap(Phase::Frame);
         }
-        best = best.min(begun.elapsed() / EACH);
-    }
-    Ok(best.as_nanos() as f64)
+        [Phase::Read, Phase::Map, Phase::Free].into_iter().for_each(|phase| watch.lap(phase));
+        stats.record_fault(FaultKind::SwapIn, Order::PAGE, 1, watch.stop(Phase::Map));
+    };
+    Ok([true, false].map(|long| {
+        let times = (0..50).map(|_| {
+            let begun = Instant::now();
+            (0..EACH).for_each(|_| fault(std::hint::black_box(long)));
+            begun.elapsed().as_nanos() as f64 / f64::from(EACH)
+        });
+        times.fold(f64::INFINITY, f64::min)
+    }))
 }

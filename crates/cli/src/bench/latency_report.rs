@@ -2,7 +2,7 @@
 
 use super::latency_turn::Outcome;
 use super::progress::tell;
-use folioswap_core::{HistogramSnapshot, Phase};
+use folioswap_core::{HistogramSnapshot, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 
 fn us(histogram: &HistogramSnapshot, q: f64) -> f64 {
@@ -65,22 +65,23 @@ pub fn tell_shares(folio: &str, way: &str, outcome: &Outcome) {
     }
 }
 
-/// What faults spent on their phases, and the phases that were the longest of slow swap-ins.
+/// What faults spent on their phases, one fault in [`PHASES_OF_ONE_IN`], and the phases that were the longest of slow swap-ins.
 pub fn tell_phases(folio: &str, ways: &[(&str, &Outcome)]) {
     tell(&format!(
         "{:<5} {:<5} {:<7} {:>9} {:>8} {:>8} {:>10} {:>24}",
         "folio", "way", "phase", "count", "p50 us", "p99 us", ">100us %", "longest of slow swap-ins"
     ));
+    tell(&format!("(phases of one fault in {PHASES_OF_ONE_IN}; the longest of slow swap-ins as far as it is known)"));
     for (way, outcome) in ways {
         for ((phase, times), slow) in Phase::ALL.into_iter().zip(&outcome.phases).zip(outcome.slow) {
             let (count, name) = (times.count(), phase.name());
             let (p50, p99, over) = (us(times, 0.5), us(times, 0.99), times.share_over_100us() * 100.0);
             tell(&format!("{folio:<5} {way:<5} {name:<7} {count:>9} {p50:>8.1} {p99:>8.1} {over:>10.3} {slow:>24}"));
         }
-        let slow: u64 = outcome.slow.iter().sum();
+        let slow = outcome.swap_in.nr_over_100us();
         let off_cpu = 100.0 * outcome.off_cpu_seconds / outcome.seconds.max(1e-9);
         let longest = Phase::ALL.into_iter().zip(outcome.slow).max_by_key(|(_, count)| *count);
-        let longest = longest.filter(|_| slow > 0).map_or(String::new(), |(phase, count)| {
+        let longest = longest.filter(|(_, count)| *count > 0).map_or(String::new(), |(phase, count)| {
             format!(", in {count} of them the longest phase was {}", phase.name())
         });
         tell(&format!(

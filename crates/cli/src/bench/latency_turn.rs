@@ -59,9 +59,9 @@ pub struct Outcome {
     pub touch: HistogramSnapshot,
     /// Swap-ins as the engine saw them, those of the other thread too.
     pub swap_in: HistogramSnapshot,
-    /// What all faults spent on each phase.
+    /// What faults spent on each phase, one fault in 16.
     pub phases: [HistogramSnapshot; Phase::NR],
-    /// Slow swap-ins by their longest phase.
+    /// Slow swap-ins by their longest phase, where it is known.
     pub slow: [u64; Phase::NR],
     pub seconds: f64,
     /// Of these the touching thread, which never sleeps by itself, was not run by its CPU, or slept in a fault.

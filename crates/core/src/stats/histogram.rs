@@ -201,6 +201,11 @@ impl HistogramSnapshot {
         self.bands.map(|band| band as f64 / count as f64)
     }
 
+    /// Values that are 100 us or more.
+    pub fn nr_over_100us(&self) -> u64 {
+        self.bands[2..].iter().sum()
+    }
+
     /// The part of all values that are 100 us or more.
     pub fn share_over_100us(&self) -> f64 {
         self.shares()[2..].iter().sum()
@@ -296,7 +301,7 @@ mod tests {
         let snapshot = histogram.snapshot();
         assert_eq!(snapshot.bands(), [4; NR_BANDS]);
         assert_eq!((snapshot.shares(), snapshot.share_over_100us()), ([0.25; NR_BANDS], 0.5));
-        assert_eq!((snapshot.count(), snapshot.max()), (16, u64::MAX));
+        assert_eq!((snapshot.count(), snapshot.max(), snapshot.nr_over_100us()), (16, u64::MAX, 8));
         let tail: Vec<_> = snapshot.tail().map(|(_, above)| above).collect();
         assert_eq!(tail, [14, 10, 6, 2, 0], "what is on both sides of an edge shares a bucket");
         assert_eq!(HistogramSnapshot::default().shares(), [0.0; NR_BANDS]);

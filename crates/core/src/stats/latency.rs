@@ -1,6 +1,10 @@
 //! How long faults take: by what a fault turned out to be, and by phase.
 //!
-//! A fault's time is cut into phases without a gap, so the phases add up to the whole: that is how the whole is counted.
+//! Every fault is counted by its kind, with the whole of its time. A look at the clock costs as much as all the rest of it, so
+//! the phases are those of one fault in [`PHASES_OF_ONE_IN`], drawn by chance: its time is cut without a gap, and they add
+//! up to the whole of it. A fault that begins something long (it waits for its block, reclaims, reads a device, or
+//! works on 2 MiB) is cut always, for the sake of [`SLOW_NS`]: of a slow one the longest phase is known then. It is not
+//! counted among the phases of those that were drawn.
 //!
 //! **Without contention.** There are several *shards*, each with all histograms. Who records claims one with a single
 //! swap, counts there alone, with plain loads and stores, and gives it back. A shard that somebody else has is passed
@@ -98,38 +102,71 @@ impl Phase {
     }
 }
 
-/// From how many nanoseconds on a fault is a slow one, of which the longest phase is counted.
+/// From how many nanoseconds on a fault is a slow one, of which the longest phase is counted if it is known.
 pub const SLOW_NS: u64 = BAND_EDGES_NS[1];
 
-/// What one fault spent on each phase.
+/// Of so many faults the phases of one are counted.
+pub const PHASES_OF_ONE_IN: u64 = 16;
+
+/// Whether a fault that begins at this moment, a reading of any clock, is one whose phases are counted. The reading is
+/// scattered: a clock may run in steps, and what comes at equal distances is not to meet the same answer each time.
+pub const fn is_drawn(moment: u64) -> bool {
+    let scattered = moment.wrapping_mul(0x9E37_79B9_7F4A_7C15); // 2^64 by the golden ratio
+    scattered >> (u64::BITS - PHASES_OF_ONE_IN.trailing_zeros()) == 0
+}
+const _: () = assert!(PHASES_OF_ONE_IN.is_power_of_two());
+
+/// What one fault spent its time on, as far as that was looked at.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
-pub struct FaultTimes([u64; Phase::NR]);
+pub struct FaultTimes {
+    /// The whole, of which not all need be known by phases.
+    total_ns: u64,
+    phases: [u64; Phase::NR],
+    drawn: bool,
+}
 
 impl FaultTimes {
-    /// Adds time that was spent on a phase.
-    pub fn add(&mut self, phase: Phase, ns: u64) {
-        self.0[phase.index()] += ns;
+    /// Of a fault of which nothing is known yet. Its phases are counted if it was drawn.
+    pub fn new(drawn: bool) -> FaultTimes {
+        FaultTimes { drawn, ..FaultTimes::default() }
     }
 
-    /// The time spent on a phase.
+    /// Whether its phases are counted.
+    pub fn is_drawn(&self) -> bool {
+        self.drawn
+    }
+
+    /// Adds time that was spent on a phase.
+    pub fn add(&mut self, phase: Phase, ns: u64) {
+        self.phases[phase.index()] += ns;
+        self.total_ns += ns;
+    }
+
+    /// Adds time of which is not known what it was spent on.
+    pub fn add_uncut(&mut self, ns: u64) {
+        self.total_ns += ns;
+    }
+
+    /// The time spent on a phase, as far as it is known.
     pub fn get(&self, phase: Phase) -> u64 {
-        self.0[phase.index()]
+        self.phases[phase.index()]
     }
 
     /// All of it.
     pub fn total_ns(&self) -> u64 {
-        self.0.iter().sum()
+        self.total_ns
     }
 
-    /// The phase that took longest; the first of several.
-    pub fn longest(&self) -> Phase {
+    /// The phase that took longest; the first of several. None where what was not cut may have held a longer one.
+    pub fn longest(&self) -> Option<Phase> {
         let mut longest = Phase::Table;
         for phase in Phase::ALL {
             if self.get(phase) > self.get(longest) {
                 longest = phase;
             }
         }
-        longest
+        let uncut_ns = self.total_ns - self.phases.iter().sum::<u64>();
+        (self.get(longest) >= uncut_ns).then_some(longest)
     }
 }
 
@@ -155,7 +192,7 @@ struct Shard {
     state: AtomicU64,
     rows: [Histogram; NR_ROWS],
     phases: [Histogram; Phase::NR],
-    /// Slow faults by kind and by their longest phase.
+    /// Slow faults by kind and by their longest phase, if it is known.
     slow: [[AtomicU64; Phase::NR]; FaultKind::NR],
     /// No line of the cache is of two shards.
     _apart: [AtomicU64; 16],
@@ -176,13 +213,15 @@ impl Shard {
     fn count(&self, kind: FaultKind, order: Order, times: &FaultTimes, record: impl Fn(&Histogram, u64)) {
         let total_ns = times.total_ns();
         record(&self.rows[row(kind, order)], total_ns);
-        for (histogram, &ns) in self.phases.iter().zip(&times.0) {
-            if ns > 0 {
+        if times.drawn {
+            for (histogram, &ns) in self.phases.iter().zip(&times.phases).filter(|(_, ns)| **ns > 0) {
                 record(histogram, ns);
             }
         }
-        if total_ns >= SLOW_NS {
-            self.slow[kind.index()][times.longest().index()].fetch_add(1, Relaxed);
+        if total_ns >= SLOW_NS
+            && let Some(longest) = times.longest()
+        {
+            self.slow[kind.index()][longest.index()].fetch_add(1, Relaxed);
         }
     }
 
@@ -221,8 +260,8 @@ impl FaultLatencies {
         FaultLatencies { shards: [const { Shard::new() }; NR_SHARDS], common: Shard::new() }
     }
 
-    /// Counts a fault; `thread` says at which shard to begin. 29 ns with five phases, by one thread or by two at once;
-    /// with locked instructions on one shard it was 133 ns, and 250 ns by two.
+    /// Counts a fault; `thread` says at which shard to begin. 10 ns, and 29 ns with five phases, by one thread or by two at
+    /// once; with locked instructions on one shard five phases took 133 ns, and 250 ns by two.
     pub fn record(&self, kind: FaultKind, order: Order, thread: u32, times: &FaultTimes) {
         let first = thread as usize % NR_SHARDS;
         for shard in self.shards[first..].iter().chain(&self.shards[..first]) {
@@ -267,7 +306,7 @@ mod tests {
     use super::*;
 
     fn times(spent: &[(Phase, u64)]) -> FaultTimes {
-        let mut times = FaultTimes::default();
+        let mut times = FaultTimes::new(true);
         spent.iter().for_each(|&(phase, ns)| times.add(phase, ns));
         times
     }
@@ -311,6 +350,32 @@ mod tests {
         LATENCIES.record(FaultKind::Standby, Order::PAGE, 0, &spent);
         assert_eq!(LATENCIES.common.state.load(Relaxed), FREE);
         assert_eq!(LATENCIES.snapshot().faults[FaultKind::Standby.index()].count(), 2);
+    }
+
+    #[test]
+    fn what_was_not_drawn_has_no_phases() {
+        static LATENCIES: FaultLatencies = FaultLatencies::new();
+        for (drawn, read, uncut) in [(false, SLOW_NS, 7), (false, 5, SLOW_NS), (true, 3, 0)] {
+            let mut times = FaultTimes::new(drawn);
+            times.add(Phase::Read, read);
+            times.add_uncut(uncut);
+            LATENCIES.record(FaultKind::SwapIn, Order::PAGE, 0, &times);
+        }
+        let snapshot = LATENCIES.snapshot();
+        let all = &snapshot.faults[FaultKind::SwapIn.index()];
+        assert_eq!((all.count(), all.sum()), (3, 2 * SLOW_NS + 15), "each is counted, with the whole of its time");
+        assert_eq!((snapshot.phases[Phase::Read.index()].count(), snapshot.phases[Phase::Read.index()].sum()), (1, 3));
+        assert_eq!(snapshot.slow[FaultKind::SwapIn.index()], [0, 0, 0, 1, 0, 0], "of one the longest is known");
+    }
+
+    #[test]
+    fn one_in_so_many_is_drawn_whatever_the_steps_of_the_clock() {
+        const NR: u64 = 100_000;
+        for step in [1, 2, 10, 16, 36, 1_000, 4_096, 12_345, 1 << 20, 1_000_000] {
+            let drawn = (0..NR).filter(|at| is_drawn(at * step)).count() as u64;
+            let expected = NR / PHASES_OF_ONE_IN;
+            assert!((expected * 3 / 4..=expected * 5 / 4).contains(&drawn), "{drawn} at steps of {step}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod latency;
 
 pub use device::{DeviceIo, DeviceRecord, DeviceTransfers, Direction};
 pub use histogram::{BAND_EDGES_NS, Histogram, HistogramSnapshot, NR_BANDS};
-pub use latency::{FaultKind, FaultLatencies, FaultTimes, Phase, SLOW_NS};
+pub use latency::{FaultKind, FaultLatencies, FaultTimes, PHASES_OF_ONE_IN, Phase, SLOW_NS, is_drawn};
 
 // The standard library's in a model too: the layout must not change, and nothing is ordered by these.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -161,9 +161,9 @@ macro_rules! stats {
             pub faults: [HistogramSnapshot; FaultKind::NR],
             /// Those of swap-ins by the folio's order, from 0 on.
             pub swap_ins: [HistogramSnapshot; NR_ORDERS],
-            /// What faults spent on each [`Phase`] that they had, in nanoseconds.
+            /// What faults spent on each [`Phase`] that they had, in nanoseconds: of one fault in [`PHASES_OF_ONE_IN`].
             pub phases: [HistogramSnapshot; Phase::NR],
-            /// Faults of [`SLOW_NS`] and more, by [`FaultKind`] and by the [`Phase`] that took longest.
+            /// Faults of [`SLOW_NS`] and more, by [`FaultKind`] and by the [`Phase`] that took longest, where that is known.
             pub slow: [[u64; Phase::NR]; FaultKind::NR],
         }
 
@@ -325,6 +325,13 @@ impl StatsSnapshot {
         self.slow[kind.index()][longest.index()]
     }
 
+    /// Faults of this kind that took [`SLOW_NS`] or more, of which the longest phase is not known: nothing long was begun in
+    /// them, and they were not drawn.
+    pub fn slow_unknown(&self, kind: FaultKind) -> u64 {
+        let slow = self.fault(kind).nr_over_100us();
+        slow.saturating_sub(self.slow[kind.index()].iter().sum())
+    }
+
     /// Nanoseconds that threads of the program spent in faults.
     pub fn stalled_ns(&self) -> u64 {
         self.faults.iter().map(HistogramSnapshot::sum).sum()
@@ -390,7 +397,7 @@ mod tests {
     #[test]
     fn faults_are_counted_by_kind() {
         static STATS: Stats = Stats::new();
-        let mut times = FaultTimes::default();
+        let mut times = FaultTimes::new(true);
         times.add(Phase::Table, 500);
         STATS.record_fault(FaultKind::Wait, Order::PAGE, 1, &times);
         times.add(Phase::Read, SLOW_NS);
@@ -405,6 +412,11 @@ mod tests {
             (snapshot.slow(FaultKind::SwapIn, Phase::Read), snapshot.slow(FaultKind::Wait, Phase::Table)),
             (1, 0)
         );
+        times = FaultTimes::new(false);
+        times.add_uncut(SLOW_NS);
+        STATS.record_fault(FaultKind::SwapIn, Order::HUGE, 2, &times);
+        let snapshot = STATS.snapshot();
+        assert_eq!(FaultKind::ALL.map(|kind| snapshot.slow_unknown(kind)), [0, 0, 1, 0]);
         assert_eq!(snapshot.counters().next(), Some(("swapped_in_folios", 1)));
         assert_eq!((snapshot.pswpin(), snapshot.pswpout()), (0, 0));
     }
