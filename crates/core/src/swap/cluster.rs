@@ -333,12 +333,20 @@ impl Held<'_> {
     /// Gives a run back but its bad slots, and says how many that were. Panics, with nothing changed, when one of its
     /// slots is not taken.
     pub(super) fn give(&mut self, offset: usize, order: Order) -> usize {
-        assert!(offset + order.nr_pages() <= self.limit(), "slots are freed that lie beyond the device");
-        assert!(self.taken.all(offset, order), "slots are freed that were not taken");
-        let slots = &mut *self.slots;
-        let kept = if slots.nr_bad == 0 { 0 } else { slots.bad.count(offset, order) };
-        slots.taken.clear(offset, order, &slots.bad);
-        let nr_freed = order.nr_pages() - kept;
+        self.give_all(std::iter::once((offset, order)))
+    }
+
+    /// The same for several runs, counted once.
+    pub(super) fn give_all(&mut self, runs: impl Iterator<Item = (usize, Order)>) -> usize {
+        let mut nr_freed = 0;
+        for (offset, order) in runs {
+            assert!(offset + order.nr_pages() <= self.limit(), "slots are freed that lie beyond the device");
+            assert!(self.taken.all(offset, order), "slots are freed that were not taken");
+            let slots = &mut *self.slots;
+            let kept = if slots.nr_bad == 0 { 0 } else { slots.bad.count(offset, order) };
+            slots.taken.clear(offset, order, &slots.bad);
+            nr_freed += order.nr_pages() - kept;
+        }
         self.set_nr_used(self.nr_used() - nr_freed);
         nr_freed
     }

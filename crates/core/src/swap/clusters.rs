@@ -212,16 +212,14 @@ impl Clusters {
     /// Gives back runs of one cluster.
     fn free_in(&self, id: ClusterId, runs: &[(SlotId, Order)]) {
         let mut cluster = self.cluster(id).lock();
-        let is_listed = !cluster.held && self.kind != Kind::Rotational;
-        let (mut nr_freed, mut changed) = (0, false);
-        for &(slot, order) in runs {
-            let (_, offset) = self.locate(slot, order);
-            let nr_given = cluster.give(offset, order);
-            nr_freed += nr_given;
-            changed = changed || is_listed && nr_given > 0 && cluster.fill_changed(offset);
+        let offsets = || runs.iter().map(|&(slot, order)| (self.locate(slot, order).1, order));
+        let nr_freed = cluster.give_all(offsets());
+        if nr_freed == 0 {
+            return;
         }
         self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
-        if changed {
+        let is_listed = !cluster.held && self.kind != Kind::Rotational;
+        if is_listed && offsets().any(|(offset, _)| cluster.fill_changed(offset)) {
             self.settle(id, &mut cluster);
         }
     }

@@ -209,7 +209,10 @@ impl SlotCache {
     /// Gives back a run, as [`Clusters::free`] does, soon. As a rule one uncontended lock; the clusters' for 64 runs when
     /// no worker came in time.
     pub fn free(&self, clusters: &Clusters, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
-        let record = &self.cpus[cpu.index() % self.cpus.len()];
+        let index = cpu.index();
+        // A division costs as much as all the rest but the lock.
+        let index = if index < self.cpus.len() { index } else { index % self.cpus.len() };
+        let record = &self.cpus[index];
         let collected = record.collect(&mut lock(&record.batch), (slot, order));
         // A statement of its own: the batch's lock is not held in what follows.
         collected.or_else(|| record.collect_anew(clusters, (slot, order))).unwrap_or_else(|| {
