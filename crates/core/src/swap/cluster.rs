@@ -216,12 +216,12 @@ impl Slots {
         }
     }
 
-    /// Whether giving back slots around this one made the fill another than the lists know. Looks at one run only.
-    pub(super) fn fill_changed(&self, offset: usize) -> bool {
+    /// Whether giving back slots around these made the fill another than the lists know. Looks at their runs only.
+    pub(super) fn fill_changed(&self, mut offsets: impl Iterator<Item = usize>) -> bool {
         self.nr_used == 0
             || match self.listed {
                 Fill::Full => true,
-                Fill::Fragmented => self.has_room_around(offset),
+                Fill::Fragmented => offsets.any(|offset| self.has_room_around(offset)),
                 Fill::Room | Fill::Empty => false,
             }
     }

@@ -180,7 +180,7 @@ impl Clusters {
             return false;
         }
         self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
-        if !cluster.held && self.kind != Kind::Rotational && cluster.fill_changed(offset) {
+        if !cluster.held && self.kind != Kind::Rotational && cluster.fill_changed(std::iter::once(offset)) {
             self.settle(id, &mut cluster);
         }
         cluster.nr_used() == 0
@@ -212,14 +212,14 @@ impl Clusters {
     /// Gives back runs of one cluster.
     fn free_in(&self, id: ClusterId, runs: &[(SlotId, Order)]) {
         let mut cluster = self.cluster(id).lock();
-        let offsets = || runs.iter().map(|&(slot, order)| (self.locate(slot, order).1, order));
-        let nr_freed = cluster.give_all(offsets());
+        let nr_freed = cluster.give_all(runs.iter().map(|&(slot, order)| (self.locate(slot, order).1, order)));
         if nr_freed == 0 {
             return;
         }
         self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
         let is_listed = !cluster.held && self.kind != Kind::Rotational;
-        if is_listed && offsets().any(|(offset, _)| cluster.fill_changed(offset)) {
+        let offsets = runs.iter().map(|&(slot, _)| slot.index() & (self.cluster_slots() - 1));
+        if is_listed && cluster.fill_changed(offsets) {
             self.settle(id, &mut cluster);
         }
     }
@@ -405,7 +405,7 @@ impl Clusters {
             order <= self.cluster_order && slot.index() + order.nr_pages() <= self.nr_slots(),
             "{slot:?} is no run"
         );
-        assert!(slot.index().is_multiple_of(order.nr_pages()), "{slot:?} is not aligned to its order");
+        assert!(slot.index() & (order.nr_pages() - 1) == 0, "{slot:?} is not aligned to its order");
         let offset = slot.index() & (self.cluster_slots() - 1);
         (ClusterId::from_index(slot.index() >> self.cluster_order.exponent()), offset)
     }

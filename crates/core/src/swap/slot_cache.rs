@@ -55,16 +55,20 @@ pub enum Freed {
     Straight,
 }
 
+/// Where runs are put, on cache lines of its own: two CPUs write to neighbours.
+#[repr(align(128))]
+struct Buffer([Run; BATCH_RUNS]);
+
 /// Runs that wait.
 struct Runs {
-    runs: Box<[Run; BATCH_RUNS]>,
+    runs: Box<Buffer>,
     len: usize,
     nr_slots: usize,
 }
 
 impl Runs {
     fn new() -> Runs {
-        Runs { runs: Box::new([(SlotId::new(0), Order::PAGE); BATCH_RUNS]), len: 0, nr_slots: 0 }
+        Runs { runs: Box::new(Buffer([(SlotId::new(0), Order::PAGE); BATCH_RUNS])), len: 0, nr_slots: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -73,14 +77,14 @@ impl Runs {
 
     fn push(&mut self, run: Run) {
         assert!(!self.is_full(), "a full batch is taken out first");
-        self.runs[self.len] = run;
+        self.runs.0[self.len] = run;
         self.len += 1;
         self.nr_slots += run.1.nr_pages();
     }
 
     /// Gives all of it to the clusters, lowest slot first.
     fn give(&mut self, clusters: &Clusters) {
-        let runs = &mut self.runs[..self.len];
+        let runs = &mut self.runs.0[..self.len];
         runs.sort_unstable_by_key(|run| run.0);
         clusters.free_all(runs);
         (self.len, self.nr_slots) = (0, 0);
@@ -271,7 +275,7 @@ impl SlotCache {
 
     /// Bytes of memory that this takes.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.cpus) + self.cpus.len() * 3 * size_of::<[Run; BATCH_RUNS]>()
+        size_of_val(&*self.cpus) + self.cpus.len() * 3 * size_of::<Buffer>()
     }
 }
 
