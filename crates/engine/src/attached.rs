@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use folioswap_core::{ClusterId, Clusters, CpuId, Freed, Order, SlotCache, SlotId};
 
 use crate::device::Device;
+use crate::failing::{DeviceState, Health};
 use crate::fatal;
 use crate::io_figures::IoFigures;
 use crate::shared_stats::SharedCounters;
@@ -73,6 +74,7 @@ pub(crate) struct Attached {
     nr_bad: AtomicUsize,
     /// It has no way to, or failed.
     cannot_discard: AtomicBool,
+    pub health: Health,
 }
 
 impl Attached {
@@ -105,11 +107,12 @@ impl Attached {
             leaving: AtomicBool::new(false),
             nr_bad: AtomicUsize::new(0),
             cannot_discard: AtomicBool::new(!discards),
+            health: Health::default(),
         }
     }
 
     pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
-        if self.rotational && order > Order::PAGE {
+        if self.health.is_failing() || self.rotational && order > Order::PAGE {
             return None;
         }
         let mut flushed = false;
@@ -181,13 +184,16 @@ impl Attached {
         self.cache.as_ref().map_or(0, SlotCache::nr_slots)
     }
 
-    /// From now on no slot is handed out, and none that is freed is on its way for long.
-    pub fn begin_removal(&self) {
-        self.leaving.store(true, Ordering::SeqCst);
+    /// From now on no slot is handed out, and none that is freed is on its way for long. `false`: that was so already.
+    pub fn begin_removal(&self) -> bool {
+        if self.leaving.swap(true, Ordering::SeqCst) {
+            return false;
+        }
         self.clusters.begin_removal();
         if let Some(cache) = &self.cache {
             cache.switch_off(&self.clusters);
         }
+        true
     }
 
     pub fn cancel_removal(&self) {
@@ -218,8 +224,17 @@ impl Attached {
         self.nr_bad.fetch_add(order.nr_pages(), Ordering::Relaxed);
     }
 
+    /// Nothing new is to be written there.
     pub fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::SeqCst)
+        self.leaving.load(Ordering::SeqCst) || self.health.is_failing()
+    }
+
+    pub fn state(&self) -> DeviceState {
+        match (self.health.is_failing(), self.leaving.load(Ordering::SeqCst)) {
+            (true, _) => DeviceState::Failing,
+            (false, true) => DeviceState::Leaving,
+            (false, false) => DeviceState::InUse,
+        }
     }
 
     /// Whether there is nothing left, after a folio of this order found nothing: neither of it nor of another. Of one that

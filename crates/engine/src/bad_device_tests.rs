@@ -12,8 +12,11 @@ use crate::advise::Advice;
 use crate::arena::Arena;
 use crate::device::{Device, DeviceSpec, RamDevice};
 use crate::error::Error;
+use crate::failing::{DeviceErrors, DeviceState};
 use crate::folio_size::FolioSize;
 use crate::region::{ArenaVec, Region};
+use crate::space::DeviceInfo;
+use crate::wakeup::comes_true;
 
 const MIB: usize = 1 << 20;
 
@@ -22,8 +25,26 @@ const MIB: usize = 1 << 20;
 struct Faults {
     /// Writes that still fail.
     failing_writes: AtomicUsize,
+    /// Reads that still fail.
+    failing_reads: AtomicUsize,
     reads_fail: AtomicBool,
     reads_lie: AtomicBool,
+    /// The offset of a page that cannot be read.
+    bad_page: AtomicUsize,
+    /// There is no device any more.
+    gone: AtomicBool,
+}
+
+impl Faults {
+    fn error(&self, failing: &AtomicUsize) -> io::Result<()> {
+        if self.gone.load(Ordering::SeqCst) {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        match failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+            Ok(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
+            Err(_) => Ok(()),
+        }
+    }
 }
 
 struct BadDevice {
@@ -41,7 +62,10 @@ impl Device for BadDevice {
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        if self.faults.reads_fail.load(Ordering::SeqCst) {
+        self.faults.error(&self.faults.failing_reads)?;
+        let bad_page = self.faults.bad_page.load(Ordering::SeqCst);
+        let meets_bad = (offset as usize..offset as usize + bytes.len()).contains(&bad_page);
+        if meets_bad || self.faults.reads_fail.load(Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         bytes.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..bytes.len()]);
@@ -52,10 +76,7 @@ impl Device for BadDevice {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let failing = &self.faults.failing_writes;
-        if failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
-            return Err(io::Error::from_raw_os_error(libc::EIO));
-        }
+        self.faults.error(&self.faults.failing_writes)?;
         self.bytes.lock().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
@@ -70,7 +91,7 @@ impl Device for BadDevice {
 }
 
 fn bad_device() -> (Box<dyn Device>, Arc<Faults>) {
-    let faults = Arc::new(Faults::default());
+    let faults = Arc::new(Faults { bad_page: AtomicUsize::new(usize::MAX), ..Faults::default() });
     let device = BadDevice { bytes: Mutex::new(vec![0; 128 * MIB]), faults: Arc::clone(&faults) };
     (Box::new(device), faults)
 }
@@ -78,6 +99,12 @@ fn bad_device() -> (Box<dyn Device>, Arc<Faults>) {
 fn arena() -> (Arena, Arc<Faults>) {
     let (device, faults) = bad_device();
     (Arena::builder().memory(16 << 20).build_on(vec![device]).unwrap(), faults)
+}
+
+fn only_device(arena: &Arena) -> DeviceInfo {
+    let devices = arena.devices();
+    assert_eq!(devices.len(), 1, "{devices:?}");
+    devices[0].clone()
 }
 
 fn fill(words: &mut [u64]) {
@@ -103,55 +130,139 @@ fn swapped(arena: &Arena, words: &[u64]) -> FolioId {
 fn a_failed_write_keeps_the_folio_and_takes_another_slot() {
     let (arena, faults) = arena();
     let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
-    faults.failing_writes.store(5, Ordering::SeqCst);
+    faults.failing_writes.store(2, Ordering::SeqCst);
     fill(&mut words);
     assert!(is_right(&words));
     assert_eq!(faults.failing_writes.load(Ordering::SeqCst), 0);
-    assert_eq!(arena.stats().io_errors, 5);
+    assert_eq!(arena.stats().io_errors, 2);
+    assert_eq!(only_device(&arena).state, DeviceState::InUse);
+    assert_eq!(only_device(&arena).errors, DeviceErrors { write_errors: 2, ..DeviceErrors::default() });
 }
 
 #[test]
-fn a_failed_read_is_reported_and_the_content_stays() {
+fn a_failed_write_of_many_folios_is_tried_for_each() {
     let (arena, faults) = arena();
-    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
-    fill(&mut words);
-    let folio = swapped(&arena, &words);
-    faults.reads_fail.store(true, Ordering::SeqCst);
-    let error = arena.engine().fault(arena.engine().gate.enter(1), folio, 1).unwrap_err();
-    assert!(error.to_string().contains("a bad device"), "{error}");
-    faults.reads_fail.store(false, Ordering::SeqCst);
-    assert!(is_right(&words), "what could not be read then can be now");
+    let mut region = arena.map_with(2 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
+    (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
+    faults.failing_writes.store(usize::MAX, Ordering::SeqCst);
+    arena.evict_all();
+    comes_true("what it does not take is in RAM", || arena.engine().unsettled.lock().unwrap().is_empty());
+    assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
+    let device = arena.devices();
+    assert!(device.is_empty() || device[0].errors.write_errors == 3, "and nothing more is tried: {device:?}");
 }
 
-#[test]
-fn a_device_that_returns_other_bytes_is_found_out() {
-    let (arena, faults) = arena();
-    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
-    fill(&mut words);
-    let folio = swapped(&arena, &words);
-    faults.reads_lie.store(true, Ordering::SeqCst);
-    let error = arena.engine().fault(arena.engine().gate.enter(1), folio, 1).unwrap_err();
-    assert!(error.to_string().contains("other bytes"), "{error}");
-    assert_eq!(arena.stats().verify_failures, 1);
-    faults.reads_lie.store(false, Ordering::SeqCst);
-    assert!(is_right(&words));
+/// What the faults of a thread that touches a folio on a bad device say, until there is none.
+fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
+    arena.engine().fault(arena.engine().gate.enter(1), folio, 1).map_err(|error| error.to_string())
 }
 
+/// Takes everything that is not in use out of RAM.
+fn send_out(arena: &Arena) {
+    arena.evict_all();
+    while arena.engine().evict_standby(Order::PAGE) {}
+}
+
+fn devices_are(arena: &Arena, expected: &[(&str, DeviceState)]) -> bool {
+    let devices = arena.devices();
+    devices.iter().map(|device| (device.name.as_str(), device.state)).eq(expected.iter().copied())
+}
+
+const RAM: &str = "ram:64M";
+
 #[test]
-fn a_device_that_cannot_be_read_is_not_removed() {
-    let (arena, faults) = arena();
-    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
-    fill(&mut words);
-    arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap();
-    for fault in [&faults.reads_fail, &faults.reads_lie] {
-        fault.store(true, Ordering::SeqCst);
+fn what_cannot_be_read_is_reported_and_comes_back_with_the_device() {
+    let faults_of: [fn(&Faults) -> &AtomicBool; 2] = [|faults| &faults.reads_fail, |faults| &faults.reads_lie];
+    for fault in faults_of {
+        let (arena, faults) = arena();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
+        fill(&mut words);
+        let folio = swapped(&arena, &words);
+        fault(&faults).store(true, Ordering::SeqCst);
+        let error = touch(&arena, folio).unwrap_err();
+        let addr = format!("{:#x}", arena.engine().addr(folio));
+        assert!(error.contains("a bad device") && error.contains(&addr), "{error}");
+        let device = only_device(&arena);
+        assert_eq!(device.state, DeviceState::Failing);
+        assert!(device.errors.read_errors.max(device.errors.wrong_bytes) >= 2, "{device:?}");
+        assert!(arena.stats().io_errors >= 2);
+        arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap();
         let error = arena.remove_device("a bad device").unwrap_err();
         assert!(matches!(error, Error::SwapInUse { .. }), "{error}");
-        fault.store(false, Ordering::SeqCst);
+        assert!(devices_are(&arena, &[("a bad device", DeviceState::Failing), (RAM, DeviceState::InUse)]));
+        assert!(touch(&arena, folio).is_err(), "each time");
+        fault(&faults).store(false, Ordering::SeqCst);
+        assert!(is_right(&words), "what could not be read then can be now");
+        comes_true("the device has gone", || devices_are(&arena, &[(RAM, DeviceState::InUse)]));
+        assert!(is_right(&words));
     }
+}
+
+#[test]
+fn a_read_that_fails_once_is_not_seen() {
+    let (arena, faults) = arena();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
+    fill(&mut words);
+    let folio = swapped(&arena, &words);
+    faults.failing_reads.store(1, Ordering::SeqCst);
+    touch(&arena, folio).unwrap();
     assert!(is_right(&words));
-    arena.remove_device("a bad device").unwrap();
+    assert_eq!(only_device(&arena).state, DeviceState::InUse);
+    assert_eq!(only_device(&arena).errors, DeviceErrors { read_errors: 1, ..DeviceErrors::default() });
+}
+
+#[test]
+fn a_device_that_takes_nothing_is_emptied_in_the_background() {
+    let (bad, faults) = bad_device();
+    let ram: Box<dyn Device> = Box::new(RamDevice::new(64 << 20, None).unwrap());
+    let arena = Arena::builder().memory(16 << 20).build_on(vec![bad, ram]).unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
+    fill(&mut words);
+    assert!(arena.devices()[0].used_bytes > 0);
+    faults.failing_writes.store(usize::MAX, Ordering::SeqCst);
+    words.iter_mut().for_each(|word| *word = !*word);
+    comes_true("the device has gone", || devices_are(&arena, &[(RAM, DeviceState::InUse)]));
+    words.iter_mut().for_each(|word| *word = !*word);
     assert!(is_right(&words));
+    assert_eq!(arena.stats().verify_failures, 0);
+}
+
+#[test]
+fn what_can_be_read_leaves_and_the_rest_stays() {
+    let (bad, faults) = bad_device();
+    let arena = Arena::builder().memory(16 << 20).folio(Order::HUGE).build_on(vec![bad]).unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 8 * MIB / 8).unwrap();
+    fill(&mut words);
+    send_out(&arena);
+    let used = arena.devices()[0].used_bytes;
+    assert_eq!(used as usize, 8 * MIB);
+    faults.bad_page.store(PAGE_SIZE, Ordering::SeqCst); // of the first folio of 2 MiB
+    let engine = arena.engine();
+    let first = engine.page_at(words.as_ptr() as usize);
+    // The folio is found bad, and of it only the part that is.
+    let block = first.block();
+    let lost: Vec<_> = (0..512).filter(|&page| touch(&arena, block.page(page)).is_err()).collect();
+    let bad = lost.first().map_or(0, |&page| page / 16 * 16);
+    assert_eq!(lost, (bad..bad + 16).collect::<Vec<_>>());
+    comes_true("all else has left", || only_device(&arena).used_bytes == 16 * PAGE_SIZE as u64);
+    assert_eq!(only_device(&arena).state, DeviceState::Failing);
+    faults.bad_page.store(usize::MAX, Ordering::SeqCst);
+    assert!(is_right(&words));
+}
+
+#[test]
+fn what_is_lost_may_be_dropped_and_then_the_device_is_gone() {
+    let (bad, faults) = bad_device();
+    let arena = Arena::builder().memory(16 << 20).build_on(vec![bad]).unwrap();
+    let mut region = arena.map_with(2 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
+    region.fill(7);
+    send_out(&arena);
+    faults.gone.store(true, Ordering::SeqCst);
+    let first = arena.engine().page_at(region.as_ptr() as usize);
+    assert!(touch(&arena, first).is_err());
+    region.advise(0..region.len(), Advice::DontNeed);
+    comes_true("the device has gone", || arena.devices().is_empty());
+    assert!(touch(&arena, first).is_ok() && region.iter().all(|&byte| byte == 0));
 }
 
 #[test]
@@ -161,9 +272,9 @@ fn what_cannot_be_written_elsewhere_is_tried_in_another_place() {
     let arena = Arena::builder().memory(16 << 20).build_on(vec![ram, bad]).unwrap();
     let mut words = ArenaVec::<u64>::zeroed(&arena, 48 * MIB / 8).unwrap();
     fill(&mut words);
-    faults.failing_writes.store(3, Ordering::SeqCst);
-    arena.remove_device("ram:64M").unwrap();
-    assert_eq!(arena.stats().io_errors, 3);
+    faults.failing_writes.store(2, Ordering::SeqCst);
+    arena.remove_device(RAM).unwrap();
+    assert_eq!(arena.stats().io_errors, 2);
     assert!(is_right(&words));
 }
 
@@ -205,34 +316,32 @@ fn compact_until(arena: &Arena, mut happened: impl FnMut() -> bool) {
 
 #[test]
 fn what_a_device_does_not_give_back_is_not_moved() {
-    let (arena, faults) = arena();
-    let (region, _others) = scattered(&arena);
-    for fault in [&faults.reads_lie, &faults.reads_fail] {
-        let before = arena.stats();
+    for lies in [false, true] {
+        let (arena, faults) = arena();
+        let (region, others) = scattered(&arena);
+        let fault = if lies { &faults.reads_lie } else { &faults.reads_fail };
         fault.store(true, Ordering::SeqCst);
-        compact_until(&arena, || {
-            let stats = arena.stats();
-            stats.io_errors > before.io_errors && stats.slots_migrate_failed > before.slots_migrate_failed
-        });
+        compact_until(&arena, || only_device(&arena).state == DeviceState::Failing);
         drop(arena.engine().space.changing()); // no move is under way
         fault.store(false, Ordering::SeqCst);
+        assert_eq!(arena.stats().verify_failures > 0, lies);
+        arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap();
+        assert!(is_kept(&region), "all of it is where it was");
+        drop(others);
+        comes_true("it is elsewhere", || devices_are(&arena, &[(RAM, DeviceState::InUse)]));
+        assert!(is_kept(&region));
     }
-    assert!(arena.stats().verify_failures > 0);
-    assert!(is_kept(&region), "all of it is where it was");
-    let before = arena.stats();
-    compact_until(&arena, || arena.stats().slot_compact_success > before.slot_compact_success);
-    assert!(is_kept(&region));
 }
 
 #[test]
 fn what_a_device_does_not_take_stays_where_it_was() {
     let (arena, faults) = arena();
     let (region, _others) = scattered(&arena);
-    faults.failing_writes.store(3, Ordering::SeqCst);
+    faults.failing_writes.store(2, Ordering::SeqCst);
     compact_until(&arena, || faults.failing_writes.load(Ordering::SeqCst) == 0);
     assert!(is_kept(&region));
     compact_until(&arena, || arena.stats().slot_compact_success > 0);
     let stats = arena.stats();
-    assert!(stats.io_errors == 3 && stats.slots_migrate_failed > 0, "{stats:?}");
+    assert!(stats.io_errors == 2 && stats.slots_migrate_failed > 0, "{stats:?}");
     assert!(is_kept(&region));
 }

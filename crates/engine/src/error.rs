@@ -80,7 +80,7 @@ pub enum Error {
     #[error("there is no swap device {0}")]
     NoSuchDevice(String),
     /// A device cannot be removed now.
-    #[error("swap {name} cannot be removed: {reason}; nothing is lost, and it stays in use")]
+    #[error("swap {name} cannot be removed: {reason}; what it holds stays there")]
     SwapInUse {
         /// Its name.
         name: String,

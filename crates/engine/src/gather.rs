@@ -8,6 +8,7 @@ use folioswap_core::{
 
 use crate::checksum;
 use crate::engine::Engine;
+use crate::failing::Trouble;
 use crate::pager::SwapInError;
 use crate::stopwatch::Stopwatch;
 
@@ -117,8 +118,10 @@ impl Engine {
         }
         for run in &swapped {
             let part = &mut bytes[run.pages.start * PAGE_SIZE..run.pages.end * PAGE_SIZE];
-            self.space.read(run.slot, part).map_err(|error| self.swap_in_error(run.slot, &error.to_string()))?;
-            self.verify_run(locked, run, part)?;
+            self.read_twice(locked.name(locked.index_of(run.pages.start)), run.slot, || {
+                self.space.read(run.slot, part)?;
+                Trouble::unless(self.is_right(locked, run, part))
+            })?;
             self.stats.swapped_in_bytes.add(part.len() as u64);
         }
         if !swapped.is_empty() {
@@ -129,7 +132,7 @@ impl Engine {
     }
 
     /// Whether what was read of several folios is what was written of each.
-    pub fn verify_run(&self, locked: &Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), SwapInError> {
+    pub fn is_right(&self, locked: &Locked<'_>, run: &Run, bytes: &[u8]) -> bool {
         let order = locked.order();
         let mut page = run.pages.start;
         while page < run.pages.end {
@@ -144,12 +147,12 @@ impl Engine {
                 _ => (order.nr_pages(), checksum::verify(locked, page, &bytes[at..at + order.bytes()])),
             };
             if !right {
-                return Err(self.wrong_bytes(run.slot));
+                return false;
             }
             page += len;
         }
         debug_assert!(page <= BLOCK_PAGES && page.div_ceil(PIECE.nr_pages()) <= BLOCK_PIECES);
-        Ok(())
+        true
     }
 
     /// Brings those folios of a split block in that are on the device, each by itself;
@@ -200,15 +203,22 @@ impl Engine {
         let mut pieces: Vec<_> =
             run.iter().map(|&(_, frame)| IoSliceMut::new(self.frames.bytes(frame, order, locked))).collect();
         let read = self.space.read_pieces(slot, &mut pieces);
-        let mut result = read.map_err(|error| self.swap_in_error(slot, &error.to_string()));
-        for &(index, frame) in run {
-            let page = index * order.nr_pages();
-            if result.is_ok() && !checksum::verify(locked, page, self.frames.bytes(frame, order, locked)) {
-                result = Err(self.wrong_bytes(slot));
-            }
-            if result.is_err() {
-                self.release_frame(frame);
-                continue;
+        let is_read = read.is_ok();
+        if let Err(error) = read {
+            self.note_trouble(slot, &Trouble::Read(error), false);
+        }
+        let mut result = Ok(());
+        for (at, &(index, frame)) in run.iter().enumerate() {
+            let bytes = self.frames.bytes(frame, order, locked);
+            if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
+                // One that cannot be read is no reason to lose the others.
+                let read =
+                    self.read_folio(locked, index, slot.plus(at * order.nr_pages()), bytes, &mut Stopwatch::still());
+                if read.is_err() {
+                    self.release_frame(frame);
+                    result = read;
+                    continue;
+                }
             }
             self.judge_drop(locked, index);
             self.zone.set_owner(frame, locked.name(index));

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
 use folioswap_sys::memory::{self, Reservation};
 
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::transfer::DEPTH;
 
@@ -200,6 +200,9 @@ impl Engine {
 
     /// What there is to do when a device has taken what was written, or has not.
     pub fn finish_write(&self, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
+        if written.is_ok() {
+            self.space.note_written(outgoing.slot());
+        }
         match outgoing {
             Outgoing::Whole { mut locked, frame, slot } => {
                 self.finish_folio(&mut locked, 0, frame, slot, written.map(|()| slot))
@@ -220,15 +223,25 @@ impl Engine {
             let slot = batch.slot.plus(at * order.nr_pages());
             let bytes = &batch.buffer.bytes()[at * order.bytes()..(at + 1) * order.bytes()];
             // One by one after a failure, to find out which it was.
-            if failed && let Err(error) = self.space.write(slot, bytes) {
-                self.write_failed(slot, &error);
-                self.give_up_slots(slot, order, &error);
+            if failed && !self.write_alone(slot, order, bytes) {
                 folio.failed = true;
                 done = false;
             }
             settle(self, folio);
         }
         done
+    }
+
+    /// Writes one of those that could not be written together; `false` when that fails, or when the device is given up.
+    fn write_alone(&self, slot: SlotId, order: Order, bytes: &[u8]) -> bool {
+        if !self.space.is_failing(slot) {
+            match self.space.write(slot, bytes) {
+                Ok(()) => return true,
+                Err(error) => self.write_failed(slot, error),
+            }
+        }
+        self.space.mark_bad(slot, order);
+        false
     }
 
     /// Settles a written folio now, or notes it for the reclaim thread when its block is locked: it is never waited for.
@@ -304,7 +317,7 @@ impl Engine {
             }
             None => {
                 self.nr_compressing.fetch_add(1, Ordering::Relaxed);
-                let stored = self.space.store(current_cpu(), slot, order, bytes);
+                let stored = self.store(slot, order, bytes);
                 self.nr_compressing.fetch_sub(1, Ordering::Relaxed);
                 stored
             }
@@ -325,8 +338,7 @@ impl Engine {
         let slot = match written {
             Ok(slot) => slot,
             Err(error) => {
-                self.write_failed(slot, &error);
-                self.give_up_slots(slot, order, &error);
+                self.not_written(slot, order, error);
                 self.zone.insert(frame, List::Laundry);
                 return false;
             }

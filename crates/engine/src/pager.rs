@@ -9,6 +9,7 @@ use folioswap_core::{
 
 use crate::checksum;
 use crate::engine::Engine;
+use crate::failing::Trouble;
 use crate::readahead::Window;
 use crate::stopwatch::Stopwatch;
 use crate::swap_in::SwapIn;
@@ -22,10 +23,18 @@ const EDGE_PAGES: usize = 16;
 
 /// A folio's content could not be had from its device. What was stored is lost to the thread that asked.
 #[derive(Debug, thiserror::Error)]
-#[error("swap-in from {device} failed: {reason}")]
+#[error("swap-in of {addr:#x} from {device} failed: {reason}")]
 pub(crate) struct SwapInError {
+    /// What was touched, or the folio's first.
+    addr: usize,
     device: String,
     reason: String,
+}
+
+impl SwapInError {
+    pub fn new(addr: usize, device: String, reason: String) -> Self {
+        SwapInError { addr, device, reason }
+    }
 }
 
 impl Engine {
@@ -58,7 +67,8 @@ impl Engine {
                 FaultKind::Standby
             }
             State::Swapped(_) => {
-                self.swap_in(&mut locked, within, &mut watch)?;
+                let addr = self.addr(page);
+                self.swap_in(&mut locked, within, &mut watch).map_err(|error| SwapInError { addr, ..error })?;
                 FaultKind::SwapIn
             }
         };
@@ -186,7 +196,11 @@ impl Engine {
 
     /// Brings swapped content back that holds a page: the whole block, or one folio of it.
     fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
+        let index = locked.index_of(page);
+        let is_failing = locked.folio(index).slot().is_some_and(|slot| self.space.is_failing(slot));
         match self.choose(locked) {
+            // Where something cannot be read, the others are not read for it.
+            Choice::Whole if is_failing => {}
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned => {
                 let taken = self.take_frame(Order::HUGE, watch);
                 // One bad part is no reason to lose the others.
@@ -224,7 +238,12 @@ impl Engine {
         let bytes = self.frames.bytes(frame, order, locked);
         if let Err(error) = self.read_folio(locked, index, slot, bytes, watch) {
             self.release_frame(frame);
-            return Err(error);
+            if order <= PIECE || locked.pinned {
+                return Err(error);
+            }
+            // What of it can be read is not lost with what cannot.
+            self.split_block(locked, PIECE);
+            return self.read_in(locked, page, watch);
         }
         watch.lap(Phase::Read);
         self.judge_drop(locked, index);
@@ -254,19 +273,18 @@ impl Engine {
             watch.long_part(Phase::Frame);
             return self.hash_pages(locked, page, bytes);
         }
-        let memory = self.space.memory(slot);
-        match &memory {
-            Some(_) if locked.order() < Order::HUGE => watch.lap(Phase::Frame),
-            _ => watch.long_part(Phase::Frame),
+        if locked.order() < Order::HUGE && self.space.memory(slot).is_some() {
+            watch.lap(Phase::Frame);
+        } else {
+            watch.long_part(Phase::Frame);
         }
-        let right = match memory {
-            Some(memory) => memory.load(locked, page, bytes),
+        self.read_twice(locked.name(index), slot, || match self.space.memory(slot) {
+            Some(memory) => Trouble::unless(memory.load(locked, page, bytes)),
             None => {
-                self.space.read(slot, bytes).map_err(|error| self.swap_in_error(slot, &error.to_string()))?;
-                checksum::verify(locked, page, bytes)
+                self.space.read(slot, bytes)?;
+                Trouble::unless(checksum::verify(locked, page, bytes))
             }
-        };
-        if right { Ok(()) } else { Err(self.wrong_bytes(slot)) }
+        })
     }
 
     /// The content of a piece was hashed as one when it was written. Before one of its pages comes back or goes alone, all
@@ -278,10 +296,10 @@ impl Engine {
             unreachable!("a piece hashed as one is in its slots as one");
         };
         self.frames.with_scratch(|read| {
-            self.space.read(slot, read).map_err(|error| self.swap_in_error(slot, &error.to_string()))?;
-            if locked.piece_hash(piece) != Some(checksum::hash(read)) {
-                return Err(self.wrong_bytes(slot));
-            }
+            self.read_twice(locked.name(locked.index_of(page)), slot, || {
+                self.space.read(slot, read)?;
+                Trouble::unless(locked.piece_hash(piece) == Some(checksum::hash(read)))
+            })?;
             checksum::note_pages(locked, first, read);
             bytes.copy_from_slice(&read[(page - first) * PAGE_SIZE..][..bytes.len()]);
             Ok(())
@@ -297,16 +315,6 @@ impl Engine {
                 self.drop_behind.refaulted();
             }
         }
-    }
-
-    pub fn wrong_bytes(&self, slot: SlotId) -> SwapInError {
-        self.stats.verify_failures.add(1);
-        self.swap_in_error(slot, "it returned other bytes than were written to it")
-    }
-
-    pub fn swap_in_error(&self, slot: SlotId, reason: &str) -> SwapInError {
-        self.stats.io_errors.add(1);
-        SwapInError { device: self.space.device_name(slot), reason: reason.into() }
     }
 
     /// Decides whether a folio that was just mapped keeps its copy on the device: only while there is plenty of room.

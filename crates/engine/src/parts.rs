@@ -8,9 +8,7 @@
 use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId};
 
 use crate::checksum;
-use crate::device::Refusal;
 use crate::engine::{Engine, current_cpu};
-use crate::fatal;
 use crate::reclaim::Washed;
 
 /// A place for each part of a block; none for a part that is zero.
@@ -89,11 +87,11 @@ impl Engine {
             let count = places[index..].iter().enumerate().take_while(follows).count();
             let run = &bytes[index * order.bytes()..(index + count) * order.bytes()];
             if let Err(error) = self.space.write_anyway(slot, run) {
-                self.write_failed(slot, &error);
+                let refused = self.group_not_written(slot, error);
                 for (at, place) in places.iter().enumerate() {
                     match place {
                         Some(place) if (index..index + count).contains(&at) => {
-                            self.give_up_slots(*place, order, &error)
+                            self.give_up_slots(*place, order, refused)
                         }
                         Some(place) => self.free_slots(*place, order),
                         None => {}
@@ -104,26 +102,6 @@ impl Engine {
             index += count;
         }
         true
-    }
-
-    /// Slots that a folio was not written to are not used again; or, when their device only refused it, by others.
-    pub fn give_up_slots(&self, slot: SlotId, order: Order, error: &std::io::Error) {
-        match Refusal::of(error) {
-            Some(_) => self.put_back_slots(slot, order),
-            None => self.space.mark_bad(slot, order),
-        }
-    }
-
-    /// Counts a failed write and says so.
-    pub fn write_failed(&self, slot: SlotId, error: &std::io::Error) {
-        if Refusal::of(error).is_some() {
-            return;
-        }
-        self.stats.io_errors.add(1);
-        fatal::say(&format!(
-            "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",
-            self.space.device_name(slot)
-        ));
     }
 }
 

@@ -13,6 +13,7 @@ use folioswap_core::{BlockId, FrameId, List, Locked, Order, SlotId, State};
 
 use crate::checksum;
 use crate::engine::Engine;
+use crate::failing::Trouble;
 use crate::fatal::{self, AbortOnPanic};
 use crate::map::MapError;
 use crate::pager::SwapInError;
@@ -182,11 +183,11 @@ fn start<'e>(engine: &'e Engine, reads: &mut Reads<'e>, mut locked: Locked<'e>, 
 fn finish(engine: &Engine, reads: &mut Reads<'_>, min: usize) {
     reads.finish(min, |incoming, read| {
         let bytes = engine.frames.bytes(incoming.frame, Order::HUGE, &incoming.locked);
-        let read = match read {
-            Ok(()) if checksum::verify(&incoming.locked, 0, bytes) => Ok(()),
-            Ok(()) => Err(engine.wrong_bytes(incoming.slot)),
-            Err(error) => Err(engine.swap_in_error(incoming.slot, &error.to_string())),
-        };
+        let mut first = Some(read);
+        let read = engine.read_twice(incoming.locked.name(0), incoming.slot, || {
+            first.take().unwrap_or_else(|| engine.space.read(incoming.slot, bytes))?;
+            Trouble::unless(checksum::verify(&incoming.locked, 0, bytes))
+        });
         arrive(engine, incoming, read);
     });
 }

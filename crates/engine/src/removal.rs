@@ -17,6 +17,7 @@ use folioswap_sys::signals;
 
 use crate::engine::{Engine, current_cpu};
 use crate::error::Error;
+use crate::failing::Trouble;
 use crate::gather::Run;
 use crate::pager::SwapInError;
 use crate::reclaim::Washed;
@@ -25,13 +26,13 @@ use crate::reclaim::Washed;
 const WALKS: usize = 50;
 
 /// Writes to other devices that may fail in a row: each takes slots out of use.
-const FAILURES: usize = 8;
+pub(crate) const FAILURES: usize = 8;
 
 /// How long one walk waits for writes that are in flight.
 const SETTLING: Duration = Duration::from_millis(10);
 
 /// Why a device cannot be emptied.
-enum Stuck {
+pub(crate) enum Stuck {
     /// Neither another device nor RAM has room.
     Full,
     /// It does not give back what it holds.
@@ -71,7 +72,8 @@ impl Engine {
     /// Removes the device of this name.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when it cannot be emptied. Then it is used as before.
+    /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when it cannot be emptied. Then it is used as before, unless it
+    /// is failing.
     pub fn remove_device(&self, name: &str) -> Result<(), Error> {
         let name = name.to_owned(); // might lie in managed memory, which is not touched under a lock
         let _alone = self.space.changing();
@@ -144,7 +146,7 @@ impl Engine {
 
     /// Frees the copies on the device of what a block has in RAM. Those of clean folios only if they can be written
     /// elsewhere, or stay.
-    fn free_copies(&self, locked: &mut Locked<'_>, device: DeviceId) -> Result<(), Stuck> {
+    pub fn free_copies(&self, locked: &mut Locked<'_>, device: DeviceId) -> Result<(), Stuck> {
         let order = locked.order();
         for index in 0..locked.nr_folios() {
             let folio = locked.folio(index);
@@ -228,7 +230,7 @@ impl Engine {
 
     /// Carries as much of a run away as can be at once: at least one folio, or its block is split and nothing is done.
     /// `false`: all writes failed.
-    fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<bool, Stuck> {
+    pub fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<bool, Stuck> {
         let order = locked.order();
         self.hash_run_by_pages(locked, run).map_err(Stuck::Lost)?;
         let nr_folios = run.pages.len() >> order.exponent();
@@ -271,8 +273,10 @@ impl Engine {
     }
 
     fn read_run_checked(&self, locked: &Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        self.space.read(run.slot, bytes).map_err(|error| self.swap_in_error(run.slot, &error.to_string()))?;
-        self.verify_run(locked, run, bytes)
+        self.read_twice(locked.name(locked.index_of(run.pages.start)), run.slot, || {
+            self.space.read(run.slot, bytes)?;
+            Trouble::unless(self.is_right(locked, run, bytes))
+        })
     }
 
     /// Writes folios of a block to new slots, neighbours in one go, and frees those that they had. One whose write fails
@@ -287,17 +291,15 @@ impl Engine {
             start = at.end;
             let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];
             let written = self.space.write_anyway(group[0], part);
-            if let Err(error) = &written {
-                self.write_failed(group[0], error);
-            }
-            any |= written.is_ok();
+            let is_written = written.is_ok();
+            let refused = written.is_err_and(|error| self.group_not_written(group[0], error));
+            any |= is_written;
             for (index, &slot) in at.zip(group) {
-                match &written {
-                    Ok(()) => {
-                        self.release_slot(locked, first + index);
-                        locked.folio_mut(first + index).set_slot(Some(slot));
-                    }
-                    Err(error) => self.give_up_slots(slot, order, error),
+                if is_written {
+                    self.release_slot(locked, first + index);
+                    locked.folio_mut(first + index).set_slot(Some(slot));
+                } else {
+                    self.give_up_slots(slot, order, refused);
                 }
             }
         }

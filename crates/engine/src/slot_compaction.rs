@@ -20,7 +20,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{Compaction, Migrated, Mode, Outcome, Request, Space, Stage, Units};
@@ -32,6 +32,7 @@ use folioswap_sys::signals;
 
 use crate::checksum;
 use crate::engine::Engine;
+use crate::evacuation::Evacuation;
 use crate::fatal::{self, AbortOnPanic};
 use crate::gather::Run;
 use crate::removal::Buffer;
@@ -64,11 +65,24 @@ pub(crate) struct SlotCompactor {
     /// Slots of the folios that found no run since the thread last looked.
     nr_wanted: AtomicUsize,
     enabled: bool,
+    /// A device has begun to fail.
+    has_failed: AtomicBool,
 }
 
 impl SlotCompactor {
     pub fn new(enabled: bool) -> Self {
-        SlotCompactor { wanted: Event::default(), nr_wanted: AtomicUsize::new(0), enabled }
+        SlotCompactor {
+            wanted: Event::default(),
+            nr_wanted: AtomicUsize::new(0),
+            enabled,
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Has the thread empty a device that fails.
+    pub fn evacuate(&self) {
+        self.has_failed.store(true, Ordering::SeqCst);
+        self.wanted.signal();
     }
 }
 
@@ -78,6 +92,7 @@ pub(crate) fn run(engine: &Engine) {
     let mut compactions = BTreeMap::new();
     let mut wanted_last: Option<Instant> = None;
     let (mut nr_wanted, mut nr_large) = (0, 0);
+    let mut evacuation = Evacuation::default();
     while !engine.stopping() {
         let seen = engine.slot_compactor.wanted.now();
         let nr_more = engine.slot_compactor.nr_wanted.swap(0, Ordering::Relaxed);
@@ -93,9 +108,14 @@ pub(crate) fn run(engine: &Engine) {
         if wanted_last.is_some() && !engine.compact_slots(&mut compactions, nr_wanted) {
             (wanted_last, nr_wanted) = (None, 0);
         }
-        match wanted_last {
+        if engine.slot_compactor.has_failed.swap(false, Ordering::SeqCst) {
+            evacuation.begin();
+        }
+        let pause = evacuation.step(engine);
+        let again = wanted_last.map(|_| AGAIN);
+        match again.into_iter().chain(pause).min() {
             _ if engine.stopping() => {} // it may have begun before `seen`
-            Some(_) => engine.slot_compactor.wanted.wait_for(seen, AGAIN),
+            Some(limit) => engine.slot_compactor.wanted.wait_for(seen, limit),
             None => engine.slot_compactor.wanted.wait(seen),
         }
     }
@@ -213,7 +233,7 @@ impl<'e> DeviceSpace<'e> {
 
     /// Whether the run is to end now.
     fn is_over(&self) -> bool {
-        self.write_failed.get() || self.is_interrupted()
+        self.write_failed.get() || self.engine.space.is_device_failing(self.device) || self.is_interrupted()
     }
 
     fn is_interrupted(&self) -> bool {

@@ -10,6 +10,8 @@
 //! is in use, so what waits for it is short. `changes` is taken before, and held as long as a removal takes,
 //! or a run of compaction, which ends as soon as somebody else wants it.
 
+mod fronts;
+
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +24,8 @@ use folioswap_core::{
 
 use crate::attached::{Attached, Layout};
 use crate::checksum;
-use crate::device::{MemoryUse, Opened, RamDevice, Refusal};
+use crate::device::{MemoryUse, Opened, RamDevice};
+use crate::failing::{DeviceErrors, DeviceState, Trouble};
 use crate::io_figures::IoFigures;
 use crate::shared_stats::SharedCounters;
 use crate::topology::Topology;
@@ -62,6 +65,10 @@ pub struct DeviceInfo {
     pub node: Option<NodeId>,
     /// What went to and from it, and how long that took. Of all processes that share their counters, if this one does.
     pub io: DeviceIo,
+    /// Whether folios go there.
+    pub state: DeviceState,
+    /// How often it failed.
+    pub errors: DeviceErrors,
 }
 
 /// A place for a device, on cache lines of its own.
@@ -287,16 +294,49 @@ impl SwapSpace {
         look(self.places[id.index()].read().as_ref().expect("who removes a device alone ends it"))
     }
 
-    /// From now on no slot of the device is handed out.
+    /// From now on no slot of the device is handed out. It may be so already, of one that is failing.
     pub fn begin_removal(&self, id: DeviceId) {
-        self.device(id, Attached::begin_removal);
-        self.availability.begin_removal(id);
+        if self.device(id, Attached::begin_removal) {
+            self.availability.begin_removal(id);
+        }
     }
 
-    /// Its slots are handed out again.
+    /// Its slots are handed out again, unless it is failing.
     pub fn cancel_removal(&self, id: DeviceId) {
-        self.device(id, Attached::cancel_removal);
-        self.availability.cancel_removal(id);
+        if !self.is_device_failing(id) {
+            self.device(id, Attached::cancel_removal);
+            self.availability.cancel_removal(id);
+        }
+    }
+
+    /// The devices that are failing.
+    pub fn failing_devices(&self) -> Vec<DeviceId> {
+        let mut failing = Vec::new();
+        self.each(|id, attached| {
+            failing.extend(attached.health.is_failing().then_some(id));
+            None::<()>
+        });
+        failing
+    }
+
+    /// Whether a device is failing, for who keeps it from being removed.
+    pub fn is_device_failing(&self, id: DeviceId) -> bool {
+        self.device(id, |attached| attached.health.is_failing())
+    }
+
+    /// Whether the slot's device is failing.
+    pub fn is_failing(&self, slot: SlotId) -> bool {
+        self.at(slot).health.is_failing()
+    }
+
+    /// Counts a failure of the slot's device: see [`Health::note`](crate::failing::Health::note).
+    pub fn note_trouble(&self, slot: SlotId, trouble: &Trouble, again: bool) -> Option<String> {
+        self.at(slot).health.note(trouble, again)
+    }
+
+    /// A write that went round the device's own calls went well.
+    pub fn note_written(&self, slot: SlotId) {
+        self.at(slot).health.wrote();
     }
 
     /// Whether nothing is on a device that is being removed, from which freed slots go at once.
@@ -320,7 +360,7 @@ impl SwapSpace {
         DeviceId::new(slot.get() >> DEVICE_SHIFT)
     }
 
-    /// Whether the slot's device is being removed: nothing new is written there.
+    /// Whether the slot's device is being removed or failing: nothing new is written there.
     pub fn is_leaving(&self, slot: SlotId) -> bool {
         self.at(slot).is_leaving()
     }
@@ -444,84 +484,9 @@ impl SwapSpace {
     pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
         let at = self.at(slot);
         at.figures.note_used(at.used_bytes());
-        at.figures.measure(Direction::Write, bytes.len(), || at.device.write(at.within.offset_bytes(), bytes))
-    }
-
-    /// Stores a folio in its slots, or where their device refuses it, in others of a device that takes it: those are the folio's then,
-    /// and its own are free. What no other device takes is kept by the first for which it is not worth while.
-    ///
-    /// # Errors
-    /// The device's; and its refusal, when there is no memory for the folio.
-    pub fn store(&self, cpu: CpuId, slot: SlotId, order: Order, bytes: &[u8]) -> io::Result<SlotId> {
-        let Err(error) = self.write(slot, bytes) else { return Ok(slot) };
-        let Some(refusal) = Refusal::of(&error) else { return Err(error) };
-        let (node, refused_by) = (self.topology.node_of(cpu), self.device_of(slot));
-        let other = self.availability.place(node, |device| {
-            let refuses = device == refused_by || self.compresses_on(device) && refusal == Refusal::Incompressible;
-            if refuses { Attempt::NoRun } else { self.allocate_on(device, cpu, order) }
-        });
-        match other {
-            Some(other) => {
-                let stored = self.write(other, bytes);
-                self.free_now(if stored.is_ok() { slot } else { other }, order);
-                stored.map(|()| other)
-            }
-            None if refusal == Refusal::Incompressible => self.write_anyway(slot, bytes).map(|()| slot),
-            None => Err(error),
-        }
-    }
-
-    /// Stores what a device would refuse for not being worth while, too.
-    pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
-        let at = self.at(slot);
-        at.figures.note_used(at.used_bytes());
-        let write = || at.device.write_anyway(at.within.offset_bytes(), bytes);
-        at.figures.measure(Direction::Write, bytes.len(), write)
-    }
-
-    /// Whether there is, or was, a device whose writes are work for a CPU.
-    pub fn compresses(&self) -> bool {
-        self.compresses.load(Ordering::Relaxed)
-    }
-
-    /// Devices that compress, each with those behind it: of lower priority, and not of its kind.
-    pub fn fronts(&self) -> Vec<(DeviceId, Vec<DeviceId>)> {
-        let listed = {
-            let _blocked = folioswap_sys::signals::block_all();
-            self.availability.devices()
-        };
-        let behind = |front: &Listed| {
-            let lower = listed.iter().filter(|other| other.priority < front.priority).map(|other| other.device);
-            lower.filter(|&other| !self.compresses_on(other)).collect()
-        };
-        let fronts = listed.iter().filter(|front| self.compresses_on(front.device));
-        fronts.map(|front| (front.device, behind(front))).collect()
-    }
-
-    /// Whether more than so many eighths of the memory of a device are in use, if that is what fills it.
-    pub fn is_filled(&self, id: DeviceId, eighths: u64) -> bool {
-        let place = self.places[id.index()].read();
-        let memory = place.as_ref().and_then(|attached| attached.device.memory_use());
-        memory.is_some_and(|memory| memory.memory_bytes > memory.limit_bytes / 8 * eighths)
-    }
-
-    /// As [`SwapSpace::allocate`], on the first of these devices that has a place.
-    pub fn allocate_on_one(&self, devices: &[DeviceId], cpu: CpuId, order: Order) -> Option<SlotId> {
-        devices.iter().find_map(|&device| match self.allocate_on(device, cpu, order) {
-            Attempt::Placed(slot) => Some(slot),
-            Attempt::NoRun | Attempt::Full => None,
-        })
-    }
-
-    fn compresses_on(&self, id: DeviceId) -> bool {
-        self.places[id.index()].read().as_ref().is_some_and(|attached| attached.device.compresses())
-    }
-
-    /// Whether folios are written to this slot's device one by one: where it is not a disk, neighbours are not written faster
-    /// together.
-    pub fn takes_folios(&self, slot: SlotId) -> bool {
-        let at = self.at(slot);
-        at.device.memory().is_some() || at.device.compresses()
+        at.figures.measure(Direction::Write, bytes.len(), || at.device.write(at.within.offset_bytes(), bytes))?;
+        at.health.wrote();
+        Ok(())
     }
 
     /// The slot's place in memory, when its device is that.
@@ -581,6 +546,8 @@ impl SwapSpace {
                 priority: listed.priority,
                 node: listed.node,
                 io: attached.figures.snapshot(),
+                state: attached.state(),
+                errors: attached.health.errors(),
             })
         };
         listed.into_iter().filter_map(info).collect()
@@ -597,7 +564,11 @@ impl SwapSpace {
 
     /// One line on what is full and what would help.
     pub fn describe_full(&self) -> String {
-        let names: Vec<_> = self.devices().into_iter().map(|device| device.name).collect();
+        let shown = |device: DeviceInfo| match device.state {
+            DeviceState::Failing => format!("{}, which is failing", device.name),
+            DeviceState::InUse | DeviceState::Leaving => device.name,
+        };
+        let names: Vec<_> = self.devices().into_iter().map(shown).collect();
         if names.is_empty() { "there is no swap".into() } else { format!("swap is full ({})", names.join(", ")) }
     }
 
