@@ -7,12 +7,18 @@ pub const EXIT_MEMORY: i32 = 70;
 
 /// Prints `folioswap: MESSAGE` and ends the process at once: memory is never handed out twice nor silently zeroed.
 pub(crate) fn die(message: &str) -> ! {
+    #[cfg(test)]
+    quiet::end();
     say(message);
     folioswap_sys::signals::exit_now(EXIT_MEMORY)
 }
 
 /// Prints one line on standard error without going through the process's own buffers.
 pub(crate) fn say(message: &str) {
+    #[cfg(test)]
+    if quiet::is_hushed() {
+        return;
+    }
     // Standard error may be closed; there is nowhere else to say it.
     let _ = std::io::stderr().write_all(format!("folioswap: {message}\n").as_bytes());
 }
@@ -23,8 +29,53 @@ pub(crate) struct AbortOnPanic(pub &'static str);
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            #[cfg(test)]
+            quiet::end();
             say(&format!("the {} thread panicked", self.0));
             std::process::abort();
         }
     }
 }
+
+/// For tests that make thousands of devices fail: what is said of it would bury everything else.
+#[cfg(test)]
+mod quiet {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    static HUSHED: AtomicBool = AtomicBool::new(false);
+
+    /// The last seeds that were begun, those under way among them.
+    static SEEDS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+    pub fn is_hushed() -> bool {
+        HUSHED.load(Ordering::SeqCst)
+    }
+
+    /// Nothing is said before this is dropped, but by what ends the process.
+    pub struct Hush;
+
+    pub fn hush() -> Hush {
+        HUSHED.store(true, Ordering::SeqCst);
+        Hush
+    }
+
+    impl Drop for Hush {
+        fn drop(&mut self) {
+            HUSHED.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// A seed that is begun, to be named should the process end.
+    pub fn note_seed(seed: u64) {
+        SEEDS[seed as usize % SEEDS.len()].store(seed, Ordering::SeqCst);
+    }
+
+    pub fn end() {
+        if HUSHED.swap(false, Ordering::SeqCst) {
+            super::say(&format!("the last seeds were {SEEDS:?}"));
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) use quiet::{hush, note_seed};

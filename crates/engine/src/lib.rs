@@ -35,6 +35,8 @@ mod evacuation;
 mod failing;
 mod fatal;
 mod fault;
+#[cfg(test)]
+mod fault_plan_tests;
 mod folio_size;
 mod forking;
 mod frames;

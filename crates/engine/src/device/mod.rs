@@ -3,6 +3,8 @@
 //! A device knows nothing of folios: it grows, and reads and writes runs of bytes at offsets that are multiples of
 //! the page size. Which slots are in use is the swap space's business ([`crate::space`]).
 
+#[cfg(test)]
+mod faulty;
 mod file;
 mod ram;
 mod signature;
@@ -14,6 +16,8 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
+#[cfg(test)]
+pub(crate) use faulty::{Faulty, Numbers, Plan};
 pub(crate) use file::FileDevice;
 use folioswap_core::{NodeId, Order, Priority, SlotId};
 use folioswap_sys::numa;

@@ -1,0 +1,288 @@
+//! Thousands of small programs on devices that go wrong by seeded plans: no wrong byte is ever seen, every loss is reported
+//! by address and device, what was not destroyed is there when the device works again, and nothing hangs.
+//!
+//! `FOLIOSWAP_PLANS` says how many; `FOLIOSWAP_PLAN` is the seed of a single one, as a failure prints it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use folioswap_core::{Order, PAGE_SIZE, PIECE, Priority, State};
+
+use crate::advise::Advice;
+use crate::arena::Arena;
+use crate::device::{Device, Faulty, Numbers, Opened, Plan, RamDevice};
+use crate::error::Error;
+use crate::fatal;
+use crate::folio_size::FolioSize;
+use crate::region::Region;
+
+/// Plans that are run unless the environment says otherwise.
+const NR_PLANS: u64 = 1000;
+
+/// What a program does before it ends.
+const NR_STEPS: usize = 24;
+
+/// Longer than any plan takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const MIB: usize = 1 << 20;
+
+/// A program's memory, and what each page must hold.
+struct Program {
+    seed: u64,
+    numbers: Numbers,
+    plans: Vec<Arc<Plan>>,
+    arena: Arena,
+    region: Region,
+    /// By page: what its words are made of, 0 for zeros.
+    stamps: Vec<u64>,
+    /// Pages a neighbour of which was dropped when their piece of 64 KiB may have been unreadable: it had one hash for all
+    /// of its pages, so what stays of it cannot be verified any more, and is lost.
+    frail: Vec<bool>,
+    nr_lost: usize,
+    /// Of these, frail ones.
+    nr_frail_lost: usize,
+}
+
+fn ram(mib: usize) -> Box<dyn Device> {
+    Box::new(RamDevice::new((mib * MIB) as u64, None).unwrap())
+}
+
+fn faulty(numbers: &mut Numbers, plans: &mut Vec<Arc<Plan>>) -> Opened {
+    let plan = Plan::new(numbers.next());
+    let name = format!("bad{}", plans.len());
+    let device: Box<dyn Device> = Box::new(Faulty::new(ram(4 + 2 * numbers.below(6)), Arc::clone(&plan), &name));
+    plans.push(plan);
+    Opened { device, priority: Priority::given(numbers.below(2) as u32), node: None }
+}
+
+/// The words of a page.
+fn word(stamp: u64, index: usize) -> u64 {
+    if stamp == 0 { 0 } else { stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64 }
+}
+
+impl Program {
+    fn new(seed: u64) -> Program {
+        let mut numbers = Numbers::new(seed);
+        let mut plans = Vec::new();
+        // One in eight has more than its RAM holds, and then a device that works.
+        let (is_large, has_floor) = (numbers.one_in(8), !numbers.one_in(4));
+        let mut devices: Vec<Opened> = (0..1 + numbers.below(2)).map(|_| faulty(&mut numbers, &mut plans)).collect();
+        if has_floor || is_large {
+            devices.push(ram(32).into());
+        }
+        let folio = match numbers.below(4) {
+            0 => FolioSize::Fixed(Order::PAGE),
+            1 => FolioSize::Fixed(PIECE),
+            2 => FolioSize::Fixed(Order::HUGE),
+            _ => FolioSize::Auto,
+        };
+        let builder = Arena::builder().memory(16 << 20).address_space(64 << 20).folio(folio);
+        let arena = builder.build_on(devices).unwrap();
+        let len = if is_large { 22 * MIB } else { (1 + numbers.below(3)) * 2 * MIB };
+        let region = arena.map(len).unwrap();
+        Program {
+            seed,
+            numbers,
+            plans,
+            arena,
+            region,
+            stamps: vec![0; len / PAGE_SIZE],
+            frail: vec![false; len / PAGE_SIZE],
+            nr_lost: 0,
+            nr_frail_lost: 0,
+        }
+    }
+
+    fn run(mut self) -> usize {
+        for _ in 0..NR_STEPS {
+            self.step();
+        }
+        self.check_all();
+        self.plans.iter().for_each(|plan| plan.end());
+        (self.nr_lost, self.nr_frail_lost) = (0, 0);
+        self.check_all();
+        if !self.plans.iter().any(|plan| plan.destroys()) {
+            let plans = &self.plans;
+            assert_eq!(
+                self.nr_lost, self.nr_frail_lost,
+                "what was not destroyed is there when the devices work: {plans:?}"
+            );
+            if self.nr_lost == 0 {
+                self.remove_all();
+            }
+            (self.nr_lost, self.nr_frail_lost) = (0, 0);
+            self.check_all();
+            assert_eq!(self.nr_lost, self.nr_frail_lost);
+        }
+        self.nr_lost
+    }
+
+    fn step(&mut self) {
+        let pages = self.pages();
+        match self.numbers.below(16) {
+            0..6 => pages.for_each(|page| self.write(page)),
+            6..9 => pages.for_each(|page| self.check(page)),
+            9 => {
+                self.region.advise(pages.start * PAGE_SIZE..pages.end * PAGE_SIZE, Advice::DontNeed);
+                let piece = PIECE.nr_pages();
+                self.frail[pages.start / piece * piece..pages.end.next_multiple_of(piece)].fill(true);
+                self.stamps[pages].fill(0);
+            }
+            10 => {
+                let advice = if self.numbers.one_in(2) { Advice::Cold } else { Advice::WillNeed };
+                self.region.advise(pages.start * PAGE_SIZE..pages.end * PAGE_SIZE, advice);
+            }
+            11..14 => {
+                self.arena.evict_all();
+                while self.arena.engine().evict_standby(Order::PAGE) {}
+            }
+            14 => self.arena.engine().want_whole_clusters(Order::HUGE),
+            _ => self.change_devices(),
+        }
+    }
+
+    /// A few in a row, or many.
+    fn pages(&mut self) -> Range<usize> {
+        let most = if self.numbers.one_in(3) { 400 } else { 40 };
+        let first = self.numbers.below(self.stamps.len());
+        first..(first + 1 + self.numbers.below(most)).min(self.stamps.len())
+    }
+
+    fn change_devices(&mut self) {
+        let devices = self.arena.devices();
+        if devices.len() > 1 {
+            let name = &devices[self.numbers.below(devices.len())].name;
+            if name.starts_with("bad") {
+                match self.arena.remove_device(name) {
+                    Ok(()) | Err(Error::NoSuchDevice(_) | Error::SwapInUse { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        if self.arena.devices().len() < 5 {
+            let added = self.arena.engine().space.add(faulty(&mut self.numbers, &mut self.plans));
+            assert!(added);
+        }
+    }
+
+    fn remove_all(&self) {
+        for device in self.arena.devices() {
+            match self.arena.remove_device(&device.name) {
+                Ok(()) | Err(Error::NoSuchDevice(_)) => {}
+                // There is one that works, or all fits in RAM.
+                Err(error) => assert!(device.name.starts_with("ram"), "{error}"),
+            }
+        }
+    }
+
+    /// Shows a page to `look`, present and held so, unless it is lost, which is to be told.
+    fn look_at<T>(&mut self, page: usize, look: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        let engine = self.arena.engine();
+        let addr = self.region.as_ptr() as usize + page * PAGE_SIZE;
+        let folio = engine.page_at(addr);
+        loop {
+            if let Err(error) = engine.fault(engine.gate.enter(1), folio, 1) {
+                let text = error.to_string();
+                assert!(text.contains(&format!("{addr:#x}")) && text.contains("bad"), "{text}");
+                self.nr_lost += 1;
+                self.nr_frail_lost += usize::from(self.frail[page]);
+                return None;
+            }
+            let locked = engine.lock(folio.block());
+            if matches!(locked.state(locked.index_of(folio.page_in_block())), State::Resident(_)) {
+                self.frail[page] = false;
+                // Nobody unmaps it while its block is locked: this thread does not fault.
+                return Some(look(&mut self.region[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]));
+            }
+        }
+    }
+
+    fn write(&mut self, page: usize) {
+        // Never the same twice; now and then a page of zeros.
+        let stamp = if self.numbers.one_in(16) { 0 } else { self.numbers.next() };
+        let expected = self.stamps[page];
+        let written = self.look_at(page, |bytes| {
+            assert!(holds(bytes, expected));
+            for (index, bytes) in bytes.chunks_exact_mut(8).enumerate() {
+                bytes.copy_from_slice(&word(stamp, index).to_le_bytes());
+            }
+        });
+        if written.is_some() {
+            self.stamps[page] = stamp;
+        }
+    }
+
+    fn check(&mut self, page: usize) {
+        let (seed, expected) = (self.seed, self.stamps[page]);
+        self.look_at(page, |bytes| assert!(holds(bytes, expected), "seed {seed}: page {page} holds other bytes"));
+    }
+
+    fn check_all(&mut self) {
+        (0..self.stamps.len()).for_each(|page| self.check(page));
+    }
+}
+
+fn holds(bytes: &[u8], stamp: u64) -> bool {
+    bytes.chunks_exact(8).enumerate().all(|(index, bytes)| bytes == word(stamp, index).to_le_bytes())
+}
+
+/// Ends the process when a plan takes too long.
+fn watch(seeds: &[AtomicU64], is_done: &AtomicBool) {
+    let mut seen: Vec<(u64, Instant)> = seeds.iter().map(|_| (0, Instant::now())).collect();
+    while !is_done.load(Ordering::SeqCst) {
+        for (seed, seen) in seeds.iter().zip(&mut seen) {
+            let seed = seed.load(Ordering::SeqCst);
+            if seen.0 != seed {
+                *seen = (seed, Instant::now());
+            } else if seen.1.elapsed() > LIMIT {
+                fatal::die(&format!("the plan of seed {seed} hangs"));
+            }
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
+}
+
+#[test]
+fn seeded_plans() {
+    let first = from_environment("FOLIOSWAP_PLAN");
+    let nr_plans = first.map_or_else(|| from_environment("FOLIOSWAP_PLANS").unwrap_or(NR_PLANS), |_| 1);
+    let first = first.unwrap_or(0);
+    let begun = Instant::now();
+    let (next, nr_lost, is_done) = (AtomicU64::new(first), AtomicU64::new(0), AtomicBool::new(false));
+    let seeds = [AtomicU64::new(0), AtomicU64::new(0)];
+    let hush = fatal::hush();
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(&seeds, &is_done));
+        let workers: Vec<_> = seeds
+            .iter()
+            .map(|under_way| {
+                let (next, nr_lost) = (&next, &nr_lost);
+                scope.spawn(move || {
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::SeqCst);
+                        if seed >= first + nr_plans {
+                            return;
+                        }
+                        under_way.store(seed, Ordering::SeqCst);
+                        fatal::note_seed(seed);
+                        let lost = Program::new(seed).run();
+                        nr_lost.fetch_add(lost as u64, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        is_done.store(true, Ordering::SeqCst);
+        watcher.thread().unpark();
+        assert!(results.iter().all(Result::is_ok), "a plan failed, of seeds {:?}", seeds);
+    });
+    drop(hush);
+    println!("{nr_plans} plans in {:?}, {} pages lost and told of", begun.elapsed(), nr_lost.into_inner());
+}
