@@ -2,6 +2,9 @@
 
 use std::io::Write;
 
+#[cfg(test)]
+pub(crate) use quiet::{hush, note_seed};
+
 /// Exit status of a program whose memory folioswap can no longer provide.
 pub const EXIT_MEMORY: i32 = 70;
 
@@ -76,6 +79,3 @@ mod quiet {
         }
     }
 }
-
-#[cfg(test)]
-pub(crate) use quiet::{hush, note_seed};

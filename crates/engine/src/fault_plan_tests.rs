@@ -24,6 +24,9 @@ const NR_PLANS: u64 = 1000;
 /// What a program does before it ends.
 const NR_STEPS: usize = 24;
 
+/// What its other thread touches, if it has one.
+const NR_TOUCHES: usize = 2000;
+
 /// Longer than any plan takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -97,10 +100,20 @@ impl Program {
     }
 
     fn run(mut self) -> usize {
-        for _ in 0..NR_STEPS {
-            self.step();
-        }
-        self.check_all();
+        let is_crowded = self.numbers.one_in(4);
+        let (arena, addr, len, seed) =
+            (self.arena.clone(), self.region.as_ptr() as usize, self.region.len(), self.seed);
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            if is_crowded {
+                scope.spawn(|| touch_at_random(&arena, addr, len, seed, &is_done));
+            }
+            let _done = Done(&is_done);
+            for _ in 0..NR_STEPS {
+                self.step();
+            }
+            self.check_all();
+        });
         self.plans.iter().for_each(|plan| plan.end());
         (self.nr_lost, self.nr_frail_lost) = (0, 0);
         self.check_all();
@@ -222,6 +235,28 @@ impl Program {
 
     fn check_all(&mut self) {
         (0..self.stamps.len()).for_each(|page| self.check(page));
+    }
+}
+
+/// Ends the other thread of a program, whatever becomes of this one.
+struct Done<'d>(&'d AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What another thread of the program does: its faults meet those of the first.
+fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &AtomicBool) {
+    let (engine, mut numbers) = (arena.engine(), Numbers::new(!seed));
+    for _ in 0..NR_TOUCHES {
+        if is_done.load(Ordering::SeqCst) {
+            return;
+        }
+        let folio = engine.page_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE);
+        let _ = engine.fault(engine.gate.enter(2), folio, 2); // lost or not is seen by the first
+        std::thread::yield_now();
     }
 }
 
