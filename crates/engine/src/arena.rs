@@ -547,9 +547,12 @@ impl Arena {
     /// # Errors
     /// As [`ArenaBuilder::build`], for the device; [`Error::TooManyDevices`].
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
-        let space = &self.running.engine.space;
-        let added = space.add(device::open(&device.clone().into(), space.topology())?);
-        if added { self.start_compressing() } else { Err(Error::TooManyDevices(MAX_DEVICES)) }
+        let engine = &self.running.engine;
+        if !engine.space.add(device::open(&device.clone().into(), engine.space.topology())?) {
+            return Err(Error::TooManyDevices(MAX_DEVICES));
+        }
+        engine.slot_compactor.evacuate(); // there may be one that fails, and now is room for what it holds
+        self.start_compressing()
     }
 
     /// Starts the threads that compressing takes, once it is wanted.

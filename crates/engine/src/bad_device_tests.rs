@@ -1,7 +1,9 @@
 //! What a device that fails, or lies, does to the memory that it holds: nothing is lost silently.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -263,6 +265,28 @@ fn what_is_lost_may_be_dropped_and_then_the_device_is_gone() {
     region.advise(0..region.len(), Advice::DontNeed);
     comes_true("the device has gone", || arena.devices().is_empty());
     assert!(touch(&arena, first).is_ok() && region.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_found_out_by_reads_in_flight_too() {
+    let path = PathBuf::from(format!("/var/tmp/folioswap-cut-{}", std::process::id()));
+    let file = DeviceSpec::File { path, size: Some(64 << 20) };
+    let arena = Arena::builder().memory(16 << 20).device(file).folio(Order::HUGE).build().unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 4 * MIB / 8).unwrap();
+    fill(&mut words);
+    send_out(&arena);
+    let engine = arena.engine();
+    let block = engine.page_at(words.as_ptr() as usize).block();
+    let State::Swapped(slot) = engine.lock(block).state(0) else { panic!("it was sent out") };
+    let fd = engine.space.extent(slot).expect("a file has a descriptor").fd;
+    let cut = File::options().write(true).open(format!("/proc/self/fd/{fd}")).unwrap();
+    cut.set_len(0).unwrap();
+    engine.will_need(block.index()..block.index() + 1);
+    comes_true("readahead has met it", || only_device(&arena).state == DeviceState::Failing);
+    let error = touch(&arena, block.page(5)).unwrap_err();
+    assert!(error.contains("/var/tmp/folioswap-cut") && error.contains(&format!("{:#x}", engine.addr(block.page(5)))));
+    drop(words);
+    comes_true("nothing is left there", || arena.devices().is_empty());
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(crate) struct Evacuation {
 }
 
 impl Evacuation {
-    /// Begins anew at once: one more device is failing.
+    /// Begins anew at once: one more device is failing, or there is more room.
     pub fn begin(&mut self) {
         self.next = Some((FIRST_PAUSE, Instant::now()));
     }

@@ -65,8 +65,8 @@ pub(crate) struct SlotCompactor {
     /// Slots of the folios that found no run since the thread last looked.
     nr_wanted: AtomicUsize,
     enabled: bool,
-    /// A device has begun to fail.
-    has_failed: AtomicBool,
+    /// A device has begun to fail, or there is room for what one holds.
+    is_evacuation_due: AtomicBool,
 }
 
 impl SlotCompactor {
@@ -75,13 +75,13 @@ impl SlotCompactor {
             wanted: Event::default(),
             nr_wanted: AtomicUsize::new(0),
             enabled,
-            has_failed: AtomicBool::new(false),
+            is_evacuation_due: AtomicBool::new(false),
         }
     }
 
-    /// Has the thread empty a device that fails.
+    /// Has the thread empty devices that fail, now.
     pub fn evacuate(&self) {
-        self.has_failed.store(true, Ordering::SeqCst);
+        self.is_evacuation_due.store(true, Ordering::SeqCst);
         self.wanted.signal();
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn run(engine: &Engine) {
         if wanted_last.is_some() && !engine.compact_slots(&mut compactions, nr_wanted) {
             (wanted_last, nr_wanted) = (None, 0);
         }
-        if engine.slot_compactor.has_failed.swap(false, Ordering::SeqCst) {
+        if engine.slot_compactor.is_evacuation_due.swap(false, Ordering::SeqCst) {
             evacuation.begin();
         }
         let pause = evacuation.step(engine);
