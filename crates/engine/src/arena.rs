@@ -576,7 +576,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when there is nowhere to put what is there, or when it cannot be
-    /// read. Then nothing is lost, and the device is used as before.
+    /// read. Then what it holds stays there, and it is used as before, unless it is failing ([`DeviceInfo::state`]).
     pub fn remove_device(&self, name: &str) -> Result<(), Error> {
         self.running.engine.remove_device(name)
     }
