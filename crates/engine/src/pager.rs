@@ -196,12 +196,8 @@ impl Engine {
 
     /// Brings swapped content back that holds a page: the whole block, or one folio of it.
     fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
-        let index = locked.index_of(page);
-        let is_failing = locked.folio(index).slot().is_some_and(|slot| self.space.is_failing(slot));
         match self.choose(locked) {
-            // Where something cannot be read, the others are not read for it.
-            Choice::Whole if is_failing => {}
-            Choice::Whole if locked.order() < Order::HUGE && !locked.pinned => {
+            Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let taken = self.take_frame(Order::HUGE, watch);
                 // One bad part is no reason to lose the others.
                 if let Ok(true) = self.gather(locked, taken, List::Inactive, watch) {
@@ -212,6 +208,12 @@ impl Engine {
             _ => {}
         }
         self.read_in(locked, page, watch)
+    }
+
+    /// Whether the folio that holds a page is on a device that fails: where something cannot be read, the rest of its block
+    /// is not read for it.
+    fn is_on_failing(&self, locked: &Locked<'_>, page: usize) -> bool {
+        locked.folio(locked.index_of(page)).slot().is_some_and(|slot| self.space.is_failing(slot))
     }
 
     fn choose(&self, locked: &mut Locked<'_>) -> Choice {
