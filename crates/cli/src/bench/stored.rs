@@ -23,8 +23,13 @@ impl Stored {
     }
 
     /// What the devices of an arena hold in compressed RAM; none when there is no such device.
-    pub fn of_arena(_arena: &Arena) -> Option<Stored> {
-        None
+    pub fn of_arena(arena: &Arena) -> Option<Stored> {
+        let uses = arena.devices().into_iter().filter_map(|device| device.memory);
+        let add = |sum: Stored, other: Stored| Stored {
+            original_bytes: sum.original_bytes + other.original_bytes,
+            used_bytes: sum.used_bytes + other.used_bytes,
+        };
+        uses.map(|memory| Stored { original_bytes: memory.content_bytes, used_bytes: memory.memory_bytes }).reduce(add)
     }
 
     /// Stored bytes for a byte.

@@ -5,7 +5,7 @@
 //! is no memory all the same is refused, and harms nothing. Content that is hardly smaller when it is compressed is refused too, for
 //! another device to have; where there is none it is kept as it is.
 //!
-//! Folios are compressed in pieces of 64 KiB, smaller ones whole; each piece alone, so a part comes back alone.
+//! Folios are compressed in pieces of 32 KiB, smaller ones whole; each piece alone, so a part comes back alone.
 //!
 //! **Memory.** The records of slots are counted with the objects: all of it is never more than the device's size. What the codecs
 //! work with is beside it, and small.
