@@ -3,9 +3,15 @@
 use std::sync::Mutex;
 
 use folioswap_sys::zstd;
+use lz4::block::CompressionMode;
 
 use super::entry::PIECE;
 use crate::device::Codec;
+
+/// How eagerly lz4 passes over what it finds no match for. Pieces are larger than pages and compress better for it; a part of that is
+/// given for speed: of shared libraries in pieces of 32 KiB, 0.64 of their size remain instead of 0.62, at 1.15 times the speed
+/// (in pages of 4 KiB it would be 0.69).
+const ACCELERATION: i32 = 2;
 
 /// Above this share of its length content is not worth compressing.
 const WORTH_NUMERATOR: usize = 7;
@@ -39,7 +45,9 @@ impl Bench {
         let len = match &mut self.zstd {
             Some(zstd) => zstd.compress(plain, packed),
             // An error is that it does not fit.
-            None => lz4::block::compress_to_buffer(plain, None, false, packed).ok(),
+            None => {
+                lz4::block::compress_to_buffer(plain, Some(CompressionMode::FAST(ACCELERATION)), false, packed).ok()
+            }
         }?;
         is_worth(plain.len(), len).then(|| &self.packed[..len])
     }
