@@ -225,7 +225,12 @@ impl Summary {
 fn device_text(name: &str, io: &DeviceIo) -> Vec<(String, String)> {
     let moved = |transfers: &DeviceTransfers| format!("{} in {}", Bytes(transfers.bytes), transfers.calls);
     let (used, read, written) = (Bytes(io.peak_used_bytes), moved(&io.reads), moved(&io.writes));
-    let mut lines = vec![("swap".into(), format!("{name}: {used} used at most, read {read}, written {written}"))];
+    let memory = match io.peak_memory_bytes {
+        0 => String::new(),
+        bytes => format!(" in {} of memory", Bytes(bytes)),
+    };
+    let mut lines =
+        vec![("swap".into(), format!("{name}: {used} used at most{memory}, read {read}, written {written}"))];
     if io.most_in_flight > 0 {
         let times = |transfers: &DeviceTransfers| {
             let [p50, p99] = [0.5, 0.99].map(|q| show_ns(transfers.latency.quantile(q)));
@@ -234,6 +239,12 @@ fn device_text(name: &str, io: &DeviceIo) -> Vec<(String, String)> {
         let (mean, most) = (io.mean_in_flight(), io.most_in_flight);
         let times = format!("reads {}, writes {}", times(&io.reads), times(&io.writes));
         lines.push((String::new(), format!("{times}; {mean:.1} in flight, {most} at most")));
+    }
+    let errors =
+        [(io.read_errors, "when read"), (io.write_errors, "when written"), (io.wrong_bytes, "with wrong bytes")];
+    let errors: Vec<_> = errors.iter().filter(|error| error.0 > 0).map(|(nr, what)| format!("{nr} {what}")).collect();
+    if !errors.is_empty() {
+        lines.push((String::new(), format!("failures: {}", errors.join(", "))));
     }
     lines
 }
@@ -252,6 +263,10 @@ fn device_json(name: &str, io: &DeviceIo) -> Value {
         "writes": transfers(&io.writes),
         "mean_in_flight": io.mean_in_flight(),
         "most_in_flight": io.most_in_flight,
+        "peak_memory_bytes": io.peak_memory_bytes,
+        "read_errors": io.read_errors,
+        "write_errors": io.write_errors,
+        "wrong_bytes": io.wrong_bytes,
     })
 }
 
@@ -275,7 +290,7 @@ fn show_ns(ns: u64) -> String {
 mod tests {
     use super::*;
     use folioswap::Stats;
-    use folioswap_core::{DeviceRecord, Direction, FaultTimes};
+    use folioswap_core::{DeviceFailure, DeviceRecord, Direction, FaultTimes};
     use std::fs::File;
 
     #[test]
@@ -316,6 +331,8 @@ mod tests {
         record.record(Direction::Read, 90_000);
         let _ = record.count(Direction::Read, 4 << 20);
         record.note_used(8 << 20);
+        record.note_memory(3 << 20);
+        record.failed(DeviceFailure::Read);
         let devices = vec![("/swap/a".into(), record.snapshot()), ("ram:2M".into(), DeviceIo::default())];
         let summary = Summary::new(&stats.snapshot(), devices);
         assert_eq!(summary.counter("swapped_out_folios"), 7);
@@ -345,8 +362,9 @@ mod tests {
                 && text.contains("7 folios, 3584 pages, 14M")
                 && text.contains("7 of 2M, 1 of 4K")
                 && text.contains("50.0 %")
-                && text.contains("/swap/a: 8M used at most, read 4M in 1, written 0 in 0\n")
+                && text.contains("/swap/a: 8M used at most in 3M of memory, read 4M in 1, written 0 in 0\n")
                 && text.contains("reads p50 90.0 us p99 90.0 us, writes p50 - p99 -; 3.0 in flight, 3 at most\n")
+                && text.contains("failures: 1 when read\n")
                 && text.contains("ram:2M: 0 used at most, read 0 in 0, written 0 in 0"),
             "{text}"
         );

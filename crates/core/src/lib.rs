@@ -39,7 +39,7 @@ pub use policy::drop_behind::DropBehind;
 pub use policy::order_choice::{Choice, OrderChoice, Wish};
 pub use policy::readahead::{Advice, Room, Streams, Windows};
 pub use stats::{
-    ByOrder, Counter, DeviceIo, DeviceRecord, DeviceTransfers, Direction, FaultKind, FaultTimes, Gauge, GaugeSnapshot,
-    Histogram, HistogramSnapshot, PHASES_OF_ONE_IN, Phase, Stats, StatsSnapshot, is_drawn,
+    ByOrder, Counter, DeviceFailure, DeviceIo, DeviceRecord, DeviceTransfers, Direction, FaultKind, FaultTimes, Gauge,
+    GaugeSnapshot, Histogram, HistogramSnapshot, PHASES_OF_ONE_IN, Phase, Stats, StatsSnapshot, is_drawn,
 };
 pub use swap::{Attempt, Availability, Clusters, Freed, Listed, Priority, SlotCache};

@@ -256,6 +256,14 @@ impl Attached {
         (self.nr_used() * Order::PAGE.bytes()) as u64
     }
 
+    /// Tells its figures how much of it is used.
+    pub fn note_use(&self) {
+        self.figures.note_used(self.used_bytes());
+        if let Some(memory) = self.device.memory_use() {
+            self.figures.note_memory(memory.memory_bytes);
+        }
+    }
+
     /// Whether an eighth of its slots is free, wherever they are: compaction makes runs of them. Of a disk that turns none
     /// are wanted.
     pub fn has_scattered_room(&self) -> bool {

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{FolioId, SlotId};
+use folioswap_core::{DeviceFailure, FolioId, SlotId};
 
 use crate::engine::Engine;
 use crate::fatal;
@@ -68,6 +68,14 @@ impl Trouble {
     /// For what was read without an error.
     pub fn unless(right: bool) -> Result<(), Trouble> {
         if right { Ok(()) } else { Err(Trouble::WrongBytes) }
+    }
+
+    pub fn kind(&self) -> DeviceFailure {
+        match self {
+            Trouble::Read(_) => DeviceFailure::Read,
+            Trouble::WrongBytes => DeviceFailure::WrongBytes,
+            Trouble::Write(_) => DeviceFailure::Write,
+        }
     }
 
     /// Whether there is no device any more.

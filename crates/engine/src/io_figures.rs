@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use folioswap_core::{DeviceIo, DeviceRecord, Direction};
+use folioswap_core::{DeviceFailure, DeviceIo, DeviceRecord, Direction};
 use folioswap_sys::clock::{Clock, Moment};
 
 use crate::shared_stats::SharedCounters;
@@ -101,6 +101,16 @@ impl IoFigures {
     /// So many bytes of the device hold something.
     pub fn note_used(&self, used_bytes: u64) {
         self.record().note_used(used_bytes);
+    }
+
+    /// And take so much memory.
+    pub fn note_memory(&self, memory_bytes: u64) {
+        self.record().note_memory(memory_bytes);
+    }
+
+    /// A request failed.
+    pub fn failed(&self, failure: DeviceFailure) {
+        self.record().failed(failure);
     }
 
     /// The figures now.

@@ -331,7 +331,9 @@ impl SwapSpace {
 
     /// Counts a failure of the slot's device: see [`Health::note`](crate::failing::Health::note).
     pub fn note_trouble(&self, slot: SlotId, trouble: &Trouble, again: bool) -> Option<String> {
-        self.at(slot).health.note(trouble, again)
+        let at = self.at(slot);
+        at.figures.failed(trouble.kind());
+        at.health.note(trouble, again)
     }
 
     /// A write that went round the device's own calls went well.
@@ -483,7 +485,7 @@ impl SwapSpace {
 
     pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
         let at = self.at(slot);
-        at.figures.note_used(at.used_bytes());
+        at.note_use();
         at.figures.measure(Direction::Write, bytes.len(), || at.device.write(at.within.offset_bytes(), bytes))?;
         at.health.wrote();
         Ok(())
@@ -499,7 +501,7 @@ impl SwapSpace {
     pub fn extent(&self, slot: SlotId) -> Option<Extent> {
         let at = self.at(slot);
         let fd = at.device.fd()?;
-        at.figures.note_used(at.used_bytes());
+        at.note_use();
         Some(Extent { fd, offset: at.within.offset_bytes(), figures: Arc::clone(&at.figures) })
     }
 

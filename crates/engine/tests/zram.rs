@@ -12,7 +12,7 @@ fn zram(mib: usize, codec: Codec) -> DeviceSpec {
 /// A page that compresses three to one or so, and says where it belongs.
 fn fill_page(page: &mut [u8], number: usize, round: u8) {
     for (at, byte) in page.iter_mut().enumerate() {
-        *byte = if at % 16 < 5 { (number.wrapping_mul(0x9e37_79b9) >> (at % 29)) as u8 ^ at as u8 } else { round | 1 };
+        *byte = if at % 32 < 6 { (number.wrapping_mul(0x9e37_79b9) >> (at % 29)) as u8 ^ at as u8 } else { round | 1 };
     }
 }
 

@@ -49,6 +49,19 @@ pub struct DeviceRecord {
     timed: Counter,
     most_in_flight: AtomicU64,
     peak_used_bytes: AtomicU64,
+    peak_memory_bytes: AtomicU64,
+    failures: [Counter; 3],
+}
+
+/// What can go wrong with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceFailure {
+    /// A read returned an error.
+    Read,
+    /// A write did.
+    Write,
+    /// A read returned other bytes than were written.
+    WrongBytes,
 }
 
 /// Which way bytes go.
@@ -72,6 +85,8 @@ impl DeviceRecord {
             timed: Counter::new(),
             most_in_flight: AtomicU64::new(0),
             peak_used_bytes: AtomicU64::new(0),
+            peak_memory_bytes: AtomicU64::new(0),
+            failures: [const { Counter::new() }; 3],
         }
     }
 
@@ -135,6 +150,18 @@ impl DeviceRecord {
         }
     }
 
+    /// What is in the device takes so many bytes of memory.
+    pub fn note_memory(&self, memory_bytes: u64) {
+        if memory_bytes > self.peak_memory_bytes.load(Relaxed) {
+            self.peak_memory_bytes.fetch_max(memory_bytes, Relaxed);
+        }
+    }
+
+    /// A request failed.
+    pub fn failed(&self, failure: DeviceFailure) {
+        self.failures[failure as usize].add(1);
+    }
+
     /// The figures now, but for what is under way, which the record does not know.
     pub fn snapshot(&self) -> DeviceIo {
         DeviceIo {
@@ -145,6 +172,10 @@ impl DeviceRecord {
             sum_in_flight: self.sum_in_flight.get(),
             timed: self.timed.get(),
             peak_used_bytes: self.peak_used_bytes.load(Relaxed),
+            peak_memory_bytes: self.peak_memory_bytes.load(Relaxed),
+            read_errors: self.failures[DeviceFailure::Read as usize].get(),
+            write_errors: self.failures[DeviceFailure::Write as usize].get(),
+            wrong_bytes: self.failures[DeviceFailure::WrongBytes as usize].get(),
         }
     }
 }
@@ -172,7 +203,7 @@ pub struct DeviceTransfers {
     pub latency: HistogramSnapshot,
 }
 
-/// What went to and from a device until one moment. Requests that failed are not among it.
+/// What went to and from a device until one moment. Requests that failed are not among its calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceIo {
     /// What came from it, also for compaction of its slots and for its removal.
@@ -187,6 +218,14 @@ pub struct DeviceIo {
     timed: u64,
     /// The most bytes of its slots that held something, looked at once for each MiB written.
     pub peak_used_bytes: u64,
+    /// The most bytes of memory that they took, of compressed RAM; else 0.
+    pub peak_memory_bytes: u64,
+    /// Reads that failed, second tries among them.
+    pub read_errors: u64,
+    /// Writes that failed.
+    pub write_errors: u64,
+    /// Reads that returned other bytes than were written, second tries among them.
+    pub wrong_bytes: u64,
 }
 
 impl DeviceIo {
@@ -212,9 +251,12 @@ mod tests {
         }
         record.note_used(7);
         record.note_used(3);
+        [5, 4].into_iter().for_each(|bytes| record.note_memory(bytes));
+        record.failed(DeviceFailure::WrongBytes);
         let io = record.snapshot();
         assert_eq!((io.reads.calls, io.reads.bytes, io.reads.latency.max()), (3, 3 * 4096, 900));
         assert_eq!((io.writes.clone(), io.most_in_flight, io.peak_used_bytes), (DeviceTransfers::default(), 3, 7));
+        assert_eq!((io.peak_memory_bytes, io.read_errors, io.write_errors, io.wrong_bytes), (5, 0, 0, 1));
         assert_eq!(io.mean_in_flight(), 2.0);
         assert_eq!(DeviceIo::default().mean_in_flight(), 0.0);
     }

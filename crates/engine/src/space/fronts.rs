@@ -13,7 +13,7 @@ impl SwapSpace {
     /// Stores what a device would refuse for not being worth while, too.
     pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
         let at = self.at(slot);
-        at.figures.note_used(at.used_bytes());
+        at.note_use();
         let write = || at.device.write_anyway(at.within.offset_bytes(), bytes);
         at.figures.measure(Direction::Write, bytes.len(), write)?;
         at.health.wrote();

@@ -46,6 +46,9 @@ const NR_LOCKS: usize = 64;
 /// The share of its memory, in groups without objects, from which on memory is given back.
 const KEPT_EMPTY: usize = 32;
 
+/// How much of a folio is compressed before it is judged whether that is worth while, again and again.
+const JUDGED_BYTES: usize = 4 * PIECE.bytes();
+
 /// Groups whose memory is given back at a time.
 const GIVEN_BACK: usize = 16;
 
@@ -230,29 +233,30 @@ impl Store {
     /// Keeps content in slots that are to hold it; refuses what is hardly smaller then, unless it has to.
     fn store(&self, slot: usize, plain: &[u8], has_to: bool) -> Result<(), Refusal> {
         let nr_slots = plain.len() / PAGE_SIZE;
-        let (mut done, mut packed_bytes) = (0, 0);
-        let mut kept = Ok(());
-        while done < nr_slots && kept.is_ok() {
-            let order = piece_at(slot + done, nr_slots - done);
-            let piece = &plain[done * PAGE_SIZE..][..order.bytes()];
-            kept = self.make_table(slot + done).and_then(|()| {
-                let _locked = self.lock(slot + done);
-                self.forget(slot + done, order.nr_pages());
-                Ok(())
-            });
-            kept =
-                kept.and_then(|()| self.benches.work(|bench| self.keep(bench, slot + done, piece))).and_then(|len| {
-                    packed_bytes += len;
-                    done += order.nr_pages();
-                    let enough_seen = done == nr_slots || (done * PAGE_SIZE).is_multiple_of(4 * PIECE.bytes());
-                    let is_worth = has_to || !enough_seen || codec::is_worth(done * PAGE_SIZE, packed_bytes);
-                    if is_worth { Ok(()) } else { Err(Refusal::Incompressible) }
-                });
-        }
-        if kept.is_err() {
+        self.forget_all(slot, nr_slots);
+        let stored = self.store_pieces(slot, plain, has_to);
+        if stored.is_err() {
             self.forget_all(slot, nr_slots);
         }
-        kept
+        stored
+    }
+
+    fn store_pieces(&self, slot: usize, plain: &[u8], has_to: bool) -> Result<(), Refusal> {
+        let nr_slots = plain.len() / PAGE_SIZE;
+        let (mut done, mut packed_bytes) = (0, 0);
+        while done < nr_slots {
+            let order = piece_at(slot + done, nr_slots - done);
+            let piece = &plain[done * PAGE_SIZE..][..order.bytes()];
+            self.make_table(slot + done)?;
+            packed_bytes += self.benches.work(|bench| self.keep(bench, slot + done, piece))?;
+            done += order.nr_pages();
+            // Not for its first pieces alone, nor only when all the work is done.
+            let enough_seen = done == nr_slots || (done * PAGE_SIZE).is_multiple_of(JUDGED_BYTES);
+            if !has_to && enough_seen && !codec::is_worth(done * PAGE_SIZE, packed_bytes) {
+                return Err(Refusal::Incompressible);
+            }
+        }
+        Ok(())
     }
 
     /// Ends what slots of any clusters hold.
