@@ -39,6 +39,10 @@ fn check(spec: &DeviceSpec, force: bool) -> Result<DeviceSpec, Failure> {
     match spec {
         DeviceSpec::Ram { size } | DeviceSpec::Zram { size, .. } => {
             at_least_one_folio(&spec.to_string(), Some(*size))?;
+            if matches!(spec, DeviceSpec::Zram { .. }) && *size < folioswap::device::SMALLEST_ZRAM_BYTES {
+                let message = format!("swap {spec}: compressed RAM takes at least 8M");
+                return Err(Failure::new(Status::SwapTooSmall, message));
+            }
             let available = available_memory().unwrap_or(u64::MAX);
             if *size > available {
                 return Err(Failure::new(
@@ -183,6 +187,8 @@ mod tests {
         assert_eq!(status_of(&format!("{target}/no-such-file-yet:900T")), Status::SwapTooSmall as u8);
         assert_eq!(status_of("ram:900T"), Status::SwapTooSmall as u8);
         assert_eq!(status_of("ram:2M"), 0);
+        assert_eq!(status_of("zram:4M"), Status::SwapTooSmall as u8);
+        assert_eq!(status_of("zram:8M,algo=zstd"), 0);
         assert_eq!(status_of("ram:2M,prio=7,node=0"), 0);
         assert_eq!(status_of("ram:2M,node=1"), Status::SwapUnusable as u8);
     }

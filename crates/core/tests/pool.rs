@@ -55,7 +55,19 @@ impl Model {
         assert_eq!(self.pages.remove(&key).unwrap() * PAGE_SIZE, group.len_bytes());
     }
 
+    /// Whether an object of this class would fit into pages that are there.
+    fn has_place(&self, class: SizeClass) -> bool {
+        let nr_objects = class.group_objects();
+        let fits = |group: usize, pages: usize, place: usize| {
+            let object = ObjectId { class, index: (group * nr_objects + place) as u32 };
+            !self.places.contains(&object) && (place + 1) * class.object_bytes() <= pages * PAGE_SIZE
+        };
+        let groups = self.pages.iter().filter(|((of, _), _)| *of == class);
+        groups.into_iter().any(|(&(_, group), &pages)| (0..nr_objects).any(|place| fits(group, pages, place)))
+    }
+
     fn check(&self, pool: &Pool) {
+        assert_eq!(pool.object_bytes(), self.places.iter().map(|object| object.class.object_bytes()).sum::<usize>());
         assert_eq!(pool.used_bytes(), self.pages.values().sum::<usize>() * PAGE_SIZE);
         let used: HashSet<_> = self.places.iter().copied().map(Model::group).collect();
         let empty = self.pages.iter().filter(|(group, _)| !used.contains(group));
@@ -82,6 +94,7 @@ fn one_run(seed: u64) {
                     let pages = SizeClass::of(len).object_bytes().div_ceil(PAGE_SIZE) + 1;
                     let left = limit - pool.used_bytes();
                     assert!(left < pages * PAGE_SIZE, "{left} bytes are left, and {len} found no place");
+                    assert!(!model.has_place(SizeClass::of(len)), "there is a place for {len} in pages that are there");
                 }
             }
         } else if !model.objects.is_empty() {

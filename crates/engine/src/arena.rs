@@ -294,7 +294,7 @@ impl ArenaBuilder {
         let (threads, pid) = (Mutex::new(threads), std::process::id());
         let running = Running { engine, mode, mapping, stop, threads, pid, raw, compressing: AtomicBool::new(false) };
         let arena = Arena { running: Arc::new(running) };
-        arena.start_compressing()?;
+        arena.start_compressing();
         Ok(arena)
     }
 
@@ -346,7 +346,7 @@ impl ArenaBuilder {
             reads: ReadQueue::new(),
             gate: Gate::default(),
             reclaim_wanted: Event::default(),
-            nr_compressing: AtomicUsize::new(0),
+            wants_relief: AtomicBool::new(false),
             front_filled: Event::default(),
             frame_freed: Event::default(),
             stop: AtomicBool::new(false),
@@ -552,22 +552,29 @@ impl Arena {
             return Err(Error::TooManyDevices(MAX_DEVICES));
         }
         engine.slot_compactor.evacuate(); // there may be one that fails, and now is room for what it holds
-        self.start_compressing()
+        self.start_compressing();
+        Ok(())
     }
 
     /// Starts the threads that compressing takes, once it is wanted.
-    fn start_compressing(&self) -> Result<(), Error> {
+    fn start_compressing(&self) {
         let running = &self.running;
         if !running.engine.space.compresses() || running.compressing.swap(true, Ordering::SeqCst) {
-            return Ok(());
+            return;
         }
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = running.threads.lock().expect("nothing panics under this lock");
-        threads.push(threads::spawn("tiering", &running.engine, tiering::run)?);
-        for place in 1..=reclaimd::nr_companions(nr_cpus) {
-            threads.push(threads::spawn("reclaim", &running.engine, move |engine| reclaimd::run(engine, place))?);
+        let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
+        let companions = (1..=reclaimd::nr_companions(nr_cpus)).map(companion);
+        let mut started = vec![threads::spawn("tiering", &running.engine, tiering::run)];
+        started.extend(companions.map(|body| threads::spawn("reclaim", &running.engine, body)));
+        // The device works without some of them; one that was added stays.
+        for thread in started {
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => crate::fatal::say(&format!("compressing goes on with fewer threads: {error}")),
+            }
         }
-        Ok(())
     }
 
     /// Removes a swap device, by its name in [`Arena::devices`], while running: what is on it goes to other devices, or

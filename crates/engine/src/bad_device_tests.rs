@@ -147,11 +147,17 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
     let mut region = arena.map_with(2 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
     (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
     faults.failing_writes.store(usize::MAX, Ordering::SeqCst);
-    arena.evict_all();
+    // Whoever has the block locked at that moment is not waited for.
+    comes_true("it is tried", || {
+        arena.evict_all();
+        arena.stats().io_errors >= 3
+    });
     comes_true("what it does not take is in RAM", || arena.engine().unsettled.lock().unwrap().is_empty());
     assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
     let device = arena.devices();
-    assert!(device.is_empty() || device[0].errors.write_errors == 3, "and nothing more is tried: {device:?}");
+    // The reclaim thread may have had a write of its own under way.
+    let errors = device.first().map_or(3, |device| device.errors.write_errors);
+    assert!((3..=4).contains(&errors), "and nothing more is tried: {device:?}");
 }
 
 /// What the faults of a thread that touches a folio on a bad device say, until there is none.
@@ -161,8 +167,12 @@ fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
 
 /// Takes everything that is not in use out of RAM.
 fn send_out(arena: &Arena) {
-    arena.evict_all();
-    while arena.engine().evict_standby(Order::PAGE) {}
+    // What the reclaim thread has just written is not yet clean.
+    comes_true("all of it is out of RAM", || {
+        arena.evict_all();
+        while arena.engine().evict_standby(Order::PAGE) {}
+        arena.engine().zone.counts().in_use == 0
+    });
 }
 
 fn devices_are(arena: &Arena, expected: &[(&str, DeviceState)]) -> bool {

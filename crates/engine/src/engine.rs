@@ -84,8 +84,8 @@ pub(crate) struct Engine {
     pub gate: Gate,
     /// Frames are getting short.
     pub reclaim_wanted: Event,
-    /// Threads that are compressing a folio.
-    pub nr_compressing: AtomicUsize,
+    /// Whether who relieves fronts waits to be told.
+    pub wants_relief: AtomicBool,
     /// Compressed RAM in front of other devices is about to be full.
     pub front_filled: Event,
     /// A frame has become free, or a folio clean.

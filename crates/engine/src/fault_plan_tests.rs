@@ -12,7 +12,7 @@ use folioswap_core::{Order, PAGE_SIZE, PIECE, Priority, State};
 
 use crate::advise::Advice;
 use crate::arena::Arena;
-use crate::device::{Device, Faulty, Numbers, Opened, Plan, RamDevice};
+use crate::device::{Codec, Device, Faulty, Numbers, Opened, Plan, RamDevice, ZramDevice};
 use crate::error::Error;
 use crate::fatal;
 use crate::folio_size::FolioSize;
@@ -75,6 +75,11 @@ impl Program {
         let mut devices: Vec<Opened> = (0..1 + numbers.below(2)).map(|_| faulty(&mut numbers, &mut plans)).collect();
         if has_floor || is_large {
             devices.push(ram(32).into());
+        }
+        // One in four has compressed RAM, before them or among them, which refuses what does not fit and passes on what is cold.
+        if numbers.one_in(4) {
+            let device = Box::new(ZramDevice::new(8 << 20, Codec::default(), None).unwrap());
+            devices.push(Opened { device, priority: Priority::given(numbers.below(3) as u32), node: None });
         }
         let folio = match numbers.below(4) {
             0 => FolioSize::Fixed(Order::PAGE),

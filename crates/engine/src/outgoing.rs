@@ -7,7 +7,6 @@
 //! ([`Engine::settle`]); if it was touched meanwhile, the slots are freed.
 
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
 use folioswap_sys::memory::{self, Reservation};
@@ -315,12 +314,7 @@ impl Engine {
                 memory.store(locked, index * order.nr_pages(), bytes);
                 Ok(slot)
             }
-            None => {
-                self.nr_compressing.fetch_add(1, Ordering::Relaxed);
-                let stored = self.store(slot, order, bytes);
-                self.nr_compressing.fetch_sub(1, Ordering::Relaxed);
-                stored
-            }
+            None => self.store(slot, order, bytes),
         };
         self.finish_folio(locked, index, frame, slot, written)
     }

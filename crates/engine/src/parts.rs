@@ -34,14 +34,13 @@ impl Engine {
         let bytes = &*self.frames.bytes(frame, Order::HUGE, locked);
         self.release_slot(locked, 0);
         let orders = (0..=most.exponent()).rev().filter_map(Order::new);
-        let Some((order, places)) =
-            orders.into_iter().find_map(|order| Some((order, self.slots_for_parts(bytes, order)?)))
-        else {
+        // A device that refused some of one size has room for less, or others have for smaller ones.
+        let Some((order, places)) = orders.into_iter().find_map(|order| {
+            let mut places = self.slots_for_parts(bytes, order)?;
+            self.write_places(bytes, order, &mut places).then_some((order, places))
+        }) else {
             return Washed::NoSlot;
         };
-        if !self.write_places(bytes, order, &places) {
-            return Washed::NoSlot;
-        }
         locked.join(); // empty, and without hashes
         locked.split(order);
         self.stats.split.add(Order::HUGE, 1);
@@ -76,9 +75,9 @@ impl Engine {
     }
 
     /// Writes the parts, neighbours in one go. When one fails all are given up: the content stays in RAM.
-    fn write_places(&self, bytes: &[u8], order: Order, places: &Places) -> bool {
-        let mut index = 0;
-        while index < places.len() {
+    fn write_places(&self, bytes: &[u8], order: Order, places: &mut Places) -> bool {
+        let (mut index, mut all) = (0, true);
+        while index < places.len() && all {
             let Some(slot) = places[index] else {
                 index += 1;
                 continue;
@@ -86,22 +85,16 @@ impl Engine {
             let follows = |&(at, place): &(usize, &Option<SlotId>)| *place == Some(slot.plus(at * order.nr_pages()));
             let count = places[index..].iter().enumerate().take_while(follows).count();
             let run = &bytes[index * order.bytes()..(index + count) * order.bytes()];
-            if let Err(error) = self.space.write_anyway(slot, run) {
-                let refused = self.group_not_written(slot, error);
-                for (at, place) in places.iter().enumerate() {
-                    match place {
-                        Some(place) if (index..index + count).contains(&at) => {
-                            self.give_up_slots(*place, order, refused)
-                        }
-                        Some(place) => self.free_slots(*place, order),
-                        None => {}
-                    }
-                }
-                return false;
-            }
+            self.store_run(slot, order, run, |at, place| {
+                places[index + at] = place;
+                all &= place.is_some();
+            });
             index += count;
         }
-        true
+        if !all {
+            places.iter().flatten().for_each(|&slot| self.free_slots(slot, order));
+        }
+        all
     }
 }
 

@@ -170,8 +170,7 @@ impl Engine {
                     self.zone.rotate(oldest.frame, List::Laundry);
                 }
                 Washed::Dirty(slot) if self.space.takes_folios(slot) => {
-                    self.write_one(locked, index, oldest.frame, slot);
-                    cleaned = true;
+                    cleaned |= self.write_one(locked, index, oldest.frame, slot);
                 }
                 Washed::Dirty(slot) => {
                     let batch = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));

@@ -90,7 +90,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
         let marks = engine.zone.watermarks();
         let target = marks.high - (marks.high - marks.low) * place / MOST_THREADS + engine.excess() + kept;
         let coming = engine.zone.available() + in_flight_pages(writes);
-        let step = if coming < target && writes.has_room() { reclaim_one(engine, writes) } else { Step::Stuck };
+        let step = if coming < target && writes.has_room() { reclaim_one(engine, writes, place) } else { Step::Stuck };
         drop(pass);
         match step {
             Step::Progress => {
@@ -108,7 +108,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
 }
 
 /// Unmaps ahead, and cleans the oldest folios of the laundry.
-fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>) -> Step {
+fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>, place: usize) -> Step {
     let counts = engine.zone.counts();
     let mut progress = false;
     if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
@@ -118,15 +118,15 @@ fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>) -> Step {
         Laundered::Clean => Step::Progress,
         Laundered::Write(outgoing) => {
             match engine.space.extent(outgoing.slot()) {
-                Some(extent) if writes.asynchronous() => {
+                // A companion's would keep buffers that others wait for, while it waits for one itself.
+                Some(extent) if writes.asynchronous() && place == 0 => {
                     let (addr, len) = outgoing.memory(engine);
                     writes.start(Direction::Write, extent, addr, len, outgoing);
+                    Step::Progress
                 }
-                _ => {
-                    engine.write_now(outgoing);
-                }
+                _ if engine.write_now(outgoing) => Step::Progress,
+                _ => Step::Stuck,
             }
-            Step::Progress
         }
         Laundered::NoSlot | Laundered::Nothing => {
             if progress {

@@ -290,18 +290,13 @@ impl Engine {
             let at: Range<usize> = start..start + group.len();
             start = at.end;
             let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];
-            let written = self.space.write_anyway(group[0], part);
-            let is_written = written.is_ok();
-            let refused = written.is_err_and(|error| self.group_not_written(group[0], error));
-            any |= is_written;
-            for (index, &slot) in at.zip(group) {
-                if is_written {
-                    self.release_slot(locked, first + index);
-                    locked.folio_mut(first + index).set_slot(Some(slot));
-                } else {
-                    self.give_up_slots(slot, order, refused);
+            self.store_run(group[0], order, part, |index, place| {
+                if place.is_some() {
+                    self.release_slot(locked, first + at.start + index);
+                    locked.folio_mut(first + at.start + index).set_slot(place);
+                    any = true;
                 }
-            }
+            });
         }
         any
     }

@@ -24,7 +24,7 @@ use folioswap_core::{
 
 use crate::attached::{Attached, Layout};
 use crate::checksum;
-use crate::device::{MemoryUse, Opened, RamDevice};
+use crate::device::{Device, MemoryUse, Opened, RamDevice};
 use crate::failing::{DeviceErrors, DeviceState, Trouble};
 use crate::io_figures::IoFigures;
 use crate::shared_stats::SharedCounters;
@@ -175,8 +175,10 @@ pub(crate) struct SwapSpace {
     /// Threads that wait to add or remove a device.
     nr_changing: AtomicUsize,
     layout: Layout,
-    /// There has been a device that compresses.
+    /// There is a device that compresses.
     compresses: AtomicBool,
+    /// Threads that write to one.
+    nr_compressing: AtomicUsize,
     /// Where devices are counted; none: each for itself.
     shared: Option<&'static SharedCounters>,
     /// Every order is allocated as single slots, one after another: what it costs not to keep folios whole.
@@ -205,6 +207,7 @@ impl SwapSpace {
             nr_changing: AtomicUsize::new(0),
             layout,
             compresses: AtomicBool::new(false),
+            nr_compressing: AtomicUsize::new(0),
             shared,
             split_slots,
         };
@@ -355,6 +358,8 @@ impl SwapSpace {
         }
         let attached = self.places[id.index()].set(None);
         drop(attached); // closes it, under no lock
+        let compresses = self.each(|_, attached| attached.device.compresses().then_some(())).is_some();
+        self.compresses.store(compresses, Ordering::Relaxed);
     }
 
     /// The device that a slot is of.
@@ -484,9 +489,23 @@ impl SwapSpace {
     }
 
     pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
+        self.write_by(slot, bytes, |device, offset, bytes| device.write(offset, bytes))
+    }
+
+    fn write_by(
+        &self,
+        slot: SlotId,
+        bytes: &[u8],
+        write: impl FnOnce(&dyn Device, u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let at = self.at(slot);
         at.note_use();
-        at.figures.measure(Direction::Write, bytes.len(), || at.device.write(at.within.offset_bytes(), bytes))?;
+        let compresses = usize::from(at.device.compresses());
+        self.nr_compressing.fetch_add(compresses, Ordering::Relaxed);
+        let offset = at.within.offset_bytes();
+        let written = at.figures.measure(Direction::Write, bytes.len(), || write(&*at.device, offset, bytes));
+        self.nr_compressing.fetch_sub(compresses, Ordering::Relaxed);
+        written?;
         at.health.wrote();
         Ok(())
     }

@@ -85,7 +85,7 @@ impl Engine {
             if self.frame_freed.now() != freed {
                 return true;
             }
-            if self.nr_compressing.load(Ordering::Relaxed) == 0 || begun.elapsed() > MOST_COMPRESSING {
+            if !self.space.is_compressing() || begun.elapsed() > MOST_COMPRESSING {
                 return false;
             }
         }
@@ -110,7 +110,7 @@ impl Engine {
             Some(_) => {
                 let waited = PATIENCE.as_secs();
                 fatal::die(&format!(
-                    "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory"
+                    "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
                 ))
             }
         }

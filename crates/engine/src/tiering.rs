@@ -8,14 +8,14 @@
 //! How long ago a block left RAM is noted in its entry ([`Block::left_at`](folioswap_core::Block)), in pages that have left since; one
 //! walk of the table finds the oldest. While the others have no room, nothing is tried until a while later.
 //!
-//! **Locking.** As removal: a block's lock for each block, and nobody removes a device meanwhile. Who wants to is waited for
-//! by nobody for longer than one folio takes.
+//! **Locking.** As removal: a block's lock for each block, and nobody removes a device meanwhile. Who wants to waits for one folio
+//! at most.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use folioswap_core::{BlockId, DeviceId, Locked, SlotId, State};
+use folioswap_core::{BlockId, DeviceId, Locked, Order, SlotId, State};
 use folioswap_sys::signals;
 
 use crate::engine::{Engine, current_cpu};
@@ -29,20 +29,29 @@ const LOW: u64 = 6;
 /// Blocks that one walk of the table chooses.
 const CHOSEN: usize = 256;
 
-/// When to try again to write to devices that had no room, or took nothing.
+/// When to try again to write to devices that had no room, or took nothing: twice as late each time.
 const AGAIN: Duration = Duration::from_millis(100);
+const MOST_AGAIN: Duration = Duration::from_secs(10);
 
 /// The thread's body; returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("tiering");
-    let mut buffer = Buffer::new();
+    let (mut buffer, mut pause) = (Buffer::new(), AGAIN);
     while !engine.stopping() {
         let seen = engine.front_filled.now();
         let relieved = engine.relieve_fronts(&mut buffer);
-        match relieved {
-            _ if engine.stopping() => {}
-            true => engine.front_filled.wait(seen),
-            false => engine.front_filled.wait_for(seen, AGAIN),
+        if engine.stopping() {
+            return;
+        }
+        if relieved {
+            pause = AGAIN;
+            engine.wants_relief.store(true, Ordering::SeqCst);
+            engine.front_filled.wait(seen);
+        } else {
+            // Nobody tells of what fills it meanwhile: there is no room for it.
+            engine.wants_relief.store(false, Ordering::SeqCst);
+            engine.front_filled.wait_for(seen, pause);
+            pause = (2 * pause).min(MOST_AGAIN);
         }
     }
 }
@@ -50,7 +59,8 @@ pub(crate) fn run(engine: &Engine) {
 impl Engine {
     /// A folio was written; the thread is told when its device has become a front that is to be relieved.
     pub fn note_filling(&self, slot: SlotId) {
-        if self.space.compresses() && self.space.is_filled(self.space.device_of(slot), HIGH) {
+        let is_front = self.space.compresses() && self.wants_relief.load(Ordering::Relaxed);
+        if is_front && self.space.is_filled(self.space.device_of(slot), HIGH) {
             self.front_filled.signal();
         }
     }
@@ -90,6 +100,9 @@ impl Engine {
         let mut found = Vec::new();
         for index in self.addresses.in_use().into_iter().flatten() {
             let block = BlockId::from_index(index);
+            if self.stopping() || self.space.is_change_wanted() {
+                return Vec::new();
+            }
             if !self.table.has(block) {
                 continue;
             }
@@ -121,7 +134,11 @@ impl Engine {
             let place = || self.space.allocate_on_one(behind, current_cpu(), order);
             let places: Vec<SlotId> = (0..nr_folios).map_while(|_| place()).collect();
             if places.is_empty() {
-                break;
+                // No room for it in one piece: in smaller ones, as it would have gone there from RAM.
+                let smaller = (0..order.exponent()).rev().filter_map(Order::new);
+                let Some(fits) = smaller.into_iter().find(|&smaller| self.fits_behind(behind, smaller)) else { break };
+                self.split_block(&mut locked, fits);
+                continue;
             }
             run.pages.end = run.pages.start + (places.len() << order.exponent());
             page = run.pages.end;
@@ -139,6 +156,11 @@ impl Engine {
         drop(locked);
         self.space.flush_device(front); // what was given up there is free now
         any
+    }
+
+    fn fits_behind(&self, behind: &[DeviceId], order: Order) -> bool {
+        let slot = self.space.allocate_on_one(behind, current_cpu(), order);
+        slot.inspect(|&slot| self.put_back_slots(slot, order)).is_some()
     }
 
     fn count_written_back(&self, locked: &Locked<'_>, pages: Range<usize>, front: DeviceId) {

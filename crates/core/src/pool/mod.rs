@@ -88,10 +88,15 @@ impl Bits {
     }
 
     fn clear(&mut self, at: usize) {
-        self.words[at / 64] &= !(1 << (at % 64));
-        if self.words[at / 64] == 0 {
+        let Some(word) = self.words.get_mut(at / 64) else { return };
+        *word &= !(1 << (at % 64));
+        if *word == 0 {
             self.summary[at / 4096] &= !(1 << (at / 64 % 64));
         }
+    }
+
+    fn put(&mut self, at: usize, is_set: bool) {
+        if is_set { self.set(at) } else { self.clear(at) }
     }
 
     fn lowest(&self) -> Option<usize> {
@@ -114,25 +119,39 @@ struct Group {
 #[derive(Default)]
 struct Groups {
     groups: Vec<Group>,
-    /// Those with a free place.
+    /// Those with a free place in pages that they have.
+    ready: Bits,
+    /// Those with any free place.
     roomy: Bits,
     /// Those that have pages and no object.
-    nr_empty: usize,
+    empty: Bits,
 }
 
 impl Groups {
-    /// The lowest free place, in one of so many groups: its group and its number there.
-    fn place(&mut self, most: usize) -> Option<(usize, usize)> {
-        let group = match self.roomy.lowest() {
-            Some(group) => group,
-            None if self.groups.len() < most => {
+    /// A group with a free place, the lowest of those whose pages are there already; another one of at most `most` if it may get some.
+    fn choose(&mut self, may_grow: bool, most: usize) -> Option<usize> {
+        let ready = self.ready.lowest();
+        if ready.is_some() || !may_grow {
+            return ready;
+        }
+        self.roomy.lowest().or_else(|| {
+            let new = self.groups.len();
+            (new < most).then(|| {
                 self.groups.push(Group::default());
-                self.roomy.set(self.groups.len() - 1);
-                self.groups.len() - 1
-            }
-            None => return None,
-        };
-        Some((group, self.groups[group].taken.trailing_ones() as usize))
+                self.roomy.set(new);
+                new
+            })
+        })
+    }
+
+    /// Writes down what a group has become.
+    fn note(&mut self, class: SizeClass, index: usize) {
+        let group = self.groups[index];
+        let place = group.taken.trailing_ones() as usize;
+        let is_roomy = place < class.group_objects();
+        self.roomy.put(index, is_roomy);
+        self.ready.put(index, is_roomy && class.pages_of(place + 1) <= group.nr_pages.into());
+        self.empty.put(index, group.taken == 0 && group.nr_pages > 0);
     }
 }
 
@@ -144,6 +163,8 @@ pub struct Pool {
     nr_pages: AtomicU64,
     /// Of them, those of groups without objects.
     nr_empty_pages: AtomicU64,
+    /// Bytes of the objects that are there, each as large as its class.
+    object_bytes: AtomicU64,
 }
 
 impl Pool {
@@ -155,6 +176,7 @@ impl Pool {
             limit_pages: (limit_bytes / PAGE_SIZE) as u64,
             nr_pages: AtomicU64::new(0),
             nr_empty_pages: AtomicU64::new(0),
+            object_bytes: AtomicU64::new(0),
         }
     }
 
@@ -184,28 +206,21 @@ impl Pool {
     /// A place for an object of this class, if there is one in pages that the pool has, or can get.
     fn place(&self, class: SizeClass, may_grow: bool) -> Result<ObjectId, PoolFull> {
         let mut groups = lock(&self.classes[class.index()]);
-        let most = if may_grow { Pool::most_groups(self.limit_bytes(), class) } else { 0 };
-        let (group, place) = groups.place(most).ok_or(PoolFull)?;
-        let nr_objects = class.group_objects();
-        let at = &mut groups.groups[group];
-        let nr_pages = class.pages_of(place + 1).max(at.nr_pages.into());
-        let nr_new = nr_pages - usize::from(at.nr_pages);
-        if nr_new > 0 && !may_grow {
-            return Err(PoolFull);
+        let most = Pool::most_groups(self.limit_bytes(), class);
+        let index = groups.choose(may_grow, most).ok_or(PoolFull)?;
+        let group = &mut groups.groups[index];
+        let place = group.taken.trailing_ones() as usize;
+        let before = usize::from(group.nr_pages);
+        let nr_pages = class.pages_of(place + 1).max(before);
+        self.take_pages((nr_pages - before) as u64)?;
+        if group.taken == 0 {
+            self.nr_empty_pages.fetch_sub(before as u64, Ordering::Relaxed);
         }
-        self.take_pages(nr_new as u64)?;
-        let was_empty = at.taken == 0 && at.nr_pages > 0;
-        let before = std::mem::replace(&mut at.nr_pages, nr_pages as u8);
-        at.taken |= 1 << place;
-        if at.taken.trailing_ones() as usize == nr_objects {
-            groups.roomy.clear(group);
-        }
-        if was_empty {
-            // (A group that has not been used yet has no pages, and is not counted.)
-            groups.nr_empty -= 1;
-            self.nr_empty_pages.fetch_sub(before.into(), Ordering::Relaxed);
-        }
-        Ok(ObjectId { class, index: (group * nr_objects + place) as u32 })
+        group.nr_pages = nr_pages as u8;
+        group.taken |= 1 << place;
+        groups.note(class, index);
+        self.object_bytes.fetch_add(class.object_bytes() as u64, Ordering::Relaxed);
+        Ok(ObjectId { class, index: (index * class.group_objects() + place) as u32 })
     }
 
     /// Ends an object.
@@ -213,18 +228,18 @@ impl Pool {
     /// # Panics
     /// When there is none.
     pub fn free(&self, object: ObjectId) {
-        let nr_objects = object.class.group_objects();
-        let (group, place) = (object.index as usize / nr_objects, object.index as usize % nr_objects);
-        let mut groups = lock(&self.classes[object.class.index()]);
-        let at = &mut groups.groups[group];
-        assert!(at.taken & 1 << place != 0, "{object:?} is freed and was not taken");
-        at.taken &= !(1 << place);
-        let (is_empty, nr_pages) = (at.taken == 0, at.nr_pages);
-        groups.roomy.set(group);
-        if is_empty {
-            groups.nr_empty += 1;
-            self.nr_empty_pages.fetch_add(nr_pages.into(), Ordering::Relaxed);
+        let class = object.class;
+        let (index, place) =
+            (object.index as usize / class.group_objects(), object.index as usize % class.group_objects());
+        let mut groups = lock(&self.classes[class.index()]);
+        let group = &mut groups.groups[index];
+        assert!(group.taken & 1 << place != 0, "{object:?} is freed and was not taken");
+        group.taken &= !(1 << place);
+        if group.taken == 0 {
+            self.nr_empty_pages.fetch_add(group.nr_pages.into(), Ordering::Relaxed);
         }
+        groups.note(class, index);
+        self.object_bytes.fetch_sub(class.object_bytes() as u64, Ordering::Relaxed);
     }
 
     /// Takes memory for something else that counts as the pool's: whole pages, for good.
@@ -245,25 +260,20 @@ impl Pool {
         taken.map(drop).map_err(|_| PoolFull)
     }
 
-    /// Takes out up to `most` groups without objects, the highest of a class first: nothing is put there until each has been
-    /// passed to [`Pool::gave_back`].
+    /// Takes out up to `most` groups without objects: nothing is put there until each has been passed to [`Pool::gave_back`].
     pub fn take_empty(&self, most: usize) -> Vec<EmptyGroup> {
         let mut taken = Vec::new();
         for class in (0..NR_CLASSES).map(SizeClass::from_index) {
             let mut groups = lock(&self.classes[class.index()]);
-            for index in (0..groups.groups.len()).rev() {
-                if taken.len() == most || groups.nr_empty == 0 {
-                    break;
-                }
+            while taken.len() < most
+                && let Some(index) = groups.empty.lowest()
+            {
                 let group = &mut groups.groups[index];
                 let nr_pages = group.nr_pages.into();
-                if group.taken == 0 && nr_pages > 0 {
-                    group.taken = u64::MAX;
-                    groups.roomy.clear(index);
-                    groups.nr_empty -= 1;
-                    self.nr_empty_pages.fetch_sub(nr_pages as u64, Ordering::Relaxed);
-                    taken.push(EmptyGroup { class, index, nr_pages });
-                }
+                group.taken = u64::MAX;
+                groups.note(class, index);
+                self.nr_empty_pages.fetch_sub(nr_pages as u64, Ordering::Relaxed);
+                taken.push(EmptyGroup { class, index, nr_pages });
             }
         }
         taken
@@ -273,7 +283,7 @@ impl Pool {
     pub fn gave_back(&self, group: EmptyGroup) {
         let mut groups = lock(&self.classes[group.class.index()]);
         groups.groups[group.index] = Group::default();
-        groups.roomy.set(group.index);
+        groups.note(group.class, group.index);
         self.nr_pages.fetch_sub(group.nr_pages as u64, Ordering::Relaxed);
     }
 
@@ -287,6 +297,12 @@ impl Pool {
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.nr_pages.load(Ordering::Relaxed) as usize * PAGE_SIZE
+    }
+
+    /// Bytes of the objects that are there, rounded up to their sizes.
+    #[must_use]
+    pub fn object_bytes(&self) -> usize {
+        self.object_bytes.load(Ordering::Relaxed) as usize
     }
 
     /// Bytes of groups without objects, which it has and could give back.

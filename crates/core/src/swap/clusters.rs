@@ -198,7 +198,8 @@ impl Clusters {
         }
     }
 
-    /// From now on `told` is called with each run that is given back, before anybody else can have it, under no lock.
+    /// From now on `told` is called with each run that is given back, before anybody else can have it, under no lock of
+    /// the clusters; a cache of freed slots may hold one of its own.
     pub fn on_free(&mut self, told: OnFree) {
         self.told = Some(told);
     }

@@ -58,11 +58,16 @@ pub(crate) type OnFreed = Box<dyn Fn(SlotId, Order) + Send + Sync>;
 pub struct MemoryUse {
     /// Bytes of memory that it has, its records included.
     pub memory_bytes: u64,
+    /// Those of them that something is kept in.
+    pub kept_bytes: u64,
     /// Bytes that it may have.
     pub limit_bytes: u64,
     /// Bytes of what is in it, before they were compressed.
     pub content_bytes: u64,
 }
+
+/// The least memory of a device in compressed RAM.
+pub const SMALLEST_ZRAM_BYTES: u64 = 8 << 20;
 
 /// Something that stores slots. All calls are safe from any thread; offsets and lengths are in bytes.
 pub(crate) trait Device: Send + Sync {

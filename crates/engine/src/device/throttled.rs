@@ -8,7 +8,9 @@ use std::os::fd::RawFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::Device;
+use folioswap_core::Order;
+
+use super::{Device, MemoryUse, OnFreed};
 
 /// A device behind a queue.
 pub(crate) struct Throttled {
@@ -64,6 +66,26 @@ impl Device for Throttled {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.take_turn(bytes.len(), || self.device.write(offset, bytes))
+    }
+
+    fn write_anyway(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.take_turn(bytes.len(), || self.device.write_anyway(offset, bytes))
+    }
+
+    fn has_room(&self, order: Order) -> bool {
+        self.device.has_room(order)
+    }
+
+    fn compresses(&self) -> bool {
+        self.device.compresses()
+    }
+
+    fn on_freed(&self) -> Option<OnFreed> {
+        self.device.on_freed()
+    }
+
+    fn memory_use(&self) -> Option<MemoryUse> {
+        self.device.memory_use()
     }
 
     fn fd(&self) -> Option<RawFd> {

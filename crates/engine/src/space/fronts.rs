@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use folioswap_core::{Attempt, CpuId, DeviceId, Direction, Listed, Order, SlotId};
+use folioswap_core::{Attempt, CpuId, DeviceId, Listed, Order, SlotId};
 
 use super::SwapSpace;
 use crate::device::Refusal;
@@ -12,15 +12,15 @@ use crate::engine::{Engine, current_cpu};
 impl SwapSpace {
     /// Stores what a device would refuse for not being worth while, too.
     pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
-        let at = self.at(slot);
-        at.note_use();
-        let write = || at.device.write_anyway(at.within.offset_bytes(), bytes);
-        at.figures.measure(Direction::Write, bytes.len(), write)?;
-        at.health.wrote();
-        Ok(())
+        self.write_by(slot, bytes, |device, offset, bytes| device.write_anyway(offset, bytes))
     }
 
-    /// Whether there is, or was, a device whose writes are work for a CPU.
+    /// Whether a thread is writing to a device that compresses.
+    pub fn is_compressing(&self) -> bool {
+        self.nr_compressing.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether there is a device whose writes are work for a CPU.
     pub fn compresses(&self) -> bool {
         self.compresses.load(Ordering::Relaxed)
     }
@@ -32,7 +32,7 @@ impl SwapSpace {
         at.device.memory().is_some() || at.device.compresses()
     }
 
-    /// Devices that compress, each with those behind it: of lower priority, and not of its kind.
+    /// Devices that compress and have others behind them: of lower priority, and not of their kind.
     pub fn fronts(&self) -> Vec<(DeviceId, Vec<DeviceId>)> {
         let listed = {
             let _blocked = folioswap_sys::signals::block_all();
@@ -40,17 +40,17 @@ impl SwapSpace {
         };
         let behind = |front: &Listed| {
             let lower = listed.iter().filter(|other| other.priority < front.priority).map(|other| other.device);
-            lower.filter(|&other| !self.compresses_on(other)).collect()
+            lower.filter(|&other| !self.compresses_on(other)).collect::<Vec<_>>()
         };
         let fronts = listed.iter().filter(|front| self.compresses_on(front.device));
-        fronts.map(|front| (front.device, behind(front))).collect()
+        fronts.map(|front| (front.device, behind(front))).filter(|(_, behind)| !behind.is_empty()).collect()
     }
 
     /// Whether more than so many eighths of the memory of a device are in use, if that is what fills it.
     pub fn is_filled(&self, id: DeviceId, eighths: u64) -> bool {
         let place = self.places[id.index()].read();
         let memory = place.as_ref().and_then(|attached| attached.device.memory_use());
-        memory.is_some_and(|memory| memory.memory_bytes > memory.limit_bytes / 8 * eighths)
+        memory.is_some_and(|memory| memory.kept_bytes > memory.limit_bytes / 8 * eighths)
     }
 
     /// As [`SwapSpace::allocate`], on the first of these devices that has a place.
@@ -100,25 +100,34 @@ impl Engine {
         }
     }
 
+    /// Writes folios that lie in a row to slots in a row, and tells where each went: where its device refuses it, one by one and elsewhere
+    /// if need be. The slots of one that was not written are given up.
+    pub fn store_run(&self, first: SlotId, order: Order, bytes: &[u8], mut told: impl FnMut(usize, Option<SlotId>)) {
+        let slots = (0..bytes.len() / order.bytes()).map(|index| first.plus(index * order.nr_pages()));
+        match self.space.write(first, bytes) {
+            Ok(()) => slots.enumerate().for_each(|(index, slot)| told(index, Some(slot))),
+            Err(error) if Refusal::of(&error).is_some() => {
+                for ((index, slot), folio) in slots.enumerate().zip(bytes.chunks(order.bytes())) {
+                    let stored = self.store(slot, order, folio);
+                    told(index, stored.map_err(|error| self.not_written(slot, order, error)).ok());
+                }
+            }
+            Err(error) => {
+                self.write_failed(first, error);
+                slots.enumerate().for_each(|(index, slot)| {
+                    self.space.mark_bad(slot, order);
+                    told(index, None);
+                });
+            }
+        }
+    }
+
     /// A folio was not written to its slots: they are not used again, which is said; or by others, when their device only refused it.
     pub fn not_written(&self, slot: SlotId, order: Order, error: io::Error) {
-        let refused = self.group_not_written(slot, error);
-        self.give_up_slots(slot, order, refused);
-    }
-
-    /// The same for folios that were written together, whose slots are then given up one by one. Says whether they were refused.
-    pub fn group_not_written(&self, first: SlotId, error: io::Error) -> bool {
-        let refused = Refusal::of(&error).is_some();
-        if !refused {
-            self.write_failed(first, error);
-        }
-        refused
-    }
-
-    pub fn give_up_slots(&self, slot: SlotId, order: Order, refused: bool) {
-        if refused {
+        if Refusal::of(&error).is_some() {
             self.put_back_slots(slot, order);
         } else {
+            self.write_failed(slot, error);
             self.space.mark_bad(slot, order);
         }
     }

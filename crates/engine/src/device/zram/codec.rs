@@ -108,7 +108,7 @@ mod tests {
     fn pieces_come_back_and_what_is_not_worth_it_is_not_compressed() {
         for codec in [Codec::Lz4, Codec::Zstd] {
             let benches = Benches::new(codec, 1);
-            for len in [4096, 16 << 10, 64 << 10] {
+            for len in [4096, 16 << 10, PIECE.bytes()] {
                 let plain: Vec<u8> = (0..len).map(|at: usize| (at / 5 % 50) as u8).collect();
                 let packed = benches.work(|bench| bench.compress(&plain).unwrap().to_vec());
                 assert!(is_worth(len, packed.len()));
