@@ -253,6 +253,32 @@ fn two_disks_are_compared() {
 }
 
 #[test]
+fn compressed_ram_in_front_of_a_file_is_compared_with_the_file() {
+    let scratch = Scratch::new();
+    let swap = scratch.path("swap").display().to_string();
+    let shape = ["tier", "--size", "96M", "--memory", "16M", "--front", "16M", "--seconds", "0.2", "--threads", "2"];
+    for rest in [&["--rounds", "2", "--folio", "64K", "--swap", &swap][..], &["--rounds", "1"]] {
+        let all = report(&[&shape[..], rest].concat());
+        for name in ["tier_vs_file", "file_ops", "tier_ops", "file_p50_us", "tier_p99_us", "p99_vs_file"] {
+            positive(&all, name);
+        }
+        assert!(all["measures"]["file_reads_vs_file"].is_number());
+        // More than the front holds was written, so some of it has gone on.
+        assert!(positive(&all, "written_back_bytes") >= f64::from(1 << 20), "{all:#}");
+        assert!(positive(&all, "front_memory_bytes") <= f64::from(16 << 20));
+        assert!(positive(&all, "front_content_bytes") > positive(&all, "front_memory_bytes"), "{all:#}");
+        let rows = all["rows"].as_array().expect("rows");
+        let ways: Vec<_> = rows.iter().map(|row| row["way"].as_str().expect("a name")).collect();
+        assert_eq!(ways, ["file", "tier", "file", "tier"][..2 * rest[1].parse::<usize>().expect("rounds")]);
+        for row in rows {
+            let is_tier = row["way"] == "tier";
+            assert_eq!(row["written_back_bytes"].as_u64() > Some(0), is_tier, "{row:#}");
+            assert!(row["read_bytes_per_op"].as_f64() > Some(0.0) || is_tier, "{row:#}");
+        }
+    }
+}
+
+#[test]
 fn wrong_options_have_one_sentence_and_a_status() {
     let scratch = Scratch::new();
     let cases: &[(i32, &str, &[&str])] = &[
@@ -291,6 +317,11 @@ fn wrong_options_have_one_sentence_and_a_status() {
         (65, "at least 16M", &["nodes", "--memory", "1M"]),
         (64, "--swap twice", &["devices", "--swap", "/var/tmp/a"]),
         (64, "files or block", &["devices", "--swap", "/var/tmp/a", "--swap", "ram:64M"]),
+        (64, "--size", &["tier", "--size", "8K"]),
+        (65, "at least 16M", &["tier", "--memory", "1M"]),
+        (69, "8M", &["tier", "--front", "4M", "--size", "24M", "--memory", "16M"]),
+        (64, "no priority", &["tier", "--swap", "/var/tmp/a,prio=3"]),
+        (64, "does not compress", &["tier", "--swap", "zram:64M"]),
         (64, "--topology", &["fragment", "--topology"]),
         (64, "topology", &["fragment", "--topology", "/no/such/file"]),
         (68, "NUMA node", &["orders", "--swap", "ram:64M,node=1000"]),

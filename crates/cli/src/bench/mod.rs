@@ -36,6 +36,7 @@ mod sweep;
 pub mod sweep_command;
 mod sweep_managed;
 mod sweep_pages;
+mod tier;
 
 use crate::exit::Failure;
 use clap::Subcommand;
@@ -69,6 +70,11 @@ pub enum BenchCommand {
     ///
     /// Takes --swap twice, files or block devices. Block devices are overwritten by both.
     Devices(devices::DevicesArgs),
+    /// Compressed RAM in front of a file against the file alone, while a tenth of the memory is wanted most of the time
+    ///
+    /// Pages of 4K are read, checked and written at random, nine of ten in a tenth of the memory, which RAM has about room for; they
+    /// compress to a third. What the front has no room for has gone on to the file before anything is counted
+    Tier(tier::TierArgs),
 }
 
 /// Runs one.
@@ -84,5 +90,6 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Alloc(args) => alloc::alloc(args),
         BenchCommand::Nodes(args) => nodes::nodes(args),
         BenchCommand::Devices(args) => devices::devices(args),
+        BenchCommand::Tier(args) => tier::tier(args),
     }
 }

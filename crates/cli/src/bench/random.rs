@@ -56,6 +56,11 @@ pub fn run(words: &mut [u64], data: Data, plan: &Plan, progress: &AtomicU64) -> 
 
 /// Accesses filled pages for the time.
 pub fn access(pages: &PageSet, plan: &Plan) -> Outcome {
+    access_once_more(pages, plan, 0)
+}
+
+/// The same for pages that were accessed `times` times before: the places are others each time.
+pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
     let places = Places::new(plan.distribution, pages.len());
     let (latencies, bad_words) = (Histogram::new(), AtomicU64::new(0));
     let begin = Instant::now();
@@ -65,7 +70,7 @@ pub fn access(pages: &PageSet, plan: &Plan) -> Outcome {
             let (places, latencies, bad_words) = (&places, &latencies, &bad_words);
             scope.spawn(move || {
                 let own = Histogram::new();
-                let mut random = Random::new((thread as u64 + 1) << 32);
+                let mut random = Random::new(times << 48 | (thread as u64 + 1) << 32);
                 let mut now = Instant::now();
                 while now < begin + plan.time {
                     let page = places.draw(&mut random);
