@@ -119,12 +119,14 @@ mod tests {
             lock: true,
             stats: Some(Path::new("/proc/7/fd/3")),
             topology: Some(Path::new("/t")),
-            swap: &["ram:4K,node=1,prio=7", "/a/b,force=yes"].map(|text| text.parse().expect("a device")),
+            swap: &["ram:4K,node=1,prio=7", "/a/b,force=yes", "zram:8M,algo=zstd,prio=3"]
+                .map(|text| text.parse().expect("a device")),
         };
         assert_eq!(
             settings.encode(),
             "memory=536870912;faults=auto;mapper=move;folio=64K;swap-in=always;lock=yes;stats=/proc/7/fd/3;\
-             topology=/t;swap=ram:4096;prio=7;node=1;swap=/a/b;force=yes"
+             topology=/t;swap=ram:4096;prio=7;node=1;swap=/a/b;force=yes;\
+             swap=zram:8388608;algo=zstd;prio=3"
         );
     }
 

@@ -189,6 +189,37 @@ fn stats_have_each_devices_own_figures() {
     assert!(mean >= 1.0 && mean <= devices[0]["most_in_flight"].as_f64().expect("a number"), "{said}");
 }
 
+#[test]
+fn a_program_swaps_to_compressed_ram() {
+    with_library();
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIPPED: python3 is missing. Get it: apt-get install python3");
+        return;
+    }
+    let program = "import mmap; m = mmap.mmap(-1, 96 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+                   row = lambda i: (b'%d,%d,name%d;' % (i, i * 7919 % 1000, i % 50)) * 100\n\
+                   for i in range(24576): m[i << 12:(i << 12) + 700] = row(i)[:700]\n\
+                   h = [list(range(j, j + 40)) for j in range(200000)]\n\
+                   assert all(m[i << 12:(i << 12) + 700] == row(i)[:700] for i in range(24576))\n\
+                   assert all(x[0] == j and x[-1] == j + 39 for j, x in enumerate(h))";
+    let scratch = Scratch::new();
+    let file = scratch.path("swap").display().to_string();
+    for (algo, faults) in [("lz4", "direct"), ("zstd", "direct"), ("lz4", "auto")] {
+        let zram = format!("zram:12M,algo={algo}");
+        let run =
+            ["run", "--memory", "32M", "--swap", &zram, "--swap", &file, "--faults", faults, "--stats=json", "--"];
+        let (status, said) = scratch.run(&[&run[..], &["python3", "-c", program]].concat());
+        assert_eq!(status, 0, "{said}");
+        let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+        let front = &stats["devices"][0];
+        assert!(front["name"].as_str().is_some_and(|name| name.starts_with("zram:12M")), "{said}");
+        let memory = front["peak_memory_bytes"].as_u64().expect("a number");
+        assert!(memory > 64 << 10 && memory <= 12 << 20, "{said}");
+        assert!(front["reads"]["bytes"].as_u64().expect("a number") > 16 << 20, "{said}");
+        assert_eq!((&stats["verify_failures"], &stats["io_errors"]), (&serde_json::json!(0), &serde_json::json!(0)));
+    }
+}
+
 /// Folios that came back, from order 0 on, of a program that maps 48 MiB, advises the kernel's huge pages or none, writes all of it
 /// and reads it again.
 fn came_back(options: &[&str], advice: &str) -> Vec<u64> {

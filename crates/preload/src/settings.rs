@@ -123,7 +123,8 @@ mod tests {
     #[test]
     fn a_full_line_is_read() {
         let text = b"memory=536870912;faults=direct;mapper=copy;folio=64K;swap-in=madvise;lock=yes;stats=/proc/7/fd/3;\
-            topology=/t;swap=ram:4096;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes";
+            topology=/t;swap=ram:4096;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;\
+            swap=zram:8388608;algo=zstd";
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
         let expected = Settings {
             memory_bytes: 512 << 20,
@@ -137,6 +138,7 @@ mod tests {
             devices: vec![
                 "ram:4K,prio=7,node=1".parse().expect("a device"),
                 SwapDevice::from(DeviceSpec::File { path, size: Some(9) }).forced(),
+                "zram:8M,algo=zstd".parse().expect("a device"),
             ],
         };
         assert_eq!(Settings::parse(text), Ok(expected));
