@@ -1,7 +1,7 @@
 //! `folioswap bench tier`: compressed RAM in front of a file, against the file alone.
 //!
-//! Rows that compress to a third fill the memory from begin to end, which is several times what RAM and the front hold together; so
-//! the front overflows before anything is counted. Then threads read, check and write pages at random, nine of ten in the first
+//! Rows that compress to a third fill the memory from begin to end, which is more than RAM and the front hold together; so the
+//! front overflows before anything is counted. Then threads read, check and write pages at random, nine of ten in the first
 //! tenth: that tenth about fits into RAM, and what is swapped in is mostly from the other nine, each page as often as any. For as long
 //! as a turn takes this is not counted, so that what was filled first, the hot tenth, is back from the file and each tier
 //! holds what it is to hold. Then it is, at other places.
@@ -90,7 +90,7 @@ struct Ways {
 }
 
 impl Ways {
-    /// The default is a file without a name, of one that nobody has, so that both turns can be told to use it.
+    /// The default is given a path, which the engine makes no file of that is seen: devices that are named have no default behind them.
     fn new(args: &TierArgs) -> Result<Ways, Failure> {
         let unnamed = || folioswap::device::default_directory().join(format!(".folioswap-tier-{}", std::process::id()));
         let file = match &args.means.swap[..] {
