@@ -155,7 +155,7 @@ fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Random) -> usize) -> 
 
 #[test]
 fn little_is_wasted_after_much_has_come_and_gone() {
-    // Pages at a third of their size, more or less; pieces of 64 KiB; pages that hardly compress beside those that do well.
+    // Pages at a third of their size, more or less; pieces of 32 and 64 KiB; pages that hardly compress beside those that do well.
     let pages = waste(1, 64 << 20, |random| 900 + random.below(900));
     let pieces = waste(2, 64 << 20, |random| 12_000 + random.below(20_000));
     let uneven = waste(3, 64 << 20, |random| if random.below(4) == 0 { 4096 } else { 64 + random.below(300) });

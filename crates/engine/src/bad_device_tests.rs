@@ -278,6 +278,30 @@ fn what_is_lost_may_be_dropped_and_then_the_device_is_gone() {
 }
 
 #[test]
+fn what_is_dropped_in_part_while_it_leaves_is_not_read_for_it() {
+    let (device, faults) = bad_device();
+    let arena = Arena::builder().memory(16 << 20).folio(FolioSize::Fixed(Order::HUGE)).build_on(vec![device]).unwrap();
+    let mut region = arena.map(2 * MIB).unwrap();
+    std::thread::scope(|scope| {
+        let evicting = scope.spawn(|| {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(500) {
+                arena.evict_all();
+                while arena.engine().evict_standby(Order::PAGE) {}
+            }
+        });
+        while !evicting.is_finished() {
+            region.fill(7);
+            faults.reads_fail.store(true, Ordering::SeqCst);
+            region.advise(0..MIB, Advice::DontNeed);
+            faults.reads_fail.store(false, Ordering::SeqCst);
+            assert!(region[..MIB].iter().all(|&byte| byte == 0) && region[MIB..].iter().all(|&byte| byte == 7));
+        }
+    });
+    assert_eq!(arena.stats().io_errors, 0);
+}
+
+#[test]
 fn a_file_that_is_cut_short_is_found_out_by_reads_in_flight_too() {
     let path = PathBuf::from(format!("/var/tmp/folioswap-cut-{}", std::process::id()));
     let file = DeviceSpec::File { path, size: Some(64 << 20) };

@@ -322,6 +322,13 @@ impl Engine {
         }
     }
 
+    /// To be called before bytes of a folio that is in RAM and not mapped are changed: no copy holds the same any more.
+    pub fn spoil(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+        self.release_slot(locked, index);
+        locked.folio_mut(index).cancel_write();
+        self.zone.insert(frame, List::Laundry);
+    }
+
     /// Repeats a map call while a page of the block is still held by I/O that has just ended.
     pub fn patiently<R>(&self, what: &str, mut call: impl FnMut() -> Result<R, MapError>) -> R {
         for attempt in 0..20_000 {

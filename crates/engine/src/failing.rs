@@ -2,7 +2,8 @@
 //!
 //! A read is tried twice. An error may be transient, and bytes that were torn or late on their way (a cable, a DMA
 //! transfer) are right the second time; both tries are counted. What fails twice is reported to who asked, and nothing is
-//! taken for content that was not verified. A write that fails is not repeated: its folio is in RAM and goes elsewhere.
+//! taken for content that was not verified. A write that fails is not repeated where it was: its folio is in RAM and goes
+//! elsewhere (a batch of folios goes one by one first, so that one bad place does not stand for all).
 //!
 //! A device is *failing* from a read that failed twice, [`WRITES_IN_A_ROW`] writes in a row, [`MOST_FAILURES`] failures
 //! within [`WITHIN`], or the first error that says that it is gone. From then on nothing is allocated there, and the

@@ -340,14 +340,10 @@ impl RawSpace {
             return unsafe { self.zero(part) };
         }
         let pages = (inner.start - base) / PAGE_SIZE..(inner.end - base) / PAGE_SIZE;
-        let in_ram = {
+        {
             let _pass = self.engine.gate.enter(signals::thread_id());
-            let mut locked = self.engine.lock(block);
-            self.drop_pages(&mut locked, pages)
-        };
-        for pages in in_ram {
             // SAFETY: handed on: pages of the part.
-            unsafe { self.zero(base + pages.start * PAGE_SIZE..base + pages.end * PAGE_SIZE) };
+            unsafe { self.drop_pages(&mut self.engine.lock(block), pages) };
         }
         for edge in [part.start..inner.start, inner.end..part.end] {
             if !edge.is_empty() {
@@ -357,11 +353,13 @@ impl RawSpace {
         }
     }
 
-    /// Drops pages of a block: whole blocks go, swapped ones are split for it. Pages of blocks in RAM that are dropped in
-    /// part stay, and are returned: they are to be zeroed.
-    fn drop_pages(&self, locked: &mut Locked<'_>, pages: Range<usize>) -> Vec<Range<usize>> {
+    /// Drops pages of a block: whole folios go, swapped ones are split for it. Pages of folios in RAM that are dropped in
+    /// part are zeroed where they are, so that nothing has to be read for it.
+    ///
+    /// # Safety
+    /// Nobody relies on what these pages hold.
+    unsafe fn drop_pages(&self, locked: &mut Locked<'_>, pages: Range<usize>) {
         let engine = &*self.engine;
-        let mut in_ram = Vec::new();
         let mut page = pages.start;
         while page < pages.end {
             let nr_pages = locked.order().nr_pages();
@@ -384,16 +382,24 @@ impl RawSpace {
                     engine.split_block(locked, order);
                     continue;
                 }
-                State::Resident(_) | State::Standby(_) => {
+                in_ram => {
                     if locked.order() == Order::HUGE {
                         locked.note_dropped(part.clone());
                     }
-                    in_ram.push(part.clone());
+                    let (start, len) = (part.start * PAGE_SIZE, part.len() * PAGE_SIZE);
+                    if let State::Standby(frame) = in_ram {
+                        engine.spoil(locked, index, frame);
+                        let offset = start - index * locked.order().bytes();
+                        engine.frames.bytes(frame, locked.order(), locked)[offset..][..len].fill(0);
+                    } else {
+                        // SAFETY: the folio is mapped, and stays so while its block is locked: this touch does not fault.
+                        // The caller says that nobody relies on what is there.
+                        unsafe { std::ptr::write_bytes((engine.block_addr(locked.id()) + start) as *mut u8, 0, len) };
+                    }
                 }
             }
             page = part.end;
         }
-        in_ram
     }
 
     /// A page is about to be dropped. If its piece was hashed as one, what stays of the piece is hashed by pages, so that

@@ -120,6 +120,7 @@ impl Engine {
                 });
             }
         }
+        self.note_filling(first);
     }
 
     /// A folio was not written to its slots: they are not used again, which is said; or by others, when their device only refused it.

@@ -184,9 +184,9 @@ impl Store {
 
     /// The slots are nobody's any more.
     fn freed(&self, slot: SlotId, order: Order) {
-        let _locked = self.lock(slot.index());
+        let locked = self.lock(slot.index());
         self.forget(slot.index(), order.nr_pages());
-        drop(_locked);
+        drop(locked);
         if self.pool.empty_bytes() > self.pool.limit_bytes() / KEPT_EMPTY {
             self.give_back(self.pool.take_empty(GIVEN_BACK));
         }
