@@ -15,9 +15,10 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use folioswap_core::{BlockId, DeviceId, Locked, Order, SlotId, State};
+use folioswap_core::{BlockId, DeviceId, Locked, Order, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
+use crate::checksum;
 use crate::engine::{Engine, current_cpu};
 use crate::fatal::AbortOnPanic;
 use crate::removal::Buffer;
@@ -147,6 +148,10 @@ impl Engine {
                 // Whoever wants it will be told.
                 places.into_iter().for_each(|slot| self.put_back_slots(slot, order));
                 continue;
+            }
+            if order >= PIECE && self.comes_back_by_pages(&locked) {
+                // Or else the first page of each piece that is wanted would have all of the piece read.
+                checksum::note_pages(&mut locked, run.pages.start, bytes);
             }
             if self.put_elsewhere(&mut locked, run.pages.start, bytes, &places) {
                 any = true;
