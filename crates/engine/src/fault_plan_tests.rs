@@ -53,10 +53,16 @@ fn ram(mib: usize) -> Box<dyn Device> {
     Box::new(RamDevice::new((mib * MIB) as u64, None).unwrap())
 }
 
+fn zram() -> Box<dyn Device> {
+    Box::new(ZramDevice::new(8 << 20, Codec::default(), None).unwrap())
+}
+
 fn faulty(numbers: &mut Numbers, plans: &mut Vec<Arc<Plan>>) -> Opened {
     let plan = Plan::new(numbers.next());
     let name = format!("bad{}", plans.len());
-    let device: Box<dyn Device> = Box::new(Faulty::new(ram(4 + 2 * numbers.below(6)), Arc::clone(&plan), &name));
+    let mib = 4 + 2 * numbers.below(6);
+    let sound = if numbers.one_in(6) { zram() } else { ram(mib) };
+    let device: Box<dyn Device> = Box::new(Faulty::new(sound, Arc::clone(&plan), &name));
     plans.push(plan);
     Opened { device, priority: Priority::given(numbers.below(2) as u32), node: None }
 }
@@ -78,8 +84,7 @@ impl Program {
         }
         // One in four has compressed RAM, before them or among them, which refuses what does not fit and passes on what is cold.
         if numbers.one_in(4) {
-            let device = Box::new(ZramDevice::new(8 << 20, Codec::default(), None).unwrap());
-            devices.push(Opened { device, priority: Priority::given(numbers.below(3) as u32), node: None });
+            devices.push(Opened { device: zram(), priority: Priority::given(numbers.below(3) as u32), node: None });
         }
         let folio = match numbers.below(4) {
             0 => FolioSize::Fixed(Order::PAGE),

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use folioswap_core::PAGE_SIZE;
+use folioswap_core::{Order, PAGE_SIZE};
 
-use super::Device;
+use super::{Device, MemoryUse, OnFreed};
 
 /// Numbers that follow from a seed (splitmix64).
 pub(crate) struct Numbers(u64);
@@ -171,6 +171,34 @@ impl Faulty {
         let end = self.limit_bytes().expect("it has a size") as usize - len;
         (numbers.below(end / PAGE_SIZE + 1) * PAGE_SIZE) as u64
     }
+
+    /// Stores `bytes` at `offset`, by `write`, or does not.
+    fn write_by(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        write: impl Fn(&dyn Device, u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (mut numbers, fault) = self.plan.call(Fault::is_of_writes)?;
+        // What compresses does so by pages, and has places of its own.
+        let unit = if self.compresses() { PAGE_SIZE } else { 512 };
+        let part = &bytes[..numbers.below(bytes.len() / unit) * unit];
+        let write = |offset, bytes| write(&*self.device, offset, bytes);
+        let _alone = self.one_at_a_time.lock().expect("nothing panics under this lock");
+        match fault {
+            Some(Fault::WriteFails) => Err(failed()),
+            Some(Fault::WriteFailsHalfway) => write(offset, part).and(Err(failed())),
+            Some(Fault::Tears) => write(offset, part),
+            Some(Fault::Loses) => Ok(()),
+            Some(Fault::GoesAstray) if self.compresses() => Ok(()),
+            Some(Fault::GoesAstray) => write(self.elsewhere(&mut numbers, bytes.len()), bytes),
+            Some(Fault::Waits) => {
+                std::thread::sleep(Duration::from_micros(200));
+                write(offset, bytes)
+            }
+            _ => write(offset, bytes),
+        }
+    }
 }
 
 fn failed() -> io::Error {
@@ -202,21 +230,27 @@ impl Device for Faulty {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let (mut numbers, fault) = self.plan.call(Fault::is_of_writes)?;
-        let part = &bytes[..numbers.below(bytes.len() / 512) * 512];
-        let _alone = self.one_at_a_time.lock().expect("nothing panics under this lock");
-        match fault {
-            Some(Fault::WriteFails) => Err(failed()),
-            Some(Fault::WriteFailsHalfway) => self.device.write(offset, part).and(Err(failed())),
-            Some(Fault::Tears) => self.device.write(offset, part),
-            Some(Fault::Loses) => Ok(()),
-            Some(Fault::GoesAstray) => self.device.write(self.elsewhere(&mut numbers, bytes.len()), bytes),
-            Some(Fault::Waits) => {
-                std::thread::sleep(Duration::from_micros(200));
-                self.device.write(offset, bytes)
-            }
-            _ => self.device.write(offset, bytes),
-        }
+        self.write_by(offset, bytes, |device, offset, bytes| device.write(offset, bytes))
+    }
+
+    fn write_anyway(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_by(offset, bytes, |device, offset, bytes| device.write_anyway(offset, bytes))
+    }
+
+    fn has_room(&self, order: Order) -> bool {
+        self.device.has_room(order)
+    }
+
+    fn compresses(&self) -> bool {
+        self.device.compresses()
+    }
+
+    fn on_freed(&self) -> Option<OnFreed> {
+        self.device.on_freed()
+    }
+
+    fn memory_use(&self) -> Option<MemoryUse> {
+        self.device.memory_use()
     }
 
     fn fd(&self) -> Option<RawFd> {
