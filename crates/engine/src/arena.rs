@@ -315,6 +315,7 @@ impl ArenaBuilder {
         let mapper = register(&uffd, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let zone = Zone::with_cpus(most_blocks, nr_cpus);
+        frames.open(if self.locked { most_blocks } else { self.memory as usize / block })?;
         zone.set_limit(self.memory as usize / PAGE_SIZE);
         let layout = Layout {
             most_slots: nr_blocks * BLOCK_PAGES,
@@ -514,8 +515,11 @@ impl Arena {
         if engine.frames.is_locked() {
             return engine.grow_locked(bytes);
         }
+        let nr_frames = (bytes as usize / PAGE_SIZE).min(engine.zone.nr_frames_max());
+        // The zone gives memory to as many of the first pageblocks as it may have at most.
+        engine.frames.open(nr_frames / BLOCK_PAGES)?;
         engine.memory.store(bytes, Ordering::Relaxed);
-        engine.zone.set_limit((bytes as usize / PAGE_SIZE).min(engine.zone.nr_frames_max()));
+        engine.zone.set_limit(nr_frames);
         engine.reclaim_wanted.signal();
         let begun = Instant::now();
         while engine.excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {

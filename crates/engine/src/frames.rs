@@ -38,12 +38,12 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Reserves addresses for `nr_pageblocks` pageblocks; no memory yet.
+    /// Reserves addresses for `nr_pageblocks` pageblocks; no memory yet, and none that can be used ([`Frames::open`]).
     pub fn new(nr_pageblocks: usize, is_locked: bool) -> Result<Self, Error> {
         let block = Order::HUGE.bytes();
         let len = nr_pageblocks * block;
         let homes = Reservation::new(len + BEHIND_HOMES, block).map_err(Error::system("reserving frames"))?;
-        memory::protect_rw(homes.addr(), len + BEHIND_HOMES).map_err(Error::system("reserving frames"))?;
+        memory::protect_rw(homes.addr() + len, BEHIND_HOMES).map_err(Error::system("reserving frames"))?;
         memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS * block)
             .map_err(Error::system("asking for huge pages"))?;
         let scratch = Reservation::new(SCRATCHES * PIECE.bytes(), PIECE.bytes())
@@ -58,6 +58,17 @@ impl Frames {
         memory::dontfork(frames.homes.addr(), len + BEHIND_HOMES)
             .map_err(Error::system("keeping frames from children"))?;
         Ok(frames)
+    }
+
+    /// Lets the first `nr_pageblocks` pageblocks have memory. Where the kernel counts what programs could use
+    /// (`vm.overcommit_memory=2`) it counts these.
+    ///
+    /// # Errors
+    /// When the kernel does not grant so much.
+    pub fn open(&self, nr_pageblocks: usize) -> Result<(), Error> {
+        let len = nr_pageblocks * Order::HUGE.bytes();
+        assert!(len <= self.len);
+        memory::protect_rw(self.homes.addr(), len).map_err(Error::system("getting memory for the budget"))
     }
 
     pub fn home(&self, frame: FrameId) -> usize {

@@ -22,6 +22,9 @@ use crate::guard;
 /// Addresses of one heap. Reserving costs nothing; a program's ordinary share is a few MiB.
 const SPAN_BYTES: usize = 64 << 30;
 
+/// What of it becomes usable at a time. The kernel may count what programs could use (`vm.overcommit_memory=2`).
+const OPENED_BYTES: usize = 1 << 20;
+
 /// Every block is aligned to this at least.
 pub const ALIGNMENT: usize = 16;
 
@@ -48,21 +51,30 @@ unsafe impl Sync for Heap {}
 struct Span {
     start: UnsafeCell<usize>,
     taken: UnsafeCell<usize>,
+    /// Bytes from the start that can be read and written.
+    open: UnsafeCell<usize>,
 }
 
-// SAFETY: both cells are touched only through the heap, by the holder of its lock.
+// SAFETY: the cells are touched only through the heap, by the holder of its lock.
 unsafe impl Send for Span {}
 
 // SAFETY: every piece is fresh, zeroed, readable and writable memory that is handed out once.
 unsafe impl dlmalloc::Allocator for Span {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         // SAFETY: the holder of the heap's lock is alone here.
-        let (start, taken) = unsafe { (&mut *self.start.get(), &mut *self.taken.get()) };
+        let (start, taken, open) = unsafe { (&mut *self.start.get(), &mut *self.taken.get(), &mut *self.open.get()) };
         if *start == 0 {
             *start = reserve();
         }
         if *start == 0 || size > SPAN_BYTES - *taken {
             return (std::ptr::null_mut(), 0, 0);
+        }
+        if *taken + size > *open {
+            let wanted = (*taken + size).next_multiple_of(OPENED_BYTES);
+            if !make_usable(*start + *open, wanted - *open) {
+                return (std::ptr::null_mut(), 0, 0);
+            }
+            *open = wanted;
         }
         let piece = *start + *taken;
         *taken += size;
@@ -96,15 +108,19 @@ unsafe impl dlmalloc::Allocator for Span {
 
 fn reserve() -> usize {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh mapping at an address of the kernel's choice.
-    let start = unsafe { libc::syscall(libc::SYS_mmap, 0usize, SPAN_BYTES, access, flags, -1, 0usize) };
+    let start = unsafe { libc::syscall(libc::SYS_mmap, 0usize, SPAN_BYTES, libc::PROT_NONE, flags, -1, 0usize) };
     if start < 0 { 0 } else { start as usize }
+}
+
+fn make_usable(addr: usize, len: usize) -> bool {
+    // SAFETY: a part of a span that was reserved and that nobody has been given yet.
+    unsafe { libc::syscall(libc::SYS_mprotect, addr, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
 impl Heap {
     const fn new() -> Heap {
-        let span = Span { start: UnsafeCell::new(0), taken: UnsafeCell::new(0) };
+        let span = Span { start: UnsafeCell::new(0), taken: UnsafeCell::new(0), open: UnsafeCell::new(0) };
         Heap {
             lock: AtomicU32::new(0),
             dlmalloc: UnsafeCell::new(Dlmalloc::new_with_allocator(span)),

@@ -46,6 +46,9 @@ const KEPT_EMPTY: usize = 32;
 /// How much of a folio is compressed before it is judged whether that is worth while, again and again.
 const JUDGED_BYTES: usize = 4 * PIECE.bytes();
 
+/// The part of a class's range that becomes usable at once, at least: of all that is reserved little will be.
+const OPENED_BYTES: usize = 2 << 20;
+
 /// Groups whose memory is given back at a time.
 const GIVEN_BACK: usize = 16;
 
@@ -57,13 +60,21 @@ pub(crate) struct ZramDevice {
     store: Arc<Store>,
 }
 
+/// Where the objects of a class lie in the reservation.
+struct ClassRange {
+    begin: usize,
+    len: usize,
+    /// Bytes from its begin that can be read and written. Where the kernel counts what programs could use (`vm.overcommit_memory=2`)
+    /// it counts these alone.
+    open: AtomicUsize,
+}
+
 /// What a device and those who are told of freed slots share.
 struct Store {
     codec: Codec,
     pool: Pool,
     memory: Reservation,
-    /// Where each class's range begins in `memory`.
-    ranges: Box<[usize; NR_CLASSES]>,
+    ranges: Box<[ClassRange; NR_CLASSES]>,
     tables: Box<[OnceLock<Box<Table>>]>,
     nr_tables: AtomicUsize,
     locks: Box<[Mutex<()>; NR_LOCKS]>,
@@ -82,12 +93,12 @@ impl ZramDevice {
         let mut len = 0;
         let ranges = Box::new(std::array::from_fn(|index| {
             let begin = len;
-            len += Pool::range_bytes(limit, SizeClass::from_index(index));
-            begin
+            let range = Pool::range_bytes(limit, SizeClass::from_index(index));
+            len += range;
+            ClassRange { begin, len: range, open: AtomicUsize::new(0) }
         }));
         let memory = Reservation::new(len, PAGE_SIZE)
             .and_then(|memory| {
-                memory::protect_rw(memory.addr(), len)?;
                 // Objects are given back by the page.
                 let _ = memory::advise_nohugepage(memory.addr(), len);
                 memory::dontfork(memory.addr(), len)?;
@@ -120,12 +131,26 @@ impl ZramDevice {
 impl Store {
     #[allow(clippy::mut_from_ref)] // an object has one owner: who put it there, until it is named by a slot; then who has the slot
     fn bytes(&self, object: ObjectId, len: usize) -> &mut [u8] {
-        let at = self.ranges[object.class.index()] + object.offset_bytes();
-        assert!(len <= object.class.object_bytes() && at + len <= self.memory.len());
-        // SAFETY: within the reservation (asserted), which is readable, writable, anonymous memory for as long as `self` lives. The
-        // pool gives each place to one object at a time; it is written before a slot names it, and after that read alone, by the holder
-        // of the lock of the block whose slot names it; it is freed when no slot does.
-        unsafe { std::slice::from_raw_parts_mut((self.memory.addr() + at) as *mut u8, len) }
+        let (range, at) = (&self.ranges[object.class.index()], object.offset_bytes());
+        assert!(len <= object.class.object_bytes() && at + len <= range.open.load(Ordering::Acquire));
+        // SAFETY: within the open part of a range (asserted), which is readable, writable, anonymous memory for as long as `self`
+        // lives. The pool gives each place to one object at a time; it is written before a slot names it, and after that read alone,
+        // by the holder of the lock of the block whose slot names it; it is freed when no slot does.
+        unsafe { std::slice::from_raw_parts_mut((self.memory.addr() + range.begin + at) as *mut u8, len) }
+    }
+
+    /// Makes an object's place one that can be read and written.
+    fn open(&self, object: ObjectId) -> io::Result<()> {
+        let (range, end) = (&self.ranges[object.class.index()], object.offset_bytes() + object.class.object_bytes());
+        let open = range.open.load(Ordering::Acquire);
+        if end > open {
+            // Who does the same at the same time does no harm.
+            let step = (range.len / 64).next_multiple_of(PAGE_SIZE).max(OPENED_BYTES);
+            let wanted = end.next_multiple_of(step).min(range.len);
+            memory::protect_rw(self.memory.addr() + range.begin + open, wanted - open)?;
+            range.open.fetch_max(wanted, Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     /// The word of a slot, of a cluster that has had content.
@@ -194,7 +219,7 @@ impl Store {
 
     fn give_back(&self, groups: Vec<EmptyGroup>) {
         for group in groups {
-            let addr = self.memory.addr() + self.ranges[group.class.index()] + group.offset_bytes();
+            let addr = self.memory.addr() + self.ranges[group.class.index()].begin + group.offset_bytes();
             if let Err(error) = memory::dontneed(addr, group.len_bytes()) {
                 // It is still there, and counted; the group is used no more.
                 fatal::say(&format!("swap in RAM: memory could not be given back ({error})"));
@@ -208,7 +233,11 @@ impl Store {
     fn place(&self, len: usize) -> Result<ObjectId, Refusal> {
         loop {
             if let Ok(object) = self.pool.allocate(len) {
-                return Ok(object);
+                // The kernel says when there is no memory for more: it is full then.
+                return self.open(object).map(|()| object).map_err(|_| {
+                    self.pool.free(object);
+                    Refusal::Full
+                });
             }
             let groups = self.pool.take_empty(GIVEN_BACK);
             if groups.is_empty() {
