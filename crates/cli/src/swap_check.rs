@@ -76,43 +76,33 @@ fn check_path(path: &Path, size: Option<u64>, force: bool) -> Result<(), Failure
     let here = match rustix::fs::stat(path) {
         Err(Errno::NOENT) => None,
         Err(error) => return Err(unusable(&shown, &error.to_string())),
-        Ok(stat) => Some((FileType::from_raw_mode(stat.st_mode), stat)),
+        Ok(stat) => Some(FileType::from_raw_mode(stat.st_mode)),
     };
     match here {
         None => {
             let directory = path.parent().unwrap_or(Path::new("/"));
             let file = open_unnamed(directory, &shown)?;
-            room(&file, &shown, size.unwrap_or(SMALLEST_BYTES), 0)
+            room(&file, &shown, size.unwrap_or(SMALLEST_BYTES))
         }
-        Some((FileType::Directory, _)) => {
+        Some(FileType::Directory) => {
             Err(unusable(&shown, &format!("is a directory; name a file in it, as in {shown}/swap")))
         }
-        Some((FileType::RegularFile, stat)) => {
-            let file = open_direct(path, &shown)?;
-            let held = u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
-            room(&file, &shown, size.unwrap_or(SMALLEST_BYTES), held)
-        }
-        Some((FileType::BlockDevice, _)) => {
+        Some(FileType::BlockDevice) => {
             folioswap::device::check_block_device(path, size, force).map_err(refused_by_engine)
         }
-        Some(_) => Err(unusable(&shown, "is neither a file nor a block device")),
+        Some(_) => Err(unusable(&shown, "exists and is no block device: name a file that does not exist yet")),
     }
 }
 
 fn check_directory(directory: &Path) -> Result<(), Failure> {
     let shown = directory.display().to_string();
     let file = open_unnamed(directory, &shown)?;
-    room(&file, &shown, SMALLEST_BYTES, 0)
+    room(&file, &shown, SMALLEST_BYTES)
 }
 
 fn open_unnamed(directory: &Path, shown: &str) -> Result<std::os::fd::OwnedFd, Failure> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).map_err(|error| refused(directory, shown, error))
-}
-
-fn open_direct(path: &Path, shown: &str) -> Result<std::os::fd::OwnedFd, Failure> {
-    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).map_err(|error| refused(path, shown, error))
 }
 
 fn refused(path: &Path, shown: &str, error: Errno) -> Failure {
@@ -135,10 +125,10 @@ fn is_tmpfs(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == 0x0102_1994)
 }
 
-/// Whether the disk has room for `bytes`, `held` of which the file has already.
-fn room(file: &std::os::fd::OwnedFd, shown: &str, bytes: u64, held: u64) -> Result<(), Failure> {
+/// Whether the disk has room for `bytes`.
+fn room(file: &std::os::fd::OwnedFd, shown: &str, bytes: u64) -> Result<(), Failure> {
     let Ok(stat) = rustix::fs::fstatvfs(file) else { return Ok(()) };
-    let free = stat.f_bavail.saturating_mul(stat.f_frsize).saturating_add(held);
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     if free < bytes {
         return Err(Failure::new(
             Status::SwapTooSmall,
@@ -183,6 +173,7 @@ mod tests {
         assert_eq!(status_of("/no/such/dir/swap"), Status::SwapUnusable as u8);
         assert_eq!(status_of("/proc/swap"), Status::SwapUnusable as u8);
         assert_eq!(status_of("/dev/null"), Status::SwapUnusable as u8);
+        assert_eq!(status_of("Cargo.toml"), Status::SwapUnusable as u8, "a file that is somebody's");
         assert_eq!(status_of(&format!("{target}/no-such-file-yet:4K")), Status::SwapTooSmall as u8);
         assert_eq!(status_of(&format!("{target}/no-such-file-yet:900T")), Status::SwapTooSmall as u8);
         assert_eq!(status_of("ram:900T"), Status::SwapTooSmall as u8);
