@@ -179,13 +179,6 @@ impl Attached {
         }
     }
 
-    /// The same for what this CPU has freed.
-    pub fn free_own(&self, cpu: CpuId) {
-        if let Some(cache) = &self.cache {
-            cache.give_own(&self.clusters, cpu);
-        }
-    }
-
     /// Slots that were freed and still count as used.
     pub fn nr_on_their_way(&self) -> usize {
         self.cache.as_ref().map_or(0, SlotCache::nr_slots)

@@ -1,10 +1,8 @@
 //! Freeing slots off the path of who has no use for them any more.
 //!
-//! What a fault or a drop frees collects in batches, one for each CPU and device (`core::swap::SlotCache`). Who fills one
-//! wakes the thread here, which gives it to the clusters; or does that itself, whichever has taken less time lately
-//! ([`Costs`]): to wake a thread takes 1 to 20 us, to give back 64 single slots of an idle device 1 to 3. A free that still
-//! finds the batch full gives it back itself, so nothing waits for the thread. It also gives the space of emptied clusters back to
-//! the file system (`discard`).
+//! What a fault or a drop frees collects in batches, one for each CPU and device (`core::swap::SlotCache`). The thread
+//! here is woken when a batch is full and gives it to the clusters; a free that still finds it full does so itself, so
+//! nothing waits for the thread. It also gives the space of emptied clusters back to the file system (`discard`).
 //!
 //! A batch that does not fill is not left lying: the first free wakes the thread, which from then on is *on watch*. It
 //! gives back all batches every [`SITTING`], until it finds that nobody has freed anything since; then it sleeps until
@@ -13,10 +11,10 @@
 //! **Locking.** The thread goes by the fork gate: no batch and no cluster is locked by it, or half given back, while this
 //! process forks; only the disk is waited for outside of it. A child has no such thread; what is freed there goes the way that it goes without one.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{CpuId, Freed, Order, SlotId};
+use folioswap_core::{Freed, Order, SlotId};
 use folioswap_sys::signals;
 
 use crate::discard::{Discards, Next};
@@ -27,39 +25,9 @@ use crate::wakeup::Event;
 /// How long freed slots lie in a batch that does not fill, twice that at most.
 const SITTING: Duration = Duration::from_millis(100);
 
-/// How often the way that has taken longer is tried again.
-const TRIED_ONE_IN: u32 = 32;
-
-/// What a single try may count at most, in ns: who measured was stopped for longer than that.
-const MOST_NS: u64 = 100_000;
-
-/// What it has taken lately to be rid of a full batch, in ns: moving averages, which racing updates may miss.
-#[derive(Default)]
-struct Costs {
-    telling: AtomicU32,
-    giving: AtomicU32,
-    nr_chosen: AtomicU32,
-}
-
-impl Costs {
-    /// Whether the thread is to be told.
-    fn choose_telling(&self) -> bool {
-        let is_cheaper = self.telling.load(Ordering::Relaxed) <= self.giving.load(Ordering::Relaxed);
-        let tries_other = self.nr_chosen.fetch_add(1, Ordering::Relaxed) % TRIED_ONE_IN == TRIED_ONE_IN - 1;
-        is_cheaper != tries_other
-    }
-
-    fn note(&self, telling: bool, ns: u64) {
-        let average = if telling { &self.telling } else { &self.giving };
-        let before = average.load(Ordering::Relaxed);
-        average.store((before * 7 + ns.min(MOST_NS) as u32) / 8, Ordering::Relaxed);
-    }
-}
-
 /// What wakes the thread.
 pub(crate) struct Freeing {
     pub wanted: Event,
-    costs: Costs,
     /// The thread will look at all batches again without being woken, or there is none.
     on_watch: AtomicBool,
 }
@@ -67,7 +35,7 @@ pub(crate) struct Freeing {
 impl Freeing {
     /// `synchronous`: there is no thread.
     pub fn new(synchronous: bool) -> Self {
-        Freeing { wanted: Event::default(), costs: Costs::default(), on_watch: AtomicBool::new(synchronous) }
+        Freeing { wanted: Event::default(), on_watch: AtomicBool::new(synchronous) }
     }
 
     /// Whether the thread has to be woken to look at what was just freed: once, and not while it is on watch.
@@ -115,23 +83,9 @@ impl Engine {
     pub fn free_slots(&self, slot: SlotId, order: Order) {
         let cpu = current_cpu();
         let is_full = self.space.free(cpu, slot, order) == Freed::Filled;
-        if self.freeing.begin_watch() {
+        if self.freeing.begin_watch() | is_full {
             self.freeing.wanted.signal();
-        } else if is_full {
-            self.end_full_batch(cpu, slot);
         }
-    }
-
-    /// This CPU has filled its batch of the device of this slot.
-    fn end_full_batch(&self, cpu: CpuId, slot: SlotId) {
-        let (costs, begun) = (&self.freeing.costs, self.clock.now());
-        let telling = costs.choose_telling();
-        if telling {
-            self.freeing.wanted.signal();
-        } else {
-            self.space.free_own(cpu, slot);
-        }
-        costs.note(telling, self.clock.ns_between(begun, self.clock.now()));
     }
 
     /// Gives slots back at once that were handed out and not used: who comes next is to find them.
@@ -168,7 +122,7 @@ mod tests {
     use crate::arena::Arena;
     use crate::device::DeviceSpec;
     use crate::wakeup::comes_true;
-    use folioswap_core::DeviceId;
+    use folioswap_core::{CpuId, DeviceId};
 
     const DEVICE: DeviceId = DeviceId::new(0);
     const CPU: CpuId = CpuId::new(0);
@@ -209,19 +163,6 @@ mod tests {
         assert_eq!((freed[62], freed[63], nr_used(engine)), (Freed::Collected, Freed::Filled, 64));
         engine.space.free_full();
         assert_eq!(nr_used(engine), 0);
-    }
-
-    #[test]
-    fn the_way_that_takes_less_time_is_taken_and_the_other_tried_again() {
-        let costs = Costs::default();
-        for (telling_ns, giving_ns) in [(5_000, 1_000), (1_000, 20_000), (900_000, 2_000)] {
-            for _ in 0..1000 {
-                let telling = costs.choose_telling();
-                costs.note(telling, if telling { telling_ns } else { giving_ns });
-            }
-            let told = (0..320).filter(|_| costs.choose_telling()).count();
-            assert_eq!(told, if telling_ns < giving_ns { 310 } else { 10 }, "{telling_ns}, {giving_ns}");
-        }
     }
 
     #[test]

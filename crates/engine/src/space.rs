@@ -465,11 +465,6 @@ impl SwapSpace {
         });
     }
 
-    /// The same for what this CPU has freed on the device of a slot.
-    pub fn free_own(&self, cpu: CpuId, slot: SlotId) {
-        self.at(slot).free_own(cpu);
-    }
-
     /// Takes slots whose write failed out of use for good.
     pub fn mark_bad(&self, slot: SlotId, order: Order) {
         let at = self.at(slot);

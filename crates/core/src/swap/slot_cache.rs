@@ -3,8 +3,8 @@
 //! A free that goes to its cluster at once pays for the cluster's lock, its counts, and now and then the lists and all
 //! that follows from an emptied cluster. Here it pays for its CPU's own lock and a store: freed runs collect in the CPU's
 //! *batch*. When one is full, a worker is to be told; it takes the batch and gives it to the clusters, sorted, so that
-//! neighbours cost one lock. The worker is an optimisation, never a condition for progress: who fills a batch may do the
-//! worker's part, and a free that still finds the batch full takes it and gives it back itself, whole.
+//! neighbours cost one lock. The worker is an optimisation, never a condition for progress: a free that still finds
+//! the batch full takes it and gives it back itself, whole.
 //!
 //! A run in a batch is taken for [`Clusters`] and in use by nobody. Whoever needs counts that are exact, or the slots,
 //! calls [`SlotCache::flush`] first: then all that was freed before the call is free, what others had taken out of a
@@ -47,7 +47,7 @@ type Run = (SlotId, Order);
 pub enum Freed {
     /// It waits in the batch, with others.
     Collected,
-    /// The same, and the batch is full by it: the worker is to be told, or [`SlotCache::give_own`] called.
+    /// The same, and the batch is full by it: the worker is to be told.
     Filled,
     /// It waits in the batch; the full one that was there before went to the clusters now.
     Emptied,
@@ -213,32 +213,16 @@ impl SlotCache {
     /// Gives back a run, as [`Clusters::free`] does, soon. As a rule one uncontended lock; the clusters' for 64 runs when
     /// no worker came in time.
     pub fn free(&self, clusters: &Clusters, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
-        let record = self.record(cpu);
+        let index = cpu.index();
+        // A division costs as much as all the rest but the lock.
+        let index = if index < self.cpus.len() { index } else { index % self.cpus.len() };
+        let record = &self.cpus[index];
         let collected = record.collect(&mut lock(&record.batch), (slot, order));
         // A statement of its own: the batch's lock is not held in what follows.
         collected.or_else(|| record.collect_anew(clusters, (slot, order))).unwrap_or_else(|| {
             clusters.free(slot, order);
             Freed::Straight
         })
-    }
-
-    /// Gives the batch of this CPU back if it is full, for who has filled it and would rather not tell the worker. Nothing
-    /// is done where somebody else is at it.
-    pub fn give_own(&self, clusters: &Clusters, cpu: CpuId) {
-        let record = self.record(cpu);
-        let Some(runs) = try_lock(&record.of_frees.runs) else { return };
-        let mut batch = lock(&record.batch);
-        if batch.runs.is_full() {
-            let taken = record.take_out(&mut batch, &record.of_frees, runs);
-            drop(batch);
-            taken.give(clusters);
-        }
-    }
-
-    fn record(&self, cpu: CpuId) -> &Record {
-        let index = cpu.index();
-        // A division costs as much as all the rest of a free but the lock.
-        &self.cpus[if index < self.cpus.len() { index } else { index % self.cpus.len() }]
     }
 
     /// The worker's part: gives full batches back. Says whether there were any.
@@ -403,24 +387,6 @@ mod tests {
         assert_eq!((freed[15], clusters.nr_used()), (Freed::Filled, 8 * 512));
         assert!(cache.flush(&clusters));
         assert_eq!(clusters.nr_used(), 0);
-        clusters.verify();
-    }
-
-    #[test]
-    fn who_fills_a_batch_may_give_it_back() {
-        let (clusters, slots) = in_use(2 * BATCH_RUNS);
-        let cache = SlotCache::new(1);
-        let (first, rest) = slots.split_at(BATCH_RUNS - 1);
-        let _ = free_unhindered(&cache, &clusters, first);
-        cache.give_own(&clusters, CPU);
-        assert_eq!((clusters.nr_used(), cache.nr_slots()), (2 * BATCH_RUNS, BATCH_RUNS - 1), "it is not full");
-        assert_eq!(free_unhindered(&cache, &clusters, &rest[..1]), [Freed::Filled]);
-        let stalled = lock(&cache.cpus[0].of_frees.runs);
-        cache.give_own(&clusters, CPU);
-        assert_eq!(cache.nr_slots(), BATCH_RUNS, "somebody else is at it");
-        drop(stalled);
-        cache.give_own(&clusters, CPU);
-        assert_eq!((clusters.nr_used(), cache.nr_slots()), (BATCH_RUNS, 0));
         clusters.verify();
     }
 }

@@ -58,23 +58,6 @@ fn a_batch_is_given_back_once_whoever_comes_first() {
 }
 
 #[test]
-fn who_fills_a_batch_gives_it_back_or_another_has() {
-    check_within(3, || {
-        let freeing = freeing(3);
-        let worker = beside(&freeing, Freeing::work);
-        let other = beside(&freeing, |freeing| freeing.free(2));
-        let full = [freeing.free(0), freeing.free(1)].contains(&Freed::Filled);
-        if full {
-            freeing.cache.give_own(&freeing.clusters, CpuId::new(0));
-        }
-        assert!(other.join().unwrap() == Freed::Filled || full);
-        worker.join().unwrap();
-        freeing.flush();
-        freeing.check_free();
-    });
-}
-
-#[test]
 fn a_free_takes_a_full_batch_or_the_worker_has() {
     check_within(3, || {
         let freeing = freeing(4);
