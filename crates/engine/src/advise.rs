@@ -51,6 +51,7 @@ impl Engine {
 
     /// Ends what whole blocks hold: they read as zero from now on.
     pub fn drop_range(&self, blocks: Range<usize>) {
+        let _blocked = folioswap_sys::signals::block_all(); // a handler might touch one of these
         let _pass = self.gate.enter(folioswap_sys::signals::thread_id());
         for index in blocks {
             let block = BlockId::from_index(index);

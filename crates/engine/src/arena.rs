@@ -315,7 +315,7 @@ impl ArenaBuilder {
         let mapper = register(&uffd, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let zone = Zone::with_cpus(most_blocks, nr_cpus);
-        frames.open(if self.locked { most_blocks } else { self.memory as usize / block })?;
+        frames.open(self.memory as usize / block)?;
         zone.set_limit(self.memory as usize / PAGE_SIZE);
         let layout = Layout {
             most_slots: nr_blocks * BLOCK_PAGES,
@@ -506,7 +506,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`Error::BudgetTooSmall`]; of a locked budget [`Error::LockedShrink`], [`Error::NoMemoryToLock`] and
-    /// [`Error::LockLimit`], after which it is what it was.
+    /// [`Error::LockLimit`]; what the kernel said that does not grant so much. After any of them it is what it was.
     pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
         if bytes < MIN_MEMORY {
             return Err(Error::BudgetTooSmall(bytes));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, SlotId, State};
+use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, PIECE, SlotId, State};
 
 use crate::advise::Advice;
 use crate::arena::Arena;
@@ -275,6 +275,25 @@ fn what_is_lost_may_be_dropped_and_then_the_device_is_gone() {
     region.advise(0..region.len(), Advice::DontNeed);
     comes_true("the device has gone", || arena.devices().is_empty());
     assert!(touch(&arena, first).is_ok() && region.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn what_is_dropped_in_part_while_it_is_clean_is_so_no_longer() {
+    for order in [PIECE, Order::HUGE] {
+        let (arena, _) = arena();
+        let mut region = arena.map_with(2 * MIB, FolioSize::Fixed(order)).unwrap();
+        region.fill(7);
+        comes_true("all of it is clean", || {
+            arena.evict_all();
+            arena.engine().zone.counts().standby == 2 * MIB / PAGE_SIZE
+        });
+        region.advise(0..PAGE_SIZE, Advice::DontNeed);
+        let nr_dirty = 2 * MIB / PAGE_SIZE - arena.engine().zone.counts().standby;
+        assert_eq!(nr_dirty, order.nr_pages(), "the folio has no copy any more");
+        send_out(&arena);
+        assert!(region[..PAGE_SIZE].iter().all(|&byte| byte == 0), "{order}");
+        assert!(region[PAGE_SIZE..].iter().all(|&byte| byte == 7), "{order}");
+    }
 }
 
 #[test]

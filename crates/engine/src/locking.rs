@@ -116,6 +116,7 @@ impl Engine {
             let homes = self.frames.range().start;
             let all_bytes = bytes_to_lock(self.span.len() as u64, (new * PAGE_SIZE) as u64);
             lock(homes + old * PAGE_SIZE, more_bytes as usize, all_bytes)?;
+            self.frames.open(new / Order::HUGE.nr_pages())?;
             self.zone.set_limit(new);
             // On failure what has come of it is given back by reclaim.
             self.populate_all().inspect_err(|_| {

@@ -340,10 +340,20 @@ impl RawSpace {
             return unsafe { self.zero(part) };
         }
         let pages = (inner.start - base) / PAGE_SIZE..(inner.end - base) / PAGE_SIZE;
-        {
+        let (mapped, is_held) = {
+            let _blocked = signals::block_all(); // a handler might touch this block
             let _pass = self.engine.gate.enter(signals::thread_id());
-            // SAFETY: handed on: pages of the part.
-            unsafe { self.drop_pages(&mut self.engine.lock(block), pages) };
+            let mut locked = self.engine.lock(block);
+            let mapped = self.drop_pages(&mut locked, pages);
+            let is_held = !mapped.is_empty() && self.begin_hold(&mut locked);
+            (mapped, is_held)
+        };
+        for pages in mapped {
+            // SAFETY: handed on: pages of the part. Nothing has to be read for this touch, for they are held.
+            unsafe { std::ptr::write_bytes((base + pages.start * PAGE_SIZE) as *mut u8, 0, pages.len() * PAGE_SIZE) };
+        }
+        if is_held {
+            self.end_hold(block);
         }
         for edge in [part.start..inner.start, inner.end..part.end] {
             if !edge.is_empty() {
@@ -354,12 +364,10 @@ impl RawSpace {
     }
 
     /// Drops pages of a block: whole folios go, swapped ones are split for it. Pages of folios in RAM that are dropped in
-    /// part are zeroed where they are, so that nothing has to be read for it.
-    ///
-    /// # Safety
-    /// Nobody relies on what these pages hold.
-    unsafe fn drop_pages(&self, locked: &mut Locked<'_>, pages: Range<usize>) {
+    /// part are zeroed where they are; those of mapped ones, which are returned, are still to be.
+    fn drop_pages(&self, locked: &mut Locked<'_>, pages: Range<usize>) -> Vec<Range<usize>> {
         let engine = &*self.engine;
+        let mut mapped = Vec::new();
         let mut page = pages.start;
         while page < pages.end {
             let nr_pages = locked.order().nr_pages();
@@ -382,23 +390,25 @@ impl RawSpace {
                     engine.split_block(locked, order);
                     continue;
                 }
-                in_ram => {
-                    if locked.order() == Order::HUGE {
-                        locked.note_dropped(part.clone());
-                    }
-                    let (start, len) = (part.start * PAGE_SIZE, part.len() * PAGE_SIZE);
-                    if let State::Standby(frame) = in_ram {
-                        engine.spoil(locked, index, frame);
-                        let offset = start - index * locked.order().bytes();
-                        engine.frames.bytes(frame, locked.order(), locked)[offset..][..len].fill(0);
-                    } else {
-                        // SAFETY: the folio is mapped, and stays so while its block is locked: this touch does not fault.
-                        // The caller says that nobody relies on what is there.
-                        unsafe { std::ptr::write_bytes((engine.block_addr(locked.id()) + start) as *mut u8, 0, len) };
-                    }
+                State::Standby(frame) => {
+                    self.note_dropped(locked, &part);
+                    engine.spoil(locked, index, frame);
+                    let bytes = engine.frames.bytes(frame, locked.order(), locked);
+                    bytes[(part.start - folio.start) * PAGE_SIZE..(part.end - folio.start) * PAGE_SIZE].fill(0);
+                }
+                State::Resident(_) => {
+                    self.note_dropped(locked, &part);
+                    mapped.push(part.clone());
                 }
             }
             page = part.end;
+        }
+        mapped
+    }
+
+    fn note_dropped(&self, locked: &mut Locked<'_>, part: &Range<usize>) {
+        if locked.order() == Order::HUGE {
+            locked.note_dropped(part.clone());
         }
     }
 
@@ -550,18 +560,30 @@ impl RawSpace {
     /// # Safety
     /// The range was held and is mapped readable and writable again.
     pub unsafe fn release_hold(&self, addr: usize, len: usize) {
-        for index in self.covering(addr, len) {
-            let block = BlockId::from_index(index);
-            let mut holds = self.holds.lock().expect("nothing panics under this lock");
-            match holds.get_mut(&block) {
-                Some(1) => {
-                    holds.remove(&block);
-                    drop(holds);
-                    self.unpin(block);
-                }
-                Some(count) => *count -= 1,
-                None => {}
+        self.covering(addr, len).for_each(|index| self.end_hold(BlockId::from_index(index)));
+    }
+
+    /// Keeps what is mapped of a block so until [`RawSpace::end_hold`]. `false`: that is so for good.
+    fn begin_hold(&self, locked: &mut Locked<'_>) -> bool {
+        let mut holds = self.holds.lock().expect("nothing panics under this lock");
+        if locked.pinned && !holds.contains_key(&locked.id()) {
+            return false;
+        }
+        *holds.entry(locked.id()).or_insert(0) += 1;
+        locked.pinned = true;
+        true
+    }
+
+    fn end_hold(&self, block: BlockId) {
+        let mut holds = self.holds.lock().expect("nothing panics under this lock");
+        match holds.get_mut(&block) {
+            Some(1) => {
+                holds.remove(&block);
+                drop(holds);
+                self.unpin(block);
             }
+            Some(count) => *count -= 1,
+            None => {}
         }
     }
 
@@ -588,7 +610,13 @@ impl RawSpace {
             return; // held again meanwhile
         }
         locked.pinned = false;
-        self.make_active(&locked);
+        for index in 0..locked.nr_folios() {
+            if let State::Resident(frame) = locked.state(index)
+                && self.engine.zone.list(frame).is_none()
+            {
+                self.engine.zone.insert(frame, List::Active); // reclaim met it, and could not take it
+            }
+        }
     }
 
     /// What a handler of the program's own calls for a fault in managed memory; `false`: not ours, or lost.

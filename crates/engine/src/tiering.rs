@@ -57,6 +57,17 @@ pub(crate) fn run(engine: &Engine) {
     }
 }
 
+/// Pieces that were noted as one are noted by their pages. Or else the first page of each that is wanted would have all of it
+/// read.
+fn note_pieces_by_pages(locked: &mut Locked<'_>, first_page: usize, bytes: &[u8]) {
+    for (index, piece) in bytes.chunks(PIECE.bytes()).enumerate() {
+        let page = first_page + index * PIECE.nr_pages();
+        if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+            checksum::note_pages(locked, page, piece);
+        }
+    }
+}
+
 impl Engine {
     /// A folio was written; the thread is told when its device has become a front that is to be relieved.
     pub fn note_filling(&self, slot: SlotId) {
@@ -150,8 +161,7 @@ impl Engine {
                 continue;
             }
             if order >= PIECE && self.comes_back_by_pages(&locked) {
-                // Or else the first page of each piece that is wanted would have all of the piece read.
-                checksum::note_pages(&mut locked, run.pages.start, bytes);
+                note_pieces_by_pages(&mut locked, run.pages.start, bytes);
             }
             if self.put_elsewhere(&mut locked, run.pages.start, bytes, &places) {
                 any = true;

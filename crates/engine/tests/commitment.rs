@@ -17,6 +17,13 @@ fn writable_bytes() -> usize {
     line_of("/proc/self/status", "VmData:")
 }
 
+/// Has the kernel refuse this process more memory that it could write.
+fn deny_more_than(bytes: usize) {
+    let limit = libc::rlimit { rlim_cur: bytes as u64, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a limit of this frame.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limit) }, 0);
+}
+
 #[test]
 fn little_more_than_the_budget_is_writable() {
     // Stacks of threads, buffers of writes; records of as many frames as the budget might ever have.
@@ -29,10 +36,28 @@ fn little_more_than_the_budget_is_writable() {
     arena.set_memory(96 << 20).unwrap();
     assert!(beside(96) < most_beside, "{} MiB", beside(96) / MIB);
 
+    // Pages that compress to all kinds of sizes.
     let mut region = arena.map(256 * MIB).unwrap();
-    region.chunks_exact_mut(8).enumerate().for_each(|(at, word)| word.copy_from_slice(&(at as u64 / 7).to_le_bytes()));
-    assert!(region.chunks_exact(8).enumerate().all(|(at, word)| word == (at as u64 / 7).to_le_bytes()));
+    let word = |page: usize, at: usize| {
+        if at < page % 512 { ((page * 512 + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { 7 }
+    };
+    for (page, bytes) in region.chunks_exact_mut(4096).enumerate() {
+        bytes
+            .chunks_exact_mut(8)
+            .enumerate()
+            .for_each(|(at, bytes)| bytes.copy_from_slice(&word(page, at).to_le_bytes()));
+    }
+    let mut pages = region.chunks_exact(4096).enumerate();
+    assert!(pages.all(|(page, bytes)| {
+        bytes.chunks_exact(8).enumerate().all(|(at, bytes)| bytes == word(page, at).to_le_bytes())
+    }));
     // What the device holds, and where objects of each size may lie next.
     let held = arena.devices()[0].memory.unwrap().memory_bytes as usize / MIB;
-    assert!(beside(96 + 256 + held) < 4 * most_beside, "{} MiB", beside(96 + 256 + held) / MIB);
+    assert!(beside(96 + 256 + held) < most_beside + 256 * MIB, "{} MiB", beside(96 + 256 + held) / MIB);
+
+    // What the kernel does not grant is refused, and the budget is what it was.
+    deny_more_than(writable_bytes() + 16 * MIB);
+    assert!(arena.set_memory(4 << 30).is_err() && arena.memory() == 96 << 20);
+    region.fill(3);
+    assert!(region.iter().all(|&byte| byte == 3));
 }

@@ -110,11 +110,10 @@ fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_i
         return out_of_memory();
     }
     let _guard = guard::enter();
-    protection::discard(space, addr..addr + len, |part| {
-        // SAFETY: the program replaces what these pages hold.
-        unsafe { space.discard(part.start, part.len()) }
-    });
-    // SAFETY: as above; zero and mapped from here on, also where nothing was mapped any more.
+    if protection::protect(space, addr..addr + len, libc::PROT_READ | libc::PROT_WRITE) < 0 {
+        return libc::MAP_FAILED;
+    }
+    // SAFETY: the program replaces what these pages hold. Zero and mapped from here on, also where nothing was mapped any more.
     if unsafe { space.map_at(addr, len) }.is_err() {
         return out_of_memory();
     }

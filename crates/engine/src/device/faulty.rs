@@ -180,7 +180,7 @@ impl Faulty {
         write: impl Fn(&dyn Device, u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let (mut numbers, fault) = self.plan.call(Fault::is_of_writes)?;
-        // What compresses does so by pages, and has places of its own.
+        // What compresses has a word for each slot, and finds places itself.
         let unit = if self.compresses() { PAGE_SIZE } else { 512 };
         let part = &bytes[..numbers.below(bytes.len() / unit) * unit];
         let write = |offset, bytes| write(&*self.device, offset, bytes);

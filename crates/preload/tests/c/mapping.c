@@ -36,6 +36,13 @@ static void drop(void) {
           at + 50 * MIB);
     CHECK(is_zero(at + 50 * MIB, MIB));
     CHECK(((uint64_t *)at)[51 * MIB / 8] == word_at(2, 51 * MIB / 8));
+    /* And takes the place of what could not be written to. */
+    CHECK(mprotect(at + 48 * MIB, 65536, PROT_READ) == 0 && mprotect(at + 48 * MIB, 4096, PROT_NONE) == 0);
+    CHECK(mmap(at + 48 * MIB, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+          at + 48 * MIB);
+    CHECK(is_zero(at + 48 * MIB, 65536));
+    at[48 * MIB] = 1;
+    CHECK(((uint64_t *)at)[(48 * MIB + 65536) / 8] == word_at(2, (48 * MIB + 65536) / 8));
     /* Advice of all kinds changes nothing. */
     int kinds[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_COLD,
                    MADV_DONTDUMP};

@@ -19,7 +19,7 @@ mod entry;
 use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use folioswap_core::pool::{EmptyGroup, NR_CLASSES, ObjectId, Pool, SizeClass};
@@ -46,7 +46,7 @@ const KEPT_EMPTY: usize = 32;
 /// How much of a folio is compressed before it is judged whether that is worth while, again and again.
 const JUDGED_BYTES: usize = 4 * PIECE.bytes();
 
-/// The part of a class's range that becomes usable at once, at least: of all that is reserved little will be.
+/// What of a class's range becomes usable at a time: of all that is reserved little will be.
 const OPENED_BYTES: usize = 2 << 20;
 
 /// Groups whose memory is given back at a time.
@@ -77,6 +77,8 @@ struct Store {
     ranges: Box<[ClassRange; NR_CLASSES]>,
     tables: Box<[OnceLock<Box<Table>>]>,
     nr_tables: AtomicUsize,
+    /// The kernel has denied it memory since something was last freed.
+    is_denied: AtomicBool,
     locks: Box<[Mutex<()>; NR_LOCKS]>,
     benches: Benches,
     /// Bytes of content, as it was.
@@ -120,6 +122,7 @@ impl ZramDevice {
             ranges,
             tables: (0..nr_clusters).map(|_| OnceLock::new()).collect(),
             nr_tables: AtomicUsize::new(0),
+            is_denied: AtomicBool::new(false),
             locks: Box::new(std::array::from_fn(|_| Mutex::new(()))),
             benches: Benches::new(codec, nr_benches),
             plain_bytes: AtomicUsize::new(0),
@@ -145,8 +148,7 @@ impl Store {
         let open = range.open.load(Ordering::Acquire);
         if end > open {
             // Who does the same at the same time does no harm.
-            let step = (range.len / 64).next_multiple_of(PAGE_SIZE).max(OPENED_BYTES);
-            let wanted = end.next_multiple_of(step).min(range.len);
+            let wanted = end.next_multiple_of(OPENED_BYTES).min(range.len);
             memory::protect_rw(self.memory.addr() + range.begin + open, wanted - open)?;
             range.open.fetch_max(wanted, Ordering::AcqRel);
         }
@@ -212,6 +214,9 @@ impl Store {
         let locked = self.lock(slot.index());
         self.forget(slot.index(), order.nr_pages());
         drop(locked);
+        if self.is_denied.load(Ordering::Relaxed) {
+            self.is_denied.store(false, Ordering::Relaxed);
+        }
         if self.pool.empty_bytes() > self.pool.limit_bytes() / KEPT_EMPTY {
             self.give_back(self.pool.take_empty(GIVEN_BACK));
         }
@@ -236,6 +241,7 @@ impl Store {
                 // The kernel says when there is no memory for more: it is full then.
                 return self.open(object).map(|()| object).map_err(|_| {
                     self.pool.free(object);
+                    self.is_denied.store(true, Ordering::Relaxed);
                     Refusal::Full
                 });
             }
@@ -363,6 +369,9 @@ impl Device for ZramDevice {
 
     fn has_room(&self, order: Order) -> bool {
         let pool = &self.store.pool;
+        if self.store.is_denied.load(Ordering::Relaxed) {
+            return false;
+        }
         // At its worst it is not compressed, each piece begins a group, and so do the words of its slots.
         let most = order.bytes() + order.bytes() / 8 + 2 * PIECE.bytes();
         // Places among objects may be of the wrong sizes: half of them are counted on.
