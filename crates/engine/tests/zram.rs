@@ -240,3 +240,29 @@ fn what_is_cold_goes_on_to_the_device_behind() {
         assert_eq!((after.verify_failures, after.io_errors), (0, 0));
     }
 }
+
+#[test]
+fn what_goes_on_and_will_come_back_by_pages_is_read_by_pages() {
+    let path = std::env::temp_dir().join(format!("zram-pages-{}", std::process::id()));
+    let arena = arena(&[zram(32, Codec::Lz4).into(), DeviceSpec::File { path, size: None }.into()]);
+    let mut cold = arena.map_with(72 * MIB, FolioSize::Fixed(Order::HUGE)).unwrap();
+    fill(&mut cold, fill_page, 2);
+    arena.evict_all();
+    arena.set_swap_in(folioswap::SwapIn::Never);
+    let mut hot = arena.map(48 * MIB).unwrap();
+    fill(&mut hot, fill_page, 4);
+    arena.evict_all();
+    comes_true("the front is relieved", || arena.stats().written_back_bytes >= 8 << 20);
+    let read_bytes = || arena.devices().iter().find(|device| device.memory.is_none()).unwrap().io.reads.bytes;
+    let (nr_blocks, mut nr_read, mut expected) = (cold.len() / (2 * MIB), 0, vec![0; PAGE_SIZE]);
+    for index in 0..nr_blocks {
+        let number = index * 11 % nr_blocks * 512 + 7 * index; // no stream
+        let before = read_bytes();
+        fill_page(&mut expected, number, 2);
+        assert!(cold[number * PAGE_SIZE..][..PAGE_SIZE] == expected, "page {number}");
+        let read = read_bytes() - before;
+        assert!(read == 0 || read == PAGE_SIZE as u64, "{read} bytes for page {number}");
+        nr_read += read as usize / PAGE_SIZE;
+    }
+    assert!(nr_read >= 2, "none was behind");
+}
