@@ -30,7 +30,7 @@ fn bad_input_has_one_line_and_a_status_of_its_own() {
     let script = scratch.path("script");
     fs::write(&script, "not executable").expect("a new file");
     let script = script.display().to_string();
-    let too_large = format!("{disk}:900T");
+    let too_large = format!("{}:900T", scratch.path("new").display());
     let beyond = format!("{disk}/swap");
     fs::write(&disk, "").expect("a new file");
     let cases: &[(i32, &[&str])] = &[
@@ -54,6 +54,7 @@ fn bad_input_has_one_line_and_a_status_of_its_own() {
         (67, &["run", "--memory", "64M", "--", "/etc"]),
         (68, &["run", "--memory", "64M", "--swap", "/usr", "--", "true"]),
         (68, &["run", "--memory", "64M", "--swap", &beyond, "--", "true"]),
+        (68, &["run", "--memory", "64M", "--swap", &disk, "--", "true"]),
         (68, &["run", "--memory", "64M", "--swap", "/proc/swap", "--", "true"]),
         (68, &["run", "--memory", "64M", "--swap", "ram:64M,node=1000", "--", "true"]),
         (69, &["run", "--memory", "64M", "--swap", &too_large, "--", "true"]),
