@@ -1,4 +1,4 @@
-//! Thousands of small programs on devices that go wrong by seeded plans: no wrong byte is ever seen, every loss is reported
+//! Hundreds of small programs on devices that go wrong by seeded plans: no wrong byte is ever seen, every loss is reported
 //! by address and device, what was not destroyed is there when the device works again, and nothing hangs.
 //!
 //! `FOLIOSWAP_PLANS` says how many; `FOLIOSWAP_PLAN` is the seed of a single one, as a failure prints it.
