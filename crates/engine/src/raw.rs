@@ -601,6 +601,7 @@ impl RawSpace {
     }
 
     fn unpin(&self, block: BlockId) {
+        let _blocked = signals::block_all(); // a handler might touch this block
         let _pass = self.engine.gate.enter(signals::thread_id());
         if !self.engine.table.has(block) {
             return;
