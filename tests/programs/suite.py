@@ -53,9 +53,9 @@ def numpy(folioswap, folder):
     env = {"OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1", **plain_sort}
     good = True
     for faults in ("auto", "direct"):
-        command = [*work, "sequential", str(256 * MIB)]
+        command = [*work, "sequential", str(192 * MIB)]
         name = f"numpy at four times the budget, faults {faults}"
-        good &= compare(name, folioswap, command, folder, LIMIT_S, budget=64 * MIB, env=env, faults=faults)
+        good &= compare(name, folioswap, command, folder, LIMIT_S, budget=48 * MIB, env=env, faults=faults)
     command = [*work, "random", str(96 * MIB)]
     return compare("numpy at random", folioswap, command, folder, LIMIT_S, code=32 * MIB, env=env) and good
 

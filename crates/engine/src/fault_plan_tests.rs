@@ -19,7 +19,7 @@ use crate::folio_size::FolioSize;
 use crate::region::Region;
 
 /// Plans that are run unless the environment says otherwise.
-const NR_PLANS: u64 = 600;
+const NR_PLANS: u64 = 400;
 
 /// What a program does before it ends.
 const NR_STEPS: usize = 24;
