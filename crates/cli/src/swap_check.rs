@@ -87,10 +87,7 @@ fn check_path(path: &Path, size: Option<u64>, force: bool) -> Result<(), Failure
         Some(FileType::Directory) => {
             Err(unusable(&shown, &format!("is a directory; name a file in it, as in {shown}/swap")))
         }
-        Some(FileType::BlockDevice) => {
-            folioswap::device::check_block_device(path, size, force).map_err(refused_by_engine)
-        }
-        Some(_) => Err(unusable(&shown, "exists and is no block device: name a file that does not exist yet")),
+        Some(_) => folioswap::device::check_block_device(path, size, force).map_err(refused_by_engine),
     }
 }
 

@@ -17,7 +17,7 @@ fn writable_bytes() -> usize {
     line_of("/proc/self/status", "VmData:")
 }
 
-/// Has the kernel refuse this process more memory that it could write.
+/// Has the kernel grant this process no more than so many bytes that it could write.
 fn deny_more_than(bytes: usize) {
     let limit = libc::rlimit { rlim_cur: bytes as u64, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: a limit of this frame.
@@ -60,4 +60,24 @@ fn little_more_than_the_budget_is_writable() {
     assert!(arena.set_memory(4 << 30).is_err() && arena.memory() == 96 << 20);
     region.fill(3);
     assert!(region.iter().all(|&byte| byte == 3));
+
+    drop((region, arena));
+    deny_more_than(libc::RLIM_INFINITY as usize);
+    compressed_ram_that_is_denied_memory_is_full();
+}
+
+/// By the test above, once it has lifted its limit: one at a time counts what this process may write.
+fn compressed_ram_that_is_denied_memory_is_full() {
+    let front = DeviceSpec::Zram { size: 64 << 20, codec: Codec::default() };
+    let behind = DeviceSpec::Ram { size: 128 << 20 };
+    let arena = Arena::builder().memory(16 << 20).device(front).device(behind).build().unwrap();
+    let mut region = arena.map(64 * MIB).unwrap();
+    deny_more_than(writable_bytes() + MIB);
+    let byte = |page: usize| 1 + (page % 251) as u8;
+    region.chunks_exact_mut(4096).enumerate().for_each(|(page, bytes)| bytes.fill(byte(page)));
+    let mut pages = region.chunks_exact(4096).enumerate();
+    assert!(pages.all(|(page, bytes)| bytes.iter().all(|&found| found == byte(page))));
+    let devices = arena.devices();
+    assert_eq!(devices[0].memory.unwrap().content_bytes, 0);
+    assert!(devices[1].used_bytes >= 32 << 20, "{devices:?}");
 }

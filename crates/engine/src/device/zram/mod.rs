@@ -77,7 +77,7 @@ struct Store {
     ranges: Box<[ClassRange; NR_CLASSES]>,
     tables: Box<[OnceLock<Box<Table>>]>,
     nr_tables: AtomicUsize,
-    /// The kernel has denied it memory since something was last freed.
+    /// The kernel has denied it memory, and no object has been freed since.
     is_denied: AtomicBool,
     locks: Box<[Mutex<()>; NR_LOCKS]>,
     benches: Benches,
@@ -186,9 +186,10 @@ impl Store {
         self.locks[cluster % NR_LOCKS].lock().expect("nothing panics under this lock")
     }
 
-    /// Ends what slots of one cluster hold; an object with the last slot that names it.
-    fn forget(&self, first: usize, nr_slots: usize) {
-        let Some(table) = self.tables.get(first / Order::HUGE.nr_pages()).and_then(OnceLock::get) else { return };
+    /// Ends what slots of one cluster hold; an object with the last slot that names it. Says whether any object ended.
+    fn forget(&self, first: usize, nr_slots: usize) -> bool {
+        let Some(table) = self.tables.get(first / Order::HUGE.nr_pages()).and_then(OnceLock::get) else { return false };
+        let mut any = false;
         let first = first % Order::HUGE.nr_pages();
         let mut at = first;
         while at < first + nr_slots {
@@ -204,17 +205,20 @@ impl Store {
             self.plain_bytes.fetch_sub((end - at) * PAGE_SIZE, Ordering::Relaxed);
             if table[piece].iter().all(|other| other.load(Ordering::Relaxed) != word) {
                 self.pool.free(entry.object);
+                any = true;
             }
             at = end;
         }
+        any
     }
 
     /// The slots are nobody's any more.
     fn freed(&self, slot: SlotId, order: Order) {
         let locked = self.lock(slot.index());
-        self.forget(slot.index(), order.nr_pages());
+        let any = self.forget(slot.index(), order.nr_pages());
         drop(locked);
-        if self.is_denied.load(Ordering::Relaxed) {
+        // Not for slots that are given back because it was denied.
+        if any && self.is_denied.load(Ordering::Relaxed) {
             self.is_denied.store(false, Ordering::Relaxed);
         }
         if self.pool.empty_bytes() > self.pool.limit_bytes() / KEPT_EMPTY {
@@ -409,5 +413,24 @@ impl Device for ZramDevice {
             Codec::Lz4 => format!("zram:{size}"),
             Codec::Zstd => format!("zram:{size},algo=zstd"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_denied_memory_has_room_again_once_an_object_has_gone() {
+        let device = ZramDevice::new(8 << 20, Codec::default(), None).unwrap();
+        let freed = device.on_freed().unwrap();
+        device.write(0, &[7; PAGE_SIZE]).unwrap();
+        assert!(device.has_room(Order::PAGE));
+        device.store.is_denied.store(true, Ordering::Relaxed);
+        assert!(!device.has_room(Order::PAGE));
+        freed(SlotId::new(1), Order::PAGE); // of a write that was refused
+        assert!(!device.has_room(Order::PAGE));
+        freed(SlotId::new(0), Order::PAGE);
+        assert!(device.has_room(Order::PAGE));
     }
 }
