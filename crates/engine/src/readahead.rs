@@ -81,14 +81,14 @@ pub(crate) fn run(engine: &Engine) {
         let seen = engine.reads.pushed.now();
         match engine.reads.pop() {
             Some(window) => read_window(engine, &mut reads, thread, &window),
-            None if reads.nr_in_flight() > 0 => finish(engine, &mut reads, 1),
+            None if reads.nr_in_flight() > 0 => {
+                finish(engine, &mut reads, true);
+            }
             None if engine.stopping() => {} // it may have begun before `seen`
             None => engine.reads.pushed.wait(seen),
         }
     }
-    while reads.nr_in_flight() > 0 {
-        finish(engine, &mut reads, 1);
-    }
+    finish_all(engine, &mut reads);
 }
 
 fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
@@ -96,9 +96,8 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         let block = BlockId::from_index(index);
         let marker = window.marker == Some(block);
         while !reads.has_room() {
-            finish(engine, reads, 1);
+            finish(engine, reads, true);
         }
-        finish(engine, reads, 0);
         if engine.stopping() {
             return;
         }
@@ -106,14 +105,13 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
             Some(pass) => pass,
             None => {
                 // Whoever closes the gate waits for those inside, and they may wait for a folio that is being read.
-                while reads.nr_in_flight() > 0 {
-                    finish(engine, reads, 1);
-                }
+                finish_all(engine, reads);
                 engine.gate.enter(thread)
             }
         };
         let Some(mut locked) = engine.try_lock(block) else { continue };
         if locked.order() < Order::HUGE {
+            while finish(engine, reads, false) {}
             report(read_split(engine, &mut locked, marker, window.backward));
             continue;
         }
@@ -180,16 +178,22 @@ fn start<'e>(engine: &'e Engine, reads: &mut Reads<'e>, mut locked: Locked<'e>, 
     true
 }
 
-fn finish(engine: &Engine, reads: &mut Reads<'_>, min: usize) {
-    reads.finish(min, |incoming, read| {
-        let bytes = engine.frames.bytes(incoming.frame, Order::HUGE, &incoming.locked);
-        let mut first = Some(read);
-        let read = engine.read_twice(incoming.locked.name(0), incoming.slot, || {
-            first.take().unwrap_or_else(|| engine.space.read(incoming.slot, bytes))?;
-            Trouble::unless(checksum::verify(&incoming.locked, 0, bytes))
-        });
-        arrive(engine, incoming, read);
+fn finish_all(engine: &Engine, reads: &mut Reads<'_>) {
+    while finish(engine, reads, true) {}
+}
+
+/// Checks and maps a block that has been read; where there is none, waits for one or does not. `false`: there was none. The
+/// disk goes on with the others meanwhile, and with those that are started between two of them.
+fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
+    let Some((incoming, read)) = reads.finish(wait) else { return false };
+    let bytes = engine.frames.bytes(incoming.frame, Order::HUGE, &incoming.locked);
+    let mut first = Some(read);
+    let read = engine.read_twice(incoming.locked.name(0), incoming.slot, || {
+        first.take().unwrap_or_else(|| engine.space.read(incoming.slot, bytes))?;
+        Trouble::unless(checksum::verify(&incoming.locked, 0, bytes))
     });
+    arrive(engine, incoming, read);
+    true
 }
 
 /// Maps a block that was read.

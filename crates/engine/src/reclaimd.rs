@@ -61,7 +61,7 @@ pub(crate) fn run(engine: &Engine, place: usize) {
         }
     }
     while writes.nr_in_flight() > 0 {
-        finish(engine, &mut writes, 1);
+        finish(engine, &mut writes, true);
     }
 }
 
@@ -77,7 +77,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
             None => {
                 // Whoever closes the gate waits for those inside, and they may wait for a folio that is being written.
                 while writes.nr_in_flight() > 0 {
-                    finish(engine, writes, 1);
+                    finish(engine, writes, true);
                 }
                 engine.gate.enter(thread)
             }
@@ -95,9 +95,9 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
         match step {
             Step::Progress => {
                 stuck = 0;
-                finish(engine, writes, 0);
+                finish(engine, writes, false);
             }
-            Step::Stuck if writes.nr_in_flight() > 0 => finish(engine, writes, 1),
+            Step::Stuck if writes.nr_in_flight() > 0 => finish(engine, writes, true),
             Step::Stuck if coming >= target || stuck > 3 => return,
             Step::Stuck => {
                 stuck += 1;
@@ -143,10 +143,12 @@ fn in_flight_pages(writes: &Writes<'_>) -> usize {
     writes.jobs().map(Outgoing::nr_pages).sum()
 }
 
-fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, min: usize) {
-    writes.finish(min, |outgoing, written| {
+/// Puts what was written on standby: all that has ended; if nothing has, waits for one, or does not.
+fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
+    while let Some((outgoing, written)) = writes.finish(wait) {
         engine.finish_write(outgoing, written);
-    });
+        wait = false;
+    }
 }
 
 /// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios.

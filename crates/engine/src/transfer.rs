@@ -1,6 +1,7 @@
 //! Reads and writes in flight: several at once over io_uring where the device has a descriptor and the kernel permits
 //! it, else one at a time by the calling thread. The same calls either way.
 
+use std::collections::VecDeque;
 use std::io;
 
 pub(crate) use folioswap_core::Direction;
@@ -16,8 +17,8 @@ pub(crate) const DEPTH: usize = 8;
 pub(crate) struct Transfers<J> {
     ring: Option<Ring>,
     jobs: Vec<Option<Flight<J>>>,
-    /// Scratch for completions.
-    ended: Vec<(u64, io::Result<usize>)>,
+    /// Those that have ended and were not handed back yet.
+    ended: VecDeque<(u64, io::Result<usize>)>,
     nr_in_flight: usize,
 }
 
@@ -36,7 +37,7 @@ impl<J> Transfers<J> {
         Transfers {
             ring: Ring::new(DEPTH as u32).ok(),
             jobs: (0..DEPTH).map(|_| None).collect(),
-            ended: Vec::with_capacity(DEPTH),
+            ended: VecDeque::with_capacity(DEPTH),
             nr_in_flight: 0,
         }
     }
@@ -86,24 +87,24 @@ impl<J> Transfers<J> {
         }
     }
 
-    /// Waits until `min` transfers have ended and hands every ended one to `each`.
-    pub fn finish(&mut self, min: usize, mut each: impl FnMut(J, io::Result<()>)) {
-        let mut ended = std::mem::take(&mut self.ended);
-        if let Some(ring) = &mut self.ring {
-            let min = min.min(self.nr_in_flight);
-            if let Err(error) = ring.wait_completions(min, &mut ended) {
+    /// Hands back one transfer that has ended, those that ended first before others; if none has, waits for one or returns
+    /// `None`. A disk may end many at once: what there is to do for each can be done while the next are under way.
+    pub fn finish(&mut self, wait: bool) -> Option<(J, io::Result<()>)> {
+        if self.ended.is_empty() && self.nr_in_flight > 0 {
+            let ring = self.ring.as_mut().expect("what is in flight is in the ring");
+            if let Err(error) = ring.wait_completions(usize::from(wait), &mut self.ended) {
                 crate::fatal::die(&format!("io_uring: {error}"));
             }
+            for (token, result) in &self.ended {
+                let flight = self.jobs[*token as usize].as_ref().expect("each transfer ends once");
+                flight.extent.figures.end(flight.begun, flight.direction, result.as_ref().ok().copied());
+            }
         }
-        for (token, result) in ended.drain(..) {
-            let flight = self.jobs[token as usize].take().expect("each transfer ends once");
-            self.nr_in_flight -= 1;
-            let result = result.and_then(|done| flight.complete(done));
-            let served = result.is_ok().then_some(flight.len);
-            flight.extent.figures.end(flight.begun, flight.direction, served);
-            each(flight.job, result);
-        }
-        self.ended = ended;
+        let (token, result) = self.ended.pop_front()?;
+        let flight = self.jobs[token as usize].take().expect("each transfer ends once");
+        self.nr_in_flight -= 1;
+        let result = result.and_then(|done| flight.complete(done));
+        Some((flight.job, result))
     }
 }
 

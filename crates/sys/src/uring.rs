@@ -1,5 +1,6 @@
 //! Reads and writes in flight, several at once, over io_uring.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -104,7 +105,7 @@ impl Ring {
     ///
     /// # Errors
     /// What the kernel says of the waiting; errors of a transfer are in its own result.
-    pub fn wait_completions(&mut self, min: usize, ended: &mut Vec<(u64, io::Result<usize>)>) -> io::Result<()> {
+    pub fn wait_completions(&mut self, min: usize, ended: &mut VecDeque<(u64, io::Result<usize>)>) -> io::Result<()> {
         let before = ended.len();
         let min = min.min(self.nr_pending);
         loop {
@@ -113,7 +114,7 @@ impl Ring {
                     failed if failed < 0 => Err(io::Error::from_raw_os_error(-failed)),
                     done => Ok(done as usize),
                 };
-                ended.push((entry.user_data(), result));
+                ended.push_back((entry.user_data(), result));
                 self.nr_pending -= 1;
             }
             let nr_ended = ended.len() - before;
@@ -147,7 +148,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         // The kernel may write into the transfers' memory until they have ended.
-        let _ = self.wait_completions(self.nr_pending, &mut Vec::new());
+        let _ = self.wait_completions(self.nr_pending, &mut VecDeque::new());
     }
 }
 
@@ -190,7 +191,7 @@ mod tests {
         };
         let area = memory::anonymous_huge(2 << 20).unwrap();
         let block = |at: usize| (area.addr() + at * LEN) as *mut u8;
-        let mut ended = Vec::new();
+        let mut ended = VecDeque::new();
         for at in 0..4 {
             // SAFETY: blocks of the test's own area, which lives until the ring is dropped; each has one transfer.
             unsafe {
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn a_failed_transfer_is_a_value() {
         let Ok(mut ring) = Ring::new(1) else { return println!("skipped: no io_uring") };
-        let (mut byte, mut ended) = (0u8, Vec::new());
+        let (mut byte, mut ended) = (0u8, VecDeque::new());
         // SAFETY: the byte outlives the wait below; a descriptor that is not open is an error, not undefined.
         unsafe { ring.submit_read(-1, &mut byte, 1, 0, 5) }.unwrap();
         ring.wait_completions(1, &mut ended).unwrap();
