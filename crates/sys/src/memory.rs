@@ -258,6 +258,10 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
     assert!(
         source.len() == target.len() && source.len().is_multiple_of(64) && target.as_ptr().addr().is_multiple_of(16)
     );
+    if target.as_ptr().addr().is_multiple_of(64) && is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has these instructions; the lengths are asserted, and the alignment was seen.
+        return unsafe { copy_lines(source, target) };
+    }
     for (source, target) in source.chunks_exact(64).zip(target.chunks_exact_mut(64)) {
         let (source, target) = (source.as_ptr().cast::<__m128i>(), target.as_mut_ptr().cast::<__m128i>());
         for lane in 0..4 {
@@ -268,6 +272,23 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
     }
     // SAFETY: every x86-64 has it. Orders the stores above before those that publish the copy.
     unsafe { _mm_sfence() };
+}
+
+/// As above, a line of the cache with each store: a line that is stored in parts may leave in parts.
+///
+/// # Safety
+/// Both of one length, a multiple of 64; the target is aligned to 64.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn copy_lines(source: &[u8], target: &mut [u8]) {
+    use std::arch::x86_64::{__m512i, _mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
+    for (source, target) in source.chunks_exact(64).zip(target.chunks_exact_mut(64)) {
+        // SAFETY: one lane of 64 bytes in chunks of 64, the target aligned as the caller says.
+        unsafe {
+            _mm512_stream_si512(target.as_mut_ptr().cast::<__m512i>(), _mm512_loadu_si512(source.as_ptr().cast()))
+        };
+    }
+    _mm_sfence();
 }
 
 /// Copies.
