@@ -17,7 +17,7 @@ sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "demo"))
 import inputs  # noqa: E402
 from compare import MIB, Skip, compare, run  # noqa: E402
-from numpy_venv import Missing, numpy_python  # noqa: E402
+from numpy_venv import Missing, faster_sort, numpy_python  # noqa: E402
 
 LIMIT_S = 60
 # As much as is resident without a limit: in whole blocks it is more.
@@ -48,9 +48,7 @@ def numpy(folioswap, folder):
     except Missing as missing:
         raise Skip(f"no numpy: {missing}") from missing
     work = [python, os.path.join(HERE, "numpy_work.py")]
-    # Where numpy sorts with AVX-512 it takes five times as long on some processors (Zen 4), which is not what is tested.
-    plain_sort = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL"}
-    env = {"OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1", **plain_sort}
+    env = {"OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1", **faster_sort(python)}
     good = True
     for faults in ("auto", "direct"):
         command = [*work, "sequential", str(192 * MIB)]
