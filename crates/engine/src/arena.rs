@@ -633,7 +633,7 @@ impl Arena {
     }
 
     /// Asks the kernel what is in RAM, and notes the huge pages among it in the statistics. Walks the page tables: about
-    /// 1 ms for a GiB.
+    /// 1 ms for a GiB. A folio that moves meanwhile is counted twice or not at all.
     ///
     /// # Errors
     /// What the kernel said.

@@ -5,6 +5,7 @@ use super::setup::{ArenaPlan, failure};
 use super::stored::Stored;
 use super::sweep::{self, Plan, Row};
 use crate::exit::Failure;
+use folioswap::Arena;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -40,10 +41,7 @@ pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Re
     let (mut over_budget_bytes, mut stored) = (0, None);
     let mut sample = || {
         Stored::keep_most(&mut stored, Stored::of_arena(&arena));
-        // A sample that fails is missed; the last one below must succeed.
-        if let Ok(measured) = arena.measure() {
-            over_budget_bytes = over_budget_bytes.max(measured.resident_bytes.saturating_sub(measured.budget_bytes));
-        }
+        over_budget_bytes = over_budget_bytes.max(beyond_budget(&arena));
     };
     let rows = progress.during(
         SAMPLE_PERIOD,
@@ -55,6 +53,16 @@ pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Re
     let measured = arena.measure().map_err(failure)?;
     let huge_share = (measured.resident_bytes > 0).then(|| measured.huge_bytes as f64 / measured.resident_bytes as f64);
     Ok(Managed { rows, huge_share, over_budget_bytes, stored })
+}
+
+/// Resident bytes beyond the budget. A folio that moves while the kernel is asked is counted twice or not at all, and many
+/// do when the thread that asks is off its CPU meanwhile: the middle one of three answers counts. One that cannot be had is
+/// missed.
+fn beyond_budget(arena: &Arena) -> u64 {
+    let beyond = || arena.measure().map_or(0, |found| found.resident_bytes.saturating_sub(found.budget_bytes));
+    let mut found = [beyond(), beyond(), beyond()];
+    found.sort_unstable();
+    found[1]
 }
 
 /// Prints the head of the table.
