@@ -177,7 +177,7 @@ fn latencies_of_both_ways_are_compared() {
     let plot = scratch.path("latency.svg").display().to_string();
     let shape = ["latency", "--size", "64M", "--memory", "16M", "--seconds", "0.2", "--rounds", "2"];
     let all = report(&[&shape[..], &["--plot", &plot]].concat());
-    for name in ["tail_async_vs_sync", "p50_async_vs_sync", "engine_tail_async_vs_sync"] {
+    for name in ["tail_async_vs_sync", "p50_async_vs_sync", "engine_tail_async_vs_sync", "freeing_tail_async_vs_sync"] {
         let each = ["_4k", "_64k"].map(|size| positive(&all, &format!("{name}{size}")));
         assert_eq!(positive(&all, name), each[0].max(each[1]), "the worse of both");
     }

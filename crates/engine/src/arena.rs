@@ -15,7 +15,7 @@ use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::{Delivery, EventFd, UffdError, Userfaultfd};
 
 use crate::address_space::AddressSpace;
-use crate::attached::Layout;
+use crate::attached::{Frees, Layout};
 use crate::compactd::{self, Compactor};
 use crate::device::{self, Opened, SwapDevice};
 use crate::engine::{Engine, StatsHome};
@@ -96,7 +96,7 @@ pub struct ArenaBuilder {
     swap_in: SwapIn,
     split_slots: bool,
     rotational: Option<bool>,
-    synchronous_freeing: bool,
+    frees: Frees,
     zeroed_stock: bool,
     compaction: Option<Stage>,
     address_space: u64,
@@ -191,12 +191,11 @@ impl ArenaBuilder {
         self
     }
 
-    /// Frees slots in the thread that has no use for them any more, and gives emptied space back to the file system there
-    /// too: what freeing them off its path is worth is measured against this.
+    /// What becomes of freed slots: what is done usually is measured against other ways.
     #[doc(hidden)]
     #[must_use]
-    pub fn synchronous_freeing(mut self, synchronous: bool) -> Self {
-        self.synchronous_freeing = synchronous;
+    pub fn frees(mut self, frees: Frees) -> Self {
+        self.frees = frees;
         self
     }
 
@@ -265,7 +264,7 @@ impl ArenaBuilder {
             let reason = selftest::self_test().moves.err();
             return Err(Error::LockNeedsMove(reason.unwrap_or_else(|| "the copy mapper was asked for".into())));
         }
-        let synchronous_freeing = self.synchronous_freeing;
+        let frees = self.frees;
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
         if locked {
             engine.populate_all()?;
@@ -278,7 +277,7 @@ impl ArenaBuilder {
             threads::spawn("zero", &engine, zeroed::run)?,
             threads::spawn("slots", &engine, slot_compaction::run)?,
         ];
-        if !synchronous_freeing {
+        if frees != Frees::Synchronous {
             threads.push(threads::spawn("freeing", &engine, freeing::run)?);
         }
         match mode {
@@ -317,12 +316,8 @@ impl ArenaBuilder {
         let zone = Zone::with_cpus(most_blocks, nr_cpus);
         frames.open(self.memory as usize / block)?;
         zone.set_limit(self.memory as usize / PAGE_SIZE);
-        let layout = Layout {
-            most_slots: nr_blocks * BLOCK_PAGES,
-            nr_cpus,
-            rotational: self.rotational,
-            synchronous_freeing: self.synchronous_freeing,
-        };
+        let layout =
+            Layout { most_slots: nr_blocks * BLOCK_PAGES, nr_cpus, rotational: self.rotational, frees: self.frees };
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
@@ -330,7 +325,7 @@ impl ArenaBuilder {
             zone,
             frames,
             space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
-            freeing: Freeing::new(self.synchronous_freeing),
+            freeing: Freeing::new(self.frees == Frees::Synchronous),
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
             zeroed: ZeroedStock::new(self.zeroed_stock),
@@ -449,7 +444,7 @@ impl Arena {
             swap_in: SwapIn::default(),
             split_slots: false,
             rotational: None,
-            synchronous_freeing: false,
+            frees: Frees::Cheapest,
             zeroed_stock: true,
             compaction: Some(Stage::default()),
             address_space: ADDRESS_SPACE,

@@ -1,6 +1,7 @@
 //! Freeing slots off the path of who has no use for them any more.
 //!
-//! What a fault or a drop frees collects in batches, one for each CPU and device (`core::swap::SlotCache`). The thread
+//! What a fault or a drop frees, and what does not go to its cluster at once (`attached`), collects in batches, one for each
+//! CPU and device (`core::swap::SlotCache`). The thread
 //! here is woken when a batch is full and gives it to the clusters; a free that still finds it full does so itself, so
 //! nothing waits for the thread. It also gives the space of emptied clusters back to the file system (`discard`).
 //!
@@ -82,8 +83,8 @@ impl Engine {
     /// Gives slots back that nothing is in any more: soon, see the module. Allocates nothing.
     pub fn free_slots(&self, slot: SlotId, order: Order) {
         let cpu = current_cpu();
-        let is_full = self.space.free(cpu, slot, order) == Freed::Filled;
-        if self.freeing.begin_watch() | is_full {
+        let freed = self.space.free(cpu, slot, order);
+        if freed != Freed::Straight && (self.freeing.begin_watch() | (freed == Freed::Filled)) {
             self.freeing.wanted.signal();
         }
     }
@@ -120,6 +121,7 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::arena::Arena;
+    use crate::attached::Frees;
     use crate::device::DeviceSpec;
     use crate::wakeup::comes_true;
     use folioswap_core::{CpuId, DeviceId};
@@ -127,10 +129,10 @@ mod tests {
     const DEVICE: DeviceId = DeviceId::new(0);
     const CPU: CpuId = CpuId::new(0);
 
-    fn arena(synchronous: bool) -> Arena {
+    fn arena(frees: Frees) -> Arena {
         let builder =
             Arena::builder().memory(16 << 20).address_space(1 << 30).device(DeviceSpec::Ram { size: 64 << 20 });
-        builder.synchronous_freeing(synchronous).build().unwrap()
+        builder.frees(frees).build().unwrap()
     }
 
     /// So many single slots in use.
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fill_a_batch_is_freed_and_the_thread_sleeps_again() {
-        let arena = arena(false);
+        let arena = arena(Frees::Collected);
         let engine = arena.engine();
         for _ in 0..2 {
             in_use(engine, 3).into_iter().for_each(|slot| engine.free_slots(slot, Order::PAGE));
@@ -155,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_full_batch_is_given_back_without_waiting_for_another_free() {
-        let arena = arena(false);
+        let arena = arena(Frees::Collected);
         let engine = arena.engine();
         let slots = in_use(engine, 64);
         // Nobody wakes the thread, and it sleeps: what is done is done here.
@@ -167,8 +169,8 @@ mod tests {
 
     #[test]
     fn counts_are_exact_when_they_are_read() {
-        for synchronous in [false, true] {
-            let arena = arena(synchronous);
+        for frees in [Frees::Cheapest, Frees::Collected, Frees::Synchronous] {
+            let arena = arena(frees);
             let engine = arena.engine();
             let slots = in_use(engine, 500);
             for (at, &slot) in slots.iter().enumerate() {
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn frees_go_on_where_there_is_no_thread_as_in_a_child() {
-        let arena = arena(false);
+        let arena = arena(Frees::Collected);
         let engine = arena.engine();
         let slots = in_use(engine, 5000);
         // As while a process forks: the thread is kept outside, and has nothing locked.

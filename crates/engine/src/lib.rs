@@ -72,6 +72,8 @@ mod zeroed;
 
 pub use advise::Advice;
 pub use arena::{Arena, ArenaBuilder, Mapping, Residency};
+#[doc(hidden)]
+pub use attached::Frees;
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
 pub use doctor::{Finding, Verdict, doctor};
 pub use error::{Error, MIN_MEMORY};

@@ -602,6 +602,7 @@ impl SwapSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attached::Frees;
     use crate::device::{self, SwapDevice};
 
     /// The nodes of `text`, and devices as for `--swap`.
@@ -609,7 +610,7 @@ mod tests {
         let topology: Topology = text.parse().unwrap();
         let open = |text: &&str| device::open(&text.parse::<SwapDevice>().unwrap(), &topology).unwrap();
         let devices = devices.iter().map(open).collect();
-        let layout = Layout { most_slots: 1 << 20, nr_cpus: 4, rotational: None, synchronous_freeing: false };
+        let layout = Layout { most_slots: 1 << 20, nr_cpus: 4, rotational: None, frees: Frees::Cheapest };
         SwapSpace::new(devices, layout, Some(topology), false, None)
     }
 

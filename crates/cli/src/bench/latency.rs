@@ -1,8 +1,9 @@
 //! `folioswap bench latency`: swap-ins at a steady rate while slots are being freed.
 //!
 //! Open loop: each touch has its time, fixed beforehand, and its latency counts from there, so one that is late because of the one
-//! before counts as slow. Two ways of giving slots back take their turns, each in an arena of its own: at once, in the fault, and
-//! later, in batches. What the turns do is in `latency_turn`. In the end first touches are timed (`first_touch`).
+//! before counts as slow. Two ways of giving slots back take their turns, each in an arena of its own: in batches, by the fault
+//! that fills one (sync), and as the engine does it (async): one by one where that costs next to nothing, else in batches by a
+//! thread. What the turns do is in `latency_turn`. In the end first touches are timed (`first_touch`).
 
 use super::first_touch::first_touches;
 use super::latency_plot::{self, Line};
@@ -15,7 +16,7 @@ use super::setup::{ArenaPlan, CommonArgs, seconds};
 use crate::args::Means;
 use crate::exit::{Failure, Status};
 use clap::{Args, ValueEnum};
-use folioswap::{DeviceSpec, FaultMode, FolioSize, Order, SharedStats, Stopwatch};
+use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch};
 use folioswap_core::{FaultKind, Phase};
 use folioswap_sys::clock::Clock;
 use std::os::unix::fs::FileTypeExt;
@@ -85,7 +86,7 @@ pub struct LatencyArgs {
 }
 
 /// The ways, by their names.
-const WAYS: [(&str, bool); 2] = [("sync", true), ("async", false)];
+const WAYS: [(&str, Frees); 2] = [("sync", Frees::Synchronous), ("async", Frees::Cheapest)];
 
 /// What the ways are compared by.
 type Figure = fn(&Outcome) -> f64;
@@ -129,7 +130,12 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     for folio in folios {
         all.push(compare(args, &means, bytes, folio, &mut report)?);
     }
-    let measures = [("tail", Outcome::tail as Figure), ("p50", Outcome::p50_ns), ("engine_tail", Outcome::engine_tail)];
+    let measures = [
+        ("tail", Outcome::tail as Figure),
+        ("p50", Outcome::p50_ns),
+        ("engine_tail", Outcome::engine_tail),
+        ("freeing_tail", Outcome::freeing_tail),
+    ];
     for (name, of) in measures {
         let mut worst = None;
         for compared in &all {
@@ -187,11 +193,8 @@ fn compare(
     report: &mut Report,
 ) -> Result<Compared, Failure> {
     let (name, order) = (folio.names().0, folio.order());
-    let turn = |synchronous, pace, time: Duration, seed| Turn {
-        plan: ArenaPlan {
-            synchronous_freeing: synchronous,
-            ..ArenaPlan::new(args.common.memory, means, FolioSize::Fixed(order))
-        },
+    let turn = |frees, pace, time: Duration, seed| Turn {
+        plan: ArenaPlan { frees, ..ArenaPlan::new(args.common.memory, means, FolioSize::Fixed(order)) },
         order,
         bytes,
         pace,
@@ -204,7 +207,7 @@ fn compare(
     let rate = match args.rate {
         Some(rate) => f64::from(rate),
         None => {
-            let closed = latency_turn::run(&turn(true, Pace::Closed, time / 2, args.seed))?;
+            let closed = latency_turn::run(&turn(Frees::Synchronous, Pace::Closed, time / 2, args.seed))?;
             bad_words = closed.bad_words;
             tell(&format!("{name}: {:.0} touches a second without a pause", closed.rate()));
             closed.rate() * LOAD
@@ -216,9 +219,8 @@ fn compare(
     ));
     let mut compared = Compared { folio, rate, turns: [Vec::new(), Vec::new()] };
     for round in 1..=args.rounds {
-        for ((way, synchronous), turns) in WAYS.into_iter().zip(&mut compared.turns) {
-            let mut outcome =
-                latency_turn::run(&turn(synchronous, Pace::Open(rate), time, args.seed + u64::from(round)))?;
+        for ((way, frees), turns) in WAYS.into_iter().zip(&mut compared.turns) {
+            let mut outcome = latency_turn::run(&turn(frees, Pace::Open(rate), time, args.seed + u64::from(round)))?;
             outcome.bad_words += std::mem::take(&mut bad_words);
             report.row(row(name, way, round, rate, &outcome));
             turns.push(outcome);

@@ -5,7 +5,7 @@ use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
 use clap::Args;
-use folioswap::{Arena, DeviceSpec, FolioSize, SwapDevice, SwapIn};
+use folioswap::{Arena, DeviceSpec, FolioSize, Frees, SwapDevice, SwapIn};
 use folioswap_core::compact::Stage;
 use std::path::{Path, PathBuf};
 
@@ -68,8 +68,8 @@ pub struct ArenaPlan<'a> {
     pub split_slots: bool,
     /// How whole folios get places in RAM; none: by swapping small ones out.
     pub compaction: Option<Stage>,
-    /// Whether each folio's slots are freed at once.
-    pub synchronous_freeing: bool,
+    /// What becomes of freed slots.
+    pub frees: Frees,
     /// Whether zeroed memory is kept for first touches.
     pub zeroed_stock: bool,
 }
@@ -84,7 +84,7 @@ impl<'a> ArenaPlan<'a> {
             swap_in: SwapIn::default(),
             split_slots: false,
             compaction: Some(Stage::default()),
-            synchronous_freeing: false,
+            frees: Frees::Cheapest,
             zeroed_stock: true,
         }
     }
@@ -101,7 +101,7 @@ impl<'a> ArenaPlan<'a> {
         let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
         let builder = builder.faults(self.means.faults).mapping(self.means.mapper).folio(self.folio);
         let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots).compaction(self.compaction);
-        let builder = builder.synchronous_freeing(self.synchronous_freeing).zeroed_stock(self.zeroed_stock);
+        let builder = builder.frees(self.frees).zeroed_stock(self.zeroed_stock);
         let builder = self.means.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
         let topology = self.means.topology()?;
         let builder = topology.into_iter().fold(builder, |builder, topology| builder.topology(topology));

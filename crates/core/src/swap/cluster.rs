@@ -16,7 +16,7 @@
 use super::cluster_lists::Link;
 use crate::id::ClusterId;
 use crate::order::{MAX_ORDER, Order};
-use crate::sync::{AtomicU32, Mutex, MutexGuard, OnceLock, Ordering, lock};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, OnceLock, Ordering, lock, try_lock};
 use std::ops::Range;
 
 const BITS: usize = u64::BITS as usize;
@@ -259,6 +259,11 @@ impl Cluster {
     /// Locks it.
     pub(super) fn lock(&self) -> Held<'_> {
         Held { slots: lock(&self.slots), room: &self.room }
+    }
+
+    /// The same if nobody else has it locked.
+    pub(super) fn try_lock(&self) -> Option<Held<'_>> {
+        Some(Held { slots: try_lock(&self.slots)?, room: &self.room })
     }
 
     /// Slots that were free a moment ago.

@@ -174,7 +174,19 @@ impl Clusters {
     pub fn free(&self, slot: SlotId, order: Order) -> bool {
         let (id, offset) = self.locate(slot, order);
         self.tell_freed(&[(slot, order)]);
-        let mut cluster = self.cluster(id).lock();
+        self.give(id, self.cluster(id).lock(), offset, order)
+    }
+
+    /// The same where it costs little: nobody is to be told, and nobody else has the cluster locked. Else it does nothing.
+    pub fn try_free(&self, slot: SlotId, order: Order) -> Option<bool> {
+        let (id, offset) = self.locate(slot, order);
+        if self.told.is_some() {
+            return None;
+        }
+        Some(self.give(id, self.cluster(id).try_lock()?, offset, order))
+    }
+
+    fn give(&self, id: ClusterId, mut cluster: Held<'_>, offset: usize, order: Order) -> bool {
         let nr_freed = cluster.give(offset, order);
         if nr_freed == 0 {
             return false;

@@ -155,3 +155,23 @@ fn slots_on_their_way_are_handed_out_after_a_flush() {
         freeing.clusters.verify();
     });
 }
+
+#[test]
+fn a_free_at_once_goes_its_way_beside_others() {
+    check_within(4, || {
+        let freeing = freeing(3);
+        let other = beside(&freeing, |freeing| {
+            let _ = freeing.free(0);
+            freeing.flush()
+        });
+        let went = freeing.clusters.try_free(freeing.slots[1], Order::PAGE);
+        if went.is_none() {
+            let _ = freeing.free(1); // somebody had the cluster locked, and nothing was done
+        }
+        other.join().unwrap();
+        let last = freeing.clusters.try_free(freeing.slots[2], Order::PAGE);
+        assert_eq!(last, Some(true), "nobody else is there, and its cluster is empty by it");
+        freeing.flush();
+        freeing.check_free();
+    });
+}
