@@ -7,7 +7,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 LIMIT_S = 150
-# Without numpy's AVX-512 sort. On AMD Zen 4 that takes five times as long as the one with AVX2 (2 and 15 s for 1 GiB of float64).
+# Without numpy's AVX-512 sort. On AMD Zen 4 that takes 15 s for 1 GiB of float64, the one with AVX2 2.
 PLAIN_SORT = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL"}
 TRIAL = """
 import time

@@ -51,9 +51,10 @@ pub(crate) struct Layout {
 pub enum Frees {
     /// They go to their cluster at once where that costs next to nothing, and are collected in batches for a thread where not.
     Cheapest,
-    /// They are collected in batches for a thread: for tests, and to be measured.
+    /// They are collected in batches for a thread: for tests.
     Collected,
-    /// They are collected, and who fills a batch empties it, and gives emptied clusters back: to measure what a thread is worth.
+    /// They are collected, and who fills a batch empties it, waiting for others who do, and gives emptied clusters back: to
+    /// measure what that is worth which is done usually.
     Synchronous,
 }
 
@@ -151,11 +152,10 @@ impl Attached {
 
     /// Frees slots, soon.
     pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
-        let at_once = if self.frees == Frees::Cheapest { self.clusters.try_free(slot, order) } else { None };
-        let freed = match at_once {
-            Some(true) => Freed::Cleared,
-            Some(false) => Freed::Straight,
-            None => self.cache.free(&self.clusters, cpu, slot, order),
+        let freed = if self.frees == Frees::Cheapest && self.clusters.try_free(slot, order) {
+            Freed::Straight
+        } else {
+            self.cache.free(&self.clusters, cpu, slot, order)
         };
         if freed == Freed::Filled && self.frees == Frees::Synchronous {
             self.cache.give_full(&self.clusters);
@@ -539,7 +539,7 @@ mod tests {
         attached.frees = Frees::Cheapest;
         let slots: Vec<_> = (0..3).filter_map(|_| attached.allocate(CPU, Order::PAGE)).collect();
         let freed = slots.iter().map(|&slot| attached.free(CPU, slot, Order::PAGE));
-        assert_eq!(freed.collect::<Vec<_>>(), [Freed::Straight, Freed::Straight, Freed::Cleared]);
+        assert_eq!(freed.collect::<Vec<_>>(), [Freed::Straight; 3]);
         assert_eq!((attached.nr_used(), attached.nr_on_their_way()), (0, 0));
         let slot = attached.allocate(CPU, Order::PAGE).unwrap();
         attached.clusters.on_free(Box::new(|_, _| ()));

@@ -72,13 +72,13 @@ pub(crate) fn verify(block: &Block, page: usize, folio: &[u8]) -> bool {
 /// When the lengths differ.
 pub(crate) fn load(block: &Block, page: usize, from: &[u8], to: &mut [u8]) -> bool {
     assert_eq!(from.len(), to.len());
-    let unit = unit_bytes(block.order());
+    let (unit, is_whole) = (unit_bytes(block.order()), from.len() == Order::HUGE.bytes());
     let mut right = true;
     for (index, (from, to)) in from.chunks(unit).zip(to.chunks_mut(unit)).enumerate() {
-        if unit == PAGE_SIZE {
-            to.copy_from_slice(from); // it is about to be touched
-        } else {
+        if is_whole {
             folioswap_sys::memory::copy_streaming(from, to);
+        } else {
+            to.copy_from_slice(from); // it is about to be touched
         }
         right &= is_noted(block, page + index * unit / PAGE_SIZE, from);
     }

@@ -12,7 +12,7 @@
 //! **Locking.** The thread goes by the fork gate: no batch and no cluster is locked by it, or half given back, while this
 //! process forks; only the disk is waited for outside of it. A child has no such thread; what is freed there goes the way that it goes without one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use folioswap_core::{Freed, Order, SlotId};
@@ -41,6 +41,8 @@ impl Freeing {
 
     /// Whether the thread has to be woken to look at what was just freed: once, and not while it is on watch.
     fn begin_watch(&self) -> bool {
+        // What was freed is seen by who ends the watch, or that it has ended is seen here.
+        fence(Ordering::SeqCst);
         !self.on_watch.load(Ordering::Relaxed) && !self.on_watch.swap(true, Ordering::SeqCst)
     }
 }
@@ -83,8 +85,8 @@ impl Engine {
     /// Gives slots back that nothing is in any more: soon, see the module. Allocates nothing.
     pub fn free_slots(&self, slot: SlotId, order: Order) {
         let cpu = current_cpu();
-        let freed = self.space.free(cpu, slot, order);
-        if freed != Freed::Straight && (self.freeing.begin_watch() | (freed == Freed::Filled)) {
+        let is_full = self.space.free(cpu, slot, order) == Freed::Filled;
+        if self.freeing.begin_watch() | is_full {
             self.freeing.wanted.signal();
         }
     }
@@ -109,6 +111,7 @@ impl Engine {
     fn sweep_slots(&self) -> bool {
         self.freeing.on_watch.store(false, Ordering::SeqCst);
         // After that store: what is freed too late for this finds it.
+        fence(Ordering::SeqCst);
         let any = self.space.sweep();
         if any {
             self.freeing.on_watch.store(true, Ordering::SeqCst);
@@ -165,6 +168,21 @@ mod tests {
         assert_eq!((freed[62], freed[63], nr_used(engine)), (Freed::Collected, Freed::Filled, 64));
         engine.space.free_full();
         assert_eq!(nr_used(engine), 0);
+    }
+
+    #[test]
+    fn emptied_space_is_given_back_once_it_is_more_than_what_is_used_by_frees_that_empty_nothing() {
+        let arena = Arena::builder().memory(16 << 20).address_space(1 << 30).build().unwrap();
+        let engine = arena.engine();
+        let whole: Vec<_> = (0..145).map(|_| engine.space.allocate(CPU, Order::HUGE).unwrap()).collect();
+        let sleeps = || comes_true("the thread stays on watch", || !engine.freeing.on_watch.load(Ordering::SeqCst));
+        engine.put_back_slots(engine.space.allocate(CPU, Order::PAGE).unwrap(), Order::PAGE);
+        sleeps();
+        whole[..70].iter().for_each(|&slot| engine.free_slots(slot, Order::HUGE));
+        sleeps();
+        let before = arena.devices()[0].reserved_bytes;
+        whole[70..].iter().for_each(|slot| (0..100).for_each(|page| engine.free_slots(slot.plus(page), Order::PAGE)));
+        comes_true("nobody looks at what may be given back", || arena.devices()[0].reserved_bytes < before);
     }
 
     #[test]

@@ -92,8 +92,13 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
+    // What has been read waits until the disk has been given the next block, and for nothing else.
+    let mut gave_disk = true;
     for index in window.blocks.start.index()..window.blocks.end.index() {
         let block = BlockId::from_index(index);
+        if !std::mem::take(&mut gave_disk) {
+            while finish(engine, reads, false) {}
+        }
         let marker = window.marker == Some(block);
         while !reads.has_room() {
             finish(engine, reads, true);
@@ -111,16 +116,16 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         };
         let Some(mut locked) = engine.try_lock(block) else { continue };
         if locked.order() < Order::HUGE {
-            while finish(engine, reads, false) {}
             report(read_split(engine, &mut locked, marker, window.backward));
             continue;
         }
         match locked.state(0) {
             State::Swapped(slot) => {
-                let started = start(engine, reads, locked, slot, marker);
-                if !started {
+                let nr_before = reads.nr_in_flight();
+                if !start(engine, reads, locked, slot, marker) {
                     return;
                 }
+                gave_disk = reads.nr_in_flight() > nr_before;
             }
             State::Standby(frame) if !marker => restore(engine, &mut locked, 0, frame),
             State::Resident(frame) if marker => mark(engine, &mut locked, 0, frame),

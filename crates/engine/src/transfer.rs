@@ -97,7 +97,8 @@ impl<J> Transfers<J> {
             }
             for (token, result) in &self.ended {
                 let flight = self.jobs[*token as usize].as_ref().expect("each transfer ends once");
-                flight.extent.figures.end(flight.begun, flight.direction, result.as_ref().ok().copied());
+                let served = result.as_ref().ok().copied().filter(|&len| len > 0);
+                flight.extent.figures.end(flight.begun, flight.direction, served);
             }
         }
         let (token, result) = self.ended.pop_front()?;
@@ -116,7 +117,7 @@ impl<J> Flight<J> {
         }
         let (addr, len, offset) = (self.addr + done, self.len - done, self.extent.offset + done as u64);
         // SAFETY: a part of the memory of this flight, which the job still holds; the kernel is done with it.
-        unsafe {
+        let rest = || unsafe {
             match self.direction {
                 Direction::Read => {
                     let rest = std::slice::from_raw_parts_mut(addr as *mut u8, len);
@@ -127,6 +128,7 @@ impl<J> Flight<J> {
                     folioswap_sys::direct_io::pwrite_exact(self.extent.fd, rest, offset)
                 }
             }
-        }
+        };
+        self.extent.figures.measure(self.direction, len, rest)
     }
 }

@@ -247,11 +247,11 @@ pub fn copy_pages(source: usize, target: usize, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies past the caches: for bytes that nobody reads soon, such as those of a swap device in memory. The target's
-/// lines are not fetched first, which saves a third of the memory traffic.
+/// Copies past the caches: for bytes that nobody reads soon, or that are more than the caches hold. The target's lines are not
+/// fetched first, which saves a third of the memory traffic.
 ///
 /// # Panics
-/// When the lengths differ, or are no multiple of 64.
+/// When the lengths differ, or are no multiple of 64, or the target is not aligned to 16.
 #[cfg(target_arch = "x86_64")]
 pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -363,6 +363,23 @@ mod tests {
         assert_eq!(present(), 2 << 20);
         dontneed_locked(memory.addr(), memory.len()).unwrap();
         assert_eq!(present(), 0);
+    }
+
+    #[test]
+    fn streamed_copies_are_exact_whatever_the_alignment() {
+        const LEN: usize = 4096 + 192;
+        let source: Vec<u8> = (0..LEN + 1).map(|at| (at * 31 % 251) as u8).collect();
+        let mut area = vec![0u8; LEN + 512];
+        let line = area.as_ptr().align_offset(64);
+        for (from, to) in [(0, 0), (1, 0), (0, 16), (1, 48)] {
+            area.fill(0xAA);
+            let target = line + to..line + to + LEN;
+            copy_streaming(&source[from..from + LEN], &mut area[target.clone()]);
+            assert!(area[target.clone()] == source[from..from + LEN], "from {from} to {to}");
+            assert!(area[..target.start].iter().chain(&area[target.end..]).all(|&byte| byte == 0xAA), "nothing else");
+        }
+        let off = line + 8..line + 8 + LEN;
+        assert!(std::panic::catch_unwind(move || copy_streaming(&source[..LEN], &mut area[off])).is_err());
     }
 
     #[test]

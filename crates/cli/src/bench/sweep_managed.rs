@@ -41,7 +41,7 @@ pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Re
     let (mut over_budget_bytes, mut stored) = (0, None);
     let mut sample = || {
         Stored::keep_most(&mut stored, Stored::of_arena(&arena));
-        over_budget_bytes = over_budget_bytes.max(beyond_budget(&arena));
+        over_budget_bytes = over_budget_bytes.max(beyond_budget(&arena, over_budget_bytes));
     };
     let rows = progress.during(
         SAMPLE_PERIOD,
@@ -56,11 +56,15 @@ pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Re
 }
 
 /// Resident bytes beyond the budget. A folio that moves while the kernel is asked is counted twice or not at all, and many
-/// do when the thread that asks is off its CPU meanwhile: the middle one of three answers counts. One that cannot be had is
-/// missed.
-fn beyond_budget(arena: &Arena) -> u64 {
+/// do when the thread that asks is off its CPU meanwhile: where it is more than `most`, the middle one of three answers
+/// counts. One that cannot be had is missed.
+fn beyond_budget(arena: &Arena, most: u64) -> u64 {
     let beyond = || arena.measure().map_or(0, |found| found.resident_bytes.saturating_sub(found.budget_bytes));
-    let mut found = [beyond(), beyond(), beyond()];
+    let first = beyond();
+    if first <= most {
+        return first;
+    }
+    let mut found = [first, beyond(), beyond()];
     found.sort_unstable();
     found[1]
 }

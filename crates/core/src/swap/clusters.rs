@@ -177,13 +177,14 @@ impl Clusters {
         self.give(id, self.cluster(id).lock(), offset, order)
     }
 
-    /// The same where it costs little: nobody is to be told, and nobody else has the cluster locked. Else it does nothing.
-    pub fn try_free(&self, slot: SlotId, order: Order) -> Option<bool> {
+    /// The same where it costs little: nobody is to be told, and nobody else has the cluster locked (for the lists it may
+    /// have to wait, as an allocation does). Says whether it was done.
+    pub fn try_free(&self, slot: SlotId, order: Order) -> bool {
         let (id, offset) = self.locate(slot, order);
         if self.told.is_some() {
-            return None;
+            return false;
         }
-        Some(self.give(id, self.cluster(id).try_lock()?, offset, order))
+        self.cluster(id).try_lock().map(|cluster| self.give(id, cluster, offset, order)).is_some()
     }
 
     fn give(&self, id: ClusterId, mut cluster: Held<'_>, offset: usize, order: Order) -> bool {

@@ -45,8 +45,6 @@ type Run = (SlotId, Order);
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[must_use]
 pub enum Freed {
-    /// It went to its cluster, and that is empty by it.
-    Cleared,
     /// It waits in the batch, with others.
     Collected,
     /// The same, and the batch is full by it: the worker is to be told.
