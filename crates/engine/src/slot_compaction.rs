@@ -487,6 +487,7 @@ mod tests {
     use super::*;
     use crate::advise::Advice;
     use crate::arena::Arena;
+    use crate::attached::Frees;
     use crate::device::DeviceSpec;
     use crate::folio_size::FolioSize;
     use folioswap_core::{CpuId, PAGE_SIZE};
@@ -533,7 +534,8 @@ mod tests {
 
     fn move_folios_in_use(device: DeviceSpec, nr_moved: u64) {
         let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
-        let arena = builder.build().unwrap();
+        // What is freed is on its way for a while: the thread ends as soon as whole clusters are free, and is to move folios.
+        let arena = builder.frees(Frees::Collected).build().unwrap();
         let mut region = arena.map_with(64 << 20, FolioSize::Fixed(Order::PAGE)).unwrap();
         let nr_pages = region.len() / PAGE_SIZE;
         (0..nr_pages).for_each(|page| region[page * PAGE_SIZE] = mark(page));
