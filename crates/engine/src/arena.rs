@@ -31,6 +31,7 @@ use crate::raw::RawSpace;
 use crate::readahead::{self, ReadQueue};
 use crate::reclaimd;
 use crate::region::Region;
+use crate::removal::Buffer;
 use crate::selftest;
 use crate::shared_stats::{self, SharedCounters};
 use crate::slot_compaction::{self, SlotCompactor};
@@ -565,7 +566,8 @@ impl Arena {
         let mut threads = running.threads.lock().expect("nothing panics under this lock");
         let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
         let companions = (1..=reclaimd::nr_companions(nr_cpus)).map(companion);
-        let mut started = vec![threads::spawn("tiering", &running.engine, tiering::run)];
+        let buffer = Buffer::new();
+        let mut started = vec![threads::spawn("tiering", &running.engine, |engine| tiering::run(engine, buffer))];
         started.extend(companions.map(|body| threads::spawn("reclaim", &running.engine, body)));
         // The device works without some of them; one that was added stays.
         for thread in started {

@@ -34,10 +34,10 @@ const CHOSEN: usize = 256;
 const AGAIN: Duration = Duration::from_millis(100);
 const MOST_AGAIN: Duration = Duration::from_secs(10);
 
-/// The thread's body; returns when the arena stops.
-pub(crate) fn run(engine: &Engine) {
+/// The thread's body; returns when the arena stops. `buffer` was there before the arena was, when memory could still be refused.
+pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
     let _abort = AbortOnPanic("tiering");
-    let (mut buffer, mut pause) = (Buffer::new(), AGAIN);
+    let mut pause = AGAIN;
     while !engine.stopping() {
         let seen = engine.front_filled.now();
         let relieved = engine.relieve_fronts(&mut buffer);
