@@ -53,8 +53,8 @@ pub enum Frees {
     Cheapest,
     /// They are collected in batches for a thread: for tests.
     Collected,
-    /// They are collected, and who fills a batch empties it, waiting for others who do, and gives emptied clusters back: to
-    /// measure what that is worth which is done usually.
+    /// They are collected, and who fills a batch empties it, waiting for others who do, and gives emptied clusters back: for
+    /// comparison.
     Synchronous,
 }
 

@@ -1,9 +1,10 @@
 //! Freeing slots off the path of who has no use for them any more.
 //!
-//! What a fault or a drop frees, and what does not go to its cluster at once (`attached`), collects in batches, one for each
-//! CPU and device (`core::swap::SlotCache`). The thread
-//! here is woken when a batch is full and gives it to the clusters; a free that still finds it full does so itself, so
-//! nothing waits for the thread. It also gives the space of emptied clusters back to the file system (`discard`).
+//! What a fault or a drop frees goes to its cluster at once where that costs next to nothing (`attached`). The rest collects
+//! in batches, one for each CPU and device (`core::swap::SlotCache`). The thread here is woken when a batch is full and gives
+//! it to the clusters; a free that still finds it full does so itself, so nothing waits for the thread. It also gives the
+//! space of emptied clusters back to the file system (`discard`), whichever way their slots went: so each free wakes it that
+//! finds it asleep.
 //!
 //! A batch that does not fill is not left lying: the first free wakes the thread, which from then on is *on watch*. It
 //! gives back all batches every [`SITTING`], until it finds that nobody has freed anything since; then it sleeps until
@@ -110,8 +111,7 @@ impl Engine {
     /// Gives all batches back; `false` when there was nothing. Then whoever frees from now on wakes the thread.
     fn sweep_slots(&self) -> bool {
         self.freeing.on_watch.store(false, Ordering::SeqCst);
-        // After that store: what is freed too late for this finds it.
-        fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst); // what is freed too late for this finds that store
         let any = self.space.sweep();
         if any {
             self.freeing.on_watch.store(true, Ordering::SeqCst);

@@ -56,7 +56,7 @@ pub enum BenchCommand {
     Auto(auto::AutoArgs),
     /// How many folios of 2M find a place in RAM, or on a device, that small ones have scattered, with compaction and without
     Compact(compact::CompactArgs),
-    /// How long swap-ins take at a steady rate while slots are being freed: freed at once against freed later
+    /// How long swap-ins take at a steady rate while slots are being freed: in batches in the fault, or as the engine does it
     ///
     /// In an open loop: each touch has its time, and counts from there. Without --swap the device is RAM, of 5/4 of --size: more than
     /// half full, it keeps no copies. Faults are direct unless --faults says monitor, whose wake-ups would be most of what is seen.

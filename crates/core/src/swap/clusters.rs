@@ -170,11 +170,11 @@ impl Clusters {
 
     /// Gives back a run, all of what was handed out or any aligned part of it; bad slots among it stay taken. Panics
     /// when a slot of it is not taken. Locks one cluster, and the lists when that was full, becomes empty, or becomes
-    /// of use to its order again. Says whether a cluster has become empty by it.
-    pub fn free(&self, slot: SlotId, order: Order) -> bool {
+    /// of use to its order again.
+    pub fn free(&self, slot: SlotId, order: Order) {
         let (id, offset) = self.locate(slot, order);
         self.tell_freed(&[(slot, order)]);
-        self.give(id, self.cluster(id).lock(), offset, order)
+        self.give(id, self.cluster(id).lock(), offset, order);
     }
 
     /// The same where it costs little: nobody is to be told, and nobody else has the cluster locked (for the lists it may
@@ -187,16 +187,15 @@ impl Clusters {
         self.cluster(id).try_lock().map(|cluster| self.give(id, cluster, offset, order)).is_some()
     }
 
-    fn give(&self, id: ClusterId, mut cluster: Held<'_>, offset: usize, order: Order) -> bool {
+    fn give(&self, id: ClusterId, mut cluster: Held<'_>, offset: usize, order: Order) {
         let nr_freed = cluster.give(offset, order);
         if nr_freed == 0 {
-            return false;
+            return;
         }
         self.stripe(id).fetch_sub(nr_freed as u64, Ordering::Relaxed);
         if !cluster.held && self.kind != Kind::Rotational && cluster.fill_changed(std::iter::once(offset)) {
             self.settle(id, &mut cluster);
         }
-        cluster.nr_used() == 0
     }
 
     /// The same for several runs. Those that follow each other in one cluster cost one lock: sorted, they are cheapest.
