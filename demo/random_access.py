@@ -91,7 +91,7 @@ def systems(chosen):
     folioswap, env = os.path.abspath(chosen.folioswap), dict(os.environ)
     if chosen.swap_dir:
         env["FOLIOSWAP_DIR"] = os.path.abspath(chosen.swap_dir)
-    run = [folioswap, "run", "--memory", chosen.memory, "--folio", chosen.folio, "--swap-in", chosen.swap_in]
+    run = [folioswap, "run", "--memory", chosen.memory, "--folio", chosen.folio, "--swap-in", chosen.swap_in, "--faults", chosen.faults]
     found = [System("folioswap", run, env)]
     if chosen.no_kernel:
         print("The kernel's swap is left out, as asked.")
@@ -333,6 +333,7 @@ def arguments():
     parser.add_argument("--swap-dir", help="where both swap (default $FOLIOSWAP_DIR, else /var/tmp)")
     parser.add_argument("--folio", default="auto", help="as of `folioswap run` (default auto)")
     parser.add_argument("--swap-in", default="always", help="as of `folioswap run` (default always)")
+    parser.add_argument("--faults", default="auto", help="as of `folioswap run` (default auto)")
     parser.add_argument("--json", help="write the figures to this file too")
     chosen = parser.parse_args()
     if not os.access(chosen.folioswap, os.X_OK):
