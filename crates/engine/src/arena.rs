@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::compact::Stage;
 use folioswap_core::{
-    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, PAGE_SIZE, StatsSnapshot, Streams, Zone,
+    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams, Zone,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
@@ -338,6 +338,7 @@ impl ArenaBuilder {
             clock: Clock::new(),
             streams: Streams::new(),
             drop_behind: DropBehind::new(),
+            overruns: Overruns::new(),
             order_choice: OrderChoice::new(),
             swap_in: AtomicU8::new(self.swap_in.number()),
             reads: ReadQueue::new(),

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
-    BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice, Phase, State,
-    Stats, Streams, Zone,
+    Access, BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice,
+    Overruns, PAGE_SIZE, Phase, State, Stats, Streams, Zone,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
@@ -77,6 +77,7 @@ pub(crate) struct Engine {
     pub clock: Clock,
     pub streams: Streams,
     pub drop_behind: DropBehind,
+    pub overruns: Overruns,
     pub order_choice: OrderChoice,
     /// Whether folios come back in one piece ([`SwapIn`](crate::SwapIn)).
     pub swap_in: AtomicU8,
@@ -119,6 +120,11 @@ impl Engine {
     pub fn page_at(&self, addr: usize) -> FolioId {
         debug_assert!(self.contains(addr));
         FolioId::from_index((addr - self.span.addr()) / Order::PAGE.bytes())
+    }
+
+    /// The access of a thread to an address of the span.
+    pub fn access_at(&self, addr: usize, thread: u32) -> Access {
+        Access { page: self.page_at(addr), offset: addr % PAGE_SIZE, thread }
     }
 
     pub fn addr(&self, folio: FolioId) -> usize {

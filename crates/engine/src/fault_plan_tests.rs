@@ -207,7 +207,7 @@ impl Program {
         let addr = self.region.as_ptr() as usize + page * PAGE_SIZE;
         let folio = engine.page_at(addr);
         loop {
-            if let Err(error) = engine.fault(engine.gate.enter(1), folio, 1) {
+            if let Err(error) = engine.fault(engine.gate.enter(1), engine.access_at(addr, 1)) {
                 let text = error.to_string();
                 assert!(text.contains(&format!("{addr:#x}")) && text.contains("bad"), "{text}");
                 self.nr_lost += 1;
@@ -264,8 +264,8 @@ fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &
         if is_done.load(Ordering::SeqCst) {
             return;
         }
-        let folio = engine.page_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE);
-        let _ = engine.fault(engine.gate.enter(2), folio, 2); // lost or not is seen by the first
+        let access = engine.access_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE, 2);
+        let _ = engine.fault(engine.gate.enter(2), access); // lost or not is seen by the first
         std::thread::yield_now();
     }
 }

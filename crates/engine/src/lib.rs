@@ -46,6 +46,7 @@ mod io_figures;
 mod locking;
 mod map;
 mod outgoing;
+mod overrun;
 mod pager;
 mod parts;
 mod raw;

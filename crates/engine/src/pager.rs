@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use folioswap_core::{
-    BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
+    Access, BLOCK_PAGES, BlockId, Choice, FaultKind, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
     Room, SlotId, State,
 };
 
@@ -38,14 +38,16 @@ impl SwapInError {
 }
 
 impl Engine {
-    /// Makes the folio that holds a page present, on behalf of `thread`, for which the caller is inside the gate. Returns
-    /// at once when it already is.
+    /// Makes the folio present that holds the page of an access, on behalf of its thread, for which the caller is inside
+    /// the gate. Returns at once when it already is.
     ///
     /// # Errors
     /// When the device cannot give back what it holds.
-    pub fn fault(&self, pass: Pass<'_>, page: FolioId, thread: u32) -> Result<(), SwapInError> {
+    pub fn fault(&self, pass: Pass<'_>, access: Access) -> Result<(), SwapInError> {
         let mut watch = Stopwatch::start(&self.clock);
+        let Access { page, thread, .. } = access;
         let (block, within) = (page.block(), page.page_in_block());
+        self.overruns.note(access);
         let Some(mut locked) = self.lock_absent(block, within, &mut watch) else {
             self.stats.record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
             return Ok(());
@@ -68,7 +70,7 @@ impl Engine {
             }
             State::Swapped(_) => {
                 let addr = self.addr(page);
-                self.swap_in(&mut locked, within, &mut watch).map_err(|error| SwapInError { addr, ..error })?;
+                self.swap_in(&mut locked, access, &mut watch).map_err(|error| SwapInError { addr, ..error })?;
                 FaultKind::SwapIn
             }
         };
@@ -194,8 +196,9 @@ impl Engine {
         true
     }
 
-    /// Brings swapped content back that holds a page: the whole block, or one folio of it.
-    fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
+    /// Brings swapped content back that holds the page of an access: the whole block, or one folio of it, or two.
+    fn swap_in(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
+        let page = access.page.page_in_block();
         match self.choose(locked) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let taken = self.take_frame(Order::HUGE, watch);
@@ -206,6 +209,9 @@ impl Engine {
             }
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
+        }
+        if self.read_both(locked, access, watch) {
+            return Ok(());
         }
         self.read_in(locked, page, watch)
     }
@@ -248,11 +254,16 @@ impl Engine {
             return self.read_in(locked, page, watch);
         }
         watch.lap(Phase::Read);
+        self.map_read(locked, index, frame, watch);
+        Ok(())
+    }
+
+    /// Maps a folio that was read.
+    pub fn map_read(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, watch: &mut Stopwatch<'_>) {
         self.judge_drop(locked, index);
         self.map(locked, index, frame, List::Inactive);
         self.settle_slot(locked, index, watch);
-        self.count_swap_in(order);
-        Ok(())
+        self.count_swap_in(locked.order());
     }
 
     pub fn count_swap_in(&self, order: Order) {

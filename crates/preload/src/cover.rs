@@ -44,6 +44,11 @@ pub fn needed(addr: usize, len: usize) -> bool {
     state::direct() && len > 0 && state::overlaps(addr, len) && !guard::inside()
 }
 
+/// Whether it takes more than a bounce buffer: what the descriptor is makes no difference to shorter transfers.
+pub fn exceeds_bounce(len: usize) -> bool {
+    len > BOUNCE_BYTES
+}
+
 /// Brings in what is managed of a range.
 pub fn touch<T>(at: *const T, len: usize) {
     if needed(at as usize, len)

@@ -131,7 +131,7 @@ pub enum Mode {
 pub enum Event {
     /// A thread touched a page that is missing or write-protected, and sleeps.
     Pagefault {
-        /// The page's address (aligned to it).
+        /// The address that was touched; before Linux 5.18 its page's.
         addr: usize,
         /// Whether it was a write.
         write: bool,
@@ -401,7 +401,8 @@ fn shake_hands(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
 }
 
 fn wanted_features(delivery: Delivery, offered: u64) -> Result<u64, UffdError> {
-    let useful = abi::FEATURE_MOVE | abi::FEATURE_PAGEFAULT_FLAG_WP | abi::FEATURE_THREAD_ID;
+    let useful =
+        abi::FEATURE_MOVE | abi::FEATURE_PAGEFAULT_FLAG_WP | abi::FEATURE_THREAD_ID | abi::FEATURE_EXACT_ADDRESS;
     match delivery {
         Delivery::Monitor => Ok(offered & useful),
         Delivery::Sigbus if offered & abi::FEATURE_SIGBUS == 0 => Err(UffdError::NoFeature("delivery by SIGBUS")),

@@ -2,4 +2,5 @@
 
 pub mod drop_behind;
 pub mod order_choice;
+pub mod overrun;
 pub mod readahead;

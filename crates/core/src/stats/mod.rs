@@ -240,6 +240,8 @@ stats! {
         thp_swpout,
         /// Folios of 2 MiB that got no whole run of slots.
         thp_swpout_fallback,
+        /// Pages that came in with the one before them, in one read, because accesses that begin where its was go on there.
+        swap_ra,
         /// Times that a fault of a whole folio had frames compacted to make a pageblock wholly free.
         compact_stall,
         /// Those of them that made one.

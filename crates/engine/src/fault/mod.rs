@@ -73,7 +73,7 @@ pub(crate) fn resolve_inside(engine: &Engine, pass: Pass<'_>, addr: usize, threa
             "the page at {addr:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
         ));
     }
-    match engine.fault(pass, engine.page_at(addr), thread) {
+    match engine.fault(pass, engine.access_at(addr, thread)) {
         Ok(()) => true,
         Err(error) => {
             fatal::say(&format!("{error}; thread {thread} gets SIGBUS"));

@@ -18,7 +18,7 @@ real!(SENDTO = c"sendto": fn(c_int, *const c_void, usize, c_int, *const sockaddr
 real!(GETRANDOM = c"getrandom": fn(*mut c_void, usize, c_uint) -> isize);
 
 fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
-    if cover::needed(buffer as usize, len) && cover::is_storage(fd) {
+    if cover::needed(buffer as usize, len) && cover::exceeds_bounce(len) && cover::is_storage(fd) {
         Pieces::Storage
     } else if cover::pins(fd, buffer as usize, len) {
         Pieces::Pinned

@@ -1,0 +1,166 @@
+//! Overruns: whether who touches a page where it does will touch the next one at once, because what is accessed there
+//! lies across both.
+//!
+//! Objects of a kilobyte in a heap cross the end of a page one time in four, and each crossing costs a second fault and a
+//! second read. Where in its page a fault's address lies tells those apart: an access that begins late in the page runs
+//! over its end. So for each sixteenth of a page faults are tried: was the thread's next fault the next page's, if that
+//! was missing too? Where most were, both pages come in with one read, but for one time in sixteen, which is a trial.
+//!
+//! **Locking.** None: atomics that order nothing. Threads that share a hand, or count at one moment, make a trial go
+//! wrong, and one trial decides nothing.
+
+use crate::id::FolioId;
+use crate::order::PAGE_SIZE;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Parts of a page that are judged each by itself.
+const PARTS: usize = 16;
+/// Trials that threads have open at once, each its last.
+const HANDS: usize = 16;
+/// A part is trusted after so many trials, half of them with success.
+const TRIALS_MIN: u32 = 8;
+/// Both counts of a part are halved here: what was long ago is forgotten.
+const TRIALS_MAX: u32 = 64;
+/// One in so many faults of a trusted part is a trial.
+const PROBE_EVERY: u32 = 16;
+
+/// A touch of a missing page.
+#[derive(Copy, Clone, Debug)]
+pub struct Access {
+    /// The page.
+    pub page: FolioId,
+    /// Where in the page, in bytes; 0 where the kernel does not say.
+    pub offset: usize,
+    /// The thread that touches it.
+    pub thread: u32,
+}
+
+impl Access {
+    fn part(&self) -> usize {
+        self.offset * PARTS / PAGE_SIZE
+    }
+}
+
+/// What is known of accesses by where in a page they begin.
+pub struct Overruns {
+    /// Successes, and trials from bit 16 on.
+    parts: [AtomicU32; PARTS],
+    /// By thread: the page that a trial waits for, and its part in the low byte, plus 1; 0: none.
+    hands: [AtomicU64; HANDS],
+    nr_trusted: AtomicU32,
+}
+
+impl Overruns {
+    /// Nothing is known.
+    pub fn new() -> Self {
+        Overruns {
+            parts: std::array::from_fn(|_| AtomicU32::new(0)),
+            hands: std::array::from_fn(|_| AtomicU64::new(0)),
+            nr_trusted: AtomicU32::new(0),
+        }
+    }
+
+    /// Ends the thread's trial, if one is open. To be called for each of its faults.
+    pub fn note(&self, access: Access) {
+        let hand = self.hand(access);
+        let open = hand.load(Ordering::Relaxed);
+        if open == 0 {
+            return;
+        }
+        hand.store(0, Ordering::Relaxed);
+        let (awaited, part) = (open >> 8, (open & 0xff) as usize - 1);
+        let success = u32::from(awaited == u64::from(access.page.get()));
+        let (successes, trials) = self.counts(part);
+        let (successes, trials) = (successes + success, trials + 1);
+        let halved = u32::from(trials >= TRIALS_MAX);
+        self.parts[part].store((successes >> halved) | (trials >> halved) << 16, Ordering::Relaxed);
+    }
+
+    /// Whether the page after this one, which is missing too, is to come in with it. If not, or one time in sixteen, this
+    /// is a trial, which the thread's next fault ends.
+    pub fn wants_next(&self, access: Access) -> bool {
+        let (successes, trials) = self.counts(access.part());
+        let trusted = trials >= TRIALS_MIN && successes * 2 >= trials;
+        if trusted && !self.nr_trusted.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY) {
+            return true;
+        }
+        let open = (u64::from(access.page.get()) + 1) << 8 | (access.part() as u64 + 1);
+        self.hand(access).store(open, Ordering::Relaxed);
+        false
+    }
+
+    fn counts(&self, part: usize) -> (u32, u32) {
+        let both = self.parts[part].load(Ordering::Relaxed);
+        (both & 0xffff, both >> 16)
+    }
+
+    fn hand(&self, access: Access) -> &AtomicU64 {
+        &self.hands[access.thread as usize % HANDS]
+    }
+}
+
+impl Default for Overruns {
+    fn default() -> Self {
+        Overruns::new()
+    }
+}
+
+impl std::fmt::Debug for Overruns {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let counts: Vec<_> = (0..PARTS).map(|part| self.counts(part)).collect();
+        f.debug_struct("Overruns").field("successes_of_trials", &counts).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An object of so many bytes at an address is touched, its page and then the next one where it lies across both, by
+    /// a thread that finds all pages missing. Says how many faults that took.
+    fn touch(overruns: &Overruns, thread: u32, addr: usize, len: usize) -> usize {
+        let at =
+            |addr: usize| Access { page: FolioId::new((addr / PAGE_SIZE) as u32), offset: addr % PAGE_SIZE, thread };
+        overruns.note(at(addr));
+        let has_both = overruns.wants_next(at(addr));
+        let crosses = addr % PAGE_SIZE + len > PAGE_SIZE;
+        if crosses && !has_both {
+            let next = (addr / PAGE_SIZE + 1) * PAGE_SIZE;
+            overruns.note(at(next));
+            overruns.wants_next(at(next));
+        }
+        1 + usize::from(crosses && !has_both)
+    }
+
+    #[test]
+    fn objects_that_cross_the_end_of_a_page_come_in_at_once() {
+        let overruns = Overruns::new();
+        let faults = |rounds: std::ops::Range<usize>| -> usize {
+            rounds.map(|round| touch(&overruns, 7, (round * 7919 % 65536) * 1280, 1030)).sum()
+        };
+        faults(0..1000);
+        let learned = faults(1000..2000);
+        assert!((1000..1030).contains(&learned), "{learned} faults for 1000 objects, 250 of which cross");
+    }
+
+    #[test]
+    fn accesses_that_end_in_their_page_bring_in_nothing_else() {
+        let overruns = Overruns::new();
+        for round in 0..1000 {
+            let addr = (round * 7919 % 65536) * PAGE_SIZE + round % 16 * 256;
+            touch(&overruns, 7, addr, 8);
+            assert!(!overruns.wants_next(Access { page: FolioId::new(1), offset: addr % PAGE_SIZE, thread: 9 }));
+        }
+    }
+
+    #[test]
+    fn what_a_program_no_longer_does_is_forgotten() {
+        let overruns = Overruns::new();
+        (0..200).for_each(|round| assert!(touch(&overruns, 1, round * 3 * PAGE_SIZE + 4000, 1000) <= 2));
+        assert!((0..2).any(|_| overruns.wants_next(Access { page: FolioId::new(9), offset: 4000, thread: 1 })));
+        (0..PROBE_EVERY as usize * 200).for_each(|round| {
+            touch(&overruns, 1, round * 3 * PAGE_SIZE + 4000, 8);
+        });
+        assert!((0..4).all(|_| !overruns.wants_next(Access { page: FolioId::new(9), offset: 4000, thread: 1 })));
+    }
+}

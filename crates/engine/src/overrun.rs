@@ -1,0 +1,69 @@
+//! Two pages come in with one read, where who touches the first is likely to go on in the second
+//! ([`folioswap_core::policy::overrun`]). A help and never a duty: what fails here is done again for the page that was
+//! touched alone, and reported from there.
+
+use std::io::IoSliceMut;
+
+use folioswap_core::{Access, FrameId, Locked, Order, PIECE, Phase, SlotId, State};
+
+use crate::checksum;
+use crate::engine::Engine;
+use crate::stopwatch::Stopwatch;
+
+impl Engine {
+    /// Brings the page of an access in, and the one after it, if it is missing too, lies next to it on the device, and is
+    /// likely to be touched next. `false`: nothing has changed.
+    pub fn read_both(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> bool {
+        let page = access.page.page_in_block();
+        let Some(slot) = self.slots_of_both(locked, page) else { return false };
+        if !self.overruns.wants_next(access) {
+            return false;
+        }
+        let Some(frames) = self.two_frames() else { return false };
+        watch.long_part(Phase::Frame);
+        let both = frames.map(|frame| self.frames.bytes(frame, Order::PAGE, locked));
+        let read = self.space.read_pieces(slot, &mut both.map(|bytes| IoSliceMut::new(bytes)));
+        let right = |at: usize| checksum::verify(locked, page + at, self.frames.bytes(frames[at], Order::PAGE, locked));
+        if read.is_err() || !right(0) || !right(1) {
+            frames.into_iter().for_each(|frame| self.release_frame(frame));
+            return false;
+        }
+        watch.lap(Phase::Read);
+        self.stats.swap_ra.add(1);
+        locked.history.note(page + 1);
+        for (at, frame) in frames.into_iter().enumerate() {
+            self.map_read(locked, page + at, frame, watch);
+        }
+        true
+    }
+
+    /// Where a page of a block in pages lies, if the next one lies behind it, on a device that is read from, and each can be
+    /// verified by itself.
+    fn slots_of_both(&self, locked: &Locked<'_>, page: usize) -> Option<SlotId> {
+        if locked.order() != Order::PAGE || page + 1 == locked.nr_folios() {
+            return None;
+        }
+        let (State::Swapped(slot), State::Swapped(next)) = (locked.state(page), locked.state(page + 1)) else {
+            return None;
+        };
+        let by_pages = [page, page + 1].iter().all(|page| locked.piece_hash(page / PIECE.nr_pages()).is_none());
+        let apart = self.space.memory(slot).is_some() || self.space.is_failing(slot);
+        (next == slot.plus(1) && by_pages && !apart).then_some(slot)
+    }
+
+    /// Frames for two pages, while there are some to spare.
+    fn two_frames(&self) -> Option<[FrameId; 2]> {
+        let take = || {
+            let taken = self.try_take_frame(Order::PAGE, self.zone.watermarks().min)?;
+            Some(self.prepare(taken, Order::PAGE))
+        };
+        let first = take()?;
+        match take() {
+            Some(second) => Some([first, second]),
+            None => {
+                self.release_frame(first);
+                None
+            }
+        }
+    }
+}
