@@ -9,7 +9,7 @@ use super::first_touch::first_touches;
 use super::latency_plot::{self, Line};
 use super::latency_report::{row, tell_head, tell_phases, tell_shares};
 use super::latency_turn::{self, Outcome, Pace, Turn};
-use super::medians::median_of_ratios;
+use super::medians::{median, median_of_ratios};
 use super::progress::tell;
 use super::report::Report;
 use super::setup::{ArenaPlan, CommonArgs, seconds};
@@ -26,7 +26,11 @@ use std::time::{Duration, Instant};
 /// The part of a turn's time that goes by before it is counted.
 const WARM_UP: f64 = 0.3;
 /// The part of what one thread can do without a pause that is asked for.
-const LOAD: f64 = 0.5;
+const LOAD: f64 = 0.25;
+/// Busy for a larger part of its time, a thread is late for most touches because of those before.
+const OVERLOADED: f64 = 0.8;
+/// Times that a round is done again where that is so.
+const MOST_AGAIN: u32 = 3;
 /// Size of the device in quarters of the memory's: more than half of it is full while at most a quarter of the memory is in RAM.
 const DEVICE_QUARTERS: u64 = 5;
 /// The fewest bytes with folios to choose from.
@@ -68,7 +72,7 @@ pub struct LatencyArgs {
     /// Only folios of this size [default: both in turn]
     #[arg(long, value_name = "4K|64K")]
     pub folio: Option<Folio>,
-    /// Touches a second [default: half of what a thread does without a pause]
+    /// Touches a second [default: a quarter of what a thread does without a pause, found anew for each round]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub rate: Option<u32>,
     /// How long each turn is counted
@@ -91,27 +95,36 @@ const WAYS: [(&str, Frees); 2] = [("sync", Frees::Synchronous), ("async", Frees:
 /// What the ways are compared by.
 type Figure = fn(&Outcome) -> f64;
 
-/// All turns of one size of folios.
+/// Both ways, in the order of [`WAYS`], at one rate.
+struct Round {
+    turns: [Outcome; 2],
+    rate: f64,
+    kept_up: bool,
+}
+
+/// All rounds of one size of folios.
 struct Compared {
     folio: Folio,
-    rate: f64,
-    /// In the order of [`WAYS`], round by round.
-    turns: [Vec<Outcome>; 2],
+    rounds: Vec<Round>,
 }
 
 impl Compared {
     /// Async in units of sync: the median over the rounds.
     fn ratio(&self, of: Figure) -> Option<f64> {
-        let [sync, later] = self.turns.each_ref().map(|turns| turns.iter().map(of).collect::<Vec<_>>());
+        let [sync, later] = [0, 1].map(|way| self.rounds.iter().map(|round| of(&round.turns[way])).collect::<Vec<_>>());
         median_of_ratios(&later, &sync)
     }
 
     fn merged(&self) -> [Outcome; 2] {
-        self.turns.each_ref().map(|turns| {
+        [0, 1].map(|way| {
             let mut sum = Outcome::default();
-            turns.iter().for_each(|turn| sum.merge(turn));
+            self.rounds.iter().for_each(|round| sum.merge(&round.turns[way]));
             sum
         })
+    }
+
+    fn rate(&self) -> Option<f64> {
+        median(&self.rounds.iter().map(|round| round.rate.round()).collect::<Vec<_>>())
     }
 }
 
@@ -128,7 +141,7 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     let mut report = Report::new("latency");
     let mut all = Vec::new();
     for folio in folios {
-        all.push(compare(args, &means, bytes, folio, &mut report)?);
+        all.push(Compare { args, means: &means, bytes, folio }.all_rounds(&mut report)?);
     }
     let measures = [
         ("tail", Outcome::tail as Figure),
@@ -146,8 +159,10 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
         report.measure(&format!("{name}_async_vs_sync"), worst);
     }
     for compared in &all {
-        report.measure(&format!("rate_{}", compared.folio.names().1), compared.rate.round());
+        report.measure(&format!("rate_{}", compared.folio.names().1), compared.rate());
     }
+    let overloaded = all.iter().flat_map(|compared| &compared.rounds).filter(|round| !round.kept_up).count();
+    report.measure("overloaded_rounds", overloaded as f64);
     let [accounting_long_ns, accounting_ns] = accounting_ns()?;
     report.measure("accounting_ns", accounting_ns);
     report.measure("accounting_long_ns", accounting_long_ns);
@@ -185,56 +200,83 @@ fn means(args: &LatencyArgs, bytes: u64) -> Means {
     means
 }
 
-fn compare(
-    args: &LatencyArgs,
-    means: &Means,
+/// What turns of one size of folios have in common.
+struct Compare<'a> {
+    args: &'a LatencyArgs,
+    means: &'a Means,
     bytes: usize,
     folio: Folio,
-    report: &mut Report,
-) -> Result<Compared, Failure> {
-    let (name, order) = (folio.names().0, folio.order());
-    let turn = |frees, pace, time: Duration, seed| Turn {
-        plan: ArenaPlan { frees, ..ArenaPlan::new(args.common.memory, means, FolioSize::Fixed(order)) },
-        order,
-        bytes,
-        pace,
-        warm_up: time.mul_f64(WARM_UP),
-        time,
-        seed,
-    };
-    let time = Duration::from_secs_f64(args.seconds);
-    let mut bad_words = 0;
-    let rate = match args.rate {
-        Some(rate) => f64::from(rate),
-        None => {
-            let closed = latency_turn::run(&turn(Frees::Synchronous, Pace::Closed, time / 2, args.seed))?;
-            bad_words = closed.bad_words;
-            tell(&format!("{name}: {:.0} touches a second without a pause", closed.rate()));
-            closed.rate() * LOAD
-        }
-    };
-    tell(&format!(
-        "{name}: {rate:.0} touches a second, {} faults, {} turns of {:.1} s each way",
-        means.faults, args.rounds, args.seconds
-    ));
-    let mut compared = Compared { folio, rate, turns: [Vec::new(), Vec::new()] };
-    for round in 1..=args.rounds {
-        for ((way, frees), turns) in WAYS.into_iter().zip(&mut compared.turns) {
-            let mut outcome = latency_turn::run(&turn(frees, Pace::Open(rate), time, args.seed + u64::from(round)))?;
-            outcome.bad_words += std::mem::take(&mut bad_words);
-            report.row(row(name, way, round, rate, &outcome));
-            turns.push(outcome);
+}
+
+impl Compare<'_> {
+    fn turn(&self, frees: Frees, pace: Pace, seconds: f64, seed: u64) -> Result<Outcome, Failure> {
+        let (order, time) = (self.folio.order(), Duration::from_secs_f64(seconds));
+        latency_turn::run(&Turn {
+            plan: ArenaPlan { frees, ..ArenaPlan::new(self.args.common.memory, self.means, FolioSize::Fixed(order)) },
+            order,
+            bytes: self.bytes,
+            pace,
+            warm_up: time.mul_f64(WARM_UP),
+            time,
+            seed,
+        })
+    }
+
+    /// Both ways at one rate, which is found anew for each round unless it is given: machines become slower and faster. Where
+    /// one of them has hardly a pause after all, both do it again at half the rate: what is timed there is the queue.
+    fn round(&self, seed: u64, report: &mut Report) -> Result<Round, Failure> {
+        let name = self.folio.names().0;
+        let (mut rate, mut bad_words) = match self.args.rate {
+            Some(rate) => (f64::from(rate), 0),
+            None => {
+                let closed = self.turn(Frees::Synchronous, Pace::Closed, self.args.seconds / 2.0, seed)?;
+                (closed.rate() * LOAD, closed.bad_words)
+            }
+        };
+        let mut again = 0;
+        loop {
+            let mut turns = [Outcome::default(), Outcome::default()];
+            for ((_, frees), turn) in WAYS.into_iter().zip(&mut turns) {
+                *turn = self.turn(frees, Pace::Open(rate), self.args.seconds, seed)?;
+            }
+            let [sync, later] = &mut turns;
+            let (busiest, nr_bad) = (sync.busy_share().max(later.busy_share()), sync.bad_words + later.bad_words);
+            let kept_up = busiest < OVERLOADED;
+            tell(&format!("{name}: {rate:.0} touches a second, busy for {:.0} % of the time", busiest * 100.0));
+            for ((way, _), turn) in WAYS.iter().zip(&turns) {
+                report.row(row(name, way, rate, kept_up, turn));
+            }
+            if kept_up || self.args.rate.is_some() || again == MOST_AGAIN {
+                turns[0].bad_words += bad_words;
+                return Ok(Round { turns, rate, kept_up });
+            }
+            bad_words += nr_bad;
+            rate /= 2.0;
+            again += 1;
         }
     }
-    let [sync, later] = &compared.merged();
-    tell_head();
-    tell_shares(name, WAYS[0].0, sync);
-    tell_shares(name, WAYS[1].0, later);
-    if sync.phases[Phase::Free.index()].count() == 0 {
-        tell("no swap-in gave slots back: the device is less than half full");
+
+    fn all_rounds(&self, report: &mut Report) -> Result<Compared, Failure> {
+        let (name, args) = (self.folio.names().0, self.args);
+        tell(&format!(
+            "{name}: {} faults, {} rounds of {:.1} s each way",
+            self.means.faults, args.rounds, args.seconds
+        ));
+        let mut rounds = Vec::new();
+        for round in 1..=u64::from(args.rounds) {
+            rounds.push(self.round(args.seed + round, report)?);
+        }
+        let compared = Compared { folio: self.folio, rounds };
+        let [sync, later] = &compared.merged();
+        tell_head();
+        tell_shares(name, WAYS[0].0, sync);
+        tell_shares(name, WAYS[1].0, later);
+        if sync.phases[Phase::Free.index()].count() == 0 {
+            tell("no swap-in gave slots back: the device is less than half full");
+        }
+        tell_phases(name, &[(WAYS[0].0, sync), (WAYS[1].0, later)]);
+        Ok(compared)
     }
-    tell_phases(name, &[(WAYS[0].0, sync), (WAYS[1].0, later)]);
-    Ok(compared)
 }
 
 /// What the accounting of a fault costs: of those that begin something long, and of all others, of which some are drawn. The looks

@@ -21,13 +21,13 @@ fn to_json(histogram: &HistogramSnapshot) -> Value {
 }
 
 /// A turn as a row of the report.
-pub fn row(folio: &str, way: &str, round: u16, rate: f64, outcome: &Outcome) -> Value {
+pub fn row(folio: &str, way: &str, rate: f64, kept_up: bool, outcome: &Outcome) -> Value {
     let phases = Phase::ALL.into_iter().zip(&outcome.phases);
     let phases: Map<_, _> = phases.map(|(phase, times)| (phase.name().to_owned(), to_json(times))).collect();
     let slow = Phase::ALL.into_iter().zip(outcome.slow);
     let slow: Map<_, _> = slow.map(|(phase, count)| (phase.name().to_owned(), json!(count))).collect();
     json!({
-        "folio": folio, "way": way, "round": round, "rate": rate, "due": to_json(&outcome.due),
+        "folio": folio, "way": way, "rate": rate, "kept_up": kept_up, "due": to_json(&outcome.due),
         "touch": to_json(&outcome.touch), "swap_in": to_json(&outcome.swap_in), "phases": phases,
         "over_100us_by_phase": slow, "off_cpu_share": outcome.off_cpu_seconds / outcome.seconds,
         "bad_words": outcome.bad_words,

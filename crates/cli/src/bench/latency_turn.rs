@@ -75,6 +75,11 @@ impl Outcome {
         self.due.count() as f64 / self.seconds.max(1e-9)
     }
 
+    /// The part of its time in which the touching thread was at a touch.
+    pub fn busy_share(&self) -> f64 {
+        self.touch.sum() as f64 / 1e9 / self.seconds.max(1e-9)
+    }
+
     /// Touches over 100 us for each touch. Half a touch is added to them: of none among a hundred it is not known that there
     /// never is one.
     pub fn tail(&self) -> f64 {
