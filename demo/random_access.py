@@ -196,8 +196,8 @@ def rate_of(path, nr_keys, nr_requests):
 
 
 def get_at_random(path, nr_keys, seconds):
-    """Operations a second, from when a fifth of the time has passed. All of it is one call: two calls draw the same keys when
-    their time and process id happen to give the same seed."""
+    """Operations a second, from when a fifth of the time has passed. What is counted is one call: of several some would draw
+    the same keys, where their times and process ids happen to give the same seed."""
     rate = rate_of(path, nr_keys, FIRST_REQUESTS)
     rate = rate_of(path, nr_keys, int(rate * seconds / 5) + 1)
     return rate_of(path, nr_keys, int(rate * seconds) + 1)

@@ -179,7 +179,26 @@ fn touch_across(arena: &Arena, page: FolioId) -> bool {
 }
 
 #[test]
-fn the_next_page_comes_in_too_unless_it_is_bad() {
+fn a_stream_by_pages_is_seen_though_they_come_in_by_two() {
+    let (bad, _faults) = bad_device();
+    let arena = Arena::builder().memory(16 << 20).build_on(vec![bad]).unwrap();
+    let mut region = arena.map_with(48 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
+    (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
+    send_out(&arena);
+    let first = arena.engine().page_at(region.as_ptr() as usize).index();
+    let engine = arena.engine();
+    let is_in_row = |nr: usize| {
+        let page = FolioId::from_index(first + nr);
+        let _ = touch(&arena, page);
+        engine.lock(page.block()).history.is_in_row()
+    };
+    let nr_in_rows = (0..region.len() / PAGE_SIZE).filter(|&nr| is_in_row(nr)).count();
+    assert!(arena.stats().swap_ra > 0, "pages come in by two");
+    assert!(nr_in_rows * 10 > region.len() / PAGE_SIZE * 9, "{nr_in_rows} pages in rows");
+}
+
+#[test]
+fn the_next_page_comes_in_too_unless_that_fails() {
     let (bad, faults) = bad_device();
     let arena = Arena::builder().memory(16 << 20).build_on(vec![bad]).unwrap();
     let mut region = arena.map_with(8 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
@@ -191,13 +210,15 @@ fn the_next_page_comes_in_too_unless_it_is_bad() {
     assert!((70..=92).contains(&learned), "{learned} of 100: all but the first 8 and trials");
     assert_eq!(arena.stats().swap_ra, learned as u64);
 
-    let (first, next) = (page(1000), page(1001));
-    let State::Swapped(slot) = engine.lock(next.block()).state(next.page_in_block()) else { panic!("it is out") };
-    faults.bad_page.store(slot.offset_bytes() as usize, Ordering::SeqCst);
-    assert!(!touch_across(&arena, first), "the one is there, without the other");
-    assert_eq!(arena.stats().verify_failures, 0);
-    assert!(touch(&arena, next).unwrap_err().contains("a bad device"));
-    faults.bad_page.store(usize::MAX, Ordering::SeqCst);
+    let fault_late_in = |page| engine.fault(engine.gate.enter(1), engine.access_at(engine.addr(page) + 4000, 1));
+    let next = page(1001);
+    faults.failing_reads.store(1, Ordering::SeqCst);
+    fault_late_in(page(1000)).unwrap();
+    assert!(matches!(engine.lock(next.block()).state(next.page_in_block()), State::Swapped(_)), "the first alone");
+    assert_eq!(only_device(&arena).errors.read_errors, 1, "of both");
+    faults.reads_lie.store(true, Ordering::SeqCst);
+    assert!(fault_late_in(page(1200)).is_err(), "both together are verified as each alone is");
+    faults.reads_lie.store(false, Ordering::SeqCst);
     assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
 }
 

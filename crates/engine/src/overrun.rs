@@ -1,6 +1,6 @@
 //! Two pages come in with one read, where who touches the first is likely to go on in the second
-//! ([`folioswap_core::policy::overrun`]). A help and never a duty: what fails here is done again for the page that was
-//! touched alone, and reported from there.
+//! ([`folioswap_core::policy::overrun`]). A help and never a duty: what fails here is counted, done again for the page that
+//! was touched alone, and reported from there.
 
 use std::io::IoSliceMut;
 
@@ -8,6 +8,7 @@ use folioswap_core::{Access, FrameId, Locked, Order, PIECE, Phase, SlotId, State
 
 use crate::checksum;
 use crate::engine::Engine;
+use crate::failing::Trouble;
 use crate::stopwatch::Stopwatch;
 
 impl Engine {
@@ -22,15 +23,16 @@ impl Engine {
         let Some(frames) = self.two_frames() else { return false };
         watch.long_part(Phase::Frame);
         let both = frames.map(|frame| self.frames.bytes(frame, Order::PAGE, locked));
-        let read = self.space.read_pieces(slot, &mut both.map(|bytes| IoSliceMut::new(bytes)));
         let right = |at: usize| checksum::verify(locked, page + at, self.frames.bytes(frames[at], Order::PAGE, locked));
-        if read.is_err() || !right(0) || !right(1) {
+        let read = self.space.read_pieces(slot, &mut both.map(IoSliceMut::new));
+        let read = read.map_err(Trouble::Read).and_then(|()| Trouble::unless(right(0) && right(1)));
+        watch.lap(Phase::Read);
+        if let Err(trouble) = read {
+            self.note_trouble(slot, &trouble, false);
             frames.into_iter().for_each(|frame| self.release_frame(frame));
             return false;
         }
-        watch.lap(Phase::Read);
         self.stats.swap_ra.add(1);
-        locked.history.note(page + 1);
         for (at, frame) in frames.into_iter().enumerate() {
             self.map_read(locked, page + at, frame, watch);
         }

@@ -53,6 +53,7 @@ impl Engine {
             return Ok(());
         };
         let index = locked.index_of(within);
+        let mut brought_next = false;
         let kind = match locked.state(index) {
             State::Resident(_) => return Ok(()),
             // Reported before its addresses were given up; a signal made the thread go on.
@@ -70,12 +71,17 @@ impl Engine {
             }
             State::Swapped(_) => {
                 let addr = self.addr(page);
-                self.swap_in(&mut locked, access, &mut watch).map_err(|error| SwapInError { addr, ..error })?;
+                let brought = self.swap_in(&mut locked, access, &mut watch);
+                brought_next = brought.map_err(|error| SwapInError { addr, ..error })?;
                 FaultKind::SwapIn
             }
         };
-        let in_stream = self.note_touch(&mut locked, within, kind);
+        let mut in_stream = self.note_touch(&mut locked, within, kind);
         self.follow_fork(&locked, within, thread);
+        if brought_next {
+            in_stream |= locked.history.note(within + 1); // it will not fault
+            self.follow_fork(&locked, within + 1, thread);
+        }
         let order = locked.order();
         drop(locked);
         drop(pass);
@@ -196,24 +202,25 @@ impl Engine {
         true
     }
 
-    /// Brings swapped content back that holds the page of an access: the whole block, or one folio of it, or two.
-    fn swap_in(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
+    /// Brings swapped content back that holds the page of an access: the whole block, or one folio of it. Says whether the
+    /// next page came in with it.
+    fn swap_in(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> Result<bool, SwapInError> {
         let page = access.page.page_in_block();
         match self.choose(locked) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let taken = self.take_frame(Order::HUGE, watch);
                 // One bad part is no reason to lose the others.
                 if let Ok(true) = self.gather(locked, taken, List::Inactive, watch) {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
         }
         if self.read_both(locked, access, watch) {
-            return Ok(());
+            return Ok(true);
         }
-        self.read_in(locked, page, watch)
+        self.read_in(locked, page, watch).map(|()| false)
     }
 
     /// Whether the folio that holds a page is on a device that fails: where something cannot be read, the rest of its block

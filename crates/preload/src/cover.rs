@@ -211,7 +211,7 @@ pub fn is_storage(fd: c_int) -> bool {
 /// How a transfer of several pieces goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pieces {
-    /// The kernel gives or takes all at once where it can; folios are held.
+    /// The kernel gives or takes all at once where it can; folios are held. For what exceeds a bounce buffer.
     Storage,
     /// The kernel pins what it reads and writes; folios are held, however short the transfer.
     Pinned,
@@ -276,7 +276,7 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
     let mut done = 0;
     loop {
         let at = buffer + done;
-        let held = pieces == Pieces::Pinned || (pieces == Pieces::Storage && len > BOUNCE_BYTES);
+        let held = pieces != Pieces::All && pieces != Pieces::First;
         let want = if held { piece(at, len - done) } else { BOUNCE_BYTES.min(len - done) };
         let result = {
             let _held = held.then(|| Held::new(at, want));

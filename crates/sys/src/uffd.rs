@@ -164,7 +164,7 @@ const MOST_RETRIES: u32 = 100;
 pub struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
-    /// Opens one with MOVE, write protection and thread ids wherever the kernel offers them.
+    /// Opens one with MOVE, write protection, thread ids and exact addresses wherever the kernel offers them.
     ///
     /// For [`Delivery::Monitor`]: by the system call, else by `/dev/userfaultfd`; never for user mode only, since a
     /// system call that touched a missing page would fail. For [`Delivery::Sigbus`] user mode only comes first: the

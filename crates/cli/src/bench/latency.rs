@@ -243,10 +243,10 @@ impl Compare<'_> {
             let (busiest, nr_bad) = (sync.busy_share().max(later.busy_share()), sync.bad_words + later.bad_words);
             let kept_up = busiest < OVERLOADED;
             tell(&format!("{name}: {rate:.0} touches a second, busy for {:.0} % of the time", busiest * 100.0));
-            for ((way, _), turn) in WAYS.iter().zip(&turns) {
-                report.row(row(name, way, rate, kept_up, turn));
-            }
             if kept_up || self.args.rate.is_some() || again == MOST_AGAIN {
+                for ((way, _), turn) in WAYS.iter().zip(&turns) {
+                    report.row(row(name, way, rate, kept_up, turn));
+                }
                 turns[0].bad_words += bad_words;
                 return Ok(Round { turns, rate, kept_up });
             }

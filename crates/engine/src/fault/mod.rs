@@ -52,7 +52,7 @@ impl fmt::Display for FaultMode {
     }
 }
 
-/// Faults in a row at one address before the program is told that it cannot go on.
+/// Faults in a row of one page before the program is told that it cannot go on.
 const MOST_REPEATS: u32 = 100_000;
 
 thread_local! {
@@ -66,11 +66,11 @@ pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
 
 /// The same for who is inside the gate.
 pub(crate) fn resolve_inside(engine: &Engine, pass: Pass<'_>, addr: usize, thread: u32) -> bool {
-    let (last, repeats) = LAST.get();
-    LAST.set(if last == addr { (addr, repeats + 1) } else { (addr, 0) });
-    if last == addr && repeats > MOST_REPEATS {
+    let (page, (last, repeats)) = (engine.addr(engine.page_at(addr)), LAST.get());
+    LAST.set(if last == page { (page, repeats + 1) } else { (page, 0) });
+    if last == page && repeats > MOST_REPEATS {
         fatal::die(&format!(
-            "the page at {addr:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
+            "the page at {page:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
         ));
     }
     match engine.fault(pass, engine.access_at(addr, thread)) {
