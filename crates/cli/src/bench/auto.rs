@@ -80,8 +80,9 @@ pub struct AutoArgs {
     /// Threads of the sweep and of accesses at random
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// How long each run at random takes, the first fifth of which is not counted
-    #[arg(long, value_name = "S", default_value = "6", value_parser = seconds)]
+    /// How long each run at random takes, the first fifth of which is not counted. Shorter ones show how RAM that was filled in
+    /// blocks comes to hold pages
+    #[arg(long, value_name = "S", default_value = "20", value_parser = seconds)]
     pub seconds: f64,
     /// Times that all sizes take their turns
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=100))]
