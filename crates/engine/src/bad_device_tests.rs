@@ -178,13 +178,18 @@ fn touch_across(arena: &Arena, page: FolioId) -> bool {
     came
 }
 
+/// Memory in folios of a page, all of it on a bad device.
+fn pages_sent_out(len: usize) -> (Arena, Region, Arc<Faults>) {
+    let (arena, faults) = arena();
+    let mut region = arena.map_with(len, FolioSize::Fixed(Order::PAGE)).unwrap();
+    (0..len).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
+    send_out(&arena);
+    (arena, region, faults)
+}
+
 #[test]
 fn a_stream_by_pages_is_seen_though_they_come_in_by_two() {
-    let (bad, _faults) = bad_device();
-    let arena = Arena::builder().memory(16 << 20).build_on(vec![bad]).unwrap();
-    let mut region = arena.map_with(48 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
-    (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
-    send_out(&arena);
+    let (arena, region, _faults) = pages_sent_out(48 * MIB);
     let first = arena.engine().page_at(region.as_ptr() as usize).index();
     let engine = arena.engine();
     let is_in_row = |nr: usize| {
@@ -199,11 +204,7 @@ fn a_stream_by_pages_is_seen_though_they_come_in_by_two() {
 
 #[test]
 fn the_next_page_comes_in_too_unless_that_fails() {
-    let (bad, faults) = bad_device();
-    let arena = Arena::builder().memory(16 << 20).build_on(vec![bad]).unwrap();
-    let mut region = arena.map_with(8 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
-    (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
-    send_out(&arena);
+    let (arena, region, faults) = pages_sent_out(8 * MIB);
     let engine = arena.engine();
     let page = |nr: usize| engine.page_at(region.as_ptr() as usize + nr * PAGE_SIZE);
     let learned = (0..100).map(|at| touch_across(&arena, page(at * 4))).filter(|&came| came).count();

@@ -17,7 +17,8 @@ impl Engine {
     pub fn read_both(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> bool {
         let page = access.page.page_in_block();
         let Some(slot) = self.slots_of_both(locked, page) else { return false };
-        if !self.overruns.wants_next(access) {
+        // Memory is not read but copied, a page at a time; and a device that fails is asked for no more than is needed.
+        if !self.overruns.wants_next(access) || self.space.memory(slot).is_some() || self.space.is_failing(slot) {
             return false;
         }
         let Some(frames) = self.two_frames() else { return false };
@@ -39,8 +40,7 @@ impl Engine {
         true
     }
 
-    /// Where a page of a block in pages lies, if the next one lies behind it, on a device that is read from, and each can be
-    /// verified by itself.
+    /// Where a page of a block in pages lies, if the next one lies behind it and each can be verified by itself.
     fn slots_of_both(&self, locked: &Locked<'_>, page: usize) -> Option<SlotId> {
         if locked.order() != Order::PAGE || page + 1 == locked.nr_folios() {
             return None;
@@ -49,8 +49,7 @@ impl Engine {
             return None;
         };
         let by_pages = [page, page + 1].iter().all(|page| locked.piece_hash(page / PIECE.nr_pages()).is_none());
-        let apart = self.space.memory(slot).is_some() || self.space.is_failing(slot);
-        (next == slot.plus(1) && by_pages && !apart).then_some(slot)
+        (next == slot.plus(1) && by_pages).then_some(slot)
     }
 
     /// Frames for two pages, while there are some to spare.

@@ -276,7 +276,7 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
     let mut done = 0;
     loop {
         let at = buffer + done;
-        let held = pieces != Pieces::All && pieces != Pieces::First;
+        let held = matches!(pieces, Pieces::Storage | Pieces::Pinned);
         let want = if held { piece(at, len - done) } else { BOUNCE_BYTES.min(len - done) };
         let result = {
             let _held = held.then(|| Held::new(at, want));

@@ -239,8 +239,7 @@ impl Compare<'_> {
             for ((_, frees), turn) in WAYS.into_iter().zip(&mut turns) {
                 *turn = self.turn(frees, Pace::Open(rate), self.args.seconds, seed)?;
             }
-            let [sync, later] = &mut turns;
-            let (busiest, nr_bad) = (sync.busy_share().max(later.busy_share()), sync.bad_words + later.bad_words);
+            let busiest = turns[0].busy_share().max(turns[1].busy_share());
             let kept_up = busiest < OVERLOADED;
             tell(&format!("{name}: {rate:.0} touches a second, busy for {:.0} % of the time", busiest * 100.0));
             if kept_up || self.args.rate.is_some() || again == MOST_AGAIN {
@@ -250,7 +249,7 @@ impl Compare<'_> {
                 turns[0].bad_words += bad_words;
                 return Ok(Round { turns, rate, kept_up });
             }
-            bad_words += nr_bad;
+            bad_words += turns[0].bad_words + turns[1].bad_words;
             rate /= 2.0;
             again += 1;
         }
