@@ -20,6 +20,7 @@ use crate::compactd::{self, Compactor};
 use crate::device::{self, Opened, SwapDevice};
 use crate::engine::{Engine, StatsHome};
 use crate::error::{Error, MIN_MEMORY};
+use crate::exchange::Means;
 use crate::fault::{FaultMode, UnknownName, direct, monitor};
 use crate::folio_size::FolioSize;
 use crate::frames::Frames;
@@ -100,6 +101,7 @@ pub struct ArenaBuilder {
     frees: Frees,
     zeroed_stock: bool,
     compaction: Option<Stage>,
+    means: Option<Means>,
     address_space: u64,
     stats: Option<&'static SharedCounters>,
 }
@@ -230,6 +232,14 @@ impl ArenaBuilder {
         self
     }
 
+    /// How small folios get new homes in RAM; none: whichever costs less. For measurement.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compaction_means(mut self, means: Option<Means>) -> Self {
+        self.means = means;
+        self
+    }
+
     /// Builds the arena and starts its threads.
     ///
     /// # Errors
@@ -330,7 +340,7 @@ impl ArenaBuilder {
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
             zeroed: ZeroedStock::new(self.zeroed_stock),
-            compactor: Compactor::new(most_blocks, self.compaction),
+            compactor: Compactor::new(most_blocks, self.compaction, self.means),
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
             uffd,
@@ -449,6 +459,7 @@ impl Arena {
             frees: Frees::Cheapest,
             zeroed_stock: true,
             compaction: Some(Stage::default()),
+            means: None,
             address_space: ADDRESS_SPACE,
             stats: None,
         }

@@ -1,7 +1,8 @@
 //! Compaction of the frames: small folios are moved together until whole pageblocks are free.
 //!
 //! The thread makes whole pageblocks of free frames that a program has given back, and makes them huge again, so that a
-//! fault finds a huge page. While whole folios find no place ([`Engine::want_whole`]) it has some pageblocks kept for
+//! fault finds a huge page. What is about to be given back need not be moved: while a program is at it, the thread only
+//! empties pageblocks at most half full that it has passed by. While whole folios find no place ([`Engine::want_whole`]) it has some pageblocks kept for
 //! them, for which reclaim frees frames. A fault that finds none compacts for itself, as far as that needs no wait for a
 //! folio's lock. It sleeps while nothing becomes free and nothing is wanted: an idle arena costs no CPU.
 
@@ -10,20 +11,21 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Report, Request, Stage, ZoneSpace};
-use folioswap_core::{List, Memory, Order, Size};
+use folioswap_core::{List, Memory, Order, Size, Taken};
 
 use crate::engine::Engine;
+use crate::exchange::{Costs, Means, Moving};
 use crate::fatal::AbortOnPanic;
 use crate::wakeup::Event;
 
 /// Free frames beyond a whole block that there have to be: those that the free scanner has isolated at one time.
 const SLACK: usize = Order::HUGE.nr_pages() / 2;
 
-/// Frames are being freed until none was for so long ...
+/// Frames are being freed until none was for so long: as long as a tick of the zone.
 const CALM: Duration = Duration::from_millis(2);
 
-/// ... or as many times that.
-const CALMING_MAX: usize = 20;
+/// While they are, pauses are so many times as long as looking around in vain before them.
+const PAUSES: u32 = 9;
 
 /// How long the thread leaves compaction to faults before it looks again whether they are through.
 const POLITE: Duration = Duration::from_micros(100);
@@ -40,6 +42,19 @@ const REST: Duration = Duration::from_millis(100);
 /// When to look again meanwhile: frames become free without a word.
 const AGAIN: Duration = Duration::from_millis(10);
 
+/// What a run of compaction is for.
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Run {
+    /// A stock of whole pageblocks, while frames are being freed.
+    InCalm,
+    /// The same, at other times.
+    Ahead,
+    /// A fault that waits.
+    Direct,
+    /// Whoever asked for it: all of RAM.
+    Explicit,
+}
+
 /// Compaction of one arena's frames.
 pub(crate) struct Compactor {
     /// One run at a time.
@@ -52,16 +67,21 @@ pub(crate) struct Compactor {
     nr_explicit: AtomicUsize,
     /// None: it is off. For measurement.
     stage: Option<Stage>,
+    /// None: whichever costs less. For measurement.
+    pub means: Option<Means>,
+    pub costs: Costs,
 }
 
 impl Compactor {
-    pub fn new(nr_pageblocks: usize, stage: Option<Stage>) -> Self {
+    pub fn new(nr_pageblocks: usize, stage: Option<Stage>, means: Option<Means>) -> Self {
         Compactor {
             state: Mutex::new(Compaction::new(nr_pageblocks, Order::HUGE)),
             wanted: Event::default(),
             nr_waiting: AtomicUsize::new(0),
             nr_explicit: AtomicUsize::new(0),
             stage,
+            means,
+            costs: Costs::default(),
         }
     }
 
@@ -75,25 +95,32 @@ pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction");
     let thread = folioswap_sys::signals::thread_id();
     let (mut wanted_last, mut failed_last): (Option<Instant>, Option<Instant>) = (None, None);
+    let mut seen = engine.compactor.wanted.now();
     while !engine.stopping() {
-        let seen = engine.calm();
+        let before = std::mem::replace(&mut seen, engine.compactor.wanted.now());
+        let begun = Instant::now();
         let pass = engine.gate.enter(thread);
+        engine.zone.tick();
         engine.stats.compact_daemon_wake.add(1);
         if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 {
-            wanted_last = Some(Instant::now());
+            wanted_last = Some(begun);
             engine.zone.keep_whole((engine.budget_blocks() / KEPT_WHOLE_SHARE).max(1));
             engine.reclaim_wanted.signal();
         } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
             wanted_last = None;
             engine.zone.keep_whole(0);
         }
+        let only_calm = wanted_last.is_none() && seen != before;
+        let mut is_done = true;
         if failed_last.is_none_or(|last: Instant| last.elapsed() > REST) {
-            failed_last = (!engine.compact_ahead()).then(Instant::now);
+            is_done = engine.compact_ahead(only_calm);
+            failed_last = (!is_done && !only_calm).then(Instant::now);
         }
         drop(pass);
         match wanted_last {
             _ if engine.stopping() => {} // it may have begun before `seen`
             Some(_) => engine.compactor.wanted.wait_for(seen, AGAIN),
+            None if only_calm => std::thread::sleep(if is_done { CALM } else { CALM.max(begun.elapsed() * PAUSES) }),
             None => engine.compactor.wanted.wait(seen),
         }
     }
@@ -101,14 +128,14 @@ pub(crate) fn run(engine: &Engine) {
 
 impl Engine {
     /// Moves small folios together until `nr_enough` pageblocks are wholly free; without a wanted order, as many as can
-    /// be. `stop` is asked before each folio and each block.
-    pub fn compact_frames(
+    /// be. `stop` is asked before each block. A direct run takes the pageblock that it has made before another
+    /// run can begin: who waits for its turn would take it, and this thread would have to wait once more.
+    fn compact_frames(
         &self,
-        wanted: Option<Order>,
-        mode: Mode,
+        run: Run,
         nr_enough: usize,
         mut stop: impl FnMut() -> bool,
-    ) -> Option<Report> {
+    ) -> Option<(Report, Option<Taken>)> {
         let stage = self.compactor.stage?;
         let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might want to compact too
         let mut state = self.compactor.state();
@@ -117,32 +144,22 @@ impl Engine {
                 return None;
             }
         }
-        let space = ZoneSpace::new(&self.zone, self, nr_enough);
+        let moving = Moving::new(self, run != Run::Direct);
+        let space = ZoneSpace::new(&self.zone, &moving, nr_enough);
+        let space = if run == Run::InCalm { space.only_calm() } else { space };
         let stop = &mut || self.stopping() || self.gate.is_closed() || stop();
+        let (wanted, mode) = match run {
+            Run::Explicit => (None, Mode::Sync),
+            Run::InCalm | Run::Ahead | Run::Direct => (Some(Order::HUGE), Mode::Async),
+        };
         let report = state.run(&space, Request { wanted, mode, stage }, stop);
+        let taken = if run == Run::Direct { self.take_now(Order::HUGE) } else { None };
         drop(state);
         self.count_compaction(&report.counters);
-        if report.outcome == Outcome::Free {
+        if report.outcome == Outcome::Free && taken.is_none() {
             self.frame_freed.signal();
         }
-        Some(report)
-    }
-
-    /// Waits while more and more frames become free, and no whole folio is wanted: what is about to be dropped need not
-    /// be moved. Returns what the event was last.
-    fn calm(&self) -> u32 {
-        let mut seen = self.compactor.wanted.now();
-        for _ in 0..CALMING_MAX {
-            if self.whole_wanted.load(Ordering::Relaxed) > 0 || self.stopping() {
-                break;
-            }
-            std::thread::sleep(CALM);
-            let before = std::mem::replace(&mut seen, self.compactor.wanted.now());
-            if seen == before {
-                break;
-            }
-        }
-        seen
+        Some((report, taken))
     }
 
     /// Pageblocks that should be wholly free: those that are kept, and most of the frames that are free anyway, unless
@@ -165,21 +182,26 @@ impl Engine {
 
     /// Makes as many pageblocks wholly free as should be, one by one: who waits for one comes first. `false` when no more
     /// could be made.
-    fn compact_ahead(&self) -> bool {
+    fn compact_ahead(&self, only_calm: bool) -> bool {
+        let run = if only_calm { Run::InCalm } else { Run::Ahead };
         loop {
-            self.zone.drain(); // what CPUs keep is in no free run
+            if !only_calm {
+                self.zone.drain(); // what CPUs keep is in no free run
+            }
             self.make_huge_again();
             let nr_free = self.zone.free_runs(Order::HUGE);
             if nr_free >= self.compaction_goal() {
                 return true;
             }
             let stop = || self.compactor.nr_waiting.load(Ordering::Relaxed) > 0;
-            let report = self.compact_frames(Some(Order::HUGE), Mode::Async, nr_free + 1, stop);
-            match report.map(|report| report.outcome) {
+            let report = self.compact_frames(run, nr_free + 1, stop);
+            match report.map(|(report, _)| report.outcome) {
                 Some(Outcome::Free) => {}
                 Some(Outcome::Stopped) if stop() => {}
                 // Too few frames are free, and small folios are the colder ones.
-                None if self.older_class(List::Inactive) == Some(Size::Small) && self.empty_a_pageblock() => {}
+                None if run == Run::Ahead
+                    && self.older_class(List::Inactive) == Some(Size::Small)
+                    && self.empty_a_pageblock() => {}
                 _ => return false,
             }
             while stop() && !self.stopping() && !self.gate.is_closed() {
@@ -195,24 +217,24 @@ impl Engine {
         while self.compactor.nr_waiting.load(Ordering::SeqCst) > 0 {
             std::thread::sleep(POLITE); // faults that did not see it
         }
-        let report = self.compact_frames(None, Mode::Sync, 0, || false);
+        let report = self.compact_frames(Run::Explicit, 0, || false);
         self.compactor.nr_explicit.fetch_sub(1, Ordering::SeqCst);
-        report.is_some_and(|report| report.outcome == Outcome::Met)
+        report.is_some_and(|(report, _)| report.outcome == Outcome::Met)
     }
 
-    /// On behalf of a fault of a whole folio that finds no place. Says whether there was one a moment ago.
-    pub fn compact_directly(&self) -> bool {
+    /// A pageblock for a fault of a whole folio that finds no place.
+    pub fn compact_directly(&self) -> Option<Taken> {
         self.want_whole();
         self.compactor.nr_waiting.fetch_add(1, Ordering::SeqCst);
         // A run that was asked for may wait for the very block that is locked here.
         let goes = self.compactor.nr_explicit.load(Ordering::SeqCst) == 0;
-        let report = goes.then(|| self.compact_frames(Some(Order::HUGE), Mode::Async, 1, || false)).flatten();
+        let done = if goes { self.compact_frames(Run::Direct, 1, || false) } else { None };
         self.compactor.nr_waiting.fetch_sub(1, Ordering::SeqCst);
-        let Some(Report { outcome, counters }) = report else { return false };
+        let (Report { counters, .. }, taken) = done?;
         self.stats.compact_stall.add(counters.compact_stall);
         self.stats.compact_success.add(counters.compact_success);
         self.stats.compact_fail.add(counters.compact_fail);
-        outcome == Outcome::Free
+        taken
     }
 
     /// Gives huge pages to pageblocks that are wholly free and have small ones.

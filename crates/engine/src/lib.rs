@@ -32,6 +32,7 @@ mod doctor;
 mod engine;
 mod error;
 mod evacuation;
+mod exchange;
 mod failing;
 mod fatal;
 mod fault;
@@ -78,6 +79,8 @@ pub use attached::Frees;
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
 pub use doctor::{Finding, Verdict, doctor};
 pub use error::{Error, MIN_MEMORY};
+#[doc(hidden)]
+pub use exchange::Means as CompactionMeans;
 pub use failing::{DeviceErrors, DeviceState};
 pub use fatal::EXIT_MEMORY;
 pub use fault::{FaultMode, UnknownName};

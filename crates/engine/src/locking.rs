@@ -134,14 +134,14 @@ impl Engine {
         let home = self.frames.home(frame);
         self.frames.with_hinge(|hinge| {
             let is_split = (0..DIVIDE_TRIES).any(|_| {
-                let done = self.mapper.move_free(hinge, home, PAGE_SIZE).is_ok();
+                let done = self.mapper.move_home(hinge, home, PAGE_SIZE).is_ok();
                 if !done {
                     std::thread::yield_now();
                 }
                 done
             });
             if is_split {
-                self.patiently("divided", || self.mapper.move_free(home, hinge, PAGE_SIZE));
+                self.patiently("divided", || self.mapper.move_home(home, hinge, PAGE_SIZE));
             }
             is_split
         })

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::{Order, PAGE_SIZE};
+use folioswap_core::{Order, PAGE_SIZE, PIECE};
 use folioswap_sys::uffd::{Mode, MoveError, Userfaultfd};
 use folioswap_sys::{memory, pagemap};
 
@@ -55,8 +55,8 @@ pub(crate) trait Mapper: Send + Sync {
     /// Puts small pages at `len` bytes of a home that have lost theirs.
     fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError>;
 
-    /// A mapped folio's home changes from `old` to `new`, where a free frame is: that goes to `old`.
-    fn move_free(&self, old: usize, new: usize, len: usize) -> Result<(), MapError>;
+    /// What is at one home goes to another, which has no memory.
+    fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError>;
 
     /// Maps a fresh zeroed huge page at `folio`, or small ones, as `populate`; the home stays without memory of its own.
     fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError>;
@@ -67,6 +67,9 @@ pub(crate) trait Mapper: Send + Sync {
     /// Takes the content home. From the return on a touch of `folio` faults, and no write is lost.
     fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 }
+
+/// What memory that is made page by page contains at first.
+static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 
 /// Addresses of unregistered memory in which fresh pages are made; in registered memory they could not be: their first
 /// touch would be a fault of the engine's own.
@@ -174,11 +177,14 @@ impl Mapper for MoveMapper {
     }
 
     fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
-        self.small.make(|cradle| self.carry(home, cradle, len))
+        for at in (0..len).step_by(ZEROS.len()) {
+            self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at))?;
+        }
+        Ok(())
     }
 
-    fn move_free(&self, old: usize, new: usize, len: usize) -> Result<(), MapError> {
-        self.carry(old, new, len)
+    fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError> {
+        self.carry(to, from, len)
     }
 
     fn map_fresh(&self, folio: usize, _home: usize) -> Result<bool, MapError> {
@@ -230,8 +236,8 @@ impl Mapper for CopyMapper {
         Ok(())
     }
 
-    fn move_free(&self, _old: usize, new: usize, len: usize) -> Result<(), MapError> {
-        memory::dontneed(new, len).map_err(refused) // and the old one has ordinary memory when it is touched
+    fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
+        memory::dontneed(from, len).map_err(refused) // and the other one has ordinary memory when it is touched
     }
 
     fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {

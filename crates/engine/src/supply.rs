@@ -21,16 +21,12 @@ const MOST_COMPRESSING: Duration = Duration::from_millis(20);
 /// Pageblocks that keep their small pages after the kernel had no huge one, before it is asked again.
 const NOT_TRIED: usize = 32;
 
-/// Times that a fault compacts for a pageblock that others then take.
-const COMPACT_RUNS: usize = 3;
-
 impl Engine {
     /// Frames for a folio of this order. Reclaims directly when there are none, and ends the program when none can be
     /// had. `None`: there are frames, but not so many in one place; smaller ones can be had at once.
     pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
         let mut begun: Option<Instant> = None;
         let mut freed = self.frame_freed.now();
-        let mut nr_runs = 0;
         loop {
             let before = std::mem::replace(&mut freed, self.frame_freed.now());
             if freed != before {
@@ -44,13 +40,9 @@ impl Engine {
             }
             if order > Order::PAGE && self.zone.available() >= self.zone.watermarks().low.max(order.nr_pages()) {
                 watch.long_part(Phase::Frame);
-                let compacted = order == Order::HUGE && nr_runs < COMPACT_RUNS && self.compact_directly();
+                let compacted = if order == Order::HUGE { self.compact_directly() } else { None };
                 watch.lap(Phase::Reclaim);
-                if compacted {
-                    nr_runs += 1;
-                    continue;
-                }
-                return None;
+                return compacted;
             }
             let waiting = begun.get_or_insert_with(|| {
                 self.stats.direct_reclaims.add(1);
@@ -132,15 +124,21 @@ impl Engine {
             return None;
         }
         for _ in 0..SCAN {
-            let taken = self.zone.take_on(cpu, order);
-            if taken.is_some_and(|taken| taken.memory == Memory::Absent) {
-                self.note_resident();
-            }
+            let taken = self.take_now(order);
             if taken.is_some() || !self.evict_standby(order) {
                 return taken;
             }
         }
         None
+    }
+
+    /// Frames in one place that are free at this moment.
+    pub fn take_now(&self, order: Order) -> Option<Taken> {
+        let taken = self.zone.take_on(current_cpu(), order);
+        if taken.is_some_and(|taken| taken.memory == Memory::Absent) {
+            self.note_resident();
+        }
+        taken
     }
 
     /// Gives memory of the right kind to frames that were taken for a folio of this order, and says which they are.

@@ -2,14 +2,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Advice, Arena, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region};
+use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region};
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 2 * MIB;
 const PIECE: usize = 64 << 10;
 const WORD: usize = 8;
 
-fn arena(mapping: Mapping, folio: FolioSize) -> Arena {
+/// Each way of mapping with each way in which it lets folios get new homes.
+const WAYS: [(Mapping, CompactionMeans); 3] = [
+    (Mapping::Move, CompactionMeans::Migration),
+    (Mapping::Move, CompactionMeans::Exchange),
+    (Mapping::Copy, CompactionMeans::Migration),
+];
+
+fn arena((mapping, means): (Mapping, CompactionMeans), folio: FolioSize) -> Arena {
     let device = DeviceSpec::Ram { size: 256 << 20 };
     Arena::builder()
         .memory(64 << 20)
@@ -17,6 +24,7 @@ fn arena(mapping: Mapping, folio: FolioSize) -> Arena {
         .device(device)
         .faults(FaultMode::Direct)
         .mapping(mapping)
+        .compaction_means(Some(means))
         .folio(folio)
         .build()
         .unwrap()
@@ -51,15 +59,17 @@ fn check(region: &Region, step: usize) {
 
 #[test]
 fn whole_folios_find_a_place_among_scattered_small_ones() {
-    for (mapping, folio) in [(Mapping::Move, Order::PAGE), (Mapping::Move, Order::new(4).unwrap())] {
-        let arena = arena(mapping, FolioSize::Auto);
+    let moving = WAYS.iter().filter(|(mapping, _)| *mapping == Mapping::Move);
+    for (&way, folio) in moving.flat_map(|way| [(way, Order::PAGE), (way, Order::new(4).unwrap())]) {
+        let arena = arena(way, FolioSize::Auto);
         let small = scattered(&arena, 60 * MIB, folio, PIECE);
         let mut large = arena.map_with(16 * MIB, FolioSize::Fixed(Order::HUGE)).unwrap();
         (0..large.len()).step_by(BLOCK).for_each(|at| set(&mut large, at));
         let stats = arena.stats();
         assert_eq!(stats.swpin_fallback[9], 0, "{stats:?}");
-        assert!(stats.compact_success >= 1 && stats.pgmigrate_success >= 256, "{stats:?}");
+        assert!(stats.pgmigrate_success >= 256, "ahead of the faults, or by them: {stats:?}");
         assert_eq!(stats.compact_copied_bytes, 0, "what is mapped is not copied");
+        assert_eq!(stats.compact_exchange > 0, way.1 == CompactionMeans::Exchange, "{stats:?}");
         (0..large.len()).step_by(BLOCK).for_each(|at| assert!(is_set(&large, at)));
         check(&small, PIECE);
     }
@@ -67,9 +77,9 @@ fn whole_folios_find_a_place_among_scattered_small_ones() {
 
 #[test]
 fn what_is_asked_for_is_compacted_with_either_mapping() {
-    for mapping in [Mapping::Move, Mapping::Copy] {
+    for way in WAYS {
         // Nothing is compacted ahead where all folios are small.
-        let arena = arena(mapping, FolioSize::Fixed(Order::PAGE));
+        let arena = arena(way, FolioSize::Fixed(Order::PAGE));
         let small = scattered(&arena, 60 * MIB, Order::PAGE, PIECE);
         assert_eq!(arena.stats().pgmigrate_success, 0);
         assert!(arena.compact());
@@ -86,7 +96,16 @@ fn what_is_asked_for_is_compacted_with_either_mapping() {
 
 #[test]
 fn folios_in_use_are_moved_under_the_hands_of_their_users() {
-    let arena = arena(Mapping::Move, FolioSize::Auto);
+    folios_in_use_are_moved(CompactionMeans::Migration);
+}
+
+#[test]
+fn and_are_exchanged() {
+    folios_in_use_are_moved(CompactionMeans::Exchange);
+}
+
+fn folios_in_use_are_moved(means: CompactionMeans) {
+    let arena = arena((Mapping::Move, means), FolioSize::Auto);
     let mut small = scattered(&arena, 48 * MIB, Order::PAGE, PIECE);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -18,6 +18,12 @@ const MADV_COLLAPSE: libc::c_int = 25;
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 const MADV_DONTNEED_LOCKED: libc::c_int = 24;
 
+/// The calling process, where a descriptor of one is asked for. Linux 6.14; the libc crate lacks it.
+const PIDFD_SELF: libc::c_int = -10001;
+
+/// Ranges that one system call gives back.
+const MOST_RANGES: usize = 128;
+
 /// Of `mlock2`: what is there, and what will be, is locked; nothing is faulted in for it. Linux 4.4.
 const MLOCK_ONFAULT: libc::c_int = 1;
 
@@ -135,6 +141,48 @@ pub fn advise_nohugepage(addr: usize, len: usize) -> io::Result<()> {
 /// EINVAL: locked memory.
 pub fn dontneed(addr: usize, len: usize) -> io::Result<()> {
     advise(addr, len, libc::MADV_DONTNEED)
+}
+
+/// Gives the memory of many ranges back. In one system call for up to 128 of them, neighbours counted as one, where the
+/// kernel grants that of the caller's own memory (Linux 6.13): other CPUs that run threads of this process are
+/// interrupted once for each call, and that is what most of the time goes to.
+///
+/// # Errors
+/// As [`dontneed`]; some ranges have lost their memory then.
+pub fn dontneed_many(ranges: impl IntoIterator<Item = (usize, usize)>) -> io::Result<()> {
+    let mut batch = [(0, 0); MOST_RANGES];
+    let mut nr_ranges = 0;
+    for (addr, len) in ranges {
+        match batch[..nr_ranges].last_mut() {
+            Some(last) if last.0 + last.1 == addr => last.1 += len,
+            Some(last) if addr + len == last.0 => *last = (addr, len + last.1),
+            _ => {
+                if nr_ranges == MOST_RANGES {
+                    dontneed_batch(&batch)?;
+                    nr_ranges = 0;
+                }
+                batch[nr_ranges] = (addr, len);
+                nr_ranges += 1;
+            }
+        }
+    }
+    dontneed_batch(&batch[..nr_ranges])
+}
+
+fn dontneed_batch(ranges: &[(usize, usize)]) -> io::Result<()> {
+    let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_RANGES];
+    for (entry, &(addr, len)) in vector.iter_mut().zip(ranges) {
+        *entry = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
+    }
+    let nr_bytes: usize = ranges.iter().map(|&(_, len)| len).sum();
+    // SAFETY: as [`advise`], for each of the ranges; the vector outlives the call.
+    let done = unsafe {
+        libc::syscall(libc::SYS_process_madvise, PIDFD_SELF, vector.as_ptr(), ranges.len(), libc::MADV_DONTNEED, 0)
+    };
+    if usize::try_from(done) == Ok(nr_bytes) {
+        return Ok(());
+    }
+    ranges.iter().try_for_each(|&(addr, len)| dontneed(addr, len)) // once more does no harm
 }
 
 /// The same for memory that is locked, which it stays; memory that is not is given back as well.
@@ -347,6 +395,25 @@ mod tests {
             dontneed(memory.addr(), memory.len()).unwrap();
             assert_eq!(word.read_volatile(), 0);
         }
+    }
+
+    #[test]
+    fn of_many_ranges_each_is_given_back_and_no_other() {
+        // Neighbours upwards, neighbours downwards, and more ranges than fit into one call.
+        let upwards = (0..20).chain(30..31);
+        let given: Vec<usize> = upwards.chain((40..60).rev()).chain((100..500).step_by(2)).collect();
+        let memory = anonymous_huge(2 << 20).unwrap();
+        advise_nohugepage(memory.addr(), memory.len()).unwrap();
+        let word = |page: usize| (memory.addr() + page * PAGE_BYTES) as *mut u64;
+        // SAFETY: accesses to readable and writable memory of the test's own.
+        (0..512).for_each(|page| unsafe { word(page).write(7) });
+        dontneed_many(given.iter().map(|&page| (word(page) as usize, PAGE_BYTES))).unwrap();
+        for page in 0..512 {
+            // SAFETY: as above.
+            let found = unsafe { word(page).read_volatile() };
+            assert_eq!(found, if given.contains(&page) { 0 } else { 7 }, "page {page}");
+        }
+        assert!(dontneed_many([(memory.addr() + 1, PAGE_BYTES)]).is_err(), "not at a page");
     }
 
     #[test]

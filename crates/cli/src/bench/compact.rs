@@ -3,7 +3,8 @@
 //! After the huge-page compaction stress that kernels are tested with. A pool of folios of 4 KiB and 64 KiB fills the budget and a
 //! random half of them is dropped. Then threads fault folios of 2 MiB in from the swap device, all at once, while two more threads
 //! fault and drop small ones. Each way of compaction runs in an arena of its own; `whole` is the same with a pool that is not
-//! scattered, to compare latencies with. What is left of the pool and what came in is checked.
+//! scattered, to compare latencies with; `exchange` and `migrate` are the two ways to new homes, of which `default` takes the
+//! cheaper one. What is left of the pool and what came in is checked.
 
 use super::access::Random;
 use super::compact_mix::mixed;
@@ -16,7 +17,7 @@ use crate::args::{Means, check_budget, size};
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
-use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, StatsSnapshot};
+use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FolioSize, Order, Region, StatsSnapshot};
 use folioswap_core::compact::Stage;
 use folioswap_core::{Histogram, HistogramSnapshot};
 use serde_json::{Map, json};
@@ -74,16 +75,30 @@ pub struct CompactArgs {
 struct Way {
     name: &'static str,
     stage: Option<Stage>,
+    means: Option<CompactionMeans>,
     /// Whether a random half of the pool is dropped, rather than the second half.
     scattered: bool,
 }
 
-const WAYS: [Way; 5] = [
-    Way { name: "whole", stage: Some(Stage::WholeSplitting), scattered: false },
-    Way { name: "split", stage: Some(Stage::Split), scattered: true },
-    Way { name: "exact", stage: Some(Stage::Whole), scattered: true },
-    Way { name: "default", stage: Some(Stage::WholeSplitting), scattered: true },
-    Way { name: "off", stage: None, scattered: true },
+impl Way {
+    /// A scattered pool, with compaction at this stage.
+    const fn new(name: &'static str, stage: Option<Stage>) -> Way {
+        Way { name, stage, means: None, scattered: true }
+    }
+
+    const fn by(self, means: CompactionMeans) -> Way {
+        Way { means: Some(means), ..self }
+    }
+}
+
+const WAYS: [Way; 7] = [
+    Way { scattered: false, ..Way::new("whole", Some(Stage::WholeSplitting)) },
+    Way::new("split", Some(Stage::Split)),
+    Way::new("exact", Some(Stage::Whole)),
+    Way::new("default", Some(Stage::WholeSplitting)),
+    Way::new("exchange", Some(Stage::WholeSplitting)).by(CompactionMeans::Exchange),
+    Way::new("migrate", Some(Stage::WholeSplitting)).by(CompactionMeans::Migration),
+    Way::new("off", None),
 ];
 
 /// Counters of the engine by name.
@@ -188,7 +203,9 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
         "way", "threads", "whole", "2M p50 us", "2M p99 us", "4K p50 us", "4K p99 us", "stalls", "moved", "failed"
     ));
     let sums = WAYS.iter().map(|way| run(args, &means, way, &mut report)).collect::<Result<Vec<_>, _>>()?;
-    let [whole, split, _, default, off] = &sums[..] else { unreachable!("as many as there are ways") };
+    let [whole, split, _, default, exchange, migrate, off] = &sums[..] else {
+        unreachable!("as many as there are ways")
+    };
     report.measure("huge_share_min", default.shares.iter().copied().fold(f64::INFINITY, f64::min));
     // The best that there is without it: where that is high too, the benchmark proves nothing.
     report.measure("huge_share_off", off.shares.iter().copied().fold(0.0, f64::max));
@@ -203,15 +220,25 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     // A mapped folio moves without a copy: of the pages moved, those whose bytes were copied.
     report.measure("copied_vs_moved", counters.get("compact_copied_bytes") / PAGE as f64 / moved);
     report.measure("copied_vs_split", default.copied_per_whole() / split.copied_per_whole());
-    let ratios: Vec<f64> = default.p99_us.iter().zip(&whole.p99_us).map(|(ours, plain)| ours / plain).collect();
-    report.measure("p99_vs_unfragmented", median(&ratios));
+    for (name, sum) in [
+        ("p99_vs_unfragmented", default),
+        ("p99_vs_unfragmented_exchange", exchange),
+        ("p99_vs_unfragmented_migrate", migrate),
+    ] {
+        let ratios: Vec<f64> = sum.p99_us.iter().zip(&whole.p99_us).map(|(ours, plain)| ours / plain).collect();
+        report.measure(name, median(&ratios));
+    }
     let bad_words =
         sums.iter().map(|sum| sum.bad_words).sum::<u64>() + mixed(args.memory, args.rounds, &means, &mut report)?;
     report.conclude(args.json.as_deref(), bad_words)
 }
 
 fn run(args: &CompactArgs, means: &Means, way: &Way, report: &mut Report) -> Result<Sum, Failure> {
-    let plan = ArenaPlan { compaction: way.stage, ..ArenaPlan::new(args.memory, means, FolioSize::Auto) };
+    let plan = ArenaPlan {
+        compaction: way.stage,
+        compaction_means: way.means,
+        ..ArenaPlan::new(args.memory, means, FolioSize::Auto)
+    };
     let arena = plan.build(4 * args.memory)?;
     let mut random = Random::new(args.seed);
     let mut sum = Sum::default();

@@ -5,7 +5,7 @@ use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
 use clap::Args;
-use folioswap::{Arena, DeviceSpec, FolioSize, Frees, SwapDevice, SwapIn};
+use folioswap::{Arena, CompactionMeans, DeviceSpec, FolioSize, Frees, SwapDevice, SwapIn};
 use folioswap_core::compact::Stage;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +68,8 @@ pub struct ArenaPlan<'a> {
     pub split_slots: bool,
     /// How whole folios get places in RAM; none: by swapping small ones out.
     pub compaction: Option<Stage>,
+    /// How small folios get new homes; none: whichever costs less.
+    pub compaction_means: Option<CompactionMeans>,
     /// What becomes of freed slots.
     pub frees: Frees,
     /// Whether zeroed memory is kept for first touches.
@@ -84,6 +86,7 @@ impl<'a> ArenaPlan<'a> {
             swap_in: SwapIn::default(),
             split_slots: false,
             compaction: Some(Stage::default()),
+            compaction_means: None,
             frees: Frees::Cheapest,
             zeroed_stock: true,
         }
@@ -101,6 +104,7 @@ impl<'a> ArenaPlan<'a> {
         let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
         let builder = builder.faults(self.means.faults).mapping(self.means.mapper).folio(self.folio);
         let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots).compaction(self.compaction);
+        let builder = builder.compaction_means(self.compaction_means);
         let builder = builder.frees(self.frees).zeroed_stock(self.zeroed_stock);
         let builder = self.means.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
         let topology = self.means.topology()?;

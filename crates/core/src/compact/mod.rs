@@ -28,7 +28,7 @@ mod zone_space;
 pub use counters::CompactCounters;
 pub use isolated::Isolated;
 pub use scan::Compaction;
-pub use space::{Migrated, Mode, Space, Units};
+pub use space::{Migrated, Mode, Move, Space, Units};
 pub use zone_space::{Mover, ZoneSpace};
 
 use crate::order::Order;

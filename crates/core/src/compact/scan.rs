@@ -3,14 +3,14 @@
 //! Invariants:
 //! - no folio moves to its own block or a lower one, so what was emptied stays empty of what compaction moves;
 //! - every isolated run is a folio's place or free again when [`Compaction::run`] returns;
-//! - at most the units of two and a half blocks are isolated at a time.
+//! - at most the units of two and a half blocks are isolated at a time, beside those of a block's folios that have a place.
 //!
 //! **Locking.** None: see [`super::Space`] for what others may do meanwhile.
 
 use super::deferral::Deferral;
 use super::hints::{FULL, Hints, Round};
 use super::isolated::Isolated;
-use super::space::{Migrated, Mode, Space, Units};
+use super::space::{Migrated, Mode, Move, Space, Units};
 use super::{CompactCounters, Outcome, Report, Request, Stage};
 use crate::id::{SpaceBlockId, UnitId};
 use crate::order::Order;
@@ -23,8 +23,9 @@ pub struct Compaction {
     hints: Hints,
     deferral: Deferral,
     isolated: Isolated,
-    /// The folios of the block that is being emptied.
+    /// The folios of the block that is to be emptied, and where they go.
     batch: Vec<Units>,
+    moves: Vec<Move>,
 }
 
 impl Compaction {
@@ -35,13 +36,14 @@ impl Compaction {
         Compaction {
             hints: Hints::new(nr_blocks),
             deferral: Deferral::new(),
-            isolated: Isolated::with_capacity(2 * block_units + block_units / 2),
+            isolated: Isolated::with_capacity(3 * block_units + block_units / 2),
             batch: Vec::with_capacity(block_units),
+            moves: Vec::with_capacity(block_units),
         }
     }
 
     /// Compacts until a run of the wanted order is free, the scanners meet, or `stop` says so, which is asked before each
-    /// folio and each block. After failures, requests for an order are passed over for a while.
+    /// block, and before each folio where the space [allows that](Space::stops_within_blocks). After failures, requests for an order are passed over for a while.
     pub fn run<S: Space>(&mut self, space: &S, request: Request, stop: &mut dyn FnMut() -> bool) -> Report {
         let counters = CompactCounters::default();
         if let Some(order) = request.wanted {
@@ -72,15 +74,6 @@ impl Compaction {
         }
         Report { outcome, counters }
     }
-}
-
-/// What came of a folio that was to go.
-#[derive(Copy, Clone, Eq, PartialEq)]
-enum Cleared {
-    Yes,
-    /// It may be had in a moment.
-    Busy,
-    No,
 }
 
 /// How often a folio that is busy is tried: most are so for the moment of a fault, and the others of its block take longer.
@@ -179,6 +172,25 @@ impl<S: Space> Scan<'_, S> {
         let block_order = self.space.block_order();
         self.put_back_where(|run| run.first.block(block_order) <= block);
 
+        let mut moves = std::mem::take(&mut self.state.moves);
+        let mut ended = Continue(());
+        let planned = self.plan(block, nr_occupied, &mut moves);
+        if planned {
+            self.space.prepare(&moves);
+            ended = self.carry_out(block, &mut moves);
+            moves.iter().for_each(|planned| self.forgo(planned));
+            self.space.finish(block);
+        } else {
+            moves.iter().for_each(|planned| self.state.isolated.give_back(planned.place()));
+            self.state.hints.no_source.insert(block);
+        }
+        moves.clear();
+        self.state.moves = moves;
+        if planned && ended.is_continue() && self.is_done() { Break(Outcome::Free) } else { ended }
+    }
+
+    /// Names the folios of a block that are to go, and a place for each. `false`: none, or it is of no use to begin.
+    fn plan(&mut self, block: SpaceBlockId, nr_occupied: usize, moves: &mut Vec<Move>) -> bool {
         let mut batch = std::mem::take(&mut self.state.batch);
         let wanted = self.request.wanted;
         self.space.movable(block, &mut |folio| {
@@ -187,111 +199,110 @@ impl<S: Space> Scan<'_, S> {
                 batch.push(folio);
             }
         });
-        self.counters.compact_migrate_scanned += block_order.nr_pages() as u64;
-        let ended = self.move_all(block, &mut batch, nr_occupied);
-        batch.clear();
-        self.state.batch = batch;
-        ended
-    }
-
-    /// Moves the folios of a block that were named, of which `nr_occupied` units are or were occupied.
-    fn move_all(&mut self, block: SpaceBlockId, batch: &mut [Units], nr_occupied: usize) -> ControlFlow<Outcome> {
+        self.counters.compact_migrate_scanned += self.space.block_order().nr_pages() as u64;
+        if self.request.stage == Stage::Split {
+            self.split_all(&mut batch);
+        }
         let mut nr_left = batch.iter().map(|folio| folio.nr_units()).sum::<usize>();
         let all_or_none = self.wants_all_of_a_block();
-        if all_or_none && nr_left < nr_occupied {
-            self.state.hints.no_source.insert(block);
-            return Continue(());
+        let mut goes = !all_or_none || nr_left >= nr_occupied;
+        if goes {
+            self.counters.compact_isolated += nr_left as u64;
+            // The largest first: they find a place while runs are whole.
+            batch.sort_unstable_by_key(|folio| (Reverse(folio.order), folio.first));
+            for &folio in &batch {
+                match self.place_for(folio, nr_left) {
+                    Some(to) => moves.push(Move { folio, to }),
+                    None if all_or_none => {
+                        goes = false;
+                        break;
+                    }
+                    None => {}
+                }
+                nr_left -= folio.nr_units();
+            }
         }
-        self.counters.compact_isolated += nr_left as u64;
-        // The largest first: they find a place while runs are whole, and if not, nothing was copied in vain.
-        batch.sort_unstable_by_key(|folio| (Reverse(folio.order), folio.first));
-        let (mut nr_emptied, mut nr_tried) = (0, batch.len());
+        batch.clear();
+        self.state.batch = batch;
+        moves.reverse(); // they are made from the end on, the largest first: one that stays keeps the others from going in vain
+        goes && !moves.is_empty()
+    }
+
+    /// Makes single units of folios; leaves out those of which that cannot be done.
+    fn split_all(&mut self, batch: &mut Vec<Units>) {
+        for at in (0..batch.len()).rev() {
+            if batch[at].order == Order::PAGE {
+                continue;
+            }
+            let folio = batch.swap_remove(at);
+            if self.space.split(folio) {
+                let units = (0..folio.nr_units()).map(|at| folio.first.plus(at));
+                batch.extend(units.map(|first| Units { first, order: Order::PAGE }));
+            } else {
+                self.counters.pgmigrate_fail += folio.nr_units() as u64;
+            }
+        }
+    }
+
+    /// Moves the folios of a block to the places that were prepared for them. Those that are busy are tried again after the
+    /// others. Leaves the moves that were not made.
+    fn carry_out(&mut self, block: SpaceBlockId, moves: &mut Vec<Move>) -> ControlFlow<Outcome> {
+        let mut any_left_it = false;
         for pass in 1..=PASSES {
-            // Those that were busy gather at the front, for the next pass.
             let mut nr_busy = 0;
-            for at in 0..nr_tried {
-                if (self.stop)() {
+            for at in (0..moves.len()).rev() {
+                if self.space.stops_within_blocks() && (self.stop)() {
                     return Break(Outcome::Stopped);
                 }
-                let folio = batch[at];
-                match self.clear(folio, nr_left) {
-                    Cleared::Yes => {
-                        nr_emptied += 1;
-                        nr_left -= folio.nr_units();
-                        if self.request.wanted.is_some_and(|order| self.space.has_free(order)) {
-                            return Break(Outcome::Free);
-                        }
+                let planned = moves[at];
+                let nr_units = planned.folio.nr_units() as u64;
+                match self.space.migrate(planned.folio, planned.to, self.request.mode) {
+                    Migrated::Moved => {
+                        self.counters.pgmigrate_success += nr_units;
+                        moves.swap_remove(at);
+                        any_left_it = true;
                     }
-                    Cleared::Busy if pass < PASSES && nr_busy < BUSY_MAX => {
-                        batch.swap(nr_busy, at);
+                    Migrated::Gone => {
+                        self.counters.pgmigrate_fail += nr_units;
+                        self.forgo(&moves.swap_remove(at));
+                        any_left_it = true;
+                    }
+                    Migrated::Busy if pass < PASSES && nr_busy < BUSY_MAX => {
                         nr_busy += 1;
+                        continue;
                     }
                     failed => {
-                        if failed == Cleared::Busy {
-                            self.counters.pgmigrate_fail += folio.nr_units() as u64;
+                        if failed == Migrated::Busy {
+                            self.counters.pgmigrate_fail += nr_units;
                         }
-                        if all_or_none {
+                        if self.wants_all_of_a_block() {
                             self.state.hints.no_source.insert(block);
                             return Continue(());
                         }
+                        self.forgo(&moves.swap_remove(at));
+                        continue;
                     }
                 }
+                if self.is_done() {
+                    return Break(Outcome::Free);
+                }
             }
-            nr_tried = nr_busy;
         }
-        if nr_emptied == 0 {
+        if !any_left_it {
             self.state.hints.no_source.insert(block);
         }
         Continue(())
     }
 
-    /// Tries to have a folio no longer where it is. `nr_left` units of its block, its own among them, are still to go.
-    fn clear(&mut self, folio: Units, nr_left: usize) -> Cleared {
-        if self.request.stage != Stage::Split || folio.order == Order::PAGE {
-            return self.move_one(folio, nr_left);
-        }
-        if !self.space.split(folio) {
-            self.counters.pgmigrate_fail += folio.nr_units() as u64;
-            return Cleared::No;
-        }
-        let mut all = Cleared::Yes;
-        for at in 0..folio.nr_units() {
-            let cleared = self.move_one(Units { first: folio.first.plus(at), order: Order::PAGE }, nr_left - at);
-            if cleared == Cleared::Busy {
-                self.counters.pgmigrate_fail += 1;
-            }
-            if cleared != Cleared::Yes {
-                all = Cleared::No; // the folio is not what it was, and cannot be tried again
-                if self.wants_all_of_a_block() {
-                    break;
-                }
-            }
-        }
-        all
+    /// A folio does not move to the place that was prepared for it.
+    fn forgo(&mut self, planned: &Move) {
+        self.space.forgo(planned.place());
+        self.state.isolated.give_back(planned.place());
     }
 
-    /// The same for a folio that moves whole.
-    fn move_one(&mut self, folio: Units, nr_left: usize) -> Cleared {
-        let Some(to) = self.place_for(folio, nr_left) else { return Cleared::No };
-        let migrated = self.space.migrate(folio, to, self.request.mode);
-        let nr_units = folio.nr_units() as u64;
-        match migrated {
-            Migrated::Moved => self.counters.pgmigrate_success += nr_units,
-            Migrated::Gone => self.counters.pgmigrate_fail += nr_units,
-            Migrated::Busy | Migrated::Unsuited => {}
-        }
-        let run = Units { first: to, order: folio.order };
-        match migrated {
-            Migrated::Moved => {}
-            // It may be the run that is busy: the next folio tries another.
-            Migrated::Busy => self.state.isolated.add(run),
-            Migrated::Gone | Migrated::Unsuited => self.state.isolated.give_back(run),
-        }
-        match migrated {
-            Migrated::Moved | Migrated::Gone => Cleared::Yes,
-            Migrated::Busy => Cleared::Busy,
-            Migrated::Unsuited => Cleared::No,
-        }
+    /// Whether there is what was wanted.
+    fn is_done(&self) -> bool {
+        self.request.wanted.is_some_and(|order| self.space.has_free(order))
     }
 
     /// A run for a folio, from those that are isolated; if there is none, more are isolated, once.

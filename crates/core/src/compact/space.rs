@@ -23,6 +23,22 @@ impl Units {
     }
 }
 
+/// A folio, and the isolated run of its order, or part of one, to which it is to move.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Move {
+    /// Where it was named.
+    pub folio: Units,
+    /// The first of the units to which it moves.
+    pub to: UnitId,
+}
+
+impl Move {
+    /// The units to which it moves.
+    pub const fn place(&self) -> Units {
+        Units { first: self.to, order: self.folio.order }
+    }
+}
+
 /// Whether a move waits for a folio that is busy.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Mode {
@@ -35,7 +51,7 @@ pub enum Mode {
 /// What came of moving a folio.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Migrated {
-    /// It occupies the run it was to go to; where it was is free.
+    /// It occupies the run it was to go to; where it was is free, at the latest when its block is finished.
     Moved,
     /// It is in use in a way that forbids it. It stays, and the run is isolated still.
     Busy,
@@ -78,6 +94,21 @@ pub trait Space {
 
     /// Makes isolated units free: a run as it was isolated, or any aligned part of one.
     fn put_back(&self, run: Units);
+
+    /// Folios of one block are about to move to these places: what it takes to make room there may cost less for all of them
+    /// together. Each is then moved to, or else forgone.
+    fn prepare(&self, _moves: &[Move]) {}
+
+    /// No folio has moved to a place that was prepared, nor will any: it is an isolated run like others.
+    fn forgo(&self, _place: Units) {}
+
+    /// The moves out of a block that was prepared are over.
+    fn finish(&self, _block: SpaceBlockId) {}
+
+    /// Whether a run may be told to stop between two folios of a block; else it is through with the block first.
+    fn stops_within_blocks(&self) -> bool {
+        true
+    }
 
     /// Moves a folio whole to an isolated run of its order, or part of one. Decides under the folio's lock whether it
     /// still is where it was named and worth moving.

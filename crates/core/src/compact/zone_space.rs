@@ -2,16 +2,27 @@
 //!
 //! A pageblock counts as free in whole whatever memory it has: the engine makes one with small pages huge again.
 
-use super::space::{Migrated, Mode, Space, Units};
+use super::space::{Migrated, Mode, Move, Space, Units};
 use crate::frame::{Paused, Zone};
 use crate::id::{FolioId, FrameId, SpaceBlockId, UnitId};
 use crate::order::Order;
 
 /// Who can move the content of folios between frames.
 pub trait Mover {
+    /// Folios are about to move out of this pageblock, into these isolated frames.
+    fn prepare(&self, _block: FrameId, _places: &mut dyn Iterator<Item = (FrameId, Order)>) {}
+
+    /// No folio moves to a place that was prepared.
+    fn forgo(&self, _place: FrameId, _order: Order) {}
+
+    /// The moves out of a pageblock are over. What became isolated in it is to be free ([`Zone::take_emptied`],
+    /// [`Zone::put_back`]).
+    fn finish(&self, _block: FrameId) {}
+
     /// Moves a folio that was in `from` to `to`, which is isolated. Locks the folio's entry ([`Mode::Async`]: gives up if
     /// that would wait), looks whether it still occupies `from` with this order, moves the content, tells the zone
-    /// ([`Zone::occupy`]) and frees `from` ([`Zone::give`]). Unless it returns [`Migrated::Moved`], `to` is still isolated.
+    /// ([`Zone::occupy`]) and frees `from` ([`Zone::give`]), or isolates it until the block is finished
+    /// ([`Zone::isolate_left`]). Unless it returns [`Migrated::Moved`], `to` is still isolated.
     fn migrate(&self, folio: FolioId, from: FrameId, order: Order, to: FrameId, mode: Mode) -> Migrated;
 
     /// Makes single pages of a folio, as [`Zone::split`] does of its frames. Says whether that was done.
@@ -25,12 +36,18 @@ pub struct ZoneSpace<'a, M> {
     _paused: Paused<'a>,
     mover: &'a M,
     nr_enough: usize,
+    only_calm: bool,
 }
 
 impl<'a, M: Mover> ZoneSpace<'a, M> {
     /// Compaction of this zone is for `nr_enough` free runs of whichever order it will want.
     pub fn new(zone: &'a Zone, mover: &'a M, nr_enough: usize) -> Self {
-        ZoneSpace { zone, _paused: zone.pause_cpus(), mover, nr_enough }
+        ZoneSpace { zone, _paused: zone.pause_cpus(), mover, nr_enough, only_calm: false }
+    }
+
+    /// Empties only pageblocks that are [calm](Zone::nr_taken_in_calm), and is not counted as a failure when there is none.
+    pub fn only_calm(self) -> Self {
+        ZoneSpace { only_calm: true, ..self }
     }
 
     /// The folio that occupies exactly these frames.
@@ -66,11 +83,12 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
     }
 
     fn has_none(&self, order: Order) -> bool {
-        self.zone.free_runs(order) == 0
+        !self.only_calm && self.zone.free_runs(order) == 0
     }
 
     fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
-        self.zone.nr_taken_in_parts(first_frame(block))
+        let block = first_frame(block);
+        if self.only_calm { self.zone.nr_taken_in_calm(block) } else { self.zone.nr_taken_in_parts(block) }
     }
 
     fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units)) {
@@ -87,6 +105,25 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
 
     fn put_back(&self, run: Units) {
         self.zone.put_back(frame_of(run.first), run.order);
+    }
+
+    fn prepare(&self, moves: &[Move]) {
+        let Some(first) = moves.first() else { return };
+        let places = &mut moves.iter().map(|planned| (frame_of(planned.to), planned.folio.order));
+        self.mover.prepare(first_frame(first.folio.first.block(Order::HUGE)), places);
+    }
+
+    fn forgo(&self, place: Units) {
+        self.mover.forgo(frame_of(place.first), place.order);
+    }
+
+    fn finish(&self, block: SpaceBlockId) {
+        self.mover.finish(first_frame(block));
+    }
+
+    /// It takes long to prepare, not to move.
+    fn stops_within_blocks(&self) -> bool {
+        false
     }
 
     fn migrate(&self, folio: Units, to: UnitId, mode: Mode) -> Migrated {

@@ -67,6 +67,14 @@ pub(super) struct Block {
     pub memory: Memory,
     /// Frames of it that are taken.
     pub nr_taken: u16,
+    /// The tick in which frames of it were last given back.
+    pub given_at: u32,
+}
+
+impl Block {
+    fn unused(memory: Memory) -> Block {
+        Block { memory, nr_taken: 0, given_at: 0 }
+    }
 }
 
 /// Chains of runs: one for each order of those in small pages, then whole pageblocks with a huge page and with nothing.
@@ -94,6 +102,8 @@ pub(super) struct Buddy {
     pub isolated: usize,
     /// Frames on their way back to the kernel.
     pub leaving: usize,
+    /// The present tick: a clock of the caller's, that wraps.
+    pub now: u32,
 }
 
 impl Buddy {
@@ -106,6 +116,7 @@ impl Buddy {
             taken: 0,
             isolated: 0,
             leaving: 0,
+            now: 0,
         }
     }
 
@@ -163,7 +174,8 @@ impl Buddy {
     /// Makes a whole taken pageblock one of small pages, of which only the first 2^order frames stay taken.
     pub(super) fn carve(&mut self, records: &mut Records, head: u32, order: Order) {
         assert_eq!(records[head].order, Order::HUGE, "a whole pageblock is carved");
-        *self.block_mut(head) = Block { memory: Memory::Small, nr_taken: order.nr_pages() as u16 };
+        let block = self.block_mut(head);
+        (block.memory, block.nr_taken) = (Memory::Small, order.nr_pages() as u16);
         self.taken -= BLOCK - order.nr_pages();
         records[head].order = order;
         self.free_upper_halves(records, head, order.exponent()..MAX_ORDER);
@@ -177,8 +189,10 @@ impl Buddy {
     /// Frees a folio that is held, as a run with all the free frames around it.
     pub(super) fn give(&mut self, records: &mut Records, frame: u32) {
         let order = records[frame].order;
+        let now = self.now;
         let block = self.block_mut(frame);
         block.nr_taken -= order.nr_pages() as u16;
+        block.given_at = now;
         self.taken -= order.nr_pages();
         self.join(records, frame, order);
     }
@@ -219,7 +233,7 @@ impl Buddy {
             Place::Leaving => self.leaving -= BLOCK,
             _ => self.taken -= BLOCK,
         }
-        *self.block_mut(head) = Block { memory: Memory::Absent, nr_taken: 0 };
+        *self.block_mut(head) = Block::unused(Memory::Absent);
         self.link(records, head, Order::HUGE, Memory::Absent);
     }
 
@@ -230,7 +244,7 @@ impl Buddy {
         }
         assert!(self.blocks.len() < self.blocks.capacity(), "the pageblocks never move");
         let head = PageblockId::from_index(self.blocks.len()).first_frame();
-        self.blocks.push(Block { memory: Memory::Absent, nr_taken: 0 });
+        self.blocks.push(Block::unused(Memory::Absent));
         records.grow(BLOCK);
         self.link(records, head, Order::HUGE, Memory::Absent);
         head

@@ -33,6 +33,17 @@ impl Frames {
         self.buddy.taken + self.buddy.isolated + order.nr_pages() <= self.limit
     }
 
+    /// Isolated frames of a pageblock.
+    fn isolated_of(&self, first: u32) -> usize {
+        let (mut at, mut nr_isolated) = (first, 0);
+        while at < first + BLOCK as u32 {
+            let record = &self.records[at];
+            nr_isolated += if record.place == Place::Isolated { record.order.nr_pages() } else { 0 };
+            at += record.order.nr_pages() as u32;
+        }
+        nr_isolated
+    }
+
     /// The next free run that may be isolated in a pageblock, from the head `at` on.
     fn next_free_part(&self, mut at: u32) -> Option<u32> {
         let end = PageblockId::of(at).first_frame() + BLOCK as u32;
@@ -52,6 +63,32 @@ impl Buddy {
         self.unlink(records, head);
         records[head].place = Place::Isolated;
         self.isolated += records[head].order.nr_pages();
+    }
+
+    /// Isolates what is held.
+    fn isolate_held(&mut self, records: &mut Records, head: u32) {
+        let nr_frames = records[head].order.nr_pages();
+        self.blocks[PageblockId::of(head).index()].nr_taken -= nr_frames as u16;
+        self.taken -= nr_frames;
+        records[head].place = Place::Isolated;
+        self.isolated += nr_frames;
+    }
+
+    /// Takes all runs of a pageblock, free ones and isolated ones, as one.
+    fn gather(&mut self, records: &mut Records, first: u32) {
+        let mut at = first;
+        while at < first + BLOCK as u32 {
+            let nr_frames = records[at].order.nr_pages();
+            match records[at].place {
+                Place::Free => self.unlink(records, at),
+                Place::Isolated => self.isolated -= nr_frames,
+                other => panic!("frame {at} is {other:?} though nothing of its pageblock is taken"),
+            }
+            records[at].place = Place::Inner;
+            at += nr_frames as u32;
+        }
+        self.blocks[PageblockId::of(first).index()].memory = Memory::Huge;
+        self.hold(records, first, Order::HUGE);
     }
 
     /// Makes these frames, all isolated, a run of their own. Panics when they are not isolated.
@@ -85,6 +122,21 @@ impl Zone {
         let frames = self.lock();
         let in_parts = frames.records.get(block)?.order < Order::HUGE;
         in_parts.then(|| usize::from(frames.buddy.blocks[block.index() / BLOCK].nr_taken)).filter(|&nr| nr > 0)
+    }
+
+    /// The same, of a pageblock at most half of which is taken and of which nothing was given back since the tick before the
+    /// last ([`Zone::tick`]): one that is worth being emptied while frames are being given back.
+    pub fn nr_taken_in_calm(&self, block: FrameId) -> Option<usize> {
+        let nr_taken = self.nr_taken_in_parts(block)?;
+        let frames = self.lock();
+        let since = frames.buddy.now.wrapping_sub(frames.buddy.blocks[block.index() / BLOCK].given_at);
+        (nr_taken <= BLOCK / 2 && since > 1).then_some(nr_taken)
+    }
+
+    /// Some time has passed, for [`Zone::nr_taken_in_calm`].
+    pub fn tick(&self) {
+        let frames = &mut *self.lock();
+        frames.buddy.now = frames.buddy.now.wrapping_add(1);
     }
 
     /// Isolates free runs of a pageblock with small pages that is partly in use, from its first frame on, until they have
@@ -148,6 +200,41 @@ impl Zone {
         frames.buddy.separate(&mut frames.records, frame.get(), order);
         frames.buddy.isolated -= order.nr_pages();
         frames.buddy.join(&mut frames.records, frame.get(), order);
+    }
+
+    /// A folio has moved out of `from`, which its caller holds, without owner: these frames are isolated now.
+    pub fn isolate_left(&self, from: FrameId) {
+        let frames = &mut *self.lock();
+        self.marks().claim(from);
+        frames.disown(from);
+        frames.buddy.isolate_held(&mut frames.records, from.get());
+    }
+
+    /// The first isolated run of a pageblock.
+    pub fn isolated_in(&self, block: FrameId) -> Option<(FrameId, Order)> {
+        let frames = self.lock();
+        let (mut at, end) = (block.get(), block.get() + BLOCK as u32);
+        while at < end {
+            let record = &frames.records[at];
+            if record.place == Place::Isolated {
+                return Some((FrameId::new(at), record.order));
+            }
+            at += record.order.nr_pages() as u32;
+        }
+        None
+    }
+
+    /// Takes a pageblock whole of which all is free or isolated by the caller. It counts as one with a huge page from now on.
+    pub fn take_emptied(&self, block: FrameId) -> Option<Taken> {
+        let frames = &mut *self.lock();
+        let Block { memory, nr_taken, .. } = *frames.buddy.blocks.get(block.index() / BLOCK)?;
+        let nr_isolated = frames.isolated_of(block.get());
+        let in_use = frames.buddy.taken + frames.buddy.isolated - nr_isolated;
+        if memory != Memory::Small || nr_taken > 0 || in_use + BLOCK > frames.limit {
+            return None;
+        }
+        frames.buddy.gather(&mut frames.records, block.get());
+        Some(Taken { frame: block, order: Order::HUGE, memory })
     }
 
     /// A folio has moved: `to`, which begins isolated frames as many as the folio has, takes the place of `from`, on the
@@ -236,6 +323,43 @@ mod tests {
         zone.put_back(FrameId::new(64), order(5));
         zone.verify();
         assert_eq!((zone.counts().isolated, zone.counts().in_use), (0, 16));
+    }
+
+    #[test]
+    fn a_pageblock_is_calm_when_nothing_was_given_back_for_a_while() {
+        let (zone, frame) = zone(9);
+        zone.split(frame, order(7));
+        let calm = || zone.nr_taken_in_calm(frame);
+        (0..4).for_each(|_| zone.tick());
+        assert_eq!(calm(), None, "more than half of it is taken");
+        zone.give(FrameId::new(128));
+        zone.give(FrameId::new(256));
+        assert_eq!(calm(), None);
+        zone.tick();
+        assert_eq!(calm(), None, "given back in the last tick");
+        zone.tick();
+        assert_eq!(calm(), Some(256));
+        zone.take(order(2), 0).unwrap();
+        assert_eq!(calm(), None);
+    }
+
+    #[test]
+    fn a_pageblock_of_free_and_isolated_frames_is_taken_whole() {
+        let (zone, frame) = zone(6);
+        zone.carve(frame, order(6));
+        assert_eq!(isolate(&zone, 65), [(64, 6), (128, 7)]);
+        assert_eq!(zone.take_emptied(frame), None, "a folio is in it");
+        zone.isolate_left(frame);
+        zone.verify();
+        assert_eq!((zone.counts().in_use, zone.counts().isolated), (0, 256));
+        assert_eq!(zone.isolated_in(frame), Some((frame, order(6))));
+        let taken = zone.take_emptied(frame).unwrap();
+        zone.verify();
+        assert_eq!((taken.memory, taken.order, zone.counts().in_use), (Memory::Small, Order::HUGE, BLOCK));
+        assert_eq!((zone.counts().isolated, zone.isolated_in(frame)), (0, None));
+        zone.give_unpopulated(frame);
+        assert_eq!((zone.counts().populated, zone.memory(frame)), (0, Memory::Absent));
+        zone.verify();
     }
 
     #[test]

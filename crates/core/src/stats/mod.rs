@@ -260,8 +260,10 @@ stats! {
         pgmigrate_success,
         /// Pages of folios that it could not move.
         pgmigrate_fail,
-        /// Bytes that it copied: those of folios that were not mapped.
+        /// Bytes that it copied: those of folios that were not mapped and migrated.
         compact_copied_bytes,
+        /// Pageblocks that it emptied by exchange, to get a fresh huge page.
+        compact_exchange,
         /// Huge pages that the kernel did not have: small ones were used in their stead.
         thp_fault_fallback,
         /// Pageblocks of small pages that were made huge in place, as a locked budget has it.
@@ -364,7 +366,7 @@ mod tests {
         static STATS: Stats = Stats::new();
         assert_eq!(align_of::<Stats>(), 8);
         assert_eq!(STATS.snapshot(), StatsSnapshot::default());
-        let words = 33 + 5 * NR_ORDERS + 3 * 2 + size_of::<FaultLatencies>() / 8;
+        let words = 34 + 5 * NR_ORDERS + 3 * 2 + size_of::<FaultLatencies>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
         assert!(size_of::<Stats>() < 640 << 10, "{} bytes", size_of::<Stats>());
     }
