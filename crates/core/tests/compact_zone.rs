@@ -31,8 +31,10 @@ struct World {
 impl World {
     fn new(nr_blocks: usize, seed: u64, trouble: [usize; 3]) -> World {
         // Lists of two CPUs that hold an eighth of a small zone.
-        let zone = Zone::with_share(nr_blocks, 2, 8);
+        let before = seed as usize % 3; // pageblocks of other zones
+        let zone = Zone::beginning_at(before, nr_blocks, 2, 8);
         zone.set_limit(nr_blocks * BLOCK);
+        let nr_blocks = before + nr_blocks;
         World {
             zone,
             contents: RefCell::new(vec![u32::MAX; nr_blocks * BLOCK]),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use folioswap_core::BlockId;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::readahead::Window;
 
 /// How a range is going to be used. Nothing but [`Advice::DontNeed`] changes what it holds.
@@ -38,7 +38,7 @@ impl Engine {
         let end = blocks.end.min(blocks.start + self.budget_blocks() / 2);
         for start in (blocks.start..end).step_by(WINDOW) {
             let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
-            self.reads.push(Window { blocks, marker: None, backward: false });
+            self.reads.push(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
         }
     }
 

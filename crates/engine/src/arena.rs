@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::compact::Stage;
 use folioswap_core::{
-    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams, Zone,
+    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
@@ -43,6 +43,7 @@ use crate::tiering;
 use crate::topology::Topology;
 use crate::wakeup::{Event, Gate};
 use crate::zeroed::{self, ZeroedStock};
+use crate::zoning::Zoning;
 
 /// How much address space an arena reserves unless told otherwise. Addresses cost nothing until they are used.
 pub(crate) const ADDRESS_SPACE: u64 = 1 << 40;
@@ -308,7 +309,7 @@ impl ArenaBuilder {
         Ok(arena)
     }
 
-    fn engine(self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
+    fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
         let span_len = (self.address_space as usize).next_multiple_of(block);
         let span = Reservation::new(span_len, block).map_err(Error::system("reserving addresses"))?;
@@ -318,29 +319,32 @@ impl ArenaBuilder {
         memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
         let nr_blocks = span_len / block;
         let most_blocks = memory::total_ram().max(self.memory) as usize / block;
-        let frames = Frames::new(most_blocks, self.locked)?;
+        let nr_pageblocks = self.memory as usize / block;
+        let zoning = Zoning::new(self.topology.get_or_insert_with(Topology::of_machine), nr_pageblocks);
+        let frames = Frames::new(most_blocks, zoning.nr_zones, self.locked)?;
+        zoning.bind(&frames);
         if self.locked {
             locking::lock_all(&span, &frames, self.memory)?;
         }
         let mapper = register(&uffd, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let zone = Zone::with_cpus(most_blocks, nr_cpus);
-        frames.open(self.memory as usize / block)?;
-        zone.set_limit(self.memory as usize / PAGE_SIZE);
+        let zones = zoning.zones(most_blocks, nr_cpus);
+        frames.open(nr_pageblocks)?;
+        zones.set_limit(self.memory as usize / PAGE_SIZE);
         let layout =
             Layout { most_slots: nr_blocks * BLOCK_PAGES, nr_cpus, rotational: self.rotational, frees: self.frees };
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
             table: FolioTable::new(nr_blocks),
-            zone,
+            compactor: Compactor::new(zones.all(), self.compaction, self.means),
+            zones,
             frames,
             space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
             freeing: Freeing::new(self.frees == Frees::Synchronous),
             buffers: Buffers::new()?,
             unsettled: Mutex::new(Vec::new()),
             zeroed: ZeroedStock::new(self.zeroed_stock),
-            compactor: Compactor::new(most_blocks, self.compaction, self.means),
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
             uffd,
@@ -379,9 +383,8 @@ fn register(
     mapping: Mapping,
 ) -> Result<Box<dyn Mapper>, Error> {
     let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
-        let cradles = |range: std::ops::Range<usize>| range.step_by(Order::HUGE.bytes()).collect();
-        let (huge, small) = (cradles(frames.nursery()), cradles(frames.small_nursery()));
-        Box::new(MoveMapper::new(Arc::clone(uffd), huge, small))
+        let zone = |zone| [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)];
+        Box::new(MoveMapper::new(Arc::clone(uffd), (0..frames.nr_zones()).map(zone)))
     } else {
         Box::new(CopyMapper::new(Arc::clone(uffd)))
     };
@@ -523,11 +526,11 @@ impl Arena {
         if engine.frames.is_locked() {
             return engine.grow_locked(bytes);
         }
-        let nr_frames = (bytes as usize / PAGE_SIZE).min(engine.zone.nr_frames_max());
-        // The zone gives memory to as many of the first pageblocks as it may have at most.
+        let nr_frames = (bytes as usize / PAGE_SIZE).min(engine.zones.nr_frames_max());
+        // A zone gives memory to as many of its first pageblocks as it may have at most.
         engine.frames.open(nr_frames / BLOCK_PAGES)?;
         engine.memory.store(bytes, Ordering::Relaxed);
-        engine.zone.set_limit(nr_frames);
+        engine.zones.set_limit(nr_frames);
         engine.reclaim_wanted.signal();
         let begun = Instant::now();
         while engine.excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {

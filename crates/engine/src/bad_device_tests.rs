@@ -229,7 +229,7 @@ fn send_out(arena: &Arena) {
     comes_true("all of it is out of RAM", || {
         arena.evict_all();
         while arena.engine().evict_standby(Order::PAGE) {}
-        arena.engine().zone.counts().in_use == 0
+        arena.engine().zones.counts().in_use == 0
     });
 }
 
@@ -343,10 +343,10 @@ fn what_is_dropped_in_part_while_it_is_clean_is_so_no_longer() {
         region.fill(7);
         comes_true("all of it is clean", || {
             arena.evict_all();
-            arena.engine().zone.counts().standby == 2 * MIB / PAGE_SIZE
+            arena.engine().zones.counts().standby == 2 * MIB / PAGE_SIZE
         });
         region.advise(0..PAGE_SIZE, Advice::DontNeed);
-        let nr_dirty = 2 * MIB / PAGE_SIZE - arena.engine().zone.counts().standby;
+        let nr_dirty = 2 * MIB / PAGE_SIZE - arena.engine().zones.counts().standby;
         assert_eq!(nr_dirty, order.nr_pages(), "the folio has no copy any more");
         send_out(&arena);
         assert!(region[..PAGE_SIZE].iter().all(|&byte| byte == 0), "{order}");

@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Report, Request, Stage, ZoneSpace};
-use folioswap_core::{List, Memory, Order, Size, Taken};
+use folioswap_core::{BLOCK_PAGES, List, Memory, Order, Size, Taken, Zone};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::exchange::{Costs, Means, Moving};
 use crate::fatal::AbortOnPanic;
 use crate::wakeup::Event;
@@ -57,8 +57,8 @@ enum Run {
 
 /// Compaction of one arena's frames.
 pub(crate) struct Compactor {
-    /// One run at a time.
-    state: Mutex<Compaction>,
+    /// By zone. One run at a time in each.
+    states: Vec<Mutex<Compaction>>,
     /// Whole folios find no place.
     pub wanted: Event,
     /// Faults that wait for a place, or for their turn.
@@ -73,9 +73,10 @@ pub(crate) struct Compactor {
 }
 
 impl Compactor {
-    pub fn new(nr_pageblocks: usize, stage: Option<Stage>, means: Option<Means>) -> Self {
+    pub fn new(zones: &[Zone], stage: Option<Stage>, means: Option<Means>) -> Self {
+        let state = |zone: &Zone| Mutex::new(Compaction::new(zone.nr_frames_max() / BLOCK_PAGES, Order::HUGE));
         Compactor {
-            state: Mutex::new(Compaction::new(nr_pageblocks, Order::HUGE)),
+            states: zones.iter().map(state).collect(),
             wanted: Event::default(),
             nr_waiting: AtomicUsize::new(0),
             nr_explicit: AtomicUsize::new(0),
@@ -85,8 +86,8 @@ impl Compactor {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, Compaction> {
-        self.state.lock().expect("nothing panics under this lock")
+    fn state(&self, zone: usize) -> MutexGuard<'_, Compaction> {
+        self.states[zone].lock().expect("nothing panics under this lock")
     }
 }
 
@@ -100,20 +101,22 @@ pub(crate) fn run(engine: &Engine) {
         let before = std::mem::replace(&mut seen, engine.compactor.wanted.now());
         let begun = Instant::now();
         let pass = engine.gate.enter(thread);
-        engine.zone.tick();
+        engine.zones.all().iter().for_each(Zone::tick);
         engine.stats.compact_daemon_wake.add(1);
         if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 {
             wanted_last = Some(begun);
-            engine.zone.keep_whole((engine.budget_blocks() / KEPT_WHOLE_SHARE).max(1));
+            engine.zones.keep_whole((engine.budget_blocks() / KEPT_WHOLE_SHARE).max(1));
             engine.reclaim_wanted.signal();
         } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
             wanted_last = None;
-            engine.zone.keep_whole(0);
+            engine.zones.keep_whole(0);
         }
         let only_calm = wanted_last.is_none() && seen != before;
         let mut is_done = true;
         if failed_last.is_none_or(|last: Instant| last.elapsed() > REST) {
-            is_done = engine.compact_ahead(only_calm);
+            for zone in engine.zones.all() {
+                is_done &= engine.compact_ahead(zone, only_calm);
+            }
             failed_last = (!is_done && !only_calm).then(Instant::now);
         }
         drop(pass);
@@ -127,25 +130,26 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 impl Engine {
-    /// Moves small folios together until `nr_enough` pageblocks are wholly free; without a wanted order, as many as can
+    /// Moves small folios of a zone together until `nr_enough` pageblocks are wholly free; without a wanted order, as many as can
     /// be. `stop` is asked before each block. A direct run takes the pageblock that it has made before another
     /// run can begin: who waits for its turn would take it, and this thread would have to wait once more.
     fn compact_frames(
         &self,
+        zone: &Zone,
         run: Run,
         nr_enough: usize,
         mut stop: impl FnMut() -> bool,
     ) -> Option<(Report, Option<Taken>)> {
         let stage = self.compactor.stage?;
         let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might want to compact too
-        let mut state = self.compactor.state();
-        while self.zone.counts().free < Order::HUGE.nr_pages() + SLACK {
-            if !self.evict_standby(Order::PAGE) {
+        let mut state = self.compactor.state(self.zones.index_of(zone.first_frame()));
+        while zone.counts().free < Order::HUGE.nr_pages() + SLACK {
+            if !self.evict_standby_of(zone, Order::PAGE) {
                 return None;
             }
         }
-        let moving = Moving::new(self, run != Run::Direct);
-        let space = ZoneSpace::new(&self.zone, &moving, nr_enough);
+        let moving = Moving::new(self, zone, run == Run::Direct);
+        let space = ZoneSpace::new(zone, &moving, nr_enough);
         let space = if run == Run::InCalm { space.only_calm() } else { space };
         let stop = &mut || self.stopping() || self.gate.is_closed() || stop();
         let (wanted, mode) = match run {
@@ -153,7 +157,7 @@ impl Engine {
             Run::InCalm | Run::Ahead | Run::Direct => (Some(Order::HUGE), Mode::Async),
         };
         let report = state.run(&space, Request { wanted, mode, stage }, stop);
-        let taken = if run == Run::Direct { self.take_now(Order::HUGE) } else { None };
+        let taken = if run == Run::Direct { self.take_now_in(zone, Order::HUGE) } else { None };
         drop(state);
         self.count_compaction(&report.counters);
         if report.outcome == Outcome::Free && taken.is_none() {
@@ -162,46 +166,47 @@ impl Engine {
         Some((report, taken))
     }
 
-    /// Pageblocks that should be wholly free: those that are kept, and most of the frames that are free anyway, unless
-    /// all folios are small.
-    fn compaction_goal(&self) -> usize {
-        let kept = self.zone.kept_whole();
+    /// Pageblocks of a zone that should be wholly free: those that are kept, and most of the frames that are free anyway,
+    /// unless all folios are small.
+    fn compaction_goal(&self, zone: &Zone) -> usize {
+        let kept = zone.kept_whole();
         if kept == 0 && self.fixed_order.is_some_and(|order| order < Order::HUGE) {
             return 0;
         }
-        let spare = self.zone.counts().free.saturating_sub(self.zone.watermarks().high);
+        let spare = zone.counts().free.saturating_sub(zone.watermarks().high);
         kept.max(spare / Order::HUGE.nr_pages() * 3 / 4)
     }
 
     /// Frames have become free that were not asked for: there may be whole pageblocks to be made of them.
     pub fn look_for_whole(&self) {
-        if self.compactor.stage.is_some() && self.zone.free_runs(Order::HUGE) < self.compaction_goal() {
+        let lacks_whole = |zone: &Zone| zone.free_runs(Order::HUGE) < self.compaction_goal(zone);
+        if self.compactor.stage.is_some() && self.zones.all().iter().any(lacks_whole) {
             self.compactor.wanted.signal();
         }
     }
 
     /// Makes as many pageblocks wholly free as should be, one by one: who waits for one comes first. `false` when no more
     /// could be made.
-    fn compact_ahead(&self, only_calm: bool) -> bool {
+    fn compact_ahead(&self, zone: &Zone, only_calm: bool) -> bool {
         let run = if only_calm { Run::InCalm } else { Run::Ahead };
         loop {
             if !only_calm {
-                self.zone.drain(); // what CPUs keep is in no free run
+                zone.drain(); // what CPUs keep is in no free run
             }
-            self.make_huge_again();
-            let nr_free = self.zone.free_runs(Order::HUGE);
-            if nr_free >= self.compaction_goal() {
+            self.make_huge_again(zone);
+            let nr_free = zone.free_runs(Order::HUGE);
+            if nr_free >= self.compaction_goal(zone) {
                 return true;
             }
             let stop = || self.compactor.nr_waiting.load(Ordering::Relaxed) > 0;
-            let report = self.compact_frames(run, nr_free + 1, stop);
+            let report = self.compact_frames(zone, run, nr_free + 1, stop);
             match report.map(|(report, _)| report.outcome) {
                 Some(Outcome::Free) => {}
                 Some(Outcome::Stopped) if stop() => {}
                 // Too few frames are free, and small folios are the colder ones.
                 None if run == Run::Ahead
                     && self.older_class(List::Inactive) == Some(Size::Small)
-                    && self.empty_a_pageblock() => {}
+                    && self.empty_a_pageblock_of(zone) => {}
                 _ => return false,
             }
             while stop() && !self.stopping() && !self.gate.is_closed() {
@@ -217,9 +222,10 @@ impl Engine {
         while self.compactor.nr_waiting.load(Ordering::SeqCst) > 0 {
             std::thread::sleep(POLITE); // faults that did not see it
         }
-        let report = self.compact_frames(Run::Explicit, 0, || false);
+        let compact = |zone| self.compact_frames(zone, Run::Explicit, 0, || false);
+        let reports: Vec<_> = self.zones.all().iter().map(compact).collect();
         self.compactor.nr_explicit.fetch_sub(1, Ordering::SeqCst);
-        report.is_some_and(|(report, _)| report.outcome == Outcome::Met)
+        reports.iter().flatten().filter(|(report, _)| report.outcome == Outcome::Met).count() == reports.len()
     }
 
     /// A pageblock for a fault of a whole folio that finds no place.
@@ -228,19 +234,22 @@ impl Engine {
         self.compactor.nr_waiting.fetch_add(1, Ordering::SeqCst);
         // A run that was asked for may wait for the very block that is locked here.
         let goes = self.compactor.nr_explicit.load(Ordering::SeqCst) == 0;
-        let done = if goes { self.compact_frames(Run::Direct, 1, || false) } else { None };
+        let compact = |zone| {
+            let (Report { counters, .. }, taken) = self.compact_frames(zone, Run::Direct, 1, || false)?;
+            self.stats.compact_stall.add(counters.compact_stall);
+            self.stats.compact_success.add(counters.compact_success);
+            self.stats.compact_fail.add(counters.compact_fail);
+            taken
+        };
+        let taken = if goes { self.zones.near(current_cpu()).find_map(compact) } else { None };
         self.compactor.nr_waiting.fetch_sub(1, Ordering::SeqCst);
-        let (Report { counters, .. }, taken) = done?;
-        self.stats.compact_stall.add(counters.compact_stall);
-        self.stats.compact_success.add(counters.compact_success);
-        self.stats.compact_fail.add(counters.compact_fail);
         taken
     }
 
-    /// Gives huge pages to pageblocks that are wholly free and have small ones.
-    fn make_huge_again(&self) {
+    /// Gives huge pages to pageblocks of a zone that are wholly free and have small ones.
+    fn make_huge_again(&self, zone: &Zone) {
         while !self.stopping() && !self.gate.is_closed() {
-            let Some(taken) = self.zone.take_divided() else { return };
+            let Some(taken) = zone.take_divided() else { return };
             debug_assert_eq!(taken.memory, Memory::Small);
             if self.try_make_huge(taken) {
                 self.release_frame(taken.frame);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
     Access, BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice,
-    Overruns, PAGE_SIZE, Phase, State, Stats, Streams, Zone,
+    Overruns, PAGE_SIZE, Phase, State, Stats, Streams, Zones,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
@@ -61,7 +61,7 @@ pub(crate) struct Engine {
     pub span: Reservation,
     pub addresses: AddressSpace,
     pub table: FolioTable,
-    pub zone: Zone,
+    pub zones: Zones,
     pub frames: Frames,
     pub space: SwapSpace,
     pub freeing: Freeing,
@@ -166,7 +166,7 @@ impl Engine {
 
     /// Blocks that RAM holds.
     pub fn budget_blocks(&self) -> usize {
-        self.zone.counts().limit / Order::HUGE.nr_pages()
+        self.zones.counts().limit / Order::HUGE.nr_pages()
     }
 
     /// The address of a folio of a locked block, where it is at home, and its bytes.
@@ -180,7 +180,7 @@ impl Engine {
         let (addr, home, len) = self.places(locked, index, frame);
         self.patiently("mapped", || self.mapper.map(addr, home, len));
         // A whole folio may be in small pages, where the kernel had no huge one.
-        locked.small_table |= locked.order() < Order::HUGE || self.zone.memory(frame) != Memory::Huge;
+        locked.small_table |= locked.order() < Order::HUGE || self.zones.of(frame).memory(frame) != Memory::Huge;
         self.note_mapped(locked, index, frame, list);
     }
 
@@ -213,16 +213,16 @@ impl Engine {
         locked.folio_mut(index).set_in_ram(frame, true);
         self.nr_mapped.fetch_add(pages, Ordering::Relaxed);
         if locked.pinned {
-            self.zone.set_owner(frame, locked.name(index));
-            self.zone.remove(frame);
+            self.zones.of(frame).set_owner(frame, locked.name(index));
+            self.zones.of(frame).remove(frame);
         } else {
-            self.zone.insert_for(locked.name(index), frame, list);
+            self.zones.of(frame).insert_for(locked.name(index), frame, list);
         }
     }
 
     /// The number of frames that have memory has changed.
     pub fn note_resident(&self) {
-        self.stats.resident_bytes.set((self.zone.populated() * Order::PAGE.bytes()) as u64);
+        self.stats.resident_bytes.set((self.zones.populated() * Order::PAGE.bytes()) as u64);
     }
 
     /// Takes a mapped folio of a locked block home. Its frames stay on the list where they were.
@@ -299,12 +299,12 @@ impl Engine {
         locked.folio_mut(index).set_out();
         if order == Order::HUGE && self.frames.is_locked() {
             if !self.patiently("made again", || self.mapper.populate(self.frames.home(frame))) {
-                self.zone.disown(frame); // it is on a list still
+                self.zones.of(frame).disown(frame); // it is on a list still
                 self.note_small(frame);
             }
             self.release_frame(frame);
         } else if order == Order::HUGE {
-            self.zone.give_unpopulated(frame);
+            self.zones.of(frame).give_unpopulated(frame);
             self.note_resident();
             self.frame_freed.signal();
         } else {
@@ -315,7 +315,7 @@ impl Engine {
 
     /// Frees the frames of a folio.
     pub fn release_frame(&self, frame: FrameId) {
-        self.zone.give_on(current_cpu(), frame);
+        self.zones.of(frame).give_on(current_cpu(), frame);
         self.frame_freed.signal();
     }
 
@@ -332,7 +332,7 @@ impl Engine {
     pub fn spoil(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
         self.release_slot(locked, index);
         locked.folio_mut(index).cancel_write();
-        self.zone.insert(frame, List::Laundry);
+        self.zones.of(frame).insert(frame, List::Laundry);
     }
 
     /// Repeats a map call while a page of the block is still held by I/O that has just ended.
@@ -366,6 +366,6 @@ impl Engine {
 
     /// Metadata in use, in bytes: table, zone, checksums and maps of slots.
     pub fn metadata_bytes(&self) -> usize {
-        self.table.bytes() + self.zone.bytes() + self.space.metadata_bytes()
+        self.table.bytes() + self.zones.bytes() + self.space.metadata_bytes()
     }
 }

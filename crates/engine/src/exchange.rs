@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{FrameId, Memory, Order, Taken};
+use folioswap_core::{FrameId, Memory, Order, Taken, Zone};
 use folioswap_sys::memory;
 
 use crate::engine::Engine;
@@ -70,11 +70,16 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// The way for the next pageblock.
-    fn choose(&self) -> Means {
+    /// The way that costs less. Exchange while nothing is known: it is the one whose cost does not depend on what the program does.
+    fn cheaper(&self) -> Means {
         let [migration, exchange] =
             [Means::Migration, Means::Exchange].map(|means| self.by_means[means as usize].ns_per_page());
-        let cheaper = if migration < exchange { Means::Migration } else { Means::Exchange };
+        if migration > 0 && migration < exchange { Means::Migration } else { Means::Exchange }
+    }
+
+    /// The way for the next pageblock, so that the cost of both stays known.
+    fn choose(&self) -> Means {
+        let cheaper = self.cheaper();
         let nr = self.nr_blocks.fetch_add(1, Ordering::Relaxed);
         match nr {
             ..FIRST if nr.is_multiple_of(2) => Means::Exchange,
@@ -99,17 +104,19 @@ impl Costs {
 /// The moves of one run of compaction; a pageblock's folios go one way.
 pub(crate) struct Moving<'e> {
     pub engine: &'e Engine,
-    /// Whether an emptied pageblock gets its huge page here. For a fault it does not: who takes it makes that, beside others.
-    populates: bool,
+    zone: &'e Zone,
+    /// A fault waits: nothing is tried out, and an emptied pageblock does not get its huge page here, but from who takes it,
+    /// beside others.
+    is_direct: bool,
     means: Cell<Means>,
     begun: Cell<Instant>,
     nr_pages: Cell<usize>,
 }
 
 impl<'e> Moving<'e> {
-    pub fn new(engine: &'e Engine, populates: bool) -> Self {
+    pub fn new(engine: &'e Engine, zone: &'e Zone, is_direct: bool) -> Self {
         let (means, begun) = (Cell::new(Means::Migration), Cell::new(Instant::now()));
-        Moving { engine, populates, means, begun, nr_pages: Cell::new(0) }
+        Moving { engine, zone, is_direct, means, begun, nr_pages: Cell::new(0) }
     }
 
     pub fn exchanges(&self) -> bool {
@@ -126,7 +133,7 @@ impl<'e> Moving<'e> {
         let engine = self.engine;
         self.begun.set(Instant::now());
         self.nr_pages.set(0);
-        self.means.set(engine.means_to_move());
+        self.means.set(engine.means_to_move(self.is_direct));
         if self.exchanges() {
             let ranges = places.map(|(frame, order)| (engine.frames.home(frame), order.bytes()));
             if let Err(error) = memory::dontneed_many(ranges) {
@@ -147,19 +154,18 @@ impl<'e> Moving<'e> {
     pub fn end(&self, block: FrameId) {
         let engine = self.engine;
         // What else an emptied pageblock takes it takes either way.
-        let (emptying, emptied) =
-            (self.begun.get().elapsed(), self.exchanges().then(|| engine.zone.take_emptied(block)));
+        let (emptying, emptied) = (self.begun.get().elapsed(), self.exchanges().then(|| self.zone.take_emptied(block)));
         let restoring = Instant::now();
-        while let Some((frame, order)) = engine.zone.isolated_in(block) {
+        while let Some((frame, order)) = self.zone.isolated_in(block) {
             self.restore(frame, order);
-            engine.zone.put_back(frame, order);
+            self.zone.put_back(frame, order);
         }
         engine.compactor.costs.note(self.means.get(), emptying + restoring.elapsed(), self.nr_pages.get());
         if let Some(emptied) = emptied.flatten() {
             engine.stats.compact_exchange.add(1);
             engine.frames.unpopulate(block);
-            if !self.populates {
-                engine.zone.give_unpopulated(block);
+            if self.is_direct {
+                self.zone.give_unpopulated(block);
                 engine.note_resident();
             } else if engine.try_make_huge(Taken { memory: Memory::Absent, ..emptied }) {
                 engine.release_frame(block);
@@ -169,11 +175,12 @@ impl<'e> Moving<'e> {
 }
 
 impl Engine {
-    fn means_to_move(&self) -> Means {
+    fn means_to_move(&self, is_direct: bool) -> Means {
         let own_memory = self.frames.is_locked() || !self.mapper.registers_frames();
         match self.compactor.means {
             _ if own_memory || self.huge_pages_short.load(Ordering::Relaxed) > 0 => Means::Migration,
             Some(means) => means,
+            None if is_direct => self.compactor.costs.cheaper(),
             None => self.compactor.costs.choose(),
         }
     }

@@ -1,24 +1,29 @@
 //! The budget's memory: a home address for each frame, access to what is at home, and the making of fresh memory.
 //!
+//! The homes of a zone's frames lie side by side, and have nurseries of their own.
+//!
 //! A pageblock has a huge page at home or small pages. Small ones are made as such, never by splitting: a huge page
 //! cannot be split while I/O runs on a part of it. In a locked budget a huge page of a free pageblock is split all the
 //! same, so that its memory stays the engine's ([`crate::locking`]).
 
+use std::ops::Range;
 use std::sync::Mutex;
 
-use folioswap_core::{FrameId, Locked, Order, PIECE};
+use folioswap_core::{FrameId, Locked, Order, PIECE, Zones};
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::error::Error;
 
-/// Fresh huge pages that may be in the making at the same time.
+/// Fresh huge pages that may be in the making at the same time, and at least one for each zone.
 const NURSERY_BLOCKS: usize = 8;
 
-/// Pageblocks of small pages that may be in the making at the same time.
+/// Pageblocks of small pages that may be in the making at the same time, and at least one for each zone.
 const SMALL_NURSERY_BLOCKS: usize = 2;
 
-/// Bytes of addresses behind the homes: the nurseries, and a block for the hinges.
-pub(crate) const BEHIND_HOMES: usize = (NURSERY_BLOCKS + SMALL_NURSERY_BLOCKS + 1) * Order::HUGE.bytes();
+/// Bytes of addresses behind the homes of so many zones: the nurseries, and a block for the hinges.
+pub(crate) fn bytes_behind_homes(nr_zones: usize) -> usize {
+    (NURSERY_BLOCKS.max(nr_zones) + SMALL_NURSERY_BLOCKS.max(nr_zones) + 1) * Order::HUGE.bytes()
+}
 
 /// Threads that may use scratch memory at the same time.
 const SCRATCHES: usize = 4;
@@ -30,6 +35,7 @@ const HINGES: usize = 4;
 pub(crate) struct Frames {
     homes: Reservation,
     len: usize,
+    nr_zones: usize,
     /// Whether the budget is locked in RAM.
     is_locked: bool,
     free_hinges: Mutex<Vec<usize>>,
@@ -38,37 +44,72 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Reserves addresses for `nr_pageblocks` pageblocks; no memory yet, and none that can be used ([`Frames::open`]).
-    pub fn new(nr_pageblocks: usize, is_locked: bool) -> Result<Self, Error> {
-        let block = Order::HUGE.bytes();
-        let len = nr_pageblocks * block;
-        let homes = Reservation::new(len + BEHIND_HOMES, block).map_err(Error::system("reserving frames"))?;
-        memory::protect_rw(homes.addr() + len, BEHIND_HOMES).map_err(Error::system("reserving frames"))?;
-        memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS * block)
+    /// Reserves addresses for `nr_pageblocks` pageblocks in `nr_zones` zones of the same size; no memory yet, and none that can
+    /// be used ([`Frames::open`]).
+    pub fn new(nr_pageblocks: usize, nr_zones: usize, is_locked: bool) -> Result<Self, Error> {
+        let (block, behind) = (Order::HUGE.bytes(), bytes_behind_homes(nr_zones));
+        let len = nr_pageblocks.next_multiple_of(nr_zones) * block;
+        let homes = Reservation::new(len + behind, block).map_err(Error::system("reserving frames"))?;
+        memory::protect_rw(homes.addr() + len, behind).map_err(Error::system("reserving frames"))?;
+        memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS.max(nr_zones) * block)
             .map_err(Error::system("asking for huge pages"))?;
         let scratch = Reservation::new(SCRATCHES * PIECE.bytes(), PIECE.bytes())
             .and_then(|scratch| memory::protect_rw(scratch.addr(), scratch.len()).map(|()| scratch))
             .map_err(Error::system("reserving scratch memory"))?;
         let free_scratch = Mutex::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()).collect());
-        let hinges = homes.addr() + len + BEHIND_HOMES - block;
+        let hinges = homes.addr() + len + behind - block;
         let free_hinges = Mutex::new((0..HINGES).map(|index| hinges + index * Order::PAGE.bytes()).collect());
-        let frames = Frames { homes, len, is_locked, free_hinges, scratch, free_scratch };
+        let frames = Frames { homes, len, nr_zones, is_locked, free_hinges, scratch, free_scratch };
         let small = frames.small_nursery();
         memory::advise_nohugepage(small.start, small.len()).map_err(Error::system("asking for small pages"))?;
-        memory::dontfork(frames.homes.addr(), len + BEHIND_HOMES)
-            .map_err(Error::system("keeping frames from children"))?;
+        memory::dontfork(frames.homes.addr(), len + behind).map_err(Error::system("keeping frames from children"))?;
         Ok(frames)
     }
 
-    /// Lets the first `nr_pageblocks` pageblocks have memory. Where the kernel counts what programs could use
+    /// Lets the pageblocks of a budget of `nr_pageblocks` have memory. Where the kernel counts what programs could use
     /// (`vm.overcommit_memory=2`) it counts these.
     ///
     /// # Errors
     /// When the kernel does not grant so much.
     pub fn open(&self, nr_pageblocks: usize) -> Result<(), Error> {
-        let len = nr_pageblocks * Order::HUGE.bytes();
-        assert!(len <= self.len);
-        memory::protect_rw(self.homes.addr(), len).map_err(Error::system("getting memory for the budget"))
+        self.parts(0, nr_pageblocks)
+            .try_for_each(|part| memory::protect_rw(part.start, part.len()))
+            .map_err(Error::system("getting memory for the budget"))
+    }
+
+    /// The homes that a budget of `more` pageblocks has and one of `less` has not: zones use their first ones.
+    pub fn parts(&self, less: usize, more: usize) -> impl Iterator<Item = Range<usize>> + '_ {
+        let addresses = move |zone| {
+            let homes = self.homes_of(zone);
+            let [from, to] = [less, more].map(|nr| Zones::share(nr, self.nr_zones, zone) * Order::HUGE.bytes());
+            assert!(to <= homes.len());
+            homes.start + from..homes.start + to
+        };
+        (0..self.nr_zones).map(addresses).filter(|part| !part.is_empty())
+    }
+
+    pub fn nr_zones(&self) -> usize {
+        self.nr_zones
+    }
+
+    /// The homes of a zone's frames.
+    pub fn homes_of(&self, zone: usize) -> Range<usize> {
+        self.part_of(self.range(), zone)
+    }
+
+    /// Where its huge pages are made.
+    pub fn nursery_of(&self, zone: usize) -> Range<usize> {
+        self.part_of(self.nursery(), zone)
+    }
+
+    /// Where its small pages are made.
+    pub fn small_nursery_of(&self, zone: usize) -> Range<usize> {
+        self.part_of(self.small_nursery(), zone)
+    }
+
+    fn part_of(&self, all: Range<usize>, zone: usize) -> Range<usize> {
+        let len = all.len() / Order::HUGE.bytes() / self.nr_zones * Order::HUGE.bytes();
+        all.start + zone * len..all.start + (zone + 1) * len
     }
 
     pub fn home(&self, frame: FrameId) -> usize {
@@ -77,30 +118,30 @@ impl Frames {
     }
 
     /// The range of all homes, without the nurseries.
-    pub fn range(&self) -> std::ops::Range<usize> {
+    pub fn range(&self) -> Range<usize> {
         self.homes.addr()..self.homes.addr() + self.len
     }
 
     /// Where huge pages are made, behind the homes.
-    pub fn nursery(&self) -> std::ops::Range<usize> {
+    pub fn nursery(&self) -> Range<usize> {
         let end = self.range().end;
-        end..end + NURSERY_BLOCKS * Order::HUGE.bytes()
+        end..end + NURSERY_BLOCKS.max(self.nr_zones) * Order::HUGE.bytes()
     }
 
     /// Where small pages are made, behind that.
-    pub fn small_nursery(&self) -> std::ops::Range<usize> {
+    pub fn small_nursery(&self) -> Range<usize> {
         let end = self.nursery().end;
-        end..end + SMALL_NURSERY_BLOCKS * Order::HUGE.bytes()
+        end..end + SMALL_NURSERY_BLOCKS.max(self.nr_zones) * Order::HUGE.bytes()
     }
 
     /// Addresses without memory, behind that: where a page of a divided pageblock goes and comes back from.
-    pub fn hinges(&self) -> std::ops::Range<usize> {
+    pub fn hinges(&self) -> Range<usize> {
         let end = self.small_nursery().end;
         end..end + Order::HUGE.bytes()
     }
 
     /// All that is behind the homes.
-    pub fn behind(&self) -> std::ops::Range<usize> {
+    pub fn behind(&self) -> Range<usize> {
         self.nursery().start..self.hinges().end
     }
 

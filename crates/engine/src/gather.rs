@@ -3,7 +3,8 @@
 use std::io::IoSliceMut;
 
 use folioswap_core::{
-    BLOCK_PAGES, BLOCK_PIECES, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State, Taken,
+    BLOCK_PAGES, BLOCK_PIECES, CpuId, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State,
+    Taken,
 };
 
 use crate::checksum;
@@ -66,7 +67,7 @@ impl Engine {
                 locked.set_piece_hash(piece, hash);
             }
         }
-        self.zone.set_owner(whole, locked.name(0));
+        self.zones.of(whole).set_owner(whole, locked.name(0));
         self.map(locked, 0, whole, list);
         Ok(true)
     }
@@ -102,7 +103,7 @@ impl Engine {
                     self.stats.busy_victims.add(1);
                     return Ok(false);
                 }
-                self.zone.insert(frame, List::Laundry);
+                self.zones.of(frame).insert(frame, List::Laundry);
             }
             match locked.state(index) {
                 State::Empty => part.fill(0),
@@ -156,12 +157,12 @@ impl Engine {
     }
 
     /// Brings those folios of a split block in that are on the device, each by itself;
-    /// neighbours on the device are read in one go. Takes frames that can be spared only. The marker of a window
-    /// stays unmapped.
+    /// neighbours on the device are read in one go. Takes frames that can be spared only, near a CPU. The marker of a
+    /// window stays unmapped.
     ///
     /// # Errors
     /// When the device cannot give back what it holds.
-    pub fn read_parts(&self, locked: &mut Locked<'_>, marker: Option<usize>) -> Result<(), SwapInError> {
+    pub fn read_parts(&self, locked: &mut Locked<'_>, marker: Option<usize>, cpu: CpuId) -> Result<(), SwapInError> {
         let order = locked.order();
         if order < PIECE {
             for page in (0..BLOCK_PAGES).step_by(PIECE.nr_pages()) {
@@ -174,7 +175,7 @@ impl Engine {
         let mut first = None;
         for index in 0..locked.nr_folios() {
             let State::Swapped(slot) = locked.state(index) else { continue };
-            let Some(taken) = self.try_take_frame(order, self.zone.watermarks().min) else { break };
+            let Some(taken) = self.try_take_frame_near(cpu, order, self.zones.watermarks().min) else { break };
             let frame = self.prepare(taken, order);
             let next = first.map(|first: SlotId| first.plus(run.len() * order.nr_pages()));
             if next != Some(slot) {
@@ -221,7 +222,7 @@ impl Engine {
                 }
             }
             self.judge_drop(locked, index);
-            self.zone.set_owner(frame, locked.name(index));
+            self.zones.of(frame).set_owner(frame, locked.name(index));
             self.count_swap_in(order);
             self.stats.readahead_folios.add(1);
             self.admit(locked, index, frame, marker == Some(index));
@@ -235,7 +236,7 @@ impl Engine {
             locked.folio_mut(index).set_in_ram(frame, false);
             locked.folio_mut(index).marker = true;
             // As young as the rest of its window: on standby it would be the next to go, before it was ever touched.
-            self.zone.insert(frame, List::Inactive);
+            self.zones.of(frame).insert(frame, List::Inactive);
         } else {
             self.map(locked, index, frame, List::Inactive);
             self.settle_slot(locked, index, &mut Stopwatch::still());

@@ -71,6 +71,7 @@ mod topology;
 mod transfer;
 mod wakeup;
 mod zeroed;
+mod zoning;
 
 pub use advise::Advice;
 pub use arena::{Arena, ArenaBuilder, Mapping, Residency};

@@ -23,9 +23,11 @@ use folioswap_sys::memory::{self, Reservation};
 use crate::arena::ADDRESS_SPACE;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::frames::{BEHIND_HOMES, Frames};
+use crate::frames::{Frames, bytes_behind_homes};
 use crate::map::MapError;
 use crate::size::Bytes;
+use crate::topology::Topology;
+use crate::zoning::Zoning;
 
 /// How often a pageblock of which a page is still held by I/O that has just ended is tried.
 const DIVIDE_TRIES: usize = 20;
@@ -43,15 +45,16 @@ pub fn check_lock(memory_bytes: u64) -> Result<(), Error> {
 
 /// Whether this process may lock the addresses of such an arena. Tries it: privileges are many.
 pub(crate) fn check_limit(memory_bytes: u64) -> Result<(), Error> {
-    let wanted = bytes_to_lock(ADDRESS_SPACE, memory_bytes);
+    let nr_zones = Zoning::new(&Topology::of_machine(), memory_bytes as usize / Order::HUGE.bytes()).nr_zones;
+    let wanted = bytes_to_lock(ADDRESS_SPACE, memory_bytes, nr_zones);
     let addresses = Reservation::new((wanted as usize).next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         .map_err(Error::system("reserving addresses"))?;
     lock(addresses.addr(), addresses.len(), wanted)
 }
 
 /// Bytes of addresses that are locked in an arena.
-pub(crate) fn bytes_to_lock(address_space: u64, memory_bytes: u64) -> u64 {
-    address_space + memory_bytes + BEHIND_HOMES as u64
+fn bytes_to_lock(address_space: u64, memory_bytes: u64, nr_zones: usize) -> u64 {
+    address_space + memory_bytes + bytes_behind_homes(nr_zones) as u64
 }
 
 /// Locks a range of addresses, of `wanted_bytes` in all.
@@ -64,13 +67,13 @@ pub(crate) fn lock(addr: usize, len: usize, wanted_bytes: u64) -> Result<(), Err
 
 /// Locks all addresses of an arena: those of its regions, of its budget's homes, and what is behind these.
 pub(crate) fn lock_all(span: &Reservation, frames: &Frames, memory_bytes: u64) -> Result<(), Error> {
-    let budget = memory_bytes as usize / Order::HUGE.bytes() * Order::HUGE.bytes();
-    let (homes, behind) = (frames.range(), frames.behind());
-    let all_bytes = bytes_to_lock(span.len() as u64, budget as u64);
-    for (addr, len) in [(span.addr(), span.len()), (homes.start, budget), (behind.start, behind.len())] {
-        lock(addr, len, all_bytes)?;
-    }
-    Ok(())
+    let nr_pageblocks = memory_bytes as usize / Order::HUGE.bytes();
+    let all_bytes = bytes_to_lock(span.len() as u64, (nr_pageblocks * Order::HUGE.bytes()) as u64, frames.nr_zones());
+    let others = [span.addr()..span.addr() + span.len(), frames.behind()];
+    others
+        .into_iter()
+        .chain(frames.parts(0, nr_pageblocks))
+        .try_for_each(|part| lock(part.start, part.len(), all_bytes))
 }
 
 /// Whether there is so much RAM to be had. The kernel does not refuse memory beyond what a control group may have, it
@@ -86,12 +89,12 @@ pub(crate) fn check_available(wanted_bytes: u64) -> Result<(), Error> {
 impl Engine {
     /// Gives memory to all frames under the limit that have none. Takes 1 to 5 ms for 2 MiB.
     pub fn populate_all(&self) -> Result<(), Error> {
-        while let Some(frame) = self.zone.take_absent() {
+        while let Some(frame) = self.zones.take_absent() {
             match self.mapper.populate(self.frames.home(frame)) {
                 Ok(true) => {}
                 Ok(false) => self.note_small(frame),
                 Err(error) => {
-                    self.zone.give_unpopulated(frame);
+                    self.zones.of(frame).give_unpopulated(frame);
                     return Err(not_populated(error));
                 }
             }
@@ -108,19 +111,18 @@ impl Engine {
         if bytes < now_bytes {
             return Err(Error::LockedShrink { now_bytes, wanted_bytes: bytes });
         }
-        let limits = [now_bytes, bytes].map(|bytes| (bytes as usize / PAGE_SIZE).min(self.zone.nr_frames_max()));
-        let [old, new] = limits.map(|nr_frames| nr_frames / Order::HUGE.nr_pages() * Order::HUGE.nr_pages());
-        let more_bytes = ((new - old) * PAGE_SIZE) as u64;
-        if more_bytes > 0 {
-            check_available(more_bytes)?;
-            let homes = self.frames.range().start;
-            let all_bytes = bytes_to_lock(self.span.len() as u64, (new * PAGE_SIZE) as u64);
-            lock(homes + old * PAGE_SIZE, more_bytes as usize, all_bytes)?;
-            self.frames.open(new / Order::HUGE.nr_pages())?;
-            self.zone.set_limit(new);
+        let limits = [now_bytes, bytes].map(|bytes| (bytes as usize / PAGE_SIZE).min(self.zones.nr_frames_max()));
+        let [old, new] = limits.map(|nr_frames| nr_frames / Order::HUGE.nr_pages());
+        let bytes_of = |nr_pageblocks: usize| (nr_pageblocks * Order::HUGE.bytes()) as u64;
+        if new > old {
+            check_available(bytes_of(new - old))?;
+            let all_bytes = bytes_to_lock(self.span.len() as u64, bytes_of(new), self.frames.nr_zones());
+            self.frames.parts(old, new).try_for_each(|part| lock(part.start, part.len(), all_bytes))?;
+            self.frames.open(new)?;
+            self.zones.set_limit(new * Order::HUGE.nr_pages());
             // On failure what has come of it is given back by reclaim.
             self.populate_all().inspect_err(|_| {
-                self.zone.set_limit(old);
+                self.zones.set_limit(old * Order::HUGE.nr_pages());
                 self.reclaim_wanted.signal();
             })?;
         }
@@ -155,7 +157,7 @@ impl Engine {
             return true;
         }
         self.stats.thp_collapse_alloc_failed.add(1);
-        self.zone.carve(frame, Order::HUGE);
+        self.zones.of(frame).carve(frame, Order::HUGE);
         false
     }
 }
@@ -278,7 +280,7 @@ mod tests {
             }
         };
         let engine = arena.engine();
-        let taken = engine.zone.take(Order::HUGE, 0).unwrap();
+        let taken = engine.zones.all()[0].take(Order::HUGE, 0).unwrap();
         let home = engine.frames.home(taken.frame);
         let scan = || pagemap::scan(home..home + BLOCK).unwrap();
         let (whole, divided) = (BLOCK as u64, Scan { present_bytes: BLOCK as u64, huge_bytes: 0 });
@@ -295,8 +297,8 @@ mod tests {
         memory::advise_nohugepage(home, BLOCK).unwrap();
         assert!(!engine.collapse_in_place(taken.frame));
         assert_eq!((scan(), arena.stats().thp_collapse_alloc_failed), (divided, 1));
-        engine.zone.give(taken.frame);
-        assert_eq!(engine.zone.take_divided().map(|taken| taken.memory), Some(Memory::Small));
+        engine.zones.of(taken.frame).give(taken.frame);
+        assert_eq!(engine.zones.all()[0].take_divided().map(|taken| taken.memory), Some(Memory::Small));
     }
 
     #[test]

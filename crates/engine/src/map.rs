@@ -4,6 +4,7 @@
 //! address ([`MoveMapper`]) and nothing is at home; otherwise it is at home. All calls are made by the holder of the
 //! lock of the folio's block, so that nobody else maps, unmaps or reads the same frames.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
@@ -95,20 +96,37 @@ impl Nursery {
 /// By `UFFDIO_MOVE`: the page-table entry travels, the page does not. A huge page stays one.
 pub(crate) struct MoveMapper {
     uffd: Arc<Userfaultfd>,
+    nurseries: Vec<Nurseries>,
+}
+
+/// Where pages are made for the frames at these homes.
+struct Nurseries {
+    homes: Range<usize>,
     huge: Nursery,
     small: Nursery,
 }
 
 impl MoveMapper {
-    /// `huge` and `small`: addresses of pageblock-sized ranges in which the kernel makes pages of that kind, one for
-    /// each thread that is to make some at once.
-    pub fn new(uffd: Arc<Userfaultfd>, huge: Vec<usize>, small: Vec<usize>) -> Self {
-        MoveMapper { uffd, huge: Nursery(Mutex::new(huge)), small: Nursery(Mutex::new(small)) }
+    /// For each zone the homes of its frames, and two ranges in which the kernel makes huge pages and small ones; as many can be
+    /// made at once as there are pageblocks in them.
+    pub fn new(uffd: Arc<Userfaultfd>, zones: impl IntoIterator<Item = [Range<usize>; 3]>) -> Self {
+        let nursery = |range: Range<usize>| Nursery(Mutex::new(range.step_by(Order::HUGE.bytes()).collect()));
+        let nurseries = zones.into_iter().map(|[homes, huge, small]| Nurseries {
+            homes,
+            huge: nursery(huge),
+            small: nursery(small),
+        });
+        MoveMapper { uffd, nurseries: nurseries.collect() }
     }
 
-    /// Makes a huge page and moves it. Says whether it is one.
-    fn carry_fresh(&self, target: usize) -> Result<bool, MapError> {
-        self.huge.make(|cradle| {
+    fn nurseries(&self, home: usize) -> &Nurseries {
+        let found = self.nurseries.iter().find(|nurseries| nurseries.homes.contains(&home));
+        found.expect("each home is one of a zone's")
+    }
+
+    /// Makes a huge page where those for a home are made, and moves it. Says whether it is one.
+    fn carry_fresh(&self, target: usize, home: usize) -> Result<bool, MapError> {
+        self.nurseries(home).huge.make(|cradle| {
             let range = cradle..cradle + Order::HUGE.bytes();
             // A kernel that cannot tell is taken at its word.
             let is_huge = pagemap::huge_bytes(range.clone()).map_or(true, |bytes| bytes == Order::HUGE.bytes() as u64);
@@ -169,11 +187,11 @@ impl Mapper for MoveMapper {
     }
 
     fn populate(&self, home: usize) -> Result<bool, MapError> {
-        self.carry_fresh(home)
+        self.carry_fresh(home, home)
     }
 
     fn populate_small(&self, home: usize) -> Result<(), MapError> {
-        self.small.make(|cradle| self.carry(home, cradle, Order::HUGE.bytes()))
+        self.nurseries(home).small.make(|cradle| self.carry(home, cradle, Order::HUGE.bytes()))
     }
 
     fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
@@ -187,8 +205,8 @@ impl Mapper for MoveMapper {
         self.carry(to, from, len)
     }
 
-    fn map_fresh(&self, folio: usize, _home: usize) -> Result<bool, MapError> {
-        self.carry_fresh(folio)
+    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
+        self.carry_fresh(folio, home)
     }
 
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
@@ -294,7 +312,7 @@ mod tests {
         memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
         fill(area.addr());
         uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
-        Some((MoveMapper::new(Arc::new(uffd), Vec::new(), Vec::new()), area))
+        Some((MoveMapper::new(Arc::new(uffd), []), area))
     }
 
     /// A page at `here` for each index: its content, or one of the kernel's zeros.

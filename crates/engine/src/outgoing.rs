@@ -281,13 +281,13 @@ impl Engine {
         match (self.held(locked, written), failed) {
             (Some(index), false) => {
                 locked.folio_mut(index).set_slot(Some(slot));
-                self.zone.insert(frame, List::Standby);
+                self.zones.of(frame).insert(frame, List::Standby);
                 self.count_swap_out(order);
                 self.frame_freed.signal();
             }
             (Some(index), true) => {
                 locked.folio_mut(index).cancel_write();
-                self.zone.insert(frame, List::Laundry);
+                self.zones.of(frame).insert(frame, List::Laundry);
             }
             (None, false) => self.free_slots(slot, order),
             (None, true) => {} // the slots are bad
@@ -333,12 +333,12 @@ impl Engine {
             Ok(slot) => slot,
             Err(error) => {
                 self.not_written(slot, order, error);
-                self.zone.insert(frame, List::Laundry);
+                self.zones.of(frame).insert(frame, List::Laundry);
                 return false;
             }
         };
         locked.folio_mut(index).set_slot(Some(slot));
-        self.zone.insert(frame, List::Standby);
+        self.zones.of(frame).insert(frame, List::Standby);
         self.count_swap_out(order);
         self.frame_freed.signal();
         self.note_filling(slot);

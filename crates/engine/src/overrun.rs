@@ -55,7 +55,7 @@ impl Engine {
     /// Frames for two pages, while there are some to spare.
     fn two_frames(&self) -> Option<[FrameId; 2]> {
         let take = || {
-            let taken = self.try_take_frame(Order::PAGE, self.zone.watermarks().min)?;
+            let taken = self.try_take_frame(Order::PAGE, self.zones.watermarks().min)?;
             Some(self.prepare(taken, Order::PAGE))
         };
         let first = take()?;

@@ -8,7 +8,7 @@ use folioswap_core::{
 };
 
 use crate::checksum;
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::failing::Trouble;
 use crate::readahead::Window;
 use crate::stopwatch::Stopwatch;
@@ -182,7 +182,7 @@ impl Engine {
     /// A touch of a clean whole block that would come back by pages if it had left RAM already: all of it leaves but the
     /// page. (A whole block is touched more often than a page, and would never leave by its age, at 512 times the room.)
     fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
-        let clean = locked.order() == Order::HUGE && self.zone.list(whole) == Some(List::Standby);
+        let clean = locked.order() == Order::HUGE && self.zones.of(whole).list(whole) == Some(List::Standby);
         if !clean || locked.folio(0).marker || self.choose(locked) != Choice::Part(Order::PAGE) {
             return false;
         }
@@ -331,7 +331,7 @@ impl Engine {
     pub fn judge_drop(&self, locked: &mut Locked<'_>, index: usize) {
         if std::mem::replace(&mut locked.folio_mut(index).dropped_behind, false) {
             let since = self.nr_evictions.load(Ordering::Relaxed).wrapping_sub(locked.left_at);
-            if (since as usize) < self.zone.counts().limit {
+            if (since as usize) < self.zones.counts().limit {
                 self.drop_behind.refaulted();
             }
         }
@@ -356,6 +356,7 @@ impl Engine {
                 marker: Some(advice.marker(window)),
                 backward: advice.backward,
                 blocks: window.clone(),
+                cpu: current_cpu(),
             });
         }
         let nr_behind = advice.behind.end.index() - advice.behind.start.index();
@@ -377,7 +378,7 @@ impl Engine {
             for index in 0..locked.nr_folios() {
                 if let State::Resident(frame) = locked.state(index) {
                     locked.folio_mut(index).dropped_behind = true;
-                    self.zone.insert_tail(frame, List::Inactive);
+                    self.zones.of(frame).insert_tail(frame, List::Inactive);
                 }
             }
         }
@@ -391,15 +392,15 @@ impl Engine {
             let Some(frame) = locked.folio(index).frame() else { continue };
             if order < PIECE && locked.order() >= PIECE {
                 self.release_slot(locked, index);
-                if self.zone.list(frame) == Some(List::Standby) {
-                    self.zone.insert(frame, List::Laundry); // it has no copy any more
+                if self.zones.of(frame).list(frame) == Some(List::Standby) {
+                    self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more
                 }
             }
             if locked.folio(index).writing_to().is_some() {
                 locked.folio_mut(index).cancel_write();
-                self.zone.insert(frame, List::Laundry); // it is being written, in vain
+                self.zones.of(frame).insert(frame, List::Laundry); // it is being written, in vain
             }
-            self.zone.split(frame, order);
+            self.zones.of(frame).split(frame, order);
         }
         locked.split(order);
     }

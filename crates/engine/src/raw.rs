@@ -290,7 +290,7 @@ impl RawSpace {
                 if engine.unmap(&mut source, index, frame).is_err() {
                     return false;
                 }
-                engine.zone.insert(frame, List::Laundry);
+                engine.zones.of(frame).insert(frame, List::Laundry);
             }
         }
         // A late fault of the addresses' last use may have made a page there.
@@ -300,10 +300,10 @@ impl RawSpace {
         (source.small_table, target.small_table) = small_tables;
         for index in 0..target.nr_folios() {
             if let Some(frame) = target.folio(index).frame() {
-                engine.zone.set_owner(frame, target.name(index));
+                engine.zones.of(frame).set_owner(frame, target.name(index));
                 if target.folio(index).writing_to().is_some() {
                     target.folio_mut(index).cancel_write();
-                    engine.zone.insert(frame, List::Laundry); // it is being written, in vain
+                    engine.zones.of(frame).insert(frame, List::Laundry); // it is being written, in vain
                 }
             }
         }
@@ -477,7 +477,7 @@ impl RawSpace {
     fn make_active(&self, locked: &Locked<'_>) {
         for index in 0..locked.nr_folios() {
             if let State::Resident(frame) = locked.state(index) {
-                self.engine.zone.insert(frame, List::Active);
+                self.engine.zones.of(frame).insert(frame, List::Active);
             }
         }
     }
@@ -613,9 +613,9 @@ impl RawSpace {
         locked.pinned = false;
         for index in 0..locked.nr_folios() {
             if let State::Resident(frame) = locked.state(index)
-                && self.engine.zone.list(frame).is_none()
+                && self.engine.zones.of(frame).list(frame).is_none()
             {
-                self.engine.zone.insert(frame, List::Active); // reclaim met it, and could not take it
+                self.engine.zones.of(frame).insert(frame, List::Active); // reclaim met it, and could not take it
             }
         }
     }

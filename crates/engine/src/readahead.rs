@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use folioswap_core::{BlockId, FrameId, List, Locked, Order, SlotId, State};
+use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
 
 use crate::checksum;
 use crate::engine::Engine;
@@ -29,6 +29,8 @@ pub(crate) struct Window {
     pub blocks: Range<BlockId>,
     pub marker: Option<BlockId>,
     pub backward: bool,
+    /// Where they will be used.
+    pub cpu: CpuId,
 }
 
 /// Windows that are to be read.
@@ -116,13 +118,13 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         };
         let Some(mut locked) = engine.try_lock(block) else { continue };
         if locked.order() < Order::HUGE {
-            report(read_split(engine, &mut locked, marker, window.backward));
+            report(read_split(engine, &mut locked, marker, window));
             continue;
         }
         match locked.state(0) {
             State::Swapped(slot) => {
                 let nr_before = reads.nr_in_flight();
-                if !start(engine, reads, locked, slot, marker) {
+                if !start(engine, reads, locked, slot, marker, window.cpu) {
                     return;
                 }
                 gave_disk = reads.nr_in_flight() > nr_before;
@@ -142,8 +144,8 @@ fn report(read: Result<(), SwapInError>) {
 }
 
 /// Reads a block that is split.
-fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, backward: bool) -> Result<(), SwapInError> {
-    let spare = || engine.try_take_frame(Order::HUGE, engine.zone.watermarks().min);
+fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
+    let spare = || engine.try_take_frame_near(window.cpu, Order::HUGE, engine.zones.watermarks().min);
     if engine.wants_whole(locked)
         && !locked.is_empty()
         && engine.gather(locked, spare(), List::Inactive, &mut Stopwatch::still())?
@@ -153,7 +155,7 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, backward: 
         }
         return Ok(());
     }
-    let met_first = if backward { locked.nr_folios() - 1 } else { 0 };
+    let met_first = if window.backward { locked.nr_folios() - 1 } else { 0 };
     for index in 0..locked.nr_folios() {
         let is_marker = marker && index == met_first;
         match locked.state(index) {
@@ -162,12 +164,19 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, backward: 
             _ => {}
         }
     }
-    engine.read_parts(locked, marker.then_some(met_first))
+    engine.read_parts(locked, marker.then_some(met_first), window.cpu)
 }
 
 /// Starts one read; `false` when there is no frame to spare.
-fn start<'e>(engine: &'e Engine, reads: &mut Reads<'e>, mut locked: Locked<'e>, slot: SlotId, marker: bool) -> bool {
-    let Some(taken) = engine.try_take_frame(Order::HUGE, engine.zone.watermarks().min) else { return false };
+fn start<'e>(
+    engine: &'e Engine,
+    reads: &mut Reads<'e>,
+    mut locked: Locked<'e>,
+    slot: SlotId,
+    marker: bool,
+    cpu: CpuId,
+) -> bool {
+    let Some(taken) = engine.try_take_frame_near(cpu, Order::HUGE, engine.zones.watermarks().min) else { return false };
     let frame = engine.prepare(taken, Order::HUGE);
     match engine.space.extent(slot) {
         Some(extent) if reads.asynchronous() => {
@@ -209,7 +218,7 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
         return report(read);
     }
     engine.judge_drop(&mut locked, 0);
-    engine.zone.set_owner(frame, locked.name(0));
+    engine.zones.of(frame).set_owner(frame, locked.name(0));
     engine.count_swap_in(Order::HUGE);
     engine.stats.readahead_folios.add(1);
     engine.admit(&mut locked, 0, frame, marker);
@@ -231,7 +240,7 @@ fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) 
     match engine.unmap(locked, index, frame) {
         Ok(()) => {
             locked.folio_mut(index).marker = true;
-            engine.zone.insert(frame, List::Inactive);
+            engine.zones.of(frame).insert(frame, List::Inactive);
         }
         Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats.busy_victims.add(1),
     }

@@ -52,20 +52,20 @@ impl Engine {
     /// Takes mapped folios of the inactive tail home, into the laundry: one whole block, or a batch of small ones.
     pub fn unmap_oldest(&self, only: Option<Size>) -> bool {
         for size in [Size::Whole, Size::Small] {
-            self.zone.balance(size);
+            self.zones.balance(size);
         }
         let Some(size) = only.or_else(|| self.older_class(List::Inactive)) else { return false };
         let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
         let mut held: Option<Locked<'_>> = None;
         let mut done = 0;
         for _ in 0..SCAN {
-            let Some(oldest) = self.zone.oldest(size, List::Inactive).filter(|_| done < most) else { break };
+            let Some(oldest) = self.zones.oldest(size, List::Inactive).filter(|_| done < most) else { break };
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
                 drop(held.take()); // one block at a time
                 held = self.try_lock(oldest.folio.block());
             }
             let Some(locked) = &mut held else {
-                self.zone.rotate(oldest.frame, List::Inactive);
+                self.zones.of(oldest.frame).rotate(oldest.frame, List::Inactive);
                 continue;
             };
             if let Some(index) = self.still_there(locked, &oldest, List::Inactive) {
@@ -79,12 +79,12 @@ impl Engine {
     fn unmap_victim(&self, locked: &mut Locked<'_>, index: usize) -> bool {
         match locked.state(index) {
             State::Resident(frame) if locked.pinned => {
-                self.zone.remove(frame);
+                self.zones.of(frame).remove(frame);
                 false
             }
             State::Resident(frame) => match self.unmap(locked, index, frame) {
                 Ok(()) => {
-                    self.zone.insert(frame, List::Laundry);
+                    self.zones.of(frame).insert(frame, List::Laundry);
                     true
                 }
                 Err(MapError::Missing) => {
@@ -93,13 +93,13 @@ impl Engine {
                 }
                 Err(_) => {
                     self.stats.busy_victims.add(1);
-                    self.zone.insert(frame, List::Active);
+                    self.zones.of(frame).insert(frame, List::Active);
                     false
                 }
             },
             State::Standby(frame) => {
                 // The marker of a window that nobody has reached.
-                self.zone.insert(frame, List::Laundry);
+                self.zones.of(frame).insert(frame, List::Laundry);
                 true
             }
             State::Empty | State::Swapped(_) => false,
@@ -110,7 +110,7 @@ impl Engine {
     fn set_aside(&self, locked: &mut Locked<'_>, frame: FrameId) {
         fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
         locked.pinned = true;
-        self.zone.remove(frame);
+        self.zones.of(frame).remove(frame);
     }
 
     /// Looks at the oldest folios of the laundry and finds out whether they are clean.
@@ -125,9 +125,9 @@ impl Engine {
     fn launder_whole(&self) -> Laundered<'_> {
         let mut found = Laundered::Nothing;
         for _ in 0..SCAN {
-            let Some(oldest) = self.zone.oldest(Size::Whole, List::Laundry) else { break };
+            let Some(oldest) = self.zones.oldest(Size::Whole, List::Laundry) else { break };
             let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
-                self.zone.rotate(oldest.frame, List::Laundry);
+                self.zones.of(oldest.frame).rotate(oldest.frame, List::Laundry);
                 continue;
             };
             if self.still_there(&locked, &oldest, List::Laundry).is_none() {
@@ -139,7 +139,7 @@ impl Engine {
                 // Others behind it may be clean or zero, and need no slot.
                 Washed::NoSlot => {
                     found = Laundered::NoSlot;
-                    self.zone.rotate(oldest.frame, List::Laundry);
+                    self.zones.of(oldest.frame).rotate(oldest.frame, List::Laundry);
                 }
             }
         }
@@ -152,13 +152,13 @@ impl Engine {
         let (mut cleaned, mut no_slot) = (false, false);
         let mut held: Option<Locked<'_>> = None;
         for _ in 0..2 * SCAN {
-            let Some(oldest) = self.zone.oldest(Size::Small, List::Laundry) else { break };
+            let Some(oldest) = self.zones.oldest(Size::Small, List::Laundry) else { break };
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
                 drop(held.take()); // one block at a time
                 held = self.try_lock(oldest.folio.block());
             }
             let Some(locked) = &mut held else {
-                self.zone.rotate(oldest.frame, List::Laundry);
+                self.zones.of(oldest.frame).rotate(oldest.frame, List::Laundry);
                 continue;
             };
             let Some(index) = self.still_there(locked, &oldest, List::Laundry) else { continue };
@@ -167,7 +167,7 @@ impl Engine {
                 Washed::Again => {}
                 Washed::NoSlot => {
                     no_slot = true;
-                    self.zone.rotate(oldest.frame, List::Laundry);
+                    self.zones.of(oldest.frame).rotate(oldest.frame, List::Laundry);
                 }
                 Washed::Dirty(slot) if self.space.takes_folios(slot) => {
                     cleaned |= self.write_one(locked, index, oldest.frame, slot);
@@ -219,7 +219,7 @@ impl Engine {
         if kept.is_some() && !surely_dirty {
             if checksum::note(locked, page, bytes) {
                 self.stats.clean_folios_dropped.add(1);
-                self.zone.insert(frame, List::Standby);
+                self.zones.of(frame).insert(frame, List::Standby);
                 self.frame_freed.signal();
                 return Washed::Clean;
             }
@@ -235,7 +235,7 @@ impl Engine {
         } else if !hashed && self.space.memory(slot).is_none() {
             checksum::note(locked, page, bytes);
         }
-        self.zone.remove(frame);
+        self.zones.of(frame).remove(frame);
         Washed::Dirty(slot)
     }
 
@@ -296,12 +296,12 @@ impl Engine {
     /// Frees the copies of folios that are in RAM and not clean: what they hold is in RAM. Says whether there were any.
     pub fn shed_copies(&self) -> bool {
         let mut freed = false;
-        for (frame, folio, _) in self.zone.all_folios() {
+        for (frame, folio, _) in self.zones.all_folios() {
             let Some(mut locked) = self.try_lock(folio.block()) else { continue };
             let index = locked.index_of(folio.page_in_block());
             if locked.folio(index).frame() == Some(frame)
                 && locked.folio(index).slot().is_some()
-                && self.zone.list(frame) != Some(List::Standby)
+                && self.zones.of(frame).list(frame) != Some(List::Standby)
             {
                 self.release_slot(&mut locked, index);
                 freed = true;
@@ -310,10 +310,9 @@ impl Engine {
         freed
     }
 
-    /// Blocks' frames in use beyond the budget.
+    /// Frames in use beyond the budget.
     pub fn excess(&self) -> usize {
-        let counts = self.zone.counts();
-        counts.in_use.saturating_sub(counts.limit)
+        self.zones.excess()
     }
 
     /// Makes frames available, for a folio of this order, by this thread's own work; `false` when nothing could be done.
@@ -341,11 +340,16 @@ impl Engine {
             return;
         }
         for index in 0..locked.nr_folios() {
-            if let State::Resident(frame) = locked.state(index) {
-                match self.unmap(&mut locked, index, frame) {
-                    Ok(()) => self.zone.insert(frame, List::Laundry),
+            match locked.state(index) {
+                State::Resident(frame) => match self.unmap(&mut locked, index, frame) {
+                    Ok(()) => self.zones.of(frame).insert(frame, List::Laundry),
                     Err(_) => self.stats.busy_victims.add(1),
+                },
+                // The marker of a window that nobody has reached.
+                State::Standby(frame) if self.zones.of(frame).list(frame) == Some(List::Inactive) => {
+                    self.zones.of(frame).insert(frame, List::Laundry);
                 }
+                State::Standby(_) | State::Empty | State::Swapped(_) => {}
             }
         }
         self.write_block(&mut locked);
@@ -356,7 +360,7 @@ impl Engine {
         if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
             return None;
         }
-        if self.zone.list(frame) != Some(List::Laundry) {
+        if self.zones.of(frame).list(frame) != Some(List::Laundry) {
             return None;
         }
         match self.wash(locked, index, frame) {
@@ -374,7 +378,7 @@ impl Engine {
                 index += 1;
                 continue;
             };
-            if self.zone.list(frame) != Some(List::Laundry) {
+            if self.zones.of(frame).list(frame) != Some(List::Laundry) {
                 index += 1;
                 continue;
             }

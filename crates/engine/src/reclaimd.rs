@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use folioswap_core::{FolioId, FrameId, List, Locked, Order};
+use folioswap_core::{FolioId, FrameId, List, Locked, Order, Watermarks, Zone};
 
 use crate::engine::Engine;
 use crate::fatal::AbortOnPanic;
@@ -86,11 +86,11 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
             give_back_surplus(engine);
         }
         engine.settle_rest();
-        let kept = engine.zone.kept_whole() * Order::HUGE.nr_pages();
-        let marks = engine.zone.watermarks();
-        let target = marks.high - (marks.high - marks.low) * place / MOST_THREADS + engine.excess() + kept;
-        let coming = engine.zone.available() + in_flight_pages(writes);
-        let step = if coming < target && writes.has_room() { reclaim_one(engine, writes, place) } else { Step::Stuck };
+        // What is made available in one zone does not help another.
+        let target = |marks: Watermarks| marks.high - (marks.high - marks.low) * place / MOST_THREADS;
+        let shortage: usize = engine.zones.all().iter().map(|zone| zone.shortage_from(target)).sum();
+        let is_short = shortage > in_flight_pages(writes);
+        let step = if is_short && writes.has_room() { reclaim_one(engine, writes, place) } else { Step::Stuck };
         drop(pass);
         match step {
             Step::Progress => {
@@ -98,7 +98,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 finish(engine, writes, false);
             }
             Step::Stuck if writes.nr_in_flight() > 0 => finish(engine, writes, true),
-            Step::Stuck if coming >= target || stuck > 3 => return,
+            Step::Stuck if !is_short || stuck > 3 => return,
             Step::Stuck => {
                 stuck += 1;
                 std::thread::yield_now();
@@ -109,7 +109,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
 
 /// Unmaps ahead, and cleans the oldest folios of the laundry.
 fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>, place: usize) -> Step {
-    let counts = engine.zone.counts();
+    let counts = engine.zones.counts();
     let mut progress = false;
     if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
         progress = engine.unmap_oldest(None);
@@ -153,33 +153,35 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
 
 /// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios.
 fn give_back_surplus(engine: &Engine) {
-    while engine.zone.surplus() > 0 {
-        engine.give_stock_back();
-        engine.zone.drain();
-        while let Some(pageblock) = engine.zone.take_surplus() {
-            engine.frames.unpopulate(pageblock);
-            engine.zone.give_unpopulated(pageblock);
-            engine.note_resident();
-            engine.frame_freed.signal();
-        }
-        if engine.zone.surplus() == 0 {
-            return;
-        }
-        if !engine.evict_standby(Order::HUGE) && !engine.evict_standby(Order::PAGE) {
-            engine.empty_a_pageblock();
-            return;
+    for zone in engine.zones.all() {
+        while zone.surplus() > 0 {
+            engine.give_stock_back();
+            zone.drain();
+            while let Some(pageblock) = zone.take_surplus() {
+                engine.frames.unpopulate(pageblock);
+                zone.give_unpopulated(pageblock);
+                engine.note_resident();
+                engine.frame_freed.signal();
+            }
+            if zone.surplus() == 0 {
+                break;
+            }
+            if !engine.evict_standby_of(zone, Order::HUGE) && !engine.evict_standby_of(zone, Order::PAGE) {
+                engine.empty_a_pageblock_of(zone);
+                break;
+            }
         }
     }
 }
 
 impl Engine {
-    /// Takes all small folios out of one pageblock to the swap devices: the budget was made smaller, or whole folios are
+    /// Takes all small folios out of one pageblock of a zone to the swap devices: the budget was made smaller, or whole folios are
     /// wanted. Says whether any left.
-    pub fn empty_a_pageblock(&self) -> bool {
-        self.zone.drain();
-        let Some(pageblock) = self.zone.emptiest_block() else { return false };
+    pub fn empty_a_pageblock_of(&self, zone: &Zone) -> bool {
+        zone.drain();
+        let Some(pageblock) = zone.emptiest_block() else { return false };
         let mut folios = Vec::new();
-        self.zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
+        zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
         let mut batch: Option<Batch<'_>> = None;
         for &(frame, folio, order) in &folios {
             if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
@@ -195,7 +197,7 @@ impl Engine {
         let mut any = false;
         for (frame, folio, order) in folios {
             if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
-                && self.zone.list(frame) == Some(List::Standby)
+                && self.zones.of(frame).list(frame) == Some(List::Standby)
             {
                 self.leave(&mut locked, index, frame);
                 any = true;

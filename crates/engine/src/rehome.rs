@@ -87,11 +87,11 @@ impl Moving<'_> {
             return Migrated::Busy;
         }
         locked.folio_mut(index).set_in_ram(to, is_mapped);
-        engine.zone.occupy(to, from);
+        engine.zones.of(to).occupy(to, from);
         if self.exchanges() {
-            engine.zone.isolate_left(from); // without memory
+            engine.zones.of(from).isolate_left(from); // without memory
         } else {
-            engine.zone.give(from); // no frame more is free than before
+            engine.zones.of(from).give(from); // no frame more is free than before
         }
         self.moved(order);
         Migrated::Moved

@@ -154,19 +154,19 @@ impl Engine {
             if self.space.device_of(slot) != device {
                 continue;
             }
-            if self.zone.list(frame) == Some(List::Standby) {
-                let spare = self.zone.available() >= self.zone.watermarks().high + order.nr_pages();
+            if self.zones.of(frame).list(frame) == Some(List::Standby) {
+                let spare = self.zones.available() >= self.zones.watermarks().high + order.nr_pages();
                 if !spare {
                     // RAM is needed: it stays clean, by a copy elsewhere.
                     if let Some(place) = self.slot_elsewhere(order) {
                         self.release_slot(locked, index);
-                        self.zone.remove(frame);
+                        self.zones.of(frame).remove(frame);
                         self.write_one(locked, index, frame, place);
                         continue;
                     }
                     return self.copy_in_parts(locked, frame, device);
                 }
-                self.zone.insert(frame, List::Laundry); // it has no copy any more
+                self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more
                 self.reclaim_wanted.signal();
             }
             self.release_slot(locked, index);
@@ -178,7 +178,7 @@ impl Engine {
     fn copy_in_parts(&self, locked: &mut Locked<'_>, frame: FrameId, device: DeviceId) -> Result<(), Stuck> {
         let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
             Some(smaller) if locked.order() == Order::HUGE => {
-                self.zone.insert(frame, List::Laundry); // should that fail, it has no copy any more
+                self.zones.of(frame).insert(frame, List::Laundry); // should that fail, it has no copy any more
                 self.write_parts(locked, frame, smaller)
             }
             Some(_) => self.split_to_fit(locked),
@@ -304,10 +304,10 @@ impl Engine {
     /// No device has a slot: folios of a run stay in RAM, as many as there are frames that are not needed.
     fn keep_in_ram(&self, locked: &mut Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), Stuck> {
         let order = locked.order();
-        let reserve = self.zone.watermarks().high;
+        let reserve = self.zones.watermarks().high;
         for (at, part) in bytes.chunks(order.bytes()).enumerate() {
             let Some(taken) = self.try_take_frame(order, reserve) else {
-                let there_are_frames = self.zone.available() >= reserve + order.nr_pages();
+                let there_are_frames = self.zones.available() >= reserve + order.nr_pages();
                 return match at {
                     0 if there_are_frames && order > Order::PAGE => {
                         // But not in one place.
@@ -322,10 +322,10 @@ impl Engine {
             let frame = self.prepare(taken, order);
             self.frames.bytes(frame, order, locked).copy_from_slice(part);
             self.judge_drop(locked, index);
-            self.zone.set_owner(frame, locked.name(index));
+            self.zones.of(frame).set_owner(frame, locked.name(index));
             locked.folio_mut(index).set_in_ram(frame, false);
             self.release_slot(locked, index);
-            self.zone.insert(frame, List::Laundry);
+            self.zones.of(frame).insert(frame, List::Laundry);
             self.count_swap_in(order);
         }
         Ok(())

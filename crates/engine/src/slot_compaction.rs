@@ -307,7 +307,7 @@ impl<'e> DeviceSpace<'e> {
         if locked.folio(index).slot() != Some(slot) {
             return Migrated::Gone;
         }
-        let is_clean = |frame| engine.zone.list(frame) == Some(List::Standby);
+        let is_clean = |frame| engine.zones.of(frame).list(frame) == Some(List::Standby);
         match locked.state(index) {
             State::Resident(_) => self.give_copy_up(&mut locked, index),
             // It may have been written to since it was read: the copy says nothing.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Phase, Size, Taken};
+use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Phase, Size, Taken, Zone};
 
 use crate::engine::{Engine, current_cpu};
 use crate::fatal;
@@ -38,7 +38,7 @@ impl Engine {
             if self.give_stock_back() {
                 continue;
             }
-            if order > Order::PAGE && self.zone.available() >= self.zone.watermarks().low.max(order.nr_pages()) {
+            if order > Order::PAGE && self.zones.available() >= self.zones.watermarks().low.max(order.nr_pages()) {
                 watch.long_part(Phase::Frame);
                 let compacted = if order == Order::HUGE { self.compact_directly() } else { None };
                 watch.lap(Phase::Reclaim);
@@ -55,10 +55,10 @@ impl Engine {
             let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
             watch.lap(Phase::Reclaim);
             if !reclaimed {
-                if order == Order::HUGE && self.zone.class_counts(Size::Small).in_use() > 0 {
+                if order == Order::HUGE && self.zones.class_counts(Size::Small).in_use() > 0 {
                     return None;
                 }
-                self.zone.keep_whole(0); // nothing else is left
+                self.zones.keep_whole(0); // nothing else is left
                 self.frame_freed.wait_for(freed, Duration::from_millis(2));
             }
         }
@@ -110,21 +110,27 @@ impl Engine {
 
     /// Free frames in one place, or those of the oldest clean folio, if more than `reserve` are to be had.
     pub fn try_take_frame(&self, order: Order, reserve: usize) -> Option<Taken> {
-        let cpu = current_cpu();
+        self.try_take_frame_near(current_cpu(), order, reserve)
+    }
+
+    /// The same for who will use them on another CPU: as near to it as there are some.
+    pub fn try_take_frame_near(&self, cpu: CpuId, order: Order, reserve: usize) -> Option<Taken> {
         if reserve == 0
-            && let Some(taken) = self.zone.take_listed(cpu, order)
+            && let Some(taken) = self.zones.take_listed(cpu, order)
         {
             return Some(taken); // a few were got while there were many, or were just given back
         }
-        let available = self.zone.available();
-        if available <= self.zone.watermarks().low + self.zone.kept_whole() * Order::HUGE.nr_pages() {
+        let zone = self.zones.on(cpu);
+        let available = zone.available();
+        if available <= zone.watermarks().low + zone.kept_whole() * Order::HUGE.nr_pages() {
             self.reclaim_wanted.signal();
         }
-        if available < reserve + order.nr_pages() {
+        let wanted = reserve + order.nr_pages();
+        if available < wanted && self.zones.available() < wanted {
             return None;
         }
         for _ in 0..SCAN {
-            let taken = self.take_now(order);
+            let taken = self.note_taken(self.zones.take_on(cpu, order));
             if taken.is_some() || !self.evict_standby(order) {
                 return taken;
             }
@@ -132,9 +138,26 @@ impl Engine {
         None
     }
 
-    /// Frames in one place that are free at this moment.
-    pub fn take_now(&self, order: Order) -> Option<Taken> {
-        let taken = self.zone.take_on(current_cpu(), order);
+    /// The same in one zone.
+    pub fn try_take_frame_in(&self, zone: &Zone, order: Order, reserve: usize) -> Option<Taken> {
+        if zone.available() < reserve + order.nr_pages() {
+            return None;
+        }
+        for _ in 0..SCAN {
+            let taken = self.take_now_in(zone, order);
+            if taken.is_some() || !self.evict_standby_of(zone, order) {
+                return taken;
+            }
+        }
+        None
+    }
+
+    /// Frames in one place of a zone that are free at this moment.
+    pub fn take_now_in(&self, zone: &Zone, order: Order) -> Option<Taken> {
+        self.note_taken(zone.take_on(current_cpu(), order))
+    }
+
+    fn note_taken(&self, taken: Option<Taken>) -> Option<Taken> {
         if taken.is_some_and(|taken| taken.memory == Memory::Absent) {
             self.note_resident();
         }
@@ -153,7 +176,7 @@ impl Engine {
             return taken.frame;
         }
         self.make_small(taken);
-        let frame = self.zone.carve(taken.frame, order);
+        let frame = self.zones.of(taken.frame).carve(taken.frame, order);
         self.frame_freed.signal();
         frame
     }
@@ -171,7 +194,7 @@ impl Engine {
         }
         let one_less = |nr_left: usize| nr_left.checked_sub(1);
         if self.huge_pages_short.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
-            self.zone.carve(frame, Order::HUGE);
+            self.zones.of(frame).carve(frame, Order::HUGE);
             return Some(false);
         }
         self.frames.unpopulate(frame);
@@ -194,7 +217,7 @@ impl Engine {
             Ok(true) => return true,
             Ok(false) => self.release_frame(taken.frame),
             Err(_) => {
-                self.zone.give_unpopulated(taken.frame);
+                self.zones.of(taken.frame).give_unpopulated(taken.frame);
                 self.note_resident();
             }
         }
@@ -205,7 +228,7 @@ impl Engine {
     pub fn note_small(&self, frame: FrameId) {
         self.stats.thp_fault_fallback.add(1);
         self.huge_pages_short.store(NOT_TRIED, Ordering::Relaxed);
-        self.zone.carve(frame, Order::HUGE);
+        self.zones.of(frame).carve(frame, Order::HUGE);
     }
 
     /// Gives a pageblock that was taken whole small pages.
@@ -237,17 +260,26 @@ impl Engine {
 
     /// Takes the oldest clean folio that helps a folio of this order out of RAM; its copy stays on the device.
     pub fn evict_standby(&self, order: Order) -> bool {
+        self.evict_oldest(order, |size| self.zones.oldest(size, List::Standby))
+    }
+
+    /// The same in one zone.
+    pub fn evict_standby_of(&self, zone: &Zone, order: Order) -> bool {
+        self.evict_oldest(order, |size| zone.oldest(size, List::Standby))
+    }
+
+    fn evict_oldest(&self, order: Order, oldest: impl Fn(Size) -> Option<Oldest>) -> bool {
         let size = match Size::of(order) {
             Size::Whole => Size::Whole,
-            Size::Small => match self.older_class(List::Standby) {
+            Size::Small => match older_of(oldest(Size::Whole), oldest(Size::Small)) {
                 Some(size) => size,
                 None => return false,
             },
         };
         for _ in 0..SCAN {
-            let Some(oldest) = self.zone.oldest(size, List::Standby) else { return false };
+            let Some(oldest) = oldest(size) else { return false };
             let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
-                self.zone.rotate(oldest.frame, List::Standby);
+                self.zones.of(oldest.frame).rotate(oldest.frame, List::Standby);
                 continue;
             };
             if let Some(index) = self.still_there(&locked, &oldest, List::Standby) {
@@ -269,12 +301,7 @@ impl Engine {
 
     /// The class whose oldest folio on a list is the older one.
     pub fn older_class(&self, list: List) -> Option<Size> {
-        match (self.zone.oldest(Size::Whole, list), self.zone.oldest(Size::Small, list)) {
-            (Some(whole), Some(small)) => Some(if small.age > whole.age { Size::Small } else { Size::Whole }),
-            (Some(_), None) => Some(Size::Whole),
-            (None, Some(_)) => Some(Size::Small),
-            (None, None) => None,
-        }
+        older_of(self.zones.oldest(Size::Whole, list), self.zones.oldest(Size::Small, list))
     }
 
     /// Which folio of a block that was locked after it was found on a list it was, if it is still there.
@@ -282,7 +309,17 @@ impl Engine {
         let index = locked.index_of(oldest.folio.page_in_block());
         let there = locked.order() == oldest.order
             && locked.folio(index).frame() == Some(oldest.frame)
-            && self.zone.list(oldest.frame) == Some(list);
+            && self.zones.of(oldest.frame).list(oldest.frame) == Some(list);
         there.then_some(index)
+    }
+}
+
+/// The class of the older one of two.
+fn older_of(whole: Option<Oldest>, small: Option<Oldest>) -> Option<Size> {
+    match (whole, small) {
+        (Some(whole), Some(small)) => Some(if small.age > whole.age { Size::Small } else { Size::Whole }),
+        (Some(_), None) => Some(Size::Whole),
+        (None, Some(_)) => Some(Size::Small),
+        (None, None) => None,
     }
 }

@@ -128,6 +128,23 @@ impl Topology {
         &self.nodes
     }
 
+    /// Those that have CPUs; the first one, if none has.
+    pub(crate) fn nodes_with_cpus(&self) -> Vec<NodeId> {
+        let with_cpus = |node: &&NodeId| self.node_of_cpu.contains(&Some(**node));
+        let found: Vec<_> = self.nodes.iter().filter(with_cpus).copied().collect();
+        if found.is_empty() { vec![self.nodes[0]] } else { found }
+    }
+
+    /// All numbers of CPUs that are on a node are below this.
+    pub(crate) fn nr_cpus(&self) -> usize {
+        self.node_of_cpu.len()
+    }
+
+    /// Whether somebody has stated it, whatever the kernel says.
+    pub(crate) fn is_stated(&self) -> bool {
+        self.is_stated
+    }
+
     /// All numbers of nodes are below this.
     pub(crate) fn nr_numbers(&self) -> usize {
         self.nodes.last().map_or(1, |last| last.index() + 1)

@@ -1,16 +1,16 @@
 //! A stock of zeroed pageblocks, so that the first touch of a whole folio does not clear 2 MiB in its fault.
 //!
 //! A thread fills the stock while whole folios are touched for the first time: with a block for each [`TOUCHES_EACH`]
-//! touches so far, [`MOST`] at most, and only of frames that are to be had without a write. Frames in it are held, and in
+//! touches so far, [`MOST`] of a zone at most, and only of frames that are to be had without a write. Frames in it are held, and in
 //! nobody's count of free ones. They go back as soon as a fault finds no frame, the budget is made smaller, or reclaim
 //! is needed and nothing was touched for the first time since it was last. An idle arena costs no CPU.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use folioswap_core::{FrameId, Memory, Order};
+use folioswap_core::{CpuId, FrameId, Memory, Order, Zone, Zones};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, current_cpu};
 use crate::fatal::AbortOnPanic;
 use crate::wakeup::Event;
 
@@ -26,6 +26,8 @@ pub(crate) struct ZeroedStock {
     blocks: Mutex<Vec<FrameId>>,
     /// How many there are. Changed under the lock, read without.
     nr: AtomicUsize,
+    /// The CPU of the last first touch, near which the next blocks are taken.
+    touched_on: AtomicU32,
     nr_touches: AtomicUsize,
     /// First touches when reclaim last looked.
     nr_touches_seen: AtomicUsize,
@@ -39,6 +41,7 @@ impl ZeroedStock {
         ZeroedStock {
             blocks: Mutex::new(Vec::with_capacity(MOST)), // faults do not allocate
             nr: AtomicUsize::new(0),
+            touched_on: AtomicU32::new(0),
             nr_touches: AtomicUsize::new(0),
             nr_touches_seen: AtomicUsize::new(0),
             enabled,
@@ -60,6 +63,18 @@ impl ZeroedStock {
 
     fn pop(&self) -> Option<FrameId> {
         if self.nr.load(Ordering::Relaxed) == 0 { None } else { self.change(Vec::pop) }
+    }
+
+    /// One of a zone, and how many of it are left.
+    fn pop_of(&self, zones: &Zones, zone: &Zone) -> (Option<FrameId>, usize) {
+        if self.nr.load(Ordering::Relaxed) == 0 {
+            return (None, 0);
+        }
+        let is_here = |frame: &FrameId| std::ptr::eq(zones.of(*frame), zone);
+        self.change(|blocks| {
+            let found = blocks.iter().rposition(is_here).map(|at| blocks.swap_remove(at));
+            (found, blocks.iter().filter(|frame| is_here(frame)).count())
+        })
     }
 }
 
@@ -87,9 +102,11 @@ impl Engine {
     pub fn take_zeroed(&self) -> Option<FrameId> {
         let stock = &self.zeroed;
         stock.nr_touches.fetch_add(1, Ordering::Relaxed);
-        let taken = stock.pop();
+        let cpu = current_cpu();
+        let (taken, nr_left) = stock.pop_of(&self.zones, self.zones.on(cpu));
         // Half of it is left when the thread is woken: once for several touches.
-        if stock.nr.load(Ordering::Relaxed) < stock.target(self.budget_blocks()).div_ceil(2) {
+        if nr_left < stock.target(self.budget_blocks()).div_ceil(2) {
+            stock.touched_on.store(cpu.get(), Ordering::Relaxed);
             stock.wanted.signal();
         }
         taken
@@ -98,10 +115,13 @@ impl Engine {
     /// Clears one more pageblock for the stock; `false` when there are enough, or none to be had.
     fn stock_one(&self) -> bool {
         let stock = &self.zeroed;
-        if stock.nr.load(Ordering::Relaxed) >= stock.target(self.budget_blocks()) {
+        let zone = self.zones.on(CpuId::new(stock.touched_on.load(Ordering::Relaxed)));
+        let nr_here =
+            stock.change(|blocks| blocks.iter().filter(|&&frame| std::ptr::eq(self.zones.of(frame), zone)).count());
+        if nr_here >= stock.target(self.budget_blocks()) {
             return false;
         }
-        let Some(taken) = self.try_take_frame(Order::HUGE, self.zone.watermarks().low) else { return false };
+        let Some(taken) = self.try_take_frame_in(zone, Order::HUGE, zone.watermarks().low) else { return false };
         if !self.try_make_huge(taken) {
             return false; // without a huge page a first touch gains little
         }
@@ -109,7 +129,7 @@ impl Engine {
             self.frames.clear(taken.frame);
         }
         stock.change(|blocks| blocks.push(taken.frame));
-        if self.zone.surplus() > 0 {
+        if self.zones.surplus() > 0 {
             self.reclaim_wanted.signal(); // the budget was made smaller meanwhile: reclaim takes the stock first
         }
         true
@@ -165,7 +185,7 @@ mod tests {
             assert!(second.chunks(BLOCK).all(|bytes| bytes.iter().all(|&byte| byte == 7)));
         }
         comes_true("the stock is kept from reclaim", || stock.nr.load(Ordering::Relaxed) == 0);
-        arena.engine().zone.verify();
+        arena.engine().zones.verify();
     }
 
     #[test]
@@ -177,8 +197,8 @@ mod tests {
         comes_true("the stock is not filled", || stock.nr.load(Ordering::Relaxed) >= 2);
         drop(region);
         arena.set_memory(16 << 20).unwrap();
-        comes_true("the stock keeps what the budget has no room for", || arena.engine().zone.surplus() == 0);
+        comes_true("the stock keeps what the budget has no room for", || arena.engine().zones.surplus() == 0);
         assert!(arena.measure().unwrap().resident_bytes <= 16 << 20);
-        arena.engine().zone.verify();
+        arena.engine().zones.verify();
     }
 }

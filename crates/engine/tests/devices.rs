@@ -164,10 +164,11 @@ fn the_only_device_can_go_when_ram_has_room() {
         arena.evict_all();
         check(&words, 4);
         arena.add_device(&ram(64)).unwrap();
-        assert!(wait_until(|| {
+        let all_out = wait_until(|| {
             arena.evict_all();
             arena.devices()[0].used_bytes >= 12 * MIB as u64
-        }));
+        });
+        assert!(all_out, "{folio}: {:?}, {:?}", arena.devices(), arena.stats());
         check(&words, 4);
         assert_sound(&arena);
     }

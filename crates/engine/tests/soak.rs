@@ -1,5 +1,5 @@
-//! Eight threads map, advise, read, write and drop at random against a shadow copy, in the four ways of running, while
-//! the budget changes, swap devices are replaced and RAM is compacted all the time.
+//! Eight threads map, advise, read, write and drop at random against a shadow copy, in the four ways of running, and with two
+//! NUMA nodes, while the budget changes, swap devices are replaced and RAM is compacted all the time.
 //!
 //! `FOLIOSWAP_SOAK_SECONDS` sets how long all of it takes (default: 8); `FOLIOSWAP_SOAK_SEED` repeats a run's choices.
 
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, thread};
 
-use folioswap::{Advice, Arena, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region};
+use folioswap::{Advice, Arena, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region, Topology};
 
 const NR_THREADS: u64 = 8;
 const MIB: usize = 1 << 20;
@@ -117,9 +117,11 @@ fn eight_threads_at_random_against_a_shadow_copy() {
     let fresh = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = env::var("FOLIOSWAP_SOAK_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(fresh);
     println!("FOLIOSWAP_SOAK_SEED={seed}");
+    let two_nodes: Topology = "node 0 cpus 0\nnode 1 cpus 1-63".parse().unwrap();
     for faults in [FaultMode::Direct, FaultMode::Monitor] {
-        for mapping in [Mapping::Move, Mapping::Copy] {
-            let built = Arena::builder().memory(48 << 20).faults(faults).mapping(mapping).build();
+        for (mapping, nr_nodes) in [(Mapping::Move, 1), (Mapping::Move, 2), (Mapping::Copy, 1)] {
+            let builder = Arena::builder().memory(48 << 20).faults(faults).mapping(mapping);
+            let built = if nr_nodes == 2 { builder.topology(two_nodes.clone()) } else { builder }.build();
             let arena = match built {
                 Ok(arena) => arena,
                 Err(error) => {
@@ -127,7 +129,7 @@ fn eight_threads_at_random_against_a_shadow_copy() {
                     continue;
                 }
             };
-            let end = Instant::now() + Duration::from_millis(seconds * 250);
+            let end = Instant::now() + Duration::from_millis(seconds * 1000 / 6);
             let steps = AtomicU64::new(0);
             thread::scope(|scope| {
                 for thread in 0..NR_THREADS {
@@ -166,7 +168,7 @@ fn eight_threads_at_random_against_a_shadow_copy() {
             });
             let stats = arena.stats();
             println!(
-                "{faults} {mapping}: {} steps, {} folios out, {} in, {} pages moved",
+                "{faults} {mapping} {nr_nodes}: {} steps, {} folios out, {} in, {} pages moved",
                 steps.into_inner(),
                 stats.swapped_out_folios,
                 stats.swapped_in_folios,

@@ -50,23 +50,23 @@ impl<'a, M: Mover> ZoneSpace<'a, M> {
         ZoneSpace { only_calm: true, ..self }
     }
 
+    fn frame_of(&self, unit: UnitId) -> FrameId {
+        self.zone.first_frame().plus(unit.index())
+    }
+
+    fn units(&self, frame: FrameId, order: Order) -> Units {
+        Units { first: UnitId::new(frame.get() - self.zone.first_frame().get()), order }
+    }
+
+    fn first_frame(&self, block: SpaceBlockId) -> FrameId {
+        self.frame_of(block.first_unit(Order::HUGE))
+    }
+
     /// The folio that occupies exactly these frames.
     fn folio(&self, at: Units) -> Option<FolioId> {
-        let frame = frame_of(at.first);
+        let frame = self.frame_of(at.first);
         self.zone.owner(frame).filter(|_| self.zone.order(frame) == Some(at.order))
     }
-}
-
-fn frame_of(unit: UnitId) -> FrameId {
-    FrameId::new(unit.get())
-}
-
-fn units(frame: FrameId, order: Order) -> Units {
-    Units { first: UnitId::new(frame.get()), order }
-}
-
-fn first_frame(block: SpaceBlockId) -> FrameId {
-    frame_of(block.first_unit(Order::HUGE))
 }
 
 impl<M: Mover> Space for ZoneSpace<'_, M> {
@@ -87,38 +87,38 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
     }
 
     fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
-        let block = first_frame(block);
+        let block = self.first_frame(block);
         if self.only_calm { self.zone.nr_taken_in_calm(block) } else { self.zone.nr_taken_in_parts(block) }
     }
 
     fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units)) {
-        self.zone.folios_in(first_frame(block), &mut |frame, _, order| each(units(frame, order)));
+        self.zone.folios_in(self.first_frame(block), &mut |frame, _, order| each(self.units(frame, order)));
     }
 
     fn isolate(&self, block: SpaceBlockId, enough: usize, each: &mut dyn FnMut(Units)) -> usize {
-        self.zone.isolate_in(first_frame(block), enough, &mut |frame, order| each(units(frame, order)))
+        self.zone.isolate_in(self.first_frame(block), enough, &mut |frame, order| each(self.units(frame, order)))
     }
 
     fn isolate_listed(&self, least: Order, most: Order, from: SpaceBlockId) -> Option<Units> {
-        self.zone.isolate_listed(least, most, first_frame(from)).map(|(frame, order)| units(frame, order))
+        self.zone.isolate_listed(least, most, self.first_frame(from)).map(|(frame, order)| self.units(frame, order))
     }
 
     fn put_back(&self, run: Units) {
-        self.zone.put_back(frame_of(run.first), run.order);
+        self.zone.put_back(self.frame_of(run.first), run.order);
     }
 
     fn prepare(&self, moves: &[Move]) {
         let Some(first) = moves.first() else { return };
-        let places = &mut moves.iter().map(|planned| (frame_of(planned.to), planned.folio.order));
-        self.mover.prepare(first_frame(first.folio.first.block(Order::HUGE)), places);
+        let places = &mut moves.iter().map(|planned| (self.frame_of(planned.to), planned.folio.order));
+        self.mover.prepare(self.first_frame(first.folio.first.block(Order::HUGE)), places);
     }
 
     fn forgo(&self, place: Units) {
-        self.mover.forgo(frame_of(place.first), place.order);
+        self.mover.forgo(self.frame_of(place.first), place.order);
     }
 
     fn finish(&self, block: SpaceBlockId) {
-        self.mover.finish(first_frame(block));
+        self.mover.finish(self.first_frame(block));
     }
 
     /// It takes long to prepare, not to move.
@@ -128,14 +128,14 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
 
     fn migrate(&self, folio: Units, to: UnitId, mode: Mode) -> Migrated {
         let Some(owner) = self.folio(folio) else { return Migrated::Gone };
-        self.mover.migrate(owner, frame_of(folio.first), folio.order, frame_of(to), mode)
+        self.mover.migrate(owner, self.frame_of(folio.first), folio.order, self.frame_of(to), mode)
     }
 
     fn split(&self, folio: Units) -> bool {
         // An owner may split more than this folio, and others of the block then are single frames already.
-        let is_split = || self.zone.order(frame_of(folio.first)) == Some(Order::PAGE);
+        let is_split = || self.zone.order(self.frame_of(folio.first)) == Some(Order::PAGE);
         match self.folio(folio) {
-            Some(owner) => self.mover.split(owner, frame_of(folio.first), folio.order),
+            Some(owner) => self.mover.split(owner, self.frame_of(folio.first), folio.order),
             None => is_split(),
         }
     }

@@ -48,14 +48,6 @@ impl PageblockId {
         PageblockId(frame >> MAX_ORDER)
     }
 
-    pub(super) fn from_index(index: usize) -> PageblockId {
-        PageblockId(index as u32)
-    }
-
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
-    }
-
     pub(super) fn first_frame(self) -> u32 {
         self.0 << MAX_ORDER
     }
@@ -90,6 +82,8 @@ pub(super) fn chain_of(order: Order, memory: Memory) -> usize {
 }
 
 pub(super) struct Buddy {
+    /// The frame with which the first pageblock begins.
+    first: u32,
     pub nr_blocks_max: usize,
     /// Pageblocks that were taken at least once. Grows within its capacity only, as the records do.
     pub blocks: Vec<Block>,
@@ -107,8 +101,9 @@ pub(super) struct Buddy {
 }
 
 impl Buddy {
-    pub(super) fn new(nr_blocks_max: usize) -> Buddy {
+    pub(super) fn new(first: u32, nr_blocks_max: usize) -> Buddy {
         Buddy {
+            first,
             nr_blocks_max,
             blocks: Vec::with_capacity(nr_blocks_max),
             chains: [Chain::EMPTY; NR_CHAINS],
@@ -126,11 +121,32 @@ impl Buddy {
     }
 
     pub(super) fn memory(&self, frame: u32) -> Memory {
-        self.blocks[PageblockId::of(frame).index()].memory
+        self.block(frame).memory
     }
 
-    fn block_mut(&mut self, frame: u32) -> &mut Block {
-        &mut self.blocks[PageblockId::of(frame).index()]
+    /// The place of a frame's pageblock among all.
+    fn index_of(&self, frame: u32) -> usize {
+        (frame - self.first) as usize / BLOCK
+    }
+
+    /// A pageblock by its place.
+    pub(super) fn id_of(&self, index: usize) -> PageblockId {
+        PageblockId::of(self.first + (index * BLOCK) as u32)
+    }
+
+    /// The pageblock of a frame.
+    pub(super) fn block(&self, frame: u32) -> &Block {
+        &self.blocks[self.index_of(frame)]
+    }
+
+    /// The same, if it was ever used.
+    pub(super) fn find(&self, frame: FrameId) -> Option<&Block> {
+        self.blocks.get(self.index_of(frame.get()))
+    }
+
+    pub(super) fn block_mut(&mut self, frame: u32) -> &mut Block {
+        let index = self.index_of(frame);
+        &mut self.blocks[index]
     }
 
     /// Free runs in populated pageblocks of `order` or larger.
@@ -243,7 +259,7 @@ impl Buddy {
             return NONE;
         }
         assert!(self.blocks.len() < self.blocks.capacity(), "the pageblocks never move");
-        let head = PageblockId::from_index(self.blocks.len()).first_frame();
+        let head = self.id_of(self.blocks.len()).first_frame();
         self.blocks.push(Block::unused(Memory::Absent));
         records.grow(BLOCK);
         self.link(records, head, Order::HUGE, Memory::Absent);
@@ -299,7 +315,7 @@ mod tests {
     const WHOLE: [Memory; 3] = [Memory::Huge, Memory::Absent, Memory::Small];
 
     fn buddy(nr_blocks: usize) -> (Records, Buddy) {
-        (Records::with_capacity(nr_blocks * BLOCK), Buddy::new(nr_blocks))
+        (Records::with_capacity(nr_blocks * BLOCK), Buddy::new(0, nr_blocks))
     }
 
     fn lens(buddy: &Buddy) -> Vec<usize> {

@@ -68,7 +68,7 @@ impl Buddy {
     /// Isolates what is held.
     fn isolate_held(&mut self, records: &mut Records, head: u32) {
         let nr_frames = records[head].order.nr_pages();
-        self.blocks[PageblockId::of(head).index()].nr_taken -= nr_frames as u16;
+        self.block_mut(head).nr_taken -= nr_frames as u16;
         self.taken -= nr_frames;
         records[head].place = Place::Isolated;
         self.isolated += nr_frames;
@@ -87,7 +87,7 @@ impl Buddy {
             records[at].place = Place::Inner;
             at += nr_frames as u32;
         }
-        self.blocks[PageblockId::of(first).index()].memory = Memory::Huge;
+        self.block_mut(first).memory = Memory::Huge;
         self.hold(records, first, Order::HUGE);
     }
 
@@ -121,7 +121,7 @@ impl Zone {
     pub fn nr_taken_in_parts(&self, block: FrameId) -> Option<usize> {
         let frames = self.lock();
         let in_parts = frames.records.get(block)?.order < Order::HUGE;
-        in_parts.then(|| usize::from(frames.buddy.blocks[block.index() / BLOCK].nr_taken)).filter(|&nr| nr > 0)
+        in_parts.then(|| usize::from(frames.buddy.block(block.get()).nr_taken)).filter(|&nr| nr > 0)
     }
 
     /// The same, of a pageblock at most half of which is taken and of which nothing was given back since the tick before the
@@ -129,7 +129,7 @@ impl Zone {
     pub fn nr_taken_in_calm(&self, block: FrameId) -> Option<usize> {
         let nr_taken = self.nr_taken_in_parts(block)?;
         let frames = self.lock();
-        let since = frames.buddy.now.wrapping_sub(frames.buddy.blocks[block.index() / BLOCK].given_at);
+        let since = frames.buddy.now.wrapping_sub(frames.buddy.block(block.get()).given_at);
         (nr_taken <= BLOCK / 2 && since > 1).then_some(nr_taken)
     }
 
@@ -149,7 +149,7 @@ impl Zone {
         let end = at + BLOCK as u32;
         {
             let frames = &mut *self.lock();
-            if !frames.buddy.blocks.get(block.index() / BLOCK).is_some_and(Block::serves_parts) {
+            if !frames.buddy.find(block).is_some_and(Block::serves_parts) {
                 return 0;
             }
             while nr_frames < enough && at < end {
@@ -183,7 +183,7 @@ impl Zone {
                 return None;
             }
             let chain = &frames.buddy.chains[usize::from(k)];
-            let serves = |head| frames.buddy.blocks[PageblockId::of(head).index()].serves_parts();
+            let serves = |head| frames.buddy.block(head).serves_parts();
             let fits = |&head: &u32| head >= from.get() && serves(head);
             let found = chain.heads(&frames.records).take(LOOK).find(fits);
             if let Some(head) = found {
@@ -227,7 +227,7 @@ impl Zone {
     /// Takes a pageblock whole of which all is free or isolated by the caller. It counts as one with a huge page from now on.
     pub fn take_emptied(&self, block: FrameId) -> Option<Taken> {
         let frames = &mut *self.lock();
-        let Block { memory, nr_taken, .. } = *frames.buddy.blocks.get(block.index() / BLOCK)?;
+        let Block { memory, nr_taken, .. } = *frames.buddy.find(block)?;
         let nr_isolated = frames.isolated_of(block.get());
         let in_use = frames.buddy.taken + frames.buddy.isolated - nr_isolated;
         if memory != Memory::Small || nr_taken > 0 || in_use + BLOCK > frames.limit {

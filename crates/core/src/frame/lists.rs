@@ -114,17 +114,29 @@ impl Record {
 /// The records of all frames that were used at least once. Grows within its capacity only, so the memory of the rest of
 /// it is not even touched.
 pub(super) struct Records {
+    /// The frame of the first of them.
+    first: u32,
     all: Vec<Record>,
 }
 
 impl Records {
+    #[cfg(test)]
     pub(super) fn with_capacity(nr_frames: usize) -> Records {
-        assert!(nr_frames < NONE as usize, "the number of a frame fits 32 bits");
-        Records { all: Vec::with_capacity(nr_frames) }
+        Records::beginning_at(0, nr_frames)
+    }
+
+    pub(super) fn beginning_at(first: u32, nr_frames: usize) -> Records {
+        assert!(nr_frames < (NONE - first) as usize, "the number of a frame fits 32 bits");
+        Records { first, all: Vec::with_capacity(nr_frames) }
     }
 
     pub(super) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    /// The frame behind the last of them.
+    pub(super) fn end(&self) -> u32 {
+        self.first + self.all.len() as u32
     }
 
     /// Adds the records of frames never used so far, all of them inner ones.
@@ -134,7 +146,7 @@ impl Records {
     }
 
     pub(super) fn get(&self, frame: FrameId) -> Option<&Record> {
-        self.all.get(frame.index())
+        self.all.get(frame.get().checked_sub(self.first)? as usize)
     }
 
     /// The record of a taken folio's head.
@@ -151,14 +163,14 @@ impl Index<u32> for Records {
 
     #[inline]
     fn index(&self, frame: u32) -> &Record {
-        &self.all[frame as usize]
+        &self.all[(frame - self.first) as usize]
     }
 }
 
 impl IndexMut<u32> for Records {
     #[inline]
     fn index_mut(&mut self, frame: u32) -> &mut Record {
-        &mut self.all[frame as usize]
+        &mut self.all[(frame - self.first) as usize]
     }
 }
 

@@ -1,6 +1,6 @@
 //! The frames of a zone: which are free, which folio is in the others, and what reclaim takes next.
 //!
-//! - [`FrameId`] here is the number of ONE 4 KiB frame in the zone; [`FolioId`] the number of a folio's first page in the
+//! - [`FrameId`] here is the number of ONE 4 KiB frame among all zones'; [`FolioId`] the number of a folio's first page in the
 //!   span.
 //! - A *pageblock* is 512 frames, and has one kind of [`Memory`] at home: none, one huge page, or small pages.
 //! - A *run* is 2^k free frames, contiguous and aligned; it lies within one pageblock. A folio of order k takes one.
@@ -18,19 +18,23 @@
 //!
 //! Inside: `lists` has the records, their links and the lists of folios; `buddy` the free runs and the pageblocks;
 //! `zone` puts both behind one mutex; `percpu` keeps free frames by CPU in front of it;
-//! `isolate` is what compaction does with them.
+//! `isolate` is what compaction does with them; `zones` has one for each NUMA node.
 
 mod buddy;
+mod counts;
 mod isolate;
 mod lists;
 mod percpu;
 mod verify;
 mod zone;
+mod zones;
 
 pub use buddy::{Memory, Taken};
+pub use counts::{ClassCounts, Watermarks, ZoneCounts};
 pub use lists::{List, Oldest, Size};
 pub use percpu::Paused;
-pub use zone::{ClassCounts, Watermarks, Zone, ZoneCounts};
+pub use zone::Zone;
+pub use zones::Zones;
 
 #[cfg(doc)]
 use crate::id::{FolioId, FrameId};

@@ -57,26 +57,29 @@ const CHUNK: usize = 1 << 15;
 ///
 /// They are made when the limit is set, for as many frames as it allows: a zone uses no pageblock beyond the largest limit
 /// that it had, because it uses those again that were given up before it begins a new one.
-pub(super) struct Marks(Box<[OnceLock<Box<[Mark]>>]>);
+pub(super) struct Marks {
+    first: u32,
+    chunks: Box<[OnceLock<Box<[Mark]>>]>,
+}
 
 impl Marks {
-    pub(super) fn new(nr_frames: usize) -> Marks {
-        Marks((0..nr_frames.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect())
+    pub(super) fn new(first: u32, nr_frames: usize) -> Marks {
+        Marks { first, chunks: (0..nr_frames.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect() }
     }
 
     fn ensure(&self, nr_frames: usize) {
-        for chunk in self.0.iter().take(nr_frames.div_ceil(CHUNK)) {
+        for chunk in self.chunks.iter().take(nr_frames.div_ceil(CHUNK)) {
             chunk.get_or_init(|| (0..CHUNK).map(|_| Mark::new(ASK)).collect());
         }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.0) + self.0.iter().filter(|chunk| chunk.get().is_some()).count() * CHUNK
+        size_of_val(&*self.chunks) + self.chunks.iter().filter(|chunk| chunk.get().is_some()).count() * CHUNK
     }
 
     fn get(&self, frame: u32) -> Option<&Mark> {
-        let frame = frame as usize;
-        self.0.get(frame / CHUNK)?.get().map(|chunk| &chunk[frame % CHUNK])
+        let frame = (frame - self.first) as usize;
+        self.chunks.get(frame / CHUNK)?.get().map(|chunk| &chunk[frame % CHUNK])
     }
 
     fn of(&self, frame: u32) -> u8 {
@@ -360,7 +363,7 @@ impl Zone {
                 }
             }
         }
-        for head in 0..frames.records.len() as u32 {
+        for head in self.first_frame().get()..frames.records.end() {
             let mark = self.marks().of(head);
             if mark != ASK {
                 let record = &frames.records[head];

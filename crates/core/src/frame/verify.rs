@@ -2,7 +2,7 @@
 //!
 //! **Locking.** The caller holds the zone's mutex; this reads only, and allocates nothing.
 
-use super::buddy::{BLOCK, Block, Memory, PageblockId, chain_of};
+use super::buddy::{BLOCK, Block, Memory, chain_of};
 use super::lists::{Chain, List, NONE, Place, Record, Size};
 use super::zone::Frames;
 use crate::order::{MAX_ORDER, Order};
@@ -28,7 +28,7 @@ impl Frames {
         assert!(self.limit.is_multiple_of(BLOCK) && self.limit <= self.buddy.nr_blocks_max * BLOCK);
         let mut found = Found::default();
         for (index, block) in blocks.iter().enumerate() {
-            self.verify_block(PageblockId::from_index(index).first_frame(), block, &mut found);
+            self.verify_block(self.buddy.id_of(index).first_frame(), block, &mut found);
         }
         assert_eq!(
             (found.free, found.taken, found.isolated, found.leaving),

@@ -10,78 +10,12 @@
 //! allocates after [`Zone::new`] but [`Zone::set_limit`], because fault handlers call this from a signal handler.
 
 use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
+use super::counts::{ClassCounts, Watermarks, ZoneCounts};
 use super::lists::{List, Lists, NONE, Oldest, Place, Record, Records, Size};
 use super::percpu::{Cpu, Marks, SHARE};
 use crate::id::{FolioId, FrameId};
 use crate::order::Order;
 use crate::sync::{Mutex, MutexGuard, lock};
-
-/// How many free frames are few.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub struct Watermarks {
-    /// Kept for reclaim itself; who faults reclaims directly before going below.
-    pub min: usize,
-    /// Background reclaim starts below this.
-    pub low: usize,
-    /// Background reclaim stops at this.
-    pub high: usize,
-}
-
-impl Watermarks {
-    /// The watermarks of a zone of this many pageblocks: 1/64, 1/16 and 1/8 of them, at least 2, 4 and 6, and always less
-    /// than half.
-    pub fn for_pageblocks(nr_pageblocks: usize) -> Watermarks {
-        let most = nr_pageblocks.saturating_sub(1) / 2;
-        Watermarks {
-            min: (nr_pageblocks / 64).max(2).min(most) * BLOCK,
-            low: (nr_pageblocks / 16).max(4).min(most) * BLOCK,
-            high: (nr_pageblocks / 8).max(6).min(most) * BLOCK,
-        }
-    }
-}
-
-/// How many frames are where.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
-pub struct ZoneCounts {
-    /// Frames that could be taken now if they are contiguous enough, those without memory under the limit included.
-    pub free: usize,
-    /// Frames of folios on the standby lists.
-    pub standby: usize,
-    /// Frames of folios on the active lists.
-    pub active: usize,
-    /// Frames of folios on the inactive lists.
-    pub inactive: usize,
-    /// Frames of folios in the laundry.
-    pub laundry: usize,
-    /// Frames taken: those of folios on a list, or held.
-    pub in_use: usize,
-    /// Frames that compaction took out of the free ones for folios to move to.
-    pub isolated: usize,
-    /// Frames that may be in use.
-    pub limit: usize,
-    /// Frames that have memory.
-    pub populated: usize,
-}
-
-/// How many frames are on the lists of one class.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
-pub struct ClassCounts {
-    /// Frames on its active list.
-    pub active: usize,
-    /// Frames on its inactive list.
-    pub inactive: usize,
-    /// Frames in its laundry.
-    pub laundry: usize,
-    /// Frames on its standby list.
-    pub standby: usize,
-}
-
-impl ClassCounts {
-    /// Frames on any of its lists.
-    pub fn in_use(&self) -> usize {
-        self.active + self.inactive + self.laundry + self.standby
-    }
-}
 
 /// Pageblocks that one call of [`Zone::emptiest_block`] looks at.
 const LOOK: usize = 64;
@@ -176,6 +110,7 @@ impl Frames {
 
 /// The frames of one arena.
 pub struct Zone {
+    first: FrameId,
     frames: Mutex<Frames>,
     /// None: no frames are listed by CPU.
     cpus: Box<[Cpu]>,
@@ -199,16 +134,28 @@ impl Zone {
 
     /// The same where the lists of all CPUs hold 1/`share` of the limit at most; so that a small zone has some, for tests.
     pub fn with_share(nr_pageblocks_max: usize, nr_cpus: usize, share: usize) -> Self {
+        Zone::beginning_at(0, nr_pageblocks_max, nr_cpus, share)
+    }
+
+    /// The same where the number of the first frame is that of a later pageblock.
+    pub fn beginning_at(first_pageblock: usize, nr_pageblocks_max: usize, nr_cpus: usize, share: usize) -> Self {
+        let first = u32::try_from(first_pageblock * BLOCK).expect("the number of a frame fits 32 bits");
         let nr_frames = nr_pageblocks_max.checked_mul(BLOCK).expect("the number of a frame fits 32 bits");
-        let records = Records::with_capacity(nr_frames);
-        let buddy = Buddy::new(nr_pageblocks_max);
+        let records = Records::beginning_at(first, nr_frames);
+        let buddy = Buddy::new(first, nr_pageblocks_max);
         let frames = Frames { records, buddy, lists: Lists::new(), limit: 0, kept_whole: 0, cursor: 0 };
         Zone {
+            first: FrameId::new(first),
             frames: Mutex::new(frames),
             cpus: (0..nr_cpus).map(|_| Cpu::new()).collect(),
-            marks: Marks::new(if nr_cpus > 0 { nr_frames } else { 0 }),
+            marks: Marks::new(first, if nr_cpus > 0 { nr_frames } else { 0 }),
             share,
         }
+    }
+
+    /// The first of its frames.
+    pub fn first_frame(&self) -> FrameId {
+        self.first
     }
 
     /// Frames that the zone can ever have.
@@ -463,6 +410,24 @@ impl Zone {
         Watermarks::for_pageblocks((frames.limit - small.min(frames.limit) * 7 / 8) / BLOCK)
     }
 
+    /// Frames in use beyond the limit.
+    pub fn excess(&self) -> usize {
+        let counts = self.counts();
+        counts.in_use.saturating_sub(counts.limit)
+    }
+
+    /// Frames that background reclaim would have to make available: up to the high watermark, beside the pageblocks that are kept
+    /// whole, and what is in use beyond the limit.
+    pub fn shortage(&self) -> usize {
+        self.shortage_from(|marks| marks.high)
+    }
+
+    /// The same up to what is said of the watermarks.
+    pub fn shortage_from(&self, target: impl Fn(Watermarks) -> usize) -> usize {
+        let wanted = target(self.watermarks()) + self.excess() + self.kept_whole() * BLOCK;
+        wanted.saturating_sub(self.available())
+    }
+
     /// The pageblock with small pages that has the fewest frames taken among the next 64, the first of them; for emptying
     /// it. One that is wholly free, or taken as a whole, needs none. Nothing when there is none among these: the next
     /// call looks at others.
@@ -470,16 +435,17 @@ impl Zone {
         let frames = &mut *self.lock();
         let blocks = &frames.buddy.blocks;
         let nr_looked = blocks.len().min(LOOK);
-        let looked = (frames.cursor..frames.cursor + nr_looked).map(|at| PageblockId::from_index(at % blocks.len()));
-        let divided = looked.filter(|id| {
-            let block = blocks[id.index()];
+        let looked = (frames.cursor..frames.cursor + nr_looked).map(|at| at % blocks.len());
+        let divided = looked.filter(|&at| {
+            let block = blocks[at];
+            let first = frames.buddy.id_of(at).first_frame();
             block.memory == Memory::Small
                 && block.nr_taken > 0
-                && ((block.nr_taken as usize) < BLOCK || frames.records[id.first_frame()].order < Order::HUGE)
+                && ((block.nr_taken as usize) < BLOCK || frames.records[first].order < Order::HUGE)
         });
-        let found = divided.min_by_key(|id| blocks[id.index()].nr_taken);
+        let found = divided.min_by_key(|&at| blocks[at].nr_taken);
         frames.cursor = (frames.cursor + nr_looked) % blocks.len().max(1);
-        found.map(|id| FrameId::new(id.first_frame()))
+        found.map(|at| FrameId::new(frames.buddy.id_of(at).first_frame()))
     }
 
     /// Calls `each` with the first frame, the folio and the order of every folio that had an owner in a pageblock at one
@@ -490,7 +456,7 @@ impl Zone {
         let mut orders = [Order::PAGE; BLOCK];
         {
             let frames = self.lock();
-            if block.index() >= frames.records.len() {
+            if block.get() >= frames.records.end() {
                 return;
             }
             let mut at = 0;
@@ -509,12 +475,12 @@ impl Zone {
     /// The first frame, the folio and the order of every folio that has an owner, each looked up in turn: a folio that
     /// comes or goes meanwhile may be missed. No lock is held between them.
     pub fn all_folios(&self) -> impl Iterator<Item = (FrameId, FolioId, Order)> + '_ {
-        let mut next = 0;
+        let mut next = self.first_frame().get();
         std::iter::from_fn(move || {
             loop {
                 // One lock for at most a pageblock.
                 let frames = self.lock();
-                if next as usize >= frames.records.len() {
+                if next >= frames.records.end() {
                     return None;
                 }
                 let end = PageblockId::of(next).first_frame() + BLOCK as u32;

@@ -1,0 +1,99 @@
+//! What is counted in a zone, and how much of it is little.
+
+use super::buddy::BLOCK;
+
+/// How many free frames are few.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Watermarks {
+    /// Kept for reclaim itself; who faults reclaims directly before going below.
+    pub min: usize,
+    /// Background reclaim starts below this.
+    pub low: usize,
+    /// Background reclaim stops at this.
+    pub high: usize,
+}
+
+impl Watermarks {
+    /// The watermarks of a zone of this many pageblocks: 1/64, 1/16 and 1/8 of them, at least 2, 4 and 6, and always less
+    /// than half.
+    pub fn for_pageblocks(nr_pageblocks: usize) -> Watermarks {
+        let most = nr_pageblocks.saturating_sub(1) / 2;
+        Watermarks {
+            min: (nr_pageblocks / 64).max(2).min(most) * BLOCK,
+            low: (nr_pageblocks / 16).max(4).min(most) * BLOCK,
+            high: (nr_pageblocks / 8).max(6).min(most) * BLOCK,
+        }
+    }
+
+    pub(super) fn plus(self, other: Watermarks) -> Watermarks {
+        Watermarks { min: self.min + other.min, low: self.low + other.low, high: self.high + other.high }
+    }
+}
+
+/// How many frames are where.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct ZoneCounts {
+    /// Frames that could be taken now if they are contiguous enough, those without memory under the limit included.
+    pub free: usize,
+    /// Frames of folios on the standby lists.
+    pub standby: usize,
+    /// Frames of folios on the active lists.
+    pub active: usize,
+    /// Frames of folios on the inactive lists.
+    pub inactive: usize,
+    /// Frames of folios in the laundry.
+    pub laundry: usize,
+    /// Frames taken: those of folios on a list, or held.
+    pub in_use: usize,
+    /// Frames that compaction took out of the free ones for folios to move to.
+    pub isolated: usize,
+    /// Frames that may be in use.
+    pub limit: usize,
+    /// Frames that have memory.
+    pub populated: usize,
+}
+
+impl ZoneCounts {
+    pub(super) fn plus(self, other: ZoneCounts) -> ZoneCounts {
+        ZoneCounts {
+            free: self.free + other.free,
+            standby: self.standby + other.standby,
+            active: self.active + other.active,
+            inactive: self.inactive + other.inactive,
+            laundry: self.laundry + other.laundry,
+            in_use: self.in_use + other.in_use,
+            isolated: self.isolated + other.isolated,
+            limit: self.limit + other.limit,
+            populated: self.populated + other.populated,
+        }
+    }
+}
+
+/// How many frames are on the lists of one class.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct ClassCounts {
+    /// Frames on its active list.
+    pub active: usize,
+    /// Frames on its inactive list.
+    pub inactive: usize,
+    /// Frames in its laundry.
+    pub laundry: usize,
+    /// Frames on its standby list.
+    pub standby: usize,
+}
+
+impl ClassCounts {
+    /// Frames on any of its lists.
+    pub fn in_use(&self) -> usize {
+        self.active + self.inactive + self.laundry + self.standby
+    }
+
+    pub(super) fn plus(self, other: ClassCounts) -> ClassCounts {
+        ClassCounts {
+            active: self.active + other.active,
+            inactive: self.inactive + other.inactive,
+            laundry: self.laundry + other.laundry,
+            standby: self.standby + other.standby,
+        }
+    }
+}

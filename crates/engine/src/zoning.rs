@@ -1,0 +1,114 @@
+//! Which zones the budget is divided into: one for each NUMA node that has CPUs.
+//!
+//! The memory of a zone's frames is of its node, on a machine that has such nodes; in a topology that was only stated nothing is
+//! bound. A budget too small for so many zones has fewer, and then each is of several nodes and bound to none.
+
+use folioswap_core::{CpuId, NodeId, Zones};
+use folioswap_sys::numa;
+
+use crate::fatal;
+use crate::frames::Frames;
+use crate::topology::Topology;
+
+/// Pageblocks that a zone has at least.
+const LEAST_BLOCKS: usize = 8;
+
+/// The zones of an arena to be.
+pub(crate) struct Zoning {
+    pub nr_zones: usize,
+    zone_of_cpu: Box<[usize]>,
+    /// The nodes whose memory the zones have; none: whatever the kernel gives.
+    bound_to: Vec<NodeId>,
+}
+
+impl Zoning {
+    pub fn new(topology: &Topology, nr_pageblocks: usize) -> Zoning {
+        let nodes = topology.nodes_with_cpus();
+        let nr_zones = nodes.len().min(nr_pageblocks / LEAST_BLOCKS).max(1);
+        let zone_of = |cpu| {
+            let node = topology.node_of(CpuId::from_index(cpu));
+            nodes.iter().position(|&with_cpus| with_cpus == node).unwrap_or(0) % nr_zones
+        };
+        let zone_of_cpu = (0..topology.nr_cpus()).map(zone_of).collect();
+        let is_bound = nr_zones > 1 && nr_zones == nodes.len() && !topology.is_stated();
+        Zoning { nr_zones, zone_of_cpu, bound_to: if is_bound { nodes } else { Vec::new() } }
+    }
+
+    /// The zones, with no limit yet.
+    pub fn zones(self, nr_pageblocks_max: usize, nr_cpus: usize) -> Zones {
+        Zones::new(nr_pageblocks_max, self.nr_zones, nr_cpus, self.zone_of_cpu)
+    }
+
+    /// Has the frames' memory come from the zones' nodes, as far as these have some.
+    pub fn bind(&self, frames: &Frames) {
+        for (zone, node) in self.bound_to.iter().enumerate() {
+            for range in [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)] {
+                if let Err(error) = numa::bind(range.start, range.len(), node.index()) {
+                    fatal::say(&format!("frames could not be bound to node {} ({error})", node.get()));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use crate::fault::FaultMode;
+    use crate::region::Region;
+    use crate::wakeup::comes_true;
+    use folioswap_core::PAGE_SIZE;
+
+    #[test]
+    fn there_is_a_zone_for_each_node_with_cpus_if_the_budget_is_large_enough() {
+        let topology: Topology = "node 0 cpus 0-1\nnode 2 cpus 2,4\nnode 5\nnode 7 cpus 3".parse().unwrap();
+        let zoning = |nr_pageblocks| {
+            let zoning = Zoning::new(&topology, nr_pageblocks);
+            (zoning.nr_zones, zoning.zone_of_cpu.to_vec(), zoning.bound_to)
+        };
+        assert_eq!(zoning(24), (3, vec![0, 0, 1, 2, 1], vec![]));
+        assert_eq!(zoning(16), (2, vec![0, 0, 1, 0, 1], vec![]));
+        assert_eq!(zoning(1), (1, vec![0; 5], vec![]));
+    }
+
+    #[test]
+    fn memory_is_taken_in_the_zone_of_its_user_and_then_in_the_other_and_each_is_given_back() {
+        const MIB: usize = 1 << 20;
+        // All threads are on the second node.
+        let topology: Topology = "node 0 cpus 4000\nnode 1 cpus 0-3999".parse().unwrap();
+        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).faults(FaultMode::Direct);
+        let arena = builder.device(DeviceSpec::Ram { size: 256 << 20 }).topology(topology).build().unwrap();
+        let zones = &arena.engine().zones;
+        let in_use = |zone: usize| zones.all()[zone].counts().in_use * PAGE_SIZE / MIB;
+        let mark = |at: usize| (at / PAGE_SIZE % 251) as u8 + 1;
+        let fill = |len: usize| {
+            let mut region = arena.map(len).unwrap();
+            (0..len).step_by(PAGE_SIZE).for_each(|at| region[at] = mark(at));
+            region
+        };
+        let check = |region: &Region| {
+            let wrong = (0..region.len()).step_by(PAGE_SIZE).find(|&at| region[at] != mark(at));
+            assert_eq!(wrong, None, "byte");
+        };
+        let first = fill(14 * MIB);
+        assert_eq!(in_use(0), 0, "{:?}", zones.all());
+        assert!(in_use(1) >= 14);
+        let second = fill(150 * MIB);
+        assert!(in_use(0) >= 16, "the other zone helps: {:?}", zones.all());
+        check(&first);
+        check(&second);
+        drop(first);
+        assert!(arena.compact());
+        arena.set_memory(24 << 20).unwrap();
+        comes_true("each zone keeps to its share", || zones.surplus() == 0 && zones.excess() == 0);
+        assert_eq!([0, 1].map(|zone| zones.all()[zone].counts().limit * PAGE_SIZE / MIB), [12, 12]);
+        check(&second);
+        assert!(arena.measure().unwrap().resident_bytes <= 24 << 20);
+        arena.set_memory(100 << 20).unwrap();
+        check(&second);
+        zones.verify();
+    }
+}
