@@ -21,7 +21,7 @@ use crate::wakeup::Event;
 /// Free frames beyond a whole block that there have to be: those that the free scanner has isolated at one time.
 const SLACK: usize = Order::HUGE.nr_pages() / 2;
 
-/// Frames are being freed until none was for so long: as long as a tick of the zone.
+/// Frames are being freed until none was for so long, which a tick of the zone takes at least then.
 const CALM: Duration = Duration::from_millis(2);
 
 /// While they are, pauses are so many times as long as looking around in vain before them.
@@ -55,10 +55,16 @@ enum Run {
     Explicit,
 }
 
+/// How far compaction of a zone has come. What runs in calm pageblocks have passed over is not looked through.
+struct Progress {
+    in_calm: Compaction,
+    everywhere: Compaction,
+}
+
 /// Compaction of one arena's frames.
 pub(crate) struct Compactor {
     /// By zone. One run at a time in each.
-    states: Vec<Mutex<Compaction>>,
+    states: Vec<Mutex<Progress>>,
     /// Whole folios find no place.
     pub wanted: Event,
     /// Faults that wait for a place, or for their turn.
@@ -74,7 +80,8 @@ pub(crate) struct Compactor {
 
 impl Compactor {
     pub fn new(zones: &[Zone], stage: Option<Stage>, means: Option<Means>) -> Self {
-        let state = |zone: &Zone| Mutex::new(Compaction::new(zone.nr_frames_max() / BLOCK_PAGES, Order::HUGE));
+        let compaction = |zone: &Zone| Compaction::new(zone.nr_frames_max() / BLOCK_PAGES, Order::HUGE);
+        let state = |zone| Mutex::new(Progress { in_calm: compaction(zone), everywhere: compaction(zone) });
         Compactor {
             states: zones.iter().map(state).collect(),
             wanted: Event::default(),
@@ -86,7 +93,7 @@ impl Compactor {
         }
     }
 
-    fn state(&self, zone: usize) -> MutexGuard<'_, Compaction> {
+    fn state(&self, zone: usize) -> MutexGuard<'_, Progress> {
         self.states[zone].lock().expect("nothing panics under this lock")
     }
 }
@@ -112,8 +119,10 @@ pub(crate) fn run(engine: &Engine) {
             engine.zones.keep_whole(0);
         }
         let only_calm = wanted_last.is_none() && seen != before;
+        let resting = failed_last.and_then(|last: Instant| REST.checked_sub(last.elapsed()));
         let mut is_done = true;
-        if failed_last.is_none_or(|last: Instant| last.elapsed() > REST) {
+        if resting.is_none() {
+            // Each zone, whatever comes of the others.
             for zone in engine.zones.all() {
                 is_done &= engine.compact_ahead(zone, only_calm);
             }
@@ -123,8 +132,13 @@ pub(crate) fn run(engine: &Engine) {
         match wanted_last {
             _ if engine.stopping() => {} // it may have begun before `seen`
             Some(_) => engine.compactor.wanted.wait_for(seen, AGAIN),
-            None if only_calm => std::thread::sleep(if is_done { CALM } else { CALM.max(begun.elapsed() * PAUSES) }),
-            None => engine.compactor.wanted.wait(seen),
+            None if only_calm => {
+                engine.pause(if is_done { CALM } else { (begun.elapsed() * PAUSES).clamp(CALM, REST) })
+            }
+            None => match resting {
+                Some(rest) => engine.compactor.wanted.wait_for(seen, rest), // what was freed meanwhile was not looked at
+                None => engine.compactor.wanted.wait(seen),
+            },
         }
     }
 }
@@ -142,7 +156,10 @@ impl Engine {
     ) -> Option<(Report, Option<Taken>)> {
         let stage = self.compactor.stage?;
         let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might want to compact too
-        let mut state = self.compactor.state(self.zones.index_of(zone.first_frame()));
+        if zone.counts().limit <= Order::HUGE.nr_pages() + SLACK {
+            return None;
+        }
+        let mut progress = self.compactor.state(self.zones.index_of(zone.first_frame()));
         while zone.counts().free < Order::HUGE.nr_pages() + SLACK {
             if !self.evict_standby_of(zone, Order::PAGE) {
                 return None;
@@ -156,14 +173,23 @@ impl Engine {
             Run::Explicit => (None, Mode::Sync),
             Run::InCalm | Run::Ahead | Run::Direct => (Some(Order::HUGE), Mode::Async),
         };
-        let report = state.run(&space, Request { wanted, mode, stage }, stop);
+        let compaction = if run == Run::InCalm { &mut progress.in_calm } else { &mut progress.everywhere };
+        let report = compaction.run(&space, Request { wanted, mode, stage }, stop);
         let taken = if run == Run::Direct { self.take_now_in(zone, Order::HUGE) } else { None };
-        drop(state);
+        drop(progress);
         self.count_compaction(&report.counters);
         if report.outcome == Outcome::Free && taken.is_none() {
             self.frame_freed.signal();
         }
         Some((report, taken))
+    }
+
+    /// Sleeps, unless whole folios are wanted.
+    fn pause(&self, pause: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < pause && !self.stopping() && self.whole_wanted.load(Ordering::Relaxed) == 0 {
+            std::thread::sleep(CALM);
+        }
     }
 
     /// Pageblocks of a zone that should be wholly free: those that are kept, and most of the frames that are free anyway,
@@ -223,9 +249,10 @@ impl Engine {
             std::thread::sleep(POLITE); // faults that did not see it
         }
         let compact = |zone| self.compact_frames(zone, Run::Explicit, 0, || false);
-        let reports: Vec<_> = self.zones.all().iter().map(compact).collect();
+        let zones = self.zones.all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);
+        let reports: Vec<_> = zones.map(compact).collect();
         self.compactor.nr_explicit.fetch_sub(1, Ordering::SeqCst);
-        reports.iter().flatten().filter(|(report, _)| report.outcome == Outcome::Met).count() == reports.len()
+        reports.iter().all(|run| run.is_some_and(|(report, _)| report.outcome == Outcome::Met))
     }
 
     /// A pageblock for a fault of a whole folio that finds no place.
@@ -270,5 +297,40 @@ impl Engine {
         ] {
             stat.add(number);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::advise::Advice;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use folioswap_core::{Order, PAGE_SIZE};
+
+    #[test]
+    fn a_fault_gets_the_pageblock_that_it_has_made() {
+        // Nothing is compacted ahead where all folios are small.
+        let device = DeviceSpec::Ram { size: 64 << 20 };
+        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
+        let arena = builder.build().unwrap();
+        let engine = arena.engine();
+        let mut region = arena.map(60 << 20).unwrap();
+        region.chunks_mut(PAGE_SIZE).for_each(|page| page[0] = 1);
+        for page in (0..region.len() / PAGE_SIZE).step_by(2) {
+            region.advise(page * PAGE_SIZE..(page + 1) * PAGE_SIZE, Advice::DontNeed);
+        }
+        // Pageblocks that were never used first.
+        while engine.zones.all()[0].free_runs(Order::HUGE) > 0 {
+            let taken = engine.try_take_frame(Order::HUGE, 0).unwrap();
+            engine.prepare(taken, Order::PAGE);
+        }
+        let taken = engine.compact_directly().expect("half of all frames are free");
+        assert_eq!((taken.order, engine.zones.counts().isolated), (Order::HUGE, 0));
+        assert_eq!(arena.stats().compact_fail, 0);
+        let frame = engine.prepare(taken, Order::HUGE);
+        engine.release_frame(frame);
+        engine.zones.verify();
+        let is_right = |(index, page): (usize, &[u8])| page[0] == (index % 2) as u8;
+        assert!(region.chunks(PAGE_SIZE).enumerate().all(is_right));
     }
 }

@@ -342,6 +342,10 @@ impl Engine {
                 Ok(done) => return done,
                 Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
                 Err(MapError::Busy) => std::thread::sleep(std::time::Duration::from_micros(100)),
+                // Others may have it for a moment: what this process gave back it may want again a little later.
+                Err(MapError::Refused(libc::ENOMEM)) if attempt < 2000 => {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
                 Err(MapError::Refused(libc::ENOMEM)) => fatal::die(
                     "the kernel has no memory left for a folio: give this program's machine or container more, or a smaller --memory",
                 ),

@@ -62,7 +62,7 @@ impl Cost {
     }
 }
 
-/// What each way has cost. One run of compaction at a time uses it.
+/// What each way has cost, about: runs of several zones note it beside each other.
 #[derive(Default)]
 pub(crate) struct Costs {
     by_means: [Cost; 2],

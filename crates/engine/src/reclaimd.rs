@@ -128,13 +128,9 @@ fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>, place: usize) ->
                 _ => Step::Stuck,
             }
         }
-        Laundered::NoSlot | Laundered::Nothing => {
-            if progress {
-                Step::Progress
-            } else {
-                Step::Stuck
-            }
-        }
+        // The laundry may be that of zones which need none of it.
+        Laundered::NoSlot | Laundered::Nothing if progress || engine.unmap_oldest(None) => Step::Progress,
+        Laundered::NoSlot | Laundered::Nothing => Step::Stuck,
     }
 }
 

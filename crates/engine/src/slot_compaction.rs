@@ -207,10 +207,12 @@ struct AtOnce {
     is_read: bool,
 }
 
-/// What the moves since the last pause took, and the walk before them.
+/// What the moves since the last pause took.
 #[derive(Copy, Clone)]
 struct Pace {
     worked: Duration,
+    /// By how much the next pause is longer, for the sake of other threads: as long as the walk took.
+    rests: Duration,
     /// Folios that the arena had swapped in and out when they began.
     nr_swapped: u64,
 }
@@ -225,7 +227,7 @@ impl<'e> DeviceSpace<'e> {
             owners: OnceCell::new(),
             buffer: RefCell::default(),
             at_once: RefCell::default(),
-            pace: Cell::new(Pace { worked: Duration::ZERO, nr_swapped: nr_swapped(engine) }),
+            pace: Cell::new(Pace { worked: Duration::ZERO, rests: Duration::ZERO, nr_swapped: nr_swapped(engine) }),
             write_failed: Cell::new(false),
             read_failed: Cell::new(false),
         }
@@ -268,9 +270,9 @@ impl<'e> DeviceSpace<'e> {
                 }
             }
             owners.sort_unstable_by_key(|owner| owner.key);
-            // Paid for with the next move: what was just found is used while it is fresh.
+            // It does not use the device. What was just found is used while it is fresh: the thread rests after the next moves.
             let pace = self.pace.get();
-            self.pace.set(Pace { worked: pace.worked + begun.elapsed(), ..pace });
+            self.pace.set(Pace { rests: pace.rests + begun.elapsed(), ..pace });
             owners
         })
     }
@@ -393,9 +395,9 @@ impl<'e> DeviceSpace<'e> {
         pace.worked += took;
         if pace.worked >= QUANTUM {
             if nr_swapped(self.engine) != pace.nr_swapped {
-                self.pause(pace.worked * PAUSES);
+                self.pause(pace.worked * PAUSES + pace.rests);
             }
-            pace = Pace { worked: Duration::ZERO, nr_swapped: nr_swapped(self.engine) };
+            pace = Pace { worked: Duration::ZERO, rests: Duration::ZERO, nr_swapped: nr_swapped(self.engine) };
         }
         self.pace.set(pace);
     }

@@ -131,7 +131,7 @@ impl Engine {
         }
         for _ in 0..SCAN {
             let taken = self.note_taken(self.zones.take_on(cpu, order));
-            if taken.is_some() || !self.evict_standby(order) {
+            if taken.is_some() || !self.evict_standby_near(cpu, order) {
                 return taken;
             }
         }
@@ -258,17 +258,22 @@ impl Engine {
         }
     }
 
-    /// Takes the oldest clean folio that helps a folio of this order out of RAM; its copy stays on the device.
+    /// Takes a clean folio that helps a folio of this order out of RAM, the oldest one of the nearest zone that has one; its copy
+    /// stays on the device. Where more is in use than may be, that frees nothing for others.
+    fn evict_standby_near(&self, cpu: CpuId, order: Order) -> bool {
+        let zones = |in_excess: bool| self.zones.near(cpu).filter(move |zone| (zone.excess() > 0) == in_excess);
+        zones(false).chain(zones(true)).any(|zone| self.evict_standby_of(zone, order))
+    }
+
+    /// The same of any zone.
+    #[cfg(test)]
     pub fn evict_standby(&self, order: Order) -> bool {
-        self.evict_oldest(order, |size| self.zones.oldest(size, List::Standby))
+        self.evict_standby_near(current_cpu(), order)
     }
 
-    /// The same in one zone.
+    /// The same of one zone.
     pub fn evict_standby_of(&self, zone: &Zone, order: Order) -> bool {
-        self.evict_oldest(order, |size| zone.oldest(size, List::Standby))
-    }
-
-    fn evict_oldest(&self, order: Order, oldest: impl Fn(Size) -> Option<Oldest>) -> bool {
+        let oldest = |size| zone.oldest(size, List::Standby);
         let size = match Size::of(order) {
             Size::Whole => Size::Whole,
             Size::Small => match older_of(oldest(Size::Whole), oldest(Size::Small)) {

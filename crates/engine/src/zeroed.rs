@@ -14,7 +14,7 @@ use crate::engine::{Engine, current_cpu};
 use crate::fatal::AbortOnPanic;
 use crate::wakeup::Event;
 
-/// Most blocks in stock, and most as a share of the budget: what lies here serves nobody else.
+/// Most blocks of a zone in stock, and most as a share of its limit: what lies here serves nobody else.
 const MOST: usize = 16;
 const BUDGET_SHARE: usize = 32;
 
@@ -37,9 +37,9 @@ pub(crate) struct ZeroedStock {
 }
 
 impl ZeroedStock {
-    pub fn new(enabled: bool) -> Self {
+    pub fn new(enabled: bool, nr_zones: usize) -> Self {
         ZeroedStock {
-            blocks: Mutex::new(Vec::with_capacity(MOST)), // faults do not allocate
+            blocks: Mutex::new(Vec::with_capacity(MOST * nr_zones)), // faults do not wait while it grows
             nr: AtomicUsize::new(0),
             touched_on: AtomicU32::new(0),
             nr_touches: AtomicUsize::new(0),
@@ -49,8 +49,9 @@ impl ZeroedStock {
         }
     }
 
-    fn target(&self, budget_blocks: usize) -> usize {
-        let most = MOST.min(budget_blocks / BUDGET_SHARE);
+    /// How many there should be of a zone.
+    fn target(&self, zone: &Zone) -> usize {
+        let most = MOST.min(zone.counts().limit / Order::HUGE.nr_pages() / BUDGET_SHARE);
         if self.enabled { most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH) } else { 0 }
     }
 
@@ -103,9 +104,10 @@ impl Engine {
         let stock = &self.zeroed;
         stock.nr_touches.fetch_add(1, Ordering::Relaxed);
         let cpu = current_cpu();
-        let (taken, nr_left) = stock.pop_of(&self.zones, self.zones.on(cpu));
+        let zone = self.zones.on(cpu);
+        let (taken, nr_left) = stock.pop_of(&self.zones, zone);
         // Half of it is left when the thread is woken: once for several touches.
-        if nr_left < stock.target(self.budget_blocks()).div_ceil(2) {
+        if nr_left < stock.target(zone).div_ceil(2) {
             stock.touched_on.store(cpu.get(), Ordering::Relaxed);
             stock.wanted.signal();
         }
@@ -118,7 +120,7 @@ impl Engine {
         let zone = self.zones.on(CpuId::new(stock.touched_on.load(Ordering::Relaxed)));
         let nr_here =
             stock.change(|blocks| blocks.iter().filter(|&&frame| std::ptr::eq(self.zones.of(frame), zone)).count());
-        if nr_here >= stock.target(self.budget_blocks()) {
+        if nr_here >= stock.target(zone) {
             return false;
         }
         let Some(taken) = self.try_take_frame_in(zone, Order::HUGE, zone.watermarks().low) else { return false };

@@ -424,8 +424,11 @@ impl Zone {
 
     /// The same up to what is said of the watermarks.
     pub fn shortage_from(&self, target: impl Fn(Watermarks) -> usize) -> usize {
-        let wanted = target(self.watermarks()) + self.excess() + self.kept_whole() * BLOCK;
-        wanted.saturating_sub(self.available())
+        let counts = self.counts();
+        let excess = counts.in_use.saturating_sub(counts.limit);
+        let wanted = target(self.watermarks()) + excess + self.kept_whole() * BLOCK;
+        // Where nothing is to be had at all something is wanted, however low the watermarks are.
+        wanted.max(usize::from(counts.limit > 0)).saturating_sub(counts.free + counts.standby)
     }
 
     /// The pageblock with small pages that has the fewest frames taken among the next 64, the first of them; for emptying

@@ -82,15 +82,15 @@ impl Zones {
         self.near(cpu).find_map(|zone| zone.take_on(cpu, order))
     }
 
-    /// The oldest folio on a list of the zone that needs frames most and has one. For what is to leave its place under an address only
-    /// zones that do need some count, unless none does: a thread that finds none goes to another zone.
+    /// The oldest folio on a list of the zone that needs frames most and has one; only zones that do need some count, unless none
+    /// does: a thread that finds none goes to another zone.
     pub fn oldest(&self, size: Size, list: List) -> Option<Oldest> {
         let [first, others @ ..] = &*self.zones else { return None };
         if others.is_empty() {
             return first.oldest(size, list);
         }
         let shortages = || self.zones.iter().map(|zone| (zone.shortage(), zone));
-        let any_short = list != List::Standby && shortages().any(|(shortage, _)| shortage > 0);
+        let any_short = shortages().any(|(shortage, _)| shortage > 0);
         let with_one = shortages().filter_map(|(shortage, zone)| {
             let oldest = if shortage > 0 || !any_short { zone.oldest(size, list) } else { None };
             oldest.map(|oldest| (shortage, oldest))
@@ -249,8 +249,18 @@ mod tests {
         assert_eq!(place(zones.oldest(Size::Whole, List::Laundry)), None);
         zones.of(first).insert(first, List::Laundry);
         assert_eq!(place(zones.oldest(Size::Whole, List::Laundry)), None, "the zone has enough");
-        zones.of(first).insert(first, List::Standby);
-        assert_eq!(place(zones.oldest(Size::Whole, List::Standby)), Some(0));
+    }
+
+    #[test]
+    fn a_zone_that_has_nothing_needs_some_whatever_its_watermarks_say() {
+        let zones = zones(9);
+        let mut small = Vec::new();
+        while let Some((frame, 1)) = take(&zones, CPUS[1], Order::PAGE, List::Inactive) {
+            small.push(frame);
+        }
+        let zone = &zones.all()[1];
+        assert_eq!((zone.watermarks().high, zone.available(), zone.shortage()), (0, 0, 1));
+        assert_eq!(zones.oldest(Size::Small, List::Inactive).map(|oldest| oldest.frame), Some(small[0]));
     }
 
     #[test]
