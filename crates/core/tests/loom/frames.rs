@@ -137,6 +137,34 @@ fn what_is_isolated_is_nobody_elses() {
 }
 
 #[test]
+fn a_pageblock_that_was_emptied_is_taken_whole_or_in_parts_by_others() {
+    check_within(3, || {
+        let frames = Frames::new(1);
+        let folio = take(&frames.zone, HALF).unwrap();
+        let other = beside(&frames, |frames| frames.use_one(HALF));
+        frames.zone.isolate_left(folio);
+        let emptied = frames.zone.take_emptied(folio);
+        match emptied {
+            Some(taken) => {
+                for half in 0..2 {
+                    assert_eq!(frames.holders[half].fetch_add(1, Ordering::Relaxed), 0, "one frame for two");
+                    frames.holders[half].fetch_sub(1, Ordering::Relaxed);
+                }
+                frames.zone.give(taken.frame);
+            }
+            // The other thread is in the half that was free.
+            None => {
+                let (run, order) = frames.zone.isolated_in(folio).unwrap();
+                assert_eq!((run, order), (folio, HALF));
+                frames.zone.put_back(run, order);
+            }
+        }
+        other.join().unwrap();
+        frames.check_unused();
+    });
+}
+
+#[test]
 fn reclaim_looks_at_a_folio_whose_frames_are_given_back() {
     check_within(4, || {
         let zone = Arc::new(zone(1));
