@@ -2,7 +2,8 @@
 //!
 //! Each turn: direct writes and reads of 2 MiB on either disk and on both at once, four under way on each; then the sweep with the
 //! first as swap device, with the second, and with both. What counts is what the devices themselves say that went to and from them,
-//! by the time of the round: what stays in RAM is no I/O. Turns follow each other, so that a disk that slows down does so for all.
+//! by the time of the round: what stays in RAM is no I/O, and who writes memory again has what it held brought in, so that the disk
+//! works both ways, which both count as written. Turns follow each other, so that a disk that slows down does so for all.
 //!
 //! Where both lie on one disk the raw sum is no higher than either alone, and so it is told.
 
@@ -92,7 +93,8 @@ fn managed(args: &DevicesArgs, bytes: usize, devices: &[SwapDevice]) -> Result<(
         let rate = |way: Way| (now[way as usize] - before[way as usize]) as f64 / row.seconds.max(1e-9) / 1e9;
         match row.kind {
             Kind::Read => read.push(rate(Way::Read)),
-            _ => written.push(rate(Way::Write)),
+            Kind::First => written.push(rate(Way::Write)),
+            Kind::Rewrite => written.push(rate(Way::Write) + rate(Way::Read)),
         }
         before = now;
     });
