@@ -137,7 +137,7 @@ impl World {
 }
 
 impl Mover for World {
-    fn prepare(&self, _block: FrameId, places: &mut dyn Iterator<Item = (FrameId, Order)>) {
+    fn prepare(&self, places: &mut dyn Iterator<Item = (FrameId, Order)>) {
         if self.exchanges.get() {
             places.for_each(|(frame, order)| self.set_memory(frame, order, false));
         }

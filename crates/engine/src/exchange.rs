@@ -154,14 +154,15 @@ impl<'e> Moving<'e> {
     pub fn end(&self, block: FrameId) {
         let engine = self.engine;
         // What else an emptied pageblock takes it takes either way.
-        let (emptying, emptied) = (self.begun.get().elapsed(), self.exchanges().then(|| self.zone.take_emptied(block)));
+        let emptying = self.begun.get().elapsed();
+        let emptied = if self.exchanges() { self.zone.take_emptied(block) } else { None };
         let restoring = Instant::now();
         while let Some((frame, order)) = self.zone.isolated_in(block) {
             self.restore(frame, order);
             self.zone.put_back(frame, order);
         }
         engine.compactor.costs.note(self.means.get(), emptying + restoring.elapsed(), self.nr_pages.get());
-        if let Some(emptied) = emptied.flatten() {
+        if let Some(emptied) = emptied {
             engine.stats.compact_exchange.add(1);
             engine.frames.unpopulate(block);
             if self.is_direct {

@@ -109,7 +109,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
 
 /// Unmaps ahead, and cleans the oldest folios of the laundry.
 fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>, place: usize) -> Step {
-    let counts = engine.zones.counts();
+    let counts = engine.zones.counts_of_short(); // the laundry of others does not help these
     let mut progress = false;
     if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
         progress = engine.unmap_oldest(None);
@@ -128,8 +128,7 @@ fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>, place: usize) ->
                 _ => Step::Stuck,
             }
         }
-        // The laundry may be that of zones which need none of it.
-        Laundered::NoSlot | Laundered::Nothing if progress || engine.unmap_oldest(None) => Step::Progress,
+        Laundered::NoSlot | Laundered::Nothing if progress => Step::Progress,
         Laundered::NoSlot | Laundered::Nothing => Step::Stuck,
     }
 }

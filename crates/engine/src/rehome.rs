@@ -16,7 +16,7 @@ use crate::exchange::Moving;
 const LOOKS: usize = 200;
 
 impl Mover for Moving<'_> {
-    fn prepare(&self, _block: FrameId, places: &mut dyn Iterator<Item = (FrameId, Order)>) {
+    fn prepare(&self, places: &mut dyn Iterator<Item = (FrameId, Order)>) {
         self.begin(places);
     }
 

@@ -261,6 +261,9 @@ impl Engine {
     /// Takes a clean folio that helps a folio of this order out of RAM, the oldest one of the nearest zone that has one; its copy
     /// stays on the device. Where more is in use than may be, that frees nothing for others.
     fn evict_standby_near(&self, cpu: CpuId, order: Order) -> bool {
+        if let [only] = self.zones.all() {
+            return self.evict_standby_of(only, order);
+        }
         let zones = |in_excess: bool| self.zones.near(cpu).filter(move |zone| (zone.excess() > 0) == in_excess);
         zones(false).chain(zones(true)).any(|zone| self.evict_standby_of(zone, order))
     }

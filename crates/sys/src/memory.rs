@@ -7,7 +7,7 @@
 //! They are raw system calls: a preloaded library that interposes mmap or madvise does not meet the engine's own.
 
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::check;
 
@@ -170,6 +170,14 @@ pub fn dontneed_many(ranges: impl IntoIterator<Item = (usize, usize)>) -> io::Re
 }
 
 fn dontneed_batch(ranges: &[(usize, usize)]) -> io::Result<()> {
+    if dontneed_at_once(ranges) {
+        return Ok(());
+    }
+    ranges.iter().try_for_each(|&(addr, len)| dontneed(addr, len)) // once more does no harm
+}
+
+/// In one call; `false` when the kernel did not do all of it.
+fn dontneed_at_once(ranges: &[(usize, usize)]) -> bool {
     let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_RANGES];
     for (entry, &(addr, len)) in vector.iter_mut().zip(ranges) {
         *entry = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
@@ -179,15 +187,8 @@ fn dontneed_batch(ranges: &[(usize, usize)]) -> io::Result<()> {
     let done = unsafe {
         libc::syscall(libc::SYS_process_madvise, PIDFD_SELF, vector.as_ptr(), ranges.len(), libc::MADV_DONTNEED, 0)
     };
-    if usize::try_from(done) == Ok(nr_bytes) {
-        return Ok(());
-    }
-    NR_ONE_BY_ONE.fetch_add(1, Ordering::Relaxed);
-    ranges.iter().try_for_each(|&(addr, len)| dontneed(addr, len)) // once more does no harm
+    usize::try_from(done) == Ok(nr_bytes)
 }
-
-/// Batches of [`dontneed_many`] that took a call for each range.
-static NR_ONE_BY_ONE: AtomicUsize = AtomicUsize::new(0);
 
 /// The same for memory that is locked, which it stays; memory that is not is given back as well.
 ///
@@ -417,7 +418,7 @@ mod tests {
             let found = unsafe { word(page).read_volatile() };
             assert_eq!(found, if given.contains(&page) { 0 } else { 7 }, "page {page}");
         }
-        if NR_ONE_BY_ONE.load(Ordering::Relaxed) > 0 {
+        if !dontneed_at_once(&[(word(0) as usize, PAGE_BYTES), (word(2) as usize, PAGE_BYTES)]) {
             println!("SKIP many ranges in one call: the kernel does not have it");
         }
         assert!(dontneed_many([(memory.addr() + 1, PAGE_BYTES)]).is_err(), "not at a page");

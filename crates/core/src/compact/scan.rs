@@ -43,7 +43,8 @@ impl Compaction {
     }
 
     /// Compacts until a run of the wanted order is free, the scanners meet, or `stop` says so, which is asked before each
-    /// block, and before each folio where the space [allows that](Space::stops_within_blocks). After failures, requests for an order are passed over for a while.
+    /// block, and before each folio where the space [allows that](Space::stops_within_blocks). After failures,
+    /// requests for an order are passed over for a while.
     pub fn run<S: Space>(&mut self, space: &S, request: Request, stop: &mut dyn FnMut() -> bool) -> Report {
         let counters = CompactCounters::default();
         if let Some(order) = request.wanted {

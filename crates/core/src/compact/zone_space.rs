@@ -9,8 +9,8 @@ use crate::order::Order;
 
 /// Who can move the content of folios between frames.
 pub trait Mover {
-    /// Folios are about to move out of this pageblock, into these isolated frames.
-    fn prepare(&self, _block: FrameId, _places: &mut dyn Iterator<Item = (FrameId, Order)>) {}
+    /// Folios of one pageblock are about to move into these isolated frames.
+    fn prepare(&self, _places: &mut dyn Iterator<Item = (FrameId, Order)>) {}
 
     /// No folio moves to a place that was prepared.
     fn forgo(&self, _place: FrameId, _order: Order) {}
@@ -108,9 +108,8 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
     }
 
     fn prepare(&self, moves: &[Move]) {
-        let Some(first) = moves.first() else { return };
         let places = &mut moves.iter().map(|planned| (self.frame_of(planned.to), planned.folio.order));
-        self.mover.prepare(self.first_frame(first.folio.first.block(Order::HUGE)), places);
+        self.mover.prepare(places);
     }
 
     fn forgo(&self, place: Units) {
@@ -121,7 +120,7 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
         self.mover.finish(self.first_frame(block));
     }
 
-    /// It takes long to prepare, not to move.
+    /// What was prepared would have to be undone.
     fn stops_within_blocks(&self) -> bool {
         false
     }

@@ -54,6 +54,11 @@ pub struct ZoneCounts {
 }
 
 impl ZoneCounts {
+    /// Frames in use beyond the limit.
+    pub fn excess(&self) -> usize {
+        self.in_use.saturating_sub(self.limit)
+    }
+
     pub(super) fn plus(self, other: ZoneCounts) -> ZoneCounts {
         ZoneCounts {
             free: self.free + other.free,

@@ -412,8 +412,7 @@ impl Zone {
 
     /// Frames in use beyond the limit.
     pub fn excess(&self) -> usize {
-        let counts = self.counts();
-        counts.in_use.saturating_sub(counts.limit)
+        self.counts().excess()
     }
 
     /// Frames that background reclaim would have to make available: up to the high watermark, beside the pageblocks that are kept
@@ -425,8 +424,7 @@ impl Zone {
     /// The same up to what is said of the watermarks.
     pub fn shortage_from(&self, target: impl Fn(Watermarks) -> usize) -> usize {
         let counts = self.counts();
-        let excess = counts.in_use.saturating_sub(counts.limit);
-        let wanted = target(self.watermarks()) + excess + self.kept_whole() * BLOCK;
+        let wanted = target(self.watermarks()) + counts.excess() + self.kept_whole() * BLOCK;
         // Where nothing is to be had at all something is wanted, however low the watermarks are.
         wanted.max(usize::from(counts.limit > 0)).saturating_sub(counts.free + counts.standby)
     }

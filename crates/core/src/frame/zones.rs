@@ -155,6 +155,12 @@ impl Zones {
         self.zones.iter().map(Zone::counts).reduce(ZoneCounts::plus).unwrap_or_default()
     }
 
+    /// What is in those that need frames.
+    pub fn counts_of_short(&self) -> ZoneCounts {
+        let short = self.zones.iter().filter(|zone| zone.shortage() > 0);
+        short.map(Zone::counts).reduce(ZoneCounts::plus).unwrap_or_default()
+    }
+
     /// [`Zone::class_counts`] of all.
     pub fn class_counts(&self, size: Size) -> ClassCounts {
         self.zones.iter().map(|zone| zone.class_counts(size)).reduce(ClassCounts::plus).unwrap_or_default()
@@ -248,6 +254,7 @@ mod tests {
         assert_eq!(place(zones.oldest(Size::Whole, List::Inactive)), Some(1));
         assert_eq!(place(zones.oldest(Size::Whole, List::Laundry)), None);
         zones.of(first).insert(first, List::Laundry);
+        assert_eq!((zones.counts_of_short().laundry, zones.counts().laundry), (0, BLOCK), "what is there is of no use");
         assert_eq!(place(zones.oldest(Size::Whole, List::Laundry)), None, "the zone has enough");
     }
 
