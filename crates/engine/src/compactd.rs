@@ -305,7 +305,9 @@ mod tests {
     use crate::advise::Advice;
     use crate::arena::Arena;
     use crate::device::DeviceSpec;
-    use folioswap_core::{Order, PAGE_SIZE};
+    use crate::exchange::Means;
+    use crate::fault::FaultMode;
+    use folioswap_core::{BlockId, Order, PAGE_SIZE};
 
     #[test]
     fn a_fault_gets_the_pageblock_that_it_has_made() {
@@ -332,5 +334,47 @@ mod tests {
         engine.zones.verify();
         let is_right = |(index, page): (usize, &[u8])| page[0] == (index % 2) as u8;
         assert!(region.chunks(PAGE_SIZE).enumerate().all(is_right));
+    }
+
+    #[test]
+    fn a_pageblock_that_could_not_be_emptied_has_all_its_memory_again() {
+        let device = DeviceSpec::Ram { size: 64 << 20 };
+        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
+        let arena = builder.faults(FaultMode::Direct).compaction_means(Some(Means::Exchange)).build().unwrap();
+        let engine = arena.engine();
+        // Each pageblock has pages of both, of which every other is dropped.
+        let mut regions = [0, 1].map(|_| arena.map(28 << 20).unwrap());
+        let nr_pages = regions[0].len() / PAGE_SIZE;
+        for page in 0..nr_pages {
+            regions.iter_mut().for_each(|region| region[page * PAGE_SIZE] = page as u8);
+        }
+        for page in (0..nr_pages).step_by(2) {
+            let bytes = page * PAGE_SIZE..(page + 1) * PAGE_SIZE;
+            regions.iter_mut().for_each(|region| region.advise(bytes.clone(), Advice::DontNeed));
+        }
+        while engine.zones.all()[0].free_runs(Order::HUGE) > 0 {
+            let taken = engine.try_take_frame(Order::HUGE, 0).unwrap();
+            engine.prepare(taken, Order::PAGE);
+        }
+        // Nothing of one of them can be moved.
+        let first = engine.page_at(regions[0].as_ptr() as usize).block();
+        let last = engine.page_at(regions[0].as_ptr() as usize + regions[0].len() - 1).block();
+        let held: Vec<_> =
+            (first.index()..=last.index()).map(|index| engine.lock(BlockId::from_index(index))).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| engine.compact_directly()).take(64).collect();
+        let stats = arena.stats();
+        assert!(taken.len() < 64 && stats.pgmigrate_fail > 0 && stats.pgmigrate_success > 0, "{stats:?}");
+        assert_eq!(engine.zones.counts().isolated, 0);
+        taken.into_iter().for_each(|taken| engine.release_frame(engine.prepare(taken, Order::HUGE)));
+        drop(held);
+        // Every free frame is used, each of which has memory.
+        let mut more = arena.map(60 << 20).unwrap();
+        more.chunks_mut(PAGE_SIZE).for_each(|page| page.fill(7));
+        assert!(more.chunks(PAGE_SIZE).all(|page| page.iter().all(|&byte| byte == 7)));
+        for page in 0..nr_pages {
+            let expected = if page % 2 == 0 { 0 } else { page as u8 };
+            assert!(regions.iter().all(|region| region[page * PAGE_SIZE] == expected), "page {page}");
+        }
+        engine.zones.verify();
     }
 }
