@@ -247,7 +247,9 @@ fn two_disks_are_compared() {
     let rows = report["rows"].as_array().expect("rows");
     let shares: Vec<_> = rows.iter().map(|row| row["share_of_first"].as_f64().expect("a share")).collect();
     assert!(shares[..2] == [1.0, 1.0] && (0.3..0.7).contains(&shares[2]), "they take turns: {shares:?}");
-    for key in ["write_gbps", "read_gbps", "raw_sum_write_gbps", "two_vs_one_read", "two_vs_raw_sum_write"] {
+    for key in
+        ["write_gbps", "rewrite_gbps", "read_gbps", "raw_sum_rewrite_gbps", "two_vs_one_read", "two_vs_raw_sum_write"]
+    {
         assert!(report["measures"][key].as_f64() > Some(0.0), "{key}: {report}");
     }
 }

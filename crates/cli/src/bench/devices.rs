@@ -1,9 +1,9 @@
 //! `folioswap bench devices`: two disks of equal priority against each of them alone, and against what they give raw.
 //!
-//! Each turn: direct writes and reads of 2 MiB on either disk and on both at once, four under way on each; then the sweep with the
-//! first as swap device, with the second, and with both. What counts is what the devices themselves say that went to and from them,
-//! by the time of the round: what stays in RAM is no I/O, and who writes memory again has what it held brought in, so that the disk
-//! works both ways, which both count as written. Turns follow each other, so that a disk that slows down does so for all.
+//! A turn goes through the first, the second, and both, each raw and then as swap. Raw: space just reserved is written for the first
+//! time, then written and read at once, then read, directly, by pieces of 2 MiB, four under way on each disk. As swap: once other memory
+//! fills the RAM, a sweep that writes its memory for the first time, writes it again (what it held comes in while other memory goes out),
+//! and reads it. What counts is what the devices say that went to and from them, by the time of the round.
 //!
 //! Where both lie on one disk the raw sum is no higher than either alone, and so it is told.
 
@@ -13,7 +13,7 @@ use super::raw::{RawFile, Way, at_once};
 use super::records::Data;
 use super::report::Report;
 use super::setup::{ArenaPlan, CommonArgs};
-use super::sweep::{Kind, Plan, sweep};
+use super::sweep::{Kind, Plan, sweep, write};
 use crate::args::{Means, parsed};
 use crate::exit::{Failure, Status};
 use clap::Args;
@@ -37,8 +37,8 @@ pub struct DevicesArgs {
     rounds: u16,
 }
 
-/// GB/s written and read.
-type Rates = [f64; 2];
+/// GB/s by way: of first writes, of writes with reads beside them, of reads.
+type Rates = [f64; 3];
 
 /// What the turns came to: of the first, of the second, of both.
 #[derive(Default)]
@@ -58,6 +58,13 @@ impl Found {
     }
 }
 
+/// The ways' names in the report: writing again is the way of both.
+const NAMES: [&str; 3] = ["write", "rewrite", "read"];
+
+fn by_way(rates: &Rates) -> serde_json::Value {
+    NAMES.iter().zip(rates).map(|(name, rate)| (name.to_string(), json!(rate))).collect()
+}
+
 /// The two disks.
 fn two(swap: &[SwapDevice]) -> Result<[SwapDevice; 2], Failure> {
     let [first, second] = swap else {
@@ -72,48 +79,48 @@ fn two(swap: &[SwapDevice]) -> Result<[SwapDevice; 2], Failure> {
 }
 
 /// Bytes that went to and came from all devices.
-fn moved(arena: &Arena) -> [u64; 2] {
-    let devices = arena.devices();
-    [
-        devices.iter().map(|device| device.io.writes.bytes).sum(),
-        devices.iter().map(|device| device.io.reads.bytes).sum(),
-    ]
+fn moved(arena: &Arena) -> u64 {
+    arena.devices().iter().map(|device| device.io.writes.bytes + device.io.reads.bytes).sum()
 }
 
 /// One sweep over these devices: the rates, what part the first one carried, and wrong words.
 fn managed(args: &DevicesArgs, bytes: usize, devices: &[SwapDevice]) -> Result<(Rates, f64, u64), Failure> {
     let means = Means { swap: devices.to_vec(), ..args.common.means.clone() };
-    let arena = ArenaPlan::new(args.common.memory, &means, args.folio).build(bytes as u64)?;
-    let mut region = arena.map(bytes).map_err(super::setup::failure)?;
-    let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
-    let plan = Plan { threads: usize::from(args.threads), rounds: 1, read_rounds: 2, data: Data::Plain };
-    let (mut before, mut written, mut read) = (moved(&arena), Vec::new(), Vec::new());
+    let filling = args.common.memory as usize;
+    let arena = ArenaPlan::new(args.common.memory, &means, args.folio).build((filling + bytes) as u64)?;
+    let mut region = arena.map(filling + bytes).map_err(super::setup::failure)?;
+    let (filling, swept) = region[..filling + bytes].split_at_mut(filling);
+    write(bytemuck::cast_slice_mut(filling), 0, 1, Data::Plain, &AtomicU64::new(0));
+    let words: &mut [u64] = bytemuck::cast_slice_mut(swept);
+    let plan = Plan { threads: usize::from(args.threads), rounds: 3, read_rounds: 2, data: Data::Plain };
+    let (mut before, mut found) = (moved(&arena), Way::ALL.map(|_| Vec::new()));
     let rows = sweep(words, &plan, &AtomicU64::new(0), |row| {
+        let way = match row.kind {
+            Kind::First => Way::Write,
+            Kind::Rewrite => Way::Both,
+            Kind::Read => Way::Read,
+        };
         let now = moved(&arena);
-        let rate = |way: Way| (now[way as usize] - before[way as usize]) as f64 / row.seconds.max(1e-9) / 1e9;
-        match row.kind {
-            Kind::Read => read.push(rate(Way::Read)),
-            Kind::First => written.push(rate(Way::Write)),
-            Kind::Rewrite => written.push(rate(Way::Write) + rate(Way::Read)),
-        }
+        found[way as usize].push((now - before) as f64 / row.seconds.max(1e-9) / 1e9);
         before = now;
     });
     let carried = |io: &folioswap::DeviceIo| (io.writes.bytes + io.reads.bytes) as f64;
     let each: Vec<_> = arena.devices().iter().map(|device| carried(&device.io)).collect();
     let share = each.first().unwrap_or(&0.0) / each.iter().sum::<f64>().max(1.0);
-    let rates = [median(&written).unwrap_or(0.0), median(&read).unwrap_or(0.0)];
+    let rates = found.map(|rates| median(&rates).unwrap_or(0.0));
     Ok((rates, share, rows.iter().map(|row| row.bad_words).sum()))
 }
 
-/// Raw rates of the first, of the second and of both at once, half of `bytes` on each.
-fn raw(bytes: u64, devices: &[SwapDevice; 2]) -> Result<[Rates; 3], Failure> {
+/// Raw rates of these disks at once, of so many bytes on all of them.
+fn raw(bytes: u64, devices: &[SwapDevice]) -> Result<Rates, Failure> {
     let open = |device: &SwapDevice| match &device.spec {
-        DeviceSpec::File { path, .. } => RawFile::beside(path, bytes / 2),
+        DeviceSpec::File { path, .. } => RawFile::beside(path, bytes / devices.len() as u64),
         other => Err(Failure::new(Status::Usage, format!("{other} is no disk"))),
     };
-    let files = [open(&devices[0])?, open(&devices[1])?];
-    let rates = |files: &[&RawFile]| Ok([at_once(files, Way::Write)?, at_once(files, Way::Read)?]);
-    Ok([rates(&[&files[0]])?, rates(&[&files[1]])?, rates(&[&files[0], &files[1]])?])
+    let files = devices.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let files: Vec<_> = files.iter().collect();
+    let [write, both, read] = Way::ALL.map(|way| at_once(&files, way));
+    Ok([write?, both?, read?])
 }
 
 /// The benchmark.
@@ -127,25 +134,25 @@ pub fn devices(args: &DevicesArgs) -> Result<u8, Failure> {
     let sets = [&devices[..1], &devices[1..], &devices[..]];
     let (mut report, mut bad_words) = (Report::new("devices"), 0);
     let (mut raws, mut ours) = (Found::default(), Found::default());
-    let head = ["raw write", "raw read", "swap write", "swap read", "on the first"];
+    let head = ["raw first", "raw both", "raw read", "swap first", "swap both", "swap read", "on the first"];
     tell(&format!("{:<7} {}", "GB/s", head.map(|name| format!("{name:>12}")).join(" ")));
     for _ in 0..args.rounds {
-        let raw_rates = raw(bytes as u64, &devices)?;
         for (which, set) in sets.iter().enumerate() {
+            let raw_rates = raw(bytes as u64, set)?;
             let (rates, share, bad) = managed(args, bytes, set)?;
             bad_words += bad;
-            let [[raw_write, raw_read], [write, read]] = [raw_rates[which], rates];
-            let numbers = [raw_write, raw_read, write, read].map(|rate| format!("{rate:>12.3}")).join(" ");
+            let numbers =
+                raw_rates.iter().chain(&rates).map(|rate| format!("{rate:>12.3}")).collect::<Vec<_>>().join(" ");
             tell(&format!("{:<7} {numbers} {:>10.1} %", names[which], share * 100.0));
             report.row(json!({
-                "devices": names[which], "raw_write_gbps": raw_write, "raw_read_gbps": raw_read,
-                "write_gbps": write, "read_gbps": read, "share_of_first": share, "bad_words": bad,
+                "devices": names[which], "raw_gbps": by_way(&raw_rates), "gbps": by_way(&rates),
+                "share_of_first": share, "bad_words": bad,
             }));
-            raws.rates[which].push(raw_rates[which]);
+            raws.rates[which].push(raw_rates);
             ours.rates[which].push(rates);
         }
     }
-    for (way, name) in [(Way::Write, "write"), (Way::Read, "read")] {
+    for (way, name) in Way::ALL.into_iter().zip(NAMES) {
         let (both, raw_sum) = (ours.of(2, way), raws.of(2, way));
         report.measure(&format!("{name}_gbps"), median(&both));
         report.measure(&format!("raw_sum_{name}_gbps"), median(&raw_sum));
@@ -173,7 +180,9 @@ mod tests {
 
     #[test]
     fn the_faster_one_alone_is_what_two_are_compared_with() {
-        let found = Found { rates: [vec![[1.0, 5.0], [3.0, 5.0]], vec![[2.0, 4.0], [2.0, 6.0]], vec![]] };
-        assert_eq!((found.best_alone(Way::Write), found.best_alone(Way::Read)), (vec![2.0, 3.0], vec![5.0, 6.0]));
+        let found =
+            Found { rates: [vec![[1.0, 0.0, 5.0], [3.0, 0.0, 5.0]], vec![[2.0, 7.0, 4.0], [2.0, 0.0, 6.0]], vec![]] };
+        let best = Way::ALL.map(|way| found.best_alone(way));
+        assert_eq!(best, [[2.0, 3.0], [7.0, 0.0], [5.0, 6.0]]);
     }
 }
