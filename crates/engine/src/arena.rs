@@ -328,6 +328,7 @@ impl ArenaBuilder {
         }
         let mapper = register(&uffd, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(most_blocks, nr_cpus);
         frames.open(nr_pageblocks)?;
         zones.set_limit(self.memory as usize / PAGE_SIZE);
@@ -345,6 +346,7 @@ impl ArenaBuilder {
             zeroed: ZeroedStock::new(self.zeroed_stock, zones.all().len()),
             compactor: Compactor::new(zones.all(), self.compaction, self.means),
             zones,
+            zone_nodes,
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
             uffd,

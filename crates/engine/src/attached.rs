@@ -220,14 +220,16 @@ impl Attached {
         self.clusters.bytes() + self.cache.bytes()
     }
 
-    /// Whether there is plenty of room: more than half.
-    pub fn has_plenty(&self) -> bool {
+    /// Whether there is plenty of room for so many pages to come: for twice as many, or in more than half of all slots.
+    pub fn has_plenty(&self, nr_pages: usize) -> bool {
         if let Some(memory) = self.device.memory_use() {
             return memory.memory_bytes * 2 < memory.limit_bytes;
         }
         let (nr_used, capacity) = (self.clusters.nr_used(), self.capacity_slots());
-        // The second look costs more, and a device that is not half full needs none.
-        nr_used * 2 < capacity || nr_used.saturating_sub(self.nr_on_their_way()) * 2 < capacity
+        let is_plenty = |nr_free: usize| nr_free * 2 > capacity || nr_free >= nr_pages * 2;
+        let nr_free = capacity.saturating_sub(nr_used);
+        // The second look costs more, and a device that has room needs none.
+        is_plenty(nr_free) || is_plenty(nr_free + self.nr_on_their_way())
     }
 
     pub fn mark_bad(&self, slot: SlotId, order: Order) {
@@ -489,6 +491,22 @@ mod tests {
         assert!(attached.discards_due() && attached.nr_spare() == 151);
         attached.mark_bad(slots[160], Order::HUGE);
         assert_eq!(attached.nr_used(), 148 * Order::HUGE.nr_pages());
+    }
+
+    #[test]
+    fn there_is_plenty_of_room_for_twice_what_is_to_come_or_in_more_than_half() {
+        let (attached, _disk) = sparse();
+        let take = |nr: usize| (0..nr).map(|_| attached.allocate(CPU, Order::HUGE).unwrap()).collect::<Vec<_>>();
+        let blocks = |nr: usize| nr * Order::HUGE.nr_pages();
+        let half = take(199);
+        assert!(attached.has_plenty(blocks(1000)));
+        let more = take(1);
+        assert_eq!([100, 101].map(|nr| attached.has_plenty(blocks(nr))), [true, false]);
+        assert_eq!(attached.free(CPU, more[0], Order::HUGE), Freed::Collected);
+        assert!(attached.has_plenty(blocks(101)), "what is on its way is free");
+        let _most = take(190);
+        assert_eq!([5, 6].map(|nr| attached.has_plenty(blocks(nr))), [true, false]);
+        drop(half);
     }
 
     #[test]

@@ -5,12 +5,13 @@
 //! only ever tried for, but for the source of a mapping that moves, whose target is new. No managed memory is touched
 //! under any of them.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
-    Access, BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, Order, OrderChoice,
-    Overruns, PAGE_SIZE, Phase, State, Stats, Streams, Zones,
+    Access, BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, NodeId, Order, OrderChoice,
+    Overruns, PAGE_SIZE, Phase, SlotId, State, Stats, Streams, Zones,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
@@ -49,9 +50,14 @@ impl std::ops::Deref for StatsHome {
     }
 }
 
-/// The CPU that runs this thread, for what is kept by CPU.
+thread_local! {
+    /// The CPU of the thread for which this one works, if not its own.
+    static SERVED: Cell<Option<CpuId>> = const { Cell::new(None) };
+}
+
+/// The CPU that runs this thread, or the thread for which it works: for what is kept by CPU, and near it.
 pub(crate) fn current_cpu() -> CpuId {
-    CpuId::new(folioswap_sys::cpu::current_cpu() as u32)
+    SERVED.get().unwrap_or_else(|| CpuId::new(folioswap_sys::cpu::current_cpu() as u32))
 }
 
 /// The engine of one arena.
@@ -62,6 +68,8 @@ pub(crate) struct Engine {
     pub addresses: AddressSpace,
     pub table: FolioTable,
     pub zones: Zones,
+    /// The node of each zone; none where a zone is of several.
+    pub zone_nodes: Box<[NodeId]>,
     pub frames: Frames,
     pub space: SwapSpace,
     pub freeing: Freeing,
@@ -112,6 +120,14 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
+    /// From now on this thread works for that one: what it takes is near the CPU on which that thread has faulted. Where all memory is
+    /// near all CPUs it does not matter, and nothing is asked.
+    pub fn serve(&self, thread: u32) {
+        if self.zones.all().len() > 1 {
+            SERVED.set(folioswap_sys::cpu::cpu_of(thread).map(CpuId::from_index));
+        }
+    }
+
     pub fn contains(&self, addr: usize) -> bool {
         addr.wrapping_sub(self.span.addr()) < self.span.len()
     }
@@ -167,6 +183,11 @@ impl Engine {
     /// Blocks that RAM holds.
     pub fn budget_blocks(&self) -> usize {
         self.zones.counts().limit / Order::HUGE.nr_pages()
+    }
+
+    /// Whether a folio that was read back should keep its slots.
+    pub fn keeps_copies(&self, slot: SlotId) -> bool {
+        self.space.keeps_copies(slot, self.memory.load(Ordering::Relaxed) as usize / PAGE_SIZE)
     }
 
     /// The address of a folio of a locked block, where it is at home, and its bytes.

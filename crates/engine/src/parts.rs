@@ -8,7 +8,7 @@
 use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId};
 
 use crate::checksum;
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
 use crate::reclaim::Washed;
 
 /// A place for each part of a block; none for a part that is zero.
@@ -36,7 +36,7 @@ impl Engine {
         let orders = (0..=most.exponent()).rev().filter_map(Order::new);
         // A device that refused some of one size has room for less, or others have for smaller ones.
         let Some((order, places)) = orders.into_iter().find_map(|order| {
-            let mut places = self.slots_for_parts(bytes, order)?;
+            let mut places = self.slots_for_parts(bytes, frame, order)?;
             self.write_places(bytes, order, &mut places).then_some((order, places))
         }) else {
             return Washed::NoSlot;
@@ -56,15 +56,14 @@ impl Engine {
     }
 
     /// Slots for all parts that are not zero, or none at all.
-    fn slots_for_parts(&self, bytes: &[u8], order: Order) -> Option<Places> {
-        let cpu = current_cpu();
+    fn slots_for_parts(&self, bytes: &[u8], frame: FrameId, order: Order) -> Option<Places> {
         let mut places = Places::new();
         for index in 0..BLOCK_PAGES >> order.exponent() {
             if checksum::is_zero(part(bytes, order, index)) {
                 places.push(None);
                 continue;
             }
-            let slot = self.space.allocate(cpu, order);
+            let slot = self.allocate_near(frame, order);
             if slot.is_none() {
                 places.into_iter().flatten().for_each(|slot| self.put_back_slots(slot, order));
                 return None;

@@ -10,7 +10,7 @@
 //! What a folio's slots hold is noted as a hash, before it is written. So a folio that is found to differ gives its slots
 //! up at once, and a write that fails leaves it without.
 
-use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State};
+use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State, Zone};
 
 use crate::checksum;
 use crate::engine::{Engine, current_cpu};
@@ -151,8 +151,15 @@ impl Engine {
         let mut batch: Option<Batch<'_>> = None;
         let (mut cleaned, mut no_slot) = (false, false);
         let mut held: Option<Locked<'_>> = None;
+        // Of one zone: what is of another's node may go to another device.
+        let mut zone: Option<&Zone> = None;
         for _ in 0..2 * SCAN {
-            let Some(oldest) = self.zones.oldest(Size::Small, List::Laundry) else { break };
+            let oldest = match zone {
+                Some(zone) => zone.oldest(Size::Small, List::Laundry),
+                None => self.zones.oldest(Size::Small, List::Laundry),
+            };
+            let Some(oldest) = oldest else { break };
+            zone = Some(self.zones.of(oldest.frame));
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
                 drop(held.take()); // one block at a time
                 held = self.try_lock(oldest.folio.block());
@@ -227,7 +234,7 @@ impl Engine {
         }
         // What the slots hold is not what is noted any more.
         locked.folio_mut(index).set_slot(None);
-        let Some(slot) = self.slot_for(order, kept) else {
+        let Some(slot) = self.slot_for(frame, order, kept) else {
             return self.split_for_slots(locked, frame);
         };
         if order == Order::HUGE && self.space.memory(slot).is_none() && self.comes_back_by_pages(locked) {
@@ -239,19 +246,18 @@ impl Engine {
         Washed::Dirty(slot)
     }
 
-    /// Slots for a folio. A whole block is written to where it was; smaller ones go where their neighbours of this moment
-    /// go, so that they are written together.
+    /// Slots for the folio in a frame. A whole block is written to where it was; smaller ones go where their neighbours of this
+    /// moment go, so that they are written together.
     /// What was kept on a device that is being removed is given up: the folio is not what it was.
-    fn slot_for(&self, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
+    fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
         if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
             self.free_slots(slot, order);
             kept = None;
         }
-        let cpu = current_cpu();
         if order == Order::HUGE && kept.is_some() {
             return kept;
         }
-        let found = self.space.allocate(cpu, order);
+        let found = self.allocate_near(frame, order);
         match (found, kept) {
             (Some(slot), Some(kept)) => {
                 self.free_slots(kept, order);
@@ -259,6 +265,16 @@ impl Engine {
             }
             (None, kept) => kept,
             (found, None) => found,
+        }
+    }
+
+    /// Slots on the device nearest to a frame that has them. It is the memory's node that counts, whose thread used it, and not that of
+    /// the thread that reclaims it, of which there is one; where a zone is of several nodes, this CPU's.
+    pub fn allocate_near(&self, frame: FrameId, order: Order) -> Option<SlotId> {
+        let cpu = current_cpu();
+        match self.zone_nodes.get(self.zones.index_of(frame)) {
+            Some(&node) => self.space.allocate_for(node, cpu, order),
+            None => self.space.allocate(cpu, order),
         }
     }
 

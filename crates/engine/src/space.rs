@@ -372,14 +372,18 @@ impl SwapSpace {
         self.at(slot).is_leaving()
     }
 
-    /// The first of 2^k free slots in a row, near the ones handed out before, on the first device from the CPU's node that has
-    /// them; `None` when none has.
+    /// [`SwapSpace::allocate_for`] the node of the CPU.
     pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
+        self.allocate_for(self.topology.node_of(cpu), cpu, order)
+    }
+
+    /// The first of 2^k free slots in a row, near the ones handed out on this CPU before, on the first device on the node's list
+    /// that has them; `None` when none has.
+    pub fn allocate_for(&self, node: NodeId, cpu: CpuId, order: Order) -> Option<SlotId> {
         if self.split_slots && order > Order::PAGE {
             return None;
         }
         let (nr_slots, recent) = (order.nr_pages(), &self.recent[cpu.index() % self.recent.len()]);
-        let node = self.topology.node_of(cpu);
         if let Some(device) = recent.take(node, nr_slots)
             && let Attempt::Placed(slot) = self.allocate_on(device, cpu, order)
         {
@@ -471,10 +475,10 @@ impl SwapSpace {
         at.mark_bad(at.within, order);
     }
 
-    /// Whether a folio that was read back should keep its slots: only while its device has plenty.
-    pub fn keeps_copies(&self, slot: SlotId) -> bool {
+    /// Whether a folio that was read back should keep its slots: only while its device has plenty for what is in RAM.
+    pub fn keeps_copies(&self, slot: SlotId, nr_pages_in_ram: usize) -> bool {
         let attached = self.at(slot);
-        !attached.is_leaving() && attached.has_plenty()
+        !attached.is_leaving() && attached.has_plenty(nr_pages_in_ram)
     }
 
     pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {

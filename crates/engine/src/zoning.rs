@@ -17,8 +17,10 @@ const LEAST_BLOCKS: usize = 8;
 pub(crate) struct Zoning {
     pub nr_zones: usize,
     zone_of_cpu: Box<[usize]>,
-    /// The nodes whose memory the zones have; none: whatever the kernel gives.
-    bound_to: Vec<NodeId>,
+    /// The node of each zone; none where a zone is of several.
+    pub nodes: Box<[NodeId]>,
+    /// Whether the zones have memory of their nodes, or whatever the kernel gives.
+    is_bound: bool,
 }
 
 impl Zoning {
@@ -30,8 +32,9 @@ impl Zoning {
             nodes.iter().position(|&with_cpus| with_cpus == node).unwrap_or(0) % nr_zones
         };
         let zone_of_cpu = (0..topology.nr_cpus()).map(zone_of).collect();
-        let is_bound = nr_zones > 1 && nr_zones == nodes.len() && !topology.is_stated();
-        Zoning { nr_zones, zone_of_cpu, bound_to: if is_bound { nodes } else { Vec::new() } }
+        let nodes = if nr_zones == nodes.len() { nodes } else { Vec::new() };
+        let is_bound = nodes.len() > 1 && !topology.is_stated();
+        Zoning { nr_zones, zone_of_cpu, nodes: nodes.into(), is_bound }
     }
 
     /// The zones, with no limit yet.
@@ -41,7 +44,7 @@ impl Zoning {
 
     /// Has the frames' memory come from the zones' nodes, as far as these have some.
     pub fn bind(&self, frames: &Frames) {
-        for (zone, node) in self.bound_to.iter().enumerate() {
+        for (zone, node) in self.nodes.iter().enumerate().filter(|_| self.is_bound) {
             for range in [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)] {
                 if let Err(error) = numa::bind(range.start, range.len(), node.index()) {
                     fatal::say(&format!("frames could not be bound to node {} ({error})", node.get()));
@@ -56,22 +59,82 @@ impl Zoning {
 mod tests {
     use super::*;
     use crate::arena::Arena;
-    use crate::device::DeviceSpec;
+    use crate::device::{DeviceSpec, SwapDevice};
     use crate::fault::FaultMode;
     use crate::region::Region;
     use crate::wakeup::comes_true;
-    use folioswap_core::PAGE_SIZE;
+    use folioswap_core::{Order, PAGE_SIZE};
+    use folioswap_sys::cpu;
 
     #[test]
     fn there_is_a_zone_for_each_node_with_cpus_if_the_budget_is_large_enough() {
         let topology: Topology = "node 0 cpus 0-1\nnode 2 cpus 2,4\nnode 5\nnode 7 cpus 3".parse().unwrap();
         let zoning = |nr_pageblocks| {
             let zoning = Zoning::new(&topology, nr_pageblocks);
-            (zoning.nr_zones, zoning.zone_of_cpu.to_vec(), zoning.bound_to)
+            assert!(!zoning.is_bound, "it was stated");
+            (zoning.nr_zones, zoning.zone_of_cpu.to_vec(), zoning.nodes.iter().map(|node| node.get()).collect())
         };
-        assert_eq!(zoning(24), (3, vec![0, 0, 1, 2, 1], vec![]));
+        assert_eq!(zoning(24), (3, vec![0, 0, 1, 2, 1], vec![0, 2, 7]));
         assert_eq!(zoning(16), (2, vec![0, 0, 1, 0, 1], vec![]));
         assert_eq!(zoning(1), (1, vec![0; 5], vec![]));
+    }
+
+    /// Two CPUs that this process may use.
+    fn two_cpus() -> Option<[usize; 2]> {
+        let may_be_used = |cpu: &usize| {
+            let cpu = *cpu;
+            std::thread::spawn(move || cpu::stay_on(cpu).is_ok()).join().unwrap()
+        };
+        let mut cpus = (0..1024).filter(may_be_used);
+        Some([cpus.next()?, cpus.next()?])
+    }
+
+    /// 4 MiB are touched on each of two nodes: MiB in use in their zones, and on their devices when all of it has been sent out.
+    fn touched_on_two_nodes(faults: FaultMode, cpus: [usize; 2], order: Order) -> Option<[[usize; 2]; 2]> {
+        const LEN: usize = 4 << 20;
+        let topology: Topology = format!("node 0 cpus {}\nnode 1 cpus {}", cpus[0], cpus[1]).parse().unwrap();
+        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).topology(topology);
+        let device = |node| SwapDevice::from(DeviceSpec::Ram { size: 64 << 20 }).on_node(NodeId::new(node));
+        let builder = builder.device(device(0)).device(device(1)).faults(faults).folio(order);
+        let arena = match builder.build() {
+            Err(error) if faults == FaultMode::Monitor => {
+                println!("SKIP faults that others resolve: {error}");
+                return None;
+            }
+            arena => arena.unwrap(),
+        };
+        let mut region = arena.map(2 * LEN).unwrap();
+        let (first, second) = region.split_at_mut(LEN);
+        std::thread::scope(|scope| {
+            for (bytes, cpu) in [(first, cpus[0]), (second, cpus[1])] {
+                scope.spawn(move || {
+                    cpu::stay_on(cpu).unwrap();
+                    bytes.iter_mut().step_by(8).zip(1..).for_each(|(byte, mark)| *byte = (mark % 251) as u8 + 1);
+                });
+            }
+        });
+        let zones = &arena.engine().zones;
+        let in_ram = [0, 1].map(|zone| zones.all()[zone].counts().in_use * PAGE_SIZE >> 20);
+        comes_true("what is busy is left where it is, and leaves at another time", || {
+            arena.evict_all();
+            arena.devices().iter().map(|device| device.used_bytes).sum::<u64>() == 2 * LEN as u64
+        });
+        let on_devices = arena.devices().iter().map(|device| (device.used_bytes >> 20) as usize).collect::<Vec<_>>();
+        Some([in_ram, on_devices.try_into().unwrap()])
+    }
+
+    #[test]
+    fn a_nodes_thread_has_its_memory_and_its_device_whoever_resolves_its_faults_and_sends_its_folios_out() {
+        let Some(cpus) = two_cpus() else {
+            println!("SKIP memory of two nodes: there is one CPU");
+            return;
+        };
+        for faults in [FaultMode::Direct, FaultMode::Monitor] {
+            for order in [Order::HUGE, Order::PAGE] {
+                let Some(found) = touched_on_two_nodes(faults, cpus, order) else { continue };
+                assert_eq!(found, [[4, 4]; 2], "MiB in RAM and on devices: {faults}, {order}");
+            }
+        }
     }
 
     #[test]

@@ -44,6 +44,7 @@ fn resolve(engine: &Engine, addr: usize, thread: u32) {
         // A fork is going on, and its own faults must find a thread of ours awake: this one is reported again.
         None => std::thread::sleep(WHILE_FORKING),
         Some(pass) => {
+            engine.serve(thread);
             if !super::resolve_inside(engine, pass, addr, thread) {
                 return signals::send_sigbus(thread);
             }
