@@ -30,7 +30,7 @@ use crate::map::{CopyMapper, Mapper, MoveMapper};
 use crate::outgoing::Buffers;
 use crate::raw::RawSpace;
 use crate::readahead::{self, ReadQueue};
-use crate::reclaimd;
+use crate::reclaimd::{self, Place};
 use crate::region::Region;
 use crate::removal::Buffer;
 use crate::selftest;
@@ -283,12 +283,14 @@ impl ArenaBuilder {
         }
         let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
         let mut threads = vec![
-            threads::spawn("reclaim", &engine, |engine| reclaimd::run(engine, 0))?,
             threads::spawn("readahead", &engine, readahead::run)?,
             threads::spawn("compact", &engine, compactd::run)?,
             threads::spawn("zero", &engine, zeroed::run)?,
             threads::spawn("slots", &engine, slot_compaction::run)?,
         ];
+        for place in Place::of_zones(engine.zones.all().len()) {
+            threads.push(threads::spawn("reclaim", &engine, move |engine| reclaimd::run(engine, place))?);
+        }
         if frees != Frees::Synchronous {
             threads.push(threads::spawn("freeing", &engine, freeing::run)?);
         }
@@ -341,7 +343,7 @@ impl ArenaBuilder {
             frames,
             space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
             freeing: Freeing::new(self.frees == Frees::Synchronous),
-            buffers: Buffers::new()?,
+            buffers: Buffers::new(zones.all().len())?,
             unsettled: Mutex::new(Vec::new()),
             zeroed: ZeroedStock::new(self.zeroed_stock, zones.all().len()),
             compactor: Compactor::new(zones.all(), self.compaction, self.means),
@@ -582,7 +584,7 @@ impl Arena {
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = running.threads.lock().expect("nothing panics under this lock");
         let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
-        let companions = (1..=reclaimd::nr_companions(nr_cpus)).map(companion);
+        let companions = Place::of_companions(running.engine.zones.all().len(), nr_cpus).map(companion);
         let buffer = Buffer::new();
         let mut started = vec![threads::spawn("tiering", &running.engine, |engine| tiering::run(engine, buffer))];
         started.extend(companions.map(|body| threads::spawn("reclaim", &running.engine, body)));

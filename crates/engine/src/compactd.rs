@@ -16,6 +16,7 @@ use folioswap_core::{BLOCK_PAGES, List, Memory, Order, Size, Taken, Zone};
 use crate::engine::{Engine, current_cpu};
 use crate::exchange::{Costs, Means, Moving};
 use crate::fatal::AbortOnPanic;
+use crate::supply::older_class;
 use crate::wakeup::Event;
 
 /// Free frames beyond a whole block that there have to be: those that the free scanner has isolated at one time.
@@ -231,7 +232,7 @@ impl Engine {
                 Some(Outcome::Stopped) if stop() => {}
                 // Too few frames are free, and small folios are the colder ones.
                 None if run == Run::Ahead
-                    && self.older_class(List::Inactive) == Some(Size::Small)
+                    && older_class(zone, List::Inactive) == Some(Size::Small)
                     && self.empty_a_pageblock_of(zone) => {}
                 _ => return false,
             }

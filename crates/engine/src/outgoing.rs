@@ -18,8 +18,9 @@ use crate::transfer::DEPTH;
 /// Bytes of a batch: a write of this length is about as fast for its size as a disk gets.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Buffers: for the reclaim thread's writes in flight, and for threads that reclaim directly.
-const BUFFERS: usize = DEPTH + 4;
+/// Buffers for threads that reclaim directly. Each zone's reclaim thread has as many beside them as it has writes in flight, so that none
+/// waits for a buffer while others wait for one that it has.
+const DIRECT_BUFFERS: usize = 4;
 
 /// The memory that batches are copied to.
 pub(crate) struct Buffers {
@@ -28,12 +29,13 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Reserves addresses; memory is taken as batches are written.
-    pub fn new() -> Result<Self, Error> {
-        let memory = Reservation::new(BUFFERS * BATCH_BYTES, BATCH_BYTES)
+    /// Reserves addresses, for the threads of so many zones; memory is taken as batches are written.
+    pub fn new(nr_zones: usize) -> Result<Self, Error> {
+        let nr_buffers = nr_zones * DEPTH + DIRECT_BUFFERS;
+        let memory = Reservation::new(nr_buffers * BATCH_BYTES, BATCH_BYTES)
             .and_then(|memory| memory::protect_rw(memory.addr(), memory.len()).map(|()| memory))
             .map_err(Error::system("reserving buffers"))?;
-        let free = (0..BUFFERS).map(|index| memory.addr() + index * BATCH_BYTES).collect();
+        let free = (0..nr_buffers).map(|index| memory.addr() + index * BATCH_BYTES).collect();
         Ok(Buffers { memory, free: Mutex::new(free) })
     }
 

@@ -17,6 +17,7 @@ use crate::engine::{Engine, current_cpu};
 use crate::fatal;
 use crate::map::MapError;
 use crate::outgoing::{Batch, Outgoing};
+use crate::supply::older_class;
 
 /// Folios looked at in one search of a list: busy ones are passed over, never waited for.
 pub(crate) const SCAN: usize = 64;
@@ -49,23 +50,23 @@ pub(crate) enum Washed {
 }
 
 impl Engine {
-    /// Takes mapped folios of the inactive tail home, into the laundry: one whole block, or a batch of small ones.
-    pub fn unmap_oldest(&self, only: Option<Size>) -> bool {
+    /// Takes mapped folios of the inactive tail of a zone home, into the laundry: one whole block, or a batch of small ones.
+    pub fn unmap_oldest(&self, zone: &Zone, only: Option<Size>) -> bool {
         for size in [Size::Whole, Size::Small] {
-            self.zones.balance(size);
+            zone.balance(size);
         }
-        let Some(size) = only.or_else(|| self.older_class(List::Inactive)) else { return false };
+        let Some(size) = only.or_else(|| older_class(zone, List::Inactive)) else { return false };
         let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
         let mut held: Option<Locked<'_>> = None;
         let mut done = 0;
         for _ in 0..SCAN {
-            let Some(oldest) = self.zones.oldest(size, List::Inactive).filter(|_| done < most) else { break };
+            let Some(oldest) = zone.oldest(size, List::Inactive).filter(|_| done < most) else { break };
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
                 drop(held.take()); // one block at a time
                 held = self.try_lock(oldest.folio.block());
             }
             let Some(locked) = &mut held else {
-                self.zones.of(oldest.frame).rotate(oldest.frame, List::Inactive);
+                zone.rotate(oldest.frame, List::Inactive);
                 continue;
             };
             if let Some(index) = self.still_there(locked, &oldest, List::Inactive) {
@@ -113,21 +114,21 @@ impl Engine {
         self.zones.of(frame).remove(frame);
     }
 
-    /// Looks at the oldest folios of the laundry and finds out whether they are clean.
-    pub fn launder_oldest(&self, only: Option<Size>) -> Laundered<'_> {
-        match only.or_else(|| self.older_class(List::Laundry)) {
-            Some(Size::Whole) => self.launder_whole(),
-            Some(Size::Small) => self.launder_small(),
+    /// Looks at the oldest folios of a zone's laundry and finds out whether they are clean.
+    pub fn launder_oldest(&self, zone: &Zone, only: Option<Size>) -> Laundered<'_> {
+        match only.or_else(|| older_class(zone, List::Laundry)) {
+            Some(Size::Whole) => self.launder_whole(zone),
+            Some(Size::Small) => self.launder_small(zone),
             None => Laundered::Nothing,
         }
     }
 
-    fn launder_whole(&self) -> Laundered<'_> {
+    fn launder_whole(&self, zone: &Zone) -> Laundered<'_> {
         let mut found = Laundered::Nothing;
         for _ in 0..SCAN {
-            let Some(oldest) = self.zones.oldest(Size::Whole, List::Laundry) else { break };
+            let Some(oldest) = zone.oldest(Size::Whole, List::Laundry) else { break };
             let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
-                self.zones.of(oldest.frame).rotate(oldest.frame, List::Laundry);
+                zone.rotate(oldest.frame, List::Laundry);
                 continue;
             };
             if self.still_there(&locked, &oldest, List::Laundry).is_none() {
@@ -139,7 +140,7 @@ impl Engine {
                 // Others behind it may be clean or zero, and need no slot.
                 Washed::NoSlot => {
                     found = Laundered::NoSlot;
-                    self.zones.of(oldest.frame).rotate(oldest.frame, List::Laundry);
+                    zone.rotate(oldest.frame, List::Laundry);
                 }
             }
         }
@@ -147,25 +148,18 @@ impl Engine {
     }
 
     /// Washes small folios until a batch of dirty ones, whose slots follow each other, is to be written.
-    fn launder_small(&self) -> Laundered<'_> {
+    fn launder_small(&self, zone: &Zone) -> Laundered<'_> {
         let mut batch: Option<Batch<'_>> = None;
         let (mut cleaned, mut no_slot) = (false, false);
         let mut held: Option<Locked<'_>> = None;
-        // Of one zone: what is of another's node may go to another device.
-        let mut zone: Option<&Zone> = None;
         for _ in 0..2 * SCAN {
-            let oldest = match zone {
-                Some(zone) => zone.oldest(Size::Small, List::Laundry),
-                None => self.zones.oldest(Size::Small, List::Laundry),
-            };
-            let Some(oldest) = oldest else { break };
-            zone = Some(self.zones.of(oldest.frame));
+            let Some(oldest) = zone.oldest(Size::Small, List::Laundry) else { break };
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
                 drop(held.take()); // one block at a time
                 held = self.try_lock(oldest.folio.block());
             }
             let Some(locked) = &mut held else {
-                self.zones.of(oldest.frame).rotate(oldest.frame, List::Laundry);
+                zone.rotate(oldest.frame, List::Laundry);
                 continue;
             };
             let Some(index) = self.still_there(locked, &oldest, List::Laundry) else { continue };
@@ -174,7 +168,7 @@ impl Engine {
                 Washed::Again => {}
                 Washed::NoSlot => {
                     no_slot = true;
-                    self.zones.of(oldest.frame).rotate(oldest.frame, List::Laundry);
+                    zone.rotate(oldest.frame, List::Laundry);
                 }
                 Washed::Dirty(slot) if self.space.takes_folios(slot) => {
                     cleaned |= self.write_one(locked, index, oldest.frame, slot);
@@ -268,8 +262,8 @@ impl Engine {
         }
     }
 
-    /// Slots on the device nearest to a frame that has them. It is the memory's node that counts, whose thread used it, and not that of
-    /// the thread that reclaims it, of which there is one; where a zone is of several nodes, this CPU's.
+    /// Slots on the device nearest to a frame that has them: it is the memory's node that counts, which was that of who used it; where a
+    /// zone is of several nodes, this CPU's.
     pub fn allocate_near(&self, frame: FrameId, order: Order) -> Option<SlotId> {
         let cpu = current_cpu();
         match self.zone_nodes.get(self.zones.index_of(frame)) {
@@ -331,16 +325,21 @@ impl Engine {
         self.zones.excess()
     }
 
-    /// Makes frames available, for a folio of this order, by this thread's own work; `false` when nothing could be done.
+    /// Makes frames available, for a folio of this order, by this thread's own work, in its zone or else in another; `false` when
+    /// nothing could be done.
     pub fn reclaim_directly(&self, order: Order) -> bool {
         self.reclaim_wanted.signal();
         let only = (order == Order::HUGE).then_some(Size::Whole);
+        self.zones.near(current_cpu()).any(|zone| self.reclaim_directly_in(zone, only))
+    }
+
+    fn reclaim_directly_in(&self, zone: &Zone, only: Option<Size>) -> bool {
         for _ in 0..4 {
-            match self.launder_oldest(only) {
+            match self.launder_oldest(zone, only) {
                 Laundered::Clean => return true,
                 Laundered::Write(outgoing) => return self.write_now(outgoing),
                 Laundered::NoSlot | Laundered::Nothing => {
-                    if !self.unmap_oldest(only) {
+                    if !self.unmap_oldest(zone, only) {
                         return false;
                     }
                 }

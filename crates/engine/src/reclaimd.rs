@@ -1,7 +1,8 @@
-//! The reclaim thread: keeps free frames and clean folios between the watermarks, with several writes in flight.
-//! It sleeps while there are enough, and an idle arena costs no CPU.
+//! The reclaim threads, one for each zone: each keeps its zone's free frames and clean folios between the watermarks, with several
+//! writes in flight. It sleeps while there are enough, and an idle arena costs no CPU. So a node whose device is slow holds up no
+//! other one.
 //!
-//! A device that compresses wants CPU time for each write. Where there is one, the thread has *companions*, one for each further CPU
+//! A device that compresses wants CPU time for each write. Where there is one, the threads have *companions*, one for each further CPU
 //! ([`MOST_THREADS`] in all), which do the same as long as frames are scarcer: each begins at a lower mark than the one before.
 
 use std::time::{Duration, Instant};
@@ -34,13 +35,39 @@ enum Step {
     Stuck,
 }
 
-/// Companions for devices that compress, on so many CPUs.
-pub(crate) fn nr_companions(nr_cpus: usize) -> usize {
-    nr_cpus.min(MOST_THREADS) - 1
+/// Which thread it is.
+#[derive(Copy, Clone)]
+pub(crate) struct Place {
+    /// Of which zone.
+    zone: usize,
+    /// 0, or which one of its companions.
+    companion: usize,
 }
 
-/// The thread's body; returns when the arena stops. `place`: 0, or which companion it is.
-pub(crate) fn run(engine: &Engine, place: usize) {
+impl Place {
+    /// The threads that each zone has.
+    pub fn of_zones(nr_zones: usize) -> impl Iterator<Item = Place> {
+        (0..nr_zones).map(|zone| Place { zone, companion: 0 })
+    }
+
+    /// Companions for devices that compress, on so many CPUs: the zones have them by turns.
+    pub fn of_companions(nr_zones: usize, nr_cpus: usize) -> impl Iterator<Item = Place> {
+        let companion = move |number: usize| Place { zone: number % nr_zones, companion: number / nr_zones };
+        (nr_zones..nr_cpus.min(MOST_THREADS)).map(companion)
+    }
+
+    fn is_companion(self) -> bool {
+        self.companion > 0
+    }
+
+    /// Whether it does what one thread does for all.
+    fn is_first(self) -> bool {
+        self.zone == 0 && !self.is_companion()
+    }
+}
+
+/// The thread's body; returns when the arena stops.
+pub(crate) fn run(engine: &Engine, place: Place) {
     let _abort = AbortOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
@@ -48,7 +75,7 @@ pub(crate) fn run(engine: &Engine, place: usize) {
     while !engine.stopping() {
         let seen = engine.reclaim_wanted.now();
         reclaim(engine, &mut writes, thread, place);
-        if place == 0 && measured.elapsed() > MEASURE_EVERY {
+        if place.is_first() && measured.elapsed() > MEASURE_EVERY {
             // For the statistics alone; a kernel that cannot tell (before 6.7) leaves them without this number.
             let _ = engine.measure();
             measured = Instant::now();
@@ -65,10 +92,11 @@ pub(crate) fn run(engine: &Engine, place: usize) {
     }
 }
 
-/// Reclaims until as many frames are to be had as the high watermark asks for, or nothing more can be done.
-fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: usize) {
+/// Reclaims until as many frames are to be had in the zone as the high watermark asks for, or nothing more can be done.
+fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: Place) {
+    let zone = &engine.zones.all()[place.zone];
     let mut stuck = 0;
-    if place == 0 {
+    if place.is_first() {
         engine.give_idle_stock_back();
     }
     while !engine.stopping() {
@@ -82,15 +110,13 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 engine.gate.enter(thread)
             }
         };
-        if place == 0 {
-            give_back_surplus(engine);
+        if !place.is_companion() {
+            give_back_surplus(engine, zone);
         }
         engine.settle_rest();
-        // What is made available in one zone does not help another.
-        let target = |marks: Watermarks| marks.high - (marks.high - marks.low) * place / MOST_THREADS;
-        let shortage: usize = engine.zones.all().iter().map(|zone| zone.shortage_from(target)).sum();
-        let is_short = shortage > in_flight_pages(writes);
-        let step = if is_short && writes.has_room() { reclaim_one(engine, writes, place) } else { Step::Stuck };
+        let target = |marks: Watermarks| marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS;
+        let is_short = zone.shortage_from(target) > in_flight_pages(writes);
+        let step = if is_short && writes.has_room() { reclaim_one(engine, zone, writes, place) } else { Step::Stuck };
         drop(pass);
         match step {
             Step::Progress => {
@@ -108,18 +134,18 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
 }
 
 /// Unmaps ahead, and cleans the oldest folios of the laundry.
-fn reclaim_one<'e>(engine: &'e Engine, writes: &mut Writes<'e>, place: usize) -> Step {
-    let counts = engine.zones.counts_of_short(); // the laundry of others does not help these
+fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, place: Place) -> Step {
+    let counts = zone.counts();
     let mut progress = false;
     if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
-        progress = engine.unmap_oldest(None);
+        progress = engine.unmap_oldest(zone, None);
     }
-    match engine.launder_oldest(None) {
+    match engine.launder_oldest(zone, None) {
         Laundered::Clean => Step::Progress,
         Laundered::Write(outgoing) => {
             match engine.space.extent(outgoing.slot()) {
                 // A companion's would keep buffers that others wait for, while it waits for one itself.
-                Some(extent) if writes.asynchronous() && place == 0 => {
+                Some(extent) if writes.asynchronous() && !place.is_companion() => {
                     let (addr, len) = outgoing.memory(engine);
                     writes.start(Direction::Write, extent, addr, len, outgoing);
                     Step::Progress
@@ -147,24 +173,22 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
 }
 
 /// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios.
-fn give_back_surplus(engine: &Engine) {
-    for zone in engine.zones.all() {
-        while zone.surplus() > 0 {
-            engine.give_stock_back();
-            zone.drain();
-            while let Some(pageblock) = zone.take_surplus() {
-                engine.frames.unpopulate(pageblock);
-                zone.give_unpopulated(pageblock);
-                engine.note_resident();
-                engine.frame_freed.signal();
-            }
-            if zone.surplus() == 0 {
-                break;
-            }
-            if !engine.evict_standby_of(zone, Order::HUGE) && !engine.evict_standby_of(zone, Order::PAGE) {
-                engine.empty_a_pageblock_of(zone);
-                break;
-            }
+fn give_back_surplus(engine: &Engine, zone: &Zone) {
+    while zone.surplus() > 0 {
+        engine.give_stock_back();
+        zone.drain();
+        while let Some(pageblock) = zone.take_surplus() {
+            engine.frames.unpopulate(pageblock);
+            zone.give_unpopulated(pageblock);
+            engine.note_resident();
+            engine.frame_freed.signal();
+        }
+        if zone.surplus() == 0 {
+            break;
+        }
+        if !engine.evict_standby_of(zone, Order::HUGE) && !engine.evict_standby_of(zone, Order::PAGE) {
+            engine.empty_a_pageblock_of(zone);
+            break;
         }
     }
 }

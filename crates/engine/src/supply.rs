@@ -307,11 +307,6 @@ impl Engine {
         self.release_frame(frame);
     }
 
-    /// The class whose oldest folio on a list is the older one.
-    pub fn older_class(&self, list: List) -> Option<Size> {
-        older_of(self.zones.oldest(Size::Whole, list), self.zones.oldest(Size::Small, list))
-    }
-
     /// Which folio of a block that was locked after it was found on a list it was, if it is still there.
     pub fn still_there(&self, locked: &Locked<'_>, oldest: &Oldest, list: List) -> Option<usize> {
         let index = locked.index_of(oldest.folio.page_in_block());
@@ -320,6 +315,11 @@ impl Engine {
             && self.zones.of(oldest.frame).list(oldest.frame) == Some(list);
         there.then_some(index)
     }
+}
+
+/// The class whose oldest folio on a list of a zone is the older one.
+pub(crate) fn older_class(zone: &Zone, list: List) -> Option<Size> {
+    older_of(zone.oldest(Size::Whole, list), zone.oldest(Size::Small, list))
 }
 
 /// The class of the older one of two.

@@ -114,7 +114,7 @@ mod tests {
             }
         });
         let zones = &arena.engine().zones;
-        let in_ram = [0, 1].map(|zone| zones.all()[zone].counts().in_use * PAGE_SIZE >> 20);
+        let in_ram = [0, 1].map(|zone| (zones.all()[zone].counts().in_use * PAGE_SIZE) >> 20);
         comes_true("what is busy is left where it is, and leaves at another time", || {
             arena.evict_all();
             arena.devices().iter().map(|device| device.used_bytes).sum::<u64>() == 2 * LEN as u64

@@ -5,7 +5,9 @@
 //! *nearest*: each device on a node, so each thread's own comes first; *list*: one list for all, so the second device is for what
 //! the first has no room for, and it has room for all; *equal*: one priority for both, which take turns.
 //!
-//! On one real node no device is farther than the other: what is seen is how the load spreads, not what distance costs.
+//! On one real node no device is farther than the other: what is seen is how the load spreads, not what distance costs. How much of
+//! the bandwidth of both devices was used says how much more there would be to gain: with one list the second device has nothing to
+//! do, so nearest cannot be more than twice as fast as long as the devices are what takes the time.
 
 use super::alloc::stay_on_cpu;
 use super::medians::{median, median_of_ratios};
@@ -103,6 +105,13 @@ struct Found {
     gbps: f64,
     bad_words: u64,
     used_bytes: Vec<u64>,
+    /// Bytes a second that went to and came from both devices, in units of what both can do.
+    of_bandwidth: f64,
+}
+
+/// Bytes that went to and came from the devices.
+fn moved(arena: &Arena) -> u64 {
+    arena.devices().iter().map(|device| device.io.writes.bytes + device.io.reads.bytes).sum()
 }
 
 /// A thread's share: it is written, and then written and read so often.
@@ -131,7 +140,7 @@ fn turn(args: &NodesArgs, topology: &Topology, way: Way, nr_threads: usize, byte
     let share = (bytes / nr_threads).next_multiple_of(BLOCK) / size_of::<u64>();
     let shares: Vec<_> = words.chunks_mut(share).collect();
     let (barrier, nr_rounds) = (Barrier::new(shares.len() + 1), u64::from(args.rounds));
-    let (seconds, bad_words) = std::thread::scope(|scope| {
+    let (seconds, moved_bytes, bad_words) = std::thread::scope(|scope| {
         let threads: Vec<_> = (shares.into_iter().enumerate())
             .map(|(index, share_words)| {
                 let barrier = &barrier;
@@ -142,15 +151,16 @@ fn turn(args: &NodesArgs, topology: &Topology, way: Way, nr_threads: usize, byte
             })
             .collect();
         barrier.wait();
-        let begun = Instant::now();
+        let (begun, before) = (Instant::now(), moved(&arena));
         barrier.wait();
-        let seconds = begun.elapsed().as_secs_f64();
+        let (seconds, moved_bytes) = (begun.elapsed().as_secs_f64().max(1e-9), moved(&arena) - before);
         let bad_words = threads.into_iter().map(|thread| thread.join().expect("a thread that works does not panic"));
-        (seconds, bad_words.sum())
+        (seconds, moved_bytes, bad_words.sum())
     });
     let used_bytes = arena.devices().iter().map(|device| device.used_bytes).collect();
-    let gbps = (bytes as u64 * 2 * nr_rounds) as f64 / seconds.max(1e-9) / 1e9;
-    Ok(Found { gbps, bad_words, used_bytes })
+    let gbps = (bytes as u64 * 2 * nr_rounds) as f64 / seconds / 1e9;
+    let of_bandwidth = moved_bytes as f64 / seconds / (2 * args.bandwidth) as f64;
+    Ok(Found { gbps, bad_words, used_bytes, of_bandwidth })
 }
 
 /// The benchmark.
@@ -163,23 +173,26 @@ pub fn nodes(args: &NodesArgs) -> Result<u8, Failure> {
     let topology = two_nodes()?;
     let mut report = Report::new("nodes");
     let mut bad_words = 0;
-    tell(&format!("{:>7} {:<8} {:>8} {:>14} {:>14}", "threads", "way", "GB/s", "first device", "second"));
+    let head = ["of bandwidth", "first device", "second"].map(|name| format!(" {name:>14}")).concat();
+    tell(&format!("{:>7} {:<8} {:>8}{head}", "threads", "way", "GB/s"));
     for nr_threads in THREADS {
-        let mut gbps = Way::ALL.map(|_| Vec::new());
+        let (mut gbps, mut of_bandwidth) = (Way::ALL.map(|_| Vec::new()), Way::ALL.map(|_| Vec::new()));
         for _ in 0..args.repeats {
-            for (way, gbps) in Way::ALL.into_iter().zip(&mut gbps) {
+            for way in Way::ALL {
                 let found = turn(args, &topology, way, nr_threads, bytes)?;
-                gbps.push(found.gbps);
+                gbps[way as usize].push(found.gbps);
+                of_bandwidth[way as usize].push(found.of_bandwidth);
                 bad_words += found.bad_words;
                 let used: String = found
                     .used_bytes
                     .iter()
                     .map(|bytes| format!(" {:>14}", folioswap::Bytes(*bytes).to_string()))
                     .collect();
-                tell(&format!("{nr_threads:>7} {:<8} {:>8.3}{used}", way.name(), found.gbps));
+                let percent = found.of_bandwidth * 100.0;
+                tell(&format!("{nr_threads:>7} {:<8} {:>8.3} {percent:>12.0} %{used}", way.name(), found.gbps));
                 report.row(json!({
                     "threads": nr_threads, "way": way.name(), "gbps": found.gbps, "used_bytes": found.used_bytes,
-                    "bad_words": found.bad_words,
+                    "of_bandwidth": found.of_bandwidth, "bad_words": found.bad_words,
                 }));
             }
         }
@@ -187,6 +200,9 @@ pub fn nodes(args: &NodesArgs) -> Result<u8, Failure> {
         report.measure(&format!("nearest_gbps_{nr_threads}"), median(nearest));
         report.measure(&format!("nearest_vs_list_{nr_threads}"), median_of_ratios(nearest, list));
         report.measure(&format!("nearest_vs_equal_{nr_threads}"), median_of_ratios(nearest, equal));
+        for (way, of_bandwidth) in Way::ALL.iter().zip(&of_bandwidth) {
+            report.measure(&format!("{}_of_bandwidth_{nr_threads}", way.name()), median(of_bandwidth));
+        }
     }
     report.conclude(args.json.as_deref(), bad_words)
 }

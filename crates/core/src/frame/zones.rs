@@ -1,14 +1,14 @@
 //! The zones of all NUMA nodes, whose frames are numbered through.
 //!
 //! Who needs frames takes them in the zone of the CPU that it runs on, or else in the others, by turns from there. The limit
-//! is divided equally. A zone that has too few free frames is reclaimed first, so that there are some on each node again;
-//! a thread does not wait for that while others have any.
+//! is divided equally. Each zone is reclaimed by itself, so that there are some on each node again; a thread does not wait for
+//! that while others have any.
 //!
 //! **Locking.** That of each zone; no two zones are locked at the same time.
 
 use super::buddy::{BLOCK, Taken};
 use super::counts::{ClassCounts, Watermarks, ZoneCounts};
-use super::lists::{List, Oldest, Size};
+use super::lists::Size;
 use super::percpu::SHARE;
 use super::zone::Zone;
 use crate::id::{CpuId, FolioId, FrameId};
@@ -82,22 +82,6 @@ impl Zones {
         self.near(cpu).find_map(|zone| zone.take_on(cpu, order))
     }
 
-    /// The oldest folio on a list of the zone that needs frames most and has one; only zones that do need some count, unless none
-    /// does: a thread that finds none goes to another zone.
-    pub fn oldest(&self, size: Size, list: List) -> Option<Oldest> {
-        let [first, others @ ..] = &*self.zones else { return None };
-        if others.is_empty() {
-            return first.oldest(size, list);
-        }
-        let shortages = || self.zones.iter().map(|zone| (zone.shortage(), zone));
-        let any_short = shortages().any(|(shortage, _)| shortage > 0);
-        let with_one = shortages().filter_map(|(shortage, zone)| {
-            let oldest = if shortage > 0 || !any_short { zone.oldest(size, list) } else { None };
-            oldest.map(|oldest| (shortage, oldest))
-        });
-        with_one.max_by_key(|(shortage, _)| *shortage).map(|(_, oldest)| oldest)
-    }
-
     /// Divides a limit between the zones, in whole pageblocks ([`Zone::set_limit`]).
     pub fn set_limit(&self, nr_frames: usize) {
         for (index, zone) in self.zones.iter().enumerate() {
@@ -155,12 +139,6 @@ impl Zones {
         self.zones.iter().map(Zone::counts).reduce(ZoneCounts::plus).unwrap_or_default()
     }
 
-    /// What is in those that need frames.
-    pub fn counts_of_short(&self) -> ZoneCounts {
-        let short = self.zones.iter().filter(|zone| zone.shortage() > 0);
-        short.map(Zone::counts).reduce(ZoneCounts::plus).unwrap_or_default()
-    }
-
     /// [`Zone::class_counts`] of all.
     pub fn class_counts(&self, size: Size) -> ClassCounts {
         self.zones.iter().map(|zone| zone.class_counts(size)).reduce(ClassCounts::plus).unwrap_or_default()
@@ -176,11 +154,6 @@ impl Zones {
         self.zones.iter().for_each(Zone::drain);
     }
 
-    /// [`Zone::balance`] of all.
-    pub fn balance(&self, size: Size) {
-        self.zones.iter().for_each(|zone| zone.balance(size));
-    }
-
     /// [`Zone::all_folios`] of one after the other.
     pub fn all_folios(&self) -> impl Iterator<Item = (FrameId, FolioId, Order)> + '_ {
         self.zones.iter().flat_map(Zone::all_folios)
@@ -194,6 +167,7 @@ impl Zones {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::lists::List;
     use super::*;
     use crate::order::Order;
 
@@ -242,32 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_is_of_the_zone_that_needs_it_and_what_is_clean_of_any() {
-        let zones = zones(24);
-        let place = |oldest: Option<Oldest>| oldest.map(|oldest| zones.index_of(oldest.frame));
-        let (first, _) = take(&zones, CPUS[0], Order::HUGE, List::Inactive).unwrap();
-        assert_eq!(place(zones.oldest(Size::Whole, List::Inactive)), Some(0), "none needs any");
+    fn a_zone_needs_frames_by_its_own_watermarks_and_always_if_it_has_nothing() {
+        let large = zones(24);
         for _ in 0..6 {
-            take(&zones, CPUS[1], Order::HUGE, List::Inactive).unwrap();
+            take(&large, CPUS[1], Order::HUGE, List::Inactive).unwrap();
         }
-        assert_eq!(zones.all().iter().map(|zone| zone.shortage() / BLOCK).collect::<Vec<_>>(), [0, 1, 0]);
-        assert_eq!(place(zones.oldest(Size::Whole, List::Inactive)), Some(1));
-        assert_eq!(place(zones.oldest(Size::Whole, List::Laundry)), None);
-        zones.of(first).insert(first, List::Laundry);
-        assert_eq!((zones.counts_of_short().laundry, zones.counts().laundry), (0, BLOCK), "what is there is of no use");
-        assert_eq!(place(zones.oldest(Size::Whole, List::Laundry)), None, "the zone has enough");
-    }
-
-    #[test]
-    fn a_zone_that_has_nothing_needs_some_whatever_its_watermarks_say() {
-        let zones = zones(9);
-        let mut small = Vec::new();
-        while let Some((frame, 1)) = take(&zones, CPUS[1], Order::PAGE, List::Inactive) {
-            small.push(frame);
-        }
-        let zone = &zones.all()[1];
+        assert_eq!(large.all().iter().map(|zone| zone.shortage() / BLOCK).collect::<Vec<_>>(), [0, 1, 0]);
+        let small = zones(9);
+        while take(&small, CPUS[1], Order::PAGE, List::Inactive).is_some_and(|(_, place)| place == 1) {}
+        let zone = &small.all()[1];
         assert_eq!((zone.watermarks().high, zone.available(), zone.shortage()), (0, 0, 1));
-        assert_eq!(zones.oldest(Size::Small, List::Inactive).map(|oldest| oldest.frame), Some(small[0]));
     }
 
     #[test]
