@@ -76,6 +76,8 @@ pub(crate) struct Attached {
     cache: SlotCache,
     frees: Frees,
     rotational: bool,
+    /// Bytes that the disk takes in one request.
+    pub most_at_once: usize,
     space: Mutex<Space>,
     nr_given_back: AtomicUsize,
     limit_slots: usize,
@@ -106,10 +108,12 @@ impl Attached {
             clusters.on_free(told);
         }
         let figures = Arc::new(IoFigures::new(&name, device.memory().is_none(), shared));
+        let most_at_once = device.most_bytes_at_once().unwrap_or(usize::MAX);
         Attached {
             name,
             figures,
             device,
+            most_at_once,
             clusters,
             cache: SlotCache::new(layout.nr_cpus),
             frees: layout.frees,

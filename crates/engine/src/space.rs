@@ -42,6 +42,8 @@ pub const MAX_DEVICES: usize = 1 << (u32::BITS - DEVICE_SHIFT);
 pub(crate) struct Extent {
     pub fd: RawFd,
     pub offset: u64,
+    /// Bytes that the disk takes in one request.
+    pub most_at_once: usize,
     /// Of the device, to be counted there.
     pub figures: Arc<IoFigures>,
 }
@@ -525,7 +527,8 @@ impl SwapSpace {
         let at = self.at(slot);
         let fd = at.device.fd()?;
         at.note_use();
-        Some(Extent { fd, offset: at.within.offset_bytes(), figures: Arc::clone(&at.figures) })
+        let (offset, figures) = (at.within.offset_bytes(), Arc::clone(&at.figures));
+        Some(Extent { fd, offset, most_at_once: at.most_at_once, figures })
     }
 
     pub fn device_name(&self, slot: SlotId) -> String {

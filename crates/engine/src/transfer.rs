@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 
 pub(crate) use folioswap_core::Direction;
-use folioswap_sys::uring::Ring;
+use folioswap_sys::uring::{Ring, Start};
 
 use crate::io_figures::Begun;
 use crate::space::Extent;
@@ -71,12 +71,13 @@ impl<J> Transfers<J> {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
         let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
         let (fd, offset, begun) = (extent.fd, extent.offset, extent.figures.begin());
+        let start = if len > extent.most_at_once { Start::ByWorker } else { Start::Here };
         // SAFETY: the memory is the frames of a folio at home whose block the job has locked, or a buffer that the job
         // owns: present, of this length, used by nobody else until the job is handed back, which is after the completion.
         let queued = unsafe {
             match direction {
-                Direction::Read => ring.submit_read(fd, addr as *mut u8, len, offset, token as u64),
-                Direction::Write => ring.submit_write(fd, addr as *const u8, len, offset, token as u64),
+                Direction::Read => ring.submit_read(fd, addr as *mut u8, len, offset, token as u64, start),
+                Direction::Write => ring.submit_write(fd, addr as *const u8, len, offset, token as u64, start),
             }
         };
         self.jobs[token] = Some(Flight { job, direction, extent, addr, len, begun });

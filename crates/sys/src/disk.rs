@@ -3,6 +3,7 @@
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::check;
@@ -23,6 +24,30 @@ pub fn is_rotational(fd: RawFd) -> bool {
     entry(fd).is_some_and(|entry| turns(&entry, DEPTH))
 }
 
+/// The most bytes that a block device, or the one on which a file lies, takes in one request at this time; more are divided by the
+/// kernel. `None` where that cannot be told.
+#[must_use]
+pub fn most_bytes_at_once(fd: RawFd) -> Option<usize> {
+    let found = fs::canonicalize(entry(fd)?).ok()?;
+    let kib = said_of_disk(&found, "queue/max_sectors_kb")?;
+    kib.parse::<usize>().ok()?.checked_mul(1024)
+}
+
+/// What is said of a disk, in whose directory its partitions' lie.
+fn said_of_disk(found: &Path, what: &str) -> Option<String> {
+    let said = found.ancestors().take(2).find_map(|at| fs::read_to_string(at.join(what)).ok())?;
+    Some(said.trim().to_string())
+}
+
+/// The devices that a device lies on: of one that is mapped those that it is made of, of a loop device the disk of its file.
+pub(crate) fn below(found: &Path) -> Vec<PathBuf> {
+    if let Ok(file) = fs::read_to_string(found.join("loop/backing_file")) {
+        let Ok(file) = fs::metadata(file.trim_end_matches('\n')) else { return Vec::new() };
+        return vec![entry_of(if file.file_type().is_block_device() { file.rdev() } else { file.dev() })];
+    }
+    fs::read_dir(found.join("slaves")).map_or(Vec::new(), |found| found.flatten().map(|below| below.path()).collect())
+}
+
 /// Where sysfs has a block device, or the one on which a file lies, if it has.
 pub(crate) fn entry(fd: RawFd) -> Option<PathBuf> {
     let mut found = MaybeUninit::<libc::stat>::uninit();
@@ -33,7 +58,11 @@ pub(crate) fn entry(fd: RawFd) -> Option<PathBuf> {
     // SAFETY: filled, since the call succeeded.
     let found = unsafe { found.assume_init() };
     let device = if found.st_mode & libc::S_IFMT == libc::S_IFBLK { found.st_rdev } else { found.st_dev };
-    Some(format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)).into())
+    Some(entry_of(device))
+}
+
+fn entry_of(device: libc::dev_t) -> PathBuf {
+    format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)).into()
 }
 
 /// The same for a device's directory in sysfs, or a link to it.
@@ -50,8 +79,8 @@ fn turns(entry: &Path, depth: usize) -> bool {
     {
         return false;
     }
-    let below: Vec<_> = fs::read_dir(disk.join("slaves")).map(|found| found.flatten().collect()).unwrap_or_default();
-    below.is_empty() || depth > 0 && below.iter().any(|below| turns(&below.path(), depth - 1))
+    let below = below(disk);
+    below.is_empty() || depth > 0 && below.iter().any(|below| turns(below, depth - 1))
 }
 
 #[cfg(test)]
@@ -86,12 +115,22 @@ mod tests {
             symlink(below, mapped.join("slaves/below")).unwrap();
             assert_eq!(turns(&mapped, DEPTH), expected, "{name}");
         }
+        let (file, looped) = (root.join("file"), disk(&root, "loop0", "1\n", ""));
+        fs::create_dir_all(looped.join("loop")).unwrap();
+        fs::write(&file, "").unwrap();
+        fs::write(looped.join("loop/backing_file"), format!("{}\n", file.display())).unwrap();
+        assert_eq!(turns(&looped, DEPTH), is_rotational(fs::File::open(&file).unwrap().as_raw_fd()), "its file's disk");
+        fs::write(sda.join("queue/max_sectors_kb"), "1280\n").unwrap();
+        for at in [&sda, &partition] {
+            assert_eq!(said_of_disk(at, "queue/max_sectors_kb").as_deref(), Some("1280"));
+        }
+        assert_eq!(said_of_disk(&vda, "queue/max_sectors_kb"), None);
         fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]
     fn what_has_no_disk_does_not_turn() {
-        assert!(!is_rotational(-1));
+        assert!(!is_rotational(-1) && most_bytes_at_once(-1).is_none());
         assert!(!is_rotational(fs::File::open("/proc/self/status").unwrap().as_raw_fd()));
     }
 }

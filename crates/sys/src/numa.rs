@@ -1,4 +1,7 @@
 //! NUMA nodes: which CPUs and disks they have, and memory that stays on one.
+//!
+//! The kernel's files are read here: hwloc would be a C library in every program that the engine is loaded into, for three small files,
+//! and the crates that read these are first versions that few use.
 
 use std::fs;
 use std::io;
@@ -70,8 +73,8 @@ fn node_of(entry: &Path, depth: usize) -> Option<usize> {
     if let Some(number) = found.ancestors().find_map(|at| said(at).ok()) {
         return number.trim().parse().ok().filter(|&number| number < MOST); // -1: none
     }
-    let below = fs::read_dir(found.join("slaves")).ok()?.flatten();
-    let mut nodes = below.map(|below| if depth > 0 { node_of(&below.path(), depth - 1) } else { None });
+    let below = disk::below(&found).into_iter();
+    let mut nodes = below.map(|below| if depth > 0 { node_of(&below, depth - 1) } else { None });
     let first = nodes.next()??;
     nodes.all(|node| node == Some(first)).then_some(first)
 }

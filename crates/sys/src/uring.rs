@@ -27,6 +27,26 @@ pub struct Ring {
     nr_pending: usize,
 }
 
+/// Who hands a transfer to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// The calling thread, if that need not wait.
+    Here,
+    /// A thread of the kernel's. For what is longer than the disk takes at once ([`crate::disk::most_bytes_at_once`]): handed over here
+    /// it would be refused, since it is not known whether its parts need not wait, and a thread would do it again. And who limits a
+    /// group's I/O counts both.
+    ByWorker,
+}
+
+impl Start {
+    fn flags(self) -> squeue::Flags {
+        match self {
+            Start::Here => squeue::Flags::empty(),
+            Start::ByWorker => squeue::Flags::ASYNC,
+        }
+    }
+}
+
 impl Ring {
     /// Room for `depth` transfers at a time (at least).
     ///
@@ -57,10 +77,11 @@ impl Ring {
         len: usize,
         offset: u64,
         token: u64,
+        start: Start,
     ) -> io::Result<()> {
-        let entry = opcode::Read::new(types::Fd(fd), into, transfer_len(len)?).offset(offset).build().user_data(token);
+        let entry = opcode::Read::new(types::Fd(fd), into, transfer_len(len)?).offset(offset).build();
         // SAFETY: the caller keeps memory and descriptor valid until the completion.
-        unsafe { self.push(&entry) }
+        unsafe { self.push(&entry.user_data(token).flags(start.flags())) }
     }
 
     /// Queues a write of `len` bytes of memory at `offset`, as [`Ring::submit_read`] does a read.
@@ -78,10 +99,11 @@ impl Ring {
         len: usize,
         offset: u64,
         token: u64,
+        start: Start,
     ) -> io::Result<()> {
-        let entry = opcode::Write::new(types::Fd(fd), from, transfer_len(len)?).offset(offset).build().user_data(token);
+        let entry = opcode::Write::new(types::Fd(fd), from, transfer_len(len)?).offset(offset).build();
         // SAFETY: the caller keeps memory and descriptor valid until the completion.
-        unsafe { self.push(&entry) }
+        unsafe { self.push(&entry.user_data(token).flags(start.flags())) }
     }
 
     /// Starts everything that is queued. Costs one system call.
@@ -191,12 +213,13 @@ mod tests {
         };
         let area = memory::anonymous_huge(2 << 20).unwrap();
         let block = |at: usize| (area.addr() + at * LEN) as *mut u8;
+        let start = |at: usize| if at.is_multiple_of(2) { Start::Here } else { Start::ByWorker };
         let mut ended = VecDeque::new();
         for at in 0..4 {
             // SAFETY: blocks of the test's own area, which lives until the ring is dropped; each has one transfer.
             unsafe {
                 block(at).write_bytes(at as u8 + 1, LEN);
-                ring.submit_write(file.as_raw_fd(), block(at), LEN, (at * LEN) as u64, at as u64).unwrap();
+                ring.submit_write(file.as_raw_fd(), block(at), LEN, (at * LEN) as u64, at as u64, start(at)).unwrap();
             }
         }
         ring.submit().unwrap();
@@ -204,8 +227,10 @@ mod tests {
         assert_eq!((ended.len(), ring.nr_pending()), (4, 0));
         for at in 0..4 {
             // SAFETY: as above, into blocks that nothing uses.
-            unsafe { ring.submit_read(file.as_raw_fd(), block(8 + at), LEN, (at * LEN) as u64, 10 + at as u64) }
-                .unwrap();
+            unsafe {
+                ring.submit_read(file.as_raw_fd(), block(8 + at), LEN, (at * LEN) as u64, 10 + at as u64, start(at))
+            }
+            .unwrap();
         }
         ring.wait_completions(4, &mut ended).unwrap();
         assert!(ended.iter().all(|(_, result)| matches!(result, Ok(LEN))));
@@ -224,7 +249,7 @@ mod tests {
         let Ok(mut ring) = Ring::new(1) else { return println!("skipped: no io_uring") };
         let (mut byte, mut ended) = (0u8, VecDeque::new());
         // SAFETY: the byte outlives the wait below; a descriptor that is not open is an error, not undefined.
-        unsafe { ring.submit_read(-1, &mut byte, 1, 0, 5) }.unwrap();
+        unsafe { ring.submit_read(-1, &mut byte, 1, 0, 5, Start::Here) }.unwrap();
         ring.wait_completions(1, &mut ended).unwrap();
         assert_eq!(ended[0].0, 5);
         assert_eq!(ended[0].1.as_ref().unwrap_err().raw_os_error(), Some(libc::EBADF));

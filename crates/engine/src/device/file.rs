@@ -112,6 +112,10 @@ impl Device for FileDevice {
         disk::is_rotational(self.fd.as_raw_fd())
     }
 
+    fn most_bytes_at_once(&self) -> Option<usize> {
+        disk::most_bytes_at_once(self.fd.as_raw_fd())
+    }
+
     fn node(&self) -> Option<usize> {
         numa::node_of_disk(self.fd.as_raw_fd())
     }

@@ -98,6 +98,11 @@ pub(crate) trait Device: Send + Sync {
         false
     }
 
+    /// The most bytes that go there in one request, where the kernel says.
+    fn most_bytes_at_once(&self) -> Option<usize> {
+        None
+    }
+
     /// The NUMA node that it is plugged into, where the kernel knows it.
     fn node(&self) -> Option<usize> {
         None
