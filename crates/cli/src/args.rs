@@ -64,7 +64,7 @@ pub struct Means {
     /// Swap device, repeatable: a file or block device, or RAM outside the budget, plain or compressed (SIZE is what it takes at most; what
     /// has been there longest goes on to the devices after it). Default: an unnamed file in
     /// $FOLIOSWAP_DIR, else in /var/tmp. `,prio=N` after it, 0 to 32767: higher ones are used first, equal ones in turns; those without
-    /// come last, the one on the NUMA node of the thread first of these, the others as they are named. `,node=N`: it is on that node.
+    /// come last, the one on the NUMA node of the memory first of these, the others as they are named. `,node=N`: it is on that node.
     /// `,force=yes`: use a block device that holds a file system or partitions, which are lost; never one that is in use
     #[arg(long, value_name = "PATH[:SIZE]|ram:SIZE|zram:SIZE[,algo=lz4|zstd][,prio=N][,node=N][,force=yes]", value_parser = parsed::<SwapDevice>)]
     pub swap: Vec<SwapDevice>,
