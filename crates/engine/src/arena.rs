@@ -432,7 +432,7 @@ struct Running {
     threads: Mutex<Vec<Thread>>,
     pid: u32,
     raw: RawSpace,
-    /// Whether the reclaim thread has its companions.
+    /// Whether the reclaim threads have their companions.
     compressing: AtomicBool,
 }
 

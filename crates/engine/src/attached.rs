@@ -14,7 +14,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::{ClusterId, Clusters, CpuId, Freed, Order, SlotCache, SlotId};
+use folioswap_core::{ClusterId, Clusters, CpuId, Freed, NodeId, Order, SlotCache, SlotId};
 
 use crate::device::Device;
 use crate::failing::{DeviceState, Health};
@@ -76,8 +76,10 @@ pub(crate) struct Attached {
     cache: SlotCache,
     frees: Frees,
     rotational: bool,
-    /// Bytes that the disk takes in one request.
-    pub most_at_once: usize,
+    /// What the disk takes in one request.
+    pub most_bytes_at_once: usize,
+    /// The NUMA node that it is on, if that is known.
+    pub node: Option<NodeId>,
     space: Mutex<Space>,
     nr_given_back: AtomicUsize,
     limit_slots: usize,
@@ -108,12 +110,13 @@ impl Attached {
             clusters.on_free(told);
         }
         let figures = Arc::new(IoFigures::new(&name, device.memory().is_none(), shared));
-        let most_at_once = device.most_bytes_at_once().unwrap_or(usize::MAX);
+        let most_bytes_at_once = device.most_bytes_at_once().unwrap_or(usize::MAX);
         Attached {
             name,
             figures,
             device,
-            most_at_once,
+            most_bytes_at_once,
+            node: None,
             clusters,
             cache: SlotCache::new(layout.nr_cpus),
             frees: layout.frees,
@@ -224,16 +227,14 @@ impl Attached {
         self.clusters.bytes() + self.cache.bytes()
     }
 
-    /// Whether there is plenty of room for so many pages to come: for twice as many, or in more than half of all slots.
-    pub fn has_plenty(&self, nr_pages: usize) -> bool {
+    /// Whether there is plenty of room: more than half.
+    pub fn has_plenty(&self) -> bool {
         if let Some(memory) = self.device.memory_use() {
             return memory.memory_bytes * 2 < memory.limit_bytes;
         }
         let (nr_used, capacity) = (self.clusters.nr_used(), self.capacity_slots());
-        let is_plenty = |nr_free: usize| nr_free * 2 > capacity || nr_free >= nr_pages * 2;
-        let nr_free = capacity.saturating_sub(nr_used);
-        // The second look costs more, and a device that has room needs none.
-        is_plenty(nr_free) || is_plenty(nr_free + self.nr_on_their_way())
+        // The second look costs more, and a device that is not half full needs none.
+        nr_used * 2 < capacity || nr_used.saturating_sub(self.nr_on_their_way()) * 2 < capacity
     }
 
     pub fn mark_bad(&self, slot: SlotId, order: Order) {
@@ -495,22 +496,6 @@ mod tests {
         assert!(attached.discards_due() && attached.nr_spare() == 151);
         attached.mark_bad(slots[160], Order::HUGE);
         assert_eq!(attached.nr_used(), 148 * Order::HUGE.nr_pages());
-    }
-
-    #[test]
-    fn there_is_plenty_of_room_for_twice_what_is_to_come_or_in_more_than_half() {
-        let (attached, _disk) = sparse();
-        let take = |nr: usize| (0..nr).map(|_| attached.allocate(CPU, Order::HUGE).unwrap()).collect::<Vec<_>>();
-        let blocks = |nr: usize| nr * Order::HUGE.nr_pages();
-        let half = take(199);
-        assert!(attached.has_plenty(blocks(1000)));
-        let more = take(1);
-        assert_eq!([100, 101].map(|nr| attached.has_plenty(blocks(nr))), [true, false]);
-        assert_eq!(attached.free(CPU, more[0], Order::HUGE), Freed::Collected);
-        assert!(attached.has_plenty(blocks(101)), "what is on its way is free");
-        let _most = take(190);
-        assert_eq!([5, 6].map(|nr| attached.has_plenty(blocks(nr))), [true, false]);
-        drop(half);
     }
 
     #[test]

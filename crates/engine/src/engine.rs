@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use folioswap_core::{
     Access, BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, NodeId, Order, OrderChoice,
-    Overruns, PAGE_SIZE, Phase, SlotId, State, Stats, Streams, Zones,
+    Overruns, PAGE_SIZE, Phase, State, Stats, Streams, Zones,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
@@ -50,9 +50,14 @@ impl std::ops::Deref for StatsHome {
     }
 }
 
+/// Faults of one thread for which its CPU is asked for once.
+const FAULTS_ON_ONE_CPU: u32 = 32;
+
 thread_local! {
     /// The CPU of the thread for which this one works, if not its own.
     static SERVED: Cell<Option<CpuId>> = const { Cell::new(None) };
+    /// That thread, and for how many of its faults more it is taken to be on that CPU.
+    static ASKED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
 /// The CPU that runs this thread, or the thread for which it works: for what is kept by CPU, and near it.
@@ -123,8 +128,15 @@ impl Engine {
     /// From now on this thread works for that one: what it takes is near the CPU on which that thread has faulted. Where all memory is
     /// near all CPUs it does not matter, and nothing is asked.
     pub fn serve(&self, thread: u32) {
-        if self.zones.all().len() > 1 {
-            SERVED.set(folioswap_sys::cpu::cpu_of(thread).map(CpuId::from_index));
+        if self.zones.all().len() < 2 {
+            return;
+        }
+        match ASKED.get() {
+            (same, left @ 1..) if same == thread => ASKED.set((thread, left - 1)),
+            _ => {
+                SERVED.set(folioswap_sys::cpu::cpu_of(thread).map(CpuId::from_index));
+                ASKED.set((thread, FAULTS_ON_ONE_CPU));
+            }
         }
     }
 
@@ -183,11 +195,6 @@ impl Engine {
     /// Blocks that RAM holds.
     pub fn budget_blocks(&self) -> usize {
         self.zones.counts().limit / Order::HUGE.nr_pages()
-    }
-
-    /// Whether a folio that was read back should keep its slots.
-    pub fn keeps_copies(&self, slot: SlotId) -> bool {
-        self.space.keeps_copies(slot, self.memory.load(Ordering::Relaxed) as usize / PAGE_SIZE)
     }
 
     /// The address of a folio of a locked block, where it is at home, and its bytes.

@@ -49,7 +49,7 @@ impl Engine {
                 return not_all;
             }
         }
-        let run = self.slots_in_one_run(locked).filter(|&slot| self.keeps_copies(slot));
+        let run = self.slots_in_one_run(locked).filter(|&slot| self.space.keeps_copies(slot));
         let known = run.map(|_| self.known_pieces(locked, whole));
         for index in 0..locked.nr_folios() {
             if let Some(frame) = locked.folio(index).frame() {

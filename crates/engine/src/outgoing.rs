@@ -245,7 +245,7 @@ impl Engine {
         false
     }
 
-    /// Settles a written folio now, or notes it for the reclaim thread when its block is locked: it is never waited for.
+    /// Settles a written folio now, or notes it for a reclaim thread when its block is locked: it is never waited for.
     fn settle_later(&self, written: Written) {
         if !self.settle(written) {
             self.unsettled.lock().expect("nothing panics under this lock").push(written);

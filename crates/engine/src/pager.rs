@@ -339,7 +339,7 @@ impl Engine {
 
     /// Decides whether a folio that was just mapped keeps its copy on the device: only while there is plenty of room.
     pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize, watch: &mut Stopwatch<'_>) {
-        if locked.folio(index).slot().is_some_and(|slot| !self.keeps_copies(slot)) {
+        if locked.folio(index).slot().is_some_and(|slot| !self.space.keeps_copies(slot)) {
             watch.lap(Phase::Map);
             self.release_slot(locked, index);
             watch.lap(Phase::Free);

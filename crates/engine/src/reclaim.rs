@@ -4,7 +4,7 @@
 //! Three lists hold what is on this way. A folio of the *inactive* list is mapped (but for the marker of a window of
 //! readahead). In the *laundry* it is unmapped and not yet known to be clean: a fault there is a reference that saved its
 //! write. On *standby* it is clean, and its frames are free to whoever needs them. There is a set of lists for whole
-//! blocks and one for smaller folios; the older tail goes first. The same steps are taken by the reclaim thread, with
+//! blocks and one for smaller folios; the older tail goes first. The same steps are taken by the reclaim threads, with
 //! several writes in flight, and by a thread in need of a frame, one at a time (direct reclaim).
 //!
 //! What a folio's slots hold is noted as a hash, before it is written. So a folio that is found to differ gives its slots
@@ -240,19 +240,25 @@ impl Engine {
         Washed::Dirty(slot)
     }
 
-    /// Slots for the folio in a frame. A whole block is written to where it was; smaller ones go where their neighbours of this
-    /// moment go, so that they are written together.
+    /// Slots for the folio in a frame. A whole block is written to where it was, unless that is on another node and its own has room;
+    /// smaller ones go where their neighbours of this moment go, so that they are written together.
     /// What was kept on a device that is being removed is given up: the folio is not what it was.
     fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
         if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
             self.free_slots(slot, order);
             kept = None;
         }
-        if order == Order::HUGE && kept.is_some() {
+        let node = self.zone_nodes.get(self.zones.index_of(frame)).copied();
+        let is_far = |slot| node.is_some() && self.space.node_of(slot).is_some_and(|its| Some(its) != node);
+        if order == Order::HUGE && kept.is_some_and(|slot| !is_far(slot)) {
             return kept;
         }
         let found = self.allocate_near(frame, order);
         match (found, kept) {
+            (Some(slot), Some(kept)) if order == Order::HUGE && self.space.node_of(slot) != node => {
+                self.put_back_slots(slot, order);
+                Some(kept)
+            }
             (Some(slot), Some(kept)) => {
                 self.free_slots(kept, order);
                 Some(slot)

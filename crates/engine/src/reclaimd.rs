@@ -96,7 +96,7 @@ pub(crate) fn run(engine: &Engine, place: Place) {
 fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: Place) {
     let zone = &engine.zones.all()[place.zone];
     let mut stuck = 0;
-    if place.is_first() {
+    if place.is_first() && zone.shortage() > 0 {
         engine.give_idle_stock_back();
     }
     while !engine.stopping() {
@@ -110,15 +110,14 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 engine.gate.enter(thread)
             }
         };
-        if !place.is_companion() {
-            give_back_surplus(engine, zone);
-        }
+        let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
         engine.settle_rest();
         let target = |marks: Watermarks| marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS;
         let is_short = zone.shortage_from(target) > in_flight_pages(writes);
         let step = if is_short && writes.has_room() { reclaim_one(engine, zone, writes, place) } else { Step::Stuck };
         drop(pass);
         match step {
+            _ if gave_back => finish(engine, writes, false),
             Step::Progress => {
                 stuck = 0;
                 finish(engine, writes, false);
@@ -172,8 +171,9 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
     }
 }
 
-/// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios.
-fn give_back_surplus(engine: &Engine, zone: &Zone) {
+/// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios. Says whether
+/// a pageblock was emptied, and there is more to be done.
+fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
     while zone.surplus() > 0 {
         engine.give_stock_back();
         zone.drain();
@@ -187,10 +187,10 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) {
             break;
         }
         if !engine.evict_standby_of(zone, Order::HUGE) && !engine.evict_standby_of(zone, Order::PAGE) {
-            engine.empty_a_pageblock_of(zone);
-            break;
+            return engine.empty_a_pageblock_of(zone);
         }
     }
+    false
 }
 
 impl Engine {
@@ -230,5 +230,22 @@ impl Engine {
         let locked = self.try_lock(folio.block())?;
         let index = locked.index_of(folio.page_in_block());
         (locked.order() == order && locked.folio(index).frame() == Some(frame)).then_some((locked, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_zone_has_a_thread_and_the_further_cpus_are_its_companions_by_turns() {
+        let numbers = |places: &mut dyn Iterator<Item = Place>| {
+            places.map(|place| (place.zone, place.companion)).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&mut Place::of_zones(2)), [(0, 0), (1, 0)]);
+        assert_eq!(numbers(&mut Place::of_companions(2, 5)), [(0, 1), (1, 1), (0, 2)]);
+        assert_eq!(numbers(&mut Place::of_companions(1, 3)), [(0, 1), (0, 2)]);
+        assert_eq!(Place::of_companions(1, 64).count(), MOST_THREADS - 1);
+        assert_eq!(numbers(&mut Place::of_companions(4, 2)), []);
     }
 }

@@ -42,8 +42,8 @@ pub const MAX_DEVICES: usize = 1 << (u32::BITS - DEVICE_SHIFT);
 pub(crate) struct Extent {
     pub fd: RawFd,
     pub offset: u64,
-    /// Bytes that the disk takes in one request.
-    pub most_at_once: usize,
+    /// What the disk takes in one request.
+    pub most_bytes_at_once: usize,
     /// Of the device, to be counted there.
     pub figures: Arc<IoFigures>,
 }
@@ -229,7 +229,9 @@ impl SwapSpace {
         let taken = |name: &str| self.find(name).is_some();
         let others = (2..).map(|number| format!("{name}#{number}"));
         let name = std::iter::once(name.clone()).chain(others).find(|name| !taken(name)).unwrap_or_default();
-        self.places[free].set(Some(Attached::new(device, name, self.layout, self.shared)));
+        let mut attached = Attached::new(device, name, self.layout, self.shared);
+        attached.node = node;
+        self.places[free].set(Some(attached));
         self.nr_places.fetch_max(free + 1, Ordering::Release);
         let _blocked = folioswap_sys::signals::block_all(); // as in `Place::set`
         self.availability.add(DeviceId::from_index(free), priority, node);
@@ -374,6 +376,11 @@ impl SwapSpace {
         self.at(slot).is_leaving()
     }
 
+    /// The NUMA node of the slot's device, if that is known.
+    pub fn node_of(&self, slot: SlotId) -> Option<NodeId> {
+        self.at(slot).node
+    }
+
     /// [`SwapSpace::allocate_for`] the node of the CPU.
     pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
         self.allocate_for(self.topology.node_of(cpu), cpu, order)
@@ -477,10 +484,10 @@ impl SwapSpace {
         at.mark_bad(at.within, order);
     }
 
-    /// Whether a folio that was read back should keep its slots: only while its device has plenty for what is in RAM.
-    pub fn keeps_copies(&self, slot: SlotId, nr_pages_in_ram: usize) -> bool {
+    /// Whether a folio that was read back should keep its slots: only while its device has plenty.
+    pub fn keeps_copies(&self, slot: SlotId) -> bool {
         let attached = self.at(slot);
-        !attached.is_leaving() && attached.has_plenty(nr_pages_in_ram)
+        !attached.is_leaving() && attached.has_plenty()
     }
 
     pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {
@@ -528,7 +535,7 @@ impl SwapSpace {
         let fd = at.device.fd()?;
         at.note_use();
         let (offset, figures) = (at.within.offset_bytes(), Arc::clone(&at.figures));
-        Some(Extent { fd, offset, most_at_once: at.most_at_once, figures })
+        Some(Extent { fd, offset, most_bytes_at_once: at.most_bytes_at_once, figures })
     }
 
     pub fn device_name(&self, slot: SlotId) -> String {

@@ -71,7 +71,7 @@ impl<J> Transfers<J> {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
         let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
         let (fd, offset, begun) = (extent.fd, extent.offset, extent.figures.begin());
-        let start = if len > extent.most_at_once { Start::ByWorker } else { Start::Here };
+        let start = Start::of(len, extent.most_bytes_at_once);
         // SAFETY: the memory is the frames of a folio at home whose block the job has locked, or a buffer that the job
         // owns: present, of this length, used by nobody else until the job is handed back, which is after the completion.
         let queued = unsafe {

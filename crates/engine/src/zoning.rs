@@ -60,6 +60,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::device::{DeviceSpec, SwapDevice};
+    use crate::error::Error;
     use crate::fault::FaultMode;
     use crate::region::Region;
     use crate::wakeup::comes_true;
@@ -89,38 +90,20 @@ mod tests {
         Some([cpus.next()?, cpus.next()?])
     }
 
-    /// 4 MiB are touched on each of two nodes: MiB in use in their zones, and on their devices when all of it has been sent out.
-    fn touched_on_two_nodes(faults: FaultMode, cpus: [usize; 2], order: Order) -> Option<[[usize; 2]; 2]> {
-        const LEN: usize = 4 << 20;
-        let topology: Topology = format!("node 0 cpus {}\nnode 1 cpus {}", cpus[0], cpus[1]).parse().unwrap();
-        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).topology(topology);
-        let device = |node| SwapDevice::from(DeviceSpec::Ram { size: 64 << 20 }).on_node(NodeId::new(node));
-        let builder = builder.device(device(0)).device(device(1)).faults(faults).folio(order);
-        let arena = match builder.build() {
-            Err(error) if faults == FaultMode::Monitor => {
-                println!("SKIP faults that others resolve: {error}");
-                return None;
-            }
-            arena => arena.unwrap(),
-        };
-        let mut region = arena.map(2 * LEN).unwrap();
-        let (first, second) = region.split_at_mut(LEN);
-        std::thread::scope(|scope| {
-            for (bytes, cpu) in [(first, cpus[0]), (second, cpus[1])] {
-                scope.spawn(move || {
-                    cpu::stay_on(cpu).unwrap();
-                    bytes.iter_mut().step_by(8).zip(1..).for_each(|(byte, mark)| *byte = (mark % 251) as u8 + 1);
-                });
-            }
-        });
-        let zones = &arena.engine().zones;
-        let in_ram = [0, 1].map(|zone| (zones.all()[zone].counts().in_use * PAGE_SIZE) >> 20);
+    const LEN: usize = 4 << 20;
+
+    fn mark(bytes: &mut [u8], cpu: usize, mark: u8) {
+        cpu::stay_on(cpu).unwrap();
+        bytes.iter_mut().step_by(8).zip(1..).for_each(|(byte, number)| *byte = (number % 251) as u8 ^ mark);
+    }
+
+    /// MiB on each device once all has been sent out.
+    fn on_devices(arena: &Arena, expected: [usize; 2]) {
         comes_true("what is busy is left where it is, and leaves at another time", || {
             arena.evict_all();
-            arena.devices().iter().map(|device| device.used_bytes).sum::<u64>() == 2 * LEN as u64
+            let used = arena.devices().iter().map(|device| (device.used_bytes >> 20) as usize).collect::<Vec<_>>();
+            used == expected
         });
-        let on_devices = arena.devices().iter().map(|device| (device.used_bytes >> 20) as usize).collect::<Vec<_>>();
-        Some([in_ram, on_devices.try_into().unwrap()])
     }
 
     #[test]
@@ -129,11 +112,35 @@ mod tests {
             println!("SKIP memory of two nodes: there is one CPU");
             return;
         };
-        for faults in [FaultMode::Direct, FaultMode::Monitor] {
-            for order in [Order::HUGE, Order::PAGE] {
-                let Some(found) = touched_on_two_nodes(faults, cpus, order) else { continue };
-                assert_eq!(found, [[4, 4]; 2], "MiB in RAM and on devices: {faults}, {order}");
-            }
+        let topology: Topology = format!("node 0 cpus {}\nnode 1 cpus {}", cpus[0], cpus[1]).parse().unwrap();
+        let device = |node| SwapDevice::from(DeviceSpec::Ram { size: 64 << 20 }).on_node(NodeId::new(node));
+        for (faults, order) in [FaultMode::Direct, FaultMode::Monitor]
+            .into_iter()
+            .flat_map(|faults| [(faults, Order::HUGE), (faults, Order::PAGE)])
+        {
+            let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).topology(topology.clone());
+            let builder = builder.device(device(0)).device(device(1)).faults(faults).folio(order);
+            let arena = match builder.build() {
+                Err(error @ Error::NoUserfaultfd { .. }) if faults == FaultMode::Monitor => {
+                    println!("SKIP faults that others resolve: {error}");
+                    continue;
+                }
+                arena => arena.unwrap(),
+            };
+            let mut region = arena.map(2 * LEN).unwrap();
+            let (first, second) = region.split_at_mut(LEN);
+            std::thread::scope(|scope| {
+                scope.spawn(|| mark(first, cpus[0], 0));
+                scope.spawn(|| mark(second, cpus[1], 0));
+            });
+            let zones = &arena.engine().zones;
+            let in_ram = [0, 1].map(|zone| (zones.all()[zone].counts().in_use * PAGE_SIZE) >> 20);
+            assert_eq!(in_ram, [4, 4], "MiB in RAM: {faults}, {order}");
+            on_devices(&arena, [4, 4]);
+            while arena.engine().evict_standby(order) {}
+            // What was on the first node is changed on the second, and stays there.
+            std::thread::scope(|scope| scope.spawn(|| mark(&mut region, cpus[1], 0x80)).join().unwrap());
+            on_devices(&arena, [0, 8]);
         }
     }
 

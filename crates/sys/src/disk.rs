@@ -39,13 +39,15 @@ fn said_of_disk(found: &Path, what: &str) -> Option<String> {
     Some(said.trim().to_string())
 }
 
-/// The devices that a device lies on: of one that is mapped those that it is made of, of a loop device the disk of its file.
-pub(crate) fn below(found: &Path) -> Vec<PathBuf> {
+/// The devices that a device lies on: of one that is mapped those that it is made of, of a loop device the disk of its file. `None` where
+/// that cannot be told: the file of a loop device has no name any more.
+pub(crate) fn below(found: &Path) -> Option<Vec<PathBuf>> {
     if let Ok(file) = fs::read_to_string(found.join("loop/backing_file")) {
-        let Ok(file) = fs::metadata(file.trim_end_matches('\n')) else { return Vec::new() };
-        return vec![entry_of(if file.file_type().is_block_device() { file.rdev() } else { file.dev() })];
+        let file = fs::metadata(file.trim_end_matches('\n')).ok()?;
+        return Some(vec![entry_of(if file.file_type().is_block_device() { file.rdev() } else { file.dev() })]);
     }
-    fs::read_dir(found.join("slaves")).map_or(Vec::new(), |found| found.flatten().map(|below| below.path()).collect())
+    let all = fs::read_dir(found.join("slaves")).map(|found| found.flatten().map(|below| below.path()).collect());
+    Some(all.unwrap_or_default())
 }
 
 /// Where sysfs has a block device, or the one on which a file lies, if it has.
@@ -79,7 +81,7 @@ fn turns(entry: &Path, depth: usize) -> bool {
     {
         return false;
     }
-    let below = below(disk);
+    let Some(below) = below(disk) else { return false };
     below.is_empty() || depth > 0 && below.iter().any(|below| turns(below, depth - 1))
 }
 
@@ -120,6 +122,8 @@ mod tests {
         fs::write(&file, "").unwrap();
         fs::write(looped.join("loop/backing_file"), format!("{}\n", file.display())).unwrap();
         assert_eq!(turns(&looped, DEPTH), is_rotational(fs::File::open(&file).unwrap().as_raw_fd()), "its file's disk");
+        fs::remove_file(&file).unwrap();
+        assert!(!turns(&looped, DEPTH), "nobody knows");
         fs::write(sda.join("queue/max_sectors_kb"), "1280\n").unwrap();
         for at in [&sda, &partition] {
             assert_eq!(said_of_disk(at, "queue/max_sectors_kb").as_deref(), Some("1280"));

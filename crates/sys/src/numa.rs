@@ -73,7 +73,7 @@ fn node_of(entry: &Path, depth: usize) -> Option<usize> {
     if let Some(number) = found.ancestors().find_map(|at| said(at).ok()) {
         return number.trim().parse().ok().filter(|&number| number < MOST); // -1: none
     }
-    let below = disk::below(&found).into_iter();
+    let below = disk::below(&found)?.into_iter();
     let mut nodes = below.map(|below| if depth > 0 { node_of(&below, depth - 1) } else { None });
     let first = nodes.next()??;
     nodes.all(|node| node == Some(first)).then_some(first)

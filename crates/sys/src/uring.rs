@@ -39,6 +39,12 @@ pub enum Start {
 }
 
 impl Start {
+    /// Of so many bytes to a disk that takes so many at once.
+    #[must_use]
+    pub fn of(len: usize, most_bytes_at_once: usize) -> Start {
+        if len > most_bytes_at_once { Start::ByWorker } else { Start::Here }
+    }
+
     fn flags(self) -> squeue::Flags {
         match self {
             Start::Here => squeue::Flags::empty(),
@@ -242,6 +248,12 @@ mod tests {
             let read = unsafe { std::slice::from_raw_parts(block(8 + at), LEN) };
             assert!(read.iter().all(|&byte| byte == at as u8 + 1));
         }
+    }
+
+    #[test]
+    fn what_is_longer_than_the_disk_takes_is_for_a_worker() {
+        assert_eq!([4096, 4097].map(|len| Start::of(len, 4096)), [Start::Here, Start::ByWorker]);
+        assert!(Start::ByWorker.flags() == squeue::Flags::ASYNC && Start::Here.flags().is_empty());
     }
 
     #[test]

@@ -31,6 +31,8 @@ const LOAD: f64 = 0.25;
 const OVERLOADED: f64 = 0.8;
 /// Times that a round is done again where that is so.
 const MOST_AGAIN: u32 = 3;
+/// Size of the device in quarters of the memory's: more than half of it is full while at most a quarter of the memory is in RAM.
+const DEVICE_QUARTERS: u64 = 5;
 /// The fewest bytes with folios to choose from.
 const LEAST_BYTES: u64 = 64 << 20;
 
@@ -130,7 +132,8 @@ impl Compared {
 pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     let bytes = args.common.check(LEAST_BYTES)? / Order::HUGE.bytes() * Order::HUGE.bytes();
     if args.common.memory > bytes as u64 / 4 {
-        let message = "--size is to be at least four times --memory: a device that is nearly full keeps no copies";
+        let message =
+            "--size is to be at least four times --memory: a device that is more than half full keeps no copies";
         return Err(Failure::new(Status::Usage, message));
     }
     let means = means(args, bytes as u64);
@@ -177,20 +180,21 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     report.conclude(args.common.json.as_deref(), bad_words + first_touches)
 }
 
-/// Devices of the memory's size, so nearly full, and direct faults, unless others are asked for.
+/// Devices that are more than half full, and direct faults, unless others are asked for.
 fn means(args: &LatencyArgs, bytes: u64) -> Means {
     let mut means = args.common.means.clone();
+    let device_bytes = bytes / 4 * DEVICE_QUARTERS;
     if means.faults == FaultMode::Auto {
         means.faults = FaultMode::Direct;
     }
     if means.swap.is_empty() {
-        means.swap.push(DeviceSpec::Ram { size: bytes }.into());
+        means.swap.push(DeviceSpec::Ram { size: device_bytes }.into());
     }
     for device in &mut means.swap {
         if let DeviceSpec::File { path, size: size @ None } = &mut device.spec
             && !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
         {
-            *size = Some(bytes);
+            *size = Some(device_bytes);
         }
     }
     means
@@ -267,7 +271,7 @@ impl Compare<'_> {
         tell_shares(name, WAYS[0].0, sync);
         tell_shares(name, WAYS[1].0, later);
         if sync.phases[Phase::Free.index()].count() == 0 {
-            tell("no swap-in gave slots back: the device has plenty of room");
+            tell("no swap-in gave slots back: the device is less than half full");
         }
         tell_phases(name, &[(WAYS[0].0, sync), (WAYS[1].0, later)]);
         Ok(compared)

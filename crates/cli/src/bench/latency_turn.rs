@@ -1,7 +1,7 @@
 //! One turn of `bench latency`: an arena, a thread that swaps folios in at fixed times, and one that drops and fills others.
 //!
 //! The folios are touched in an order that is shuffled once and gone through again and again. More of them are out than RAM holds, so
-//! each has left RAM when its turn comes, and none is read ahead. The device is nearly full: what comes in gives its slots up.
+//! each has left RAM when its turn comes, and none is read ahead. The device is more than half full: what comes in gives its slots up.
 //! The other thread drops a few neighbouring folios at a time, most of which are out, and writes them again; it does so once for so
 //! many touches of the first, whose pace it has.
 

@@ -58,8 +58,8 @@ pub enum BenchCommand {
     Compact(compact::CompactArgs),
     /// How long swap-ins take at a steady rate while slots are being freed: in batches in the fault, or as the engine does it
     ///
-    /// In an open loop: each touch has its time, and counts from there. Without --swap the device is RAM of --size, so
-    /// nearly full, and keeps no copies. Faults are direct unless --faults says monitor, whose wake-ups would be most of what is seen.
+    /// In an open loop: each touch has its time, and counts from there. Without --swap the device is RAM, of 5/4 of --size: more than
+    /// half full, it keeps no copies. Faults are direct unless --faults says monitor, whose wake-ups would be most of what is seen.
     /// Then first touches of 2M are timed, with the stock of zeroed memory and without
     Latency(latency::LatencyArgs),
     /// The slot allocator alone: nanoseconds for an allocation and a free, beside the same with its cache of freed slots, and one lock

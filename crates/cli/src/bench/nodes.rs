@@ -129,8 +129,8 @@ fn work(words: &mut [u64], first: u64, nr_rounds: u64, barrier: &Barrier) -> u64
 }
 
 fn turn(args: &NodesArgs, topology: &Topology, way: Way, nr_threads: usize, bytes: usize) -> Result<Found, Failure> {
-    // The first device has room for all that could be out at once.
-    let device_bytes = (bytes + bytes / 4 + (64 << 20)) as u64;
+    // The first device has room for all that could be out at once, and never so little that no copies are kept.
+    let device_bytes = (3 * bytes + (64 << 20)) as u64;
     let builder = Arena::builder().memory(args.memory).folio(args.folio).topology(topology.clone());
     let builder = builder.address_space((2 * bytes as u64).max(1 << 30)).throttle(args.bandwidth);
     let builder = way.devices(device_bytes).into_iter().fold(builder, |builder, device| builder.device(device));

@@ -230,7 +230,9 @@ impl Zone {
         let Block { memory, nr_taken, .. } = *frames.buddy.find(block)?;
         let nr_isolated = frames.isolated_of(block.get());
         let in_use = frames.buddy.taken + frames.buddy.isolated - nr_isolated;
-        if memory != Memory::Small || nr_taken > 0 || in_use + BLOCK > frames.limit {
+        // All of it was freed, and reclaim is giving its memory back.
+        let is_leaving = frames.records[block.get()].place == Place::Leaving;
+        if memory != Memory::Small || nr_taken > 0 || is_leaving || in_use + BLOCK > frames.limit {
             return None;
         }
         frames.buddy.gather(&mut frames.records, block.get());
@@ -360,6 +362,23 @@ mod tests {
         zone.give_unpopulated(frame);
         assert_eq!((zone.counts().populated, zone.memory(frame)), (0, Memory::Absent));
         zone.verify();
+    }
+
+    #[test]
+    fn a_pageblock_whose_memory_is_being_given_back_is_not_taken() {
+        let zone = Zone::new(2);
+        zone.set_limit(2 * BLOCK);
+        let [frame, other] = [(); 2].map(|()| zone.take(Order::HUGE, 0).unwrap().frame);
+        zone.carve(frame, order(6));
+        zone.give(other);
+        // Compaction has emptied it, but all its folios were freed: nothing of it is isolated.
+        zone.give(frame);
+        zone.set_limit(BLOCK);
+        assert_eq!(zone.take_surplus(), Some(frame));
+        assert_eq!((zone.take_emptied(frame), zone.isolated_in(frame)), (None, None));
+        zone.give_unpopulated(frame);
+        zone.verify();
+        assert_eq!(zone.take_emptied(frame), None, "it has none");
     }
 
     #[test]
