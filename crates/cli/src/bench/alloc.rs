@@ -170,9 +170,7 @@ pub fn stay_on_cpu(number: usize) {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
     let nr_cpus = (allowed.count() as usize).max(1);
     if let Some(cpu) = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).nth(number % nr_cpus) {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        let _ = rustix::thread::sched_setaffinity(None, &set);
+        let _ = folioswap_sys::cpu::stay_on(cpu);
     }
 }
 

@@ -3,7 +3,8 @@
 //! A turn goes through the first, the second, and both, each raw and then as swap. Raw: space just reserved is written for the first
 //! time, then written and read at once, then read, directly, by pieces of 2 MiB, four under way on each disk. As swap: once other memory
 //! fills the RAM, a sweep that writes its memory for the first time, writes it again (what it held comes in while other memory goes out),
-//! and reads it. What counts is what the devices say that went to and from them, by the time of the round.
+//! and reads it. What counts is what the devices say that went to and from them, by the time of the round. (A block device has no space
+//! to reserve: its first time is one more.)
 //!
 //! Where both lie on one disk the raw sum is no higher than either alone, and so it is told.
 
@@ -12,12 +13,12 @@ use super::progress::tell;
 use super::raw::{RawFile, Way, at_once};
 use super::records::Data;
 use super::report::Report;
-use super::setup::{ArenaPlan, CommonArgs};
+use super::setup::{ArenaPlan, CommonArgs, moved};
 use super::sweep::{Kind, Plan, sweep, write};
 use crate::args::{Means, parsed};
 use crate::exit::{Failure, Status};
 use clap::Args;
-use folioswap::{Arena, DeviceSpec, FolioSize, Priority, SwapDevice};
+use folioswap::{DeviceSpec, FolioSize, Priority, SwapDevice};
 use serde_json::json;
 use std::sync::atomic::AtomicU64;
 
@@ -76,11 +77,6 @@ fn two(swap: &[SwapDevice]) -> Result<[SwapDevice; 2], Failure> {
     let equal =
         |device: &SwapDevice| Priority::given(1).map_or(device.clone(), |one| device.clone().with_priority(one));
     Ok([equal(first), equal(second)])
-}
-
-/// Bytes that went to and came from all devices.
-fn moved(arena: &Arena) -> u64 {
-    arena.devices().iter().map(|device| device.io.writes.bytes + device.io.reads.bytes).sum()
 }
 
 /// One sweep over these devices: the rates, what part the first one carried, and wrong words.

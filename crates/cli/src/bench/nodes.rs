@@ -14,7 +14,7 @@ use super::medians::{median, median_of_ratios};
 use super::progress::tell;
 use super::records::Data;
 use super::report::Report;
-use super::setup::{failure, whole_words};
+use super::setup::{failure, moved, whole_words};
 use super::sweep::{read, write};
 use crate::args::{check_budget, size};
 use crate::exit::{Failure, Status};
@@ -107,11 +107,6 @@ struct Found {
     used_bytes: Vec<u64>,
     /// Bytes a second that went to and came from both devices, in units of what both can do.
     of_bandwidth: f64,
-}
-
-/// Bytes that went to and came from the devices.
-fn moved(arena: &Arena) -> u64 {
-    arena.devices().iter().map(|device| device.io.writes.bytes + device.io.reads.bytes).sum()
 }
 
 /// A thread's share: it is written, and then written and read so often.

@@ -131,6 +131,11 @@ pub fn backing(swap: &[SwapDevice]) -> Backing {
     }
 }
 
+/// Bytes that went to and came from all devices so far.
+pub fn moved(arena: &Arena) -> u64 {
+    arena.devices().iter().map(|device| device.io.writes.bytes + device.io.reads.bytes).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
