@@ -361,6 +361,7 @@ impl ArenaBuilder {
             swap_in: AtomicU8::new(self.swap_in.number()),
             reads: ReadQueue::new(),
             gate: Gate::default(),
+            on_watch: Mutex::default(),
             reclaim_wanted: Event::default(),
             wants_relief: AtomicBool::new(false),
             front_filled: Event::default(),

@@ -96,6 +96,8 @@ pub(crate) struct Engine {
     pub swap_in: AtomicU8,
     pub reads: ReadQueue,
     pub gate: Gate,
+    /// Held by the monitor thread that looks for the next fault without sleeping.
+    pub on_watch: Mutex<()>,
     /// Frames are getting short.
     pub reclaim_wanted: Event,
     /// Whether who relieves fronts waits to be told.
