@@ -78,8 +78,8 @@ pub(crate) struct Attached {
     rotational: bool,
     /// What the disk takes in one request.
     pub most_bytes_at_once: usize,
-    /// The NUMA node that it is on, if that is known.
-    pub node: Option<NodeId>,
+    /// The NUMA node on which it comes before others for being there: not where its priority was given.
+    pub home: Option<NodeId>,
     space: Mutex<Space>,
     nr_given_back: AtomicUsize,
     limit_slots: usize,
@@ -116,7 +116,7 @@ impl Attached {
             figures,
             device,
             most_bytes_at_once,
-            node: None,
+            home: None,
             clusters,
             cache: SlotCache::new(layout.nr_cpus),
             frees: layout.frees,

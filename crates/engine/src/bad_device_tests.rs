@@ -163,7 +163,8 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
 /// What the faults of a thread that touches a folio on a bad device say, until there is none.
 fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
     let engine = arena.engine();
-    engine.fault(engine.gate.enter(1), engine.access_at(engine.addr(folio), 1)).map_err(|error| error.to_string())
+    let resolved = engine.fault(engine.gate.enter(1), engine.access_at(engine.addr(folio), 1));
+    resolved.map(drop).map_err(|error| error.to_string())
 }
 
 /// Touches a page near its end, and then the next one, as who reads an object does that lies across both. Says whether

@@ -137,7 +137,7 @@ impl Engine {
             (same, left @ 1..) if same == thread => ASKED.set((thread, left - 1)),
             _ => {
                 SERVED.set(folioswap_sys::cpu::cpu_of(thread).map(CpuId::from_index));
-                ASKED.set((thread, FAULTS_ON_ONE_CPU));
+                ASKED.set((thread, FAULTS_ON_ONE_CPU - 1));
             }
         }
     }

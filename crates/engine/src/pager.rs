@@ -39,25 +39,25 @@ impl SwapInError {
 
 impl Engine {
     /// Makes the folio present that holds the page of an access, on behalf of its thread, for which the caller is inside
-    /// the gate. Returns at once when it already is.
+    /// the gate. Returns at once when it already is, and says whether it was not.
     ///
     /// # Errors
     /// When the device cannot give back what it holds.
-    pub fn fault(&self, pass: Pass<'_>, access: Access) -> Result<(), SwapInError> {
+    pub fn fault(&self, pass: Pass<'_>, access: Access) -> Result<bool, SwapInError> {
         let mut watch = Stopwatch::start(&self.clock);
         let Access { page, thread, .. } = access;
         let (block, within) = (page.block(), page.page_in_block());
         self.overruns.note(access);
         let Some(mut locked) = self.lock_absent(block, within, &mut watch) else {
             self.stats.record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
-            return Ok(());
+            return Ok(true);
         };
         let index = locked.index_of(within);
         let mut brought_next = false;
         let kind = match locked.state(index) {
-            State::Resident(_) => return Ok(()),
+            State::Resident(_) => return Ok(false),
             // Reported before its addresses were given up; a signal made the thread go on.
-            State::Empty if !self.is_open(block) => return Ok(()),
+            State::Empty if !self.is_open(block) => return Ok(false),
             State::Empty => {
                 self.first_touch(&mut locked, within, &mut watch);
                 FaultKind::FirstTouch
@@ -89,7 +89,7 @@ impl Engine {
         if in_stream {
             self.follow_stream(block, thread, kind);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Locks a block one folio of which is not mapped; `None` when another thread brought that in while this one waited.

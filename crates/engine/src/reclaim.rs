@@ -240,8 +240,8 @@ impl Engine {
         Washed::Dirty(slot)
     }
 
-    /// Slots for the folio in a frame. A whole block is written to where it was, unless that is on another node and its own has room;
-    /// smaller ones go where their neighbours of this moment go, so that they are written together.
+    /// Slots for the folio in a frame. A whole block is written to where it was, unless that is the device of another node and its own's
+    /// has room; smaller ones go where their neighbours of this moment go, so that they are written together.
     /// What was kept on a device that is being removed is given up: the folio is not what it was.
     fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
         if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
@@ -249,13 +249,13 @@ impl Engine {
             kept = None;
         }
         let node = self.zone_nodes.get(self.zones.index_of(frame)).copied();
-        let is_far = |slot| node.is_some() && self.space.node_of(slot).is_some_and(|its| Some(its) != node);
+        let is_far = |slot| node.is_some() && self.space.home_of(slot).is_some_and(|home| Some(home) != node);
         if order == Order::HUGE && kept.is_some_and(|slot| !is_far(slot)) {
             return kept;
         }
         let found = self.allocate_near(frame, order);
         match (found, kept) {
-            (Some(slot), Some(kept)) if order == Order::HUGE && self.space.node_of(slot) != node => {
+            (Some(slot), Some(kept)) if order == Order::HUGE && self.space.home_of(slot) != node => {
                 self.put_back_slots(slot, order);
                 Some(kept)
             }

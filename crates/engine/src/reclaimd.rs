@@ -96,7 +96,7 @@ pub(crate) fn run(engine: &Engine, place: Place) {
 fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: Place) {
     let zone = &engine.zones.all()[place.zone];
     let mut stuck = 0;
-    if place.is_first() && zone.shortage() > 0 {
+    if place.is_first() && engine.zones.all().iter().any(|zone| zone.shortage() > 0) {
         engine.give_idle_stock_back();
     }
     while !engine.stopping() {
@@ -171,8 +171,8 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
     }
 }
 
-/// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios. Says whether
-/// a pageblock was emptied, and there is more to be done.
+/// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios, then those with
+/// the fewest small ones. Says whether folios have left one of these, and there is more to be done.
 fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
     while zone.surplus() > 0 {
         engine.give_stock_back();
@@ -187,7 +187,7 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
             break;
         }
         if !engine.evict_standby_of(zone, Order::HUGE) && !engine.evict_standby_of(zone, Order::PAGE) {
-            return engine.empty_a_pageblock_of(zone);
+            return (0..zone.nr_looks()).any(|_| engine.empty_a_pageblock_of(zone));
         }
     }
     false

@@ -230,7 +230,7 @@ impl SwapSpace {
         let others = (2..).map(|number| format!("{name}#{number}"));
         let name = std::iter::once(name.clone()).chain(others).find(|name| !taken(name)).unwrap_or_default();
         let mut attached = Attached::new(device, name, self.layout, self.shared);
-        attached.node = node;
+        attached.home = node.filter(|_| priority.is_none());
         self.places[free].set(Some(attached));
         self.nr_places.fetch_max(free + 1, Ordering::Release);
         let _blocked = folioswap_sys::signals::block_all(); // as in `Place::set`
@@ -376,9 +376,9 @@ impl SwapSpace {
         self.at(slot).is_leaving()
     }
 
-    /// The NUMA node of the slot's device, if that is known.
-    pub fn node_of(&self, slot: SlotId) -> Option<NodeId> {
-        self.at(slot).node
+    /// The NUMA node on which the slot's device comes first for being there.
+    pub fn home_of(&self, slot: SlotId) -> Option<NodeId> {
+        self.at(slot).home
     }
 
     /// [`SwapSpace::allocate_for`] the node of the CPU.

@@ -64,7 +64,7 @@ mod tests {
     use crate::fault::FaultMode;
     use crate::region::Region;
     use crate::wakeup::comes_true;
-    use folioswap_core::{Order, PAGE_SIZE};
+    use folioswap_core::{Order, PAGE_SIZE, Priority};
     use folioswap_sys::cpu;
 
     #[test]
@@ -141,6 +141,27 @@ mod tests {
             // What was on the first node is changed on the second, and stays there.
             std::thread::scope(|scope| scope.spawn(|| mark(&mut region, cpus[1], 0x80)).join().unwrap());
             on_devices(&arena, [0, 8]);
+        }
+    }
+
+    #[test]
+    fn what_was_written_by_turns_stays_where_it_is_whichever_nodes_thread_writes_it_again() {
+        let Some(cpus) = two_cpus() else {
+            println!("SKIP memory of two nodes: there is one CPU");
+            return;
+        };
+        let topology: Topology = format!("node 0 cpus {}\nnode 1 cpus {}", cpus[0], cpus[1]).parse().unwrap();
+        let given = |node| {
+            let device = SwapDevice::from(DeviceSpec::Ram { size: 64 << 20 }).on_node(NodeId::new(node));
+            device.with_priority(Priority::given(1).unwrap())
+        };
+        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).topology(topology);
+        let arena = builder.device(given(0)).device(given(1)).faults(FaultMode::Direct).folio(Order::HUGE).build().unwrap();
+        let mut region = arena.map(4 * LEN).unwrap();
+        for (round, cpu) in [0, 1, 1, 0, 0].into_iter().enumerate() {
+            std::thread::scope(|scope| scope.spawn(|| mark(&mut region, cpus[cpu], round as u8)).join().unwrap());
+            on_devices(&arena, [8, 8]);
+            while arena.engine().evict_standby(Order::HUGE) {}
         }
     }
 

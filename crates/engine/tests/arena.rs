@@ -141,6 +141,18 @@ fn advice_changes_no_content_but_what_is_not_needed() {
 }
 
 #[test]
+fn a_page_may_be_dropped_and_touched_again_without_end() {
+    let arena = arena(16, FaultMode::Direct, Mapping::Auto).unwrap();
+    let mut region = arena.map_with(2 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
+    // More often than a page that is in RAM may fault before the program is ended.
+    for round in 0..110_000u32 {
+        assert_eq!(region[0], 0, "round {round}");
+        region[0] = 1;
+        region.advise(..4096, Advice::DontNeed);
+    }
+}
+
+#[test]
 fn the_budget_changes_while_running() {
     let arena = arena(64, FaultMode::Auto, Mapping::Auto).unwrap();
     let mut words = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();

@@ -449,6 +449,11 @@ impl Zone {
         found.map(|at| FrameId::new(frames.buddy.id_of(at).first_frame()))
     }
 
+    /// Calls of [`Zone::emptiest_block`] after which each pageblock has been looked at.
+    pub fn nr_looks(&self) -> usize {
+        self.lock().buddy.blocks.len().div_ceil(LOOK)
+    }
+
     /// Calls `each` with the first frame, the folio and the order of every folio that had an owner in a pageblock at one
     /// moment, in the order of their frames. No lock is held during the calls. The copy takes 2.5 KiB of stack.
     pub fn folios_in(&self, block: FrameId, each: &mut dyn FnMut(FrameId, FolioId, Order)) {
@@ -664,6 +669,7 @@ mod tests {
         zone.insert(frame, List::Active);
         zone.split(frame, Order::new(1).unwrap());
         // Beyond the first look, within the second.
+        assert_eq!(zone.nr_looks(), 2);
         assert_eq!((zone.emptiest_block(), zone.emptiest_block()), (None, Some(frame)));
         let mut found = Vec::new();
         zone.folios_in(frame, &mut |at, folio, order| found.push((at.get() - frame.get(), folio.get(), order.bytes())));

@@ -52,10 +52,11 @@ impl fmt::Display for FaultMode {
     }
 }
 
-/// Faults in a row of one page before the program is told that it cannot go on.
+/// Faults in a row of one page that was there before the program is told that it cannot go on.
 const MOST_REPEATS: u32 = 100_000;
 
 thread_local! {
+    /// The page that this thread found present last, and how often in a row.
     static LAST: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -66,15 +67,19 @@ pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
 
 /// The same for who is inside the gate.
 pub(crate) fn resolve_inside(engine: &Engine, pass: Pass<'_>, addr: usize, thread: u32) -> bool {
-    let (page, (last, repeats)) = (engine.addr(engine.page_at(addr)), LAST.get());
-    LAST.set(if last == page { (page, repeats + 1) } else { (page, 0) });
-    if last == page && repeats > MOST_REPEATS {
-        fatal::die(&format!(
-            "the page at {page:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
-        ));
-    }
     match engine.fault(pass, engine.access_at(addr, thread)) {
-        Ok(()) => true,
+        Ok(was_absent) => {
+            let (page, (last, repeats)) = (engine.addr(engine.page_at(addr)), LAST.get());
+            match was_absent {
+                true => LAST.set((0, 0)),
+                false if last != page => LAST.set((page, 1)),
+                false if repeats < MOST_REPEATS => LAST.set((page, repeats + 1)),
+                false => fatal::die(&format!(
+                    "the page at {page:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
+                )),
+            }
+            true
+        }
         Err(error) => {
             fatal::say(&format!("{error}; thread {thread} gets SIGBUS"));
             false

@@ -3,8 +3,9 @@
 //! Several threads read the same descriptor; each resolves what it read, so that a slow read for one fault does not
 //! keep the others waiting. A fault wakes one of them.
 //!
-//! To wake a thread on an idle CPU takes 28 us where that CPU is a virtual one that has been halted, more than most faults that no disk
-//! has to do with. So who has resolved such a fault is *on watch* for the next one for a moment, and gives its CPU to whoever wants it.
+//! To wake a thread on an idle CPU takes 28 us where that CPU is a virtual one that has been halted, longer than many faults take. So who
+//! has resolved a short one is *on watch* for the next for a moment, and gives its CPU to whoever wants it. (The kernel wakes another
+//! thread all the same, which finds nothing to read.)
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,9 @@ pub(crate) const NR_THREADS: usize = 8;
 /// How long a thread is on watch.
 const WATCH: Duration = Duration::from_micros(30);
 
-/// A fault that takes longer had a device to wait for. (With a watch after those too, reading at random from a disk was a third slower.)
-const QUICK: Duration = Duration::from_micros(50);
+/// A short fault takes less. Most that take longer wait for a disk: with a watch after those too, reading at random from one was a third
+/// slower.
+const SHORT: Duration = Duration::from_micros(50);
 
 /// How long a fault waits before it is reported again, while another thread forks.
 const WHILE_FORKING: Duration = Duration::from_micros(200);
@@ -40,40 +42,44 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
             Ok(Woken::Event) => {}
             Err(error) => fatal::die(&format!("waiting for faults: {error}")),
         }
-        if resolve_next(engine).is_some_and(|took| took < QUICK)
-            && let Ok(_on_watch) = engine.on_watch.try_lock()
-        {
-            watch(engine);
-        }
-    }
-}
-
-/// Resolves faults as they come, until none has come for a moment or one was slow: another thread of ours is awake then.
-fn watch(engine: &Engine) {
-    let mut since = Instant::now();
-    while since.elapsed() < WATCH && !engine.stopping() {
-        match resolve_next(engine) {
-            Some(took) if took >= QUICK => return,
-            Some(_) => since = Instant::now(),
-            None => std::thread::yield_now(),
-        }
-    }
-}
-
-/// Resolves a fault, if there is one to be read, and says how long that took.
-fn resolve_next(engine: &Engine) -> Option<Duration> {
-    match engine.uffd.read_event() {
-        Ok(Some(Event::Pagefault { addr, thread, .. })) => {
+        let mut next = read(engine);
+        while let Some(fault) = next {
             let begun = Instant::now();
-            resolve(engine, addr, thread);
-            Some(begun.elapsed())
+            resolve(engine, fault);
+            next = if begun.elapsed() < SHORT { watch(engine) } else { None };
         }
+    }
+}
+
+/// A fault that is to be resolved.
+struct Fault {
+    addr: usize,
+    thread: u32,
+}
+
+/// Takes over a fault, if there is one.
+fn read(engine: &Engine) -> Option<Fault> {
+    match engine.uffd.read_event() {
+        Ok(Some(Event::Pagefault { addr, thread, .. })) => Some(Fault { addr, thread }),
         Ok(_) => None,
         Err(error) => fatal::die(&format!("reading faults: {error}")),
     }
 }
 
-fn resolve(engine: &Engine, addr: usize, thread: u32) {
+/// The next fault, if one comes soon and no other thread is on watch.
+fn watch(engine: &Engine) -> Option<Fault> {
+    let _on_watch = engine.on_watch.try_lock().ok()?;
+    let begun = Instant::now();
+    while begun.elapsed() < WATCH && !engine.stopping() {
+        if let fault @ Some(_) = read(engine) {
+            return fault;
+        }
+        std::thread::yield_now();
+    }
+    None
+}
+
+fn resolve(engine: &Engine, Fault { addr, thread }: Fault) {
     match engine.gate.try_enter(thread) {
         // A fork is going on, and its own faults must find a thread of ours awake: this one is reported again.
         None => std::thread::sleep(WHILE_FORKING),
