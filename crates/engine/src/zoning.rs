@@ -156,7 +156,8 @@ mod tests {
             device.with_priority(Priority::given(1).unwrap())
         };
         let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).topology(topology);
-        let arena = builder.device(given(0)).device(given(1)).faults(FaultMode::Direct).folio(Order::HUGE).build().unwrap();
+        let arena =
+            builder.device(given(0)).device(given(1)).faults(FaultMode::Direct).folio(Order::HUGE).build().unwrap();
         let mut region = arena.map(4 * LEN).unwrap();
         for (round, cpu) in [0, 1, 1, 0, 0].into_iter().enumerate() {
             std::thread::scope(|scope| scope.spawn(|| mark(&mut region, cpus[cpu], round as u8)).join().unwrap());
