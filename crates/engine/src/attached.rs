@@ -499,6 +499,18 @@ mod tests {
     }
 
     #[test]
+    fn there_is_plenty_of_room_while_less_than_half_is_used_without_what_is_on_its_way() {
+        let (attached, _disk) = sparse();
+        let take = |nr: usize| (0..nr).map(|_| attached.allocate(CPU, Order::HUGE).unwrap()).collect::<Vec<_>>();
+        let _half = take(199);
+        assert!(attached.has_plenty());
+        let more = take(1);
+        assert!(!attached.has_plenty());
+        assert_eq!(attached.free(CPU, more[0], Order::HUGE), Freed::Collected);
+        assert!(attached.has_plenty(), "what is on its way is free");
+    }
+
+    #[test]
     fn slots_on_their_way_are_handed_out_before_the_device_grows_or_fails() {
         let (attached, _disk) = sparse();
         let take = || attached.allocate(CPU, Order::HUGE);

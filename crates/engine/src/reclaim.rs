@@ -10,7 +10,7 @@
 //! What a folio's slots hold is noted as a hash, before it is written. So a folio that is found to differ gives its slots
 //! up at once, and a write that fails leaves it without.
 
-use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State, Zone};
+use folioswap_core::{BlockId, FrameId, List, Locked, NodeId, Order, PAGE_SIZE, Size, SlotId, State, Zone};
 
 use crate::checksum;
 use crate::engine::{Engine, current_cpu};
@@ -240,40 +240,56 @@ impl Engine {
         Washed::Dirty(slot)
     }
 
-    /// Slots for the folio in a frame. A whole block is written to where it was, unless that is the device of another node and its own's
-    /// has room; smaller ones go where their neighbours of this moment go, so that they are written together.
+    /// Slots for the folio in a frame. A whole block is written to where it was, if it may be; smaller ones go where their neighbours of
+    /// this moment go, so that they are written together.
     /// What was kept on a device that is being removed is given up: the folio is not what it was.
     fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
         if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
             self.free_slots(slot, order);
             kept = None;
         }
-        let node = self.zone_nodes.get(self.zones.index_of(frame)).copied();
-        let is_far = |slot| node.is_some() && self.space.home_of(slot).is_some_and(|home| Some(home) != node);
-        if order == Order::HUGE && kept.is_some_and(|slot| !is_far(slot)) {
-            return kept;
+        let Some(kept) = kept else { return self.allocate_near(frame, order) };
+        if order == Order::HUGE {
+            return Some(self.slot_for_again(frame, kept));
         }
-        let found = self.allocate_near(frame, order);
-        match (found, kept) {
-            (Some(slot), Some(kept)) if order == Order::HUGE && self.space.home_of(slot) != node => {
-                self.put_back_slots(slot, order);
-                Some(kept)
-            }
-            (Some(slot), Some(kept)) => {
+        match self.allocate_near(frame, order) {
+            Some(slot) => {
                 self.free_slots(kept, order);
                 Some(slot)
             }
-            (None, kept) => kept,
-            (found, None) => found,
+            None => Some(kept),
         }
+    }
+
+    /// Slots for a whole block that has some: the same, unless they are on the device of another node, and its own's has room.
+    fn slot_for_again(&self, frame: FrameId, kept: SlotId) -> SlotId {
+        let (node, home) = (self.node_of(frame), self.space.home_of(kept));
+        if node.is_none() || home.is_none() || home == node {
+            return kept;
+        }
+        match self.allocate_near(frame, Order::HUGE) {
+            Some(slot) if self.space.home_of(slot) == node => {
+                self.free_slots(kept, Order::HUGE);
+                slot
+            }
+            other => {
+                other.inspect(|&slot| self.put_back_slots(slot, Order::HUGE));
+                kept
+            }
+        }
+    }
+
+    /// The node of a frame; none where its zone is of several.
+    fn node_of(&self, frame: FrameId) -> Option<NodeId> {
+        self.zone_nodes.get(self.zones.index_of(frame)).copied()
     }
 
     /// Slots on the device nearest to a frame that has them: it is the memory's node that counts, which was that of who used it; where a
     /// zone is of several nodes, this CPU's.
     pub fn allocate_near(&self, frame: FrameId, order: Order) -> Option<SlotId> {
         let cpu = current_cpu();
-        match self.zone_nodes.get(self.zones.index_of(frame)) {
-            Some(&node) => self.space.allocate_for(node, cpu, order),
+        match self.node_of(frame) {
+            Some(node) => self.space.allocate_for(node, cpu, order),
             None => self.space.allocate(cpu, order),
         }
     }

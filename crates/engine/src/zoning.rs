@@ -80,14 +80,18 @@ mod tests {
         assert_eq!(zoning(1), (1, vec![0; 5], vec![]));
     }
 
-    /// Two CPUs that this process may use.
-    fn two_cpus() -> Option<[usize; 2]> {
+    /// Two CPUs that this process may use, each stated to be a node.
+    fn two_nodes() -> Option<([usize; 2], Topology)> {
         let may_be_used = |cpu: &usize| {
             let cpu = *cpu;
             std::thread::spawn(move || cpu::stay_on(cpu).is_ok()).join().unwrap()
         };
         let mut cpus = (0..1024).filter(may_be_used);
-        Some([cpus.next()?, cpus.next()?])
+        let (Some(first), Some(second)) = (cpus.next(), cpus.next()) else {
+            println!("SKIP memory of two nodes: there is one CPU");
+            return None;
+        };
+        Some(([first, second], format!("node 0 cpus {first}\nnode 1 cpus {second}").parse().unwrap()))
     }
 
     const LEN: usize = 4 << 20;
@@ -108,11 +112,7 @@ mod tests {
 
     #[test]
     fn a_nodes_thread_has_its_memory_and_its_device_whoever_resolves_its_faults_and_sends_its_folios_out() {
-        let Some(cpus) = two_cpus() else {
-            println!("SKIP memory of two nodes: there is one CPU");
-            return;
-        };
-        let topology: Topology = format!("node 0 cpus {}\nnode 1 cpus {}", cpus[0], cpus[1]).parse().unwrap();
+        let Some((cpus, topology)) = two_nodes() else { return };
         let device = |node| SwapDevice::from(DeviceSpec::Ram { size: 64 << 20 }).on_node(NodeId::new(node));
         for (faults, order) in [FaultMode::Direct, FaultMode::Monitor]
             .into_iter()
@@ -146,11 +146,7 @@ mod tests {
 
     #[test]
     fn what_was_written_by_turns_stays_where_it_is_whichever_nodes_thread_writes_it_again() {
-        let Some(cpus) = two_cpus() else {
-            println!("SKIP memory of two nodes: there is one CPU");
-            return;
-        };
-        let topology: Topology = format!("node 0 cpus {}\nnode 1 cpus {}", cpus[0], cpus[1]).parse().unwrap();
+        let Some((cpus, topology)) = two_nodes() else { return };
         let given = |node| {
             let device = SwapDevice::from(DeviceSpec::Ram { size: 64 << 20 }).on_node(NodeId::new(node));
             device.with_priority(Priority::given(1).unwrap())
