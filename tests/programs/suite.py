@@ -112,7 +112,22 @@ def redis(folioswap, folder):
     return compare("redis-server", folioswap, command, folder, LIMIT_S, code=8 * MIB)
 
 
-PROGRAMS = {"numpy": numpy, "sort": sort, "sqlite": sqlite, "folios": folios, "gcc": gcc, "xz": xz, "redis": redis}
+def descriptors(folioswap, folder):
+    """A daemon and a shell script that close and replace descriptors which they did not open."""
+    python, script = os.path.join(HERE, "daemon_work.py"), os.path.join(HERE, "shell_work.sh")
+    shell, good = need("bash", "bash"), True
+    for faults in ("monitor", "direct"):
+        daemon = [sys.executable, python, str(64 * MIB)]
+        good &= compare(f"daemon, faults {faults}", folioswap, daemon, folder, LIMIT_S, budget=24 * MIB, faults=faults)
+        name = f"shell, faults {faults}"
+        good &= compare(name, folioswap, [shell, script], folder, LIMIT_S, budget=16 * MIB, outputs=["log"], faults=faults)
+    return good
+
+
+PROGRAMS = {
+    "numpy": numpy, "sort": sort, "sqlite": sqlite, "folios": folios, "gcc": gcc, "xz": xz, "redis": redis,
+    "descriptors": descriptors,
+}
 
 
 def main():

@@ -12,6 +12,7 @@ use folioswap_core::{
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::uffd::{Delivery, EventFd, UffdError, Userfaultfd};
 
 use crate::address_space::AddressSpace;
@@ -328,7 +329,9 @@ impl ArenaBuilder {
         if self.locked {
             locking::lock_all(&span, &frames, self.memory)?;
         }
-        let mapper = register(&uffd, &span, &frames, mapping)?;
+        let pagemap =
+            Arc::new(Pagemap::open().and_then(Pagemap::hide).map_err(Error::system("opening the page tables"))?);
+        let mapper = register(&uffd, &pagemap, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(most_blocks, nr_cpus);
@@ -352,6 +355,7 @@ impl ArenaBuilder {
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
             uffd,
+            pagemap,
             stats: self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared),
             clock: Clock::new(),
             streams: Streams::new(),
@@ -383,13 +387,14 @@ impl ArenaBuilder {
 /// Makes the mapper, and registers the memory that it needs to be.
 fn register(
     uffd: &Arc<Userfaultfd>,
+    pagemap: &Arc<Pagemap>,
     span: &Reservation,
     frames: &Frames,
     mapping: Mapping,
 ) -> Result<Box<dyn Mapper>, Error> {
     let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
         let zone = |zone| [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)];
-        Box::new(MoveMapper::new(Arc::clone(uffd), (0..frames.nr_zones()).map(zone)))
+        Box::new(MoveMapper::new(Arc::clone(uffd), Arc::clone(pagemap), (0..frames.nr_zones()).map(zone)))
     } else {
         Box::new(CopyMapper::new(Arc::clone(uffd)))
     };
@@ -402,20 +407,24 @@ fn register(
     Ok(mapper)
 }
 
+fn hiding(error: std::io::Error) -> Error {
+    Error::system("keeping a descriptor from the program")(error)
+}
+
 /// Opens a descriptor for the wanted mode; `Auto` falls back to direct.
 fn open_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaultfd), Error> {
     if wanted != FaultMode::Direct {
         match Userfaultfd::open(Delivery::Monitor) {
-            Ok((uffd, _, _)) => return Ok((FaultMode::Monitor, uffd)),
+            Ok((uffd, _, _)) => return Ok((FaultMode::Monitor, uffd.hide().map_err(hiding)?)),
             Err(error) if wanted == FaultMode::Monitor => {
                 return Err(Error::NoUserfaultfd { mode: "monitor", reason: error.to_string() });
             }
             Err(_) => {}
         }
     }
-    Userfaultfd::open(Delivery::Sigbus)
-        .map(|(uffd, _, _)| (FaultMode::Direct, uffd))
-        .map_err(|error| Error::NoUserfaultfd { mode: "direct", reason: error.to_string() })
+    let (uffd, _, _) = Userfaultfd::open(Delivery::Sigbus)
+        .map_err(|error| Error::NoUserfaultfd { mode: "direct", reason: error.to_string() })?;
+    Ok((FaultMode::Direct, uffd.hide().map_err(hiding)?))
 }
 
 /// A budget of RAM, swap devices, and the memory that is paged between them. Cheap to clone; the last clone or region

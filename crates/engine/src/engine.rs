@@ -15,8 +15,9 @@ use folioswap_core::{
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::pagemap::{self, Pagemap};
+use folioswap_sys::signals;
 use folioswap_sys::uffd::Userfaultfd;
-use folioswap_sys::{pagemap, signals};
 
 use crate::address_space::AddressSpace;
 use crate::compactd::Compactor;
@@ -86,6 +87,7 @@ pub(crate) struct Engine {
     pub slot_compactor: SlotCompactor,
     pub mapper: Box<dyn Mapper>,
     pub uffd: Arc<Userfaultfd>,
+    pub pagemap: Arc<Pagemap>,
     pub stats: StatsHome,
     pub clock: Clock,
     pub streams: Streams,
@@ -280,9 +282,9 @@ impl Engine {
     /// kernel (6.18) asks its first page alone whether the rest may move: it has to become a new huge page. What cannot
     /// be done now stays busy.
     fn make_own(&self, addr: usize, len: usize) {
-        let there = pagemap::scan(addr..addr + len).is_ok_and(|scan| scan.present_bytes == len as u64);
+        let there = self.pagemap.scan(addr..addr + len).is_ok_and(|scan| scan.present_bytes == len as u64);
         if there && memory::populate_write(addr, len).is_ok() && len == Order::HUGE.bytes() {
-            let whole = pagemap::scan(addr..addr + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
+            let whole = self.pagemap.scan(addr..addr + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
             if !whole {
                 let _ = memory::collapse(addr, len);
             }
@@ -389,7 +391,7 @@ impl Engine {
     pub fn measure(&self) -> std::io::Result<pagemap::Scan> {
         let regions = self.span.addr()..self.span.addr() + self.span.len();
         let homes = self.frames.range().start..self.frames.nursery().end;
-        let (regions, homes) = (pagemap::scan(regions)?, pagemap::scan(homes)?);
+        let (regions, homes) = (self.pagemap.scan(regions)?, self.pagemap.scan(homes)?);
         let scan = pagemap::Scan {
             present_bytes: regions.present_bytes + homes.present_bytes,
             huge_bytes: regions.huge_bytes + homes.huge_bytes,

@@ -1,7 +1,5 @@
 //! The end of the program when it cannot go on: one line on standard error, and an exit status that says so.
 
-use std::io::Write;
-
 #[cfg(test)]
 pub(crate) use quiet::{hush, note_seed};
 
@@ -22,8 +20,7 @@ pub(crate) fn say(message: &str) {
     if quiet::is_hushed() {
         return;
     }
-    // Standard error may be closed; there is nowhere else to say it.
-    let _ = std::io::stderr().write_all(format!("folioswap: {message}\n").as_bytes());
+    folioswap_sys::own_table::write_to_stderr(format!("folioswap: {message}\n").as_bytes());
 }
 
 /// Ends the process when dropped by a panic: a thread that resolves faults must not die and leave others asleep.

@@ -8,8 +8,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
+use folioswap_sys::memory;
+use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::uffd::{Mode, MoveError, Userfaultfd};
-use folioswap_sys::{memory, pagemap};
 
 /// Why a folio stayed where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -96,6 +97,7 @@ impl Nursery {
 /// By `UFFDIO_MOVE`: the page-table entry travels, the page does not. A huge page stays one.
 pub(crate) struct MoveMapper {
     uffd: Arc<Userfaultfd>,
+    pagemap: Arc<Pagemap>,
     nurseries: Vec<Nurseries>,
 }
 
@@ -109,14 +111,18 @@ struct Nurseries {
 impl MoveMapper {
     /// For each zone the homes of its frames, and two ranges in which the kernel makes huge pages and small ones; as many can be
     /// made at once as there are pageblocks in them.
-    pub fn new(uffd: Arc<Userfaultfd>, zones: impl IntoIterator<Item = [Range<usize>; 3]>) -> Self {
+    pub fn new(
+        uffd: Arc<Userfaultfd>,
+        pagemap: Arc<Pagemap>,
+        zones: impl IntoIterator<Item = [Range<usize>; 3]>,
+    ) -> Self {
         let nursery = |range: Range<usize>| Nursery(Mutex::new(range.step_by(Order::HUGE.bytes()).collect()));
         let nurseries = zones.into_iter().map(|[homes, huge, small]| Nurseries {
             homes,
             huge: nursery(huge),
             small: nursery(small),
         });
-        MoveMapper { uffd, nurseries: nurseries.collect() }
+        MoveMapper { uffd, pagemap, nurseries: nurseries.collect() }
     }
 
     fn nurseries(&self, home: usize) -> &Nurseries {
@@ -129,7 +135,8 @@ impl MoveMapper {
         self.nurseries(home).huge.make(|cradle| {
             let range = cradle..cradle + Order::HUGE.bytes();
             // A kernel that cannot tell is taken at its word.
-            let is_huge = pagemap::huge_bytes(range.clone()).map_or(true, |bytes| bytes == Order::HUGE.bytes() as u64);
+            let is_huge =
+                self.pagemap.scan(range.clone()).map_or(true, |scan| scan.huge_bytes == Order::HUGE.bytes() as u64);
             let carried = self.carry(target, cradle, Order::HUGE.bytes());
             if !is_huge {
                 // Where the table of small pages stays no huge page is made again; before Linux 6.14 it does.
@@ -137,6 +144,12 @@ impl MoveMapper {
             }
             carried.map(|()| is_huge)
         })
+    }
+
+    /// Whether a page is in RAM at this address.
+    fn is_present(&self, addr: usize) -> bool {
+        let read = self.pagemap.is_present(addr);
+        read.unwrap_or_else(|error| crate::fatal::die(&format!("the page tables could not be read: {error}")))
     }
 
     /// Moves a folio, or leaves all of it where it was.
@@ -156,7 +169,7 @@ impl MoveMapper {
         let pages = || (0..len).step_by(PAGE_SIZE);
         let failed = pages().filter(|&at| at >= moved).find_map(|at| self.move_one(target + at, source + at).err());
         let Some(error) = failed else { return Ok(()) };
-        for at in pages().filter(|&at| is_present(target + at) && !is_present(source + at)) {
+        for at in pages().filter(|&at| self.is_present(target + at) && !self.is_present(source + at)) {
             if let Err(error) = self.move_one(source + at, target + at) {
                 crate::fatal::die(&format!("half of a folio could not be moved back: {error:?}"));
             }
@@ -166,7 +179,7 @@ impl MoveMapper {
 
     /// Moves one page, unless it has moved already.
     fn move_one(&self, target: usize, source: usize) -> Result<(), MapError> {
-        let has_moved = || is_present(target) && !is_present(source);
+        let has_moved = || self.is_present(target) && !self.is_present(source);
         if has_moved() {
             return Ok(());
         }
@@ -278,12 +291,6 @@ impl Mapper for CopyMapper {
     }
 }
 
-/// Whether a page is in RAM at this address.
-fn is_present(addr: usize) -> bool {
-    pagemap::is_present(addr)
-        .unwrap_or_else(|error| crate::fatal::die(&format!("the page tables could not be read: {error}")))
-}
-
 fn refused(error: std::io::Error) -> MapError {
     MapError::Refused(error.raw_os_error().unwrap_or(libc::EIO))
 }
@@ -312,7 +319,7 @@ mod tests {
         memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
         fill(area.addr());
         uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
-        Some((MoveMapper::new(Arc::new(uffd), []), area))
+        Some((MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), []), area))
     }
 
     /// A page at `here` for each index: its content, or one of the kernel's zeros.
@@ -346,7 +353,7 @@ mod tests {
                 // SAFETY: the page has just been moved here.
                 let word = unsafe { ((there + index * PAGE_SIZE) as *const u64).read_volatile() };
                 assert_eq!(word, if index == 4 { 0 } else { index as u64 + 1 });
-                assert!(!is_present(here + index * PAGE_SIZE));
+                assert!(!mapper.is_present(here + index * PAGE_SIZE));
             }
         }
     }
@@ -361,8 +368,8 @@ mod tests {
         let (here, there) = (area.addr(), area.addr() + LEN);
         assert_eq!(mapper.carry(there, here, LEN), Err(MapError::Missing));
         for index in 0..NR_PAGES {
-            assert_eq!(is_present(here + index * PAGE_SIZE), index != 9, "page {index}");
-            assert!(!is_present(there + index * PAGE_SIZE));
+            assert_eq!(mapper.is_present(here + index * PAGE_SIZE), index != 9, "page {index}");
+            assert!(!mapper.is_present(there + index * PAGE_SIZE));
         }
     }
 }

@@ -1,20 +1,19 @@
-//! The engine's own threads: all signals blocked, and marked, so that a face knows them from the program's.
+//! The engine's own threads: all signals blocked, with a table of descriptors of their own, by which a face knows them
+//! from the program's.
 
-use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
+
+use folioswap_sys::own_table;
 
 use crate::engine::Engine;
 use crate::error::Error;
-
-thread_local! {
-    static INTERNAL: Cell<bool> = const { Cell::new(false) };
-}
+use crate::fatal;
 
 /// Whether the calling thread is one of the engine's own. Such a thread must not be given managed memory.
 #[must_use]
 pub fn internal_thread() -> bool {
-    INTERNAL.get()
+    own_table::inside()
 }
 
 /// A running thread.
@@ -32,15 +31,23 @@ pub(crate) fn spawn(
     engine: &Arc<Engine>,
     body: impl FnOnce(&Engine) + Send + 'static,
 ) -> Result<Thread, Error> {
+    say_panics();
     let engine = Arc::clone(engine);
-    let blocked = folioswap_sys::signals::block_all();
-    let spawned = std::thread::Builder::new()
-        .name(format!("folioswap-{job}").chars().take(15).collect())
-        .stack_size(256 << 10)
-        .spawn(move || {
-            INTERNAL.set(true);
-            body(&engine);
-        });
-    drop(blocked);
+    let spawned = own_table::spawn(&format!("folioswap-{job}"), 256 << 10, move || body(&engine));
     spawned.map(Thread).map_err(Error::system("starting a thread"))
+}
+
+/// Has panics of these threads, whose table has no standard error, said on the program's.
+fn say_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |about| {
+            if internal_thread() {
+                fatal::say(&about.to_string());
+            } else {
+                before(about);
+            }
+        }));
+    });
 }

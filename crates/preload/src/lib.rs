@@ -7,6 +7,7 @@
 //! - `signals`, `threads`, `signal_stack`: in direct mode faults are SIGBUS on the thread that has them: the signal is
 //!   never blocked, the program's own action for it is kept beside ours, and every thread has a stack for it.
 //! - `cover`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
+//! - `descriptors`: those of the engine do not exist for the program.
 //! - `fork`: what a child keeps.
 //!
 //! Rules: the engine's code and this library's run with the program's signals blocked ([`guard`]) and allocate from a
@@ -18,6 +19,7 @@
 
 mod calls;
 mod cover;
+mod descriptors;
 mod export;
 mod fork;
 mod guard;

@@ -115,6 +115,43 @@ fn in_all_combinations(program: &Path, budget: &str) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// What a program prints and how it ends, alone (`None`) or under the library; with a soft limit of 1024 descriptors, as
+/// most systems have.
+fn outcome(program: &Path, argument: &str, settings: Option<&str>) -> (Option<i32>, String) {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "1", "60", "prlimit", "--nofile=1024:", "--", "env"]);
+    command.env("TEST_FOLDER", folder()).env("FOLIOSWAP_DIR", folder()).stdin(Stdio::null());
+    if let Some(settings) = settings {
+        command.arg(format!("FOLIOSWAP_RUN={settings}")).arg(format!("LD_PRELOAD={}", library().display()));
+    }
+    command.arg(program).arg(argument);
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.code(), text)
+}
+
+#[test]
+fn descriptors_that_a_program_did_not_open_are_not_there_for_it() {
+    let Some(program) = compiled("descriptors") else { return };
+    let mut scenarios =
+        vec!["numbers", "close-loop", "closefrom", "listed", "replace", "inline-close", "inline-replace"];
+    scenarios.extend(["own-table", "vfork", "fork", "emfile"]);
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } == 0 {
+        scenarios.extend(["setuid", "chroot"]);
+    } else {
+        println!("SKIP setuid and chroot: not root");
+    }
+    for scenario in scenarios {
+        let alone = outcome(&program, scenario, None);
+        assert_eq!(alone.0, Some(0), "{scenario} alone: {}", alone.1);
+        for (faults, mapper, swap) in COMBINATIONS {
+            let settings = format!("memory=16M;faults={faults};mapper={mapper}{swap}");
+            assert_eq!(outcome(&program, scenario, Some(&settings)), alone, "{scenario} {faults} {mapper}");
+        }
+    }
+}
+
 #[test]
 fn heap() {
     all("heap", "40M");

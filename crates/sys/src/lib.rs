@@ -9,6 +9,7 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod descriptor;
 pub mod direct_io;
 pub mod disk;
 pub mod fault_stack;
@@ -16,6 +17,7 @@ pub mod fork;
 pub mod futex;
 pub mod memory;
 pub mod numa;
+pub mod own_table;
 pub mod pagemap;
 pub mod shared;
 pub mod sigbus;

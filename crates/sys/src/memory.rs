@@ -234,6 +234,18 @@ pub fn dofork(addr: usize, len: usize) -> io::Result<()> {
     advise(addr, len, libc::MADV_DOFORK)
 }
 
+/// A page, readable and writable, that is all zeros in every child that gets a copy of the memory.
+///
+/// # Errors
+/// ENOMEM; EINVAL before Linux 4.14.
+pub fn wiped_on_fork() -> io::Result<Reservation> {
+    let page = Reservation::new(PAGE_BYTES, PAGE_BYTES)?;
+    protect_rw(page.addr, page.len)?;
+    // SAFETY: this call's own page, which nobody has seen yet.
+    check(unsafe { libc::syscall(libc::SYS_madvise, page.addr, page.len, libc::MADV_WIPEONFORK) })?;
+    Ok(page)
+}
+
 /// Puts memory under a whole range, as huge pages where advised and aligned; what is there stays. In a range that is
 /// registered with a userfaultfd this faults as a touch does: such memory is populated elsewhere and moved.
 ///

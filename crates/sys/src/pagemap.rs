@@ -1,13 +1,13 @@
 //! What of a range is in RAM, and how much of it in huge pages, as the kernel sees it: by the PAGEMAP_SCAN ioctl
 //! (Linux 6.7), else by `/proc/self/smaps`.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::check;
+use crate::descriptor::Descriptor;
+use crate::{check, direct_io};
 
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
@@ -49,20 +49,66 @@ pub struct Scan {
     pub huge_bytes: u64,
 }
 
-/// Looks at a page-aligned range. Costs time by what is present, about 20 ns a page, little for what is not.
+/// The page tables of this process, open: what is looked at later needs no free descriptor, no path and no permission.
+#[derive(Debug)]
+pub struct Pagemap {
+    entries: Descriptor,
+    /// Where there is no PAGEMAP_SCAN.
+    smaps: Option<Descriptor>,
+}
+
+impl Pagemap {
+    /// For a moment: where looking at once is all there is.
+    ///
+    /// # Errors
+    /// `/proc/self/pagemap` or `/proc/self/smaps` cannot be opened.
+    pub fn open() -> io::Result<Self> {
+        let entries = OwnedFd::from(File::open("/proc/self/pagemap")?);
+        let scans = !is_unknown(&scan_pagemap(entries.as_raw_fd(), &(0..4096)));
+        let smaps = if scans { None } else { Some(OwnedFd::from(File::open("/proc/self/smaps")?).into()) };
+        Ok(Pagemap { entries: entries.into(), smaps })
+    }
+
+    /// The same, hidden from the program ([`Descriptor::hidden`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hide(self) -> io::Result<Self> {
+        let smaps = self.smaps.map(Descriptor::hide).transpose()?;
+        Ok(Pagemap { entries: self.entries.hide()?, smaps })
+    }
+
+    /// Looks at a page-aligned range. Costs time by what is present, about 20 ns a page, little for what is not.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn scan(&self, range: Range<usize>) -> io::Result<Scan> {
+        match &self.smaps {
+            _ if range.is_empty() => Ok(Scan::default()),
+            None => self.entries.with(|number| scan_pagemap(number, &range)),
+            Some(smaps) => smaps.with(read_from_start).map(|text| scan_smaps(&text, &range)),
+        }
+    }
+
+    /// Whether there is a page at an address, the shared page of zeros too.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn is_present(&self, addr: usize) -> io::Result<bool> {
+        const PRESENT: u64 = 1 << 63;
+        let mut entry = [0; size_of::<u64>()];
+        let at = addr / 4096 * size_of::<u64>();
+        self.entries.with(|number| direct_io::pread_exact(number, &mut entry, at as u64))?;
+        Ok(u64::from_ne_bytes(entry) & PRESENT != 0)
+    }
+}
+
+/// Looks at a range once ([`Pagemap::scan`]).
 ///
 /// # Errors
-/// Neither the ioctl nor smaps can be had.
+/// As [`Pagemap::open`] and [`Pagemap::scan`].
 pub fn scan(range: Range<usize>) -> io::Result<Scan> {
-    if range.is_empty() {
-        return Ok(Scan::default());
-    }
-    match scan_pagemap(&range) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::EPERM)) => {
-            Ok(scan_smaps(&fs::read_to_string("/proc/self/smaps")?, &range))
-        }
-        found => found,
-    }
+    Pagemap::open()?.scan(range)
 }
 
 /// Bytes of a range that are in RAM as huge pages.
@@ -81,20 +127,27 @@ pub fn resident_bytes(range: Range<usize>) -> io::Result<u64> {
     scan(range).map(|scan| scan.present_bytes)
 }
 
-/// Whether there is a page at an address, the shared page of zeros too.
-///
-/// # Errors
-/// `/proc/self/pagemap` cannot be read.
-pub fn is_present(addr: usize) -> io::Result<bool> {
-    const PRESENT: u64 = 1 << 63;
-    let mut entry = [0; size_of::<u64>()];
-    let at = addr / 4096 * size_of::<u64>();
-    File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, at as u64)?;
-    Ok(u64::from_ne_bytes(entry) & PRESENT != 0)
+/// Whether the kernel does not know the request.
+fn is_unknown<T>(result: &io::Result<T>) -> bool {
+    let number = result.as_ref().err().and_then(io::Error::raw_os_error);
+    matches!(number, Some(libc::ENOTTY | libc::EINVAL | libc::EPERM))
 }
 
-fn scan_pagemap(range: &Range<usize>) -> io::Result<Scan> {
-    let pagemap = File::open("/proc/self/pagemap")?;
+/// All of a text file of the kernel's, as it is now.
+fn read_from_start(number: RawFd) -> io::Result<String> {
+    let mut text = Vec::new();
+    let mut part = [0; 16 << 10];
+    loop {
+        // SAFETY: the kernel writes at most as many bytes as the part has.
+        let read = unsafe { libc::syscall(libc::SYS_pread64, number, part.as_mut_ptr(), part.len(), text.len()) };
+        match check(read)? {
+            0 => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            more => text.extend_from_slice(&part[..more]),
+        }
+    }
+}
+
+fn scan_pagemap(pagemap: RawFd, range: &Range<usize>) -> io::Result<Scan> {
     let mut found = Scan::default();
     let mut regions = [PageRegion::default(); 256];
     let (mut start, end) = (range.start as u64, range.end as u64);
@@ -115,8 +168,7 @@ fn scan_pagemap(range: &Range<usize>) -> io::Result<Scan> {
         };
         // SAFETY: the kernel reads and writes the arguments, of the size they state, and writes at most `vec_len`
         // regions at `vec`; both are of this frame. The scan changes nothing (no flags).
-        let nr =
-            check(unsafe { libc::syscall(libc::SYS_ioctl, pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) })?;
+        let nr = check(unsafe { libc::syscall(libc::SYS_ioctl, pagemap, PAGEMAP_SCAN, &raw mut arguments) })?;
         for region in &regions[..nr] {
             let len = region.end - region.start;
             found.present_bytes += len;
@@ -158,6 +210,7 @@ fn scan_smaps(smaps: &str, range: &Range<usize>) -> Scan {
 mod tests {
     use super::*;
     use crate::memory;
+    use std::fs;
 
     #[test]
     fn present_pages_are_counted_and_missing_ones_not() {

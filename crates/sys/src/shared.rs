@@ -67,7 +67,9 @@ impl<T: Zeroable> SharedMemory<T> {
     #[must_use]
     pub fn leak(self) -> &'static T {
         let value: *const T = &*self;
-        std::mem::forget(self);
+        let mapped = std::mem::ManuallyDrop::new(self);
+        // SAFETY: read once, of a value that is not dropped: only its descriptor is closed, which the mapping does not need.
+        drop(unsafe { std::ptr::read(&mapped.fd) });
         // SAFETY: as in `deref`; the mapping stays, since its owner is forgotten.
         unsafe { &*value }
     }

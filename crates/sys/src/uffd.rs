@@ -7,8 +7,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use crate::descriptor::Descriptor;
 use crate::uffd_abi::{self as abi, Range};
-use crate::{check, errno};
+use crate::{check, errno, own_table};
 
 /// How faults are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,9 +162,17 @@ const MOST_RETRIES: u32 = 100;
 
 /// A userfaultfd of the calling process.
 #[derive(Debug)]
-pub struct Userfaultfd(OwnedFd);
+pub struct Userfaultfd(Descriptor);
 
 impl Userfaultfd {
+    /// The same, hidden from the program ([`Descriptor::hidden`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hide(self) -> io::Result<Self> {
+        self.0.hide().map(Userfaultfd)
+    }
+
     /// Opens one with MOVE, write protection, thread ids and exact addresses wherever the kernel offers them.
     ///
     /// For [`Delivery::Monitor`]: by the system call, else by `/dev/userfaultfd`; never for user mode only, since a
@@ -184,8 +193,9 @@ impl Userfaultfd {
                     // The first handshake only asks; a descriptor can be told its features once.
                     let offered = shake_hands(&asked, 0)?;
                     let wanted = wanted_features(delivery, offered)?;
-                    let uffd = Userfaultfd(pass(door)?);
-                    shake_hands(&uffd.0, wanted)?;
+                    let uffd = pass(door)?;
+                    shake_hands(&uffd, wanted)?;
+                    let uffd = Userfaultfd(uffd.into());
                     let features = Features {
                         has_move: wanted & abi::FEATURE_MOVE != 0,
                         has_wp: wanted & abi::FEATURE_PAGEFAULT_FLAG_WP != 0,
@@ -282,7 +292,7 @@ impl Userfaultfd {
         let mut message = abi::Message::default();
         let len = size_of::<abi::Message>();
         // SAFETY: the buffer is `len` bytes of this frame's own; any bytes are a valid `Message`.
-        let read = check(unsafe { libc::syscall(libc::SYS_read, self.0.as_raw_fd(), &raw mut message, len) });
+        let read = check(unsafe { libc::syscall(libc::SYS_read, self.0.number(), &raw mut message, len) });
         match read {
             Ok(read) if read == len => Ok(Some(event(&message))),
             Ok(read) => Err(io::Error::other(format!("userfaultfd gave {read} bytes for an event"))),
@@ -300,22 +310,23 @@ impl Userfaultfd {
         })
     }
 
-    fn ioctl<T>(&self, request: u64, argument: &mut T) -> io::Result<()> {
+    fn ioctl<T: Send>(&self, request: u64, argument: &mut T) -> io::Result<()> {
         match self.raw_ioctl(request, argument) {
             0 => Ok(()),
             number => Err(io::Error::from_raw_os_error(number)),
         }
     }
 
-    /// 0 or the error number.
-    fn raw_ioctl<T>(&self, request: u64, argument: &mut T) -> i32 {
-        raw_ioctl(self.0.as_raw_fd(), request, argument)
-    }
-}
-
-impl AsRawFd for Userfaultfd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+    /// 0 or the error number. What another file than a userfaultfd would say may come from one that the program has put in
+    /// its place: then the call is made where it is ours for certain.
+    fn raw_ioctl<T: Send>(&self, request: u64, argument: &mut T) -> i32 {
+        match raw_ioctl(self.0.number(), request, argument) {
+            libc::EBADF | libc::ENOTTY => self.0.elsewhere(|number| raw_ioctl(number, request, argument)),
+            libc::EINVAL if !own_table::inside() && !self.0.is_here() => {
+                self.0.elsewhere(|number| raw_ioctl(number, request, argument))
+            }
+            result => result,
+        }
     }
 }
 
@@ -428,7 +439,8 @@ fn event(message: &abi::Message) -> Event {
 pub struct Waiter(OwnedFd);
 
 impl Waiter {
-    /// A place to wait for events of `uffd`, and for `stop` to be signalled.
+    /// A place to wait for events of `uffd`, and for `stop` to be signalled; for the calling thread's own table of
+    /// descriptors.
     ///
     /// # Errors
     /// EMFILE and its like.
@@ -437,8 +449,8 @@ impl Waiter {
         let fd = check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })?;
         // SAFETY: the kernel has just made this descriptor for us.
         let waiter = Waiter(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
-        waiter.add(uffd.as_raw_fd(), (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32, EVENT)?;
-        waiter.add(stop.as_raw_fd(), libc::EPOLLIN as u32, STOP)?;
+        waiter.add(uffd.0.number(), (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32, EVENT)?;
+        waiter.add(stop.0.number(), libc::EPOLLIN as u32, STOP)?;
         Ok(waiter)
     }
 
@@ -483,10 +495,10 @@ const STOP: u64 = 1;
 
 /// A descriptor to wake other threads' polls by. Once signalled it stays so.
 #[derive(Debug)]
-pub struct EventFd(OwnedFd);
+pub struct EventFd(Descriptor);
 
 impl EventFd {
-    /// One that is not signalled.
+    /// One that is not signalled, hidden from the program ([`Descriptor::hidden`]).
     ///
     /// # Errors
     /// EMFILE and its like.
@@ -495,19 +507,17 @@ impl EventFd {
         // SAFETY: takes numbers only.
         let fd = check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) })?;
         // SAFETY: the kernel has just made this descriptor for us.
-        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+        Descriptor::hidden(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }).map(EventFd)
     }
 
     /// Signals it, for all who wait now or later.
     pub fn signal(&self) {
         let one = 1u64;
-        // SAFETY: eight bytes of this frame's own. A full counter (EAGAIN) is signalled already.
-        unsafe { libc::syscall(libc::SYS_write, self.0.as_raw_fd(), &raw const one, size_of::<u64>()) };
-    }
-}
-
-impl AsRawFd for EventFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        let write = |number: RawFd| {
+            // SAFETY: eight bytes of this frame's own. A full counter (EAGAIN) is signalled already.
+            unsafe { libc::syscall(libc::SYS_write, number, &raw const one, size_of::<u64>()) }
+        };
+        // Once in an arena's life: where the descriptor is ours for certain.
+        self.0.elsewhere(write);
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use folioswap_core::Order;
+use folioswap_sys::descriptor::Descriptor;
 use folioswap_sys::direct_io::{self, OpenError};
 use folioswap_sys::{disk, numa};
 
@@ -18,7 +19,7 @@ use crate::size::Bytes;
 
 /// A file or block device that holds slots.
 pub(crate) struct FileDevice {
-    fd: OwnedFd,
+    fd: Descriptor,
     path: PathBuf,
     limit: Option<u64>,
     /// A block device has all its space from the start.
@@ -28,7 +29,7 @@ pub(crate) struct FileDevice {
 impl FileDevice {
     /// An unlinked file in `directory`.
     pub fn unlinked_in(directory: &Path, limit: Option<u64>) -> Result<Self, Error> {
-        let fd = direct_io::unlinked_file(directory).map_err(|error| explain(directory, &error))?;
+        let fd = hidden(directory, direct_io::unlinked_file(directory).map_err(|error| explain(directory, &error))?)?;
         let device = FileDevice { fd, path: directory.into(), limit, fixed: false };
         device.probe()?;
         Ok(device)
@@ -52,7 +53,7 @@ impl FileDevice {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let fd = direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?;
+        let fd = hidden(path, direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?)?;
         let device = FileDevice { fd, path: path.into(), limit, fixed: false };
         device.probe()?;
         if let Some(limit) = limit {
@@ -71,7 +72,10 @@ impl FileDevice {
         }
         let found = if force { Ok(None) } else { signature::find(fd.as_raw_fd(), size) };
         match found.map_err(|error| unusable(path, format!("its content could not be looked at: {error}")))? {
-            None => Ok(FileDevice { fd, path: path.into(), limit: Some(limit.unwrap_or(size)), fixed: true }),
+            None => {
+                let (fd, limit) = (hidden(path, fd)?, Some(limit.unwrap_or(size)));
+                Ok(FileDevice { fd, path: path.into(), limit, fixed: true })
+            }
             Some(found) => {
                 let wanted = DeviceSpec::File { path: path.into(), size: limit };
                 let reason = format!("holds {found}, which would be lost; if that is meant, give {wanted},force=yes");
@@ -87,6 +91,10 @@ impl FileDevice {
     }
 }
 
+fn hidden(path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
+    Descriptor::hidden(fd).map_err(|error| unusable(path, format!("it cannot be kept from the program: {error}")))
+}
+
 fn explain(path: &Path, error: &OpenError) -> Error {
     unusable(path, error.to_string())
 }
@@ -97,7 +105,7 @@ impl Device for FileDevice {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        if self.fixed { Ok(()) } else { direct_io::preallocate(self.fd.as_raw_fd(), offset, len) }
+        if self.fixed { Ok(()) } else { self.fd.with(|fd| direct_io::preallocate(fd, offset, len)) }
     }
 
     fn discards(&self) -> bool {
@@ -105,35 +113,35 @@ impl Device for FileDevice {
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        direct_io::punch_hole(self.fd.as_raw_fd(), offset, len)
+        self.fd.with(|fd| direct_io::punch_hole(fd, offset, len))
     }
 
     fn is_rotational(&self) -> bool {
-        disk::is_rotational(self.fd.as_raw_fd())
+        self.fd.with(disk::is_rotational)
     }
 
     fn most_bytes_at_once(&self) -> Option<usize> {
-        disk::most_bytes_at_once(self.fd.as_raw_fd())
+        self.fd.with(disk::most_bytes_at_once)
     }
 
     fn node(&self) -> Option<usize> {
-        numa::node_of_disk(self.fd.as_raw_fd())
+        self.fd.with(numa::node_of_disk)
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        direct_io::pread_exact(self.fd.as_raw_fd(), bytes, offset)
+        self.fd.with(|fd| direct_io::pread_exact(fd, bytes, offset))
     }
 
     fn read_pieces(&self, offset: u64, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        direct_io::preadv_exact(self.fd.as_raw_fd(), pieces, offset)
+        self.fd.with(|fd| direct_io::preadv_exact(fd, pieces, offset))
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        direct_io::pwrite_exact(self.fd.as_raw_fd(), bytes, offset)
+        self.fd.with(|fd| direct_io::pwrite_exact(fd, bytes, offset))
     }
 
     fn fd(&self) -> Option<RawFd> {
-        Some(self.fd.as_raw_fd())
+        Some(self.fd.number())
     }
 
     fn name(&self) -> String {

@@ -84,8 +84,6 @@ touched! {
     fn utimensat = c"utimensat"(at: c_int, path: *const c_char, times: *const [timespec; 2], flags: c_int) -> c_int { text(path), value(times) }
     fn futimens = c"futimens"(fd: c_int, times: *const [timespec; 2]) -> c_int { value(times) }
     fn ioctl = c"ioctl"(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int { touch(argument, UNKNOWN_BYTES) }
-    fn fcntl = c"fcntl"(fd: c_int, request: c_int, argument: *mut c_void) -> c_int { touch(argument, size_of::<libc::flock>()) }
-    fn fcntl64 = c"fcntl64"(fd: c_int, request: c_int, argument: *mut c_void) -> c_int { touch(argument, size_of::<libc::flock>()) }
     fn getrusage = c"getrusage"(who: c_int, usage: *mut rusage) -> c_int { value(usage) }
     fn getrlimit = c"getrlimit"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
     fn getrlimit64 = c"getrlimit64"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }

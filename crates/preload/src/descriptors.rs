@@ -1,0 +1,167 @@
+//! The engine's descriptors do not exist for the program: what closes, copies or replaces one answers as for a number
+//! that is not open.
+//!
+//! They have numbers that programs do not get by themselves (`folioswap_sys::descriptor`), so this is for those that go
+//! through all numbers: daemons, shells, what starts other programs. A number of the engine's cannot be the target of
+//! dup2 either: EBADF, as for one above the limit. A list of /proc/self/fd still shows them.
+
+use std::ffi::{c_int, c_long, c_uint, c_void};
+
+use folioswap_sys::descriptor::{is_hidden, next_hidden};
+
+use crate::export::{export, real};
+use crate::{guard, state};
+
+real!(FCNTL = c"fcntl": fn(c_int, c_int, *mut c_void) -> c_int);
+
+/// Whether the number is the engine's, and a program's call that names it must fail.
+fn is_engines(fd: c_int) -> bool {
+    is_hidden(fd) && !guard::inside()
+}
+
+fn not_open() -> c_int {
+    state::fail(libc::EBADF);
+    -1
+}
+
+/// A call with descriptors by its number, where the engine's are concerned: what the kernel would return for numbers that
+/// are not open. `None`: the call may be made.
+#[allow(dead_code)] // until calls by number come by here
+pub fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<c_long> {
+    let named = |at: usize| is_engines(arguments[at] as c_int);
+    let concerned = match number {
+        libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl => named(0),
+        libc::SYS_dup2 | libc::SYS_dup3 => named(0) || named(1),
+        libc::SYS_close_range => {
+            let [first, last, flags] = [0, 1, 2].map(|at| arguments[at] as c_uint);
+            return Some(close_others(first, last, flags));
+        }
+        _ => false,
+    };
+    concerned.then_some(c_long::from(-libc::EBADF))
+}
+
+/// Closes a range of numbers but the engine's; 0 or a negative error number.
+fn close_others(first: c_uint, last: c_uint, flags: c_uint) -> c_long {
+    let close = |first: c_uint, last: c_uint| {
+        // SAFETY: takes numbers; the caller's own call, without the engine's descriptors.
+        match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+            -1 => c_long::from(-state::errno()),
+            result => result,
+        }
+    };
+    let mut from = first;
+    while let Some(hidden) = c_int::try_from(from).ok().and_then(next_hidden).map(|hidden| hidden as c_uint) {
+        if first > last || hidden > last {
+            break;
+        }
+        if hidden > from {
+            let result = close(from, hidden - 1);
+            if result < 0 {
+                return result;
+            }
+        }
+        from = hidden + 1;
+    }
+    // All of the rest; and what the kernel says of a range that is none.
+    if from > last && first <= last { 0 } else { close(from, last) }
+}
+
+export! {
+    fn close(fd: c_int) -> c_int {
+        if is_engines(fd) {
+            return not_open();
+        }
+        real!(REAL = c"close": fn(c_int) -> c_int);
+        // SAFETY: the caller's own call.
+        unsafe { REAL.get()(fd) }
+    }
+}
+
+export! {
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        let errno = state::errno();
+        match close_others(first, last, flags as c_uint) {
+            failed @ ..0 => { state::fail(-failed as i32); -1 }
+            _ => { state::fail(errno); 0 }
+        }
+    }
+}
+
+export! {
+    fn closefrom(first: c_int) -> () {
+        let errno = state::errno();
+        if close_others(first.max(0) as c_uint, c_uint::MAX, 0) == c_long::from(-libc::ENOSYS) {
+            (first.max(0)..c_int::from(i16::MAX)).filter(|&fd| !is_engines(fd)).for_each(|fd| {
+                // SAFETY: takes a number.
+                unsafe { libc::syscall(libc::SYS_close, fd) };
+            });
+        }
+        state::fail(errno);
+    }
+}
+
+export! {
+    fn dup(fd: c_int) -> c_int {
+        if is_engines(fd) {
+            return not_open();
+        }
+        // SAFETY: the caller's own call.
+        unsafe { libc::syscall(libc::SYS_dup, fd) as c_int }
+    }
+}
+
+export! {
+    fn dup2(fd: c_int, target: c_int) -> c_int {
+        if is_engines(fd) || is_engines(target) {
+            return not_open();
+        }
+        real!(REAL = c"dup2": fn(c_int, c_int) -> c_int);
+        // SAFETY: the caller's own call.
+        unsafe { REAL.get()(fd, target) }
+    }
+}
+
+export! {
+    fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
+        if is_engines(fd) || is_engines(target) {
+            return not_open();
+        }
+        // SAFETY: the caller's own call.
+        unsafe { libc::syscall(libc::SYS_dup3, fd, target, flags) as c_int }
+    }
+}
+
+export! {
+    fn fcntl(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
+        if is_engines(fd) {
+            return not_open();
+        }
+        let real = FCNTL.get();
+        // SAFETY: the caller's own call, as often as it fails for a missing page.
+        crate::cover::repeat(
+            || crate::cover::touch(argument, size_of::<libc::flock>()),
+            || unsafe { real(fd, request, argument) },
+        )
+    }
+}
+
+export! {
+    fn fcntl64(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
+        // SAFETY: the same function under another name.
+        unsafe { fcntl(fd, request, argument) }
+    }
+}
+
+export! {
+    #[allow(non_snake_case)] // the C library's name
+    fn _Fork() -> libc::pid_t {
+        real!(REAL = c"_Fork": fn() -> libc::pid_t);
+        // SAFETY: takes nothing. No function of anybody's runs around this fork: the child closes what is the engine's here.
+        let child = unsafe { REAL.get()() };
+        if child == 0 {
+            folioswap_sys::descriptor::close_in_child();
+        }
+        child
+    }
+}

@@ -1,0 +1,352 @@
+//! A descriptor table that a program's threads do not share.
+//!
+//! A program may close, replace or list every descriptor of its table, also those that it did not open: daemons and
+//! shells do. So the engine's threads have another table, which holds the engine's descriptors and nothing of the
+//! program's: not a pipe, whose reader would wait for its end, and not the three standard streams. One thread, the
+//! *keeper*, makes that table, starts all other threads that share it, and does for the program's threads what their
+//! own table cannot do any more ([`run`]).
+//!
+//! One keeper a process, started on first use, for the rest of the process. A forked child has none and starts its own.
+//! Nothing here allocates but the start of threads: [`run`] is called in signal handlers.
+
+use std::cell::Cell;
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::{self, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread::JoinHandle;
+
+use crate::{check, descriptor, futex, memory, signals};
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread has the keeper's table. Such threads are the engine's own.
+#[must_use]
+pub fn inside() -> bool {
+    INSIDE.get()
+}
+
+/// Starts a thread with the keeper's table, and with signals blocked (see [`signals::block_all`]).
+///
+/// # Errors
+/// EAGAIN: too many threads. What the kernel said when the keeper could not begin.
+pub fn spawn<T: Send + 'static>(
+    name: &str,
+    stack_size: usize,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let body = move || {
+        INSIDE.set(true);
+        body()
+    };
+    run(|| signals::spawn(name, stack_size, body))?
+}
+
+/// Has the keeper make a call, with its own table, and waits for it. Calls are made one after another.
+///
+/// # Errors
+/// What the kernel said when the keeper could not begin.
+pub fn run<R: Send>(call: impl FnOnce() -> R + Send) -> io::Result<R> {
+    if inside() {
+        return Ok(call());
+    }
+    // A handler of the program must not fault while this thread has the keeper's attention.
+    let _blocked = signals::block_all();
+    Ok(keeper()?.run(call))
+}
+
+/// Copies a descriptor of the program's table into the keeper's; returns its number there.
+///
+/// # Errors
+/// EMFILE; what the kernel said when the keeper could not begin, or when its socket was closed by the program.
+pub fn import(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
+    let _blocked = signals::block_all();
+    let keeper = keeper()?;
+    let _alone = keeper.importing.lock().expect("nothing panics under this lock");
+    send(keeper.ours, fd.as_raw_fd())?;
+    keeper.run(|| receive(keeper.theirs))
+}
+
+/// Writes a line to the program's standard error, from any thread; where it is closed there is nowhere else to say it.
+pub fn write_to_stderr(line: &[u8]) {
+    // SAFETY: the kernel reads the bytes of the line.
+    let write = |number: RawFd| unsafe { libc::syscall(libc::SYS_write, number, line.as_ptr(), line.len()) };
+    if !inside() {
+        write(libc::STDERR_FILENO);
+    } else if let Ok(stderr) = program_stderr() {
+        write(stderr.as_raw_fd());
+    }
+}
+
+/// A copy of the program's standard error, for a thread whose own table has none: as it is now, so that nobody waits for
+/// the end of one that the program has closed.
+fn program_stderr() -> io::Result<OwnedFd> {
+    let taken = |number: usize| {
+        // SAFETY: the kernel has just made this descriptor for us.
+        unsafe { OwnedFd::from_raw_fd(number as RawFd) }
+    };
+    // SAFETY: takes numbers. A process's descriptor stands for its first thread, whose table is the program's.
+    let copied =
+        check(unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) }).map(taken).and_then(|pid| {
+            // SAFETY: takes numbers.
+            check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pid.as_raw_fd(), libc::STDERR_FILENO, 0) }).map(taken)
+        });
+    // A sandbox may forbid that: then by its name, which stands for the same file but a socket.
+    copied.or_else(|_| {
+        let (path, flags) = (c"/proc/self/fd/2", libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY);
+        // SAFETY: a path that ends in 0.
+        check(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) }).map(taken)
+    })
+}
+
+/// A call to be made; lives on the stack of the thread that waits for it.
+struct Job {
+    call: unsafe fn(*mut ()),
+    data: *mut (),
+}
+
+/// The process's keeper.
+struct Keeper {
+    /// Held from the posting of a job until it is done.
+    turn: Mutex<()>,
+    /// Held from the sending of a descriptor until it has arrived.
+    importing: Mutex<()>,
+    job: AtomicPtr<Job>,
+    /// Jobs so far; the keeper sleeps on it.
+    nr_posted: AtomicU32,
+    /// Of them, those that are done; who waits for one sleeps on it.
+    nr_done: AtomicU32,
+    /// The socket by which descriptors travel: the end in the program's table, and the one in the keeper's.
+    ours: RawFd,
+    theirs: RawFd,
+}
+
+/// What a process knows of its keeper.
+struct Known {
+    keeper: AtomicPtr<Keeper>,
+    /// Whether a thread starts one now.
+    starting: AtomicU32,
+}
+
+/// In a page that reads as zero in every child that has a copy of the memory, however it was made: it has no keeper. A
+/// child of vfork shares the memory, and its parent's keeper works for it.
+fn known() -> io::Result<&'static Known> {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    let page = match PAGE.get() {
+        Some(&page) => page,
+        None => {
+            let made = memory::wiped_on_fork()?;
+            let addr = made.addr();
+            let page = *PAGE.get_or_init(|| addr);
+            if page == addr {
+                made.leak(); // else another thread was faster
+            }
+            page
+        }
+    };
+    // SAFETY: a page that stays, as long as `Known` and aligned to a page; zeros are a valid `Known`, and its fields are
+    // atomics.
+    Ok(unsafe { &*(page as *const Known) })
+}
+
+fn keeper() -> io::Result<&'static Keeper> {
+    let known = known()?;
+    loop {
+        // SAFETY: null, or a keeper that was leaked.
+        if let Some(keeper) = unsafe { known.keeper.load(Ordering::Acquire).as_ref() } {
+            return Ok(keeper);
+        }
+        if known.starting.swap(1, Ordering::Acquire) == 0 {
+            let started = start();
+            if let Ok(keeper) = &started {
+                known.keeper.store(ptr::from_ref(*keeper).cast_mut(), Ordering::Release);
+            }
+            known.starting.store(0, Ordering::Release);
+            futex::wake_all(&known.starting);
+            return started;
+        }
+        futex::wait(&known.starting, 1);
+    }
+}
+
+/// Whether this process has a keeper now.
+pub(crate) fn is_there() -> bool {
+    // SAFETY: as in `keeper`.
+    known().is_ok_and(|known| !known.keeper.load(Ordering::Acquire).is_null())
+}
+
+/// The numbers of the standard streams: nothing of the engine's may have one, for what the process prints goes there.
+const NR_STREAMS: RawFd = 3;
+
+fn start() -> io::Result<&'static Keeper> {
+    let (ours, theirs) = socket_pair()?;
+    let ours = descriptor::hide_number(ours)?;
+    let keeper: &'static Keeper = Box::leak(Box::new(Keeper {
+        turn: Mutex::new(()),
+        importing: Mutex::new(()),
+        job: AtomicPtr::new(null_mut()),
+        nr_posted: AtomicU32::new(0),
+        nr_done: AtomicU32::new(0),
+        ours,
+        theirs: theirs.as_raw_fd(),
+    }));
+    let (tell, told) = std::sync::mpsc::sync_channel(1);
+    signals::spawn("folioswap-keeper", 128 << 10, move || {
+        INSIDE.set(true);
+        let left = leave_table(keeper.theirs);
+        let has_left = left.is_ok();
+        let _ = tell.send(left);
+        if has_left {
+            keeper.serve();
+        }
+    })?;
+    told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?;
+    Ok(keeper)
+}
+
+/// Gives the calling thread a table of its own with `kept` alone in it, and with places taken where others look for the
+/// standard streams.
+fn leave_table(kept: RawFd) -> io::Result<()> {
+    close_range(kept + 1, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)?;
+    close_range(0, kept - 1, 0)?;
+    for _ in 0..NR_STREAMS {
+        // SAFETY: takes numbers. The table has no other owner; the three stay for good.
+        check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    }
+    Ok(())
+}
+
+fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> io::Result<()> {
+    // SAFETY: takes numbers. Only the keeper calls this, whose table is its own from the first call on.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
+}
+
+impl Keeper {
+    fn serve(&self) -> ! {
+        loop {
+            let seen = self.nr_posted.load(Ordering::Acquire);
+            let job = self.job.swap(null_mut(), Ordering::AcqRel);
+            if job.is_null() {
+                futex::wait(&self.nr_posted, seen);
+                continue;
+            }
+            // SAFETY: whoever posted the job keeps it until it is counted as done, and nobody else takes it.
+            unsafe { ((*job).call)((*job).data) };
+            self.nr_done.fetch_add(1, Ordering::Release);
+            futex::wake_all(&self.nr_done);
+        }
+    }
+
+    fn run<R: Send>(&self, call: impl FnOnce() -> R + Send) -> R {
+        let mut work = (Some(call), None::<R>);
+        let call = make(&work);
+        let job = Job { call, data: (&raw mut work).cast() };
+        let turn = self.turn.lock().expect("nothing panics under this lock");
+        self.job.store((&raw const job).cast_mut(), Ordering::Release);
+        let number = self.nr_posted.fetch_add(1, Ordering::Release).wrapping_add(1);
+        futex::wake_all(&self.nr_posted);
+        loop {
+            let nr_done = self.nr_done.load(Ordering::Acquire);
+            if nr_done == number {
+                break;
+            }
+            futex::wait(&self.nr_done, nr_done);
+        }
+        drop(turn);
+        work.1.expect("the keeper has made the call")
+    }
+}
+
+/// How the call behind `work` is made, given its address.
+fn make<R, F: FnOnce() -> R>(_work: &(Option<F>, Option<R>)) -> unsafe fn(*mut ()) {
+    /// # Safety
+    /// `data` is the address of such a pair, which nobody else uses meanwhile.
+    unsafe fn call<R, F: FnOnce() -> R>(data: *mut ()) {
+        // SAFETY: the caller's duty.
+        let work = unsafe { &mut *data.cast::<(Option<F>, Option<R>)>() };
+        // A panic ends the process: somebody waits for the result, perhaps with locks.
+        let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.0.take().map(|call| call())));
+        work.1 = made.unwrap_or_else(|_| std::process::abort());
+    }
+    call::<R, F>
+}
+
+fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: the kernel fills in two numbers of this frame's own.
+    check(unsafe {
+        libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr())
+    })?;
+    // SAFETY: the kernel has just made these descriptors for us.
+    let [ours, theirs] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+    // Not among the standard streams, whose places the keeper fills.
+    // SAFETY: takes numbers.
+    let theirs =
+        check(unsafe { libc::syscall(libc::SYS_fcntl, theirs.as_raw_fd(), libc::F_DUPFD_CLOEXEC, NR_STREAMS) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok((ours, unsafe { OwnedFd::from_raw_fd(theirs as RawFd) }))
+}
+
+const CONTROL_BYTES: usize = 64;
+
+/// A message of one byte with room for one descriptor.
+struct Message {
+    byte: u8,
+    part: libc::iovec,
+    control: [u64; CONTROL_BYTES / 8],
+}
+
+impl Message {
+    fn new() -> Self {
+        Message { byte: 0, part: libc::iovec { iov_base: null_mut(), iov_len: 1 }, control: [0; CONTROL_BYTES / 8] }
+    }
+
+    /// Its header, which points into it.
+    fn header(&mut self) -> libc::msghdr {
+        self.part.iov_base = (&raw mut self.byte).cast();
+        // SAFETY: all zeros are a valid header: no name, no buffers.
+        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        header.msg_iov = &raw mut self.part;
+        header.msg_iovlen = 1;
+        header.msg_control = self.control.as_mut_ptr().cast();
+        // SAFETY: computes a length.
+        header.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as usize;
+        header
+    }
+}
+
+fn send(socket: RawFd, fd: RawFd) -> io::Result<()> {
+    let mut message = Message::new();
+    let header = message.header();
+    // SAFETY: the header's control data is this frame's, and has room for one control message with a number (64 bytes);
+    // the kernel reads the header and what it points to.
+    check(unsafe {
+        let control = libc::CMSG_FIRSTHDR(&header);
+        (*control).cmsg_level = libc::SOL_SOCKET;
+        (*control).cmsg_type = libc::SCM_RIGHTS;
+        (*control).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
+        libc::CMSG_DATA(control).cast::<RawFd>().write_unaligned(fd);
+        libc::syscall(libc::SYS_sendmsg, socket, &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    })
+    .map(drop)
+}
+
+fn receive(socket: RawFd) -> io::Result<RawFd> {
+    let mut message = Message::new();
+    let mut header = message.header();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the kernel writes within what the header points to, all of this frame.
+    check(unsafe { libc::syscall(libc::SYS_recvmsg, socket, &raw mut header, flags) })?;
+    // SAFETY: the header as the kernel has filled it in; a control message that is there has a number in it.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(&header);
+        if control.is_null() || (*control).cmsg_type != libc::SCM_RIGHTS {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE)); // the kernel drops what has no place
+        }
+        Ok(libc::CMSG_DATA(control).cast::<RawFd>().read_unaligned())
+    }
+}
