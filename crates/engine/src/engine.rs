@@ -15,8 +15,8 @@ use folioswap_core::{
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::pagemap;
 use folioswap_sys::uffd::Userfaultfd;
-use folioswap_sys::{pagemap, signals};
 
 use crate::address_space::AddressSpace;
 use crate::compactd::Compactor;
@@ -258,8 +258,9 @@ impl Engine {
     /// Takes a mapped folio of a locked block home. Its frames stay on the list where they were.
     pub fn unmap(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
         let (addr, home, len) = self.places(locked, index, frame);
-        if self.gate.closed_by(signals::thread_id()) {
-            // What leaves now must not be inherited: the child would read zeros there.
+        if self.gate.is_closed() {
+            // For a fault of the thread that forks, whichever thread resolves it. What leaves now must not be inherited: the child would
+            // read zeros there.
             self.keep_from_child(addr, len);
         }
         match self.mapper.unmap(addr, home, len) {
