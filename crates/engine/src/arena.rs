@@ -21,11 +21,13 @@ use crate::device::{self, Opened, SwapDevice};
 use crate::engine::{Engine, StatsHome};
 use crate::error::{Error, MIN_MEMORY};
 use crate::exchange::Means;
-use crate::fault::{FaultMode, UnknownName, direct, monitor};
+use crate::fault::monitor::{self, DeviceFaults};
+use crate::fault::{FaultMode, UnknownName, direct};
 use crate::folio_size::FolioSize;
 use crate::frames::Frames;
 use crate::freeing::{self, Freeing};
 use crate::locking;
+use crate::lost::Lost;
 use crate::map::{CopyMapper, Mapper, MoveMapper};
 use crate::outgoing::Buffers;
 use crate::raw::RawSpace;
@@ -352,6 +354,7 @@ impl ArenaBuilder {
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
             uffd,
+            lost: Lost::default(),
             stats: self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared),
             clock: Clock::new(),
             streams: Streams::new(),
@@ -362,6 +365,7 @@ impl ArenaBuilder {
             reads: ReadQueue::new(),
             gate: Gate::default(),
             on_watch: Mutex::default(),
+            device_faults: DeviceFaults::default(),
             reclaim_wanted: Event::default(),
             wants_relief: AtomicBool::new(false),
             front_filled: Event::default(),

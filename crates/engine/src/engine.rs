@@ -21,8 +21,10 @@ use folioswap_sys::uffd::Userfaultfd;
 use crate::address_space::AddressSpace;
 use crate::compactd::Compactor;
 use crate::fatal;
+use crate::fault::monitor::DeviceFaults;
 use crate::frames::Frames;
 use crate::freeing::Freeing;
+use crate::lost::Lost;
 use crate::map::{MapError, Mapper};
 use crate::outgoing::{Buffers, Written};
 use crate::readahead::ReadQueue;
@@ -86,6 +88,7 @@ pub(crate) struct Engine {
     pub slot_compactor: SlotCompactor,
     pub mapper: Box<dyn Mapper>,
     pub uffd: Arc<Userfaultfd>,
+    pub lost: Lost,
     pub stats: StatsHome,
     pub clock: Clock,
     pub streams: Streams,
@@ -98,6 +101,7 @@ pub(crate) struct Engine {
     pub gate: Gate,
     /// Held by the monitor thread that looks for the next fault without sleeping.
     pub on_watch: Mutex<()>,
+    pub device_faults: DeviceFaults,
     /// Frames are getting short.
     pub reclaim_wanted: Event,
     /// Whether who relieves fronts waits to be told.
@@ -207,6 +211,7 @@ impl Engine {
     /// Puts a folio of a locked block, whose content is at home, under its address, on the given list.
     pub fn map(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, list: List) {
         self.clear_table(locked);
+        self.end_lost_folio(locked, index);
         let (addr, home, len) = self.places(locked, index, frame);
         self.patiently("mapped", || self.mapper.map(addr, home, len));
         // A whole folio may be in small pages, where the kernel had no huge one.
@@ -316,6 +321,7 @@ impl Engine {
             self.release_frame(frame);
         }
         self.release_slot(locked, index);
+        self.end_lost_folio(locked, index);
         locked.folio_mut(index).set_empty();
     }
 

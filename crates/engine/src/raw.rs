@@ -295,6 +295,7 @@ impl RawSpace {
         }
         // A late fault of the addresses' last use may have made a page there.
         engine.drop_block(&mut target);
+        engine.end_lost(&source, 0..BLOCK_PAGES); // at its new place it is tried again
         let small_tables = (source.small_table, target.small_table);
         source.move_to(&mut target);
         (source.small_table, target.small_table) = small_tables;
