@@ -61,7 +61,9 @@ pub enum Mapping {
     Auto,
     /// By `UFFDIO_MOVE`: nothing is copied, huge pages stay huge. Linux 6.8 and later.
     Move,
-    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones.
+    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones. A page that the kernel has pinned is copied
+    /// away like any other: what a device reads into it after that is lost. Buffers of io_uring, libaio or RDMA must be
+    /// [held](RawSpace::hold) meanwhile, or lie elsewhere; `folioswap run` refuses the first two to programs.
     Copy,
 }
 

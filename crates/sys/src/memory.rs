@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::check;
+use crate::{check, pagemap};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -277,7 +277,7 @@ pub fn touch(addr: usize, len: usize, write: bool) {
     }
 }
 
-/// Copies `len` bytes of whole pages from `source` to `target`, if all pages of the source are present: a touch of a
+/// Copies `len` bytes of whole pages from `source` to `target`, if all pages of the source are there: a touch of a
 /// missing one would be a fault of the engine's own. Nobody writes to the source meanwhile (it is write-protected).
 ///
 /// # Errors
@@ -290,11 +290,14 @@ pub fn copy_pages(source: usize, target: usize, len: usize) -> io::Result<()> {
         let mut present = [0u8; CHUNK];
         // SAFETY: the kernel writes one byte a page, `nr_pages` of them, into an array of CHUNK of this frame's own.
         check(unsafe { libc::syscall(libc::SYS_mincore, chunk, nr_bytes, present.as_mut_ptr()) })?;
-        if present[..nr_pages].iter().any(|page| page & 1 == 0) {
+        // What the kernel has swapped out itself it says is absent; the copy brings that back.
+        let is_missing =
+            |page| present[page] & 1 == 0 && !pagemap::is_swapped(chunk + page * PAGE_BYTES).unwrap_or(false);
+        if (0..nr_pages).any(is_missing) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
     }
-    // SAFETY: the source is mapped, readable and, as just seen, present; the target is the caller's own writable
+    // SAFETY: the source is mapped, readable and, as just seen, has no missing page; the target is the caller's own writable
     // memory; they are different mappings, so they do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, len) };
     Ok(())

@@ -93,6 +93,19 @@ pub fn is_present(addr: usize) -> io::Result<bool> {
     Ok(u64::from_ne_bytes(entry) & PRESENT != 0)
 }
 
+/// Whether the kernel has swapped a page out (or has it under way to another place).
+///
+/// # Errors
+/// As [`is_present`].
+pub fn is_swapped(addr: usize) -> io::Result<bool> {
+    use std::os::unix::fs::FileExt;
+    const SWAPPED: u64 = 1 << 62;
+    let mut entry = [0; size_of::<u64>()];
+    let at = addr / 4096 * size_of::<u64>();
+    std::fs::File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, at as u64)?;
+    Ok(u64::from_ne_bytes(entry) & SWAPPED != 0)
+}
+
 fn scan_pagemap(range: &Range<usize>) -> io::Result<Scan> {
     let pagemap = File::open("/proc/self/pagemap")?;
     let mut found = Scan::default();
