@@ -22,11 +22,13 @@ use crate::device::{self, Opened, SwapDevice};
 use crate::engine::{Engine, StatsHome};
 use crate::error::{Error, MIN_MEMORY};
 use crate::exchange::Means;
-use crate::fault::{FaultMode, UnknownName, direct, monitor};
+use crate::fault::monitor::{self, DeviceFaults};
+use crate::fault::{FaultMode, UnknownName, direct};
 use crate::folio_size::FolioSize;
 use crate::frames::Frames;
 use crate::freeing::{self, Freeing};
 use crate::locking;
+use crate::lost::Lost;
 use crate::map::{CopyMapper, Mapper, MoveMapper};
 use crate::outgoing::Buffers;
 use crate::raw::RawSpace;
@@ -60,7 +62,9 @@ pub enum Mapping {
     Auto,
     /// By `UFFDIO_MOVE`: nothing is copied, huge pages stay huge. Linux 6.8 and later.
     Move,
-    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones.
+    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones. A page that the kernel has pinned is copied
+    /// away like any other: what a device reads into it after that is lost. Buffers of io_uring, libaio or RDMA must be
+    /// [held](RawSpace::hold) meanwhile, or lie elsewhere; `folioswap run` refuses the first two to programs.
     Copy,
 }
 
@@ -356,6 +360,7 @@ impl ArenaBuilder {
             mapper,
             uffd,
             pagemap,
+            lost: Lost::default(),
             stats: self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared),
             clock: Clock::new(),
             streams: Streams::new(),
@@ -366,6 +371,7 @@ impl ArenaBuilder {
             reads: ReadQueue::new(),
             gate: Gate::default(),
             on_watch: Mutex::default(),
+            device_faults: DeviceFaults::default(),
             reclaim_wanted: Event::default(),
             wants_relief: AtomicBool::new(false),
             front_filled: Event::default(),
@@ -396,7 +402,7 @@ fn register(
         let zone = |zone| [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)];
         Box::new(MoveMapper::new(Arc::clone(uffd), Arc::clone(pagemap), (0..frames.nr_zones()).map(zone)))
     } else {
-        Box::new(CopyMapper::new(Arc::clone(uffd)))
+        Box::new(CopyMapper::new(Arc::clone(uffd), Arc::clone(pagemap)))
     };
     let failed = |e: UffdError| Error::system("registering with userfaultfd")(e.into());
     uffd.register(span.addr(), span.len(), mapper.region_mode()).map_err(failed)?;

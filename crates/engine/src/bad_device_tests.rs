@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, PIECE, SlotId, State};
@@ -24,20 +24,40 @@ const MIB: usize = 1 << 20;
 
 /// What goes wrong, changed while the device is in use.
 #[derive(Default)]
-struct Faults {
+pub(crate) struct Faults {
     /// Writes that still fail.
     failing_writes: AtomicUsize,
     /// Reads that still fail.
     failing_reads: AtomicUsize,
-    reads_fail: AtomicBool,
+    pub reads_fail: AtomicBool,
     reads_lie: AtomicBool,
     /// The offset of a page that cannot be read.
-    bad_page: AtomicUsize,
+    pub bad_page: AtomicUsize,
     /// There is no device any more.
     gone: AtomicBool,
+    /// Reads do not end, and so many have begun.
+    hung: Mutex<(bool, usize)>,
+    works_again: Condvar,
 }
 
 impl Faults {
+    pub fn hang(&self, hung: bool) {
+        self.hung.lock().unwrap().0 = hung;
+        self.works_again.notify_all();
+    }
+
+    /// Reads that do not end.
+    pub fn nr_hung(&self) -> usize {
+        self.hung.lock().unwrap().1
+    }
+
+    fn wait_while_hung(&self) {
+        let mut hung = self.hung.lock().unwrap();
+        hung.1 += 1;
+        let mut hung = self.works_again.wait_while(hung, |hung| hung.0).unwrap();
+        hung.1 -= 1;
+    }
+
     fn error(&self, failing: &AtomicUsize) -> io::Result<()> {
         if self.gone.load(Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -64,6 +84,7 @@ impl Device for BadDevice {
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.faults.wait_while_hung();
         self.faults.error(&self.faults.failing_reads)?;
         let bad_page = self.faults.bad_page.load(Ordering::SeqCst);
         let meets_bad = (offset as usize..offset as usize + bytes.len()).contains(&bad_page);
@@ -92,7 +113,7 @@ impl Device for BadDevice {
     }
 }
 
-fn bad_device() -> (Box<dyn Device>, Arc<Faults>) {
+pub(crate) fn bad_device() -> (Box<dyn Device>, Arc<Faults>) {
     let faults = Arc::new(Faults { bad_page: AtomicUsize::new(usize::MAX), ..Faults::default() });
     let device = BadDevice { bytes: Mutex::new(vec![0; 128 * MIB]), faults: Arc::clone(&faults) };
     (Box::new(device), faults)
@@ -225,7 +246,7 @@ fn the_next_page_comes_in_too_unless_that_fails() {
 }
 
 /// Takes everything that is not in use out of RAM.
-fn send_out(arena: &Arena) {
+pub(crate) fn send_out(arena: &Arena) {
     // What the reclaim thread has just written is not yet clean.
     comes_true("all of it is out of RAM", || {
         arena.evict_all();
@@ -428,7 +449,7 @@ fn scattered(arena: &Arena) -> (Region, Region) {
     (region, others)
 }
 
-fn at_page(at: usize) -> u8 {
+pub(crate) fn at_page(at: usize) -> u8 {
     (at / PAGE_SIZE % 251) as u8 + 1
 }
 

@@ -113,9 +113,11 @@ fn mapping() -> Finding {
             "move: content is kept, but the page was or became a small one",
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
         ),
-        (Err(reason), _) => {
-            Finding::limited("mapping", format!("copy, because {reason}"), "upgrade to Linux 6.17 or later")
-        }
+        (Err(reason), _) => Finding::limited(
+            "mapping",
+            format!("copy, because {reason}; programs are refused io_uring and libaio"),
+            "upgrade to Linux 6.17 or later",
+        ),
     }
 }
 

@@ -16,14 +16,15 @@ use folioswap_core::{
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap::{self, Pagemap};
-use folioswap_sys::signals;
 use folioswap_sys::uffd::Userfaultfd;
 
 use crate::address_space::AddressSpace;
 use crate::compactd::Compactor;
 use crate::fatal;
+use crate::fault::monitor::DeviceFaults;
 use crate::frames::Frames;
 use crate::freeing::Freeing;
+use crate::lost::Lost;
 use crate::map::{MapError, Mapper};
 use crate::outgoing::{Buffers, Written};
 use crate::readahead::ReadQueue;
@@ -88,6 +89,7 @@ pub(crate) struct Engine {
     pub mapper: Box<dyn Mapper>,
     pub uffd: Arc<Userfaultfd>,
     pub pagemap: Arc<Pagemap>,
+    pub lost: Lost,
     pub stats: StatsHome,
     pub clock: Clock,
     pub streams: Streams,
@@ -100,6 +102,7 @@ pub(crate) struct Engine {
     pub gate: Gate,
     /// Held by the monitor thread that looks for the next fault without sleeping.
     pub on_watch: Mutex<()>,
+    pub device_faults: DeviceFaults,
     /// Frames are getting short.
     pub reclaim_wanted: Event,
     /// Whether who relieves fronts waits to be told.
@@ -209,6 +212,7 @@ impl Engine {
     /// Puts a folio of a locked block, whose content is at home, under its address, on the given list.
     pub fn map(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, list: List) {
         self.clear_table(locked);
+        self.end_lost_folio(locked, index);
         let (addr, home, len) = self.places(locked, index, frame);
         self.patiently("mapped", || self.mapper.map(addr, home, len));
         // A whole folio may be in small pages, where the kernel had no huge one.
@@ -260,8 +264,9 @@ impl Engine {
     /// Takes a mapped folio of a locked block home. Its frames stay on the list where they were.
     pub fn unmap(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
         let (addr, home, len) = self.places(locked, index, frame);
-        if self.gate.closed_by(signals::thread_id()) {
-            // What leaves now must not be inherited: the child would read zeros there.
+        if self.gate.is_closed() {
+            // For a fault of the thread that forks, whichever thread resolves it. What leaves now must not be inherited: the child would
+            // read zeros there.
             self.keep_from_child(addr, len);
         }
         match self.mapper.unmap(addr, home, len) {
@@ -317,6 +322,7 @@ impl Engine {
             self.release_frame(frame);
         }
         self.release_slot(locked, index);
+        self.end_lost_folio(locked, index);
         locked.folio_mut(index).set_empty();
     }
 

@@ -42,6 +42,7 @@ impl Evacuation {
             return Some(left);
         }
         let any_left = engine.empty_failing_devices();
+        engine.end_lost_elsewhere();
         self.next = any_left.then(|| ((pause * 2).min(LONGEST_PAUSE), Instant::now() + pause));
         any_left.then_some(pause)
     }

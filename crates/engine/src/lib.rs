@@ -45,7 +45,10 @@ mod freeing;
 mod gather;
 mod io_figures;
 mod locking;
+mod lost;
 mod map;
+#[cfg(test)]
+mod monitor_tests;
 mod outgoing;
 mod overrun;
 mod pager;

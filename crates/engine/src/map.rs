@@ -234,11 +234,12 @@ impl Mapper for MoveMapper {
 /// By copying, for kernels without a sound `UFFDIO_MOVE`. Huge pages become small ones.
 pub(crate) struct CopyMapper {
     uffd: Arc<Userfaultfd>,
+    pagemap: Arc<Pagemap>,
 }
 
 impl CopyMapper {
-    pub fn new(uffd: Arc<Userfaultfd>) -> Self {
-        CopyMapper { uffd }
+    pub fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> Self {
+        CopyMapper { uffd, pagemap }
     }
 
     fn protect(&self, folio: usize, len: usize, on: bool) -> Result<(), MapError> {
@@ -283,7 +284,7 @@ impl Mapper for CopyMapper {
     fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // Protected first: a write from here on waits as a fault, so that what is copied is what is dropped.
         self.protect(folio, len, true)?;
-        if memory::copy_pages(folio, home, len).is_err() {
+        if memory::copy_pages(&self.pagemap, folio, home, len).is_err() {
             self.protect(folio, len, false)?;
             return Err(MapError::Missing);
         }

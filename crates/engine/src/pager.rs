@@ -29,11 +29,13 @@ pub(crate) struct SwapInError {
     addr: usize,
     device: String,
     reason: String,
+    /// It was not known before.
+    pub is_news: bool,
 }
 
 impl SwapInError {
     pub fn new(addr: usize, device: String, reason: String) -> Self {
-        SwapInError { addr, device, reason }
+        SwapInError { addr, device, reason, is_news: true }
     }
 }
 
@@ -44,11 +46,19 @@ impl Engine {
     /// # Errors
     /// When the device cannot give back what it holds.
     pub fn fault(&self, pass: Pass<'_>, access: Access) -> Result<bool, SwapInError> {
+        self.fault_in(pass, None, access)
+    }
+
+    /// The same for a caller who may have locked the block already.
+    ///
+    /// # Errors
+    /// As [`Engine::fault`].
+    pub fn fault_in(&self, pass: Pass<'_>, locked: Option<Locked<'_>>, access: Access) -> Result<bool, SwapInError> {
         let mut watch = Stopwatch::start(&self.clock);
         let Access { page, thread, .. } = access;
         let (block, within) = (page.block(), page.page_in_block());
         self.overruns.note(access);
-        let Some(mut locked) = self.lock_absent(block, within, &mut watch) else {
+        let Some(mut locked) = locked.or_else(|| self.lock_absent(block, within, &mut watch)) else {
             self.stats.record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
             return Ok(true);
         };
@@ -72,7 +82,10 @@ impl Engine {
             State::Swapped(_) => {
                 let addr = self.addr(page);
                 let brought = self.swap_in(&mut locked, access, &mut watch);
-                brought_next = brought.map_err(|error| SwapInError { addr, ..error })?;
+                brought_next = brought.map_err(|error| {
+                    let is_news = self.note_lost(&locked, locked.index_of(within));
+                    SwapInError { addr, is_news, ..error }
+                })?;
                 FaultKind::SwapIn
             }
         };
@@ -90,6 +103,15 @@ impl Engine {
             self.follow_stream(block, thread, kind);
         }
         Ok(true)
+    }
+
+    /// Whether a page of a locked block can be mapped at once: nothing is read for it, and no frame has to be waited for.
+    pub fn is_at_hand(&self, locked: &Locked<'_>, page: usize) -> bool {
+        match locked.state(locked.index_of(page)) {
+            State::Resident(_) | State::Standby(_) => true,
+            State::Empty => !self.is_open(locked.id()) || self.zones.available() >= self.zones.watermarks().low,
+            State::Swapped(_) => false,
+        }
     }
 
     /// Locks a block one folio of which is not mapped; `None` when another thread brought that in while this one waited.

@@ -295,6 +295,7 @@ impl RawSpace {
         }
         // A late fault of the addresses' last use may have made a page there.
         engine.drop_block(&mut target);
+        engine.end_lost(&source, 0..BLOCK_PAGES); // at its new place it is tried again
         let small_tables = (source.small_table, target.small_table);
         source.move_to(&mut target);
         (source.small_table, target.small_table) = small_tables;
@@ -530,6 +531,7 @@ impl RawSpace {
     /// The range is mapped.
     pub unsafe fn hold(&self, addr: usize, len: usize) -> bool {
         let thread = signals::thread_id();
+        let mut all_in = true;
         for index in self.covering(addr, len) {
             let block = BlockId::from_index(index);
             if !self.engine.is_open(block) {
@@ -538,21 +540,20 @@ impl RawSpace {
             *self.holds.lock().expect("nothing panics under this lock").entry(block).or_insert(0) += 1;
             let pages = self.pages_of(block, addr..addr + len);
             loop {
-                if !self.bring_in(block, pages.clone(), thread) {
-                    return false;
-                }
+                let is_lost = !self.bring_in(block, pages.clone(), thread);
+                all_in &= !is_lost;
                 let _pass = self.engine.gate.enter(thread);
                 let mut locked = self.engine.lock(block);
-                if self.first_missing(&locked, &pages).is_none() {
-                    locked.pinned = true;
-                    break;
-                }
                 if !self.engine.is_open(block) {
                     break; // unmapped meanwhile
                 }
+                if is_lost || self.first_missing(&locked, &pages).is_none() {
+                    locked.pinned = true;
+                    break;
+                }
             }
         }
-        true
+        all_in
     }
 
     /// Ends a hold.

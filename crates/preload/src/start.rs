@@ -5,7 +5,8 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use folioswap::{Arena, MIN_MEMORY, Topology, open_shared_stats};
+use folioswap::{Arena, MIN_MEMORY, Mapping, Topology, open_shared_stats};
+use folioswap_sys::seccomp;
 
 use crate::settings::{Settings, VARIABLE};
 use crate::state::{self, Phase};
@@ -58,6 +59,9 @@ fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Er
 }
 
 fn begin(arena: Arena, ordinary_bytes: u64) {
+    if arena.mapping() == Mapping::Copy {
+        refuse_pins();
+    }
     state::adopt(arena);
     program_heap::prepare();
     malloc::prepare(ordinary_bytes as usize);
@@ -65,5 +69,16 @@ fn begin(arena: Arena, ordinary_bytes: u64) {
     state::set_phase(Phase::Managed);
     if state::direct() {
         signals::prepare();
+    }
+}
+
+/// A folio that is copied leaves RAM though a device is about to write to its pages, which then writes to pages that nobody has any
+/// more: who pins them cannot be seen. So what pins pages for longer than a call is refused to the program; the engine's threads, which have
+/// their rings, are not concerned.
+fn refuse_pins() {
+    if let Err(error) = seccomp::refuse([libc::SYS_io_uring_setup, libc::SYS_io_setup]) {
+        state::say(&format!(
+            "io_uring and libaio could not be refused ({error}): where folios are copied, what they read into memory that leaves RAM is lost"
+        ));
     }
 }

@@ -230,3 +230,8 @@ fn what_cannot_begin_says_why() {
         assert!(text.starts_with("folioswap: ") && text.contains(reason) && text.lines().count() == 1, "{text}");
     }
 }
+
+#[test]
+fn async_io() {
+    all("async_io", "16M");
+}

@@ -19,6 +19,7 @@ pub mod memory;
 pub mod numa;
 pub mod own_table;
 pub mod pagemap;
+pub mod seccomp;
 pub mod shared;
 pub mod sigbus;
 pub mod signals;

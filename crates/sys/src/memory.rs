@@ -10,6 +10,7 @@ use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::check;
+use crate::pagemap::Pagemap;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -289,12 +290,12 @@ pub fn touch(addr: usize, len: usize, write: bool) {
     }
 }
 
-/// Copies `len` bytes of whole pages from `source` to `target`, if all pages of the source are present: a touch of a
+/// Copies `len` bytes of whole pages from `source` to `target`, if all pages of the source are there: a touch of a
 /// missing one would be a fault of the engine's own. Nobody writes to the source meanwhile (it is write-protected).
 ///
 /// # Errors
 /// EFAULT: a page of the source is missing; nothing was copied.
-pub fn copy_pages(source: usize, target: usize, len: usize) -> io::Result<()> {
+pub fn copy_pages(pagemap: &Pagemap, source: usize, target: usize, len: usize) -> io::Result<()> {
     const CHUNK: usize = 512;
     for chunk in (source..source + len).step_by(CHUNK * PAGE_BYTES) {
         let nr_bytes = (source + len - chunk).min(CHUNK * PAGE_BYTES);
@@ -302,11 +303,14 @@ pub fn copy_pages(source: usize, target: usize, len: usize) -> io::Result<()> {
         let mut present = [0u8; CHUNK];
         // SAFETY: the kernel writes one byte a page, `nr_pages` of them, into an array of CHUNK of this frame's own.
         check(unsafe { libc::syscall(libc::SYS_mincore, chunk, nr_bytes, present.as_mut_ptr()) })?;
-        if present[..nr_pages].iter().any(|page| page & 1 == 0) {
+        // What the kernel has swapped out itself it says is absent; the copy brings that back.
+        let is_missing =
+            |page| present[page] & 1 == 0 && !pagemap.is_swapped(chunk + page * PAGE_BYTES).unwrap_or(false);
+        if (0..nr_pages).any(is_missing) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
     }
-    // SAFETY: the source is mapped, readable and, as just seen, present; the target is the caller's own writable
+    // SAFETY: the source is mapped, readable and, as just seen, has no missing page; the target is the caller's own writable
     // memory; they are different mappings, so they do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, len) };
     Ok(())
@@ -477,10 +481,11 @@ mod tests {
         populate_write(source, 8 * PAGE_BYTES).unwrap();
         // SAFETY: readable, writable memory of the test's own.
         unsafe { (source as *mut u64).write(11) };
-        copy_pages(source, target, 8 * PAGE_BYTES).unwrap();
+        let pagemap = Pagemap::open().unwrap();
+        copy_pages(&pagemap, source, target, 8 * PAGE_BYTES).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { (target as *const u64).read_volatile() }, 11);
-        let error = copy_pages(source, target, 9 * PAGE_BYTES).unwrap_err();
+        let error = copy_pages(&pagemap, source, target, 9 * PAGE_BYTES).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     }
 

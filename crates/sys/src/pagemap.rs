@@ -96,10 +96,23 @@ impl Pagemap {
     /// What the kernel says.
     pub fn is_present(&self, addr: usize) -> io::Result<bool> {
         const PRESENT: u64 = 1 << 63;
+        self.entry(addr).map(|entry| entry & PRESENT != 0)
+    }
+
+    /// Whether the kernel has swapped a page out (or has it under way to another place).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn is_swapped(&self, addr: usize) -> io::Result<bool> {
+        const SWAPPED: u64 = 1 << 62;
+        self.entry(addr).map(|entry| entry & SWAPPED != 0)
+    }
+
+    fn entry(&self, addr: usize) -> io::Result<u64> {
         let mut entry = [0; size_of::<u64>()];
         let at = addr / 4096 * size_of::<u64>();
         self.entries.with(|number| direct_io::pread_exact(number, &mut entry, at as u64))?;
-        Ok(u64::from_ne_bytes(entry) & PRESENT != 0)
+        Ok(u64::from_ne_bytes(entry))
     }
 }
 

@@ -74,6 +74,19 @@ pub fn send(thread: u32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) }).map(drop)
 }
 
+/// Whether a thread of this process that sleeps in a fault would be woken by a signal: the signal is neither blocked nor ignored, and it
+/// was not a system call that touched the memory (which would only touch it again). `false` too where that cannot be known.
+#[must_use]
+pub fn ends_wait(thread: u32, signal: i32) -> bool {
+    let read = |what| std::fs::read_to_string(format!("/proc/self/task/{thread}/{what}"));
+    let (Ok(status), Ok(call)) = (read("status"), read("syscall")) else { return false };
+    let is_not_in = |set: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(set)).unwrap_or_default();
+        u64::from_str_radix(line.trim(), 16).is_ok_and(|set| set >> (signal - 1) & 1 == 0)
+    };
+    is_not_in("SigBlk:") && is_not_in("SigIgn:") && call.starts_with("-1 ")
+}
+
 /// Ends the process at once: no destructors, no exit handlers, no flushing. Fit for signal handlers and forked
 /// children.
 pub fn exit_now(status: i32) -> ! {

@@ -252,10 +252,23 @@ impl Userfaultfd {
     /// # Errors
     /// As [`Userfaultfd::move_pages`].
     pub fn zeropage(&self, addr: usize, len: usize) -> Result<(), MoveError> {
+        self.fill(abi::UFFDIO_ZEROPAGE, addr, len)
+    }
+
+    /// Poisons the pages at `addr`, where none may be, and wakes who waits for them: a touch of one is SIGBUS, and a system
+    /// call that reads or writes there fails with EFAULT. `madvise(MADV_DONTNEED)` ends that.
+    ///
+    /// # Errors
+    /// As [`Userfaultfd::move_pages`]; `Invalid` before Linux 6.6.
+    pub fn poison(&self, addr: usize, len: usize) -> Result<(), MoveError> {
+        self.fill(abi::UFFDIO_POISON, addr, len)
+    }
+
+    fn fill(&self, request: u64, addr: usize, len: usize) -> Result<(), MoveError> {
         stepwise(len, |done| {
-            let mut zero = abi::ZeroPage { range: range(addr + done, len - done), mode: 0, done: 0 };
-            let result = self.raw_ioctl(abi::UFFDIO_ZEROPAGE, &mut zero);
-            (result, zero.done)
+            let mut fill = abi::InPlace { range: range(addr + done, len - done), mode: 0, done: 0 };
+            let result = self.raw_ioctl(request, &mut fill);
+            (result, fill.done)
         })
     }
 
@@ -412,8 +425,11 @@ fn shake_hands(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
 }
 
 fn wanted_features(delivery: Delivery, offered: u64) -> Result<u64, UffdError> {
-    let useful =
-        abi::FEATURE_MOVE | abi::FEATURE_PAGEFAULT_FLAG_WP | abi::FEATURE_THREAD_ID | abi::FEATURE_EXACT_ADDRESS;
+    let useful = abi::FEATURE_MOVE
+        | abi::FEATURE_PAGEFAULT_FLAG_WP
+        | abi::FEATURE_THREAD_ID
+        | abi::FEATURE_EXACT_ADDRESS
+        | abi::FEATURE_POISON;
     match delivery {
         Delivery::Monitor => Ok(offered & useful),
         Delivery::Sigbus if offered & abi::FEATURE_SIGBUS == 0 => Err(UffdError::NoFeature("delivery by SIGBUS")),

@@ -14,9 +14,10 @@ pub const UFFDIO_REGISTER: u64 = request(READ_WRITE, 0x00, size_of::<Register>()
 pub const UFFDIO_UNREGISTER: u64 = request(READ, 0x01, size_of::<Range>());
 pub const UFFDIO_WAKE: u64 = request(READ, 0x02, size_of::<Range>());
 pub const UFFDIO_COPY: u64 = request(READ_WRITE, 0x03, size_of::<Transfer>());
-pub const UFFDIO_ZEROPAGE: u64 = request(READ_WRITE, 0x04, size_of::<ZeroPage>());
+pub const UFFDIO_ZEROPAGE: u64 = request(READ_WRITE, 0x04, size_of::<InPlace>());
 pub const UFFDIO_MOVE: u64 = request(READ_WRITE, 0x05, size_of::<Transfer>());
 pub const UFFDIO_WRITEPROTECT: u64 = request(READ_WRITE, 0x06, size_of::<WriteProtect>());
+pub const UFFDIO_POISON: u64 = request(READ_WRITE, 0x08, size_of::<InPlace>());
 
 pub const API_VERSION: u64 = 0xAA;
 pub const USER_MODE_ONLY: libc::c_int = 1;
@@ -25,6 +26,7 @@ pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
 pub const FEATURE_THREAD_ID: u64 = 1 << 8;
 pub const FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
+pub const FEATURE_POISON: u64 = 1 << 14;
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
 pub const REGISTER_MISSING: u64 = 1 << 0;
@@ -66,8 +68,9 @@ pub struct Transfer {
     pub done: i64,
 }
 
+/// Of both UFFDIO_ZEROPAGE and UFFDIO_POISON.
 #[repr(C)]
-pub struct ZeroPage {
+pub struct InPlace {
     pub range: Range,
     pub mode: u64,
     pub done: i64,
@@ -97,7 +100,7 @@ const _: () = assert!(size_of::<Api>() == 24);
 const _: () = assert!(size_of::<Range>() == 16);
 const _: () = assert!(size_of::<Register>() == 32);
 const _: () = assert!(size_of::<Transfer>() == 40);
-const _: () = assert!(size_of::<ZeroPage>() == 32);
+const _: () = assert!(size_of::<InPlace>() == 32);
 const _: () = assert!(size_of::<WriteProtect>() == 24);
 const _: () = assert!(size_of::<Message>() == 32);
 const _: () = assert!(UFFDIO_API == 0xc018_aa3f);

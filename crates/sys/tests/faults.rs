@@ -2,6 +2,7 @@
 //!
 //! Where the kernel or its settings do not permit a test, it prints why and returns.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -159,6 +160,81 @@ fn a_monitor_resolves_missing_and_protected_pages() {
     assert_eq!(uffd.read_event().unwrap(), None);
     uffd.unregister(region, HUGE).unwrap();
     assert_eq!(read(region + PAGE), 0);
+}
+
+/// Has the kernel read a byte, as a system call does: the error number, 0 for none.
+fn kernel_reads(addr: usize) -> i32 {
+    let (_reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: the kernel says so if the byte cannot be read.
+    match unsafe { libc::write(writer.as_raw_fd(), addr as *const libc::c_void, 1) } {
+        1 => 0,
+        _ => std::io::Error::last_os_error().raw_os_error().unwrap(),
+    }
+}
+
+#[test]
+fn a_poisoned_page_is_an_error_until_it_is_dropped() {
+    let _alone = alone();
+    let Some(uffd) = open(Delivery::Sigbus, |features| features.has_move) else { return };
+    let (_area, target, source) = target_and_source(&uffd, false);
+    if uffd.poison(target, 2 * PAGE) == Err(MoveError::Invalid) {
+        return println!("skipped: no UFFDIO_POISON");
+    }
+    assert_eq!((kernel_reads(target), kernel_reads(target + PAGE)), (libc::EFAULT, libc::EFAULT));
+    assert_eq!(uffd.poison(target, PAGE), Err(MoveError::Present));
+    assert_eq!(uffd.move_pages(target, source, PAGE), Err(MoveError::Present));
+    memory::dontneed(source, PAGE).unwrap();
+    assert!(uffd.move_pages(source, target, PAGE).is_err(), "it is no content");
+    assert!(!pagemap::Pagemap::open().unwrap().is_present(target).unwrap());
+    memory::dontneed(target, PAGE).unwrap();
+    uffd.move_pages(target, source + PAGE, PAGE).unwrap();
+    assert_eq!((kernel_reads(target), kernel_reads(target + PAGE)), (0, libc::EFAULT));
+}
+
+#[test]
+fn which_sleeping_threads_a_signal_would_wake_is_known() {
+    let _alone = alone();
+    let Some(uffd) = open(Delivery::Monitor, |features| features.has_thread_id) else { return };
+    let area = memory::anonymous_huge(2 * HUGE).unwrap();
+    let (region, source) = (area.addr(), area.addr() + HUGE);
+    memory::populate_write(source, PAGE).unwrap();
+    uffd.register(region, HUGE, Mode::Missing).unwrap();
+    let stop = EventFd::new().unwrap();
+    let waiter = Waiter::new(&uffd, &stop).unwrap();
+    let set_mask = |how| {
+        // SAFETY: zeros are a valid set, to which one signal is added.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&mut set, libc::SIGBUS);
+            libc::pthread_sigmask(how, &set, std::ptr::null_mut());
+        }
+    };
+    type Touch = fn(usize);
+    let touches: [(Touch, i32, bool); 3] = [
+        (|page| assert_eq!(read(page), 0), libc::SIG_UNBLOCK, true),
+        (|page| assert_eq!(read(page), 0), libc::SIG_BLOCK, false),
+        (|page| assert_eq!(kernel_reads(page), 0), libc::SIG_UNBLOCK, false),
+    ];
+    for (nr, (touch, how, expected)) in touches.into_iter().enumerate() {
+        let page = region + nr * PAGE;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                set_mask(how);
+                touch(page);
+            });
+            let event = loop {
+                assert_eq!(waiter.wait().unwrap(), Woken::Event);
+                if let Some(event) = uffd.read_event().unwrap() {
+                    break event;
+                }
+            };
+            let Event::Pagefault { thread, .. } = event else { panic!("{event:?}") };
+            let known = signals::ends_wait(thread, libc::SIGBUS);
+            uffd.copy(page, source, PAGE).unwrap();
+            assert_eq!(known, expected, "{nr}");
+        });
+    }
+    assert!(!signals::ends_wait(u32::MAX, libc::SIGBUS), "there is no such thread");
 }
 
 /// One test at a time: the handler is the process's, and a fork makes the pages of all tests busy.

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::engine::Engine;
 use crate::fatal;
-use crate::wakeup::Pass;
+use crate::pager::SwapInError;
 
 /// How a fault reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,12 +62,12 @@ thread_local! {
 
 /// Resolves the fault at `addr`; `false`, with the reason on standard error, when its content is lost.
 pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
-    resolve_inside(engine, engine.gate.enter(thread), addr, thread)
+    outcome(engine, engine.fault(engine.gate.enter(thread), engine.access_at(addr, thread)), addr, thread)
 }
 
-/// The same for who is inside the gate.
-pub(crate) fn resolve_inside(engine: &Engine, pass: Pass<'_>, addr: usize, thread: u32) -> bool {
-    match engine.fault(pass, engine.access_at(addr, thread)) {
+/// The same once the engine has done what it can.
+fn outcome(engine: &Engine, resolved: Result<bool, SwapInError>, addr: usize, thread: u32) -> bool {
+    match resolved {
         Ok(was_absent) => {
             let (page, (last, repeats)) = (engine.addr(engine.page_at(addr)), LAST.get());
             match was_absent {
@@ -81,7 +81,9 @@ pub(crate) fn resolve_inside(engine: &Engine, pass: Pass<'_>, addr: usize, threa
             true
         }
         Err(error) => {
-            fatal::say(&format!("{error}; thread {thread} gets SIGBUS"));
+            if error.is_news {
+                fatal::say(&format!("{error}; thread {thread} gets SIGBUS, or EFAULT from its system call"));
+            }
             false
         }
     }

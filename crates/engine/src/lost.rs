@@ -1,0 +1,137 @@
+//! Pages whose content its device does not give back.
+//!
+//! The loss of a folio is said once, not at each touch. Through a monitor, who touches a lost page is told by the kernel: the page is
+//! *poisoned* (`UFFDIO_POISON`), so that a touch is SIGBUS, a system call fails with EFAULT, and neither is reported as a fault again.
+//! (In direct mode each touch comes to the engine, which tries to read the page.)
+//!
+//! **Invariant.** Only swapped pages of failing devices are lost. Who maps, drops or transfers a folio takes the poison away, under its
+//! block's lock; after each step of evacuation it is taken from what is on another device or in RAM by then.
+//!
+//! **Locking.** A leaf.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Locked, PAGE_SIZE, State};
+use folioswap_sys::signals;
+use folioswap_sys::uffd::MoveError;
+
+use crate::engine::Engine;
+use crate::fatal;
+
+/// Lost pages of a block, a bit each.
+type Pages = [u64; BLOCK_PAGES / 64];
+
+/// All lost pages.
+#[derive(Default)]
+pub(crate) struct Lost {
+    blocks: Mutex<HashMap<BlockId, Pages>>,
+    /// So many blocks have some. What the holder of a block's lock reads here is right for that block.
+    nr_blocks: AtomicUsize,
+}
+
+impl Lost {
+    /// Notes pages; `false`: all of them were known.
+    fn note(&self, block: BlockId, pages: Range<usize>) -> bool {
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let known = blocks.entry(block).or_insert([0; BLOCK_PAGES / 64]);
+        let before = *known;
+        pages.for_each(|page| known[page / 64] |= 1 << (page % 64));
+        let is_news = *known != before;
+        self.nr_blocks.store(blocks.len(), Ordering::Relaxed);
+        is_news
+    }
+
+    /// Forgets pages of a block, and returns those that were lost.
+    fn take(&self, block: BlockId, pages: Range<usize>) -> Vec<usize> {
+        if self.nr_blocks.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let Some(known) = blocks.get_mut(&block) else { return Vec::new() };
+        let mut taken = Vec::new();
+        for page in pages {
+            if known[page / 64] >> (page % 64) & 1 == 1 {
+                known[page / 64] &= !(1 << (page % 64));
+                taken.push(page);
+            }
+        }
+        if known.iter().all(|&word| word == 0) {
+            blocks.remove(&block);
+        }
+        self.nr_blocks.store(blocks.len(), Ordering::Relaxed);
+        taken
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.blocks.lock().expect("nothing panics under this lock").keys().copied().collect()
+    }
+}
+
+/// The pages of a folio in its block.
+fn pages_of(locked: &Locked<'_>, index: usize) -> Range<usize> {
+    let nr_pages = locked.order().nr_pages();
+    index * nr_pages..(index + 1) * nr_pages
+}
+
+impl Engine {
+    /// A folio's content could not be had. `false`: that is known.
+    pub fn note_lost(&self, locked: &Locked<'_>, index: usize) -> bool {
+        self.lost.note(locked.id(), pages_of(locked, index))
+    }
+
+    /// Has the kernel tell who touches the folio of a lost page, and those who wait for it. What can be read by now is left alone.
+    ///
+    /// # Errors
+    /// The kernel cannot (Linux 6.6 does).
+    pub fn poison(&self, page: FolioId) -> io::Result<()> {
+        let mut locked = self.lock(page.block());
+        let index = locked.index_of(page.page_in_block());
+        if !matches!(locked.state(index), State::Swapped(_)) {
+            return Ok(());
+        }
+        self.note_lost(&locked, index);
+        locked.small_table = true;
+        for page in pages_of(&locked, index) {
+            match self.uffd.poison(self.addr(locked.id().page(page)), PAGE_SIZE) {
+                Ok(()) | Err(MoveError::Present) => {}
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends that pages of a block are lost, none of which is mapped: they can be had, or are not wanted any more.
+    pub fn end_lost(&self, locked: &Locked<'_>, pages: Range<usize>) {
+        for page in self.lost.take(locked.id(), pages) {
+            if let Err(error) = self.frames.drop_memory(self.addr(locked.id().page(page)), PAGE_SIZE) {
+                fatal::say(&format!("a page that was lost stays so: {error}"));
+            }
+        }
+    }
+
+    /// The same for a folio of a locked block.
+    pub fn end_lost_folio(&self, locked: &Locked<'_>, index: usize) {
+        self.end_lost(locked, pages_of(locked, index));
+    }
+
+    /// The same for all that is not on a failing device any more.
+    pub fn end_lost_elsewhere(&self) {
+        for block in self.lost.blocks() {
+            let _pass = self.gate.enter(signals::thread_id());
+            let locked = self.lock(block);
+            for page in 0..BLOCK_PAGES {
+                let is_lost = match locked.state(locked.index_of(page)) {
+                    State::Swapped(slot) => self.space.is_failing(slot),
+                    State::Resident(_) | State::Standby(_) | State::Empty => false,
+                };
+                if !is_lost {
+                    self.end_lost(&locked, page..page + 1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Refusing system calls to the calling thread and whatever it starts from then on, other programs too: as a kernel that lacks them.
+
+use std::io;
+
+use crate::check;
+
+/// The kernel's name for the machine whose system calls are meant.
+#[cfg(target_arch = "x86_64")]
+const MACHINE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: u32 = 0xc000_00b7;
+
+/// Of the classic packet filter: load a word of what the filter is given, jump if it is equal, return.
+const LOAD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+
+/// Where a filter finds the number of a system call, and the machine.
+const NUMBER_AT: u32 = 0;
+const MACHINE_AT: u32 = 4;
+
+/// From the return on these calls fail with ENOSYS. It is for good. Threads that exist already are not concerned.
+///
+/// Without CAP_SYS_ADMIN the kernel asks for `PR_SET_NO_NEW_PRIVS` first: set-user-ID programs that the thread starts then run
+/// without the privileges of their owner.
+///
+/// # Errors
+/// EINVAL and its like where the kernel or a sandbox has no filters.
+pub fn refuse<const N: usize>(calls: [libc::c_long; N]) -> io::Result<()> {
+    let step = |code, if_equal, if_not, k| libc::sock_filter { code, jt: if_equal, jf: if_not, k };
+    let nr_calls = N as u8;
+    let mut filter = vec![
+        step(LOAD, 0, 0, MACHINE_AT),
+        step(JUMP_IF_EQUAL, 0, nr_calls + 1, MACHINE), // programs for other machines are not concerned
+        step(LOAD, 0, 0, NUMBER_AT),
+    ];
+    filter.extend((1..).zip(calls).map(|(nr, call)| step(JUMP_IF_EQUAL, nr_calls - nr + 1, 0, call as u32)));
+    filter.push(step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
+    filter.push(step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, whose length is that of the vector it points to; both outlive the call.
+    let install = || unsafe {
+        check(libc::syscall(libc::SYS_prctl, libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program))
+    };
+    match install() {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
+            // SAFETY: takes numbers.
+            check(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+            install().map(drop)
+        }
+        other => other.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error number of a call with no arguments but zeros.
+    fn error_of(call: libc::c_long) -> i32 {
+        // SAFETY: these calls refuse a null pointer.
+        check(unsafe { libc::syscall(call, 0, 0, 0) }).map_or_else(|error| error.raw_os_error().unwrap(), |_| 0)
+    }
+
+    #[test]
+    fn a_thread_and_those_it_starts_are_refused_what_is_named_and_no_other() {
+        let before = error_of(libc::SYS_io_setup);
+        let refused = std::thread::spawn(|| {
+            refuse([libc::SYS_io_setup, libc::SYS_io_uring_setup]).unwrap();
+            let own = [libc::SYS_io_setup, libc::SYS_io_uring_setup, libc::SYS_getpid].map(error_of);
+            let started = std::thread::spawn(|| error_of(libc::SYS_io_setup)).join().unwrap();
+            (own, started)
+        });
+        assert_eq!(refused.join().unwrap(), ([libc::ENOSYS, libc::ENOSYS, 0], libc::ENOSYS));
+        assert_eq!(error_of(libc::SYS_io_setup), before, "a thread that was there");
+    }
+}

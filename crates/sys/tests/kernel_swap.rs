@@ -1,0 +1,125 @@
+//! Memory that the kernel has swapped out itself. As root: a swap file of 16 MiB and a memory cgroup are there while the test runs.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use folioswap_sys::memory;
+use folioswap_sys::pagemap::Pagemap;
+
+const PAGE: usize = 4096;
+const NR_PAGES: usize = 64;
+const FILE_PAGES: usize = 4096;
+
+/// A swap file, as long as it lives.
+struct SwapFile {
+    path: PathBuf,
+    name: CString,
+}
+
+impl SwapFile {
+    fn new() -> io::Result<SwapFile> {
+        let path = PathBuf::from(format!("/var/tmp/folioswap-kernel-swap-{}", std::process::id()));
+        let mut content = vec![0u8; FILE_PAGES * PAGE];
+        for (at, word) in [(1024, 1), (1028, FILE_PAGES as u32 - 1)] {
+            content[at..at + 4].copy_from_slice(&word.to_ne_bytes()); // the version, and the last page
+        }
+        content[PAGE - 10..PAGE].copy_from_slice(b"SWAPSPACE2");
+        let swap = SwapFile { name: CString::new(path.to_str().unwrap()).unwrap(), path };
+        std::fs::write(&swap.path, content)?;
+        std::fs::set_permissions(&swap.path, std::fs::Permissions::from_mode(0o600))?;
+        // SAFETY: a path that ends in 0.
+        match unsafe { libc::swapon(swap.name.as_ptr(), 0) } {
+            0 => Ok(swap),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for SwapFile {
+    fn drop(&mut self) {
+        // SAFETY: a path that ends in 0. Where it was not switched on there is nothing to switch off.
+        unsafe { libc::swapoff(self.name.as_ptr()) };
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A memory cgroup of this process's own, as long as it lives.
+struct Cgroup {
+    own: PathBuf,
+    before: PathBuf,
+    /// What is written to reclaim all that it can.
+    reclaim: (PathBuf, &'static str),
+}
+
+impl Cgroup {
+    fn new() -> io::Result<Cgroup> {
+        let groups = std::fs::read_to_string("/proc/self/cgroup")?;
+        let path_in =
+            |named: &str| groups.lines().find_map(|line| line.split_once(named)).map(|(_, path)| path.to_owned());
+        let (root, path, file, all) = match path_in(":memory:/") {
+            Some(path) => ("/sys/fs/cgroup/memory", path, "memory.force_empty", "0"),
+            None => ("/sys/fs/cgroup", path_in("0::/").unwrap_or_default(), "memory.reclaim", "64M"),
+        };
+        let own = PathBuf::from(format!("{root}/folioswap-kernel-swap-{}", std::process::id()));
+        std::fs::create_dir(&own)?;
+        let group = Cgroup { before: PathBuf::from(root).join(path), reclaim: (own.join(file), all), own };
+        std::fs::write(group.own.join("cgroup.procs"), "0")?;
+        Ok(group)
+    }
+
+    /// Has the kernel take what it can; that some stays is no error.
+    fn reclaim(&self) {
+        let _ = std::fs::write(&self.reclaim.0, self.reclaim.1);
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.before.join("cgroup.procs"), "0");
+        let _ = std::fs::remove_dir(&self.own);
+    }
+}
+
+/// Pages of which `mincore` says that they are not there.
+fn nr_absent(addr: usize) -> usize {
+    let mut there = [0u8; NR_PAGES];
+    // SAFETY: the kernel writes a byte for each of the pages.
+    assert_eq!(unsafe { libc::mincore(addr as *mut libc::c_void, NR_PAGES * PAGE, there.as_mut_ptr()) }, 0);
+    there.iter().filter(|&&page| page & 1 == 0).count()
+}
+
+#[test]
+fn what_the_kernel_has_swapped_is_copied_and_what_is_missing_is_not() {
+    let _swap = match SwapFile::new() {
+        Ok(swap) => swap,
+        Err(error) => return println!("SKIP copying what the kernel swapped: swapon: {error}"),
+    };
+    let group = match Cgroup::new() {
+        Ok(group) => group,
+        Err(error) => return println!("SKIP copying what the kernel swapped: a memory cgroup: {error}"),
+    };
+    let area = memory::anonymous_huge(4 << 20).unwrap();
+    let (source, target) = (area.addr(), area.addr() + (2 << 20));
+    memory::advise_nohugepage(area.addr(), area.len()).unwrap();
+    let word = |at: usize, page: usize| (at + page * PAGE) as *mut u64;
+    // SAFETY: accesses to readable and writable memory of the test's own.
+    (0..NR_PAGES).for_each(|page| unsafe { word(source, page).write(page as u64 + 1) });
+    // What is being written is not taken yet.
+    let begun = Instant::now();
+    while nr_absent(source) == 0 {
+        group.reclaim();
+        if begun.elapsed() > Duration::from_secs(10) {
+            return println!("SKIP copying what the kernel swapped: it takes nothing");
+        }
+    }
+    let pagemap = Pagemap::open().unwrap();
+    assert!((0..NR_PAGES).any(|page| pagemap.is_swapped(source + page * PAGE).unwrap()));
+    memory::copy_pages(&pagemap, source, target, NR_PAGES * PAGE).unwrap();
+    // SAFETY: as above.
+    assert!((0..NR_PAGES).all(|page| unsafe { word(target, page).read() } == page as u64 + 1));
+    let error = memory::copy_pages(&pagemap, source, target, (NR_PAGES + 1) * PAGE).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+}
