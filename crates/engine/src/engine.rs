@@ -16,7 +16,7 @@ use folioswap_core::{
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::Userfaultfd;
-use folioswap_sys::{pagemap, signals};
+use folioswap_sys::{futex, pagemap, signals};
 
 use crate::address_space::AddressSpace;
 use crate::compactd::Compactor;
@@ -371,10 +371,10 @@ impl Engine {
             match call() {
                 Ok(done) => return done,
                 Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
-                Err(MapError::Busy) => std::thread::sleep(std::time::Duration::from_micros(100)),
+                Err(MapError::Busy) => futex::sleep(std::time::Duration::from_micros(100)),
                 // Others may have it for a moment: what this process gave back it may want again a little later.
                 Err(MapError::Refused(libc::ENOMEM)) if attempt < 2000 => {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    futex::sleep(std::time::Duration::from_millis(1));
                 }
                 Err(MapError::Refused(libc::ENOMEM)) => fatal::die(
                     "the kernel has no memory left for a folio: give this program's machine or container more, or a smaller --memory",

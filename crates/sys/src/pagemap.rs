@@ -1,11 +1,9 @@
 //! What of a range is in RAM, and how much of it in huge pages, as the kernel sees it: by the PAGEMAP_SCAN ioctl
 //! (Linux 6.7), else by `/proc/self/smaps`.
 
-use std::fs::{self, File};
+use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 
 use crate::check;
 
@@ -59,7 +57,7 @@ pub fn scan(range: Range<usize>) -> io::Result<Scan> {
     }
     match scan_pagemap(&range) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL | libc::EPERM)) => {
-            Ok(scan_smaps(&fs::read_to_string("/proc/self/smaps")?, &range))
+            Ok(scan_smaps(&read_smaps()?, &range))
         }
         found => found,
     }
@@ -89,12 +87,50 @@ pub fn is_present(addr: usize) -> io::Result<bool> {
     const PRESENT: u64 = 1 << 63;
     let mut entry = [0; size_of::<u64>()];
     let at = addr / 4096 * size_of::<u64>();
-    File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, at as u64)?;
-    Ok(u64::from_ne_bytes(entry) & PRESENT != 0)
+    match ProcFile::open(c"/proc/self/pagemap")?.read_at(&mut entry, at as u64)? {
+        len if len == entry.len() => Ok(u64::from_ne_bytes(entry) & PRESENT != 0),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// A file of `/proc`, open for reading. By system calls of its own: the C library's are points at which a thread that was
+/// cancelled ends, and this one may be in the middle of a fault.
+struct ProcFile(libc::c_long);
+
+impl ProcFile {
+    fn open(path: &CStr) -> io::Result<ProcFile> {
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+        // SAFETY: a path that ends in 0.
+        let fd = check(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+        Ok(ProcFile(fd as libc::c_long))
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        // SAFETY: the kernel writes at most as many bytes as there are.
+        check(unsafe { libc::syscall(libc::SYS_pread64, self.0, bytes.as_mut_ptr(), bytes.len(), offset) })
+    }
+}
+
+impl Drop for ProcFile {
+    fn drop(&mut self) {
+        // SAFETY: this file's own descriptor, which nobody else has.
+        unsafe { libc::syscall(libc::SYS_close, self.0) };
+    }
+}
+
+fn read_smaps() -> io::Result<String> {
+    let file = ProcFile::open(c"/proc/self/smaps")?;
+    let (mut text, mut part) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        match file.read_at(&mut part, text.len() as u64)? {
+            0 => return String::from_utf8(text).map_err(io::Error::other),
+            len => text.extend_from_slice(&part[..len]),
+        }
+    }
 }
 
 fn scan_pagemap(range: &Range<usize>) -> io::Result<Scan> {
-    let pagemap = File::open("/proc/self/pagemap")?;
+    let pagemap = ProcFile::open(c"/proc/self/pagemap")?;
     let mut found = Scan::default();
     let mut regions = [PageRegion::default(); 256];
     let (mut start, end) = (range.start as u64, range.end as u64);
@@ -115,8 +151,7 @@ fn scan_pagemap(range: &Range<usize>) -> io::Result<Scan> {
         };
         // SAFETY: the kernel reads and writes the arguments, of the size they state, and writes at most `vec_len`
         // regions at `vec`; both are of this frame. The scan changes nothing (no flags).
-        let nr =
-            check(unsafe { libc::syscall(libc::SYS_ioctl, pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) })?;
+        let nr = check(unsafe { libc::syscall(libc::SYS_ioctl, pagemap.0, PAGEMAP_SCAN, &raw mut arguments) })?;
         for region in &regions[..nr] {
             let len = region.end - region.start;
             found.present_bytes += len;
@@ -172,7 +207,7 @@ mod tests {
         }
         let found = scan(range.clone()).unwrap();
         assert_eq!(found, Scan { present_bytes: LEN as u64 / 2, huge_bytes: 0 });
-        let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let smaps = read_smaps().unwrap();
         assert!(scan_smaps(&smaps, &range).present_bytes >= LEN as u64 / 2);
         assert_eq!(resident_bytes(range.start..range.start).unwrap(), 0);
     }
