@@ -25,6 +25,7 @@ use crate::fault::{FaultMode, UnknownName, direct, monitor};
 use crate::folio_size::FolioSize;
 use crate::frames::Frames;
 use crate::freeing::{self, Freeing};
+use crate::kept::KeptCopies;
 use crate::locking;
 use crate::map::{CopyMapper, Mapper, MoveMapper};
 use crate::outgoing::Buffers;
@@ -347,6 +348,7 @@ impl ArenaBuilder {
             unsettled: Mutex::new(Vec::new()),
             zeroed: ZeroedStock::new(self.zeroed_stock, zones.all().len()),
             compactor: Compactor::new(zones.all(), self.compaction, self.means),
+            kept_copies: KeptCopies::new(zones.nr_frames_max().div_ceil(BLOCK_PAGES)),
             zones,
             zone_nodes,
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),

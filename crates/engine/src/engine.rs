@@ -23,6 +23,7 @@ use crate::compactd::Compactor;
 use crate::fatal;
 use crate::frames::Frames;
 use crate::freeing::Freeing;
+use crate::kept::KeptCopies;
 use crate::map::{MapError, Mapper};
 use crate::outgoing::{Buffers, Written};
 use crate::readahead::ReadQueue;
@@ -106,6 +107,8 @@ pub(crate) struct Engine {
     pub front_filled: Event,
     /// A frame has become free, or a folio clean.
     pub frame_freed: Event,
+    /// Where copies are that can be given up.
+    pub kept_copies: KeptCopies,
     pub stop: AtomicBool,
     /// This process has made a child that inherited some of its folios.
     pub has_forked: AtomicBool,

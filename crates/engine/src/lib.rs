@@ -44,6 +44,7 @@ mod frames;
 mod freeing;
 mod gather;
 mod io_figures;
+mod kept;
 mod lent;
 mod locking;
 mod map;

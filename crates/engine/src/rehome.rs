@@ -89,6 +89,7 @@ impl Moving<'_> {
         }
         locked.folio_mut(index).set_in_ram(to, is_mapped);
         engine.zones.of(to).occupy(to, from);
+        engine.note_copy(locked, index);
         if self.exchanges() {
             engine.zones.of(from).isolate_left(from); // without memory
         } else {

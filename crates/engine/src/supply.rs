@@ -49,7 +49,10 @@ impl Engine {
                 Instant::now()
             });
             if waiting.elapsed() > PATIENCE {
-                self.give_up();
+                if !self.shed_all_copies() {
+                    self.give_up();
+                }
+                begun = None;
             }
             watch.long_part(Phase::Frame);
             let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
