@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use folioswap_core::{
     Access, BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, NodeId, Order, OrderChoice,
@@ -107,6 +108,10 @@ pub(crate) struct Engine {
     pub front_filled: Event,
     /// A frame has become free, or a folio clean.
     pub frame_freed: Event,
+    /// How long a thread waits for that before it asks why.
+    pub patience: Duration,
+    /// 1 + the count of `frame_freed` at which it was last said that devices are waited for.
+    pub stall_said: AtomicU64,
     /// Where copies are that can be given up.
     pub kept_copies: KeptCopies,
     pub stop: AtomicBool,
@@ -374,10 +379,10 @@ impl Engine {
             match call() {
                 Ok(done) => return done,
                 Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
-                Err(MapError::Busy) => futex::sleep(std::time::Duration::from_micros(100)),
+                Err(MapError::Busy) => futex::sleep(Duration::from_micros(100)),
                 // Others may have it for a moment: what this process gave back it may want again a little later.
                 Err(MapError::Refused(libc::ENOMEM)) if attempt < 2000 => {
-                    futex::sleep(std::time::Duration::from_millis(1));
+                    futex::sleep(Duration::from_millis(1));
                 }
                 Err(MapError::Refused(libc::ENOMEM)) => fatal::die(
                     "the kernel has no memory left for a folio: give this program's machine or container more, or a smaller --memory",

@@ -43,6 +43,8 @@ mod forking;
 mod frames;
 mod freeing;
 mod gather;
+#[cfg(test)]
+mod hang_tests;
 mod io_figures;
 mod kept;
 mod lent;
