@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use folioswap_core::BlockId;
+use folioswap_sys::signals;
 
 use crate::engine::{Engine, current_cpu};
 use crate::readahead::Window;
@@ -34,6 +35,7 @@ const WINDOW: usize = 8;
 impl Engine {
     /// Asks for a range to be read in the background.
     pub fn will_need(&self, blocks: Range<usize>) {
+        let _blocked = signals::block_all(); // a handler's fault might ask for a window too
         // More than the frames that may be spared would only push out what was just read.
         let end = blocks.end.min(blocks.start + self.budget_blocks() / 2);
         for start in (blocks.start..end).step_by(WINDOW) {
@@ -44,20 +46,25 @@ impl Engine {
 
     /// Makes what is in RAM of a range leave it first, and starts writing it.
     pub fn cold(&self, blocks: Range<usize>) {
+        self.for_each_block(blocks, |block| self.evict(block));
+    }
+
+    /// Works on the blocks of a range, for a thread of the program. A handler of a signal may touch any of them, and may run
+    /// between two; so may a fork, however long the range is.
+    pub fn for_each_block(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
         for index in blocks {
-            self.evict(BlockId::from_index(index));
+            let _blocked = signals::block_all();
+            let _pass = self.gate.enter(signals::thread_id());
+            work(BlockId::from_index(index));
         }
     }
 
     /// Ends what whole blocks hold: they read as zero from now on.
     pub fn drop_range(&self, blocks: Range<usize>) {
-        let _blocked = folioswap_sys::signals::block_all(); // a handler might touch one of these
-        let _pass = self.gate.enter(folioswap_sys::signals::thread_id());
-        for index in blocks {
-            let block = BlockId::from_index(index);
+        self.for_each_block(blocks, |block| {
             if self.table.has(block) {
                 self.drop_block(&mut self.lock(block));
             }
-        }
+        });
     }
 }

@@ -13,6 +13,7 @@ use folioswap_core::{
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap::Pagemap;
+use folioswap_sys::signals;
 use folioswap_sys::uffd::{Delivery, EventFd, UffdError, Userfaultfd};
 
 use crate::address_space::AddressSpace;
@@ -27,6 +28,7 @@ use crate::fault::{FaultMode, UnknownName, direct};
 use crate::folio_size::FolioSize;
 use crate::frames::Frames;
 use crate::freeing::{self, Freeing};
+use crate::kept::KeptCopies;
 use crate::locking;
 use crate::lost::Lost;
 use crate::map::{CopyMapper, Mapper, MoveMapper};
@@ -40,6 +42,7 @@ use crate::selftest;
 use crate::shared_stats::{self, SharedCounters};
 use crate::slot_compaction::{self, SlotCompactor};
 use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
+use crate::supply;
 use crate::swap_in::SwapIn;
 use crate::threads::{self, Thread};
 use crate::tiering;
@@ -109,6 +112,7 @@ pub struct ArenaBuilder {
     compaction: Option<Stage>,
     means: Option<Means>,
     address_space: u64,
+    patience: Duration,
     stats: Option<&'static SharedCounters>,
 }
 
@@ -246,6 +250,13 @@ impl ArenaBuilder {
         self
     }
 
+    /// How long a thread waits without a frame being freed before it asks what is waited for.
+    #[cfg(test)]
+    pub(crate) fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     /// Builds the arena and starts its threads.
     ///
     /// # Errors
@@ -354,6 +365,7 @@ impl ArenaBuilder {
             unsettled: Mutex::new(Vec::new()),
             zeroed: ZeroedStock::new(self.zeroed_stock, zones.all().len()),
             compactor: Compactor::new(zones.all(), self.compaction, self.means),
+            kept_copies: KeptCopies::new(zones.nr_frames_max().div_ceil(BLOCK_PAGES)),
             zones,
             zone_nodes,
             slot_compactor: SlotCompactor::new(self.compaction.is_some()),
@@ -376,6 +388,8 @@ impl ArenaBuilder {
             wants_relief: AtomicBool::new(false),
             front_filled: Event::default(),
             frame_freed: Event::default(),
+            patience: self.patience,
+            stall_said: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             has_forked: AtomicBool::new(false),
             memory: AtomicU64::new(self.memory),
@@ -484,6 +498,7 @@ impl Arena {
             compaction: Some(Stage::default()),
             means: None,
             address_space: ADDRESS_SPACE,
+            patience: supply::PATIENCE,
             stats: None,
         }
     }
@@ -550,12 +565,19 @@ impl Arena {
         // A zone gives memory to as many of its first pageblocks as it may have at most.
         engine.frames.open(nr_frames / BLOCK_PAGES)?;
         engine.memory.store(bytes, Ordering::Relaxed);
-        engine.zones.set_limit(nr_frames);
+        {
+            let _blocked = signals::block_all(); // a handler's fault might need a zone
+            engine.zones.set_limit(nr_frames);
+        }
+        let excess = || {
+            let _blocked = signals::block_all();
+            engine.excess()
+        };
         engine.reclaim_wanted.signal();
         let begun = Instant::now();
-        while engine.excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {
+        while excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {
             let seen = engine.frame_freed.now();
-            if engine.excess() > 0 {
+            if excess() > 0 {
                 engine.frame_freed.wait_for(seen, Duration::from_millis(10));
             }
         }
@@ -652,14 +674,13 @@ impl Arena {
     /// those that are busy. Needs free RAM to move them to; says whether all of RAM was looked through.
     pub fn compact(&self) -> bool {
         let engine = &self.running.engine;
-        let _pass = engine.gate.enter(folioswap_sys::signals::thread_id());
+        let _pass = engine.gate.enter(signals::thread_id());
         engine.compact_all()
     }
 
     /// Takes every folio that is not in use out of RAM.
     pub fn evict_all(&self) {
         for range in self.running.engine.addresses.in_use() {
-            let _pass = self.running.engine.gate.enter(folioswap_sys::signals::thread_id());
             self.running.engine.cold(range);
         }
     }
@@ -682,6 +703,7 @@ impl Arena {
     /// Bytes of the engine's own records that are in use: table, zone, checksums, slot maps.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
+        let _blocked = signals::block_all();
         self.running.engine.metadata_bytes()
     }
 }

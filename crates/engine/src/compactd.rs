@@ -206,6 +206,7 @@ impl Engine {
 
     /// Frames have become free that were not asked for: there may be whole pageblocks to be made of them.
     pub fn look_for_whole(&self) {
+        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might need a zone
         let lacks_whole = |zone: &Zone| zone.free_runs(Order::HUGE) < self.compaction_goal(zone);
         if self.compactor.stage.is_some() && self.zones.all().iter().any(lacks_whole) {
             self.compactor.wanted.signal();

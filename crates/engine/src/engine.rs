@@ -8,12 +8,14 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use folioswap_core::{
     Access, BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, NodeId, Order, OrderChoice,
     Overruns, PAGE_SIZE, Phase, State, Stats, Streams, Zones,
 };
 use folioswap_sys::clock::Clock;
+use folioswap_sys::futex;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap::{self, Pagemap};
 use folioswap_sys::uffd::Userfaultfd;
@@ -24,6 +26,7 @@ use crate::fatal;
 use crate::fault::monitor::DeviceFaults;
 use crate::frames::Frames;
 use crate::freeing::Freeing;
+use crate::kept::KeptCopies;
 use crate::lost::Lost;
 use crate::map::{MapError, Mapper};
 use crate::outgoing::{Buffers, Written};
@@ -111,6 +114,12 @@ pub(crate) struct Engine {
     pub front_filled: Event,
     /// A frame has become free, or a folio clean.
     pub frame_freed: Event,
+    /// How long a thread waits for that before it asks why.
+    pub patience: Duration,
+    /// 1 + the count of `frame_freed` at which it was last said that devices are waited for.
+    pub stall_said: AtomicU64,
+    /// Where copies are that can be given up.
+    pub kept_copies: KeptCopies,
     pub stop: AtomicBool,
     /// This process has made a child that inherited some of its folios.
     pub has_forked: AtomicBool,
@@ -379,10 +388,10 @@ impl Engine {
             match call() {
                 Ok(done) => return done,
                 Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
-                Err(MapError::Busy) => std::thread::sleep(std::time::Duration::from_micros(100)),
+                Err(MapError::Busy) => futex::sleep(Duration::from_micros(100)),
                 // Others may have it for a moment: what this process gave back it may want again a little later.
                 Err(MapError::Refused(libc::ENOMEM)) if attempt < 2000 => {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    futex::sleep(Duration::from_millis(1));
                 }
                 Err(MapError::Refused(libc::ENOMEM)) => fatal::die(
                     "the kernel has no memory left for a folio: give this program's machine or container more, or a smaller --memory",

@@ -14,13 +14,14 @@ pub(crate) fn die(message: &str) -> ! {
     folioswap_sys::signals::exit_now(EXIT_MEMORY)
 }
 
-/// Prints one line on standard error without going through the process's own buffers.
+/// Prints one line on standard error without going through the process's own buffers and their locks, which a thread that
+/// faults while it prints has.
 pub(crate) fn say(message: &str) {
     #[cfg(test)]
     if quiet::is_hushed() {
         return;
     }
-    folioswap_sys::own_table::write_to_stderr(format!("folioswap: {message}\n").as_bytes());
+    folioswap_sys::own_table::write_to_stderr(["folioswap: ", message, "\n"]);
 }
 
 /// Ends the process when dropped by a panic: a thread that resolves faults must not die and leave others asleep.
@@ -74,5 +75,24 @@ mod quiet {
         if HUSHED.swap(false, Ordering::SeqCst) {
             super::say(&format!("the last seeds were {SEEDS:?}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_fault_may_be_reported_while_its_thread_prints() {
+        let (tell, told) = mpsc::channel();
+        let printing = std::io::stderr().lock();
+        std::thread::spawn(move || {
+            say("said on behalf of a thread that has standard error locked");
+            tell.send(()).unwrap();
+        });
+        assert!(told.recv_timeout(Duration::from_secs(20)).is_ok(), "it waits for the one that waits for it");
+        drop(printing);
     }
 }

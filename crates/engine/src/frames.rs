@@ -7,12 +7,12 @@
 //! same, so that its memory stays the engine's ([`crate::locking`]).
 
 use std::ops::Range;
-use std::sync::Mutex;
 
 use folioswap_core::{FrameId, Locked, Order, PIECE, Zones};
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::error::Error;
+use crate::lent::Lent;
 
 /// Fresh huge pages that may be in the making at the same time, and at least one for each zone.
 const NURSERY_BLOCKS: usize = 8;
@@ -38,9 +38,9 @@ pub(crate) struct Frames {
     nr_zones: usize,
     /// Whether the budget is locked in RAM.
     is_locked: bool,
-    free_hinges: Mutex<Vec<usize>>,
+    lent_hinges: Lent<usize>,
     scratch: Reservation,
-    free_scratch: Mutex<Vec<usize>>,
+    lent_scratch: Lent<usize>,
 }
 
 impl Frames {
@@ -56,10 +56,10 @@ impl Frames {
         let scratch = Reservation::new(SCRATCHES * PIECE.bytes(), PIECE.bytes())
             .and_then(|scratch| memory::protect_rw(scratch.addr(), scratch.len()).map(|()| scratch))
             .map_err(Error::system("reserving scratch memory"))?;
-        let free_scratch = Mutex::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()).collect());
+        let lent_scratch = Lent::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()));
         let hinges = homes.addr() + len + behind - block;
-        let free_hinges = Mutex::new((0..HINGES).map(|index| hinges + index * Order::PAGE.bytes()).collect());
-        let frames = Frames { homes, len, nr_zones, is_locked, free_hinges, scratch, free_scratch };
+        let lent_hinges = Lent::new((0..HINGES).map(|index| hinges + index * Order::PAGE.bytes()));
+        let frames = Frames { homes, len, nr_zones, is_locked, lent_hinges, scratch, lent_scratch };
         let small = frames.small_nursery();
         memory::advise_nohugepage(small.start, small.len()).map_err(Error::system("asking for small pages"))?;
         memory::dontfork(frames.homes.addr(), len + behind).map_err(Error::system("keeping frames from children"))?;
@@ -152,7 +152,7 @@ impl Frames {
 
     /// Lends an address without memory for one page, and takes it back so.
     pub fn with_hinge<R>(&self, work: impl FnOnce(usize) -> R) -> R {
-        with_one_of(&self.free_hinges, work)
+        self.lent_hinges.with(|&mut hinge| work(hinge))
     }
 
     /// The bytes of a folio that is at home and whose block `_lock`'s holder has locked: the folio is unmapped, or its
@@ -176,7 +176,7 @@ impl Frames {
 
     /// Lends memory for one piece.
     pub fn with_scratch<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
-        with_one_of(&self.free_scratch, |addr| {
+        self.lent_scratch.with(|&mut addr| {
             assert!((self.scratch.addr()..self.scratch.addr() + self.scratch.len()).contains(&addr));
             // SAFETY: a piece of the reservation (asserted), readable and writable anonymous memory, taken from the list
             // of those that nobody uses, and given back after the borrow has ended.
@@ -195,17 +195,4 @@ impl Frames {
     pub fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
         if self.is_locked { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) }
     }
-}
-
-/// Lends one of the addresses that nobody uses; waits while there is none.
-fn with_one_of<R>(free: &Mutex<Vec<usize>>, work: impl FnOnce(usize) -> R) -> R {
-    let addr = loop {
-        if let Some(addr) = free.lock().expect("nothing panics under this lock").pop() {
-            break addr;
-        }
-        std::thread::yield_now();
-    };
-    let result = work(addr);
-    free.lock().expect("nothing panics under this lock").push(addr);
-    result
 }

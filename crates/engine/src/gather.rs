@@ -69,6 +69,7 @@ impl Engine {
         }
         self.zones.of(whole).set_owner(whole, locked.name(0));
         self.map(locked, 0, whole, list);
+        self.note_copy(locked, 0);
         Ok(true)
     }
 
@@ -235,6 +236,7 @@ impl Engine {
         if marker {
             locked.folio_mut(index).set_in_ram(frame, false);
             locked.folio_mut(index).marker = true;
+            self.note_copy(locked, index);
             // As young as the rest of its window: on standby it would be the next to go, before it was ever touched.
             self.zones.of(frame).insert(frame, List::Inactive);
         } else {

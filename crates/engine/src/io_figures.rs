@@ -113,10 +113,15 @@ impl IoFigures {
         self.record().failed(failure);
     }
 
+    /// Requests that are under way.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.load(Relaxed)
+    }
+
     /// The figures now.
     pub fn snapshot(&self) -> DeviceIo {
         let mut io = self.record().snapshot();
-        io.in_flight = self.in_flight.load(Relaxed);
+        io.in_flight = self.in_flight();
         io
     }
 }

@@ -43,7 +43,11 @@ mod forking;
 mod frames;
 mod freeing;
 mod gather;
+#[cfg(test)]
+mod hang_tests;
 mod io_figures;
+mod kept;
+mod lent;
 mod locking;
 mod lost;
 mod map;

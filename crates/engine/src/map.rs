@@ -5,12 +5,14 @@
 //! lock of the folio's block, so that nobody else maps, unmaps or reads the same frames.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
 use folioswap_sys::memory;
 use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::uffd::{Mode, MoveError, Userfaultfd};
+
+use crate::lent::Lent;
 
 /// Why a folio stayed where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -75,22 +77,16 @@ static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 
 /// Addresses of unregistered memory in which fresh pages are made; in registered memory they could not be: their first
 /// touch would be a fault of the engine's own.
-struct Nursery(Mutex<Vec<usize>>);
+struct Nursery(Lent<usize>);
 
 impl Nursery {
     /// Makes a pageblock's pages and has them taken away by `carry`.
     fn make<R>(&self, carry: impl FnOnce(usize) -> Result<R, MapError>) -> Result<R, MapError> {
-        let cradle = loop {
-            if let Some(cradle) = self.0.lock().expect("nothing panics under this lock").pop() {
-                break cradle;
-            }
-            std::thread::yield_now();
-        };
-        let made = memory::populate_write(cradle, Order::HUGE.bytes())
-            .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
-            .and_then(|()| carry(cradle));
-        self.0.lock().expect("nothing panics under this lock").push(cradle);
-        made
+        self.0.with(|&mut cradle| {
+            memory::populate_write(cradle, Order::HUGE.bytes())
+                .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
+                .and_then(|()| carry(cradle))
+        })
     }
 }
 
@@ -116,7 +112,7 @@ impl MoveMapper {
         pagemap: Arc<Pagemap>,
         zones: impl IntoIterator<Item = [Range<usize>; 3]>,
     ) -> Self {
-        let nursery = |range: Range<usize>| Nursery(Mutex::new(range.step_by(Order::HUGE.bytes()).collect()));
+        let nursery = |range: Range<usize>| Nursery(Lent::new(range.step_by(Order::HUGE.bytes())));
         let nurseries = zones.into_iter().map(|[homes, huge, small]| Nurseries {
             homes,
             huge: nursery(huge),

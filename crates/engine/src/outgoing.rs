@@ -6,13 +6,12 @@
 //! no list, its entry says to which slots it goes. If it still does when the device has it, it is clean
 //! ([`Engine::settle`]); if it was touched meanwhile, the slots are freed.
 
-use std::sync::Mutex;
-
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::lent::Lent;
 use crate::transfer::DEPTH;
 
 /// Bytes of a batch: a write of this length is about as fast for its size as a disk gets.
@@ -25,7 +24,7 @@ const DIRECT_BUFFERS: usize = 4;
 /// The memory that batches are copied to.
 pub(crate) struct Buffers {
     memory: Reservation,
-    free: Mutex<Vec<usize>>,
+    lent: Lent<usize>,
 }
 
 impl Buffers {
@@ -35,18 +34,13 @@ impl Buffers {
         let memory = Reservation::new(nr_buffers * BATCH_BYTES, BATCH_BYTES)
             .and_then(|memory| memory::protect_rw(memory.addr(), memory.len()).map(|()| memory))
             .map_err(Error::system("reserving buffers"))?;
-        let free = (0..nr_buffers).map(|index| memory.addr() + index * BATCH_BYTES).collect();
-        Ok(Buffers { memory, free: Mutex::new(free) })
+        let lent = Lent::new((0..nr_buffers).map(|index| memory.addr() + index * BATCH_BYTES));
+        Ok(Buffers { memory, lent })
     }
 
     /// A buffer; waits for one when all are in use, which whoever has them is about to give back.
     fn lend(&self) -> Buffer<'_> {
-        loop {
-            if let Some(addr) = self.free.lock().expect("nothing panics under this lock").pop() {
-                return Buffer { owner: self, addr };
-            }
-            std::thread::yield_now();
-        }
+        Buffer { owner: self, addr: self.lent.take() }
     }
 }
 
@@ -67,7 +61,7 @@ impl Buffer<'_> {
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        self.owner.free.lock().expect("nothing panics under this lock").push(self.addr);
+        self.owner.lent.give_back(self.addr);
     }
 }
 

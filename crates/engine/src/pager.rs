@@ -366,6 +366,7 @@ impl Engine {
             self.release_slot(locked, index);
             watch.lap(Phase::Free);
         }
+        self.note_copy(locked, index);
     }
 
     /// Tells the policies where this thread is, and acts on what they say.

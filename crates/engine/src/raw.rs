@@ -201,6 +201,7 @@ impl RawSpace {
     }
 
     fn forget_streams(&self, blocks: &Range<usize>) {
+        let _blocked = signals::block_all(); // a handler's fault might be one of a stream
         self.engine.streams.forget_blocks(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
     }
 
@@ -440,6 +441,7 @@ impl RawSpace {
             let end = part.end.min((start + 1).next_multiple_of(PAGE_SIZE));
             let page = self.engine.page_at(start);
             let empty = {
+                let _blocked = signals::block_all(); // a handler might touch this block
                 let locked = self.engine.lock(page.block());
                 locked.state(locked.index_of(page.page_in_block())) == State::Empty
             };
@@ -459,20 +461,17 @@ impl RawSpace {
 
     /// Makes a range leave RAM first.
     pub fn cold(&self, addr: usize, len: usize) {
-        let _pass = self.engine.gate.enter(signals::thread_id());
         self.engine.cold(self.covering(addr, len));
     }
 
     /// Makes a range, as far as it is in RAM, the last to leave.
     pub fn keep(&self, addr: usize, len: usize) {
         self.forget_streams(&self.covering(addr, len));
-        let _pass = self.engine.gate.enter(signals::thread_id());
-        for index in self.covering(addr, len) {
-            let Some(locked) = self.engine.try_lock(BlockId::from_index(index)) else { continue };
-            if !locked.pinned {
+        self.engine.for_each_block(self.covering(addr, len), |block| {
+            if let Some(locked) = self.engine.try_lock(block).filter(|locked| !locked.pinned) {
                 self.make_active(&locked);
             }
-        }
+        });
     }
 
     fn make_active(&self, locked: &Locked<'_>) {
@@ -485,12 +484,11 @@ impl RawSpace {
 
     /// Says whether blocks come back in one piece, as far as the arena's policy leaves that open.
     pub fn wish(&self, addr: usize, len: usize, wish: Wish) {
-        for index in self.covering(addr, len) {
-            let block = BlockId::from_index(index);
+        self.engine.for_each_block(self.covering(addr, len), |block| {
             if self.engine.table.has(block) {
                 self.engine.lock(block).wish = wish;
             }
-        }
+        });
     }
 
     /// Brings a range in, writable, as a touch would; cheap for what is there.

@@ -125,6 +125,7 @@ impl Engine {
 
     fn launder_whole(&self, zone: &Zone) -> Laundered<'_> {
         let mut found = Laundered::Nothing;
+        let mut may_shed = true;
         for _ in 0..SCAN {
             let Some(oldest) = zone.oldest(Size::Whole, List::Laundry) else { break };
             let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
@@ -137,6 +138,7 @@ impl Engine {
             match self.wash(&mut locked, 0, oldest.frame) {
                 Washed::Clean | Washed::Again => return Laundered::Clean,
                 Washed::Dirty(slot) => return Laundered::Write(Outgoing::whole(locked, oldest.frame, slot)),
+                Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => return Laundered::Clean,
                 // Others behind it may be clean or zero, and need no slot.
                 Washed::NoSlot => {
                     found = Laundered::NoSlot;
@@ -150,7 +152,7 @@ impl Engine {
     /// Washes small folios until a batch of dirty ones, whose slots follow each other, is to be written.
     fn launder_small(&self, zone: &Zone) -> Laundered<'_> {
         let mut batch: Option<Batch<'_>> = None;
-        let (mut cleaned, mut no_slot) = (false, false);
+        let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
         let mut held: Option<Locked<'_>> = None;
         for _ in 0..2 * SCAN {
             let Some(oldest) = zone.oldest(Size::Small, List::Laundry) else { break };
@@ -166,6 +168,7 @@ impl Engine {
             match self.wash(locked, index, oldest.frame) {
                 Washed::Clean => cleaned = true,
                 Washed::Again => {}
+                Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => {}
                 Washed::NoSlot => {
                     no_slot = true;
                     zone.rotate(oldest.frame, List::Laundry);
@@ -303,14 +306,10 @@ impl Engine {
             self.stats.thp_swpout_fallback.add(1);
         }
         let smaller = order.exponent().checked_sub(1).and_then(Order::new);
-        let split = match smaller {
+        match smaller {
             Some(smaller) if order == Order::HUGE => self.write_parts(locked, frame, smaller),
             Some(_) => self.split_to_fit(locked),
             None => Washed::NoSlot,
-        };
-        match split {
-            Washed::NoSlot if self.shed_copies() => Washed::Again,
-            other => other,
         }
     }
 
@@ -323,23 +322,6 @@ impl Engine {
         let Some(smaller) = fits else { return Washed::NoSlot };
         self.split_block(locked, smaller);
         Washed::Again
-    }
-
-    /// Frees the copies of folios that are in RAM and not clean: what they hold is in RAM. Says whether there were any.
-    pub fn shed_copies(&self) -> bool {
-        let mut freed = false;
-        for (frame, folio, _) in self.zones.all_folios() {
-            let Some(mut locked) = self.try_lock(folio.block()) else { continue };
-            let index = locked.index_of(folio.page_in_block());
-            if locked.folio(index).frame() == Some(frame)
-                && locked.folio(index).slot().is_some()
-                && self.zones.of(frame).list(frame) != Some(List::Standby)
-            {
-                self.release_slot(&mut locked, index);
-                freed = true;
-            }
-        }
-        freed
     }
 
     /// Frames in use beyond the budget.
@@ -400,9 +382,12 @@ impl Engine {
         if self.zones.of(frame).list(frame) != Some(List::Laundry) {
             return None;
         }
-        match self.wash(locked, index, frame) {
-            Washed::Dirty(slot) => Some(slot),
-            Washed::Clean | Washed::NoSlot | Washed::Again => None,
+        loop {
+            match self.wash(locked, index, frame) {
+                Washed::Dirty(slot) => return Some(slot),
+                Washed::NoSlot if self.shed_copies() => {}
+                Washed::Clean | Washed::NoSlot | Washed::Again => return None,
+            }
         }
     }
 
@@ -421,6 +406,7 @@ impl Engine {
             }
             match self.wash(locked, index, frame) {
                 Washed::Clean => {}
+                Washed::NoSlot if self.shed_copies() => continue,
                 Washed::NoSlot => break,
                 Washed::Again => {
                     index = 0;
@@ -433,28 +419,5 @@ impl Engine {
         if let Some(rest) = batch {
             self.write_batch(rest, |engine, written| engine.settle_beside(locked, written));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::arena::Arena;
-    use crate::device::DeviceSpec;
-    use crate::region::ArenaVec;
-
-    #[test]
-    fn copies_of_mapped_folios_make_room_in_a_full_space() {
-        let device = DeviceSpec::Ram { size: 32 << 20 };
-        let arena = Arena::builder().memory(32 << 20).device(device).folio(Order::HUGE).build().unwrap();
-        let mut words = ArenaVec::<u64>::zeroed(&arena, (14 << 20) / 8).unwrap();
-        words.fill(1);
-        arena.evict_all();
-        assert!(words.iter().all(|&word| word == 1), "mapped again, their copies kept");
-        let engine = arena.engine();
-        while engine.space.allocate(current_cpu(), Order::PAGE).is_some() {}
-        assert!(engine.shed_copies());
-        assert!(engine.space.allocate(current_cpu(), Order::PAGE).is_some());
-        assert!(words.iter().all(|&word| word == 1));
     }
 }

@@ -8,6 +8,7 @@
 //!
 use folioswap_core::compact::{Migrated, Mode, Mover};
 use folioswap_core::{FolioId, FrameId, Locked, Order, State};
+use folioswap_sys::futex;
 
 use crate::exchange::Moving;
 
@@ -34,7 +35,7 @@ impl Mover for Moving<'_> {
             let locked = self.engine.try_lock(folio.block());
             match locked.map(|mut locked| self.rehome(&mut locked, folio, from, order, to)) {
                 Some(done) if done != Migrated::Busy => return done,
-                _ if look + 1 < nr_looks => std::thread::sleep(std::time::Duration::from_micros(20)),
+                _ if look + 1 < nr_looks => futex::sleep(std::time::Duration::from_micros(20)),
                 _ => {}
             }
         }
@@ -88,6 +89,7 @@ impl Moving<'_> {
         }
         locked.folio_mut(index).set_in_ram(to, is_mapped);
         engine.zones.of(to).occupy(to, from);
+        engine.note_copy(locked, index);
         if self.exchanges() {
             engine.zones.of(from).isolate_left(from); // without memory
         } else {

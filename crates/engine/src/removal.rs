@@ -238,7 +238,7 @@ impl Engine {
         if places.is_empty() {
             match self.split_to_fit(locked) {
                 Washed::Again => return Ok(true),
-                _ if self.shed_copies() => places.extend(self.slot_elsewhere(order)),
+                _ if self.shed_all_copies() => places.extend(self.slot_elsewhere(order)),
                 _ => {}
             }
         }

@@ -565,10 +565,8 @@ impl SwapSpace {
 
     /// All devices as they are now, higher priorities first, and those added first among equals; exact after a flush.
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        let listed = {
-            let _blocked = folioswap_sys::signals::block_all();
-            self.availability.devices()
-        };
+        let _blocked = folioswap_sys::signals::block_all(); // as in `Place::set`
+        let listed = self.availability.devices();
         let info = |listed: Listed| {
             let place = self.places[listed.device.index()].read();
             let attached = place.as_ref()?; // it may have gone meanwhile
@@ -605,6 +603,18 @@ impl SwapSpace {
         };
         let names: Vec<_> = self.devices().into_iter().map(shown).collect();
         if names.is_empty() { "there is no swap".into() } else { format!("swap is full ({})", names.join(", ")) }
+    }
+
+    /// What reads and writes are under way, and where; none where there are none. Those of devices that compress do not
+    /// count: nothing can keep them but other threads.
+    pub fn describe_in_flight(&self) -> Option<String> {
+        let mut described = Vec::new();
+        self.each(|_, attached| {
+            let nr = if attached.device.compresses() { 0 } else { attached.figures.in_flight() };
+            described.extend((nr > 0).then(|| format!("{} (reads and writes under way: {nr})", attached.name)));
+            None::<()>
+        });
+        (!described.is_empty()).then(|| described.join(", "))
     }
 
     fn at(&self, slot: SlotId) -> At<'_> {

@@ -11,8 +11,8 @@ use crate::map::MapError;
 use crate::reclaim::SCAN;
 use crate::stopwatch::Stopwatch;
 
-/// How long a thread waits for a frame without any being freed before it gives the program up.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a thread waits for a frame without any being freed before it asks what is being waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a thread waits for others to begin to compress a folio before it does it itself, and for them to be done.
 const COMPRESSING: Duration = Duration::from_millis(1);
@@ -48,8 +48,9 @@ impl Engine {
                 self.stats.direct_reclaims.add(1);
                 Instant::now()
             });
-            if waiting.elapsed() > PATIENCE {
-                self.give_up();
+            if waiting.elapsed() > self.patience {
+                self.wait_for_devices_or_end(freed);
+                begun = None;
             }
             watch.long_part(Phase::Frame);
             let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
@@ -89,6 +90,21 @@ impl Engine {
         self.compactor.wanted.signal();
     }
 
+    /// No frame was freed for long, up to this count of them. A device that is reading or writing is waited for as long as it
+    /// takes (an NVMe disk alone takes 30 s to report that it is stuck), which is said once; else the program ends, unless
+    /// there are copies to be given up after all.
+    fn wait_for_devices_or_end(&self, freed: u32) {
+        let Some(devices) = self.space.describe_in_flight() else {
+            return if !self.shed_all_copies() {
+                self.give_up()
+            };
+        };
+        if self.stall_said.swap(u64::from(freed) + 1, Ordering::Relaxed) != u64::from(freed) + 1 {
+            let waited = self.patience.as_secs();
+            fatal::say(&format!("no memory was freed for {waited} s: waiting for {devices}"));
+        }
+    }
+
     /// Ends the program: it needs a frame, and none can be had.
     fn give_up(&self) -> ! {
         let memory = crate::size::Bytes(self.memory.load(Ordering::Relaxed));
@@ -100,7 +116,7 @@ impl Engine {
                 self.space.describe_full()
             )),
             Some(_) => {
-                let waited = PATIENCE.as_secs();
+                let waited = self.patience.as_secs();
                 fatal::die(&format!(
                     "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
                 ))

@@ -4,8 +4,8 @@
 //! Such a block begins on a folio, which tells it from others at a glance; the list of them has its own lock, held for
 //! a look-up only.
 
-use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
 
 use crate::{guard, mapping, state};
 
@@ -16,9 +16,9 @@ const LEAST_BYTES: usize = 8 << 20;
 const FOLIO_BYTES: usize = 2 << 20;
 
 /// Block -> its length in bytes, in whole folios.
-static BLOCKS: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
+static BLOCKS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-fn blocks() -> MutexGuard<'static, HashMap<usize, usize>> {
+fn blocks() -> MutexGuard<'static, BTreeMap<usize, usize>> {
     BLOCKS.lock().expect("nothing panics under this lock")
 }
 

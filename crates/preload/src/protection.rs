@@ -3,12 +3,13 @@
 //!
 //! A folio with such a page is held in RAM, for pages of different protections cannot be moved as one. The table says
 //! for every page of such a folio what the program set, so that memory can be unmapped or discarded, which needs write
-//! access, and be as before afterwards. One lock, never held while managed memory is touched.
+//! access, and be as before afterwards. One lock, never held while managed memory is touched. (Trees, not hash tables: those
+//! begin with random numbers, and to ask for them is a point at which a thread that was cancelled ends.)
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex};
 
 use folioswap::RawSpace;
 
@@ -20,7 +21,7 @@ const PLAIN: u8 = (libc::PROT_READ | libc::PROT_WRITE) as u8;
 type Pages = Box<[u8; FOLIO_BYTES / PAGE_BYTES]>;
 
 /// Folio address -> its pages; only folios with a page that is not plain.
-static PROTECTED: LazyLock<Mutex<HashMap<usize, Pages>>> = LazyLock::new(Mutex::default);
+static PROTECTED: Mutex<BTreeMap<usize, Pages>> = Mutex::new(BTreeMap::new());
 static NR_PROTECTED: AtomicUsize = AtomicUsize::new(0);
 
 /// Held while pages change: the table, the hold and the kernel's protection are one. No managed memory is touched under
@@ -28,7 +29,7 @@ static NR_PROTECTED: AtomicUsize = AtomicUsize::new(0);
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// Folios that the program has locked.
-static LOCKED: LazyLock<Mutex<HashSet<usize>>> = LazyLock::new(Mutex::default);
+static LOCKED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 /// The range cut at folios.
 fn by_folio(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {

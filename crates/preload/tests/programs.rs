@@ -168,6 +168,11 @@ fn threads() {
 }
 
 #[test]
+fn cancel() {
+    all("cancel", "20M");
+}
+
+#[test]
 fn io() {
     all("io", "16M");
 }

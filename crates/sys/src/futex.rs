@@ -30,6 +30,11 @@ pub fn wake_one(word: &AtomicU32) {
     call(word, libc::FUTEX_WAKE, 1, ptr::null());
 }
 
+/// Sleeps for this long. Unlike the C library's sleep it is no cancellation point.
+pub fn sleep(time: Duration) {
+    wait_timeout(&AtomicU32::new(0), 0, time);
+}
+
 /// 0 or the error number.
 fn call(word: &AtomicU32, operation: libc::c_int, value: u32, limit: *const libc::timespec) -> i32 {
     let kept = errno();
@@ -54,6 +59,7 @@ mod tests {
         wait(&word, 2);
         assert!(wait_timeout(&word, 2, Duration::from_secs(60)));
         assert!(!wait_timeout(&word, 1, Duration::from_millis(2)));
+        sleep(Duration::from_micros(10));
         assert_eq!(errno(), libc::EXDEV);
     }
 

@@ -5,7 +5,8 @@
 //! owns that range; see [`memory`].
 //!
 //! The calls that a preloaded library interposes (mmap and its kin, reads, writes) are made as raw system calls, so
-//! that the engine's own never come back to it.
+//! that the engine's own never come back to it. So are all on the way of a fault: the C library's open, read, write,
+//! close and sleep are points at which a thread that was cancelled ends, whatever it has locked.
 
 pub mod clock;
 pub mod cpu;

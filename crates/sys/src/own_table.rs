@@ -71,10 +71,12 @@ pub fn import(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
     keeper.run(|| receive(keeper.theirs))
 }
 
-/// Writes a line to the program's standard error, from any thread; where it is closed there is nowhere else to say it.
-pub fn write_to_stderr(line: &[u8]) {
-    // SAFETY: the kernel reads the bytes of the line.
-    let write = |number: RawFd| unsafe { libc::syscall(libc::SYS_write, number, line.as_ptr(), line.len()) };
+/// Writes text to the program's standard error, all of it in one call, from any thread, past every buffer and lock of the
+/// process: whoever interrupted this thread may hold them. There is nowhere else to say what cannot be written.
+pub fn write_to_stderr(parts: [&str; 3]) {
+    let parts = parts.map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
+    // SAFETY: the kernel reads the bytes of borrowed strings.
+    let write = |number: RawFd| unsafe { libc::syscall(libc::SYS_writev, number, parts.as_ptr(), parts.len()) };
     if !inside() {
         write(libc::STDERR_FILENO);
     } else if let Ok(stderr) = program_stderr() {

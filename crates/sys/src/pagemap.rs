@@ -223,7 +223,6 @@ fn scan_smaps(smaps: &str, range: &Range<usize>) -> Scan {
 mod tests {
     use super::*;
     use crate::memory;
-    use std::fs;
 
     #[test]
     fn present_pages_are_counted_and_missing_ones_not() {
@@ -238,7 +237,7 @@ mod tests {
         }
         let found = scan(range.clone()).unwrap();
         assert_eq!(found, Scan { present_bytes: LEN as u64 / 2, huge_bytes: 0 });
-        let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let smaps = read_from_start(File::open("/proc/self/smaps").unwrap().as_raw_fd()).unwrap();
         assert!(scan_smaps(&smaps, &range).present_bytes >= LEN as u64 / 2);
         assert_eq!(resident_bytes(range.start..range.start).unwrap(), 0);
     }

@@ -66,8 +66,10 @@ impl Front {
         let mut ours = zeroed_action();
         ours.sa_sigaction = entry as *const () as usize;
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: the set is of this frame.
-        unsafe { libc::sigfillset(&mut ours.sa_mask) };
+        // The C library's own "all signals" leaves out the one that cancels a thread: its handler would unwind the middle
+        // of a fault. So all bits are set by hand.
+        // SAFETY: a set is plain bits, any of which may be set; this one is of this frame.
+        unsafe { ptr::write_bytes(&raw mut ours.sa_mask, 0xff, 1) };
         set_action(self.signal, &ours, ptr::null_mut())?;
         *installed = true;
         Ok(())

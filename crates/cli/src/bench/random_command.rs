@@ -218,6 +218,8 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
     figures.measure(&mut report, "");
     report.measure("pswpin", stats.pswpin() as f64);
     report.measure("pswpout", stats.pswpout() as f64);
+    let longest_ns = stats.faults.iter().map(|faults| faults.max()).max().unwrap_or_default();
+    report.measure("longest_fault_us", longest_ns as f64 / 1e3);
     if let Some(kernel) = &kernel {
         kernel.measure(&mut report, "kernel_");
     }

@@ -1,12 +1,11 @@
 //! Compressing and decompressing one piece, and the memory that this takes beside it.
 
-use std::sync::Mutex;
-
 use folioswap_sys::zstd;
 use lz4::block::CompressionMode;
 
 use super::entry::PIECE;
 use crate::device::Codec;
+use crate::lent::Lent;
 
 /// How eagerly lz4 passes over what it finds no match for. Pieces are larger than pages and compress better for it; a part of that is
 /// given for speed: of shared libraries in pieces of 32 KiB, 0.64 of their size remain instead of 0.62, at 1.15 times the speed
@@ -73,30 +72,16 @@ fn decompress(codec: Codec, zstd: Option<&mut zstd::Context>, packed: &[u8], pla
 }
 
 /// Benches for as many threads as compress or decompress at once; all memory from the start, for they are lent in faults.
-pub(super) struct Benches {
-    free: Mutex<Vec<Bench>>,
-}
+pub(super) struct Benches(Lent<Bench>);
 
 impl Benches {
     pub fn new(codec: Codec, nr_benches: usize) -> Benches {
-        Benches { free: Mutex::new((0..nr_benches).map(|_| Bench::new(codec)).collect()) }
+        Benches(Lent::new((0..nr_benches).map(|_| Bench::new(codec))))
     }
 
     /// Works at a bench; waits for one while all are in use, for as long as it takes to compress a piece or a folio.
     pub fn work<T>(&self, work: impl FnOnce(&mut Bench) -> T) -> T {
-        let mut bench = loop {
-            match self.free().pop() {
-                Some(bench) => break bench,
-                None => std::thread::yield_now(),
-            }
-        };
-        let done = work(&mut bench);
-        self.free().push(bench);
-        done
-    }
-
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<Bench>> {
-        self.free.lock().expect("nothing panics under this lock")
+        self.0.with(work)
     }
 }
 
