@@ -46,6 +46,8 @@ mod gather;
 mod io_figures;
 mod locking;
 mod map;
+#[cfg(test)]
+mod next_device_tests;
 mod outgoing;
 mod overrun;
 mod pager;

