@@ -88,7 +88,7 @@ impl Engine {
         std::array::from_fn(|piece| {
             let bytes = &bytes[piece * PIECE.bytes()..(piece + 1) * PIECE.bytes()];
             checksum::is_noted(locked, piece * PIECE.nr_pages(), bytes)
-                .then(|| locked.piece_hash(piece).unwrap_or_else(|| checksum::hash(bytes)))
+                .then(|| locked.piece_hash(piece).unwrap_or_else(|| checksum::hash(locked.key(), bytes)))
         })
     }
 
@@ -145,7 +145,7 @@ impl Engine {
             let (len, right) = match as_one {
                 // Untouched since it was written as one: all of it was read.
                 Some(hash) if order < PIECE => {
-                    (PIECE.nr_pages(), checksum::hash(&bytes[at..at + PIECE.bytes()]) == hash)
+                    (PIECE.nr_pages(), checksum::hash(locked.key(), &bytes[at..at + PIECE.bytes()]) == hash)
                 }
                 _ => (order.nr_pages(), checksum::verify(locked, page, &bytes[at..at + order.bytes()])),
             };

@@ -219,7 +219,9 @@ impl Engine {
                 _ => None,
             };
             match (&mut found, slot) {
-                (Some(run), Some(slot)) if self.space.follows(slot, run.slot, run.pages.len()) => run.pages.end += nr_pages,
+                (Some(run), Some(slot)) if self.space.follows(slot, run.slot, run.pages.len()) => {
+                    run.pages.end += nr_pages
+                }
                 (Some(_), _) => break,
                 (None, Some(slot)) => found = Some(Run { slot, pages: index * nr_pages..(index + 1) * nr_pages }),
                 (None, None) => {}
