@@ -12,9 +12,11 @@
 //! 24 a piece once it was written to a device; 256 more for each piece whose pages were hashed one by one; 64 when pages of it were dropped.
 
 use crate::id::{BlockId, FolioId, FrameId, SlotId};
-use crate::order::{MAX_ORDER, Order};
+use crate::order::Order;
+use crate::packed::Packed;
 use crate::policy::order_choice::{History, Wish};
-use crate::sync::{Mutex, MutexGuard, OnceLock, lock, try_lock};
+use crate::sparse::Sparse;
+use crate::sync::{Mutex, MutexGuard, lock, try_lock};
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 
@@ -45,14 +47,23 @@ pub enum State {
     Standby(FrameId),
 }
 
+/// What is done with the content of a folio.
+#[derive(Copy, Clone, Eq, PartialEq)]
+enum Content {
+    /// Nothing.
+    Rests,
+    /// It is mapped.
+    Mapped,
+    /// It is being written to its slots, which hold nothing yet.
+    Written,
+}
+
 /// What the table knows of one folio.
 #[derive(Copy, Clone, Eq, PartialEq)]
 pub struct Folio {
     frame: u32,
-    slot: u32,
-    mapped: bool,
-    /// Its slots are being written to, and hold nothing yet.
-    writing: bool,
+    slot: Packed,
+    content: Content,
     /// It is the first folio of a readahead window, left unmapped so that its touch is seen.
     pub marker: bool,
     /// It left RAM because a stream had passed it.
@@ -63,17 +74,17 @@ const _: () = assert!(size_of::<Folio>() == 12, "a folio's entry takes 12 bytes"
 
 impl Folio {
     const EMPTY: Folio =
-        Folio { frame: NONE, slot: NONE, mapped: false, writing: false, marker: false, dropped_behind: false };
+        Folio { frame: NONE, slot: Packed::NONE, content: Content::Rests, marker: false, dropped_behind: false };
 
     /// Where its content is.
     pub fn state(&self) -> State {
-        match (self.frame, self.slot) {
-            (NONE, NONE) => State::Empty,
-            (NONE, slot) => {
-                assert!(!self.writing, "a folio leaves RAM once a device holds it");
+        match (self.frame, self.slot.get()) {
+            (NONE, None) => State::Empty,
+            (NONE, Some(slot)) => {
+                assert!(self.content != Content::Written, "a folio leaves RAM once a device holds it");
                 State::Swapped(SlotId::new(slot))
             }
-            (frame, _) if self.mapped => State::Resident(FrameId::new(frame)),
+            (frame, _) if self.content == Content::Mapped => State::Resident(FrameId::new(frame)),
             (frame, _) => State::Standby(FrameId::new(frame)),
         }
     }
@@ -85,42 +96,43 @@ impl Folio {
 
     /// The first of the slots that hold what was last written of it.
     pub fn slot(&self) -> Option<SlotId> {
-        (self.slot != NONE && !self.writing).then(|| SlotId::new(self.slot))
+        if self.content == Content::Written { None } else { self.slot.get().map(SlotId::new) }
     }
 
     /// The slots that its content at this moment is being written to, if nobody touched it since.
     pub fn writing_to(&self) -> Option<SlotId> {
-        self.writing.then(|| SlotId::new(self.slot))
+        if self.content == Content::Written { self.slot.get().map(SlotId::new) } else { None }
     }
 
     /// Its content is going to be written to these slots. That ends with the next change of its state.
     pub fn begin_write(&mut self, slot: SlotId) {
-        assert!(self.frame != NONE && !self.mapped && self.slot().is_none());
-        (self.slot, self.writing) = (slot.get(), true);
+        assert!(self.frame != NONE && self.content != Content::Mapped && self.slot().is_none());
+        (self.slot, self.content) = (Packed::new(slot.get()), Content::Written);
     }
 
     /// What is being written is of no use any more.
     pub fn cancel_write(&mut self) {
-        if self.writing {
-            (self.slot, self.writing) = (NONE, false);
+        if self.content == Content::Written {
+            (self.slot, self.content) = (Packed::NONE, Content::Rests);
         }
     }
 
     /// Says which slots hold what was last written of it.
     pub fn set_slot(&mut self, slot: Option<SlotId>) {
-        (self.slot, self.writing) = (slot.map_or(NONE, |slot| slot.get()), false);
+        self.cancel_write();
+        self.slot = slot.map_or(Packed::NONE, |slot| Packed::new(slot.get()));
     }
 
     /// It is in RAM, in these frames, mapped or not; its slots stay.
     pub fn set_in_ram(&mut self, frame: FrameId, mapped: bool) {
         self.cancel_write();
-        (self.frame, self.mapped) = (frame.get(), mapped);
+        (self.frame, self.content) = (frame.get(), if mapped { Content::Mapped } else { Content::Rests });
     }
 
     /// It is no longer in RAM: swapped, or empty when it has no slot.
     pub fn set_out(&mut self) {
         self.cancel_write();
-        (self.frame, self.mapped) = (NONE, false);
+        (self.frame, self.content) = (NONE, Content::Rests);
     }
 
     /// It reads as zero from now on.
@@ -130,9 +142,12 @@ impl Folio {
 
     /// The `index`th of the folios of `order` that this one is made of.
     fn part(&self, index: usize, order: Order) -> Folio {
-        let shift = |first: u32| if first == NONE { NONE } else { first + (index * order.nr_pages()) as u32 };
-        let slot = if self.writing { NONE } else { shift(self.slot) };
-        Folio { frame: shift(self.frame), slot, writing: false, marker: self.marker && index == 0, ..*self }
+        let (mut part, first) = (*self, index * order.nr_pages());
+        part.cancel_write();
+        if part.frame != NONE {
+            part.frame += first as u32;
+        }
+        Folio { slot: part.slot.plus(first), marker: self.marker && index == 0, ..part }
     }
 }
 
@@ -146,6 +161,9 @@ enum PieceHash {
 }
 
 const _: () = assert!(size_of::<PieceHash>() == 24, "a piece's hash takes 24 bytes");
+
+/// What the hashes of an arena's content are keyed with: who does not know it makes no two contents of one hash.
+pub type HashKey = [u8; 192];
 
 /// No hash: no content has it, for all the use that is made of it.
 const UNKNOWN: [u64; 2] = [0; 2];
@@ -196,6 +214,13 @@ impl Block {
             hashes: None,
             dropped: None,
         }
+    }
+
+    /// Bytes that are known of a block all of which was written to a device in folios of this order.
+    pub fn record_bytes(order: Order) -> usize {
+        let folios = if order < Order::HUGE { BLOCK_PAGES / order.nr_pages() * size_of::<Folio>() } else { 0 };
+        let pages = if order < PIECE { BLOCK_PAGES * size_of::<[u64; 2]>() } else { 0 };
+        size_of::<Mutex<Block>>() + folios + size_of::<[PieceHash; BLOCK_PIECES]>() + pages
     }
 
     /// The order of its folios.
@@ -359,20 +384,30 @@ impl Block {
     }
 }
 
-/// Neighbouring blocks, made at once.
-type Chunk = Box<[Mutex<Block>]>;
-
 /// The blocks of an arena's span, in chunks that exist only once asked for.
 pub struct FolioTable {
-    chunks: Box<[OnceLock<Chunk>]>,
+    blocks: Sparse<Mutex<Block>, CHUNK_BLOCKS>,
     nr_blocks: usize,
+    key: HashKey,
 }
 
 impl FolioTable {
-    /// A table for `nr_blocks` blocks, with no chunk yet. Costs 24 bytes for each 128 MiB of addresses at once.
+    /// The most blocks that a table has room for: 4 PiB of addresses.
+    pub const MAX_BLOCKS: usize = Packed::LIMIT as usize / BLOCK_PAGES;
+
+    /// A table for `nr_blocks` blocks, with no chunk yet. Costs 24 bytes for each 64 GiB of addresses at once.
+    ///
+    /// # Panics
+    /// When they are more than [`FolioTable::MAX_BLOCKS`].
     pub fn new(nr_blocks: usize) -> Self {
-        assert!(nr_blocks <= (u32::MAX as usize) >> MAX_ORDER, "a folio's number fits 32 bits");
-        FolioTable { chunks: (0..nr_blocks.div_ceil(CHUNK_BLOCKS)).map(|_| OnceLock::new()).collect(), nr_blocks }
+        assert!(nr_blocks <= FolioTable::MAX_BLOCKS, "a folio's number fits 40 bits");
+        FolioTable { blocks: Sparse::new(nr_blocks), nr_blocks, key: [0; size_of::<HashKey>()] }
+    }
+
+    /// The same with a key, of random bytes, for the hashes of its blocks.
+    #[must_use]
+    pub fn keyed(self, key: HashKey) -> Self {
+        FolioTable { key, ..self }
     }
 
     /// Blocks that the table has room for.
@@ -384,12 +419,7 @@ impl FolioTable {
     pub fn ensure(&self, blocks: Range<BlockId>) {
         let (start, end) = (blocks.start.index(), blocks.end.index());
         assert!(end <= self.nr_blocks, "block {end} lies beyond the table");
-        if start >= end {
-            return;
-        }
-        for chunk in &self.chunks[start / CHUNK_BLOCKS..end.div_ceil(CHUNK_BLOCKS)] {
-            chunk.get_or_init(|| (0..CHUNK_BLOCKS).map(|_| Mutex::new(Block::new())).collect());
-        }
+        self.blocks.make(start..end, || Mutex::new(Block::new()));
     }
 
     /// Whether the block's chunk was made.
@@ -403,29 +433,22 @@ impl FolioTable {
     /// When the block's chunk was not made.
     pub fn lock(&self, block: BlockId) -> Locked<'_> {
         let found = self.find(block).unwrap_or_else(|| panic!("{block:?} has no entry: it was never mapped"));
-        Locked { id: block, block: lock(found) }
+        Locked { id: block, block: lock(found), key: &self.key }
     }
 
     /// Locks a block that nobody holds; `None` too when its chunk was not made.
     pub fn try_lock(&self, block: BlockId) -> Option<Locked<'_>> {
-        Some(Locked { id: block, block: try_lock(self.find(block)?)? })
+        Some(Locked { id: block, block: try_lock(self.find(block)?)?, key: &self.key })
     }
 
     /// Bytes of memory that the table takes. A walk over all blocks; those that are locked count as bare.
     pub fn bytes(&self) -> usize {
-        let made = self.chunks.iter().filter_map(|chunk| chunk.get());
-        let blocks: usize = made
-            .map(|chunk| {
-                let more = |block: &Mutex<Block>| block.try_lock().map_or(0, |block| block.bytes());
-                size_of_val(&**chunk) + chunk.iter().map(more).sum::<usize>()
-            })
-            .sum();
-        size_of::<Self>() + size_of_val(&*self.chunks) + blocks
+        let more = |block: &Mutex<Block>| block.try_lock().map_or(0, |block| block.bytes());
+        size_of::<Self>() + self.blocks.bytes() + self.blocks.made().map(more).sum::<usize>()
     }
 
     fn find(&self, block: BlockId) -> Option<&Mutex<Block>> {
-        let chunk = self.chunks.get(block.index() / CHUNK_BLOCKS)?.get()?;
-        Some(&chunk[block.index() % CHUNK_BLOCKS])
+        self.blocks.get(block.index())
     }
 }
 
@@ -440,9 +463,15 @@ impl fmt::Debug for FolioTable {
 pub struct Locked<'t> {
     id: BlockId,
     block: MutexGuard<'t, Block>,
+    key: &'t HashKey,
 }
 
-impl Locked<'_> {
+impl<'t> Locked<'t> {
+    /// What the hashes of its content are keyed with.
+    pub fn key(&self) -> &'t HashKey {
+        self.key
+    }
+
     /// The block.
     pub fn id(&self) -> BlockId {
         self.id

@@ -8,21 +8,21 @@ use crate::order::{MAX_ORDER, Order, PAGE_SIZE};
 use std::ops::Range;
 
 macro_rules! id {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident: $number:ident) => {
         $(#[$doc])*
         #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
-        pub struct $name(u32);
+        pub struct $name($number);
 
         impl $name {
             /// The one with this number.
-            pub const fn new(number: u32) -> Self {
+            pub const fn new(number: $number) -> Self {
                 Self(number)
             }
 
-            /// The one at this index. Panics if the index does not fit 32 bits.
+            /// The one at this index. Panics if there is no number for it.
             pub const fn from_index(index: usize) -> Self {
-                assert!(index <= u32::MAX as usize, "the index of an identifier fits 32 bits");
-                Self(index as u32)
+                assert!(index as u64 <= $number::MAX as u64, "the index of an identifier fits its number");
+                Self(index as $number)
             }
 
             /// The number as an index.
@@ -31,7 +31,7 @@ macro_rules! id {
             }
 
             /// The number as it is stored.
-            pub const fn get(self) -> u32 {
+            pub const fn get(self) -> $number {
                 self.0
             }
         }
@@ -39,44 +39,45 @@ macro_rules! id {
 }
 
 id! {
-    /// A folio: the number of its first page in its arena's span of addresses.
-    FolioId
+    /// A folio: the number of its first page in its arena's span of addresses. 40 bits are used at most.
+    FolioId: u64
 }
 id! {
     /// 2 MiB of an arena's span of addresses, aligned: one folio of order 9, or as many smaller ones as fit.
-    BlockId
+    BlockId: u32
 }
 id! {
     /// A frame: its number in the zone. The first of its frames stands for a folio's place in RAM.
-    FrameId
+    FrameId: u32
 }
 id! {
-    /// A slot: its number on its device, or in the swap space. The first of its slots stands for a folio's copy.
-    SlotId
+    /// A slot: its number on its device, of 32 bits, or in the swap space, of 40. The first of its slots stands for a folio's
+    /// copy.
+    SlotId: u64
 }
 id! {
     /// A cluster of a swap device: its index in the device.
-    ClusterId
+    ClusterId: u32
 }
 id! {
     /// A unit of a space that compaction works on: a frame of a zone, or a slot of a device.
-    UnitId
+    UnitId: u32
 }
 id! {
     /// A block of such a space: a pageblock of a zone, or a cluster of a device. How many units it has, the space says.
-    SpaceBlockId
+    SpaceBlockId: u32
 }
 id! {
     /// A CPU.
-    CpuId
+    CpuId: u32
 }
 id! {
     /// A NUMA node.
-    NodeId
+    NodeId: u32
 }
 id! {
     /// A swap device.
-    DeviceId
+    DeviceId: u32
 }
 
 impl FolioId {
@@ -87,7 +88,7 @@ impl FolioId {
 
     /// The block that the folio lies in.
     pub const fn block(self) -> BlockId {
-        BlockId(self.0 >> MAX_ORDER)
+        BlockId((self.0 >> MAX_ORDER) as u32)
     }
 
     /// The page of its block at which the folio begins.
@@ -105,7 +106,7 @@ impl BlockId {
     /// The folio that begins at a page of the block.
     pub const fn page(self, page: usize) -> FolioId {
         assert!(page < Order::HUGE.nr_pages(), "a page of the block");
-        FolioId(self.0 << MAX_ORDER | page as u32)
+        FolioId((self.0 as u64) << MAX_ORDER | page as u64)
     }
 
     /// Bytes from the start of the span to this block.
@@ -134,12 +135,12 @@ impl FrameId {
 impl SlotId {
     /// Bytes from the start of the device to this slot.
     pub const fn offset_bytes(self) -> u64 {
-        self.0 as u64 * PAGE_SIZE as u64
+        self.0 * PAGE_SIZE as u64
     }
 
     /// The slot so many further on.
     pub const fn plus(self, slots: usize) -> SlotId {
-        SlotId(self.0 + slots as u32)
+        SlotId(self.0 + slots as u64)
     }
 }
 
@@ -180,11 +181,16 @@ mod tests {
     fn conversions() {
         assert_eq!(FrameId::new(3).offset_bytes(), 3 * 4096);
         assert_eq!(FrameId::new(1023).pageblock(), FrameId::new(512));
-        assert_eq!(SlotId::new(u32::MAX).offset_bytes(), (u32::MAX as u64) << 12);
+        assert_eq!(SlotId::new(u32::MAX.into()).plus(1).offset_bytes(), 16 << 40);
         assert_eq!(FolioId::from_index(1030).block(), BlockId::new(2));
         assert_eq!(FolioId::new(1030).page_in_block(), 6);
         assert_eq!(BlockId::new(2).page(6), FolioId::new(1030));
         assert_eq!(BlockId::new(2).offset_bytes(), 4 << 20);
+        let last = BlockId::new(u32::MAX).page(511);
+        assert_eq!(
+            (last.block(), last.page_in_block(), last.offset_bytes()),
+            (BlockId::new(u32::MAX), 511, (8 << 50) - 4096)
+        );
         assert_eq!(FolioId::new(7).offset_bytes(), 7 * 4096);
         assert_eq!(UnitId::new(1030).block(Order::HUGE), SpaceBlockId::new(2));
         assert_eq!(SpaceBlockId::new(2).first_unit(Order::HUGE), UnitId::new(1024));
@@ -200,8 +206,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "fits 32 bits")]
+    #[should_panic(expected = "fits its number")]
     fn an_index_beyond_32_bits_is_refused() {
-        let _ = FolioId::from_index(1 << 32);
+        let _ = BlockId::from_index(1 << 32);
     }
 }

@@ -25,13 +25,15 @@ pub mod folio;
 pub mod frame;
 pub mod id;
 pub mod order;
+mod packed;
 pub mod policy;
 pub mod pool;
+mod sparse;
 pub mod stats;
 pub mod swap;
 pub mod sync;
 
-pub use folio::{BLOCK_PAGES, BLOCK_PIECES, Block, Folio, FolioTable, Locked, PIECE, State};
+pub use folio::{BLOCK_PAGES, BLOCK_PIECES, Block, Folio, FolioTable, HashKey, Locked, PIECE, State};
 pub use frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Watermarks, Zone, ZoneCounts, Zones};
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
 pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};

@@ -16,10 +16,10 @@ const BLOCK: usize = 512;
 /// Where each folio is, of what order, and what it contains: page by page, the numbers from its own on.
 struct World {
     zone: Zone,
-    contents: RefCell<Vec<u32>>,
-    folios: RefCell<BTreeMap<u32, (FrameId, Order)>>,
+    contents: RefCell<Vec<u64>>,
+    folios: RefCell<BTreeMap<u64, (FrameId, Order)>>,
     random: RefCell<Random>,
-    next_folio: Cell<u32>,
+    next_folio: Cell<u64>,
     /// Whether folios that move leave frames without memory, and which frames have some.
     exchanges: Cell<bool>,
     has_memory: RefCell<Vec<bool>>,
@@ -37,7 +37,7 @@ impl World {
         let nr_blocks = before + nr_blocks;
         World {
             zone,
-            contents: RefCell::new(vec![u32::MAX; nr_blocks * BLOCK]),
+            contents: RefCell::new(vec![u64::MAX; nr_blocks * BLOCK]),
             folios: RefCell::default(),
             random: RefCell::new(Random::new(seed)),
             next_folio: Cell::new(0),
@@ -72,13 +72,13 @@ impl World {
         true
     }
 
-    fn give(&self, folio: u32) {
+    fn give(&self, folio: u64) {
         let (frame, order) = self.folios.borrow_mut().remove(&folio).unwrap();
-        self.contents.borrow_mut()[frame.index()..][..order.nr_pages()].fill(u32::MAX);
+        self.contents.borrow_mut()[frame.index()..][..order.nr_pages()].fill(u64::MAX);
         self.zone.give_on(self.cpu(), frame);
     }
 
-    fn any_folio(&self) -> Option<u32> {
+    fn any_folio(&self) -> Option<u64> {
         let nr = self.folios.borrow().len();
         let at = self.below(nr.max(1));
         self.folios.borrow().keys().nth(at).copied()
@@ -124,7 +124,7 @@ impl World {
             assert!(self.zone.list(frame).is_some(), "folio {folio} is on its list");
             nr_taken += order.nr_pages();
             let contents = &self.contents.borrow()[frame.index()..][..order.nr_pages()];
-            assert!(contents.iter().copied().eq(folio..folio + order.nr_pages() as u32), "the content of {folio}");
+            assert!(contents.iter().copied().eq(folio..folio + order.nr_pages() as u64), "the content of {folio}");
         }
         let counts = self.zone.counts();
         assert_eq!(counts.in_use, nr_taken);
@@ -176,7 +176,7 @@ impl Mover for World {
         let list = self.zone.list(from);
         self.contents.borrow_mut().copy_within(from.index()..from.index() + order.nr_pages(), to.index());
         self.zone.occupy(to, from);
-        self.contents.borrow_mut()[from.index()..][..order.nr_pages()].fill(u32::MAX);
+        self.contents.borrow_mut()[from.index()..][..order.nr_pages()].fill(u64::MAX);
         assert_eq!((self.zone.list(from), self.zone.owner(from), self.zone.list(to)), (None, None, list));
         if self.exchanges.get() {
             assert!(
@@ -199,7 +199,7 @@ impl Mover for World {
         }
         self.zone.split(from, Order::PAGE);
         for at in 0..order.nr_pages() {
-            self.folios.borrow_mut().insert(folio.get() + at as u32, (from.plus(at), Order::PAGE));
+            self.folios.borrow_mut().insert(folio.get() + at as u64, (from.plus(at), Order::PAGE));
         }
         true
     }

@@ -58,7 +58,7 @@ const LISTED: [Order; 2] = [Order::PAGE, PIECE];
 #[derive(Copy, Clone, Debug)]
 struct Folio {
     order: Order,
-    owner: Option<u32>,
+    owner: Option<u64>,
     list: Option<List>,
 }
 
@@ -247,7 +247,7 @@ impl Model {
         self.memory[head as usize / BLOCK] = Memory::Small;
         let parts = (0..whole.order.nr_pages() as u32).step_by(order.nr_pages());
         for at in parts.clone() {
-            let owner = whole.owner.map(|owner| owner + at);
+            let owner = whole.owner.map(|owner| owner + u64::from(at));
             self.folios.insert(head + at, Folio { order, owner, list: whole.list });
         }
         let Some((list, mut index, stamp)) = place else { return };
@@ -638,7 +638,7 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
         }
         _ => {
             if folio.owner.is_none() || call == 8 {
-                let owner = random.below(1 << 20) as u32 * 512;
+                let owner = random.below(1 << 25) as u64 * 512;
                 zone.set_owner(frame, FolioId::new(owner));
                 model.folios.get_mut(&head).unwrap().owner = Some(owner);
             }

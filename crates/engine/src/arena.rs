@@ -8,20 +8,21 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::compact::Stage;
 use folioswap_core::{
-    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams,
+    BLOCK_PAGES, DropBehind, FolioTable, HashKey, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap::Pagemap;
+use folioswap_sys::random;
 use folioswap_sys::signals;
 use folioswap_sys::uffd::{Delivery, EventFd, UffdError, Userfaultfd};
 
 use crate::address_space::AddressSpace;
-use crate::attached::{Frees, Layout};
+use crate::attached::{DEVICE_SHIFT, Frees, Layout};
 use crate::compactd::{self, Compactor};
 use crate::device::{self, Opened, SwapDevice};
 use crate::engine::{Engine, StatsHome};
-use crate::error::{Error, MIN_MEMORY};
+use crate::error::{Error, MAX_ADDRESS_SPACE, MAX_MEMORY, MIN_MEMORY};
 use crate::exchange::Means;
 use crate::fault::monitor::{self, DeviceFaults};
 use crate::fault::{FaultMode, UnknownName, direct};
@@ -51,8 +52,12 @@ use crate::wakeup::{Event, Gate};
 use crate::zeroed::{self, ZeroedStock};
 use crate::zoning::Zoning;
 
-/// How much address space an arena reserves unless told otherwise. Addresses cost nothing until they are used.
+/// The least address space that an arena reserves unless told otherwise. Addresses cost nothing until they are used.
 pub(crate) const ADDRESS_SPACE: u64 = 1 << 40;
+
+/// How many times the bytes that memory and devices hold there are addresses for, unless told otherwise: programs map more than
+/// they use.
+const ADDRESSES_PER_BYTE: u64 = 4;
 
 /// How long [`Arena::set_memory`] waits for memory to leave RAM.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
@@ -111,8 +116,9 @@ pub struct ArenaBuilder {
     zeroed_stock: bool,
     compaction: Option<Stage>,
     means: Option<Means>,
-    address_space: u64,
+    address_space: Option<u64>,
     patience: Duration,
+    device_shift: u32,
     stats: Option<&'static SharedCounters>,
 }
 
@@ -220,10 +226,19 @@ impl ArenaBuilder {
         self
     }
 
-    /// How many bytes of addresses are reserved: the most that can be mapped at the same time. Default: 1 TiB.
+    /// How many bytes of addresses are reserved: the most that can be mapped at the same time, 2 MiB to
+    /// [`MAX_ADDRESS_SPACE`]. Default: 4 times what memory and devices hold, in a power of two, and 1 TiB at least; of a locked
+    /// budget 1 TiB.
     #[must_use]
     pub fn address_space(mut self, bytes: u64) -> Self {
-        self.address_space = bytes;
+        self.address_space = Some(bytes);
+        self
+    }
+
+    /// Has devices of fewer slots, for tests that fill one.
+    #[cfg(test)]
+    pub(crate) fn device_shift(mut self, bits: u32) -> Self {
+        self.device_shift = bits;
         self
     }
 
@@ -264,6 +279,14 @@ impl ArenaBuilder {
     pub fn build(mut self) -> Result<Arena, Error> {
         if self.memory < MIN_MEMORY {
             return Err(Error::BudgetTooSmall(self.memory));
+        }
+        if self.memory > MAX_MEMORY {
+            return Err(Error::BudgetTooLarge(self.memory));
+        }
+        if let Some(bytes) = self.address_space
+            && !(Order::HUGE.bytes() as u64..=MAX_ADDRESS_SPACE).contains(&bytes)
+        {
+            return Err(Error::AddressSpace(bytes));
         }
         if self.locked {
             locking::check_available(self.memory)?;
@@ -329,14 +352,13 @@ impl ArenaBuilder {
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
-        let span_len = (self.address_space as usize).next_multiple_of(block);
-        let span = Reservation::new(span_len, block).map_err(Error::system("reserving addresses"))?;
+        let span = self.reserve_span(&devices)?;
         memory::dontfork(span.addr(), span.len()).map_err(Error::system("keeping regions from children"))?;
         // Without this the kernel makes a table of small pages before it reports a fault, and a huge page moved there
         // would be split.
         memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
-        let nr_blocks = span_len / block;
-        let most_blocks = memory::total_ram().max(self.memory) as usize / block;
+        let nr_blocks = span.len() / block;
+        let most_blocks = memory::total_ram().min(MAX_MEMORY).max(self.memory) as usize / block;
         let nr_pageblocks = self.memory as usize / block;
         let zoning = Zoning::new(self.topology.get_or_insert_with(Topology::of_machine), nr_pageblocks);
         let frames = Frames::new(most_blocks, zoning.nr_zones, self.locked)?;
@@ -348,16 +370,23 @@ impl ArenaBuilder {
             Arc::new(Pagemap::open().and_then(Pagemap::hide).map_err(Error::system("opening the page tables"))?);
         let mapper = register(&uffd, &pagemap, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut key = [0; size_of::<HashKey>()];
+        random::fill(&mut key).map_err(Error::system("getting random bytes"))?;
         let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(most_blocks, nr_cpus);
         frames.open(nr_pageblocks)?;
         zones.set_limit(self.memory as usize / PAGE_SIZE);
-        let layout =
-            Layout { most_slots: nr_blocks * BLOCK_PAGES, nr_cpus, rotational: self.rotational, frees: self.frees };
+        let layout = Layout {
+            most_slots: nr_blocks * BLOCK_PAGES,
+            device_shift: self.device_shift,
+            nr_cpus,
+            rotational: self.rotational,
+            frees: self.frees,
+        };
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
-            table: FolioTable::new(nr_blocks),
+            table: FolioTable::new(nr_blocks).keyed(key),
             frames,
             space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
             freeing: Freeing::new(self.frees == Frees::Synchronous),
@@ -401,6 +430,26 @@ impl ArenaBuilder {
             open: bytemuck::zeroed_slice_box(nr_blocks.div_ceil(64)),
             span,
         })
+    }
+}
+
+impl ArenaBuilder {
+    /// The addresses of regions. Where nobody said how many, fewer will do when so many are not to be had.
+    fn reserve_span(&self, devices: &[Opened]) -> Result<Reservation, Error> {
+        let reserve = |bytes: u64| {
+            let (len, block) = ((bytes as usize).next_multiple_of(Order::HUGE.bytes()), Order::HUGE.bytes());
+            Reservation::new(len, block).map_err(|error| Error::NoAddresses { wanted_bytes: bytes, error })
+        };
+        match self.address_space {
+            Some(bytes) => reserve(bytes),
+            None if self.locked => reserve(ADDRESS_SPACE),
+            None => {
+                let held =
+                    devices.iter().fold(self.memory, |sum, opened| sum.saturating_add(opened.device.likely_bytes()));
+                let wanted = held.min(MAX_ADDRESS_SPACE / ADDRESSES_PER_BYTE) * ADDRESSES_PER_BYTE;
+                reserve(wanted.next_power_of_two().max(ADDRESS_SPACE)).or_else(|_| reserve(ADDRESS_SPACE))
+            }
+        }
     }
 }
 
@@ -497,8 +546,9 @@ impl Arena {
             zeroed_stock: true,
             compaction: Some(Stage::default()),
             means: None,
-            address_space: ADDRESS_SPACE,
+            address_space: None,
             patience: supply::PATIENCE,
+            device_shift: DEVICE_SHIFT,
             stats: None,
         }
     }

@@ -35,11 +35,16 @@ const GIVEN_BACK_BY_A_FREE: usize = 4;
 /// Emptied clusters below which it is not worth giving any back: 128 MiB.
 const WORTH_DISCARDING: usize = 64;
 
+/// Bits of a slot's number that count within its device.
+pub(crate) const DEVICE_SHIFT: u32 = Clusters::MAX_SLOTS.trailing_zeros();
+
 /// How an arena's devices are set up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     /// Slots of one device that could ever be needed.
     pub most_slots: usize,
+    /// Bits of a slot's number that count within its device: [`DEVICE_SHIFT`], or fewer in tests, which fill devices.
+    pub device_shift: u32,
     pub nr_cpus: usize,
     /// Whether devices are taken for disks that turn; none: what the kernel says.
     pub rotational: Option<bool>,
@@ -452,7 +457,13 @@ mod tests {
 
     fn sparse() -> (Attached, Arc<Disk>) {
         let disk = Arc::<Disk>::default();
-        let layout = Layout { most_slots: 1 << 27, nr_cpus: 2, rotational: None, frees: Frees::Collected };
+        let layout = Layout {
+            most_slots: 1 << 27,
+            device_shift: DEVICE_SHIFT,
+            nr_cpus: 2,
+            rotational: None,
+            frees: Frees::Collected,
+        };
         (Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout, None), disk)
     }
 
@@ -542,7 +553,13 @@ mod tests {
     #[test]
     fn freed_synchronously_space_goes_back_in_the_free() {
         let disk = Arc::<Disk>::default();
-        let layout = Layout { most_slots: 1 << 27, nr_cpus: 2, rotational: None, frees: Frees::Synchronous };
+        let layout = Layout {
+            most_slots: 1 << 27,
+            device_shift: DEVICE_SHIFT,
+            nr_cpus: 2,
+            rotational: None,
+            frees: Frees::Synchronous,
+        };
         let attached = Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout, None);
         let slots: Vec<_> = (0..300).filter_map(|_| attached.allocate(CPU, Order::HUGE)).collect();
         let reserved = attached.reserved_bytes();

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use folioswap_core::{Block, Clusters, Order, Zone};
 use folioswap_sys::uffd::{Delivery, Door, Userfaultfd};
 use folioswap_sys::{direct_io, memory, uring};
 
@@ -49,10 +50,21 @@ impl Finding {
     }
 }
 
-/// Looks at the system: kernel, userfaultfd, MOVE, huge pages, io_uring, memory limits, free disk.
+/// Looks at the system: kernel, userfaultfd, MOVE, huge pages, io_uring, memory limits, free disk; and what records take.
 #[must_use]
 pub fn doctor() -> Vec<Finding> {
-    vec![kernel(), direct(), monitor(), mapping(), huge_pages(), io_uring(), memory_limit(), locked_budget(), disk()]
+    vec![
+        kernel(),
+        direct(),
+        monitor(),
+        mapping(),
+        huge_pages(),
+        io_uring(),
+        memory_limit(),
+        locked_budget(),
+        disk(),
+        records(),
+    ]
 }
 
 fn kernel() -> Finding {
@@ -171,6 +183,18 @@ fn locked_budget() -> Finding {
             "ulimit -l unlimited (as root), or give it CAP_IPC_LOCK",
         ),
     }
+}
+
+/// What the engine's own records take, which is outside the budget.
+fn records() -> Finding {
+    let per_gib = |bytes: usize, of: usize| Bytes((bytes * ((1 << 30) / of)) as u64);
+    let block = Order::HUGE.bytes();
+    let [whole, pages] = [Order::HUGE, Order::PAGE].map(|order| per_gib(Block::record_bytes(order), block));
+    let (budget, swap) = (per_gib(Zone::RECORD_BYTES, Order::PAGE.bytes()), per_gib(Clusters::RECORD_BYTES, block));
+    let text = format!(
+        "for each GiB of memory {whole}, or {pages} where it was swapped in pages; of budget {budget}; of swap {swap}"
+    );
+    Finding::good("records", text)
 }
 
 fn disk() -> Finding {

@@ -8,12 +8,32 @@ use crate::size::{Bytes, SizeError};
 /// Smallest budget an arena takes.
 pub const MIN_MEMORY: u64 = 16 << 20;
 
+/// Largest budget an arena takes: frames are numbered in 32 bits.
+pub const MAX_MEMORY: u64 = 15 << 40;
+
+/// Most addresses an arena reserves.
+pub const MAX_ADDRESS_SPACE: u64 = 64 << 40;
+
 /// Why an arena, a region or a change to one could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The budget is under [`MIN_MEMORY`].
     #[error("a memory budget of {} is too small: give at least 16M", Bytes(*.0))]
     BudgetTooSmall(u64),
+    /// The budget is over [`MAX_MEMORY`].
+    #[error("a memory budget of {} is too large: give at most {}", Bytes(*.0), Bytes(MAX_MEMORY))]
+    BudgetTooLarge(u64),
+    /// The address space is none that an arena can have.
+    #[error("an arena has 2M to {} of addresses, and not {}", Bytes(MAX_ADDRESS_SPACE), Bytes(*.0))]
+    AddressSpace(u64),
+    /// The kernel does not give so many addresses.
+    #[error("{} of addresses are not to be had ({error}): ask for fewer, or raise the limit (`ulimit -v unlimited`)", Bytes(*.wanted_bytes))]
+    NoAddresses {
+        /// Bytes of them.
+        wanted_bytes: u64,
+        /// What the kernel said.
+        error: io::Error,
+    },
     /// A size could not be read.
     #[error(transparent)]
     Size(#[from] SizeError),
@@ -76,6 +96,16 @@ pub enum Error {
         /// What is wrong and what would do.
         reason: String,
     },
+    /// A swap device is larger than can be used.
+    #[error("swap {}: {} is too large: give at most {}", path.display(), Bytes(*.size_bytes), Bytes(*.most_bytes))]
+    SwapTooLarge {
+        /// Where.
+        path: PathBuf,
+        /// Its size.
+        size_bytes: u64,
+        /// What can be used of it.
+        most_bytes: u64,
+    },
     /// A device was named that the arena does not have.
     #[error("there is no swap device {0}")]
     NoSuchDevice(String),
@@ -119,11 +149,12 @@ impl Error {
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {
-            Error::Size(_) | Error::BadLength(_) | Error::LockedShrink { .. } | Error::Topology { .. } => 64,
-            Error::BudgetTooSmall(_) => 65,
+            Error::Size(_) | Error::BadLength(_) | Error::AddressSpace(_) => 64,
+            Error::LockedShrink { .. } | Error::Topology { .. } => 64,
+            Error::BudgetTooSmall(_) | Error::BudgetTooLarge(_) => 65,
             Error::SwapUnusable { .. } | Error::NoSuchDevice(_) | Error::TooManyDevices(_) => 68,
-            Error::SwapTooSmall { .. } | Error::SwapInUse { .. } => 69,
-            Error::OutOfAddressSpace(_) | Error::System { .. } => 70,
+            Error::SwapTooSmall { .. } | Error::SwapTooLarge { .. } | Error::SwapInUse { .. } => 69,
+            Error::OutOfAddressSpace(_) | Error::NoAddresses { .. } | Error::System { .. } => 70,
             Error::NoUserfaultfd { .. } | Error::NoMove(_) => 71,
             Error::LockLimit { .. } | Error::LockNeedsMove(_) => 74,
             Error::NoMemoryToLock { .. } => 75,

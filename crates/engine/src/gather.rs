@@ -77,7 +77,9 @@ impl Engine {
     fn slots_in_one_run(&self, locked: &Locked<'_>) -> Option<SlotId> {
         let first = locked.folio(0).slot().filter(|slot| slot.index().is_multiple_of(BLOCK_PAGES))?;
         let nr_pages = locked.order().nr_pages();
-        let in_place = |(index, folio): (usize, &Folio)| folio.slot() == Some(first.plus(index * nr_pages));
+        let in_place = |(index, folio): (usize, &Folio)| {
+            folio.slot().is_some_and(|slot| self.space.follows(slot, first, index * nr_pages))
+        };
         locked.folios().iter().enumerate().all(in_place).then_some(first)
     }
 
@@ -87,7 +89,7 @@ impl Engine {
         std::array::from_fn(|piece| {
             let bytes = &bytes[piece * PIECE.bytes()..(piece + 1) * PIECE.bytes()];
             checksum::is_noted(locked, piece * PIECE.nr_pages(), bytes)
-                .then(|| locked.piece_hash(piece).unwrap_or_else(|| checksum::hash(bytes)))
+                .then(|| locked.piece_hash(piece).unwrap_or_else(|| checksum::hash(locked.key(), bytes)))
         })
     }
 
@@ -110,7 +112,7 @@ impl Engine {
                 State::Empty => part.fill(0),
                 State::Standby(frame) => part.copy_from_slice(self.frames.bytes(frame, order, locked)),
                 State::Swapped(slot) => match swapped.last_mut() {
-                    Some(run) if run.pages.end == start && slot == run.slot.plus(run.pages.len()) => {
+                    Some(run) if run.pages.end == start && self.space.follows(slot, run.slot, run.pages.len()) => {
                         run.pages.end = end
                     }
                     _ => swapped.push(Run { slot, pages: start..end }),
@@ -144,7 +146,7 @@ impl Engine {
             let (len, right) = match as_one {
                 // Untouched since it was written as one: all of it was read.
                 Some(hash) if order < PIECE => {
-                    (PIECE.nr_pages(), checksum::hash(&bytes[at..at + PIECE.bytes()]) == hash)
+                    (PIECE.nr_pages(), checksum::hash(locked.key(), &bytes[at..at + PIECE.bytes()]) == hash)
                 }
                 _ => (order.nr_pages(), checksum::verify(locked, page, &bytes[at..at + order.bytes()])),
             };
@@ -173,13 +175,12 @@ impl Engine {
             }
         }
         let mut run: Vec<(usize, FrameId)> = Vec::new();
-        let mut first = None;
+        let mut first: Option<SlotId> = None;
         for index in 0..locked.nr_folios() {
             let State::Swapped(slot) = locked.state(index) else { continue };
             let Some(taken) = self.try_take_frame_near(cpu, order, self.zones.watermarks().min) else { break };
             let frame = self.prepare(taken, order);
-            let next = first.map(|first: SlotId| first.plus(run.len() * order.nr_pages()));
-            if next != Some(slot) {
+            if !first.is_some_and(|first| self.space.follows(slot, first, run.len() * order.nr_pages())) {
                 if let Some(first) = first
                     && let Err(error) = self.read_run(locked, first, &run, marker)
                 {

@@ -53,6 +53,8 @@ mod lost;
 mod map;
 #[cfg(test)]
 mod monitor_tests;
+#[cfg(test)]
+mod next_device_tests;
 mod outgoing;
 mod overrun;
 mod pager;
@@ -86,7 +88,7 @@ pub use arena::{Arena, ArenaBuilder, Mapping, Residency};
 pub use attached::Frees;
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
 pub use doctor::{Finding, Verdict, doctor};
-pub use error::{Error, MIN_MEMORY};
+pub use error::{Error, MAX_ADDRESS_SPACE, MAX_MEMORY, MIN_MEMORY};
 #[doc(hidden)]
 pub use exchange::Means as CompactionMeans;
 pub use failing::{DeviceErrors, DeviceState};
@@ -102,7 +104,7 @@ pub use region::{ArenaVec, Region};
 pub use selftest::{SelfTest, self_test};
 pub use shared_stats::{SharedCounters, SharedStats, open_shared_stats};
 pub use size::{Bytes, SizeError, parse_size};
-pub use space::{DeviceInfo, MAX_DEVICES};
+pub use space::{DeviceInfo, MAX_DEVICE_BYTES, MAX_DEVICES};
 pub use stopwatch::Stopwatch;
 pub use swap_in::SwapIn;
 pub use threads::internal_thread;

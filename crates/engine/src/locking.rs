@@ -48,7 +48,7 @@ pub(crate) fn check_limit(memory_bytes: u64) -> Result<(), Error> {
     let nr_zones = Zoning::new(&Topology::of_machine(), memory_bytes as usize / Order::HUGE.bytes()).nr_zones;
     let wanted = bytes_to_lock(ADDRESS_SPACE, memory_bytes, nr_zones);
     let addresses = Reservation::new((wanted as usize).next_multiple_of(PAGE_SIZE), PAGE_SIZE)
-        .map_err(Error::system("reserving addresses"))?;
+        .map_err(|error| Error::NoAddresses { wanted_bytes: wanted, error })?;
     lock(addresses.addr(), addresses.len(), wanted)
 }
 

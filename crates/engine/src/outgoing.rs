@@ -109,7 +109,8 @@ impl<'e> Batch<'e> {
         slot: SlotId,
     ) -> bool {
         let (order, at) = (locked.order(), self.len_bytes());
-        if order != self.order || slot != self.slot.plus(self.folios.len() * order.nr_pages()) || !self.has_room() {
+        let follows = engine.space.follows(slot, self.slot, self.folios.len() * order.nr_pages());
+        if order != self.order || !follows || !self.has_room() {
             return false;
         }
         self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.bytes(frame, order, locked));

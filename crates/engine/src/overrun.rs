@@ -49,7 +49,7 @@ impl Engine {
             return None;
         };
         let by_pages = [page, page + 1].iter().all(|page| locked.piece_hash(page / PIECE.nr_pages()).is_none());
-        (next == slot.plus(1) && by_pages).then_some(slot)
+        (self.space.follows(next, slot, 1) && by_pages).then_some(slot)
     }
 
     /// Frames for two pages, while there are some to spare.

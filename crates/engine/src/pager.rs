@@ -340,7 +340,7 @@ impl Engine {
         self.frames.with_scratch(|read| {
             self.read_twice(locked.name(locked.index_of(page)), slot, || {
                 self.space.read(slot, read)?;
-                Trouble::unless(locked.piece_hash(piece) == Some(checksum::hash(read)))
+                Trouble::unless(locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read)))
             })?;
             checksum::note_pages(locked, first, read);
             bytes.copy_from_slice(&read[(page - first) * PAGE_SIZE..][..bytes.len()]);

@@ -81,7 +81,9 @@ impl Engine {
                 index += 1;
                 continue;
             };
-            let follows = |&(at, place): &(usize, &Option<SlotId>)| *place == Some(slot.plus(at * order.nr_pages()));
+            let follows = |&(at, place): &(usize, &Option<SlotId>)| {
+                place.is_some_and(|place| self.space.follows(place, slot, at * order.nr_pages()))
+            };
             let count = places[index..].iter().enumerate().take_while(follows).count();
             let run = &bytes[index * order.bytes()..(index + count) * order.bytes()];
             self.store_run(slot, order, run, |at, place| {

@@ -81,7 +81,7 @@ impl RawSpace {
     /// # Errors
     /// As [`RawSpace::map`].
     pub fn map_with(&self, len: usize, folio: FolioSize) -> Result<usize, Error> {
-        if len == 0 || len > self.engine.span.len() {
+        if len == 0 {
             return Err(Error::BadLength(len));
         }
         let count = len.div_ceil(BLOCK_BYTES);

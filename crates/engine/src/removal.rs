@@ -219,7 +219,9 @@ impl Engine {
                 _ => None,
             };
             match (&mut found, slot) {
-                (Some(run), Some(slot)) if slot == run.slot.plus(run.pages.len()) => run.pages.end += nr_pages,
+                (Some(run), Some(slot)) if self.space.follows(slot, run.slot, run.pages.len()) => {
+                    run.pages.end += nr_pages
+                }
                 (Some(_), _) => break,
                 (None, Some(slot)) => found = Some(Run { slot, pages: index * nr_pages..(index + 1) * nr_pages }),
                 (None, None) => {}
@@ -286,7 +288,7 @@ impl Engine {
         let order = locked.order();
         let first = locked.index_of(first_page);
         let mut start = 0;
-        for group in places.chunk_by(|a, b| *b == a.plus(order.nr_pages())) {
+        for group in places.chunk_by(|a, b| self.space.follows(*b, *a, order.nr_pages())) {
             let at: Range<usize> = start..start + group.len();
             start = at.end;
             let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];

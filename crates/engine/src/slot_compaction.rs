@@ -161,24 +161,28 @@ impl Engine {
     }
 }
 
-/// A folio and the first of its slots.
+/// A folio and the first of its slots, in 12 bytes: there may be a thousand million.
 struct Owner {
-    /// The slot's number on its device, then the order in the last [`Owner::ORDER_BITS`] bits: these sort by slot.
-    key: u32,
-    folio: FolioId,
+    first: UnitId,
+    block: BlockId,
+    page: u16,
+    order: Order,
 }
 
-impl Owner {
-    const ORDER_BITS: u32 = 4;
+const _: () = assert!(size_of::<Owner>() == 12, "an owner takes 12 bytes");
 
-    fn key(slot: SlotId, order: Order) -> u32 {
-        debug_assert!(slot.get() < 1 << (u32::BITS - Owner::ORDER_BITS));
-        slot.get() << Owner::ORDER_BITS | u32::from(order.exponent())
+impl Owner {
+    /// What they are sorted by.
+    fn key(&self) -> (UnitId, Order) {
+        (self.first, self.order)
     }
 
     fn units(&self) -> Units {
-        let order = Order::new((self.key % (1 << Owner::ORDER_BITS)) as u8).expect("it was made of an order");
-        Units { first: UnitId::new(self.key >> Owner::ORDER_BITS), order }
+        Units { first: self.first, order: self.order }
+    }
+
+    fn folio(&self) -> FolioId {
+        self.block.page(self.page.into())
     }
 }
 
@@ -187,7 +191,7 @@ struct DeviceSpace<'e> {
     engine: &'e Engine,
     device: DeviceId,
     nr_enough: usize,
-    /// By slot. 8 bytes for each folio smaller than a block that has a copy on the device.
+    /// By slot. 12 bytes for each folio smaller than a block that has a copy on the device.
     owners: OnceCell<Vec<Owner>>,
     /// For a folio that is read alone.
     buffer: RefCell<Option<Buffer>>,
@@ -251,7 +255,7 @@ impl<'e> DeviceSpace<'e> {
     }
 
     fn slot(&self, unit: UnitId) -> SlotId {
-        self.engine.space.slot_on(self.device, SlotId::new(unit.get()))
+        self.engine.space.slot_on(self.device, SlotId::from_index(unit.index()))
     }
 
     /// The owners of all slots, as the walk found them.
@@ -269,7 +273,7 @@ impl<'e> DeviceSpace<'e> {
                     self.note_owners(&self.engine.lock(block), &mut owners);
                 }
             }
-            owners.sort_unstable_by_key(|owner| owner.key);
+            owners.sort_unstable_by_key(Owner::key);
             // It does not use the device. What was just found is used while it is fresh: the thread rests after the next moves.
             let pace = self.pace.get();
             self.pace.set(Pace { rests: pace.rests + begun.elapsed(), ..pace });
@@ -284,15 +288,16 @@ impl<'e> DeviceSpace<'e> {
         }
         for (index, folio) in locked.folios().iter().enumerate() {
             if let Some(slot) = folio.slot().and_then(|slot| self.engine.space.slot_within(self.device, slot)) {
-                owners.push(Owner { key: Owner::key(slot, order), folio: locked.name(index) });
+                let page = (index * order.nr_pages()) as u16;
+                owners.push(Owner { first: UnitId::from_index(slot.index()), block: locked.id(), page, order });
             }
         }
     }
 
     fn owner(&self, units: Units) -> Option<FolioId> {
-        let key = Owner::key(SlotId::new(units.first.get()), units.order);
         let owners = self.owners();
-        owners.binary_search_by_key(&key, |owner| owner.key).ok().map(|at| owners[at].folio)
+        let found = owners.binary_search_by_key(&(units.first, units.order), Owner::key);
+        found.ok().map(|at| owners[at].folio())
     }
 
     fn move_folio(&self, folio: FolioId, from: Units, to: UnitId) -> Migrated {
@@ -451,7 +456,7 @@ impl Space for DeviceSpace<'_> {
     fn isolate(&self, block: SpaceBlockId, enough: usize, each: &mut dyn FnMut(Units)) -> usize {
         self.engine.space.clusters(self.device, |clusters| {
             clusters.isolate_in(cluster(block), enough, &mut |slot, order| {
-                each(Units { first: UnitId::new(slot.get()), order });
+                each(Units { first: UnitId::from_index(slot.index()), order });
             })
         })
     }

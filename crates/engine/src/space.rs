@@ -1,6 +1,6 @@
 //! The swap space: the slots of all devices of an arena, as one range.
 //!
-//! A device's slots have the numbers from `index << DEVICE_SHIFT` on. Which device is used, `core::swap::Availability` says: a
+//! A device's slots have the numbers from `index << 32` on. Which device is used, `core::swap::Availability` says: a
 //! list for each NUMA node, by priority, and the next one when the one before has no place for a folio's order, whole. Small folios of
 //! one CPU go to one device until they are as many slots as a cluster has, so that they are written together where
 //! devices take turns. A device may come and go while others work; its index is used again once nothing refers to its slots.
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use folioswap_core::{
-    Attempt, Availability, Block, Clusters, CpuId, DeviceId, DeviceIo, Direction, Freed, Listed, NodeId, Order,
+    Attempt, Availability, Clusters, CpuId, DeviceId, DeviceIo, Direction, Freed, Listed, Locked, NodeId, Order,
     Priority, SlotId,
 };
 
@@ -31,11 +31,11 @@ use crate::shared_stats::SharedCounters;
 use crate::topology::Topology;
 use crate::wakeup::Pass;
 
-/// Bits of a slot's number that count within its device: 512 GiB each.
-const DEVICE_SHIFT: u32 = 27;
+/// The most bytes of one device: 16 TiB. One that is larger is refused ([`Error::SwapTooLarge`](crate::Error::SwapTooLarge)).
+pub const MAX_DEVICE_BYTES: u64 = Clusters::MAX_SLOTS * Order::PAGE.bytes() as u64;
 
-/// Swap devices that an arena takes: as many as a slot's number can name.
-pub const MAX_DEVICES: usize = 1 << (u32::BITS - DEVICE_SHIFT);
+/// Swap devices that an arena takes.
+pub const MAX_DEVICES: usize = 32;
 
 /// Where slots lie, for I/O that goes round the device's own calls.
 #[derive(Clone)]
@@ -152,13 +152,13 @@ impl InMemory<'_> {
     }
 
     /// Copies a folio from there, and verifies it on the way.
-    pub fn load(&self, block: &Block, page: usize, to: &mut [u8]) -> bool {
+    pub fn load(&self, block: &Locked<'_>, page: usize, to: &mut [u8]) -> bool {
         self.0.figures.count_load(to.len());
         checksum::load(block, page, self.bytes(to.len()), to)
     }
 
     /// Copies a folio of a locked block there, and notes its hashes on the way.
-    pub fn store(&self, block: &mut Block, page: usize, bytes: &[u8]) {
+    pub fn store(&self, block: &mut Locked<'_>, page: usize, bytes: &[u8]) {
         self.0.figures.count_store(bytes.len(), || self.0.used_bytes());
         self.device().store(block, page, self.0.within.offset_bytes(), bytes);
     }
@@ -197,7 +197,7 @@ impl SwapSpace {
         shared: Option<&'static SharedCounters>,
     ) -> Self {
         let topology = topology.unwrap_or_else(Topology::of_machine);
-        layout.most_slots = layout.most_slots.min(1 << DEVICE_SHIFT);
+        layout.most_slots = layout.most_slots.min(1 << layout.device_shift);
         let places = (0..MAX_DEVICES).map(|_| Place::default()).collect();
         let space = SwapSpace {
             places,
@@ -278,12 +278,18 @@ impl SwapSpace {
 
     /// A slot of a device by its number there.
     pub fn slot_on(&self, id: DeviceId, within: SlotId) -> SlotId {
-        SlotId::new((id.index() as u32) << DEVICE_SHIFT | within.get())
+        SlotId::new(u64::from(id.get()) << self.layout.device_shift | within.get())
     }
 
     /// A slot's number on this device, if it is of it.
     pub fn slot_within(&self, id: DeviceId, slot: SlotId) -> Option<SlotId> {
-        (self.device_of(slot) == id).then(|| SlotId::new(slot.get() & ((1 << DEVICE_SHIFT) - 1)))
+        (self.device_of(slot) == id).then(|| self.within(slot))
+    }
+
+    /// Whether a slot lies so many after another on the same device, so that one read or write may reach from one to the other.
+    /// The first slot of a device has the number after the last one that the device before it may have.
+    pub fn follows(&self, slot: SlotId, first: SlotId, nr_slots: usize) -> bool {
+        slot.index() == first.index() + nr_slots && self.device_of(slot) == self.device_of(first)
     }
 
     pub fn find(&self, name: &str) -> Option<DeviceId> {
@@ -368,7 +374,7 @@ impl SwapSpace {
 
     /// The device that a slot is of.
     pub fn device_of(&self, slot: SlotId) -> DeviceId {
-        DeviceId::new(slot.get() >> DEVICE_SHIFT)
+        DeviceId::new((slot.get() >> self.layout.device_shift) as u32)
     }
 
     /// Whether the slot's device is being removed or failing: nothing new is written there.
@@ -619,14 +625,18 @@ impl SwapSpace {
 
     fn at(&self, slot: SlotId) -> At<'_> {
         let place = self.places[self.device_of(slot).index()].read();
-        At { place, within: SlotId::new(slot.get() & ((1 << DEVICE_SHIFT) - 1)) }
+        At { place, within: self.within(slot) }
+    }
+
+    fn within(&self, slot: SlotId) -> SlotId {
+        SlotId::new(slot.get() & ((1 << self.layout.device_shift) - 1))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attached::Frees;
+    use crate::attached::{DEVICE_SHIFT, Frees};
     use crate::device::{self, SwapDevice};
 
     /// The nodes of `text`, and devices as for `--swap`.
@@ -634,7 +644,13 @@ mod tests {
         let topology: Topology = text.parse().unwrap();
         let open = |text: &&str| device::open(&text.parse::<SwapDevice>().unwrap(), &topology).unwrap();
         let devices = devices.iter().map(open).collect();
-        let layout = Layout { most_slots: 1 << 20, nr_cpus: 4, rotational: None, frees: Frees::Cheapest };
+        let layout = Layout {
+            most_slots: 1 << 20,
+            device_shift: DEVICE_SHIFT,
+            nr_cpus: 4,
+            rotational: None,
+            frees: Frees::Cheapest,
+        };
         SwapSpace::new(devices, layout, Some(topology), false, None)
     }
 

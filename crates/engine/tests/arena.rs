@@ -236,7 +236,7 @@ fn bad_settings_are_refused_in_one_sentence() {
     assert!(matches!(swap("/var/tmp/swap:900T"), Error::SwapTooSmall { .. }));
     let arena = arena(16, FaultMode::Auto, Mapping::Auto).unwrap();
     assert!(matches!(arena.map(0), Err(Error::BadLength(0))));
-    assert!(matches!(arena.map(1 << 50), Err(Error::BadLength(_))));
+    assert!(matches!(arena.map(1 << 50), Err(Error::OutOfAddressSpace(_))));
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! mmap and its kin: which mappings are managed, and what the program does with those.
 //!
 //! Managed are private anonymous mappings of 2 MiB and more that are readable and writable from the start and may lie
-//! anywhere. All others are the kernel's as ever. A call on a range that lies in part in managed memory is cut.
+//! anywhere, as long as there are managed addresses. All others are the kernel's as ever. A call on a range that lies in part in managed memory is cut.
 //!
 //! The kernel is called directly, never through a name that would have to be looked up: mimalloc and the loader call
 //! these functions at any time.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{RawSpace, Wish};
+use folioswap::{Error, RawSpace, Wish};
 
 use crate::export::export;
 use crate::{guard, protection, state};
@@ -49,15 +50,22 @@ fn pages(len: usize) -> usize {
 }
 
 /// A new managed mapping. The pages past its end, up to the next folio, are none of it.
-fn map_managed(space: &RawSpace, len: usize) -> *mut c_void {
+fn map_managed(space: &RawSpace, len: usize) -> Result<*mut c_void, Error> {
     let _guard = guard::enter();
-    match space.map(len) {
-        Ok(addr) => {
-            drop_tail(space, addr + len);
-            addr as *mut c_void
-        }
-        Err(_) => out_of_memory(),
+    let addr = space.map(len)?;
+    drop_tail(space, addr + len);
+    Ok(addr as *mut c_void)
+}
+
+/// What could not be managed is the kernel's, if that has it. Said once: such memory is beside the budget.
+fn map_unmanaged(why: &Error, map: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let at = map();
+    if at != libc::MAP_FAILED && !SAID.swap(true, Ordering::Relaxed) {
+        let _guard = guard::enter();
+        state::say(&format!("a mapping is not managed, and beside the budget: {why}"));
     }
+    at
 }
 
 /// Unmaps the pages between the end of a mapping and the end of its last folio.
@@ -127,7 +135,10 @@ export! {
     fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
         if let Some(space) = state::space() {
             if is_manageable(len, access, flags) {
-                return map_managed(space, pages(len));
+                return map_managed(space, pages(len)).unwrap_or_else(|error| {
+                    // SAFETY: the caller's own call.
+                    map_unmanaged(&error, || unsafe { kernel_mmap(addr, len, access, flags, fd, offset) })
+                });
             }
             if flags & libc::MAP_FIXED != 0 && state::overlaps(addr as usize, len) && !guard::inside() {
                 return map_over(space, addr as usize, pages(len), access, flags);
@@ -168,10 +179,11 @@ fn remap_managed(space: &RawSpace, addr: usize, old_len: usize, new_len: usize, 
         state::fail(if new_len == 0 { libc::EINVAL } else { libc::ENOMEM });
         return libc::MAP_FAILED;
     }
-    let _guard = guard::enter();
+    let may_move = flags & libc::MREMAP_MAYMOVE != 0;
+    let guard = guard::enter();
     protection::forget(space, addr..addr + old_len);
     // SAFETY: one mapping of the program's, which it does not use meanwhile.
-    match unsafe { space.remap(addr, old_len, new_len, flags & libc::MREMAP_MAYMOVE != 0) } {
+    match unsafe { space.remap(addr, old_len, new_len, may_move) } {
         Ok(at) => {
             let grown = new_len > old_len;
             let folios_grown = new_len.div_ceil(FOLIO_BYTES) > old_len.div_ceil(FOLIO_BYTES);
@@ -180,8 +192,26 @@ fn remap_managed(space: &RawSpace, addr: usize, old_len: usize, new_len: usize, 
             }
             at as *mut c_void
         }
+        Err(error) if may_move => {
+            drop(guard);
+            map_unmanaged(&error, || move_out(addr, old_len, new_len))
+        }
         Err(_) => out_of_memory(),
     }
+}
+
+/// Moves a managed mapping to a larger one of the kernel's. The copy faults as the program's own accesses do.
+fn move_out(addr: usize, old_len: usize, new_len: usize) -> *mut c_void {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE; // as managed memory is
+    // SAFETY: a new mapping, at an address of the kernel's choice.
+    let to = unsafe { kernel_mmap(std::ptr::null_mut(), new_len, PLAIN, flags, -1, 0) };
+    if to != libc::MAP_FAILED {
+        // SAFETY: the old mapping is the program's, which does not use it meanwhile, readable since what it was protected from is
+        // forgotten; the new one is larger, and nobody else knows it.
+        unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, to.cast(), old_len) };
+        unmap_managed(addr..addr + old_len);
+    }
+    to
 }
 
 export! {

@@ -163,6 +163,17 @@ fn mapping() {
 }
 
 #[test]
+fn addresses() {
+    let Some(program) = compiled("addresses") else { return };
+    for (faults, mapper) in [("direct", "move"), ("monitor", "copy")] {
+        run(&program, "20M", (faults, mapper, ";swap=ram:512M")).unwrap();
+        let said = fs::read_to_string(folder().join(format!("addresses-{faults}-{mapper}.log"))).unwrap();
+        let lines = said.lines().filter(|line| line.contains("not managed")).count();
+        assert!(lines == 1 || said.contains("SKIP"), "said once: {said}");
+    }
+}
+
+#[test]
 fn threads() {
     all("threads", "24M");
 }

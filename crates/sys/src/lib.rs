@@ -20,6 +20,7 @@ pub mod memory;
 pub mod numa;
 pub mod own_table;
 pub mod pagemap;
+pub mod random;
 pub mod seccomp;
 pub mod shared;
 pub mod sigbus;

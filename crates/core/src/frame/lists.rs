@@ -11,9 +11,10 @@
 
 use crate::id::{FolioId, FrameId};
 use crate::order::Order;
+use crate::packed::Packed;
 use std::ops::{Index, IndexMut};
 
-/// No frame, no folio.
+/// No frame.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The two classes of folios that have lists of their own.
@@ -98,7 +99,7 @@ pub(super) struct Record {
     pub prev: u32,
     /// Towards the tail of the chain.
     pub next: u32,
-    pub owner: u32,
+    pub owner: Packed,
     pub stamp: u32,
     pub order: Order,
     pub place: Place,
@@ -108,7 +109,7 @@ const _: () = assert!(size_of::<Record>() <= 20, "a frame's record takes 20 byte
 
 impl Record {
     pub(super) const INNER: Record =
-        Record { prev: NONE, next: NONE, owner: NONE, stamp: 0, order: Order::PAGE, place: Place::Inner };
+        Record { prev: NONE, next: NONE, owner: Packed::NONE, stamp: 0, order: Order::PAGE, place: Place::Inner };
 }
 
 /// The records of all frames that were used at least once. Grows within its capacity only, so the memory of the rest of
@@ -294,7 +295,7 @@ impl Lists {
     /// Puts a held folio at the head of a list.
     pub(super) fn insert(&mut self, records: &mut Records, frame: u32, list: List) {
         let Record { order, owner, .. } = records[frame];
-        assert!(owner != NONE, "a folio on a list has an owner");
+        assert!(owner != Packed::NONE, "a folio on a list has an owner");
         self.clock = self.clock.wrapping_add(order.nr_pages() as u32);
         (records[frame].stamp, records[frame].place) = (self.clock, Place::On(list));
         let folios = self.of_mut(order, list);
@@ -311,7 +312,7 @@ impl Lists {
 
     fn append(&mut self, records: &mut Records, frame: u32, list: List, stamp: u32) {
         let Record { order, owner, .. } = records[frame];
-        assert!(owner != NONE, "a folio on a list has an owner");
+        assert!(owner != Packed::NONE, "a folio on a list has an owner");
         (records[frame].stamp, records[frame].place) = (stamp, Place::On(list));
         let folios = self.of_mut(order, list);
         folios.chain.push_tail(records, frame);
@@ -337,7 +338,7 @@ impl Lists {
             self.of_mut(order, list).chain.substitute(records, from, to);
         }
         (records[to].place, records[to].owner, records[to].stamp) = (place, owner, stamp);
-        (records[from].place, records[from].owner) = (Place::Held, NONE);
+        (records[from].place, records[from].owner) = (Place::Held, Packed::NONE);
     }
 
     /// The folio at the tail of a list.
@@ -347,10 +348,10 @@ impl Lists {
             return None;
         }
         let record = &records[tail];
-        assert!(record.owner != NONE, "a folio on a list has an owner");
+        let owner = record.owner.get().expect("a folio on a list has an owner");
         Some(Oldest {
             frame: FrameId::new(tail),
-            folio: FolioId::new(record.owner),
+            folio: FolioId::new(owner),
             order: record.order,
             age: self.age(record),
         })
@@ -366,7 +367,7 @@ impl Lists {
         let list = if in_place { whole.place.list() } else { self.remove(records, frame) };
         let parts = (0..whole.order.nr_pages() as u32).step_by(order.nr_pages());
         for at in parts.clone() {
-            let owner = if whole.owner == NONE { NONE } else { whole.owner + at };
+            let owner = whole.owner.plus(at as usize);
             let record = &mut records[frame + at];
             (record.owner, record.order) = (owner, order);
             // The first one, when it stays in its class, stays linked as it is.
@@ -404,12 +405,16 @@ mod tests {
         Order::new(k).unwrap()
     }
 
+    fn owner_of(frame: u32) -> Packed {
+        Packed::new(frame.into())
+    }
+
     /// Records of `n` held folios of order 0, each its own owner.
     fn held(n: u32) -> Records {
         let mut records = Records::with_capacity(n as usize);
         records.grow(n as usize);
         for frame in 0..n {
-            (records[frame].place, records[frame].owner) = (Place::Held, frame);
+            (records[frame].place, records[frame].owner) = (Place::Held, owner_of(frame));
         }
         records
     }
@@ -454,12 +459,12 @@ mod tests {
         for at in 0..3 {
             let (mut records, mut lists) = (held(8), Lists::new());
             (0..3).for_each(|frame| lists.insert(&mut records, frame, List::Inactive));
-            records[5].owner = NONE;
+            records[5].owner = Packed::NONE;
             let stamp = records[at].stamp;
             lists.substitute(&mut records, at, 5);
             let expected: Vec<_> = (0..3).map(|frame| if frame == at { 5 } else { frame }).collect();
             assert_eq!(from_tail(&lists, &records, Size::Small, List::Inactive), expected);
-            assert_eq!((records[5].owner, records[5].stamp, records[at].owner), (at, stamp, NONE));
+            assert_eq!((records[5].owner, records[5].stamp, records[at].owner), (owner_of(at), stamp, Packed::NONE));
             assert_eq!((records[at].place, lists.remove(&mut records, 5)), (Place::Held, Some(List::Inactive)));
             assert_eq!(lists.nr_frames(List::Inactive), 2);
         }
@@ -486,7 +491,7 @@ mod tests {
         lists.split(&mut records, 4, order(0));
         assert_eq!(from_tail(&lists, &records, Size::Small, List::Laundry), [0, 4, 5, 6, 8]);
         assert_eq!(lists.nr_frames(List::Laundry), 6);
-        assert_eq!((records[5].owner, records[6].owner), (5, 6));
+        assert_eq!((records[5].owner, records[6].owner), (owner_of(5), owner_of(6)));
         assert_eq!(records[5].stamp, records[4].stamp);
     }
 

@@ -20,6 +20,7 @@ use super::zone::{Frames, Zone};
 use crate::folio::PIECE;
 use crate::id::{CpuId, FrameId};
 use crate::order::Order;
+use crate::packed::Packed;
 use crate::sync::{AtomicU32, Mark, Mutex, MutexGuard, OnceLock, Ordering, lock};
 
 /// The orders that are listed, and the largest batches of them.
@@ -192,7 +193,7 @@ impl Cpu {
         for &head in &listed.heads[..nr] {
             marks.change(head, LISTED, ASK);
             let record = frames.records[head];
-            let held = (record.place, record.order, record.owner) == (Place::Held, CLASSES[class].0, NONE);
+            let held = (record.place, record.order, record.owner) == (Place::Held, CLASSES[class].0, Packed::NONE);
             assert!(held, "frame {head} is in a CPU's list, and {:?}", record.place);
             frames.buddy.give(&mut frames.records, head);
         }
@@ -367,7 +368,11 @@ impl Zone {
             let mark = self.marks().of(head);
             if mark != ASK {
                 let record = &frames.records[head];
-                assert_eq!((record.place, record.owner), (Place::Held, NONE), "frame {head}, whose mark is {mark}");
+                assert_eq!(
+                    (record.place, record.owner),
+                    (Place::Held, Packed::NONE),
+                    "frame {head}, whose mark is {mark}"
+                );
             }
             // As many as there are in the lists, so none is there twice.
             nr_listed -= usize::from(mark == LISTED);

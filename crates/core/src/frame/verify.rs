@@ -6,6 +6,7 @@ use super::buddy::{BLOCK, Block, Memory, chain_of};
 use super::lists::{Chain, List, NONE, Place, Record, Size};
 use super::zone::Frames;
 use crate::order::{MAX_ORDER, Order};
+use crate::packed::Packed;
 
 /// What the records of the pageblocks add up to.
 #[derive(Default)]
@@ -49,7 +50,7 @@ impl Frames {
             assert!(record.order == Order::HUGE || block.memory == Memory::Small, "frame {at} in undivided memory");
             for inner in at + 1..at + nr_frames {
                 let Record { place, owner, .. } = self.records[inner];
-                assert_eq!((place, owner), (Place::Inner, NONE), "frame {inner} is an inner one");
+                assert_eq!((place, owner), (Place::Inner, Packed::NONE), "frame {inner} is an inner one");
             }
             self.verify_head(at, record, block, found);
             at += nr_frames;
@@ -61,7 +62,7 @@ impl Frames {
         let nr_frames = record.order.nr_pages();
         let absent = record.place == Place::Absent;
         assert_eq!(absent, block.memory == Memory::Absent, "frame {at} has memory or not");
-        assert!(record.place.taken() || record.owner == NONE, "frame {at} is free and has an owner");
+        assert!(record.place.taken() || record.owner == Packed::NONE, "frame {at} is free and has an owner");
         match record.place {
             Place::Absent => found.runs[chain_of(record.order, block.memory)] += 1,
             Place::Free => {
@@ -75,7 +76,7 @@ impl Frames {
             }
             Place::Held => found.taken += nr_frames,
             Place::On(list) => {
-                assert!(record.owner != NONE, "frame {at} is on a list for nobody");
+                assert!(record.owner != Packed::NONE, "frame {at} is on a list for nobody");
                 found.taken += nr_frames;
                 let (folios, frames) = &mut found.lists[Size::of(record.order) as usize][list as usize];
                 (*folios, *frames) = (*folios + 1, *frames + nr_frames);

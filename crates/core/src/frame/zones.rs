@@ -185,7 +185,7 @@ mod tests {
         let taken = zones.take_on(cpu, order)?;
         let zone = zones.of(taken.frame);
         let frame = if taken.order == order { taken.frame } else { zone.carve(taken.frame, order) };
-        zone.set_owner(frame, FolioId::new(frame.get()));
+        zone.set_owner(frame, FolioId::new(frame.get().into()));
         zone.insert(frame, list);
         Some((frame, zones.index_of(frame)))
     }

@@ -24,6 +24,10 @@ const TRIALS_MAX: u32 = 64;
 /// One in so many faults of a trusted part is a trial.
 const PROBE_EVERY: u32 = 16;
 
+/// What is kept of a page's number: two that are alike in that are 128 TiB apart.
+const PAGE_BITS: u32 = 35;
+const PART_BITS: u32 = 5;
+
 /// A touch of a missing page.
 #[derive(Copy, Clone, Debug)]
 pub struct Access {
@@ -45,7 +49,7 @@ impl Access {
 pub struct Overruns {
     /// Successes, and trials from bit 16 on.
     parts: [AtomicU32; PARTS],
-    /// By thread: whose trial it is, the page that it waits for, and its part in the low byte, plus 1; 0: none.
+    /// By thread: whose trial it is, the page that it waits for, and its part in the low 5 bits, plus 1; 0: none.
     hands: [AtomicU64; HANDS],
     nr_trusted: AtomicU32,
 }
@@ -64,12 +68,13 @@ impl Overruns {
     pub fn note(&self, access: Access) {
         let hand = self.hand(access);
         let open = hand.load(Ordering::Relaxed);
-        if open == 0 || open >> 40 != Self::tag(access) {
+        if open == 0 || open >> (PAGE_BITS + PART_BITS) != Self::tag(access) {
             return;
         }
         hand.store(0, Ordering::Relaxed);
-        let (awaited, part) = (((open >> 8) & 0xffff_ffff) as u32, (open & 0xff) as usize - 1);
-        let success = u32::from(awaited == access.page.get());
+        let (awaited, part) =
+            (open >> PART_BITS & ((1 << PAGE_BITS) - 1), (open & ((1 << PART_BITS) - 1)) as usize - 1);
+        let success = u32::from(awaited == access.page.get() & ((1 << PAGE_BITS) - 1));
         let (successes, trials) = self.counts(part);
         let (successes, trials) = (successes + success, trials + 1);
         let halved = u32::from(trials >= TRIALS_MAX);
@@ -84,7 +89,8 @@ impl Overruns {
         if trusted && !self.nr_trusted.fetch_add(1, Ordering::Relaxed).is_multiple_of(PROBE_EVERY) {
             return true;
         }
-        let open = Self::tag(access) << 40 | u64::from(access.page.get() + 1) << 8 | (access.part() as u64 + 1);
+        let awaited = (access.page.get() + 1) & ((1 << PAGE_BITS) - 1);
+        let open = Self::tag(access) << (PAGE_BITS + PART_BITS) | awaited << PART_BITS | (access.part() as u64 + 1);
         self.hand(access).store(open, Ordering::Relaxed);
         false
     }
@@ -124,8 +130,7 @@ mod tests {
     /// An object of so many bytes at an address is touched, its page and then the next one where it lies across both, by
     /// a thread that finds all pages missing. Says how many faults that took.
     fn touch(overruns: &Overruns, thread: u32, addr: usize, len: usize) -> usize {
-        let at =
-            |addr: usize| Access { page: FolioId::new((addr / PAGE_SIZE) as u32), offset: addr % PAGE_SIZE, thread };
+        let at = |addr: usize| Access { page: FolioId::from_index(addr / PAGE_SIZE), offset: addr % PAGE_SIZE, thread };
         overruns.note(at(addr));
         let has_both = overruns.wants_next(at(addr));
         let crosses = addr % PAGE_SIZE + len > PAGE_SIZE;

@@ -16,7 +16,8 @@
 use super::cluster_lists::Link;
 use crate::id::ClusterId;
 use crate::order::{MAX_ORDER, Order};
-use crate::sync::{AtomicU32, Mutex, MutexGuard, OnceLock, Ordering, lock, try_lock};
+use crate::sparse::Sparse;
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
 use std::ops::Range;
 
 const BITS: usize = u64::BITS as usize;
@@ -273,30 +274,26 @@ impl Cluster {
 }
 
 /// The clusters of a device, in chunks that are made as it grows and stay where they are.
-pub(super) struct Chunks(Box<[OnceLock<Box<[Cluster]>>]>);
+pub(super) struct Chunks(Sparse<Cluster, CHUNK_CLUSTERS>);
 
 impl Chunks {
     /// For up to so many clusters; none is there yet.
     pub(super) fn new(max_clusters: usize) -> Chunks {
-        Chunks((0..max_clusters.div_ceil(CHUNK_CLUSTERS)).map(|_| OnceLock::new()).collect())
+        Chunks(Sparse::new(max_clusters))
     }
 
     /// Makes the first so many clusters, where they are not there yet.
     pub(super) fn make(&self, nr_clusters: usize, home: u16) {
-        for chunk in &self.0[..nr_clusters.div_ceil(CHUNK_CLUSTERS)] {
-            chunk.get_or_init(|| (0..CHUNK_CLUSTERS).map(|_| Cluster::new(home)).collect());
-        }
+        self.0.make(0..nr_clusters, || Cluster::new(home));
     }
 
     pub(super) fn get(&self, id: ClusterId) -> &Cluster {
-        let chunk = self.0[id.index() / CHUNK_CLUSTERS].get().expect("the cluster lies within the device");
-        &chunk[id.index() % CHUNK_CLUSTERS]
+        self.0.get(id.index()).expect("the cluster lies within the device")
     }
 
     /// Bytes of memory for the clusters that were made so far.
     pub(super) fn bytes(&self) -> usize {
-        let nr_made = self.0.iter().filter(|chunk| chunk.get().is_some()).count() * CHUNK_CLUSTERS;
-        size_of_val(&*self.0) + nr_made * size_of::<Cluster>()
+        self.0.bytes()
     }
 }
 

@@ -96,9 +96,15 @@ pub struct Clusters {
 }
 
 impl Clusters {
+    /// The most slots that a device has: 16 TiB of them.
+    pub const MAX_SLOTS: u64 = 1 << 32;
+
+    /// Bytes that are known of a cluster.
+    pub const RECORD_BYTES: usize = size_of::<Cluster>();
+
     /// The slots of a device that can grow to `max_slots` and has none yet, for `nr_cpus` CPUs (others share their
     /// records). `wants_discard`: an emptied cluster waits for [`Clusters::take_discards`] before it is used again.
-    /// Allocates 24 bytes for each 64 clusters and less than 1 KiB for each CPU.
+    /// Allocates 24 bytes for each 64 GiB and less than 1 KiB for each CPU.
     pub fn new(max_slots: usize, nr_cpus: usize, wants_discard: bool) -> Self {
         Clusters::with_cluster_order(max_slots, nr_cpus, wants_discard, Order::HUGE)
     }
@@ -115,7 +121,7 @@ impl Clusters {
     }
 
     fn with_kind(max_slots: usize, nr_cpus: usize, kind: Kind, cluster_order: Order) -> Self {
-        assert!(max_slots < u32::MAX as usize, "the number of a slot fits 32 bits");
+        assert!(max_slots as u64 <= Clusters::MAX_SLOTS, "the number of a slot fits 32 bits");
         assert!((1..1 << 16).contains(&nr_cpus), "somebody allocates, and not too many");
         let max_clusters = max_slots.div_ceil(cluster_order.nr_pages());
         let cpu = |index| Cpu {

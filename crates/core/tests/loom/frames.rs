@@ -179,7 +179,7 @@ fn reclaim_looks_at_a_folio_whose_frames_are_given_back() {
             zone.insert(second, List::Active);
         });
         if let Some(oldest) = zone.oldest(Size::Small, List::Inactive) {
-            assert_eq!(oldest.folio.get() - 3, u32::from(oldest.frame == second), "a folio and another's frames");
+            assert_eq!(oldest.folio.get() - 3, u64::from(oldest.frame == second), "a folio and another's frames");
             zone.rotate(oldest.frame, List::Inactive);
         }
         gives.join().unwrap();

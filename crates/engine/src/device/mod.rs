@@ -27,6 +27,7 @@ use throttled::Throttled;
 pub(crate) use zram::ZramDevice;
 
 use crate::error::Error;
+use crate::space::MAX_DEVICE_BYTES;
 use crate::topology::Topology;
 
 /// Where the default swap file is made when `FOLIOSWAP_DIR` is not set.
@@ -73,6 +74,11 @@ pub const SMALLEST_ZRAM_BYTES: u64 = 8 << 20;
 pub(crate) trait Device: Send + Sync {
     /// Bytes it could hold at most, free file system space not counted; `None`: no limit of its own.
     fn limit_bytes(&self) -> Option<u64>;
+
+    /// Bytes that it is likely to hold at most: what the file system has free, of a file without a size.
+    fn likely_bytes(&self) -> u64 {
+        self.limit_bytes().unwrap_or(0)
+    }
 
     /// Makes sure that a range can be written without meeting a full disk.
     ///
@@ -203,6 +209,9 @@ impl Opened {
 /// Opens a device.
 pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, Error> {
     check_node(wanted, topology)?;
+    if let DeviceSpec::File { size: Some(size), .. } | DeviceSpec::Ram { size } = wanted.spec {
+        check_size(Path::new(&wanted.spec.to_string()), size, MAX_DEVICE_BYTES)?;
+    }
     let stated = |name: &str| wanted.node.or_else(|| topology.node_of_device(name, None));
     // A stated node need not be one of this machine's.
     let real = |node: Option<NodeId>| node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
@@ -222,7 +231,16 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
             (Box::new(ZramDevice::new(*size, *codec, real(node))?), node)
         }
     };
+    check_size(Path::new(&device.name()), device.limit_bytes().unwrap_or(0), MAX_DEVICE_BYTES)?;
     Ok(Opened { device, priority: wanted.priority, node })
+}
+
+/// Refuses what is larger than can be used, rather than use a part of it unsaid.
+fn check_size(path: &Path, size_bytes: u64, most_bytes: u64) -> Result<(), Error> {
+    if size_bytes > most_bytes {
+        return Err(Error::SwapTooLarge { path: path.into(), size_bytes, most_bytes });
+    }
+    Ok(())
 }
 
 /// The device of an arena that was given none: an unlinked file in [`default_directory`].

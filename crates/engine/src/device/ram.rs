@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-use folioswap_core::{Block, NodeId};
+use folioswap_core::{Locked, NodeId};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::numa;
 
@@ -50,7 +50,7 @@ impl RamDevice {
     }
 
     /// Copies the folio that begins at `page` of a locked block in, and notes its hashes on the way.
-    pub fn store(&self, block: &mut Block, page: usize, offset: u64, bytes: &[u8]) {
+    pub fn store(&self, block: &mut Locked<'_>, page: usize, offset: u64, bytes: &[u8]) {
         checksum::store(block, page, bytes, self.run(offset, bytes.len()));
     }
 

@@ -37,6 +37,9 @@ use crate::size::Bytes;
 /// How many times its memory its slots are.
 const SLOTS_PER_PAGE: usize = 16;
 
+/// The most memory of such a device: its smallest objects, of 64 bytes, are numbered in 32 bits.
+const MAX_BYTES: u64 = 64 << 32;
+
 /// Locks that clusters share.
 const NR_LOCKS: usize = 64;
 
@@ -92,6 +95,7 @@ impl ZramDevice {
         if (limit as u64) < super::SMALLEST_ZRAM_BYTES {
             return Err(super::too_small(Path::new("zram"), "compressed RAM takes at least 8M: zram:8M"));
         }
+        super::check_size(Path::new("zram"), size, MAX_BYTES)?;
         let mut len = 0;
         let ranges = Box::new(std::array::from_fn(|index| {
             let begin = len;

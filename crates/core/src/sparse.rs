@@ -1,0 +1,85 @@
+//! A table of which most may never be used: chunks of entries that are made once asked for, under a directory that is made in
+//! parts too. So the table of 64 TiB of addresses takes 24 KiB until some of them are used.
+//!
+//! **Locking.** None: what was made stays where it is. Of two threads that make the same, one does and the other waits.
+
+use crate::sync::OnceLock;
+use std::ops::Range;
+
+/// Chunks in a part of the directory.
+const PART: usize = 512;
+
+type Part<T> = Box<[OnceLock<Box<[T]>>]>;
+
+/// Entries in chunks of `CHUNK`.
+pub(crate) struct Sparse<T, const CHUNK: usize> {
+    parts: Box<[OnceLock<Part<T>>]>,
+    nr_chunks: usize,
+}
+
+impl<T, const CHUNK: usize> Sparse<T, CHUNK> {
+    /// For up to `len` entries; none is there yet.
+    pub(crate) fn new(len: usize) -> Self {
+        let nr_chunks = len.div_ceil(CHUNK);
+        Sparse { parts: (0..nr_chunks.div_ceil(PART)).map(|_| OnceLock::new()).collect(), nr_chunks }
+    }
+
+    /// Makes the chunks that hold these entries, where they are not there yet.
+    pub(crate) fn make(&self, range: Range<usize>, entry: impl Fn() -> T) {
+        if range.is_empty() {
+            return;
+        }
+        for chunk in range.start / CHUNK..range.end.div_ceil(CHUNK) {
+            let first = chunk / PART * PART;
+            let part = self.parts[chunk / PART]
+                .get_or_init(|| (first..self.nr_chunks.min(first + PART)).map(|_| OnceLock::new()).collect());
+            part[chunk - first].get_or_init(|| (0..CHUNK).map(|_| entry()).collect());
+        }
+    }
+
+    /// An entry, if it was made.
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        let chunk = index / CHUNK;
+        let entries = self.parts.get(chunk / PART)?.get()?.get(chunk % PART)?.get()?;
+        Some(&entries[index % CHUNK])
+    }
+
+    /// All entries that were made.
+    pub(crate) fn made(&self) -> impl Iterator<Item = &T> {
+        self.parts.iter().filter_map(|part| part.get()).flatten().filter_map(|chunk| chunk.get()).flatten()
+    }
+
+    /// Bytes of memory for the directory and for the entries that were made.
+    pub(crate) fn bytes(&self) -> usize {
+        let parts = self.parts.iter().filter_map(|part| part.get()).map(|part| size_of_val(&**part));
+        size_of_val(&*self.parts) + parts.sum::<usize>() + self.made().count() * size_of::<T>()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_made_by_the_chunk_and_stay() {
+        let table = Sparse::<usize, 4>::new(4 * PART + 6);
+        assert!(table.get(0).is_none() && table.made().count() == 0);
+        table.make(3..5, || 7);
+        table.make(4..4, || 8);
+        table.make(4 * PART - 1..4 * PART + 6, || 9);
+        table.make(0..1, || 10);
+        let found = |indices: Range<usize>| indices.map(|index| table.get(index).copied()).collect::<Vec<_>>();
+        assert_eq!(found(0..8), [Some(7); 8]);
+        assert_eq!((table.get(8), table.get(4 * PART - 5)), (None, None));
+        assert_eq!(found(4 * PART - 4..4 * PART + 8), [Some(9); 12]);
+        assert_eq!((table.get(4 * PART + 8), table.made().count()), (None, 20));
+    }
+
+    #[test]
+    fn what_is_not_used_costs_little() {
+        let table = Sparse::<[u8; 80], 64>::new(1 << 25);
+        assert!(table.bytes() <= 32 << 10, "{} bytes for 64 TiB of addresses", table.bytes());
+        table.make((1 << 25) - 1..1 << 25, || [0; 80]);
+        assert!(table.get((1 << 25) - 1).is_some() && table.bytes() <= 64 << 10);
+    }
+}
