@@ -7,6 +7,7 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use folioswap_core::Order;
 use folioswap_sys::direct_io::{self, OpenError};
@@ -14,22 +15,25 @@ use folioswap_sys::{disk, numa};
 
 use super::{Device, DeviceSpec, signature, too_small, unusable};
 use crate::error::Error;
+use crate::fatal;
 use crate::size::Bytes;
 
 /// A file or block device that holds slots.
 pub(crate) struct FileDevice {
-    fd: OwnedFd,
-    path: PathBuf,
-    limit: Option<u64>,
+    pub(super) fd: OwnedFd,
+    pub(super) path: PathBuf,
+    pub(super) limit: Option<u64>,
     /// A block device has all its space from the start.
-    fixed: bool,
+    pub(super) fixed: bool,
+    /// What is said when it is first needed.
+    pub(super) on_first_use: Mutex<Option<String>>,
 }
 
 impl FileDevice {
     /// An unlinked file in `directory`.
     pub fn unlinked_in(directory: &Path, limit: Option<u64>) -> Result<Self, Error> {
         let fd = direct_io::unlinked_file(directory).map_err(|error| explain(directory, &error))?;
-        let device = FileDevice { fd, path: directory.into(), limit, fixed: false };
+        let device = FileDevice { fd, path: directory.into(), limit, fixed: false, on_first_use: None.into() };
         device.probe()?;
         Ok(device)
     }
@@ -53,7 +57,7 @@ impl FileDevice {
             _ => Path::new("."),
         };
         let fd = direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?;
-        let device = FileDevice { fd, path: path.into(), limit, fixed: false };
+        let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: None.into() };
         device.probe()?;
         if let Some(limit) = limit {
             // Asked for by name and size: met now rather than in the middle of the program.
@@ -71,7 +75,10 @@ impl FileDevice {
         }
         let found = if force { Ok(None) } else { signature::find(fd.as_raw_fd(), size) };
         match found.map_err(|error| unusable(path, format!("its content could not be looked at: {error}")))? {
-            None => Ok(FileDevice { fd, path: path.into(), limit: Some(limit.unwrap_or(size)), fixed: true }),
+            None => {
+                let limit = Some(limit.unwrap_or(size));
+                Ok(FileDevice { fd, path: path.into(), limit, fixed: true, on_first_use: None.into() })
+            }
             Some(found) => {
                 let wanted = DeviceSpec::File { path: path.into(), size: limit };
                 let reason = format!("holds {found}, which would be lost; if that is meant, give {wanted},force=yes");
@@ -97,7 +104,13 @@ impl Device for FileDevice {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        if self.fixed { Ok(()) } else { direct_io::preallocate(self.fd.as_raw_fd(), offset, len) }
+        if self.fixed {
+            return Ok(());
+        }
+        if let Some(note) = self.on_first_use.lock().ok().and_then(|mut note| note.take()) {
+            fatal::say(&note);
+        }
+        direct_io::preallocate(self.fd.as_raw_fd(), offset, len)
     }
 
     fn discards(&self) -> bool {
