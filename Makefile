@@ -16,7 +16,7 @@ need_python = $(call need,python3,apt-get install python3 python3-venv (Debian a
 help:
 	@echo "make build     build the command and the library that it injects, into $(RELEASE)"
 	@echo "make demo      sort 1 GiB with numpy in 512 MiB, beside no limit and (as root) the kernel's swap"
-	@echo "make test      everything that CI runs; under 15 minutes on 2 cores"
+	@echo "make test      everything that CI runs; about 15 minutes on 2 cores"
 	@echo "make install   install under PREFIX (now $(PREFIX))"
 	@echo "make clean     remove what was built"
 

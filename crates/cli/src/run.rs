@@ -59,7 +59,7 @@ pub struct KernelArgs {
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let file = program::find(&args.program[0])?;
-    let swap = swap_check::check_all(&args.paging.means)?;
+    let mut swap = swap_check::check_all(&args.paging.means)?;
     if args.lock {
         folioswap::check_lock(args.paging.memory).map_err(failure)?;
     }
@@ -72,6 +72,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         Some(_) => Some(stats_text::Counters::create()?),
         None => None,
     };
+    let _kept = swap_check::keep(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let topology = args.paging.means.topology.as_ref().map(absolute);
     let settings = Settings {

@@ -1,6 +1,6 @@
 //! The one environment variable that tells the injected library what `run` was asked for.
 //!
-//! Form: `key=value` pairs separated by `;`, in any order but that `prio`, `node`, `force` and `algo` follow the `swap` that they are of, which is there
+//! Form: `key=value` pairs separated by `;`, in any order but that `prio`, `node`, `force`, `algo` and `shared` follow the `swap` that they are of, which is there
 //! once a device. Inside values `%`, `;` and `=` are written as
 //! `%25`, `%3B` and `%3D`; all other bytes stand for themselves, so a path that is not UTF-8 survives.
 
@@ -81,6 +81,9 @@ impl Settings<'_> {
             }
             if swap.force {
                 put(&mut text, "force", b"yes");
+            }
+            if let Some(shared) = &swap.shared {
+                put(&mut text, "shared", shared.to_string().as_bytes());
             }
         }
         OsString::from_vec(text)

@@ -5,6 +5,7 @@
 
 use crate::args::Means;
 use crate::exit::{Failure, Status};
+use folioswap::device::KeptDevice;
 use folioswap::{DeviceSpec, SwapDevice, Topology};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -24,6 +25,19 @@ pub fn check_all(means: &Means) -> Result<Vec<SwapDevice>, Failure> {
         check_directory(&folioswap::device::default_directory())?;
     }
     means.swap.iter().map(|device| check_device(device, &topology)).collect()
+}
+
+/// Opens what the processes of a program cannot each open for themselves, for as long as what is returned lives, and notes with the
+/// devices where it is.
+pub fn keep(swap: &mut [SwapDevice]) -> Result<Vec<KeptDevice>, Failure> {
+    let mut kept = Vec::new();
+    for device in swap {
+        if let Some(opened) = KeptDevice::open(device).map_err(refused_by_engine)? {
+            device.shared = Some(opened.share());
+            kept.push(opened);
+        }
+    }
+    Ok(kept)
 }
 
 fn check_device(device: &SwapDevice, topology: &Topology) -> Result<SwapDevice, Failure> {

@@ -35,6 +35,56 @@ impl Drop for Loop {
     }
 }
 
+/// A program of several processes, one after the other, at the same time and by exec: each uses more memory than its budget.
+const SEVERAL: &str = "python3 -c \"$1\" && python3 -c \"$1\" | cat && (python3 -c \"$1\" & python3 -c \"$1\"; wait $!) && exec python3 -c \"$1\"";
+const SWEEP: &str = "import mmap; m = mmap.mmap(-1, 40 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for r in (1, 2):
+    for i in range(0, 40 << 20, 4096): m[i] = (i >> 12) * r % 251
+    assert all(m[i] == (i >> 12) * r % 251 for i in range(0, 40 << 20, 4096))
+print('swept')";
+
+#[test]
+fn the_processes_of_a_program_share_what_only_one_can_have() {
+    with_library();
+    let scratch = Scratch::new();
+    let run = |swap: &str, program: &[&str]| {
+        let arguments = ["run", "--memory", "24M", "--swap", swap, "--stats=json", "--"];
+        let (status, said) = scratch.run(&[&arguments[..], program].concat());
+        assert_eq!((status, scratch.text("out").matches("swept").count()), (0, 5), "{swap}: {said}");
+        said
+    };
+    let several = ["sh", "-c", SEVERAL, "sh", SWEEP];
+    let file = scratch.path("disk");
+    File::create(&file).and_then(|disk| disk.set_len(320 << 20)).expect("a new file");
+    let disk = match Loop::new(&file) {
+        Ok(disk) => disk,
+        Err(error) => {
+            println!("SKIPPED: no loop device is to be had ({error}). Run it as root, where /dev/loop-control is");
+            return;
+        }
+    };
+    let said = run(&disk.0, &several);
+    let own = said.lines().filter(|line| line.contains(&format!("another process of the program has swap {}", disk.0)));
+    // The shell has the device until it executes the last one; each says so once it needs a file of its own.
+    assert!(own.count() == 4 && said.lines().count() == 5, "{said}");
+    let stats: serde_json::Value = serde_json::from_str(said.lines().last().expect("statistics")).expect("JSON");
+    let devices = stats["devices"].as_array().expect("devices");
+    let of_disk = devices.iter().find(|device| device["name"] == disk.0.as_str()).expect("the disk");
+    assert!(of_disk["writes"]["bytes"].as_u64() > Some(8 << 20), "the last one has it: {said}");
+    // A file that most of the disk is reserved for.
+    let directory = scratch.path("mounted").display().to_string();
+    fs::create_dir(&directory).expect("a new directory");
+    let made = command("mkfs.ext4", &["-q", "-F", "-m", "0", &disk.0]);
+    if let Err(error) = made.and_then(|_| command("mount", &[&disk.0, &directory])) {
+        println!("SKIPPED: a file on a small disk: {error}. Get it: apt-get install e2fsprogs util-linux");
+        return;
+    }
+    let said = run(&format!("{directory}/swap:200M"), &several);
+    let left = fs::read_dir(&directory).expect("ours").count();
+    command("umount", &[&directory]).expect("mounted here");
+    assert_eq!((said.lines().count(), left), (1, 1), "{said}");
+}
+
 /// What is on the disk of the file below a loop device, at its begin.
 fn content(file: &Path) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];

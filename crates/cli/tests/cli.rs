@@ -221,9 +221,8 @@ fn a_program_swaps_to_compressed_ram() {
     }
 }
 
-/// Folios that came back, from order 0 on, of a program that maps 48 MiB, advises the kernel's huge pages or none, writes all of it
-/// and reads it again.
-fn came_back(options: &[&str], advice: &str) -> Vec<u64> {
+/// The statistics of a program that maps 48 MiB, advises the kernel's huge pages or none, writes all of it and reads it again.
+fn swept(options: &[&str], advice: &str) -> serde_json::Value {
     let scratch = Scratch::new();
     let program = format!(
         "import mmap; m = mmap.mmap(-1, 48 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS); m.madvise(mmap.{advice})\n\
@@ -233,8 +232,7 @@ fn came_back(options: &[&str], advice: &str) -> Vec<u64> {
     let run = ["run", "--memory", "24M", "--swap", "ram:96M", "--stats=json"];
     let (status, said) = scratch.run(&[&run[..], options, &["--", "python3", "-c", &program]].concat());
     assert_eq!(status, 0, "{options:?}, {advice}: {said}");
-    let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
-    stats["swpin"].as_array().expect("by order").iter().map(|count| count.as_u64().expect("a count")).collect()
+    serde_json::from_str(&said).expect("one JSON object")
 }
 
 #[test]
@@ -254,9 +252,16 @@ fn folios_have_the_size_and_come_back_in_the_way_that_was_asked_for() {
         (&madvise, "MADV_NORMAL", 0),
     ];
     for (options, advice, order) in cases {
-        // The interpreter's heap, of which nothing was advised, is a small part of all that came back.
-        let pages: Vec<u64> = came_back(options, advice).iter().zip(0..).map(|(count, order)| count << order).collect();
-        assert!(pages[order] > pages.iter().sum::<u64>() * 2 / 3, "{options:?}, {advice}: {pages:?}");
+        let stats = swept(options, advice);
+        let folios = |name: &str, order: usize| stats[name][order].as_u64().expect("a count");
+        let pages = folios("swpin", order) << order;
+        // When all is written half of it at most is in RAM, so the other half comes back: all of it in this way, but for the blocks at its
+        // two ends, which are its neighbours' too, and for those that were split beside smaller folios of the interpreter's heap.
+        let split = if order == 9 { folios("swpin_fallback", 9) } else { 0 };
+        assert!(pages + 512 * (2 + split) >= 24 << 8, "{options:?}, {advice}: {stats}");
+        if order == 4 {
+            assert_eq!((folios("swpin_fallback", 4), folios("swpin", 0)), (0, 0), "{stats}");
+        }
     }
 }
 

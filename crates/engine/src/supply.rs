@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Phase, Size, Taken, Zone};
+use folioswap_core::{
+    Contiguity, CpuId, FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Phase, Size, Taken, Zone,
+};
 
 use crate::engine::{Engine, current_cpu};
 use crate::fatal;
@@ -38,7 +40,11 @@ impl Engine {
             if self.give_stock_back() {
                 continue;
             }
-            if order > Order::PAGE && self.zones.available() >= self.zones.watermarks().low.max(order.nr_pages()) {
+            let contiguity = self.zones.contiguity(order);
+            if contiguity == Contiguity::Run {
+                continue; // it was freed after this thread had looked
+            }
+            if self.are_scattered(order, contiguity) {
                 watch.long_part(Phase::Frame);
                 let compacted = if order == Order::HUGE { self.compact_directly() } else { None };
                 watch.lap(Phase::Reclaim);
@@ -62,6 +68,19 @@ impl Engine {
                 self.zones.keep_whole(0); // nothing else is left
                 self.frame_freed.wait_for(freed, Duration::from_millis(2));
             }
+        }
+    }
+
+    /// Whether frames enough for a folio of this order are to be had, but not in one place. `contiguity` is of one moment, and says that what
+    /// was free then was in pieces: that there are more frames now than when this thread got none is no reason to split a folio.
+    fn are_scattered(&self, order: Order, contiguity: Contiguity) -> bool {
+        let wanted = self.zones.watermarks().low.max(order.nr_pages());
+        match contiguity {
+            _ if order == Order::PAGE => false,
+            Contiguity::Pieces => self.zones.available() >= wanted,
+            // What small folios on standby leave is in pieces too.
+            Contiguity::Few => order == Order::HUGE && self.zones.class_counts(Size::Small).standby >= wanted,
+            Contiguity::Run => false,
         }
     }
 
@@ -345,5 +364,41 @@ fn older_of(whole: Option<Oldest>, small: Option<Oldest>) -> Option<Size> {
         (Some(_), None) => Some(Size::Whole),
         (None, Some(_)) => Some(Size::Small),
         (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use crate::fault::FaultMode;
+    use crate::region::ArenaVec;
+
+    /// Where all folios have one size, free frames are never in too small pieces for one: none is split, however often threads that
+    /// take frames and the one that frees them meet.
+    #[test]
+    fn folios_of_one_size_are_never_split_for_want_of_frames() {
+        for order in [Order::new(2).unwrap(), PIECE, Order::HUGE] {
+            let device = DeviceSpec::Ram { size: 96 << 20 };
+            let builder = Arena::builder().memory(22 << 20).address_space(1 << 30).faults(FaultMode::Direct);
+            let arena = builder.device(device).folio(order).build().unwrap();
+            let mut bytes = ArenaVec::<u8>::zeroed(&arena, 48 << 20).unwrap();
+            for round in 0..3 {
+                std::thread::scope(|scope| {
+                    for part in bytes.chunks_mut(24 << 20) {
+                        let add = |byte: &mut u8| *byte = byte.wrapping_add(1);
+                        scope.spawn(move || part.iter_mut().step_by(PAGE_SIZE).for_each(add));
+                    }
+                });
+                assert!(bytes.iter().step_by(PAGE_SIZE).all(|&byte| byte == round + 1));
+            }
+            let stats = arena.engine().stats.snapshot();
+            let by_order = |name| stats.by_order().find(|(known, _)| *known == name).unwrap().1;
+            let swapped_in = by_order("swpin");
+            assert_eq!((by_order("swpin_fallback"), by_order("split")), ([0; 10], [0; 10]), "{order}: {swapped_in:?}");
+            let of_order = swapped_in[usize::from(order.exponent())];
+            assert!(of_order > 0 && of_order == swapped_in.iter().sum::<u64>(), "{order}: {swapped_in:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What `folioswap run` asked for, from the environment variable that it sets.
 //!
-//! Form: `key=value` pairs separated by `;`, `swap` once a device, `prio`, `node`, `force` and `algo` after the one that they are of; `%XX` in values
+//! Form: `key=value` pairs separated by `;`, `swap` once a device, `prio`, `node`, `force`, `algo` and `shared` after the one that they are of; `%XX` in values
 //! stands for a byte.
 
 use std::ffi::OsString;
@@ -70,6 +70,10 @@ impl Settings {
                 let device = self.devices.last_mut().ok_or("no device before it")?;
                 device.set(&String::from_utf8_lossy(key), &text()?).map_err(|error| error.to_string())?;
             }
+            b"shared" => {
+                let device = self.devices.last_mut().ok_or("no device before it")?;
+                device.shared = Some(text()?.parse().map_err(|()| "no device that is shared")?);
+            }
             _ => {} // of a newer command
         }
         Ok(())
@@ -123,7 +127,7 @@ mod tests {
     #[test]
     fn a_full_line_is_read() {
         let text = b"memory=536870912;faults=direct;mapper=copy;folio=64K;swap-in=madvise;lock=yes;stats=/proc/7/fd/3;\
-            topology=/t;swap=ram:4096;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;\
+            topology=/t;swap=ram:4096;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;shared=7:8:/proc/9/fd/3;\
             swap=zram:8388608;algo=zstd";
         let path = PathBuf::from(OsString::from_vec(b"/x;y=1%\xff".to_vec()));
         let expected = Settings {
@@ -137,7 +141,10 @@ mod tests {
             topology: Some("/t".into()),
             devices: vec![
                 "ram:4K,prio=7,node=1".parse().expect("a device"),
-                SwapDevice::from(DeviceSpec::File { path, size: Some(9) }).forced(),
+                SwapDevice {
+                    shared: Some("7:8:/proc/9/fd/3".parse().expect("a device")),
+                    ..SwapDevice::from(DeviceSpec::File { path, size: Some(9) }).forced()
+                },
                 "zram:8M,algo=zstd".parse().expect("a device"),
             ],
         };

@@ -105,6 +105,12 @@ impl Descriptor {
         }
     }
 
+    /// What tells its file from others: device and inode.
+    #[must_use]
+    pub fn file_id(&self) -> (u64, u64) {
+        self.file
+    }
+
     /// Whether the number is still this file's in the program's table (or one that cannot be told from it).
     pub(crate) fn is_here(&self) -> bool {
         file_id(self.here).is_ok_and(|file| file == self.file)

@@ -1,12 +1,13 @@
 //! Files and block devices past the page cache, and space in them.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::{check, errno};
 
@@ -111,11 +112,74 @@ pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
     if !file.metadata()?.file_type().is_block_device() {
         return Err(OpenError::NotBlockDevice); // replaced meanwhile
     }
+    let size = size_of_block_device(&file)?;
+    Ok((file.into(), size))
+}
+
+fn size_of_block_device(file: &File) -> io::Result<u64> {
     const BLKGETSIZE64: u64 = 0x8008_1272;
     let mut size = 0u64;
     // SAFETY: the request writes eight bytes, of this frame's own.
     check(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), BLKGETSIZE64, &raw mut size) })?;
-    Ok((file.into(), size))
+    Ok(size)
+}
+
+/// Calls fcntl with a lock of all of a file, for the calling process.
+fn with_lock(fd: RawFd, request: libc::c_int) -> io::Result<libc::flock> {
+    // SAFETY: a plain structure of numbers, of which zeros are a value: from the begin to the end.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (libc::F_WRLCK as _, libc::SEEK_SET as _);
+    // SAFETY: the kernel reads the structure and may fill it in, of this frame's own.
+    check(unsafe { libc::syscall(libc::SYS_fcntl, fd, request, &raw mut lock) })?;
+    Ok(lock)
+}
+
+/// Locks all of a file for this process, as [`locked_of_other`] asks for: until any descriptor of the file is closed.
+///
+/// # Errors
+/// EAGAIN, EACCES: another process has. The kernel's.
+pub fn lock_for_process(fd: RawFd) -> io::Result<()> {
+    with_lock(fd, libc::F_SETLK).map(drop)
+}
+
+/// Whether another process has locked a part of a file so.
+fn is_locked_by_other(file: &File) -> io::Result<bool> {
+    Ok(with_lock(file.as_raw_fd(), libc::F_GETLK)?.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+/// Opens what another process has open, by its `/proc/<pid>/fd/<n>`, for this process alone of all that open it so. Also says the
+/// size of a block device. None: another one has it.
+///
+/// Two locks: that of `fcntl` ([`lock_for_process`], which the caller takes on the descriptor that it keeps) goes with the process, so it
+/// says at once whether a living one has it. That of `flock` goes with the
+/// last use of its descriptor, I/O in flight included, which may be a moment after the process has ended or executed another program:
+/// that moment is waited for, `patience` at most.
+///
+/// # Errors
+/// [`OpenError::NotFound`] if it is something else by now; the kernel's.
+pub fn locked_of_other(
+    path: &Path,
+    identity: (u64, u64),
+    patience: Duration,
+) -> Result<Option<(OwnedFd, Option<u64>)>, OpenError> {
+    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(path)?;
+    let about = file.metadata()?;
+    if (about.dev(), about.ino()) != identity {
+        return Err(OpenError::NotFound);
+    }
+    if is_locked_by_other(&file)? {
+        return Ok(None);
+    }
+    let begun = Instant::now();
+    while let Err(refused) = file.try_lock() {
+        match refused {
+            TryLockError::WouldBlock if begun.elapsed() > patience => return Ok(None),
+            TryLockError::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            TryLockError::Error(error) => return Err(error.into()),
+        }
+    }
+    let size = if about.file_type().is_block_device() { Some(size_of_block_device(&file)?) } else { None };
+    Ok(Some((file.into(), size)))
 }
 
 /// Makes sure that a part of a file has space on the disk, and that the file reaches as far; what is in it stays.

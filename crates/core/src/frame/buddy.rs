@@ -156,6 +156,11 @@ impl Buddy {
         small.iter().map(|chain| chain.len).sum::<usize>() + huge.len
     }
 
+    /// Whether a divided pageblock has a free run of `order` or larger.
+    pub(super) fn has_part(&self, order: Order) -> bool {
+        self.chains[..MAX_ORDER as usize].iter().skip(order.exponent() as usize).any(|chain| chain.len > 0)
+    }
+
     /// Takes a wholly free pageblock that has one of these kinds of memory, the first of them if it can be had. It
     /// counts as one with a huge page from now on.
     pub(super) fn take_whole(&mut self, records: &mut Records, from: &[Memory]) -> Option<Taken> {

@@ -30,6 +30,17 @@ impl Watermarks {
     }
 }
 
+/// Whether frames of an order could be had.
+#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
+pub enum Contiguity {
+    /// There are not so many.
+    Few,
+    /// There are as many, but not in one place.
+    Pieces,
+    /// They could be taken.
+    Run,
+}
+
 /// How many frames are where.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct ZoneCounts {

@@ -30,7 +30,7 @@ mod zone;
 mod zones;
 
 pub use buddy::{Memory, Taken};
-pub use counts::{ClassCounts, Watermarks, ZoneCounts};
+pub use counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
 pub use lists::{List, Oldest, Size};
 pub use percpu::Paused;
 pub use zone::Zone;

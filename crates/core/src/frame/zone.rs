@@ -10,7 +10,7 @@
 //! allocates after [`Zone::new`] but [`Zone::set_limit`], because fault handlers call this from a signal handler.
 
 use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
-use super::counts::{ClassCounts, Watermarks, ZoneCounts};
+use super::counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
 use super::lists::{List, Lists, Oldest, Place, Record, Records, Size};
 use super::percpu::{Cpu, Marks, SHARE};
 use crate::id::{FolioId, FrameId};
@@ -55,12 +55,23 @@ impl Frames {
         (self.buddy.populated() - self.buddy.leaving).saturating_sub(self.limit)
     }
 
+    /// Whether folios smaller than a pageblock may break a wholly free one.
+    fn may_break(&self) -> bool {
+        self.buddy.runs_from(Order::HUGE) + self.limit.saturating_sub(self.buddy.populated()) / BLOCK > self.kept_whole
+    }
+
+    /// Whether frames of this order lie in one place, for who may take so many.
+    fn has_run(&self, order: Order) -> bool {
+        let whole = || self.buddy.runs_from(Order::HUGE) > 0 || self.absent() > 0;
+        self.buddy.has_part(order) || ((order == Order::HUGE || self.may_break()) && whole())
+    }
+
     /// Takes frames if that leaves so many free.
     pub(super) fn take_if_left(&mut self, order: Order, reserve: usize) -> Option<Taken> {
         if self.free() < reserve.saturating_add(order.nr_pages()) {
             return None;
         }
-        let absent = self.absent() > 0;
+        let (absent, may_break) = (self.absent() > 0, self.may_break());
         let records = &mut self.records;
         if order == Order::HUGE {
             let from: &[Memory] = match absent {
@@ -69,8 +80,6 @@ impl Frames {
             };
             return self.buddy.take_whole(records, from);
         }
-        let may_break = self.buddy.runs_from(Order::HUGE) + self.limit.saturating_sub(self.buddy.populated()) / BLOCK
-            > self.kept_whole;
         let from: &[Memory] = if absent { &[Memory::Absent, Memory::Huge] } else { &[Memory::Huge] };
         let part = self.buddy.take_part(records, order, may_break);
         if may_break { part.or_else(|| self.buddy.take_whole(records, from)) } else { part }
@@ -396,6 +405,16 @@ impl Zone {
     pub fn available(&self) -> usize {
         let frames = self.lock();
         frames.free_with(self.nr_listed()) + frames.lists.nr_frames(List::Standby)
+    }
+
+    /// Whether frames of this order could be had, all of it at one moment.
+    pub fn contiguity(&self, order: Order) -> Contiguity {
+        let frames = self.lock();
+        match frames.free() >= order.nr_pages() {
+            true if frames.has_run(order) => Contiguity::Run,
+            true => Contiguity::Pieces,
+            false => Contiguity::Few,
+        }
     }
 
     /// Free runs from which frames of this order could be had, pageblocks without memory under the limit included. How

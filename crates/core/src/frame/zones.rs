@@ -7,7 +7,7 @@
 //! **Locking.** That of each zone; no two zones are locked at the same time.
 
 use super::buddy::{BLOCK, Taken};
-use super::counts::{ClassCounts, Watermarks, ZoneCounts};
+use super::counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
 use super::lists::Size;
 use super::percpu::SHARE;
 use super::zone::Zone;
@@ -142,6 +142,11 @@ impl Zones {
     /// [`Zone::class_counts`] of all.
     pub fn class_counts(&self, size: Size) -> ClassCounts {
         self.zones.iter().map(|zone| zone.class_counts(size)).reduce(ClassCounts::plus).unwrap_or_default()
+    }
+
+    /// [`Zone::room`] where there is most.
+    pub fn contiguity(&self, order: Order) -> Contiguity {
+        self.zones.iter().map(|zone| zone.contiguity(order)).max().expect("there is a zone")
     }
 
     /// The sums of the zones' watermarks.

@@ -7,6 +7,7 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use folioswap_core::Order;
 use folioswap_sys::descriptor::Descriptor;
@@ -15,22 +16,25 @@ use folioswap_sys::{disk, numa};
 
 use super::{Device, DeviceSpec, signature, too_small, unusable};
 use crate::error::Error;
+use crate::fatal;
 use crate::size::Bytes;
 
 /// A file or block device that holds slots.
 pub(crate) struct FileDevice {
-    fd: Descriptor,
-    path: PathBuf,
-    limit: Option<u64>,
+    pub(super) fd: Descriptor,
+    pub(super) path: PathBuf,
+    pub(super) limit: Option<u64>,
     /// A block device has all its space from the start.
-    fixed: bool,
+    pub(super) fixed: bool,
+    /// What is said when it is first needed.
+    pub(super) on_first_use: Mutex<Option<String>>,
 }
 
 impl FileDevice {
     /// An unlinked file in `directory`.
     pub fn unlinked_in(directory: &Path, limit: Option<u64>) -> Result<Self, Error> {
         let fd = hidden(directory, direct_io::unlinked_file(directory).map_err(|error| explain(directory, &error))?)?;
-        let device = FileDevice { fd, path: directory.into(), limit, fixed: false };
+        let device = FileDevice { fd, path: directory.into(), limit, fixed: false, on_first_use: None.into() };
         device.probe()?;
         Ok(device)
     }
@@ -54,7 +58,7 @@ impl FileDevice {
             _ => Path::new("."),
         };
         let fd = hidden(path, direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?)?;
-        let device = FileDevice { fd, path: path.into(), limit, fixed: false };
+        let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: None.into() };
         device.probe()?;
         if let Some(limit) = limit {
             // Asked for by name and size: met now rather than in the middle of the program.
@@ -74,7 +78,7 @@ impl FileDevice {
         match found.map_err(|error| unusable(path, format!("its content could not be looked at: {error}")))? {
             None => {
                 let (fd, limit) = (hidden(path, fd)?, Some(limit.unwrap_or(size)));
-                Ok(FileDevice { fd, path: path.into(), limit, fixed: true })
+                Ok(FileDevice { fd, path: path.into(), limit, fixed: true, on_first_use: None.into() })
             }
             Some(found) => {
                 let wanted = DeviceSpec::File { path: path.into(), size: limit };
@@ -91,7 +95,7 @@ impl FileDevice {
     }
 }
 
-fn hidden(path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
+pub(super) fn hidden(path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
     Descriptor::hidden(fd).map_err(|error| unusable(path, format!("it cannot be kept from the program: {error}")))
 }
 
@@ -111,7 +115,13 @@ impl Device for FileDevice {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        if self.fixed { Ok(()) } else { self.fd.with(|fd| direct_io::preallocate(fd, offset, len)) }
+        if self.fixed {
+            return Ok(());
+        }
+        if let Some(note) = self.on_first_use.lock().ok().and_then(|mut note| note.take()) {
+            fatal::say(&note);
+        }
+        self.fd.with(|fd| direct_io::preallocate(fd, offset, len))
     }
 
     fn discards(&self) -> bool {

@@ -7,6 +7,7 @@
 mod faulty;
 mod file;
 mod ram;
+mod shared;
 mod signature;
 mod spec;
 mod throttled;
@@ -22,6 +23,7 @@ pub(crate) use file::FileDevice;
 use folioswap_core::{NodeId, Order, Priority, SlotId};
 use folioswap_sys::numa;
 pub(crate) use ram::RamDevice;
+pub use shared::{KeptDevice, SharedDevice};
 pub use spec::{Codec, DeviceSpec, SwapDevice, SwapDeviceError};
 use throttled::Throttled;
 pub(crate) use zram::ZramDevice;
@@ -217,7 +219,10 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
     let real = |node: Option<NodeId>| node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
     let (device, node): (Box<dyn Device>, _) = match &wanted.spec {
         DeviceSpec::File { path, size } => {
-            let device = FileDevice::open(path, *size, wanted.force)?;
+            let device = match &wanted.shared {
+                Some(shared) => FileDevice::of_program(path, *size, shared)?,
+                None => FileDevice::open(path, *size, wanted.force)?,
+            };
             let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
             let node = stated(&shown).or_else(|| topology.node_of_device(&shown, device.node()));
             (Box::new(device), node)

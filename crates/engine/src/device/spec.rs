@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use folioswap_core::{NodeId, Priority};
 
+use super::shared::SharedDevice;
 use crate::size::{Bytes, SizeError, parse_size};
 
 /// A swap device, to be opened.
@@ -116,6 +117,8 @@ pub struct SwapDevice {
     /// Whether a block device is used although it holds something (a file system, partitions), which is lost then. One that is
     /// mounted or otherwise in use is refused in any case.
     pub force: bool,
+    /// Where another process has it open for this one and others.
+    pub shared: Option<SharedDevice>,
 }
 
 /// Why a text is no swap device.
@@ -203,7 +206,7 @@ impl SwapDevice {
 
 impl From<DeviceSpec> for SwapDevice {
     fn from(spec: DeviceSpec) -> Self {
-        SwapDevice { spec, priority: None, node: None, force: false }
+        SwapDevice { spec, priority: None, node: None, force: false, shared: None }
     }
 }
 
@@ -257,7 +260,11 @@ mod tests {
         ] {
             let device: SwapDevice = text.parse().unwrap();
             let (priority, node) = (priority.and_then(Priority::given), node.map(NodeId::new));
-            assert_eq!(device, SwapDevice { spec: spec.parse().unwrap(), priority, node, force: false }, "{text}");
+            assert_eq!(
+                device,
+                SwapDevice { spec: spec.parse().unwrap(), priority, node, force: false, shared: None },
+                "{text}"
+            );
             assert_eq!(device.to_string().parse(), Ok(device));
         }
         for (text, part) in [
