@@ -11,7 +11,7 @@ use folioswap_core::{BLOCK_PAGES, FolioId, FrameId, List, Locked};
 
 use crate::engine::Engine;
 
-/// Pageblocks that are looked through at a time: 100 us each where folios are small.
+/// Pageblocks that are looked through at a time: 512 folios in each where they are small.
 const MOST_PAGEBLOCKS: usize = 4;
 
 /// One bit a pageblock.
@@ -176,6 +176,20 @@ mod tests {
         arena.evict_all();
         assert!(words.iter().all(|&word| word == 1), "there was no place to go to");
         assert_eq!(nr_looks(engine) - before, 0, "{} folios are in RAM", 8 * MIB / PAGE_SIZE);
+    }
+
+    #[test]
+    fn a_search_in_vain_ends_after_a_few_pageblocks() {
+        let device = DeviceSpec::Ram { size: 32 << 20 };
+        let arena =
+            Arena::builder().memory(32 << 20).device(device).folio(Order::PAGE).compaction(None).build().unwrap();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, 20 * MIB / 8).unwrap();
+        words.fill(1);
+        let engine = arena.engine();
+        engine.zones.all_folios().for_each(|(frame, _, _)| engine.kept_copies.note(frame));
+        let before = nr_looks(engine);
+        assert!(!engine.shed_copies());
+        assert!((1..=MOST_PAGEBLOCKS * BLOCK_PAGES).contains(&(nr_looks(engine) - before)));
     }
 
     /// Whatever brought folios in and moved them: where one keeps a copy, it is noted.

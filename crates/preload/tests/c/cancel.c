@@ -70,6 +70,29 @@ static void *goes_on(void *argument) {
     return argument;
 }
 
+/* A cancellation point of the program's own is one: a read that would sleep for ever, into memory that is not in RAM. */
+static int ends[2];
+static void *reads(void *argument) {
+    pthread_cleanup_push(clean_up, NULL);
+    CHECK(read(ends[0], shared + FOLIO, 64) != 0);
+    pthread_cleanup_pop(0);
+    return argument;
+}
+
+static void cancel_a_read(void) {
+    pthread_t thread;
+    void *result;
+    char bytes[64];
+    cleaned = 0;
+    CHECK(pipe(ends) == 0);
+    CHECK(pthread_create(&thread, NULL, reads, NULL) == 0);
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED && cleaned == 1);
+    memcpy(bytes, shared + FOLIO, sizeof bytes);
+    CHECK(write(ends[1], bytes, sizeof bytes) == sizeof bytes);
+    CHECK(read(ends[0], shared + FOLIO, sizeof bytes) == sizeof bytes);
+}
+
 static void cancel_one(int round) {
     pthread_t thread;
     void *result;
@@ -102,6 +125,7 @@ int main(void) {
     CHECK(pthread_create(&thread, NULL, is_cancelled_already, NULL) == 0);
     CHECK(pthread_join(thread, &result) == 0);
     CHECK(through && cleaned == 1 && result == PTHREAD_CANCELED);
+    cancel_a_read();
     nothing_is_locked();
     for (int round = 0; round < 300; round++)
         cancel_one(round);
