@@ -175,6 +175,9 @@ impl Engine {
         let mut first = None;
         for index in 0..locked.nr_folios() {
             let State::Swapped(slot) = locked.state(index) else { continue };
+            if locked.is_sealed(index * order.nr_pages()) {
+                continue;
+            }
             let Some(taken) = self.try_take_frame_near(cpu, order, self.zones.watermarks().min) else { break };
             let frame = self.prepare(taken, order);
             let next = first.map(|first: SlotId| first.plus(run.len() * order.nr_pages()));

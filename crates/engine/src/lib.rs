@@ -57,6 +57,7 @@ mod reclaimd;
 mod region;
 mod rehome;
 mod removal;
+mod sealing;
 mod selftest;
 mod shared_stats;
 mod size;

@@ -115,6 +115,14 @@ fn in_all_combinations(program: &Path, budget: &str) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// A program without the library, for what a kernel without a limit does, and with it in all combinations.
+fn as_without(name: &str, budget: &str) {
+    let Some(program) = compiled(name) else { return };
+    let status = Command::new(&program).env("TEST_FOLDER", folder()).status().unwrap();
+    assert!(status.success(), "{name} without the library: {status}");
+    in_all_combinations(&program, budget);
+}
+
 #[test]
 fn heap() {
     all("heap", "40M");
@@ -123,6 +131,21 @@ fn heap() {
 #[test]
 fn mapping() {
     all("mapping", "20M");
+}
+
+#[test]
+fn protections_and_locks_of_parts_that_are_out() {
+    as_without("protect", "20M");
+}
+
+#[test]
+fn advice_does_what_the_kernel_does() {
+    as_without("advice", "20M");
+}
+
+#[test]
+fn mappings_move_to_named_addresses_and_leave_nothing() {
+    as_without("remap", "20M");
 }
 
 #[test]
