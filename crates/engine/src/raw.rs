@@ -54,6 +54,12 @@ impl RawSpace {
         })
     }
 
+    /// Whether the block at an address is mapped, if only a page of it.
+    #[must_use]
+    pub fn is_open(&self, addr: usize) -> bool {
+        self.engine.is_open(self.block_at(addr))
+    }
+
     /// Whether the address is managed memory, mapped now or not.
     #[must_use]
     pub fn contains(&self, addr: usize) -> bool {

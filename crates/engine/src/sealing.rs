@@ -17,11 +17,11 @@ use crate::raw::RawSpace;
 use crate::reclaim::Washed;
 
 /// What is done with a block that is in RAM as one folio, a part of which is to be sealed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WholeFolio {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WholeFolio {
     /// It stays whole, and the part open.
     Keep,
-    /// It leaves RAM in parts.
+    /// It leaves RAM in parts, if there are slots for them.
     WriteInParts,
 }
 
@@ -35,9 +35,17 @@ impl RawSpace {
     ///
     /// # Safety
     /// The program gives up its access to the range, which lies in one block that is mapped.
-    pub unsafe fn seal(&self, range: Range<usize>) -> io::Result<bool> {
+    pub unsafe fn seal(&self, range: Range<usize>, whole: WholeFolio) -> io::Result<bool> {
         let (block, pages) = self.place(range);
-        self.engine().seal(block, pages, WholeFolio::Keep)
+        self.engine().seal(block, pages, whole)
+    }
+
+    /// Whether the range, which lies in one block, is sealed.
+    #[must_use]
+    pub fn is_sealed(&self, range: Range<usize>) -> bool {
+        let (block, mut pages) = self.place(range);
+        let locked = self.engine().lock(block);
+        pages.all(|page| locked.is_sealed(page))
     }
 
     /// Makes pages readable and writable again.
@@ -123,7 +131,8 @@ impl Engine {
     fn isolate(&self, locked: &mut Locked<'_>, pages: &Range<usize>, whole: WholeFolio) -> bool {
         let order = locked.sealed_order();
         if locked.is_empty() {
-            return true; // divided at the first touch
+            locked.join(); // divided at the first touch
+            return true;
         }
         if order < locked.order() {
             if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {

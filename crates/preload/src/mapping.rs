@@ -77,6 +77,7 @@ pub fn unmap_managed(range: Range<usize>) {
     protection::forget(space, &range);
     // SAFETY: the program gives these pages up.
     unsafe { space.unmap(range.start, range.len()) };
+    protection::after_unmap(space, &range);
 }
 
 /// Applies a system call to the parts of a range that are not managed.

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-use folioswap::RawSpace;
+use folioswap::{RawSpace, WholeFolio};
 use folioswap_sys::memory;
 
 const PAGE_BYTES: usize = 4096;
@@ -192,6 +192,19 @@ impl Changing<'_> {
         Ok(())
     }
 
+    /// Seals pages that are readable and writable. Where there is no room to hold the block instead it leaves RAM for that.
+    fn seal(&self, part: &Range<usize>) -> Result<bool, c_int> {
+        let kinds = [WholeFolio::Keep, WholeFolio::WriteInParts];
+        let nr_kinds = if self.is_held || has_room(self.space, 1) { 1 } else { 2 };
+        for kind in &kinds[..nr_kinds] {
+            // SAFETY: pages of a mapped block, to which the program gives up its access.
+            if unsafe { self.space.seal(part.clone(), *kind).map_err(errno_of)? } {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Brings pages of the held block in.
     fn bring_in(&mut self, part: &Range<usize>) -> Result<(), c_int> {
         self.hold()?;
@@ -220,9 +233,7 @@ impl Changing<'_> {
             }
             return Ok(new & !SEALED);
         }
-        let may_seal = after == 0 && before == PLAIN && new & LOCKED == 0;
-        // SAFETY: pages of a mapped block, to which the program gives up its access.
-        if may_seal && unsafe { self.space.seal(part.clone()).map_err(errno_of)? } {
+        if after == 0 && before == PLAIN && new & LOCKED == 0 && self.seal(&part)? {
             return Ok(new | SEALED);
         }
         self.bring_in(&part)?;
@@ -232,7 +243,7 @@ impl Changing<'_> {
 }
 
 /// Whether so many blocks more can be held.
-fn has_room(space: &RawSpace, nr_blocks: usize) -> bool {
+pub fn has_room(space: &RawSpace, nr_blocks: usize) -> bool {
     ((table().nr_held + nr_blocks) * BLOCK_BYTES) as u64 <= space.memory() / 2
 }
 
@@ -338,6 +349,25 @@ pub fn forget(space: &RawSpace, range: &Range<usize>) {
         pages[part].fill(PLAIN);
         note(block, pages);
     }
+}
+
+/// Takes access to pages that were unmapped where others of their blocks are not, and that could not be sealed: they are in a
+/// block that is held, or in use.
+pub fn after_unmap(space: &RawSpace, range: &Range<usize>) {
+    let _one_at_a_time = changing();
+    for (block, part) in by_block(range).filter(|(_, part)| part.len() < BLOCK_PAGES) {
+        let pages = block + part.start * PAGE_BYTES..block + part.end * PAGE_BYTES;
+        if !space.is_open(block) {
+            note(block, plain()); // all of it is unmapped, and its holds went with it
+        } else if !space.is_sealed(pages.clone()) {
+            let _ = change_locked(space, &pages, |_| 0); // without room for that they read as zero
+        }
+    }
+}
+
+/// Whether pages with these attributes keep their blocks in RAM.
+pub fn is_held_for(attributes: Attributes) -> bool {
+    will_stay(attributes)
 }
 
 /// Runs `discard` on each part of the range, which is writable meanwhile unless it is sealed.

@@ -111,6 +111,7 @@ fn move_away(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
             space.discard(old.start, old.len());
         } else {
             space.unmap(old.start, old.len());
+            protection::after_unmap(space, old);
         }
     }
     Ok(at)
@@ -126,7 +127,16 @@ fn resize(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     if new_len > old.len() && (at != old.start || folios_grown) {
         drop_tail(space, at + new_len);
     }
+    let unmapped = if at == old.start { (old.start + new_len).min(old.end)..old.end } else { old.clone() };
+    protection::after_unmap(space, &unmapped);
     Ok(at)
+}
+
+/// Whether what is set for a mapping can be set for it at another place too.
+fn has_room(space: &RawSpace, request: &Request, attributes: Attributes) -> bool {
+    let start = if request.has(libc::MREMAP_FIXED) { request.target } else { request.old.start };
+    let nr_blocks = (start % FOLIO_BYTES + request.new_len).div_ceil(FOLIO_BYTES);
+    !protection::is_held_for(attributes) || protection::has_room(space, nr_blocks)
 }
 
 /// What `mremap` does to a managed mapping.
@@ -137,6 +147,10 @@ fn remap_managed(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     let is_plain = runs.iter().all(|run| run.1 == protection::PLAIN);
     if !is_plain {
         protection::change(space, old, |_| protection::PLAIN)?;
+    }
+    if !has_room(space, request, runs[0].1) {
+        set_as(space, old, old, &runs)?;
+        return Err(libc::ENOMEM);
     }
     let moves = request.has(libc::MREMAP_FIXED) || request.has(MREMAP_DONTUNMAP);
     let moved = if moves { move_away(space, request) } else { resize(space, request) };

@@ -149,6 +149,11 @@ fn mappings_move_to_named_addresses_and_leave_nothing() {
 }
 
 #[test]
+fn pages_are_what_a_plain_model_says() {
+    as_without("pages", "20M");
+}
+
+#[test]
 fn threads() {
     all("threads", "24M");
 }

@@ -163,6 +163,17 @@ static void errors(void) {
     CHECK(mprotect(at + 3 * MIB - PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
     CHECK(FAILS(mprotect(at + 1, PAGE, PROT_READ), EINVAL) && FAILS(mprotect(at, PAGE, 0x40), EINVAL));
     CHECK(FAILS(mprotect(at, PAGE, PROT_READ | PROT_GROWSDOWN), EINVAL));
+    /* Key 0 is every page's, and a key that was not allocated nobody's. */
+    CHECK(pkey_mprotect(at, PAGE, PROT_READ, -1) == 0 && !can_write(at));
+    CHECK(FAILS(pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, 9), EINVAL) && !can_write(at));
+    CHECK(pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, -1) == 0 && can_write(at));
+    int key = pkey_alloc(0, 0);
+    if (key >= 0) {
+        CHECK(pkey_mprotect(at, 3 * PAGE, PROT_READ | PROT_WRITE, key) == 0 && can_write(at));
+        CHECK(madvise(at, PAGE, MADV_DONTNEED) == 0 && is_zero(at, PAGE) && at[PAGE] == 1);
+        CHECK(mprotect(at, PAGE, PROT_READ) == 0 && !can_write(at));
+        CHECK(pkey_mprotect(at, 3 * PAGE, PROT_READ | PROT_WRITE, 0) == 0 && pkey_free(key) == 0 && can_write(at));
+    }
     CHECK(FAILS(mlock2(at, PAGE, 2), EINVAL) && FAILS(mlock(at, SIZE_MAX - 4 * PAGE), ENOMEM));
     CHECK(mprotect(at, 0, PROT_NONE) == 0 && mlock(at, 0) == 0 && munlock(at, 0) == 0);
     CHECK(can_write(at + 3 * MIB - 1) && can_write(at + 3 * MIB + PAGE) && !can_read(at + 3 * MIB));
