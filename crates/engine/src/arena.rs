@@ -385,9 +385,11 @@ impl ArenaBuilder {
 /// across two of them could not be moved.
 fn share_one_anon_vma(uffd: &Userfaultfd, span: &Reservation, frames: &Frames) -> Result<(), Error> {
     let page = [0u8; PAGE_SIZE];
-    let copied = uffd.copy(span.addr(), page.as_ptr() as usize, PAGE_SIZE);
+    // In the last block, and all of that is dropped: where a table of small pages stays a huge page would be split.
+    let block = span.addr() + span.len() - Order::HUGE.bytes();
+    let copied = uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE);
     copied.map_err(|error| Error::system("preparing regions")(std::io::Error::other(error)))?;
-    frames.drop_memory(span.addr(), PAGE_SIZE).map_err(Error::system("preparing regions"))
+    frames.drop_memory(block, Order::HUGE.bytes()).map_err(Error::system("preparing regions"))
 }
 
 /// Makes the mapper, and registers the memory that it needs to be.
