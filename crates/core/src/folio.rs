@@ -197,6 +197,8 @@ pub struct Block {
     hashes: Option<Box<[PieceHash; BLOCK_PIECES]>>,
     /// Pages that were dropped while the block was in RAM as one folio, one bit a page.
     dropped: Option<Box<[u64; BLOCK_PAGES / 64]>>,
+    /// Pages to which nothing may be mapped: the program has unmapped them, or has no access to them. One bit a page.
+    sealed: Option<Box<[u64; BLOCK_PAGES / 64]>>,
 }
 
 impl Block {
@@ -213,6 +215,7 @@ impl Block {
             parts: None,
             hashes: None,
             dropped: None,
+            sealed: None,
         }
     }
 
@@ -305,7 +308,7 @@ impl Block {
 
     /// Forgets what was noted for the one whose addresses these were.
     pub fn forget_tenant(&mut self) {
-        (self.pinned, self.fixed_order, self.wish) = (false, None, Wish::None);
+        (self.pinned, self.fixed_order, self.wish, self.sealed) = (false, None, Wish::None, None);
         self.history = History::default();
     }
 
@@ -361,6 +364,42 @@ impl Block {
         Some((0..BLOCK_PAGES).filter(move |page| dropped[page / 64] >> (page % 64) & 1 == 1))
     }
 
+    /// Notes that nothing may be mapped to pages, or that it may again. The caller sees to it that folios are not larger
+    /// than [`Block::sealed_order`], unless all of the block is empty.
+    pub fn set_sealed(&mut self, pages: Range<usize>, on: bool) {
+        let sealed = self.sealed.get_or_insert_default();
+        for page in pages {
+            let bit = 1 << (page % 64);
+            sealed[page / 64] = if on { sealed[page / 64] | bit } else { sealed[page / 64] & !bit };
+        }
+        if sealed.iter().all(|&word| word == 0) {
+            self.sealed = None;
+        }
+    }
+
+    /// Whether nothing may be mapped to a page.
+    pub fn is_sealed(&self, page: usize) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| sealed[page / 64] >> (page % 64) & 1 == 1)
+    }
+
+    /// Whether there are such pages.
+    pub fn has_sealed(&self) -> bool {
+        self.sealed.is_some()
+    }
+
+    /// The largest of the orders 9, 4 and 0 whose folios are sealed as a whole or not at all.
+    pub fn sealed_order(&self) -> Order {
+        let Some(sealed) = &self.sealed else { return Order::HUGE };
+        let pieces = || (0..BLOCK_PIECES).map(|piece| (sealed[piece / 4] >> (piece % 4 * 16)) as u16);
+        if sealed.iter().all(|&word| word == u64::MAX) {
+            Order::HUGE
+        } else if pieces().all(|piece| piece == 0 || piece == u16::MAX) {
+            PIECE
+        } else {
+            Order::PAGE
+        }
+    }
+
     /// Whether pages were dropped.
     pub fn has_dropped(&self) -> bool {
         self.dropped.is_some()
@@ -380,7 +419,8 @@ impl Block {
             size_of_val(&**hashes) + pages * size_of::<[[u64; 2]; PIECE.nr_pages()]>()
         });
         let parts = self.parts.as_ref().map_or(0, |parts| size_of_val(&**parts));
-        hashes + parts + self.dropped.as_ref().map_or(0, |dropped| size_of_val(&**dropped))
+        let bits = [&self.dropped, &self.sealed].into_iter().flatten().map(|bits| size_of_val(&**bits)).sum::<usize>();
+        hashes + parts + bits
     }
 }
 
@@ -580,6 +620,23 @@ mod tests {
         block.note_dropped(4..66);
         assert!(block.take_dropped().unwrap().eq(3..66));
         assert!(block.take_dropped().is_none());
+    }
+
+    #[test]
+    fn sealed_pages_bound_the_order_until_they_are_opened() {
+        let mut block = Block::new();
+        assert!(!block.has_sealed() && block.sealed_order() == Order::HUGE);
+        block.set_sealed(16..48, true);
+        assert_eq!(block.sealed_order(), PIECE);
+        assert!(!block.is_sealed(15) && block.is_sealed(16) && block.is_sealed(47) && !block.is_sealed(48));
+        block.set_sealed(47..49, false);
+        assert_eq!(block.sealed_order(), Order::PAGE);
+        block.set_sealed(0..BLOCK_PAGES, true);
+        assert_eq!(block.sealed_order(), Order::HUGE);
+        block.join();
+        assert!(block.is_sealed(511), "it is of the addresses, not of what they hold");
+        block.set_sealed(0..BLOCK_PAGES, false);
+        assert!(!block.has_sealed());
     }
 
     #[test]

@@ -453,6 +453,18 @@ impl ArenaBuilder {
     }
 }
 
+/// Has the kernel give the addresses of regions their `anon_vma`, by one page that is gone at once, while they are one mapping.
+/// Protections divide it; parts with an `anon_vma` of their own would not be joined when they are alike again, and a folio
+/// across two of them could not be moved.
+fn share_one_anon_vma(uffd: &Userfaultfd, span: &Reservation, frames: &Frames) -> Result<(), Error> {
+    let page = [0u8; PAGE_SIZE];
+    // In the last block, and all of that is dropped: where a table of small pages stays a huge page would be split.
+    let block = span.addr() + span.len() - Order::HUGE.bytes();
+    let copied = uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE);
+    copied.map_err(|error| Error::system("preparing regions")(std::io::Error::other(error)))?;
+    frames.drop_memory(block, Order::HUGE.bytes()).map_err(Error::system("preparing regions"))
+}
+
 /// Makes the mapper, and registers the memory that it needs to be.
 fn register(
     uffd: &Arc<Userfaultfd>,
@@ -469,6 +481,7 @@ fn register(
     };
     let failed = |e: UffdError| Error::system("registering with userfaultfd")(e.into());
     uffd.register(span.addr(), span.len(), mapper.region_mode()).map_err(failed)?;
+    share_one_anon_vma(uffd, span, frames)?;
     let hinges = frames.is_locked().then(|| frames.hinges());
     for range in mapper.registers_frames().then(|| frames.range()).into_iter().chain(hinges) {
         uffd.register(range.start, range.len(), folioswap_sys::uffd::Mode::Missing).map_err(failed)?;

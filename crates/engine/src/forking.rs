@@ -91,6 +91,19 @@ impl Engine {
     }
 }
 
+/// In a child: a part of what was inherited is not managed memory's any more, or was never to be inherited.
+pub(crate) fn not_inherited(range: &std::ops::Range<usize>) {
+    let mut inherited = INHERITED.write().expect("nothing panics under this lock");
+    let cut = |&(start, len): &(usize, usize)| {
+        let end = start + len;
+        [
+            (start, range.start.clamp(start, end) - start),
+            (range.end.clamp(start, end), end - range.end.clamp(start, end)),
+        ]
+    };
+    *inherited = inherited.iter().flat_map(cut).filter(|&(_, len)| len > 0).collect();
+}
+
 fn on_segv(addr: usize, _write: bool) -> sigbus::Handled {
     let inherited = INHERITED.read().expect("nothing panics under this lock");
     if inherited.iter().any(|&(start, len)| addr.wrapping_sub(start) < len) {

@@ -178,6 +178,9 @@ impl Engine {
         let mut first: Option<SlotId> = None;
         for index in 0..locked.nr_folios() {
             let State::Swapped(slot) = locked.state(index) else { continue };
+            if locked.is_sealed(index * order.nr_pages()) {
+                continue;
+            }
             let Some(taken) = self.try_take_frame_near(cpu, order, self.zones.watermarks().min) else { break };
             let frame = self.prepare(taken, order);
             if !first.is_some_and(|first| self.space.follows(slot, first, run.len() * order.nr_pages())) {

@@ -66,6 +66,7 @@ mod reclaimd;
 mod region;
 mod rehome;
 mod removal;
+mod sealing;
 mod selftest;
 mod shared_stats;
 mod size;
@@ -101,6 +102,8 @@ pub use folioswap_core::{
 pub use locking::check_lock;
 pub use raw::RawSpace;
 pub use region::{ArenaVec, Region};
+#[doc(hidden)]
+pub use sealing::WholeFolio;
 pub use selftest::{SelfTest, self_test};
 pub use shared_stats::{SharedCounters, SharedStats, open_shared_stats};
 pub use size::{Bytes, SizeError, parse_size};

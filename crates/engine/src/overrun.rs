@@ -42,7 +42,7 @@ impl Engine {
 
     /// Where a page of a block in pages lies, if the next one lies behind it and each can be verified by itself.
     fn slots_of_both(&self, locked: &Locked<'_>, page: usize) -> Option<SlotId> {
-        if locked.order() != Order::PAGE || page + 1 == locked.nr_folios() {
+        if locked.order() != Order::PAGE || page + 1 == locked.nr_folios() || locked.is_sealed(page + 1) {
             return None;
         }
         let (State::Swapped(slot), State::Swapped(next)) = (locked.state(page), locked.state(page + 1)) else {

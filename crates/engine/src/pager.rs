@@ -66,6 +66,8 @@ impl Engine {
         let mut brought_next = false;
         let kind = match locked.state(index) {
             State::Resident(_) => return Ok(false),
+            // The program has no access to it any more: the thread finds that out when it goes on.
+            _ if locked.is_sealed(within) => return Ok(false),
             // Reported before its addresses were given up; a signal made the thread go on.
             State::Empty if !self.is_open(block) => return Ok(false),
             State::Empty => {
@@ -150,7 +152,11 @@ impl Engine {
 
     /// The order in which a block's folios are kept, unless that is to be found out.
     fn order_of(&self, locked: &Locked<'_>) -> Option<Order> {
-        locked.fixed_order.or(self.fixed_order)
+        let wanted = locked.fixed_order.or(self.fixed_order);
+        match locked.sealed_order() {
+            Order::HUGE => wanted,
+            most => Some(wanted.map_or(most, |order| order.min(most))),
+        }
     }
 
     /// How what is swapped out comes back, at this moment.
@@ -169,6 +175,7 @@ impl Engine {
     pub fn wants_whole(&self, locked: &Locked<'_>) -> bool {
         let policy = self.swap_in_policy();
         !locked.pinned
+            && !locked.has_sealed()
             && policy.allows_whole(locked.wish)
             && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
     }

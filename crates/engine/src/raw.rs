@@ -2,7 +2,8 @@
 //! calls; programs use [`Region`](crate::Region).
 //!
 //! Addresses are handed out in blocks of 2 MiB. What concerns a part of one is done here: a block's addresses are free
-//! again when all of its pages have been unmapped, and until then those that were read as zero.
+//! again when all of its pages have been unmapped; until then those that were are sealed ([`crate::sealing`]), or read as
+//! zero where the block is in use in one piece and cannot be divided.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,6 +17,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::fault::{self, FaultMode};
 use crate::folio_size::FolioSize;
+use crate::sealing::WholeFolio;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = Order::HUGE.bytes();
@@ -35,6 +37,27 @@ pub struct RawSpace {
 impl RawSpace {
     pub(crate) fn new(engine: Arc<Engine>, mode: FaultMode) -> Self {
         RawSpace { engine, mode, partial: Arc::default(), holds: Arc::default() }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether all pages of a range of the span are mapped.
+    #[must_use]
+    pub fn is_mapped(&self, addr: usize, len: usize) -> bool {
+        let partial = self.partial.lock().expect("nothing panics under this lock");
+        self.covering(addr, len).map(BlockId::from_index).all(|block| {
+            let holes = partial.get(&block);
+            let is_hole = |page: usize| holes.is_some_and(|holes| holes[page / 64] >> (page % 64) & 1 == 1);
+            self.engine.is_open(block) && !self.pages_of(block, addr..addr + len).any(is_hole)
+        })
+    }
+
+    /// Whether the block at an address is mapped, if only a page of it.
+    #[must_use]
+    pub fn is_open(&self, addr: usize) -> bool {
+        self.engine.is_open(self.block_at(addr))
     }
 
     /// Whether the address is managed memory, mapped now or not.
@@ -122,14 +145,21 @@ impl RawSpace {
     pub unsafe fn map_at(&self, addr: usize, len: usize) -> Result<(), Error> {
         for claimed in self.engine.addresses.claim(self.covering(addr, len)) {
             self.open(claimed.clone()).inspect_err(|_| self.engine.addresses.free(claimed.clone()))?;
-            let mut partial = self.partial.lock().expect("nothing panics under this lock");
-            for block in [claimed.start, claimed.end - 1] {
+            for block in [claimed.start, claimed.end - 1].map(BlockId::from_index) {
                 // All of a new block is a hole, but for what is filled below.
-                partial.insert(BlockId::from_index(block), [u64::MAX; BLOCK_PAGES / 64]);
+                let mut partial = self.partial.lock().expect("nothing panics under this lock");
+                partial.insert(block, [u64::MAX; BLOCK_PAGES / 64]);
+                drop(partial);
+                self.seal_holes(block, 0..BLOCK_PAGES);
             }
         }
         // SAFETY: handed on.
         unsafe { self.discard(addr, len) };
+        for index in self.covering(addr, len) {
+            let block = BlockId::from_index(index);
+            let pages = self.pages_of(block, addr..addr + len);
+            self.engine.unseal(block, pages).map_err(Error::system("mapping pages"))?;
+        }
         let mut partial = self.partial.lock().expect("nothing panics under this lock");
         for index in self.covering(addr, len) {
             let block = BlockId::from_index(index);
@@ -145,15 +175,23 @@ impl RawSpace {
         Ok(())
     }
 
+    /// Takes access to pages of a block that are unmapped while others are not.
+    fn seal_holes(&self, block: BlockId, pages: Range<usize>) {
+        // Where that cannot be they read as zero.
+        if let Err(error) = self.engine.seal(block, pages, WholeFolio::WriteInParts) {
+            crate::fatal::say(&format!("unmapping a part of a block: {error}"));
+        }
+    }
+
     /// The pages of a block, counted in it, that lie in a range of addresses.
-    fn pages_of(&self, block: BlockId, range: Range<usize>) -> Range<usize> {
+    pub(crate) fn pages_of(&self, block: BlockId, range: Range<usize>) -> Range<usize> {
         let base = self.engine.block_addr(block);
         let (start, end) = (range.start.max(base), range.end.min(base + BLOCK_BYTES));
         (start - base) / PAGE_SIZE..(end - base).div_ceil(PAGE_SIZE)
     }
 
     /// Unmaps any pages of what [`RawSpace::map`] gave. Whole blocks go at once; the addresses of others are free
-    /// again when their last page has gone, and read as zero until then.
+    /// again when their last page has gone.
     ///
     /// # Safety
     /// Nobody uses these pages any more.
@@ -189,7 +227,8 @@ impl RawSpace {
         unsafe { self.discard_part(part.clone()) };
         let mut partial = self.partial.lock().expect("nothing panics under this lock");
         let holes = partial.entry(block).or_insert([0; 8]);
-        for page in self.pages_of(block, part) {
+        let pages = self.pages_of(block, part);
+        for page in pages.clone() {
             holes[page / 64] |= 1 << (page % 64);
         }
         let gone: u32 = holes.iter().map(|word| word.count_ones()).sum();
@@ -197,6 +236,9 @@ impl RawSpace {
             partial.remove(&block);
             drop(partial);
             self.close(block.index()..block.index() + 1);
+        } else {
+            drop(partial);
+            self.seal_holes(block, pages);
         }
     }
 
@@ -257,19 +299,34 @@ impl RawSpace {
             return Err(Error::OutOfAddressSpace(self.engine.span.len() as u64));
         }
         let target = self.map(new_len)?;
-        let whole = if addr.is_multiple_of(block) { old_len / block } else { 0 };
-        for offset in (0..whole * block).step_by(block) {
-            if !self.transfer(addr + offset, target + offset) {
-                // SAFETY: a block of the old mapping and one of the new, which do not overlap.
-                unsafe { copy(addr + offset, target + offset, block) };
+        // SAFETY: the old mapping and a new one; the caller gives up the old addresses.
+        unsafe {
+            self.carry(addr, target, old_len);
+            self.unmap(addr, old_len);
+        }
+        Ok(target)
+    }
+
+    /// Takes what pages hold to others: blocks in one piece without touching them, the rest by copying. What the old pages
+    /// hold afterwards is not defined.
+    ///
+    /// # Safety
+    /// Both ranges are mapped, readable and writable, they do not overlap, and nobody uses them meanwhile; nobody relies on
+    /// what the target holds.
+    pub unsafe fn carry(&self, from: usize, to: usize, len: usize) {
+        let whole = from.next_multiple_of(BLOCK_BYTES)..(from + len) / BLOCK_BYTES * BLOCK_BYTES;
+        let alike = from % BLOCK_BYTES == to % BLOCK_BYTES && !whole.is_empty() && self.contains(to);
+        let whole = if alike { whole } else { from..from };
+        for block in whole.clone().step_by(BLOCK_BYTES) {
+            if !self.transfer(block, to + (block - from)) {
+                // SAFETY: handed on: a block of each range.
+                unsafe { copy(block, to + (block - from), BLOCK_BYTES) };
             }
         }
-        let rest = whole * block;
-        // SAFETY: as above.
-        unsafe { copy(addr + rest, target + rest, old_len - rest) };
-        // SAFETY: the caller gives up the old addresses.
-        unsafe { self.unmap(addr, old_len) };
-        Ok(target)
+        for part in [from..whole.start, whole.end..from + len] {
+            // SAFETY: handed on: the other parts of each range.
+            unsafe { copy(part.start, to + (part.start - from), part.len()) };
+        }
     }
 
     /// Carries a whole block to another address without touching its content; `false` when it is in use and cannot move.
@@ -283,7 +340,7 @@ impl RawSpace {
             (target.fixed_order, target.wish) = (source.fixed_order, source.wish);
             return true;
         }
-        if source.pinned {
+        if source.pinned || source.has_sealed() {
             return false;
         }
         for index in 0..source.nr_folios() {
@@ -367,7 +424,7 @@ impl RawSpace {
 
     /// Drops pages of a block: whole folios go, swapped ones are split for it. Pages of folios in RAM that are dropped in
     /// part are zeroed where they are; those of mapped ones, which are returned, are still to be.
-    fn drop_pages(&self, locked: &mut Locked<'_>, pages: Range<usize>) -> Vec<Range<usize>> {
+    pub(crate) fn drop_pages(&self, locked: &mut Locked<'_>, pages: Range<usize>) -> Vec<Range<usize>> {
         let engine = &*self.engine;
         let mut mapped = Vec::new();
         let mut page = pages.start;
@@ -515,10 +572,15 @@ impl RawSpace {
         }
     }
 
+    /// The first of some pages that is not mapped, and may be.
     fn first_missing(&self, locked: &Locked<'_>, pages: &Range<usize>) -> Option<FolioId> {
-        let blocks = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
-        let mut missing = blocks.filter(|&index| !matches!(locked.state(index), State::Resident(_)));
-        missing.next().map(|index| locked.name(index))
+        let nr_pages = locked.order().nr_pages();
+        let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
+        let mut missing = folios.filter(|&index| !matches!(locked.state(index), State::Resident(_)));
+        missing.find_map(|index| {
+            let mut part = pages.start.max(index * nr_pages)..pages.end.min((index + 1) * nr_pages);
+            part.find(|&page| !locked.is_sealed(page)).map(|page| locked.id().page(page))
+        })
     }
 
     /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: thread stacks, memory whose protection
@@ -552,6 +614,21 @@ impl RawSpace {
             }
         }
         all_in
+    }
+
+    /// As [`RawSpace::hold`], but brings nothing in: it keeps what comes in by itself.
+    ///
+    /// # Safety
+    /// As [`RawSpace::hold`].
+    pub unsafe fn hold_present(&self, addr: usize, len: usize) {
+        let _blocked = signals::block_all(); // a handler might touch one of these
+        let _pass = self.engine.gate.enter(signals::thread_id());
+        for index in self.covering(addr, len) {
+            let block = BlockId::from_index(index);
+            if self.engine.is_open(block) {
+                self.begin_hold(&mut self.engine.lock(block));
+            }
+        }
     }
 
     /// Ends a hold.
@@ -642,6 +719,11 @@ impl RawSpace {
         self.engine.fork_child();
     }
 
+    /// To be called after that: a touch of these pages, which the caller has replaced or unmapped, is as any other.
+    pub fn not_inherited(&self, range: Range<usize>) {
+        crate::forking::not_inherited(&range);
+    }
+
     fn addr(&self, block: usize) -> usize {
         self.engine.block_addr(BlockId::from_index(block))
     }
@@ -655,7 +737,7 @@ impl RawSpace {
     }
 
     /// The blocks that a range touches.
-    fn covering(&self, addr: usize, len: usize) -> Range<usize> {
+    pub(crate) fn covering(&self, addr: usize, len: usize) -> Range<usize> {
         let base = self.engine.span.addr();
         (addr - base) / BLOCK_BYTES..(addr + len - base).div_ceil(BLOCK_BYTES)
     }

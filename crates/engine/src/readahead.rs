@@ -122,6 +122,7 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
             continue;
         }
         match locked.state(0) {
+            _ if locked.is_sealed(0) => {}
             State::Swapped(slot) => {
                 let nr_before = reads.nr_in_flight();
                 if !start(engine, reads, locked, slot, marker, window.cpu) {
@@ -226,7 +227,7 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
 
 /// Maps a folio back that is still in RAM.
 fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
-    if !locked.folio(index).marker {
+    if !locked.folio(index).marker && !locked.is_sealed(index * locked.order().nr_pages()) {
         engine.map(locked, index, frame, List::Inactive);
         engine.settle_slot(locked, index, &mut Stopwatch::still());
     }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
-use folioswap_core::Wish;
+use folioswap_core::{Order, Wish};
 
 use crate::advise::Advice;
 use crate::arena::Arena;
@@ -94,8 +94,8 @@ impl DerefMut for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the region's memory goes with its only owner; no borrow of it is left.
-        unsafe { self.space.unmap(self.addr, self.len) }
+        // SAFETY: the region's memory, in whole blocks, goes with its only owner; no borrow of it is left.
+        unsafe { self.space.unmap(self.addr, self.len.next_multiple_of(Order::HUGE.bytes())) }
     }
 }
 

@@ -284,3 +284,14 @@ fn faults_are_timed_and_the_phases_of_some() {
     // What is missing is the kernel's way to the handler and back; 1 % for the rate of the clock.
     assert!(inside_ns <= outside_ns / 100 * 101 && inside_ns > outside_ns / 2, "{inside_ns} of {outside_ns}");
 }
+
+#[test]
+fn addresses_of_regions_of_any_length_come_back() {
+    let arena = Arena::builder().memory(16 << 20).address_space(64 << 20).build().unwrap();
+    for round in 0..200 {
+        let mut region = arena.map(3 * MIB + 5).unwrap();
+        assert!(region.iter().all(|&byte| byte == 0));
+        region[round] = 1;
+        region[3 * MIB + 4] = 1;
+    }
+}

@@ -4,13 +4,18 @@
 //! through here, and need not: their children share the parent's memory until they exec.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use folioswap::RawSpace;
 
 use crate::export::{export, real};
 use crate::heap::{ORDINARY, PRIVATE};
+use crate::protection::{ACCESS, Attributes, NOT_FORKED};
 use crate::state::{self, Phase};
-use crate::{guard, threads};
+use crate::{guard, mapping, protection, threads};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -40,10 +45,29 @@ export! {
     }
 }
 
+/// What the child of the fork that is going on is not to inherit as it is: written by the one thread that forks.
+static SPECIAL: Mutex<Vec<(Range<usize>, Attributes)>> = Mutex::new(Vec::new());
+
+/// In the child: wipes what the program wants wiped, and takes away what it wants kept from children.
+fn set_apart(space: &RawSpace, range: &Range<usize>, attributes: Attributes) {
+    space.not_inherited(range.clone());
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: managed addresses, which are the child's own to use as it likes.
+    unsafe {
+        if attributes & NOT_FORKED != 0 {
+            libc::syscall(libc::SYS_munmap, range.start, range.len());
+        } else {
+            let access = c_int::from(attributes & ACCESS);
+            mapping::kernel_mmap(range.start as *mut c_void, range.len(), access, flags, -1, 0);
+        }
+    }
+}
+
 extern "C" fn before() {
     let _guard = guard::enter();
     if let Some(space) = state::space() {
         space.fork_prepare();
+        *SPECIAL.lock().expect("nothing panics under this lock") = protection::for_children();
         ORDINARY.acquire();
         PRIVATE.acquire();
     }
@@ -65,6 +89,9 @@ extern "C" fn child() {
         ORDINARY.free_lock();
         threads::forget_others();
         space.fork_child();
+        for (range, attributes) in SPECIAL.lock().expect("nothing panics under this lock").drain(..) {
+            set_apart(space, &range, attributes);
+        }
         state::set_phase(Phase::Child);
     }
 }

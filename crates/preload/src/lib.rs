@@ -3,7 +3,8 @@
 //! - [`start`]: the constructor; builds the engine from what the environment asks for, or lets everything pass.
 //! - `malloc`, `program_heap`, `huge`, `heap`: the malloc family. Small blocks come from mimalloc over managed memory,
 //!   large ones are mappings of their own; what must not be managed comes from [`heap`].
-//! - `mapping`, `protection`: mmap and its kin. Large private anonymous mappings are managed, the rest passes.
+//! - `mapping`, `remap`, `protection`, `advice`: mmap and its kin. Large private anonymous mappings are managed, the rest
+//!   passes.
 //! - `signals`, `threads`, `signal_stack`: in direct mode faults are SIGBUS on the thread that has them: the signal is
 //!   never blocked, the program's own action for it is kept beside ours, and every thread has a stack for it.
 //! - `cover`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
@@ -17,6 +18,7 @@
 // In the tests' own executable nothing is exported, and so nothing calls these functions.
 #![cfg_attr(test, allow(dead_code))]
 
+mod advice;
 mod calls;
 mod cover;
 mod descriptors;
@@ -30,6 +32,7 @@ mod mapping;
 mod program_heap;
 mod protection;
 mod real;
+mod remap;
 mod settings;
 mod signal_stack;
 mod signals;

@@ -10,14 +10,14 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Error, RawSpace, Wish};
+use folioswap::{Error, RawSpace};
 
 use crate::export::export;
 use crate::{guard, protection, state};
 
 /// The smallest managed mapping, the size of the blocks in which addresses are handed out, and of the largest folio.
-const FOLIO_BYTES: usize = 2 << 20;
-const PAGE_BYTES: usize = 4096;
+pub const FOLIO_BYTES: usize = 2 << 20;
+pub const PAGE_BYTES: usize = 4096;
 
 /// Flags of mappings that stay the kernel's.
 const UNMANAGED: c_int = libc::MAP_FIXED
@@ -29,7 +29,8 @@ const UNMANAGED: c_int = libc::MAP_FIXED
     | libc::MAP_32BIT;
 
 const PLAIN: c_int = libc::PROT_READ | libc::PROT_WRITE;
-const MREMAP_DONTUNMAP: c_int = 4;
+/// Of `mprotect`: memory for semaphores; without effect here. The libc crate lacks it.
+const PROT_SEM: c_int = 8;
 
 fn is_manageable(len: usize, access: c_int, flags: c_int) -> bool {
     len >= FOLIO_BYTES
@@ -40,12 +41,12 @@ fn is_manageable(len: usize, access: c_int, flags: c_int) -> bool {
         && !guard::inside()
 }
 
-fn out_of_memory() -> *mut c_void {
+pub fn out_of_memory() -> *mut c_void {
     state::fail(libc::ENOMEM);
     libc::MAP_FAILED
 }
 
-fn pages(len: usize) -> usize {
+pub fn pages(len: usize) -> usize {
     len.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
 }
 
@@ -58,7 +59,7 @@ fn map_managed(space: &RawSpace, len: usize) -> Result<*mut c_void, Error> {
 }
 
 /// What could not be managed is the kernel's, if that has it. Said once: such memory is beside the budget.
-fn map_unmanaged(why: &Error, map: impl FnOnce() -> *mut c_void) -> *mut c_void {
+pub fn map_unmanaged(why: &Error, map: impl FnOnce() -> *mut c_void) -> *mut c_void {
     static SAID: AtomicBool = AtomicBool::new(false);
     let at = map();
     if at != libc::MAP_FAILED && !SAID.swap(true, Ordering::Relaxed) {
@@ -69,7 +70,7 @@ fn map_unmanaged(why: &Error, map: impl FnOnce() -> *mut c_void) -> *mut c_void 
 }
 
 /// Unmaps the pages between the end of a mapping and the end of its last folio.
-fn drop_tail(space: &RawSpace, end: usize) {
+pub fn drop_tail(space: &RawSpace, end: usize) {
     let tail = end.next_multiple_of(FOLIO_BYTES) - end;
     if tail > 0 {
         // SAFETY: pages that were just mapped, beyond what the program asked for.
@@ -81,9 +82,10 @@ fn drop_tail(space: &RawSpace, end: usize) {
 pub fn unmap_managed(range: Range<usize>) {
     let Some(space) = state::space() else { return };
     let _guard = guard::enter();
-    protection::forget(space, range.clone());
+    protection::forget(space, &range);
     // SAFETY: the program gives these pages up.
     unsafe { space.unmap(range.start, range.len()) };
+    protection::after_unmap(space, &range);
 }
 
 /// Applies a system call to the parts of a range that are not managed.
@@ -96,7 +98,7 @@ fn outside(parts: &[Range<usize>; 3], call: impl Fn(&Range<usize>) -> c_long) ->
     0
 }
 
-unsafe fn kernel_mmap(
+pub unsafe fn kernel_mmap(
     addr: *mut c_void,
     len: usize,
     access: c_int,
@@ -118,15 +120,18 @@ fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_i
         return out_of_memory();
     }
     let _guard = guard::enter();
-    if protection::protect(space, addr..addr + len, libc::PROT_READ | libc::PROT_WRITE) < 0 {
-        return libc::MAP_FAILED;
-    }
+    let range = addr..addr + len;
+    protection::forget(space, &range);
     // SAFETY: the program replaces what these pages hold. Zero and mapped from here on, also where nothing was mapped any more.
     if unsafe { space.map_at(addr, len) }.is_err() {
         return out_of_memory();
     }
-    if protection::protect(space, addr..addr + len, access) < 0 {
+    if let Err(errno) = protect(space, &range, access, None) {
+        state::fail(errno);
         return libc::MAP_FAILED;
+    }
+    if flags & libc::MAP_LOCKED != 0 {
+        let _ = protection::lock(space, &range, false); // the kernel too leaves it mapped when it cannot be locked
     }
     addr as *mut c_void
 }
@@ -172,129 +177,38 @@ export! {
     }
 }
 
-/// What `mremap` does to a managed mapping.
-fn remap_managed(space: &RawSpace, addr: usize, old_len: usize, new_len: usize, flags: c_int) -> *mut c_void {
-    let (old_len, new_len) = (pages(old_len), pages(new_len));
-    if flags & (libc::MREMAP_FIXED | MREMAP_DONTUNMAP) != 0 || old_len == 0 || new_len == 0 {
-        state::fail(if new_len == 0 { libc::EINVAL } else { libc::ENOMEM });
-        return libc::MAP_FAILED;
-    }
-    let may_move = flags & libc::MREMAP_MAYMOVE != 0;
-    let guard = guard::enter();
-    protection::forget(space, addr..addr + old_len);
-    // SAFETY: one mapping of the program's, which it does not use meanwhile.
-    match unsafe { space.remap(addr, old_len, new_len, may_move) } {
-        Ok(at) => {
-            let grown = new_len > old_len;
-            let folios_grown = new_len.div_ceil(FOLIO_BYTES) > old_len.div_ceil(FOLIO_BYTES);
-            if grown && (at != addr || folios_grown) {
-                drop_tail(space, at + new_len);
-            }
-            at as *mut c_void
-        }
-        Err(error) if may_move => {
-            drop(guard);
-            map_unmanaged(&error, || move_out(addr, old_len, new_len))
-        }
-        Err(_) => out_of_memory(),
+/// Fails with an error's number.
+pub fn refused(errno: c_int) -> c_int {
+    state::fail(errno);
+    -1
+}
+
+/// What a call on a range gives, of which a part is managed: that part first, then the kernel's.
+pub fn both(managed: Result<(), c_int>, parts: &[Range<usize>; 3], kernel: impl Fn(&Range<usize>) -> c_long) -> c_int {
+    match managed {
+        Ok(()) => outside(parts, kernel),
+        Err(errno) => refused(errno),
     }
 }
 
-/// Moves a managed mapping to a larger one of the kernel's. The copy faults as the program's own accesses do.
-fn move_out(addr: usize, old_len: usize, new_len: usize) -> *mut c_void {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE; // as managed memory is
-    // SAFETY: a new mapping, at an address of the kernel's choice.
-    let to = unsafe { kernel_mmap(std::ptr::null_mut(), new_len, PLAIN, flags, -1, 0) };
-    if to != libc::MAP_FAILED {
-        // SAFETY: the old mapping is the program's, which does not use it meanwhile, readable since what it was protected from is
-        // forgotten; the new one is larger, and nobody else knows it.
-        unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, to.cast(), old_len) };
-        unmap_managed(addr..addr + old_len);
-    }
-    to
+/// ENOMEM, as from the kernel, where a part of a managed range is not mapped.
+pub fn all_mapped(space: &RawSpace, range: &Range<usize>) -> Result<(), c_int> {
+    if space.is_mapped(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
-export! {
-    fn mremap(addr: *mut c_void, old_len: usize, new_len: usize, flags: c_int, target: *mut c_void) -> *mut c_void {
-        match state::space() {
-            Some(space) if state::is_managed(addr as usize) => {
-                remap_managed(space, addr as usize, old_len, new_len, flags)
-            }
-            // SAFETY: the caller's own call.
-            _ => unsafe { libc::syscall(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void },
-        }
+/// What `mprotect` and `pkey_mprotect` do. No key: each page keeps its own.
+fn protect(space: &RawSpace, range: &Range<usize>, access: c_int, key: Option<u16>) -> Result<(), c_int> {
+    // Memory that grows by itself is never managed, nor is a protection that the kernel would not know.
+    if access & !(PROT_SEM | c_int::from(protection::ACCESS)) != 0 {
+        return Err(libc::EINVAL);
     }
-}
-
-/// The whole folios of a range; may be empty.
-fn whole_folios(range: &Range<usize>) -> Range<usize> {
-    range.start.next_multiple_of(FOLIO_BYTES)..range.end / FOLIO_BYTES * FOLIO_BYTES
-}
-
-/// Advice for managed memory. What says nothing to the engine is taken as read.
-fn advise_managed(space: &RawSpace, range: Range<usize>, advice: c_int) {
-    if range.is_empty() {
-        return;
-    }
-    let _guard = guard::enter();
-    let discard = |part: Range<usize>| {
-        // SAFETY: the program says that it does not need what these pages hold.
-        unsafe { space.discard(part.start, part.len()) }
+    all_mapped(space, range)?;
+    let access = access as protection::Attributes & protection::ACCESS;
+    let (kept, set) = match key {
+        None => (!protection::ACCESS, access),
+        Some(key) => (!protection::ACCESS & !protection::KEY, protection::of_key(access, key)),
     };
-    match advice {
-        libc::MADV_DONTNEED => protection::discard(space, range, discard),
-        // Pages that were offered may keep what they hold, so parts of folios are left alone.
-        libc::MADV_FREE => {
-            let whole = whole_folios(&range);
-            if !whole.is_empty() {
-                protection::discard(space, whole, discard);
-            }
-        }
-        libc::MADV_WILLNEED => space.will_need(range.start, range.len()),
-        libc::MADV_COLD | libc::MADV_PAGEOUT => {
-            let whole = whole_folios(&range);
-            if !whole.is_empty() {
-                space.cold(whole.start, whole.len());
-            }
-        }
-        // A block is one folio or several: what is advised for a part of it is advised for all of it.
-        libc::MADV_HUGEPAGE => space.wish(range.start, range.len(), Wish::Whole),
-        libc::MADV_NOHUGEPAGE => space.wish(range.start, range.len(), Wish::Pages),
-        _ => {}
-    }
-}
-
-export! {
-    fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-        let kernel = |part: &Range<usize>| {
-            // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_madvise, part.start, part.len(), advice) }
-        };
-        let start = addr as usize;
-        let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
-            return kernel(&(start..start.saturating_add(len))) as c_int;
-        };
-        if !start.is_multiple_of(PAGE_BYTES) {
-            state::fail(libc::EINVAL);
-            return -1;
-        }
-        let parts = state::cut(start, pages(len));
-        advise_managed(space, parts[1].clone(), advice);
-        outside(&parts, kernel)
-    }
-}
-
-export! {
-    fn posix_madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-        if advice == libc::POSIX_MADV_DONTNEED {
-            return 0; // not the kernel's: it must not lose anything
-        }
-        let errno = state::errno();
-        // SAFETY: the caller's own call; the other values of the two are the same.
-        let result = if unsafe { madvise(addr, len, advice) } < 0 { state::errno() } else { 0 };
-        state::fail(errno);
-        result
-    }
+    protection::change(space, range, |page| page & kept | set)
 }
 
 export! {
@@ -308,19 +222,54 @@ export! {
             return kernel(&(start..start.saturating_add(len))) as c_int;
         };
         if !start.is_multiple_of(PAGE_BYTES) {
-            state::fail(libc::EINVAL);
-            return -1;
+            return refused(libc::EINVAL);
         }
         let parts = state::cut(start, pages(len));
         let _guard = guard::enter();
-        if protection::protect(space, parts[1].clone(), access) < 0 { -1 } else { outside(&parts, kernel) }
+        both(protect(space, &parts[1], access, None), &parts, kernel)
+    }
+}
+
+/// Whether a key is one of the program's: asked about memory of our own.
+fn check_key(key: c_int) -> Result<(), c_int> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a page that is made for this and taken away again.
+    unsafe {
+        let page = kernel_mmap(std::ptr::null_mut(), PAGE_BYTES, PLAIN, flags, -1, 0);
+        if page == libc::MAP_FAILED {
+            return Err(libc::ENOMEM);
+        }
+        let result = libc::syscall(libc::SYS_pkey_mprotect, page, PAGE_BYTES, PLAIN, key);
+        let errno = state::errno();
+        libc::syscall(libc::SYS_munmap, page, PAGE_BYTES);
+        if result < 0 { Err(errno) } else { Ok(()) }
+    }
+}
+
+export! {
+    fn pkey_mprotect(addr: *mut c_void, len: usize, access: c_int, key: c_int) -> c_int {
+        let kernel = |part: &Range<usize>| {
+            // SAFETY: the caller's own call.
+            unsafe { libc::syscall(libc::SYS_pkey_mprotect, part.start, part.len(), access, key) }
+        };
+        let start = addr as usize;
+        let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
+            return kernel(&(start..start.saturating_add(len))) as c_int;
+        };
+        if !start.is_multiple_of(PAGE_BYTES) {
+            return refused(libc::EINVAL);
+        }
+        let parts = state::cut(start, pages(len));
+        let _guard = guard::enter();
+        let key = if key == -1 { Ok(None) } else { check_key(key).map(|()| Some(key as u16)) };
+        both(key.and_then(|key| protect(space, &parts[1], access, key)), &parts, kernel)
     }
 }
 
 /// Pages that a lock of `addr..addr + len` concerns, cut at the managed span.
 fn locked_parts(addr: *const c_void, len: usize) -> [Range<usize>; 3] {
     let start = addr as usize & !(PAGE_BYTES - 1);
-    state::cut(start, pages(addr as usize + len - start))
+    state::cut(start, pages((addr as usize).saturating_add(len) - start))
 }
 
 export! {
@@ -339,10 +288,14 @@ export! {
         let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
             return kernel(&(addr as usize..(addr as usize).saturating_add(len))) as c_int;
         };
+        if flags & !libc::MLOCK_ONFAULT != 0 {
+            return refused(libc::EINVAL);
+        }
         let parts = locked_parts(addr, len);
         let _guard = guard::enter();
-        protection::lock(space, parts[1].clone());
-        outside(&parts, kernel)
+        let range = &parts[1];
+        let on_fault = flags != 0;
+        both(all_mapped(space, range).and_then(|()| protection::lock(space, range, on_fault)), &parts, kernel)
     }
 }
 
@@ -357,15 +310,19 @@ export! {
         };
         let parts = locked_parts(addr, len);
         let _guard = guard::enter();
-        protection::unlock(space, parts[1].clone());
-        outside(&parts, kernel)
+        protection::unlock(space, &parts[1]);
+        both(all_mapped(space, &parts[1]), &parts, kernel)
     }
 }
 
 export! {
     fn munlockall() -> c_int {
-        if state::space().is_some_and(RawSpace::is_locked) {
-            return 0; // the kernel's would unlock the budget with the rest; what the program locked stays so
+        if let Some(space) = state::space() {
+            let _guard = guard::enter();
+            protection::unlock_all(space);
+            if space.is_locked() {
+                return 0; // the kernel's would unlock the budget with the rest; what else the program locked stays so
+            }
         }
         // SAFETY: the caller's own call.
         unsafe { libc::syscall(libc::SYS_munlockall) as c_int }

@@ -1,153 +1,457 @@
-//! Managed pages whose protection the program has changed, and memory that it has locked: what the engine must leave
-//! where it is.
+//! What the program has set for pages of managed memory, beyond being readable and writable: the table of attributes, and
+//! what follows from them.
 //!
-//! A folio with such a page is held in RAM, for pages of different protections cannot be moved as one. The table says
-//! for every page of such a folio what the program set, so that memory can be unmapped or discarded, which needs write
-//! access, and be as before afterwards. One lock, never held while managed memory is touched. (Trees, not hash tables: those
-//! begin with random numbers, and to ask for them is a point at which a thread that was cancelled ends.)
+//! - *No access* (PROT_NONE, guards): such pages are sealed in the engine where that can be, and take no RAM.
+//! - *Any other protection, a key, or locked*: the kernel moves pages between writable memory only, and what is locked must
+//!   not leave RAM. All folios with such a page are brought in before the protection changes, and their blocks are held as
+//!   long as there is one. So a block that comes in later never meets memory that cannot be written to.
+//!
+//! Held blocks are counted, each once, for as much as can be in RAM of them, and are half of the budget at most: the other
+//! half must be able to leave.
+//!
+//! One lock, [`CHANGING`], makes the table, the holds and the kernel's protection one. Faults do not take it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
-use folioswap::RawSpace;
+use folioswap::{RawSpace, WholeFolio};
+use folioswap_sys::memory;
 
 const PAGE_BYTES: usize = 4096;
-const FOLIO_BYTES: usize = 2 << 20;
-const PLAIN: u8 = (libc::PROT_READ | libc::PROT_WRITE) as u8;
+const BLOCK_BYTES: usize = 2 << 20;
+const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
 
-/// What the program set for each page of a folio.
-type Pages = Box<[u8; FOLIO_BYTES / PAGE_BYTES]>;
+/// What is set for a page: its protection, as the numbers of `mprotect`, and the bits below.
+pub type Attributes = u16;
+pub const ACCESS: Attributes = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as Attributes;
+/// Of a page for which nothing was set.
+pub const PLAIN: Attributes = (libc::PROT_READ | libc::PROT_WRITE) as Attributes;
+/// Locked in RAM by `mlock`.
+pub const LOCKED: Attributes = 1 << 3;
+/// Without access whatever its protection: `MADV_GUARD_INSTALL`.
+pub const GUARD: Attributes = 1 << 4;
+/// Zero in forked children: `MADV_WIPEONFORK`.
+pub const WIPED: Attributes = 1 << 5;
+/// Not there in forked children: `MADV_DONTFORK`.
+pub const NOT_FORKED: Attributes = 1 << 6;
+/// Sealed in the engine, instead of held and protected. Follows from the others.
+const SEALED: Attributes = 1 << 7;
+/// The number of a protection key, 0 to 15.
+pub const KEY: Attributes = 15 << KEY_SHIFT;
+const KEY_SHIFT: u32 = 8;
 
-/// Folio address -> its pages; only folios with a page that is not plain.
-static PROTECTED: Mutex<BTreeMap<usize, Pages>> = Mutex::new(BTreeMap::new());
-static NR_PROTECTED: AtomicUsize = AtomicUsize::new(0);
+/// What is set for each page of a block.
+type Pages = Box<[Attributes; BLOCK_PAGES]>;
 
-/// Held while pages change: the table, the hold and the kernel's protection are one. No managed memory is touched under
-/// it (a hold brings folios in without a touch).
+/// Blocks by address; only those with a page that is not plain. (A tree, not a hash table: those begin with random numbers, and to ask for
+/// them is a point at which a thread that was cancelled ends.)
+struct Table {
+    blocks: BTreeMap<usize, Pages>,
+    nr_held: usize,
+    nr_locked_pages: usize,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table { blocks: BTreeMap::new(), nr_held: 0, nr_locked_pages: 0 });
+static NR_BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Held while anything of this changes.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// Folios that the program has locked.
-static LOCKED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
-
-/// The range cut at folios.
-fn by_folio(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let first = range.start / FOLIO_BYTES;
-    (first..range.end.div_ceil(FOLIO_BYTES))
-        .map(move |folio| range.start.max(folio * FOLIO_BYTES)..range.end.min((folio + 1) * FOLIO_BYTES))
-        .filter(|part| !part.is_empty())
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().expect("nothing panics under this lock")
 }
 
-fn set_pages(folio: usize, part: &Range<usize>, protection: u8) -> bool {
-    let mut table = PROTECTED.lock().expect("nothing panics under this lock");
-    let was_protected = table.contains_key(&folio);
-    let pages = table.entry(folio).or_insert_with(|| Box::new([PLAIN; FOLIO_BYTES / PAGE_BYTES]));
-    pages[(part.start - folio) / PAGE_BYTES..(part.end - folio).div_ceil(PAGE_BYTES)].fill(protection);
-    if pages.iter().all(|&page| page == PLAIN) {
-        table.remove(&folio);
+fn changing() -> MutexGuard<'static, ()> {
+    CHANGING.lock().expect("nothing panics under this lock")
+}
+
+/// Whether all pages are plain.
+pub fn is_empty() -> bool {
+    NR_BLOCKS.load(Ordering::Relaxed) == 0
+}
+
+/// The attributes of a protection and a key.
+pub fn of_key(access: Attributes, key: u16) -> Attributes {
+    access | key << KEY_SHIFT & KEY
+}
+
+/// The access and the key that a page has in the end, as the kernel knows them.
+fn of_kernel(attributes: Attributes) -> Attributes {
+    if attributes & GUARD != 0 { attributes & KEY } else { attributes & (ACCESS | KEY) }
+}
+
+/// Whether a page of this kind keeps its block in RAM, which one without access need not.
+fn must_stay(attributes: Attributes) -> bool {
+    attributes & LOCKED != 0 || !(of_kernel(attributes) == PLAIN || attributes & SEALED != 0)
+}
+
+/// The same of a page that is to be of this kind: one without access may yet be sealed.
+fn will_stay(attributes: Attributes) -> bool {
+    attributes & LOCKED != 0 || !matches!(of_kernel(attributes), PLAIN | 0)
+}
+
+fn count(pages: &Pages, bit: Attributes) -> usize {
+    pages.iter().filter(|&page| page & bit != 0).count()
+}
+
+fn plain() -> Pages {
+    Box::new([PLAIN; BLOCK_PAGES])
+}
+
+fn pages_at(block: usize) -> Pages {
+    table().blocks.get(&block).cloned().unwrap_or_else(plain)
+}
+
+/// Stores what a block's pages are.
+fn note(block: usize, pages: Pages) {
+    let mut table = table();
+    let before = table.blocks.remove(&block).unwrap_or_else(plain);
+    table.nr_locked_pages += count(&pages, LOCKED);
+    table.nr_locked_pages -= count(&before, LOCKED);
+    table.nr_held += usize::from(pages.iter().any(|&page| must_stay(page)));
+    table.nr_held -= usize::from(before.iter().any(|&page| must_stay(page)));
+    if pages.iter().any(|&page| page != PLAIN) {
+        table.blocks.insert(block, pages);
     }
-    let is_protected = table.contains_key(&folio);
-    NR_PROTECTED.store(table.len(), Ordering::Relaxed);
-    was_protected != is_protected
+    NR_BLOCKS.store(table.blocks.len(), Ordering::Relaxed);
 }
 
-fn kernel_protect(range: &Range<usize>, protection: i32) -> i32 {
+/// The range cut at blocks: the address of each, and its pages.
+fn by_block(range: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+    let range = range.clone();
+    let first = range.start / BLOCK_BYTES;
+    let blocks = if range.is_empty() { 0..0 } else { first..range.end.div_ceil(BLOCK_BYTES) };
+    blocks.map(move |block| {
+        let block = block * BLOCK_BYTES;
+        let pages = range.start.max(block) - block..range.end.min(block + BLOCK_BYTES) - block;
+        (block, pages.start / PAGE_BYTES..pages.end.div_ceil(PAGE_BYTES))
+    })
+}
+
+/// The range cut where attributes change.
+pub fn runs(range: &Range<usize>) -> Vec<(Range<usize>, Attributes)> {
+    let mut runs: Vec<(Range<usize>, Attributes)> = Vec::new();
+    let mut add = |part: Range<usize>, attributes: Attributes| match runs.last_mut() {
+        Some((last, same)) if *same == attributes && last.end == part.start => last.end = part.end,
+        _ => runs.push((part, attributes)),
+    };
+    let table = table();
+    for (block, pages) in by_block(range) {
+        let at = |page: usize| block + page * PAGE_BYTES;
+        match table.blocks.get(&block) {
+            None => add(at(pages.start)..at(pages.end), PLAIN),
+            Some(known) => pages.for_each(|page| add(at(page)..at(page + 1), known[page] & !SEALED)),
+        }
+    }
+    runs
+}
+
+/// Gives pages the access and the key of `new` in the kernel.
+fn kernel_protect(part: &Range<usize>, old: Attributes, new: Attributes) -> Result<(), c_int> {
+    let (access, key) = (c_int::from(of_kernel(new) & ACCESS), (new & KEY) >> KEY_SHIFT);
     // SAFETY: the program asked for it, for memory of its own.
-    unsafe { libc::syscall(libc::SYS_mprotect, range.start, range.len(), protection) as i32 }
-}
-
-/// What `mprotect` does, for managed memory. -1 with errno when the kernel refuses.
-///
-/// What is protected stays in RAM, so no more than half of the budget can be: ENOMEM, as from a kernel that has no room
-/// for the change.
-pub fn protect(space: &RawSpace, range: Range<usize>, protection: i32) -> i32 {
-    let plain = protection == i32::from(PLAIN);
-    let nr_protected = NR_PROTECTED.load(Ordering::Relaxed);
-    if plain && nr_protected == 0 {
-        return 0;
-    }
-    if !plain && (nr_protected * FOLIO_BYTES + range.len()) as u64 > space.memory() / 2 {
-        crate::state::fail(libc::ENOMEM);
-        return -1;
-    }
-    let _one_at_a_time = CHANGING.lock().expect("nothing panics under this lock");
-    for part in by_folio(range) {
-        let folio = part.start / FOLIO_BYTES * FOLIO_BYTES;
-        if plain {
-            let known = PROTECTED.lock().expect("nothing panics under this lock").contains_key(&folio);
-            if known && kernel_protect(&part, protection) < 0 {
-                return -1;
-            }
-            if known && set_pages(folio, &part, PLAIN) {
-                // SAFETY: held when its first page was protected; all of it is plain again.
-                unsafe { space.release_hold(folio, 1) };
-            }
+    let result = unsafe {
+        if (old | new) & KEY == 0 {
+            libc::syscall(libc::SYS_mprotect, part.start, part.len(), access)
         } else {
-            if set_pages(folio, &part, protection as u8) {
-                // SAFETY: a mapped folio: the program changes its protection.
-                unsafe { space.hold(folio, 1) };
-            }
-            if kernel_protect(&part, protection) < 0 {
-                return -1;
-            }
+            libc::syscall(libc::SYS_pkey_mprotect, part.start, part.len(), access, c_int::from(key))
         }
-    }
-    0
+    };
+    if result < 0 { Err(crate::state::errno()) } else { Ok(()) }
 }
 
-/// Makes all pages of the range readable and writable again, for good: they are about to be unmapped.
-pub fn forget(space: &RawSpace, range: Range<usize>) {
-    if NR_PROTECTED.load(Ordering::Relaxed) > 0 {
-        protect(space, range.clone(), i32::from(PLAIN));
-    }
-    unlock(space, range);
+fn errno_of(error: std::io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(libc::ENOMEM)
 }
 
-/// Runs `discard` on each part of the range that has one protection, which is writable meanwhile.
-pub fn discard(space: &RawSpace, range: Range<usize>, discard: impl Fn(Range<usize>)) {
-    if NR_PROTECTED.load(Ordering::Relaxed) == 0 {
-        return discard(range);
+/// A block whose pages change.
+struct Changing<'s> {
+    space: &'s RawSpace,
+    block: usize,
+    is_held: bool,
+}
+
+impl Changing<'_> {
+    fn range(&self, pages: &Range<usize>) -> Range<usize> {
+        self.block + pages.start * PAGE_BYTES..self.block + pages.end * PAGE_BYTES
     }
-    for part in by_folio(range) {
-        let folio = part.start / FOLIO_BYTES * FOLIO_BYTES;
-        let pages = PROTECTED.lock().expect("nothing panics under this lock").get(&folio).cloned();
-        protect(space, part.clone(), i32::from(PLAIN));
-        discard(part.clone());
-        let Some(pages) = pages else { continue };
-        for page in part.step_by(PAGE_BYTES) {
-            let protection = pages[(page - folio) / PAGE_BYTES];
-            if protection != PLAIN {
-                protect(space, page..page + PAGE_BYTES, i32::from(protection));
+
+    /// Keeps the block in RAM, as far as it is and comes in.
+    fn hold(&mut self) -> Result<(), c_int> {
+        if !self.is_held {
+            if !has_room(self.space, 1) {
+                return Err(libc::ENOMEM);
+            }
+            // SAFETY: a mapped block: the program changes it.
+            unsafe { self.space.hold_present(self.block, 1) };
+            self.is_held = true;
+        }
+        Ok(())
+    }
+
+    /// Seals pages that are readable and writable. Where there is no room to hold the block instead it leaves RAM for that.
+    fn seal(&self, part: &Range<usize>) -> Result<bool, c_int> {
+        let kinds = [WholeFolio::Keep, WholeFolio::WriteInParts];
+        let nr_kinds = if self.is_held || has_room(self.space, 1) { 1 } else { 2 };
+        for kind in &kinds[..nr_kinds] {
+            // SAFETY: pages of a mapped block, to which the program gives up its access.
+            if unsafe { self.space.seal(part.clone(), *kind).map_err(errno_of)? } {
+                return Ok(true);
             }
         }
+        Ok(false)
+    }
+
+    /// Brings pages of the held block in.
+    fn bring_in(&mut self, part: &Range<usize>) -> Result<(), c_int> {
+        self.hold()?;
+        // SAFETY: mapped pages; the hold of the block goes on after that of the part.
+        unsafe {
+            let all = self.space.hold(part.start, part.len());
+            self.space.release_hold(part.start, part.len());
+            if all { Ok(()) } else { Err(libc::ENOMEM) }
+        }
+    }
+
+    /// Makes pages of one kind those of another. What they are then.
+    fn change(&mut self, pages: &Range<usize>, old: Attributes, new: Attributes) -> Result<Attributes, c_int> {
+        let part = self.range(pages);
+        let (before, after) = (of_kernel(old), of_kernel(new));
+        if before == after {
+            return Ok(new & !SEALED | old & SEALED);
+        }
+        if old & SEALED != 0 {
+            // SAFETY: sealed pages of a mapped block.
+            unsafe { self.space.unseal(part.clone()).map_err(errno_of)? };
+        }
+        if after == PLAIN {
+            if old & SEALED == 0 {
+                kernel_protect(&part, old, new)?;
+            }
+            return Ok(new & !SEALED);
+        }
+        if after == 0 && before == PLAIN && new & LOCKED == 0 && self.seal(&part)? {
+            return Ok(new | SEALED);
+        }
+        self.bring_in(&part)?;
+        kernel_protect(&part, old, new)?;
+        Ok(new & !SEALED)
     }
 }
 
-/// What `mlock` does, for managed memory.
-pub fn lock(space: &RawSpace, range: Range<usize>) {
-    for part in by_folio(range) {
-        let folio = part.start / FOLIO_BYTES * FOLIO_BYTES;
-        if LOCKED.lock().expect("nothing panics under this lock").insert(folio) {
-            // SAFETY: the program locks memory that it has mapped.
-            unsafe { space.hold(folio, 1) };
+/// Whether so many blocks more can be held.
+pub fn has_room(space: &RawSpace, nr_blocks: usize) -> bool {
+    ((table().nr_held + nr_blocks) * BLOCK_BYTES) as u64 <= space.memory() / 2
+}
+
+/// Makes the pages of a block what is wanted. On failure some are, and the table says which.
+fn apply(space: &RawSpace, block: usize, wanted: &Pages) -> Result<(), c_int> {
+    // What loses the last of its access can be sealed only while it may be moved, and so is plain for a moment.
+    let mut between = pages_at(block);
+    let mut is_other = false;
+    for (old, new) in between.iter_mut().zip(wanted.iter()) {
+        if of_kernel(*new) == 0 && !matches!(of_kernel(*old), PLAIN | 0) {
+            (*old, is_other) = (PLAIN, true);
         }
+    }
+    if is_other {
+        make(space, block, &between)?;
+    }
+    make(space, block, wanted)
+}
+
+/// The same in one step.
+fn make(space: &RawSpace, block: usize, wanted: &Pages) -> Result<(), c_int> {
+    let mut pages = pages_at(block);
+    let was_held = pages.iter().any(|&page| must_stay(page));
+    let mut changing = Changing { space, block, is_held: was_held };
+    if wanted.iter().any(|&page| will_stay(page)) {
+        changing.hold()?;
+    }
+    let mut result = Ok(());
+    let mut start = 0;
+    while start < BLOCK_PAGES && result.is_ok() {
+        let (old, new) = (pages[start], wanted[start]);
+        let end = (start..BLOCK_PAGES).find(|&page| (pages[page], wanted[page]) != (old, new)).unwrap_or(BLOCK_PAGES);
+        if old & !SEALED != new & !SEALED {
+            result = changing.change(&(start..end), old, new).map(|now| pages[start..end].fill(now));
+        }
+        start = end;
+    }
+    let stays = pages.iter().any(|&page| must_stay(page));
+    if changing.is_held && !stays {
+        // SAFETY: held when its first page was, by `hold`; none is any more.
+        unsafe { space.release_hold(block, 1) };
+    }
+    note(block, pages);
+    result
+}
+
+/// Changes what is set for pages, which are mapped. All or none of them, but for what a failure to undo leaves.
+///
+/// # Errors
+/// ENOMEM: no room in RAM for what must stay there, or none in the kernel for another mapping.
+pub fn change(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes) -> Attributes) -> Result<(), c_int> {
+    if is_empty() && set(PLAIN) == PLAIN {
+        return Ok(());
+    }
+    let _one_at_a_time = changing();
+    change_locked(space, range, set)
+}
+
+fn change_locked(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes) -> Attributes) -> Result<(), c_int> {
+    let wanted = |block: usize, part: &Range<usize>| {
+        let mut pages = pages_at(block);
+        pages[part.clone()].iter_mut().for_each(|page| *page = set(*page) & !SEALED | *page & SEALED);
+        pages
+    };
+    let is_new = |(block, part): &(usize, Range<usize>)| {
+        let stays = wanted(*block, part).iter().any(|&page| will_stay(page));
+        stays && !pages_at(*block).iter().any(|&page| must_stay(page))
+    };
+    let nr_more = by_block(range).filter(is_new).count();
+    if nr_more > 0 && !has_room(space, nr_more) {
+        return Err(libc::ENOMEM);
+    }
+    let mut done: Vec<(usize, Pages)> = Vec::new();
+    for (block, part) in by_block(range) {
+        let (old, new) = (pages_at(block), wanted(block, &part));
+        if old == new {
+            continue;
+        }
+        let result = apply(space, block, &new);
+        done.push((block, old));
+        if let Err(errno) = result {
+            for (block, old) in done {
+                let _ = apply(space, block, &old); // takes away only what was added
+            }
+            return Err(errno);
+        }
+    }
+    Ok(())
+}
+
+/// Forgets what was set for pages that are about to be unmapped, and makes those that are not sealed readable and writable.
+pub fn forget(space: &RawSpace, range: &Range<usize>) {
+    if is_empty() {
+        return;
+    }
+    let _one_at_a_time = changing();
+    for (block, part) in by_block(range) {
+        let mut pages = pages_at(block);
+        let is_gone = |page: Attributes| if page & SEALED != 0 { SEALED } else { PLAIN };
+        pages[part.clone()].iter_mut().for_each(|page| *page = is_gone(*page));
+        let _ = apply(space, block, &pages); // what stays protected is dropped in a slower way
+        let mut pages = pages_at(block);
+        pages[part].fill(PLAIN);
+        note(block, pages);
+    }
+}
+
+/// Takes access to pages that were unmapped where others of their blocks are not, and that could not be sealed: they are in a
+/// block that is held, or in use.
+pub fn after_unmap(space: &RawSpace, range: &Range<usize>) {
+    let _one_at_a_time = changing();
+    for (block, part) in by_block(range).filter(|(_, part)| part.len() < BLOCK_PAGES) {
+        let pages = block + part.start * PAGE_BYTES..block + part.end * PAGE_BYTES;
+        if !space.is_open(block) {
+            note(block, plain()); // all of it is unmapped, and its holds went with it
+        } else if !space.is_sealed(pages.clone()) {
+            let _ = change_locked(space, &pages, |_| 0); // without room for that they read as zero
+        }
+    }
+}
+
+/// Whether pages with these attributes keep their blocks in RAM.
+pub fn is_held_for(attributes: Attributes) -> bool {
+    will_stay(attributes)
+}
+
+/// Runs `discard` on each part of the range, which is writable meanwhile unless it is sealed.
+///
+/// # Errors
+/// ENOMEM, when a part could not be made what it was.
+pub fn discard(space: &RawSpace, range: &Range<usize>, discard: impl Fn(&Range<usize>)) -> Result<(), c_int> {
+    if is_empty() {
+        discard(range);
+        return Ok(());
+    }
+    let _one_at_a_time = changing();
+    for (part, attributes) in runs(range) {
+        let needs_access = of_kernel(attributes) != PLAIN;
+        let blocks = by_block(&part).filter(|_| needs_access);
+        for (block, pages) in blocks {
+            let is_open = |page: &Attributes| page & SEALED == 0;
+            let part = block + pages.start * PAGE_BYTES..block + pages.end * PAGE_BYTES;
+            if !pages_at(block)[pages].iter().any(is_open) {
+                discard(&part);
+                continue;
+            }
+            change_locked(space, &part, |page| page & !(ACCESS | KEY | GUARD) | PLAIN)?;
+            discard(&part);
+            change_locked(space, &part, |_| attributes)?;
+        }
+        if !needs_access {
+            discard(&part);
+        }
+    }
+    Ok(())
+}
+
+/// What `mlock` does, for managed memory that is mapped.
+///
+/// # Errors
+/// EPERM and ENOMEM as the kernel has them for RLIMIT_MEMLOCK; ENOMEM beyond half of the budget, and where there is no
+/// access.
+pub fn lock(space: &RawSpace, range: &Range<usize>, on_fault: bool) -> Result<(), c_int> {
+    let known = runs(range);
+    let bytes =
+        |bit: Attributes| known.iter().filter(|run| run.1 & LOCKED == bit).map(|run| run.0.len()).sum::<usize>();
+    let all_bytes = table().nr_locked_pages * PAGE_BYTES + bytes(0);
+    // The addresses of a locked budget are all counted by the kernel already.
+    if !space.is_locked() && all_bytes > 0 {
+        memory::may_lock(all_bytes).map_err(errno_of)?;
+    }
+    change(space, range, |page| page | LOCKED)?;
+    if on_fault {
+        return Ok(());
+    }
+    // SAFETY: mapped memory, which stays held by its blocks.
+    let all = unsafe {
+        let all = space.hold(range.start, range.len());
+        space.release_hold(range.start, range.len());
+        all
+    };
+    if all && known.iter().all(|&(_, attributes)| of_kernel(attributes) & ACCESS != 0) {
+        Ok(())
+    } else {
+        Err(libc::ENOMEM)
     }
 }
 
 /// What `munlock` does, for managed memory.
-pub fn unlock(space: &RawSpace, range: Range<usize>) {
-    for part in by_folio(range) {
-        let folio = part.start / FOLIO_BYTES * FOLIO_BYTES;
-        let mut locked = LOCKED.lock().expect("nothing panics under this lock");
-        if locked.is_empty() {
-            return;
-        }
-        let was_locked = locked.remove(&folio);
-        drop(locked);
-        if was_locked {
-            // SAFETY: held when it was locked.
-            unsafe { space.release_hold(folio, 1) };
-        }
+pub fn unlock(space: &RawSpace, range: &Range<usize>) {
+    // Taking an attribute away needs no room.
+    let _ = change(space, range, |page| page & !LOCKED);
+}
+
+/// What `munlockall` does.
+pub fn unlock_all(space: &RawSpace) {
+    let locked: Vec<usize> =
+        table().blocks.iter().filter(|(_, pages)| count(pages, LOCKED) > 0).map(|b| *b.0).collect();
+    locked.into_iter().for_each(|block| unlock(space, &(block..block + BLOCK_BYTES)));
+}
+
+/// What forked children are to have in another way: wiped, or not at all.
+pub fn for_children() -> Vec<(Range<usize>, Attributes)> {
+    if is_empty() {
+        return Vec::new();
     }
+    let blocks: Vec<usize> = table().blocks.keys().copied().collect();
+    let mut found: Vec<_> = blocks.iter().flat_map(|&block| runs(&(block..block + BLOCK_BYTES))).collect();
+    found.retain(|(_, attributes)| attributes & (WIPED | NOT_FORKED) != 0);
+    found
 }

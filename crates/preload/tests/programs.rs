@@ -152,6 +152,14 @@ fn descriptors_that_a_program_did_not_open_are_not_there_for_it() {
     }
 }
 
+/// A program without the library, for what a kernel without a limit does, and with it in all combinations.
+fn as_without(name: &str, budget: &str) {
+    let Some(program) = compiled(name) else { return };
+    let status = Command::new(&program).env("TEST_FOLDER", folder()).status().unwrap();
+    assert!(status.success(), "{name} without the library: {status}");
+    in_all_combinations(&program, budget);
+}
+
 #[test]
 fn heap() {
     all("heap", "40M");
@@ -171,6 +179,26 @@ fn addresses() {
         let lines = said.lines().filter(|line| line.contains("not managed")).count();
         assert!(lines == 1 || said.contains("SKIP"), "said once: {said}");
     }
+}
+
+#[test]
+fn protections_and_locks_of_parts_that_are_out() {
+    as_without("protect", "20M");
+}
+
+#[test]
+fn advice_does_what_the_kernel_does() {
+    as_without("advice", "20M");
+}
+
+#[test]
+fn mappings_move_to_named_addresses_and_leave_nothing() {
+    as_without("remap", "20M");
+}
+
+#[test]
+fn pages_are_what_a_plain_model_says() {
+    as_without("pages", "20M");
 }
 
 #[test]

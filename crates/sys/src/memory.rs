@@ -210,6 +210,16 @@ pub fn lock_on_fault(addr: usize, len: usize) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_mlock2, addr, len, MLOCK_ONFAULT) }).map(drop)
 }
 
+/// Whether this process may lock so many bytes beside what it has locked, whatever gives it the right to. Tried, on addresses
+/// without memory that are given back.
+///
+/// # Errors
+/// As [`lock_on_fault`].
+pub fn may_lock(len: usize) -> io::Result<()> {
+    let addresses = Reservation::new(len, PAGE_BYTES)?;
+    lock_on_fault(addresses.addr, len)
+}
+
 /// How many bytes of addresses this process may lock unless it has CAP_IPC_LOCK; none: any number.
 #[must_use]
 pub fn memlock_limit() -> Option<u64> {

@@ -1,0 +1,175 @@
+//! Pages to which a program has no access: unmapped ones of a block whose others are in use, and those without any
+//! permission.
+//!
+//! The kernel moves pages into writable memory only, so nothing may be mapped to such a page, and nothing needs to be: what
+//! it holds stays in RAM or on its device as if it had left by its age, and takes no room of the budget for good. A folio
+//! is *sealed* as a whole or not at all. The bits in the table and the kernel's protection change together, under the
+//! block's lock, and faults look at the bits.
+
+use std::io;
+use std::ops::Range;
+
+use folioswap_core::{Block, BlockId, List, Locked, Order, PAGE_SIZE, PIECE, State};
+use folioswap_sys::{memory, signals};
+
+use crate::engine::Engine;
+use crate::raw::RawSpace;
+use crate::reclaim::Washed;
+
+/// What is done with a block that is in RAM as one folio, a part of which is to be sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WholeFolio {
+    /// It stays whole, and the part open.
+    Keep,
+    /// It leaves RAM in parts, if there are slots for them.
+    WriteInParts,
+}
+
+impl RawSpace {
+    /// Takes all access to pages away, in the kernel too. Content stays, and needs no RAM. Says for each block whether that
+    /// was done: `false` where a folio is in use, held, or in RAM as one with pages of which access is not to be taken;
+    /// nothing has changed there.
+    ///
+    /// # Errors
+    /// ENOMEM: the kernel has no room for another mapping.
+    ///
+    /// # Safety
+    /// The program gives up its access to the range, which lies in one block that is mapped.
+    pub unsafe fn seal(&self, range: Range<usize>, whole: WholeFolio) -> io::Result<bool> {
+        let (block, pages) = self.place(range);
+        self.engine().seal(block, pages, whole)
+    }
+
+    /// Whether the range, which lies in one block, is sealed.
+    #[must_use]
+    pub fn is_sealed(&self, range: Range<usize>) -> bool {
+        let (block, mut pages) = self.place(range);
+        let locked = self.engine().lock(block);
+        pages.all(|page| locked.is_sealed(page))
+    }
+
+    /// Makes pages readable and writable again.
+    ///
+    /// # Errors
+    /// ENOMEM: the kernel has no room for another mapping.
+    ///
+    /// # Safety
+    /// The range lies in one block that is mapped, and its pages are sealed or readable and writable now.
+    pub unsafe fn unseal(&self, range: Range<usize>) -> io::Result<()> {
+        let (block, pages) = self.place(range);
+        self.engine().unseal(block, pages)
+    }
+
+    fn place(&self, range: Range<usize>) -> (BlockId, Range<usize>) {
+        let block = self.engine().page_at(range.start).block();
+        (block, self.pages_of(block, range))
+    }
+
+    /// Ends what pages hold as far as that frees something at once: they may be given back later or never, as after
+    /// `madvise(MADV_FREE)`. Folios that go on with other pages stay as they are.
+    ///
+    /// # Safety
+    /// Nobody relies on what these pages hold.
+    pub unsafe fn offer(&self, range: Range<usize>) {
+        let engine = self.engine();
+        let _blocked = signals::block_all(); // a handler might touch one of these
+        let _pass = engine.gate.enter(signals::thread_id());
+        for index in self.covering(range.start, range.len()) {
+            let block = BlockId::from_index(index);
+            let pages = self.pages_of(block, range.clone());
+            if engine.is_open(block) {
+                let mut locked = engine.lock(block);
+                let nr_pages = locked.order().nr_pages();
+                let whole = pages.start.next_multiple_of(nr_pages)..pages.end / nr_pages * nr_pages;
+                if !whole.is_empty() {
+                    self.drop_pages(&mut locked, whole);
+                }
+            }
+        }
+        engine.look_for_whole();
+    }
+}
+
+impl Engine {
+    /// See [`RawSpace::seal`].
+    pub fn seal(&self, block: BlockId, pages: Range<usize>, whole: WholeFolio) -> io::Result<bool> {
+        let _blocked = signals::block_all(); // a handler might touch this block
+        let _pass = self.gate.enter(signals::thread_id());
+        let mut locked = self.lock(block);
+        let before: Vec<usize> = pages.clone().filter(|&page| locked.is_sealed(page)).collect();
+        if before.len() == pages.len() {
+            return Ok(true);
+        }
+        locked.set_sealed(pages.clone(), true);
+        let mut sealed = Ok(self.isolate(&mut locked, &pages, whole));
+        if let Ok(true) = sealed {
+            let addr = self.block_addr(block) + pages.start * PAGE_SIZE;
+            sealed = memory::protect_none(addr, pages.len() * PAGE_SIZE).map(|()| true);
+        }
+        if !matches!(sealed, Ok(true)) {
+            locked.set_sealed(pages, false);
+            before.into_iter().for_each(|page| locked.set_sealed(page..page + 1, true));
+        }
+        sealed
+    }
+
+    /// See [`RawSpace::unseal`].
+    pub fn unseal(&self, block: BlockId, pages: Range<usize>) -> io::Result<()> {
+        let _blocked = signals::block_all(); // a handler might touch this block
+        let _pass = self.gate.enter(signals::thread_id());
+        let mut locked = self.lock(block);
+        if !pages.clone().any(|page| locked.is_sealed(page)) {
+            return Ok(());
+        }
+        memory::protect_rw(self.block_addr(block) + pages.start * PAGE_SIZE, pages.len() * PAGE_SIZE)?;
+        locked.set_sealed(pages, false);
+        Ok(())
+    }
+
+    /// Makes folios of pages that were just noted as sealed, which hold no others, and unmaps them; `false` when that cannot
+    /// be done.
+    fn isolate(&self, locked: &mut Locked<'_>, pages: &Range<usize>, whole: WholeFolio) -> bool {
+        let order = locked.sealed_order();
+        if locked.is_empty() {
+            locked.join(); // divided at the first touch
+            return true;
+        }
+        if order < locked.order() {
+            if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
+                if whole == WholeFolio::Keep || !self.leave_in_parts(locked, order) {
+                    return false;
+                }
+            } else {
+                self.split_block(locked, order);
+            }
+        }
+        let nr_pages = locked.order().nr_pages();
+        for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
+            if let State::Resident(frame) = locked.state(index) {
+                if locked.pinned || self.unmap(locked, index, frame).is_err() {
+                    return false;
+                }
+                self.zones.of(frame).insert(frame, List::Laundry);
+            }
+            debug_assert!(is_of_one_kind(locked, index * nr_pages, nr_pages));
+        }
+        true
+    }
+
+    /// Writes a block that is in RAM as one folio in parts of an order, and gives its huge page back.
+    fn leave_in_parts(&self, locked: &mut Locked<'_>, order: Order) -> bool {
+        if let State::Resident(frame) = locked.state(0) {
+            if locked.pinned || self.unmap(locked, 0, frame).is_err() {
+                return false;
+            }
+            self.zones.of(frame).insert(frame, List::Laundry);
+        }
+        let Some(frame) = locked.folio(0).frame() else { return false };
+        let order = if order == Order::HUGE { PIECE } else { order };
+        matches!(self.write_parts(locked, frame, order), Washed::Clean)
+    }
+}
+
+fn is_of_one_kind(block: &Block, first: usize, nr_pages: usize) -> bool {
+    (first..first + nr_pages).all(|page| block.is_sealed(page) == block.is_sealed(first))
+}

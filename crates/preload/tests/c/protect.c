@@ -1,0 +1,194 @@
+/* mprotect and mlock of parts of managed memory most of which is out. What the budget has no room for is refused with
+   ENOMEM, which a kernel without a limit never does: those calls are counted, and what they left is checked all the same. */
+#include "access.h"
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#define PAGE 4096
+
+static char *region;
+static size_t len = 128 * MIB;
+
+/* Touches at random, but for one block. */
+static void press(size_t but_for) {
+    size_t state = 88172645463325252ull;
+    for (int touch = 0; touch < 20000; touch++) {
+        size_t at = next_random(&state) % len;
+        if (at / FOLIO != but_for / FOLIO)
+            region[at] = region[at];
+    }
+}
+
+/* The first two pages of each fourth block become read-only while they are out, one page more each time. */
+static void parts(void) {
+    static char is_protected[16];
+    size_t state = 88172645463325252ull;
+    fill(region, len, 5);
+    for (int round = 0; round < 2; round++) {
+        for (size_t block = 0; block < len / (8 * MIB); block++) {
+            char *at = region + block * 8 * MIB;
+            int result = mprotect(at, 2 * PAGE, PROT_READ);
+            CHECK(result == 0 || errno == ENOMEM);
+            is_protected[block] |= result == 0;
+        }
+        for (int touch = 0; touch < 8000; touch++) {
+            size_t at = next_random(&state) % (len / 8);
+            CHECK(((uint64_t *)region)[at] == word_at(5, at));
+            if (at * 8 % (8 * MIB) >= 2 * PAGE)
+                ((uint64_t *)region)[at] = word_at(5, at);
+        }
+        for (size_t block = 0; block < len / (8 * MIB); block++)
+            CHECK(can_write(region + block * 8 * MIB + PAGE) == !is_protected[block]);
+        CHECK(holds(region, len, 5));
+    }
+    for (size_t block = 0; block < len / (8 * MIB); block++)
+        CHECK(mprotect(region + block * 8 * MIB, 2 * PAGE, PROT_READ | PROT_WRITE) == 0);
+    fill(region, len, 6);
+    CHECK(holds(region, len, 6));
+}
+
+/* The same pages protected again and again take no more room than once. */
+static void again(void) {
+    size_t protected = 6 * MIB;
+    for (int round = 0; round < 20; round++) {
+        CHECK(mprotect(region + 4 * MIB, protected, PROT_READ) == 0);
+        CHECK(!can_write(region + 4 * MIB) && !can_write(region + 10 * MIB - 1) && can_write(region + 10 * MIB));
+        CHECK(mprotect(region + 4 * MIB, protected, round % 2 ? PROT_NONE : PROT_READ) == 0);
+        CHECK(can_read(region + 5 * MIB) == !(round % 2));
+    }
+    CHECK(mprotect(region, len, PROT_READ | PROT_WRITE) == 0 && holds(region, len, 6));
+}
+
+/* Memory without access that was never touched takes none. */
+static void reserved(void) {
+    char *at = map(len);
+    for (size_t block = 0; block < len; block += FOLIO)
+        CHECK(mprotect(at + block, PAGE, PROT_NONE) == 0);
+    for (int round = 0; round < 2; round++)
+        for (size_t page = 0; page < len; page += PAGE)
+            if (page % FOLIO)
+                at[page] = 1;
+    for (size_t block = 0; block < len; block += FOLIO)
+        CHECK(!can_read(at + block) && at[block + PAGE] == 1);
+    CHECK(mprotect(at, len, PROT_READ | PROT_WRITE) == 0);
+    for (size_t block = 0; block < len; block += FOLIO)
+        CHECK(is_zero(at + block, PAGE) && at[block + FOLIO - PAGE] == 1);
+    CHECK(munmap(at, len) == 0);
+    /* Reserved first, used in parts. */
+    at = map(len);
+    CHECK(mprotect(at, len, PROT_NONE) == 0 && !can_read(at + 9 * MIB));
+    for (size_t part = 0; part < len; part += 8 * MIB) {
+        CHECK(mprotect(at + part, MIB + PAGE, PROT_READ | PROT_WRITE) == 0);
+        fill(at + part, MIB + PAGE, part);
+    }
+    for (size_t part = 0; part < len; part += 8 * MIB) {
+        CHECK(holds(at + part, MIB + PAGE, part) && !can_read(at + part + MIB + PAGE));
+        CHECK(mprotect(at + part, MIB, PROT_NONE) == 0 && !can_read(at + part + MIB - 1) && can_write(at + part + MIB));
+    }
+    for (size_t part = 0; part < len; part += 8 * MIB)
+        CHECK(mprotect(at + part, MIB, PROT_READ) == 0 && holds(at + part, MIB + PAGE, part) && !can_write(at + part) &&
+              mprotect(at + part, MIB, PROT_NONE) == 0);
+    CHECK(mmap(at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at && !can_read(at));
+    CHECK(mprotect(at + MIB, 2 * MIB, PROT_READ | PROT_WRITE) == 0 && is_zero(at + MIB, 2 * MIB));
+    CHECK(munmap(at, len) == 0);
+}
+
+/* To unlock a page leaves its neighbours locked. */
+static void neighbours(void) {
+    press(len);
+    CHECK(mlock(region + 32 * MIB + PAGE, PAGE) == 0 && mlock(region + 32 * MIB + 8 * PAGE, 4 * PAGE) == 0);
+    CHECK(munlock(region + 32 * MIB + 9 * PAGE, PAGE) == 0);
+    for (int round = 0; round < 3; round++) {
+        press(32 * MIB);
+        CHECK(FAILS(madvise(region + 32 * MIB, FOLIO, MADV_PAGEOUT), EINVAL));
+        CHECK(FAILS(madvise(region + 32 * MIB + PAGE, FOLIO - PAGE, MADV_DONTNEED), EINVAL));
+        CHECK(is_present(region + 32 * MIB + PAGE));
+        CHECK(is_present(region + 32 * MIB + 8 * PAGE) && is_present(region + 32 * MIB + 11 * PAGE));
+    }
+    CHECK(munlock(region, len) == 0 && holds(region, len, 6));
+    /* And what was unlocked can leave. */
+    for (size_t block = 0; block < len; block += FOLIO)
+        CHECK(mlock(region + block + FOLIO / 2, PAGE) == 0 && munlock(region + block + FOLIO / 2, PAGE) == 0);
+    CHECK(holds(region, len, 6));
+}
+
+/* More than there is room for is refused or done, and ends nobody. */
+static void too_much(void) {
+    for (size_t at = 0; at < len; at += 4 * MIB) {
+        CHECK(mlock(region + at, 4 * MIB) == 0 || errno == ENOMEM);
+        CHECK(mprotect(region + at + MIB, 2 * MIB, PROT_READ) == 0 || errno == ENOMEM);
+    }
+    CHECK(holds(region, len, 6));
+    CHECK(mprotect(region, len, PROT_READ | PROT_WRITE) == 0 && munlock(region, len) == 0);
+    fill(region, len, 7);
+    CHECK(holds(region, len, 7));
+}
+
+/* Without the right to lock what it likes. */
+static void limits(void) {
+    struct {
+        uint32_t version;
+        int pid;
+    } header = {0x20080522, 0};
+    struct {
+        uint32_t effective, permitted, inheritable;
+    } sets[2];
+    CHECK(syscall(SYS_capget, &header, sets) == 0);
+    sets[0].effective &= ~(1u << 14); /* CAP_IPC_LOCK */
+    CHECK(syscall(SYS_capset, &header, sets) == 0);
+    struct rlimit before, limit;
+    CHECK(getrlimit(RLIMIT_MEMLOCK, &before) == 0);
+    limit = (struct rlimit){64 * PAGE, before.rlim_max};
+    CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    char *at = region + 64 * MIB - 32 * PAGE; /* in two blocks */
+    CHECK(mlock(at, 64 * PAGE) == 0);
+    CHECK(mlock(at, 64 * PAGE) == 0 && mlock2(at + PAGE, 8 * PAGE, 0) == 0);
+    CHECK(FAILS(mlock(at + 64 * PAGE, 1), ENOMEM) && FAILS(mlock2(at - PAGE, PAGE, MLOCK_ONFAULT), ENOMEM));
+    CHECK(munlock(at + 63 * PAGE, PAGE) == 0 && mlock2(at - PAGE, PAGE, MLOCK_ONFAULT) == 0);
+    CHECK(FAILS(mlock(at - 2 * PAGE, PAGE), ENOMEM));
+    CHECK(munlock(at - PAGE, 64 * PAGE) == 0);
+    limit.rlim_cur = 0;
+    CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    CHECK(FAILS(mlock(at, PAGE), EPERM));
+    CHECK(setrlimit(RLIMIT_MEMLOCK, &before) == 0);
+}
+
+static void errors(void) {
+    char *at = map(6 * MIB);
+    memset(at, 1, 6 * MIB);
+    CHECK(munmap(at + 3 * MIB, PAGE) == 0);
+    CHECK(FAILS(mlock(at + 2 * MIB, 2 * MIB), ENOMEM) && FAILS(munlock(at + 2 * MIB, 2 * MIB), ENOMEM));
+    CHECK(munlock(at, 3 * MIB) == 0 && munlock(at + 3 * MIB + PAGE, MIB) == 0);
+    CHECK(FAILS(mprotect(at + 3 * MIB - PAGE, 2 * PAGE, PROT_READ), ENOMEM));
+    CHECK(mprotect(at + 3 * MIB - PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
+    CHECK(FAILS(mprotect(at + 1, PAGE, PROT_READ), EINVAL) && FAILS(mprotect(at, PAGE, 0x40), EINVAL));
+    CHECK(FAILS(mprotect(at, PAGE, PROT_READ | PROT_GROWSDOWN), EINVAL));
+    /* Key 0 is every page's, and a key that was not allocated nobody's. */
+    CHECK(pkey_mprotect(at, PAGE, PROT_READ, -1) == 0 && !can_write(at));
+    CHECK(FAILS(pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, 9), EINVAL) && !can_write(at));
+    CHECK(pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, -1) == 0 && can_write(at));
+    int key = pkey_alloc(0, 0);
+    if (key >= 0) {
+        CHECK(pkey_mprotect(at, 3 * PAGE, PROT_READ | PROT_WRITE, key) == 0 && can_write(at));
+        CHECK(madvise(at, PAGE, MADV_DONTNEED) == 0 && is_zero(at, PAGE) && at[PAGE] == 1);
+        CHECK(mprotect(at, PAGE, PROT_READ) == 0 && !can_write(at));
+        CHECK(pkey_mprotect(at, 3 * PAGE, PROT_READ | PROT_WRITE, 0) == 0 && pkey_free(key) == 0 && can_write(at));
+    }
+    CHECK(FAILS(mlock2(at, PAGE, 2), EINVAL) && FAILS(mlock(at, SIZE_MAX - 4 * PAGE), ENOMEM));
+    CHECK(mprotect(at, 0, PROT_NONE) == 0 && mlock(at, 0) == 0 && munlock(at, 0) == 0);
+    CHECK(can_write(at + 3 * MIB - 1) && can_write(at + 3 * MIB + PAGE) && !can_read(at + 3 * MIB));
+    CHECK(munmap(at, 6 * MIB) == 0);
+}
+
+int main(void) {
+    catch_segv();
+    region = map(len);
+    parts();
+    again();
+    reserved();
+    neighbours();
+    too_much();
+    limits();
+    errors();
+    return 0;
+}

@@ -1,0 +1,156 @@
+/* mremap to addresses that are named, parts of blocks that were unmapped, and what is mapped over managed memory. */
+#include "access.h"
+
+#define PAGE 4096
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+/* What was unmapped is not there, whatever is beside it. */
+static void holes(void) {
+    char *at = map(3 * MIB + PAGE);
+    CHECK(can_write(at + 3 * MIB));
+    fill(at, 3 * MIB + PAGE, 1);
+    CHECK(munmap(at + MIB, PAGE) == 0 && !can_read(at + MIB) && !can_write(at + MIB + 1));
+    CHECK(can_write(at + MIB - 1) && can_write(at + MIB + PAGE));
+    CHECK(munmap(at + 3 * MIB, PAGE) == 0 && !can_read(at + 3 * MIB) && can_write(at + 3 * MIB - 1));
+    CHECK(munmap(at + MIB - PAGE, 3 * PAGE) == 0); /* with what is gone already */
+    CHECK(!can_read(at + MIB - PAGE) && !can_read(at + MIB + PAGE) && holds(at, MIB - PAGE, 1));
+    for (size_t i = (MIB + 2 * PAGE) / 8; i < 3 * MIB / 8; i++)
+        CHECK(((uint64_t *)at)[i] == word_at(1, i));
+    CHECK(mmap(at + MIB - PAGE, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+          at + MIB - PAGE);
+    CHECK(is_zero(at + MIB - PAGE, 3 * PAGE) && can_write(at + MIB) && holds(at, MIB - PAGE, 1));
+    CHECK(munmap(at, 3 * MIB) == 0);
+    /* In much memory, most of which is out. */
+    size_t len = 64 * MIB;
+    at = map(len);
+    fill(at, len, 2);
+    for (size_t part = 0; part < len; part += 4 * MIB)
+        CHECK(munmap(at + part + 17 * PAGE, MIB) == 0);
+    for (int round = 0; round < 2; round++)
+        for (size_t page = 0; page < len; page += PAGE) {
+            size_t within = page % (4 * MIB);
+            if (within >= 17 * PAGE && within < MIB + 17 * PAGE)
+                CHECK(!can_read(at + page));
+            else
+                CHECK(((uint64_t *)at)[page / 8 + 3] == word_at(2, page / 8 + 3));
+        }
+    CHECK(munmap(at, len) == 0);
+}
+
+/* A place that nothing uses. */
+static char *place(size_t len) {
+    char *at = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED);
+    return at;
+}
+
+static void to_named(size_t offset) {
+    size_t len = 24 * MIB;
+    char *at = map(len), *target = map(2 * len), *far = place(2 * len);
+    fill(at, len, 3);
+    fill(target, 2 * len, 4);
+    /* Within managed memory, over what is there; and longer. */
+    CHECK(mremap(at, len, len + MIB, MREMAP_MAYMOVE | MREMAP_FIXED, target + offset) == target + offset);
+    CHECK(holds(target + offset, len, 3) && is_zero(target + offset + len, MIB) && !can_read(at) && !can_read(at + len - 1));
+    CHECK(holds(target, offset, 4) && can_write(target + offset + len + MIB));
+    /* Out of it, and shorter. */
+    CHECK(mremap(target + offset, len + MIB, len - MIB, MREMAP_MAYMOVE | MREMAP_FIXED, far + offset) == far + offset);
+    CHECK(holds(far + offset, len - MIB, 3) && !can_read(target + offset) && !can_read(target + offset + len + MIB - 1));
+    CHECK(!can_read(far + offset + len - MIB) && can_write(far + offset));
+    CHECK(munmap(target, 2 * len) == 0 && munmap(far, 2 * len) == 0);
+}
+
+static void leaves_a_mapping(void) {
+    size_t len = 24 * MIB;
+    char *at = map(len);
+    fill(at, len, 5);
+    char *moved = mremap(at, len, len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    CHECK(moved != MAP_FAILED && moved != at && holds(moved, len, 5) && is_zero(at, len));
+    fill(at, len, 6);
+    CHECK(holds(moved, len, 5));
+    char *target = map(len);
+    CHECK(mremap(at, len, len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP | MREMAP_FIXED, target) == target);
+    CHECK(holds(target, len, 6) && is_zero(at, len));
+    CHECK(munmap(at, len) == 0 && munmap(moved, len) == 0 && munmap(target, len) == 0);
+}
+
+/* Protection, locks and guards move along. */
+static void keeps_protection(void) {
+    size_t len = 4 * MIB;
+    char *at = map(len), *wall = map(FOLIO);
+    fill(at, len, 7);
+    CHECK(mprotect(at, len, PROT_READ) == 0);
+    char *moved = mremap(at, len, len + 2 * MIB, MREMAP_MAYMOVE);
+    CHECK(moved != MAP_FAILED && holds(moved, len, 7) && is_zero(moved + len, 2 * MIB));
+    CHECK(!can_write(moved) && !can_write(moved + len));
+    CHECK(mprotect(moved, len + 2 * MIB, PROT_NONE) == 0);
+    char *again = mremap(moved, len + 2 * MIB, len, MREMAP_MAYMOVE);
+    CHECK(again == moved && !can_read(again) && !can_read(again + len - 1));
+    CHECK(mprotect(again, len, PROT_READ | PROT_WRITE) == 0 && holds(again, len, 7));
+    CHECK(munmap(again, len) == 0 && munmap(wall, FOLIO) == 0);
+}
+
+static void errors(void) {
+    size_t len = 4 * MIB;
+    char *at = map(len), *other = map(len);
+    fill(at, len, 8);
+    int moves = MREMAP_MAYMOVE | MREMAP_FIXED;
+    CHECK(mremap(at, len, 0, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+    CHECK(mremap(at + 1, len, len, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+    CHECK(mremap(at, len, len, MREMAP_FIXED, other) == MAP_FAILED && errno == EINVAL);
+    CHECK(mremap(at, len, len, moves, other + 1) == MAP_FAILED && errno == EINVAL);
+    CHECK(mremap(at, len, len, moves, at + FOLIO) == MAP_FAILED && errno == EINVAL);
+    CHECK(mremap(at, len, len, MREMAP_DONTUNMAP) == MAP_FAILED && errno == EINVAL);
+    CHECK(mremap(at, len, 2 * len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP) == MAP_FAILED && errno == EINVAL);
+    CHECK(mremap(at, len, len, 64) == MAP_FAILED && errno == EINVAL);
+    CHECK(munmap(at + FOLIO, PAGE) == 0);
+    CHECK(mremap(at, len, 2 * len, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    CHECK(mprotect(at + PAGE, PAGE, PROT_READ) == 0);
+    CHECK(mremap(at, FOLIO, 2 * len, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT);
+    CHECK(holds(at, FOLIO, 8));
+    CHECK(munmap(at, len) == 0 && munmap(other, len) == 0);
+}
+
+/* Files and shared memory take the place of managed memory, or it is said that they cannot, and nothing is lost. */
+static void mapped_over(void) {
+    size_t len = 8 * MIB;
+    char *at = map(len);
+    fill(at, len, 9);
+    char *small = mmap(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(small != MAP_FAILED);
+    fill(small, 16 * PAGE, 10);
+    char *moved = mremap(small, 16 * PAGE, 16 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, at + 3 * MIB);
+    if (moved == MAP_FAILED) {
+        CHECK(errno == ENOMEM && holds(small, 16 * PAGE, 10) && holds(at, len, 9));
+    } else {
+        CHECK(moved == at + 3 * MIB && holds(moved, 16 * PAGE, 10) && holds(at, 3 * MIB, 9));
+    }
+    char *shared = mmap(at + 5 * MIB, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (shared == MAP_FAILED)
+        CHECK(errno == ENOMEM && can_write(at + 5 * MIB));
+    else
+        CHECK(is_zero(shared, PAGE));
+    char *more = map(8 * len);
+    fill(more, 8 * len, 11);
+    CHECK(holds(at, 3 * MIB, 9) && munmap(at, len) == 0);
+    for (int round = 0; round < 3; round++) {
+        at = map(len);
+        CHECK(is_zero(at, len) && munmap(at, len) == 0); /* nothing of it is left at those addresses */
+    }
+    CHECK(holds(more, 8 * len, 11) && munmap(more, 8 * len) == 0);
+}
+
+int main(void) {
+    catch_segv();
+    holes();
+    to_named(0);
+    to_named(FOLIO);
+    to_named(5 * PAGE);
+    leaves_a_mapping();
+    keeps_protection();
+    errors();
+    mapped_over();
+    return 0;
+}
