@@ -338,8 +338,7 @@ impl ArenaBuilder {
         let block = Order::HUGE.bytes();
         let span = self.reserve_span(&devices)?;
         memory::dontfork(span.addr(), span.len()).map_err(Error::system("keeping regions from children"))?;
-        // Without this the kernel makes a table of small pages before it reports a fault, and a huge page moved there
-        // would be split.
+        // Else the kernel makes a table of small pages before it reports a fault, and a huge page moved there is split.
         memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
         let nr_blocks = span.len() / block;
         let most_blocks = memory::total_ram().min(MAX_MEMORY).max(self.memory) as usize / block;
@@ -352,8 +351,6 @@ impl ArenaBuilder {
         }
         let mapper = register(&uffd, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut key = [0; size_of::<HashKey>()];
-        random::fill(&mut key).map_err(Error::system("getting random bytes"))?;
         let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(most_blocks, nr_cpus);
         frames.open(nr_pageblocks)?;
@@ -368,7 +365,7 @@ impl ArenaBuilder {
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
-            table: FolioTable::new(nr_blocks).keyed(key),
+            table: FolioTable::new(nr_blocks).keyed(random_key()?),
             frames,
             space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
             freeing: Freeing::new(self.frees == Frees::Synchronous),
@@ -449,6 +446,12 @@ fn register(
         uffd.register(range.start, range.len(), folioswap_sys::uffd::Mode::Missing).map_err(failed)?;
     }
     Ok(mapper)
+}
+
+fn random_key() -> Result<HashKey, Error> {
+    let mut key = [0; size_of::<HashKey>()];
+    random::fill(&mut key).map_err(Error::system("getting random bytes"))?;
+    Ok(key)
 }
 
 /// Opens a descriptor for the wanted mode; `Auto` falls back to direct.
