@@ -354,8 +354,7 @@ impl ArenaBuilder {
         let block = Order::HUGE.bytes();
         let span = self.reserve_span(&devices)?;
         memory::dontfork(span.addr(), span.len()).map_err(Error::system("keeping regions from children"))?;
-        // Without this the kernel makes a table of small pages before it reports a fault, and a huge page moved there
-        // would be split.
+        // Else the kernel makes a table of small pages before it reports a fault, and a huge page moved there is split.
         memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
         let nr_blocks = span.len() / block;
         let most_blocks = memory::total_ram().min(MAX_MEMORY).max(self.memory) as usize / block;
@@ -370,8 +369,6 @@ impl ArenaBuilder {
             Arc::new(Pagemap::open().and_then(Pagemap::hide).map_err(Error::system("opening the page tables"))?);
         let mapper = register(&uffd, &pagemap, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut key = [0; size_of::<HashKey>()];
-        random::fill(&mut key).map_err(Error::system("getting random bytes"))?;
         let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(most_blocks, nr_cpus);
         frames.open(nr_pageblocks)?;
@@ -386,7 +383,7 @@ impl ArenaBuilder {
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
-            table: FolioTable::new(nr_blocks).keyed(key),
+            table: FolioTable::new(nr_blocks).keyed(random_key()?),
             frames,
             space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
             freeing: Freeing::new(self.frees == Frees::Synchronous),
@@ -491,6 +488,12 @@ fn register(
 
 fn hiding(error: std::io::Error) -> Error {
     Error::system("keeping a descriptor from the program")(error)
+}
+
+fn random_key() -> Result<HashKey, Error> {
+    let mut key = [0; size_of::<HashKey>()];
+    random::fill(&mut key).map_err(Error::system("getting random bytes"))?;
+    Ok(key)
 }
 
 /// Opens a descriptor for the wanted mode; `Auto` falls back to direct.

@@ -233,7 +233,8 @@ fn bad_settings_are_refused_in_one_sentence() {
     assert!(matches!(swap("/no/such/directory/swap"), Error::SwapUnusable { .. }));
     assert!(matches!(swap("/proc/swap"), Error::SwapUnusable { .. }));
     assert!(matches!(swap("ram:4K"), Error::SwapTooSmall { .. }));
-    assert!(matches!(swap("/var/tmp/swap:900T"), Error::SwapTooSmall { .. }));
+    assert!(matches!(swap("/var/tmp/swap:15T"), Error::SwapTooSmall { .. }));
+    assert!(matches!(swap("/var/tmp/swap:900T"), Error::SwapTooLarge { .. }));
     let arena = arena(16, FaultMode::Auto, Mapping::Auto).unwrap();
     assert!(matches!(arena.map(0), Err(Error::BadLength(0))));
     assert!(matches!(arena.map(1 << 50), Err(Error::OutOfAddressSpace(_))));
