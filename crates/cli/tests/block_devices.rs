@@ -50,12 +50,17 @@ fn the_processes_of_a_program_share_what_only_one_can_have() {
     let run = |swap: &str, program: &[&str]| {
         let arguments = ["run", "--memory", "24M", "--swap", swap, "--stats=json", "--"];
         let (status, said) = scratch.run(&[&arguments[..], program].concat());
-        assert_eq!((status, scratch.text("out").matches("swept").count()), (0, 5), "{swap}: {said}");
+        assert_eq!(
+            (status, scratch.text("out").matches("swept").count()),
+            (0, 5),
+            "{swap}: {said}\n{}",
+            scratch.text("out")
+        );
         said
     };
     let several = ["sh", "-c", SEVERAL, "sh", SWEEP];
     let file = scratch.path("disk");
-    File::create(&file).and_then(|disk| disk.set_len(320 << 20)).expect("a new file");
+    File::create(&file).and_then(|disk| disk.set_len(512 << 20)).expect("a new file");
     let disk = match Loop::new(&file) {
         Ok(disk) => disk,
         Err(error) => {
@@ -79,7 +84,7 @@ fn the_processes_of_a_program_share_what_only_one_can_have() {
         println!("SKIPPED: a file on a small disk: {error}. Get it: apt-get install e2fsprogs util-linux");
         return;
     }
-    let said = run(&format!("{directory}/swap:200M"), &several);
+    let said = run(&format!("{directory}/swap:300M"), &several);
     let left = fs::read_dir(&directory).expect("ours").count();
     command("umount", &[&directory]).expect("mounted here");
     assert_eq!((said.lines().count(), left), (1, 1), "{said}");
