@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::export::{export, real};
 use crate::heap::{ORDINARY, PRIVATE};
 use crate::state::{self, Phase};
-use crate::{guard, threads};
+use crate::{ending, guard, threads};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -44,6 +44,7 @@ extern "C" fn before() {
     let _guard = guard::enter();
     if let Some(space) = state::space() {
         space.fork_prepare();
+        ending::before_fork(space);
         ORDINARY.acquire();
         PRIVATE.acquire();
     }

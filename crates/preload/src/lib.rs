@@ -7,7 +7,7 @@
 //! - `signals`, `threads`, `signal_stack`: in direct mode faults are SIGBUS on the thread that has them: the signal is
 //!   never blocked, the program's own action for it is kept beside ours, and every thread has a stack for it.
 //! - `cover`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
-//! - `fork`: what a child keeps.
+//! - `fork`: what a child keeps. `ending`: what is noted of a process at its end.
 //!
 //! Rules: the engine's code and this library's run with the program's signals blocked ([`guard`]) and allocate from a
 //! heap of their own; managed memory is never touched under a lock of either; no function here depends on a name that
@@ -18,6 +18,7 @@
 
 mod calls;
 mod cover;
+mod ending;
 mod export;
 mod fork;
 mod guard;

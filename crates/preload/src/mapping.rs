@@ -12,7 +12,7 @@ use std::ops::Range;
 use folioswap::{RawSpace, Wish};
 
 use crate::export::export;
-use crate::{guard, protection, state};
+use crate::{ending, guard, protection, state};
 
 /// The smallest managed mapping, the size of the blocks in which addresses are handed out, and of the largest folio.
 const FOLIO_BYTES: usize = 2 << 20;
@@ -153,6 +153,7 @@ export! {
         };
         let start = addr as usize;
         if state::space().is_none() || !state::overlaps(start, len) || !start.is_multiple_of(PAGE_BYTES) {
+            ending::before_unmapping(len);
             return kernel(&(start..start.saturating_add(len))) as c_int;
         }
         let parts = state::cut(start, pages(len));

@@ -9,7 +9,7 @@ use folioswap::{Arena, MIN_MEMORY, Topology, open_shared_stats};
 
 use crate::settings::{Settings, VARIABLE};
 use crate::state::{self, Phase};
-use crate::{fork, guard, malloc, program_heap, real, signals};
+use crate::{ending, fork, guard, malloc, program_heap, real, signals};
 
 /// The most of the budget that is left to the program's ordinary memory.
 const MOST_ORDINARY: u64 = 32 << 20;
@@ -52,6 +52,7 @@ fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Er
     }
     // Counters that cannot be opened belong to a command that has ended: nobody will print them.
     if let Some(stats) = settings.stats.and_then(|path| open_shared_stats(&path).ok()) {
+        ending::note_in(stats);
         builder = builder.shared_stats(stats);
     }
     builder.build()

@@ -17,6 +17,7 @@ pub mod futex;
 pub mod memory;
 pub mod numa;
 pub mod pagemap;
+pub mod resident;
 pub mod shared;
 pub mod sigbus;
 pub mod signals;
