@@ -76,18 +76,6 @@ fn the_processes_of_a_program_share_what_only_one_can_have() {
     let devices = stats["devices"].as_array().expect("devices");
     let of_disk = devices.iter().find(|device| device["name"] == disk.0.as_str()).expect("the disk");
     assert!(of_disk["writes"]["bytes"].as_u64() > Some(8 << 20), "the last one has it: {said}");
-    // A file that most of the disk is reserved for.
-    let directory = scratch.path("mounted").display().to_string();
-    fs::create_dir(&directory).expect("a new directory");
-    let made = command("mkfs.ext4", &["-q", "-F", "-m", "0", &disk.0]);
-    if let Err(error) = made.and_then(|_| command("mount", &[&disk.0, &directory])) {
-        println!("SKIPPED: a file on a small disk: {error}. Get it: apt-get install e2fsprogs util-linux");
-        return;
-    }
-    let said = run(&format!("{directory}/swap:300M"), &several);
-    let left = fs::read_dir(&directory).expect("ours").count();
-    command("umount", &[&directory]).expect("mounted here");
-    assert_eq!((said.lines().count(), left), (1, 1), "{said}");
 }
 
 /// What is on the disk of the file below a loop device, at its begin.
