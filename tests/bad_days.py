@@ -15,7 +15,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LIMIT_S = 25
+LIMIT_S = 100
 NOBODY = 65534
 ROOT_NEEDED = "needs root"
 # The command's table of exit statuses (`folioswap --help`), as far as it is tried here.
@@ -221,7 +221,7 @@ class Suite:
             else:
                 os.kill(self.folioswap_below(child.pid) or child.pid, number)
                 try:
-                    status = child.wait(10)
+                    status = child.wait(LIMIT_S)
                     if status not in expected:
                         wrong.append(f"exit status {status}, not {expected}: {log()[-400:]}")
                 except subprocess.TimeoutExpired:

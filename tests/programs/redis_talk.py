@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 
-LIMIT_S = 60
+LIMIT_S = 200
 
 
 def command_lines(commands, path):

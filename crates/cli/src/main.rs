@@ -9,6 +9,7 @@ mod bench;
 mod doctor;
 mod exit;
 mod launch;
+mod outside;
 mod peer;
 mod program;
 mod run;

@@ -65,13 +65,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     }
     check_userfaultfd(&args.paging.means, args.lock)?;
     let preload = preload_library()?;
-    if let Some(obstacle) = program::obstacle(&file) {
+    let obstacle = program::obstacle(&file);
+    if let Some(obstacle) = obstacle {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
     }
-    let counters = match args.stats {
-        Some(_) => Some(stats_text::Counters::create()?),
-        None => None,
-    };
+    let counters = stats_text::Counters::create()?;
     let _kept = swap_check::keep(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let topology = args.paging.means.topology.as_ref().map(absolute);
@@ -82,15 +80,21 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         folio: &args.folios.folio.to_string(),
         swap_in: &args.folios.swap_in.to_string(),
         lock: args.lock,
-        stats: counters.as_ref().map(|counters| counters.path()),
+        stats: Some(counters.path()),
         topology: topology.as_deref(),
         swap: &swap,
     };
     let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;
     let begin = Instant::now();
     let status = Supervisor::new()?.run(&mut step.command()?, |_| ())?;
-    if let (Some(form), Some(counters)) = (args.stats, counters) {
-        complain(&counters.describe(form, args.paging.memory, begin.elapsed()));
+    let outside = counters.outside(&swap, obstacle);
+    if let Some(form) = args.stats {
+        complain(&counters.describe(form, args.paging.memory, begin.elapsed(), &outside));
+    }
+    if args.stats != Some(Form::Json)
+        && let Some(complaint) = outside.complaint(args.paging.memory)
+    {
+        complain(&format!("folioswap: note: {complaint}"));
     }
     Ok(status)
 }

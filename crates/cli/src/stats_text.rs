@@ -3,7 +3,8 @@
 //! The injected library opens the memory by its path in /proc and counts into it; it lives on here when the program has ended.
 
 use crate::exit::{Failure, Status};
-use folioswap::{Bytes, DeviceIo, DeviceTransfers, SharedStats, StatsSnapshot};
+use crate::outside::Outside;
+use folioswap::{Bytes, DeviceIo, DeviceTransfers, SharedStats, StatsSnapshot, SwapDevice};
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -41,12 +42,21 @@ impl Counters {
     }
 
     /// What was counted, for a budget and the time that the program took.
-    pub fn describe(&self, form: Form, memory_bytes: u64, wall: Duration) -> String {
+    pub fn describe(&self, form: Form, memory_bytes: u64, wall: Duration, outside: &Outside) -> String {
         let summary = Summary::new(&self.shared.get().stats().snapshot(), self.shared.get().devices());
         match form {
-            Form::Text => summary.text(memory_bytes, wall),
-            Form::Json => summary.json(memory_bytes, wall).to_string(),
+            Form::Text => format!("{}\n  {:<14} {}", summary.text(memory_bytes, wall), "not managed", outside.text()),
+            Form::Json => {
+                let mut json = summary.json(memory_bytes, wall);
+                json["outside"] = outside.json(memory_bytes);
+                json.to_string()
+            }
         }
+    }
+
+    /// What was not managed, once the program has ended; `obstacle` is why its own file is not.
+    pub fn outside(&self, swap: &[SwapDevice], obstacle: Option<&'static str>) -> Outside {
+        Outside::of_run(self.shared.get(), swap, obstacle)
     }
 }
 
@@ -297,7 +307,7 @@ mod tests {
     fn a_new_one_is_empty_and_has_a_path() {
         let counters = Counters::create().expect("a memfd");
         assert_eq!(File::open(counters.path()).expect("our own").metadata().expect("a file").len() % 8, 0);
-        let json = counters.describe(Form::Json, 1 << 29, Duration::from_secs(1));
+        let json = counters.describe(Form::Json, 1 << 29, Duration::from_secs(1), &counters.outside(&[], None));
         let json: Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!((&json["swapped_in_folios"], &json["pswpin"]), (&json!(0), &json!(0)));
         assert_eq!((&json["thp_swpout"], &json["swpout"]), (&json!(0), &json!(vec![0; NR_ORDERS])));

@@ -221,6 +221,59 @@ fn a_program_swaps_to_compressed_ram() {
     }
 }
 
+#[test]
+fn what_is_not_managed_is_said() {
+    with_library();
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIPPED: python3 is missing. Get it: apt-get install python3");
+        return;
+    }
+    let scratch = Scratch::new();
+    let (source, linked) = (scratch.path("fill.c"), scratch.path("fill"));
+    fs::write(
+        &source,
+        "#include <stdlib.h>\n#include <string.h>\nint main(void) { return !memset(malloc(64 << 20), 1, 64 << 20); }",
+    )
+    .expect("a new file");
+    let compiled = Command::new("gcc").args(["-static", "-fno-builtin", "-o"]).args([&linked, &source]).status();
+    assert!(compiled.expect("gcc runs").success());
+    let linked = linked.display().to_string();
+    let in_python = |flags: &str, before: &str| {
+        format!(
+            "import mmap, os, sys\n{before}\nm = mmap.mmap(-1, 64 << 20, mmap.MAP_ANONYMOUS | mmap.{flags})\n\
+             for i in range(0, 64 << 20, 4096): m[i] = 1"
+        )
+    };
+    let managed = in_python("MAP_PRIVATE", "");
+    let shared = in_python("MAP_SHARED", "");
+    let forked = in_python("MAP_PRIVATE", "if os.fork(): sys.exit(os.wait()[1])");
+    let gone = in_python("MAP_SHARED", "") + "\nos._exit(0)";
+    let cases: [(&[&str], &str); 6] = [
+        (&["python3", "-c", &managed], ""),
+        (&["python3", "-c", &shared], "shared memory"),
+        (&["python3", "-c", &forked], "forked child"),
+        (&["python3", "-c", &gone], "forked, or killed"),
+        (&[&linked], "linked statically"),
+        (&["sh", "-c", "$0; exit $?", &linked], "linked statically"),
+    ];
+    for (program, why) in cases {
+        let run = |stats: &[&str]| {
+            let run = [&["run", "--memory", "32M"], stats, &["--"], program].concat();
+            let (status, said) = scratch.run(&run);
+            assert_eq!(status, 0, "{program:?}: {said}");
+            said
+        };
+        let said = run(&[]);
+        let line = said.lines().last().unwrap_or_default();
+        assert!(why.is_empty() == said.is_empty() && line.contains(why), "{program:?}: {said}");
+        let said = run(&["--stats=json"]);
+        let stats: serde_json::Value = serde_json::from_str(said.lines().last().expect("statistics")).expect("JSON");
+        let complaint = stats["outside"]["complaint"].as_str().unwrap_or_default();
+        assert!(why.is_empty() == complaint.is_empty() && complaint.contains(why), "{program:?}: {said}");
+        assert!(run(&["--stats"]).contains("not managed"));
+    }
+}
+
 /// The statistics of a program that maps 48 MiB, advises the kernel's huge pages or none, writes all of it and reads it again.
 fn swept(options: &[&str], advice: &str) -> serde_json::Value {
     let scratch = Scratch::new();

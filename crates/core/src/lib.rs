@@ -43,6 +43,7 @@ pub use policy::overrun::{Access, Overruns};
 pub use policy::readahead::{Advice, Room, Streams, Windows};
 pub use stats::{
     ByOrder, Counter, DeviceFailure, DeviceIo, DeviceRecord, DeviceTransfers, Direction, FaultKind, FaultTimes, Gauge,
-    GaugeSnapshot, Histogram, HistogramSnapshot, PHASES_OF_ONE_IN, Phase, Stats, StatsSnapshot, is_drawn,
+    GaugeSnapshot, Histogram, HistogramSnapshot, PHASES_OF_ONE_IN, Phase, ProcessMemory, ProcessRecord, Stats,
+    StatsSnapshot, is_drawn,
 };
 pub use swap::{Attempt, Availability, Clusters, Freed, Listed, Priority, SlotCache};

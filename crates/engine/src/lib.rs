@@ -97,7 +97,7 @@ pub use fatal::EXIT_MEMORY;
 pub use fault::{FaultMode, UnknownName};
 pub use folio_size::{FolioSize, FolioSizeError};
 pub use folioswap_core::{
-    DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, Stats, StatsSnapshot, Wish,
+    DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, Stats, StatsSnapshot, Wish,
 };
 pub use locking::check_lock;
 pub use raw::RawSpace;

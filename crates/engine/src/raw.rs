@@ -72,6 +72,13 @@ impl RawSpace {
         self.engine.span.addr()..self.engine.span.addr() + self.engine.span.len()
     }
 
+    /// Bytes in RAM that are the engine's to give: managed memory, frames without content included, and the most that swap devices in
+    /// memory may have.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        (self.engine.zones.populated() * PAGE_SIZE) as u64 + self.engine.space.most_bytes_in_ram()
+    }
+
     /// The budget in bytes.
     #[must_use]
     pub fn memory(&self) -> u64 {

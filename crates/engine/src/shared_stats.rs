@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use folioswap_core::{DeviceIo, DeviceRecord, Stats};
+use folioswap_core::{DeviceIo, DeviceRecord, ProcessMemory, ProcessRecord, Stats};
 use folioswap_sys::shared::{SharedMemory, Zeroable};
 
 use crate::space::MAX_DEVICES;
@@ -33,9 +33,13 @@ pub(crate) fn of_its_own() -> Box<InMemory> {
 pub struct SharedCounters {
     stats: Stats,
     devices: [DeviceRecord; MAX_DEVICES],
+    processes: [ProcessRecord; MOST_PROCESSES],
 }
 
-// SAFETY: `repr(C)`, and both fields are made of atomic numbers alone, without pointers or destructors; all-zero bytes are
+/// Processes whose memory is noted: those that end first.
+const MOST_PROCESSES: usize = 256;
+
+// SAFETY: `repr(C)`, and its fields are made of atomic numbers alone, without pointers or destructors; all-zero bytes are
 // their empty value, and whatever another process of this program counts there is a value too.
 unsafe impl Zeroable for SharedCounters {}
 
@@ -50,6 +54,17 @@ impl SharedCounters {
     #[must_use]
     pub fn devices(&self) -> Vec<(String, DeviceIo)> {
         self.devices.iter().filter_map(|record| Some((record.name()?, record.snapshot()))).collect()
+    }
+
+    /// Notes what a process that ends has had in RAM, if there is room.
+    pub fn note_end(&self, process: &ProcessMemory) {
+        let _ = self.processes.iter().any(|record| record.claim(process));
+    }
+
+    /// The processes that have ended.
+    #[must_use]
+    pub fn ended(&self) -> Vec<ProcessMemory> {
+        self.processes.iter().map_while(ProcessRecord::get).collect()
     }
 
     /// The record of the device of this name; none when there are as many others as there is room for.

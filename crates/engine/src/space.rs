@@ -302,7 +302,19 @@ impl SwapSpace {
         places.iter().enumerate().find_map(|(index, place)| look(DeviceId::from_index(index), place.read().as_ref()?))
     }
 
-    /// The same for one device.
+    /// The most that devices in memory may have of it, plain or compressed.
+    pub fn most_bytes_in_ram(&self) -> u64 {
+        let mut sum = 0;
+        self.each(|_, attached| {
+            let device = &attached.device;
+            let plain = device.memory().and_then(|_| device.limit_bytes());
+            sum += plain.or(device.memory_use().map(|memory| memory.limit_bytes)).unwrap_or(0);
+            None::<()>
+        });
+        sum
+    }
+
+    /// The same as [`SwapSpace::each`] for one device.
     fn device<T>(&self, id: DeviceId, look: impl FnOnce(&Attached) -> T) -> T {
         look(self.places[id.index()].read().as_ref().expect("who removes a device alone ends it"))
     }

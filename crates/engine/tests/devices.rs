@@ -257,7 +257,7 @@ fn a_disk_that_turns_keeps_what_it_is_given() {
 /// Waits for something that the reclaim thread does by itself.
 fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(20) {
+    while begun.elapsed() < Duration::from_secs(120) {
         if is_so() {
             return true;
         }

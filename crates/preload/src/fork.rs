@@ -15,7 +15,7 @@ use crate::export::{export, real};
 use crate::heap::{ORDINARY, PRIVATE};
 use crate::protection::{ACCESS, Attributes, NOT_FORKED};
 use crate::state::{self, Phase};
-use crate::{guard, mapping, protection, threads};
+use crate::{ending, guard, mapping, protection, threads};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -68,6 +68,7 @@ extern "C" fn before() {
     if let Some(space) = state::space() {
         space.fork_prepare();
         *SPECIAL.lock().expect("nothing panics under this lock") = protection::for_children();
+        ending::before_fork(space);
         ORDINARY.acquire();
         PRIVATE.acquire();
     }

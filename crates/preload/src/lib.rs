@@ -9,7 +9,7 @@
 //!   never blocked, the program's own action for it is kept beside ours, and every thread has a stack for it.
 //! - `cover`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
 //! - `descriptors`: those of the engine do not exist for the program.
-//! - `fork`: what a child keeps.
+//! - `fork`: what a child keeps. `ending`: what is noted of a process at its end.
 //!
 //! Rules: the engine's code and this library's run with the program's signals blocked ([`guard`]) and allocate from a
 //! heap of their own; managed memory is never touched under a lock of either; no function here depends on a name that
@@ -22,6 +22,7 @@ mod advice;
 mod calls;
 mod cover;
 mod descriptors;
+mod ending;
 mod export;
 mod fork;
 mod guard;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap::{Error, RawSpace};
 
 use crate::export::export;
-use crate::{guard, protection, state};
+use crate::{ending, guard, protection, state};
 
 /// The smallest managed mapping, the size of the blocks in which addresses are handed out, and of the largest folio.
 pub const FOLIO_BYTES: usize = 2 << 20;
@@ -169,6 +169,7 @@ export! {
         };
         let start = addr as usize;
         if state::space().is_none() || !state::overlaps(start, len) || !start.is_multiple_of(PAGE_BYTES) {
+            ending::before_unmapping(len);
             return kernel(&(start..start.saturating_add(len))) as c_int;
         }
         let parts = state::cut(start, pages(len));

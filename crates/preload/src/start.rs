@@ -10,7 +10,7 @@ use folioswap_sys::seccomp;
 
 use crate::settings::{Settings, VARIABLE};
 use crate::state::{self, Phase};
-use crate::{fork, guard, malloc, program_heap, real, signals};
+use crate::{ending, fork, guard, malloc, program_heap, real, signals};
 
 /// The most of the budget that is left to the program's ordinary memory.
 const MOST_ORDINARY: u64 = 32 << 20;
@@ -53,6 +53,7 @@ fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Er
     }
     // Counters that cannot be opened belong to a command that has ended: nobody will print them.
     if let Some(stats) = settings.stats.and_then(|path| open_shared_stats(&path).ok()) {
+        ending::note_in(stats);
         builder = builder.shared_stats(stats);
     }
     builder.build()

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Fault mode, mapping, swap: each kind of device with each fault mode.
 const COMBINATIONS: [(&str, &str, &str); 4] = [

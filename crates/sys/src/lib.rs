@@ -21,6 +21,7 @@ pub mod numa;
 pub mod own_table;
 pub mod pagemap;
 pub mod random;
+pub mod resident;
 pub mod seccomp;
 pub mod shared;
 pub mod sigbus;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The command under test.
 pub const FOLIOSWAP: &str = env!("CARGO_BIN_EXE_folioswap");
 /// How long anything may take.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(240);
 
 /// Builds the library beside the command, once.
 pub fn with_library() {

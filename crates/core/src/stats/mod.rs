@@ -7,10 +7,12 @@
 mod device;
 mod histogram;
 mod latency;
+mod outside;
 
 pub use device::{DeviceFailure, DeviceIo, DeviceRecord, DeviceTransfers, Direction};
 pub use histogram::{BAND_EDGES_NS, Histogram, HistogramSnapshot, NR_BANDS};
 pub use latency::{FaultKind, FaultLatencies, FaultTimes, PHASES_OF_ONE_IN, Phase, SLOW_NS, is_drawn};
+pub use outside::{ProcessMemory, ProcessRecord};
 
 // The standard library's in a model too: the layout must not change, and nothing is ordered by these.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,0 +1,161 @@
+//! What the processes of a run had in RAM that was not managed, and the line that says so when it was much.
+//!
+//! Processes that end by `exit` note it themselves. Of all others (linked statically, set-user-ID, forked, killed) the kernel tells how
+//! much the largest had, managed or not: only what is surely not managed is counted.
+
+use folioswap::{Bytes, DeviceSpec, SharedCounters, SwapDevice};
+use folioswap_core::ProcessMemory;
+use folioswap_sys::resident;
+use serde_json::{Value, json};
+
+/// What is not spoken of, however small the budget: code, and what the engine itself needs.
+const LITTLE: u64 = 16 << 20;
+
+/// A process that the kernel counts as larger than those that were noted, by more than this, is another one.
+const SAME: u64 = 4 << 20;
+
+/// What was not managed.
+pub struct Outside {
+    processes: Vec<ProcessMemory>,
+    /// What a process had that was not noted, at least.
+    unnoted: u64,
+    /// Why the program's own file is not managed, if it is not.
+    obstacle: Option<&'static str>,
+}
+
+impl Outside {
+    /// Of all processes of a run with these devices, once it has ended.
+    pub fn of_run(counters: &SharedCounters, swap: &[SwapDevice], obstacle: Option<&'static str>) -> Outside {
+        let in_ram = swap.iter().map(|device| match device.spec {
+            DeviceSpec::Ram { size } | DeviceSpec::Zram { size, .. } => size,
+            DeviceSpec::File { .. } => 0,
+        });
+        let managed = counters.stats().snapshot().resident_bytes.peak + in_ram.sum::<u64>();
+        Outside::new(counters.ended(), resident::peak(true), resident::peak(false), managed, obstacle)
+    }
+
+    /// `largest` is what one process had, `own` what this command has, which each process of the run was at first.
+    fn new(
+        processes: Vec<ProcessMemory>,
+        largest: u64,
+        own: u64,
+        managed: u64,
+        obstacle: Option<&'static str>,
+    ) -> Outside {
+        let known = processes.iter().map(|process| process.peak).fold(own, u64::max);
+        let unnoted = if largest > known + SAME { largest - managed.min(largest) } else { 0 };
+        Outside { processes, unnoted, obstacle }
+    }
+
+    /// The process that had most, of those noted.
+    fn worst(&self) -> Option<&ProcessMemory> {
+        self.processes.iter().max_by_key(|process| process.outside)
+    }
+
+    /// One line, when a process had more than a tenth of the budget outside.
+    pub fn complaint(&self, memory_bytes: u64) -> Option<String> {
+        let most = (memory_bytes / 10).max(LITTLE);
+        let worst = self.worst().filter(|process| process.outside > most.max(self.unnoted));
+        if let Some(process) = worst {
+            let (why, help) = reason(process);
+            let (outside, name) = (Bytes(process.outside), name_of(process));
+            return Some(format!(
+                "{outside} of process {} ({name}) were not managed, beside a budget of {}: {why}; {help}",
+                process.pid,
+                Bytes(memory_bytes)
+            ));
+        }
+        let why = self.obstacle.unwrap_or("linked statically, set-user-ID, forked, or killed");
+        (self.unnoted > most).then(|| {
+            format!(
+                "{} of a process were not managed, beside a budget of {}: {why}; a dynamically linked program that runs \
+                 with its user's own rights is managed",
+                Bytes(self.unnoted),
+                Bytes(memory_bytes)
+            )
+        })
+    }
+
+    /// The line of `--stats`.
+    pub fn text(&self) -> String {
+        let worst = self.worst().map_or_else(
+            || "no process was noted".to_owned(),
+            |process| format!("{} of {} in process {}", Bytes(process.outside), Bytes(process.peak), name_of(process)),
+        );
+        match self.unnoted {
+            0 => worst,
+            unnoted => format!("{worst}; {} of one that is not managed", Bytes(unnoted)),
+        }
+    }
+
+    /// All of it.
+    pub fn json(&self, memory_bytes: u64) -> Value {
+        let process = |process: &ProcessMemory| {
+            json!({
+                "pid": process.pid,
+                "name": name_of(process),
+                "peak_resident_bytes": process.peak,
+                "managed_bytes": process.managed,
+                "shared_bytes": process.shared,
+                "outside_bytes": process.outside,
+                "forked": process.is_forked,
+            })
+        };
+        json!({
+            "processes": self.processes.iter().map(process).collect::<Vec<_>>(),
+            "unnoted_bytes": self.unnoted,
+            "complaint": self.complaint(memory_bytes),
+        })
+    }
+}
+
+fn name_of(process: &ProcessMemory) -> String {
+    let len = process.name.iter().position(|byte| *byte == 0).unwrap_or(process.name.len());
+    String::from_utf8_lossy(&process.name[..len]).into_owned()
+}
+
+/// Why, and what would help.
+fn reason(process: &ProcessMemory) -> (&'static str, &'static str) {
+    if process.is_forked {
+        ("a forked child manages nothing until it executes a program", "start it by exec")
+    } else if process.shared > process.outside / 2 {
+        ("it is shared memory", "make it smaller, or leave room for it beside --memory")
+    } else {
+        (
+            "it lies in address space that was reserved before it was used, at fixed addresses, or in small mappings",
+            "leave room for it beside --memory, or set the program's own allocator to malloc",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn process(peak: u64, managed: u64) -> ProcessMemory {
+        let (peak, managed) = (peak * MIB, managed * MIB);
+        ProcessMemory { pid: 7, peak, managed, outside: peak - managed, ..ProcessMemory::default() }
+    }
+
+    #[test]
+    fn more_than_a_tenth_is_said_with_its_reason() {
+        let line = |processes: &[ProcessMemory], largest: u64, managed: u64| {
+            let outside = Outside::new(processes.to_vec(), largest * MIB, 10 * MIB, managed * MIB, None);
+            outside.complaint(400 * MIB).unwrap_or_default()
+        };
+        assert_eq!(line(&[], 12, 0), "", "the command itself");
+        assert_eq!(line(&[process(430, 390)], 433, 390), "");
+        assert!(line(&[process(100, 10), process(500, 390)], 500, 390).starts_with("110M of process 7"));
+        let shared = ProcessMemory { shared: 80 * MIB, ..process(100, 10) };
+        assert!(line(&[shared], 100, 10).contains("shared memory"));
+        let forked = ProcessMemory { is_forked: true, ..process(100, 10) };
+        assert!(line(&[forked], 100, 10).contains("forked child"));
+        assert!(line(&[process(20, 10)], 300, 10).starts_with("290M of a process were not managed"));
+        // One that was killed had what is managed, too.
+        assert_eq!(line(&[process(20, 10)], 400, 390), "");
+        let small = Outside::new(vec![process(25, 10)], 0, 0, 0, None);
+        assert_eq!(small.complaint(16 * MIB), None, "code and the engine's own are not spoken of");
+    }
+}

@@ -1,0 +1,69 @@
+//! What a process had in RAM at its end, managed or not: records in memory that processes share.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What one process had in RAM, in bytes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct ProcessMemory {
+    /// Its number.
+    pub pid: u64,
+    /// Its program's name, as the kernel has it: 15 bytes at most.
+    pub name: [u8; 16],
+    /// All that it had at the most.
+    pub peak: u64,
+    /// Managed memory at its end, and what swap devices in memory may have.
+    pub managed: u64,
+    /// The most that was seen of what nobody manages: neither the engine, nor the kernel, which drops pages of files.
+    pub outside: u64,
+    /// Shared memory of that.
+    pub shared: u64,
+    /// Whether it is a forked child, which manages nothing.
+    pub is_forked: bool,
+}
+
+/// Room for a process's numbers. All zero: nobody's.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct ProcessRecord {
+    pid: AtomicU64,
+    numbers: [AtomicU64; 7],
+}
+
+impl ProcessRecord {
+    /// Makes it the record of a process, if it is nobody's.
+    pub fn claim(&self, process: &ProcessMemory) -> bool {
+        if self.pid.compare_exchange(0, process.pid, Relaxed, Relaxed).is_err() {
+            return false;
+        }
+        let name = u128::from_ne_bytes(process.name);
+        let ProcessMemory { peak, managed, outside, shared, is_forked, .. } = *process;
+        let numbers = [name as u64, (name >> 64) as u64, peak, managed, outside, shared, u64::from(is_forked)];
+        self.numbers.iter().zip(numbers).for_each(|(place, number)| place.store(number, Relaxed));
+        true
+    }
+
+    /// Whose it is; read once its processes have ended.
+    pub fn get(&self) -> Option<ProcessMemory> {
+        let pid = self.pid.load(Relaxed);
+        let [low, high, peak, managed, outside, shared, forked] =
+            std::array::from_fn(|at| self.numbers[at].load(Relaxed));
+        let name = (u128::from(low) | u128::from(high) << 64).to_ne_bytes();
+        (pid != 0).then_some(ProcessMemory { pid, name, peak, managed, outside, shared, is_forked: forked != 0 })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_processes() {
+        let record = ProcessRecord::default();
+        assert_eq!(record.get(), None);
+        let mut name = [0; 16];
+        name[..6].copy_from_slice(b"python");
+        let process = ProcessMemory { pid: 7, name, peak: 100, managed: 60, outside: 15, shared: 5, is_forked: true };
+        assert!(record.claim(&process) && !record.claim(&ProcessMemory { pid: 8, ..process }));
+        assert_eq!(record.get(), Some(process));
+    }
+}
