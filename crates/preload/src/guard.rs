@@ -8,6 +8,8 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
+use crate::real::kernel;
+
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
@@ -47,7 +49,7 @@ fn block() -> u64 {
     let mut before = MaybeUninit::<u64>::uninit();
     // SAFETY: the kernel reads one set of 8 bytes and fills in the other.
     unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const BLOCKED_SET, before.as_mut_ptr(), 8);
+        kernel!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const BLOCKED_SET, before.as_mut_ptr(), 8);
         before.assume_init()
     }
 }
@@ -60,13 +62,7 @@ impl Drop for Guard {
         if let Some(before) = self.before {
             // SAFETY: the kernel reads the set that `block` was given.
             unsafe {
-                libc::syscall(
-                    libc::SYS_rt_sigprocmask,
-                    libc::SIG_SETMASK,
-                    &raw const before,
-                    std::ptr::null_mut::<u64>(),
-                    8,
-                );
+                kernel!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8,);
             }
         }
     }

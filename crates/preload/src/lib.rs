@@ -17,7 +17,9 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod calls;
+mod copied;
 mod cover;
+mod descriptors;
 mod export;
 mod fork;
 mod guard;

@@ -12,6 +12,7 @@ use std::ops::Range;
 use folioswap::{RawSpace, Wish};
 
 use crate::export::export;
+use crate::real::kernel;
 use crate::{guard, protection, state};
 
 /// The smallest managed mapping, the size of the blocks in which addresses are handed out, and of the largest folio.
@@ -97,7 +98,7 @@ unsafe fn kernel_mmap(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: the caller's own call.
-    unsafe { libc::syscall(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
+    unsafe { kernel!(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
 }
 
 /// A mapping at a fixed address in managed memory. Anonymous, readable and writable: the pages are zero again. Others
@@ -149,7 +150,7 @@ export! {
     fn munmap(addr: *mut c_void, len: usize) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_munmap, part.start, part.len()) }
+            unsafe { kernel!(libc::SYS_munmap, part.start, part.len()) }
         };
         let start = addr as usize;
         if state::space().is_none() || !state::overlaps(start, len) || !start.is_multiple_of(PAGE_BYTES) {
@@ -191,7 +192,7 @@ export! {
                 remap_managed(space, addr as usize, old_len, new_len, flags)
             }
             // SAFETY: the caller's own call.
-            _ => unsafe { libc::syscall(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void },
+            _ => unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void },
         }
     }
 }
@@ -238,7 +239,7 @@ export! {
     fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_madvise, part.start, part.len(), advice) }
+            unsafe { kernel!(libc::SYS_madvise, part.start, part.len(), advice) }
         };
         let start = addr as usize;
         let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
@@ -271,7 +272,7 @@ export! {
     fn mprotect(addr: *mut c_void, len: usize, access: c_int) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_mprotect, part.start, part.len(), access) }
+            unsafe { kernel!(libc::SYS_mprotect, part.start, part.len(), access) }
         };
         let start = addr as usize;
         let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
@@ -304,7 +305,7 @@ export! {
     fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_mlock2, part.start, part.len(), flags) }
+            unsafe { kernel!(libc::SYS_mlock2, part.start, part.len(), flags) }
         };
         let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
             return kernel(&(addr as usize..(addr as usize).saturating_add(len))) as c_int;
@@ -320,7 +321,7 @@ export! {
     fn munlock(addr: *const c_void, len: usize) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_munlock, part.start, part.len()) }
+            unsafe { kernel!(libc::SYS_munlock, part.start, part.len()) }
         };
         let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
             return kernel(&(addr as usize..(addr as usize).saturating_add(len))) as c_int;
@@ -338,7 +339,7 @@ export! {
             return 0; // the kernel's would unlock the budget with the rest; what the program locked stays so
         }
         // SAFETY: the caller's own call.
-        unsafe { libc::syscall(libc::SYS_munlockall) as c_int }
+        unsafe { kernel!(libc::SYS_munlockall) as c_int }
     }
 }
 
@@ -350,6 +351,6 @@ export! {
             return -1;
         }
         // SAFETY: the caller's own call.
-        unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
+        unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
     }
 }

@@ -12,6 +12,8 @@ use std::sync::{LazyLock, Mutex};
 
 use folioswap::RawSpace;
 
+use crate::real::kernel;
+
 const PAGE_BYTES: usize = 4096;
 const FOLIO_BYTES: usize = 2 << 20;
 const PLAIN: u8 = (libc::PROT_READ | libc::PROT_WRITE) as u8;
@@ -53,7 +55,7 @@ fn set_pages(folio: usize, part: &Range<usize>, protection: u8) -> bool {
 
 fn kernel_protect(range: &Range<usize>, protection: i32) -> i32 {
     // SAFETY: the program asked for it, for memory of its own.
-    unsafe { libc::syscall(libc::SYS_mprotect, range.start, range.len(), protection) as i32 }
+    unsafe { kernel!(libc::SYS_mprotect, range.start, range.len(), protection) as i32 }
 }
 
 /// What `mprotect` does, for managed memory. -1 with errno when the kernel refuses.

@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::sync::Mutex;
 
+use crate::real::kernel;
 use crate::state;
 
 const SIGNAL_BYTES: usize = 64 << 10;
@@ -24,11 +25,11 @@ fn map() -> Option<usize> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh mapping, whose first page nobody has used.
     unsafe {
-        let addr = libc::syscall(libc::SYS_mmap, 0usize, GUARD_BYTES + SIGNAL_BYTES, access, flags, -1, 0usize);
+        let addr = kernel!(libc::SYS_mmap, 0usize, GUARD_BYTES + SIGNAL_BYTES, access, flags, -1i32, 0usize);
         if addr < 0 {
             return None;
         }
-        libc::syscall(libc::SYS_mprotect, addr, GUARD_BYTES, libc::PROT_NONE);
+        kernel!(libc::SYS_mprotect, addr, GUARD_BYTES, libc::PROT_NONE);
         Some(addr as usize)
     }
 }
@@ -93,6 +94,6 @@ fn set_signal_stack(stack: Option<libc::stack_t>) -> Option<libc::stack_t> {
     let stack = stack.unwrap_or(none);
     let mut before = none;
     // SAFETY: the kernel reads one description and fills in the other; whose memory it names lives as long as it is set.
-    let result = unsafe { libc::syscall(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
+    let result = unsafe { kernel!(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
     (result == 0).then_some(before)
 }

@@ -11,6 +11,7 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::export::{export, real};
+use crate::real::kernel;
 use crate::{guard, signal_stack, state};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
@@ -34,7 +35,7 @@ pub fn prepare() {
 pub fn open_sigbus() {
     let set: u64 = 1 << (libc::SIGBUS - 1);
     // SAFETY: the kernel reads a set of 8 bytes.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
+    unsafe { kernel!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {
@@ -50,18 +51,21 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// The set without SIGBUS.
+/// The signals that are never blocked: faults, and the system calls that [`crate::net`] catches.
+pub const OURS: [c_int; 2] = [libc::SIGBUS, libc::SIGSYS];
+
+/// The set without the signals that are never blocked.
 ///
 /// # Safety
 /// Null, or a set.
-pub unsafe fn without_sigbus(set: *const sigset_t) -> Option<sigset_t> {
+pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
     if set.is_null() || !state::direct() {
         return None;
     }
     // SAFETY: a valid set, copied; the copy is changed.
     unsafe {
         let mut copy = *set;
-        libc::sigdelset(&raw mut copy, libc::SIGBUS);
+        OURS.iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
         Some(copy)
     }
 }
@@ -99,7 +103,7 @@ export! {
                 return real(signal, action, before);
             }
             let mut copy = *action;
-            libc::sigdelset(&raw mut copy.sa_mask, libc::SIGBUS);
+            OURS.iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
             let mut known = zeroed();
             let result = real(signal, &raw const copy, &raw mut known);
             if result == 0 && !before.is_null() {
@@ -160,7 +164,7 @@ export! {
     fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
         // SAFETY: null or valid, as for `sigprocmask`; a local stands in for a result that the kernel may not reach.
         unsafe {
-            let copy = if how == libc::SIG_UNBLOCK { None } else { without_sigbus(set) };
+            let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
             let result = SIGPROCMASK.get()(how, pointer(&copy, set), &raw mut known);
             if result == 0 && !before.is_null() {
@@ -175,7 +179,7 @@ export! {
     fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
         // SAFETY: as above.
         unsafe {
-            let copy = if how == libc::SIG_UNBLOCK { None } else { without_sigbus(set) };
+            let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
             let result = PTHREAD_SIGMASK.get()(how, pointer(&copy, set), &raw mut known);
             if result == 0 && !before.is_null() {
@@ -190,7 +194,7 @@ export! {
     fn sigsuspend(set: *const sigset_t) -> c_int {
         // SAFETY: a valid set, as for `sigsuspend`.
         unsafe {
-            let copy = without_sigbus(set);
+            let copy = without_ours(set);
             SIGSUSPEND.get()(pointer(&copy, set))
         }
     }

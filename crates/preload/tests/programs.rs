@@ -136,6 +136,11 @@ fn io() {
 }
 
 #[test]
+fn calls() {
+    all("calls", "16M");
+}
+
+#[test]
 fn stdio() {
     all("stdio", "16M");
 }

@@ -60,6 +60,25 @@ export! {
     }
 }
 
+export! {
+    fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
+        real!(FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int);
+        let (real, none) = (FEXECVE.get(), std::ptr::null());
+        // SAFETY: the caller's own call.
+        cover::repeat(|| touch(none, arguments, environment), || unsafe { real(fd, arguments, environment) })
+    }
+}
+
+export! {
+    fn execveat(at: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int {
+        real!(EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int);
+        let real = EXECVEAT.get();
+        // SAFETY: the caller's own call.
+        let call = || unsafe { real(at, path, arguments, environment, flags) };
+        cover::repeat(|| touch(path, arguments, environment), call)
+    }
+}
+
 fn environment() -> List {
     unsafe extern "C" {
         static environ: List;
