@@ -37,6 +37,9 @@ impl<T> Pointer for *mut T {
     }
 }
 
+/// The most that is copied: no call takes or gives as much that is not bytes of a file or a stream.
+const MOST_BYTES: usize = 64 << 20;
+
 /// A piece of the program's memory, and its copy where it needs one.
 pub struct Copied {
     addr: usize,
@@ -46,14 +49,14 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Copies `len` bytes, if any of them are managed. Without memory for it they are brought in, and may leave again.
+    /// Copies `len` bytes, if any of them are managed. More than [`MOST_BYTES`], or without memory for it, they are brought in, and may leave again.
     ///
     /// # Safety
     /// The range is the program's, to be handed to the kernel.
     pub unsafe fn new(addr: usize, len: usize, written: bool) -> Copied {
         let mut copied = Copied { addr, len, written, copy: None };
         if cover::needed(addr, len) {
-            copied.copy = Bounce::new(addr, len);
+            copied.copy = if len <= MOST_BYTES { Bounce::new(addr, len) } else { None };
             match &copied.copy {
                 // SAFETY: the program's memory, and a block of that length. No lock is held.
                 Some(copy) => unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, copy.as_ptr(), len) },
@@ -98,10 +101,7 @@ pub unsafe fn bytes<P: Pointer>(at: P, len: usize) -> Copied {
 ///
 /// # Safety
 /// Null, or the program's.
-pub unsafe fn value<P: Pointer>(at: P) -> Copied
-where
-    P: Pointee,
-{
+pub unsafe fn value<P: Pointee>(at: P) -> Copied {
     // SAFETY: handed on.
     unsafe { bytes(at, P::BYTES) }
 }
@@ -160,7 +160,7 @@ macro_rules! copied {
             fn $name($($arg: $type),*) -> $result {
                 #[used]
                 #[unsafe(link_section = "folioswap_real")]
-                static REAL: $crate::real::Real<unsafe extern "C" fn($($type),*) -> $result> = {
+                static REAL: $crate::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> = {
                     const NAME: &std::ffi::CStr =
                         match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                             Ok(name) => name,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::export::{export, real};
 use crate::heap::{ORDINARY, PRIVATE};
 use crate::state::{self, Phase};
-use crate::{guard, threads};
+use crate::{guard, net, threads};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -60,6 +60,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let _guard = guard::enter();
+    net::forget();
     if let Some(space) = state::space() {
         PRIVATE.free_lock();
         ORDINARY.free_lock();

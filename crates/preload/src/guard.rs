@@ -3,7 +3,7 @@
 //! A handler of the program may touch managed memory at any time. If it interrupted its own thread inside the engine,
 //! its fault could wait for a lock that this thread holds. So every call into the engine, and every allocation of this
 //! library's own code, happens with signals blocked. Those that a thread causes by what it does stay open: in direct
-//! mode SIGBUS is how faults arrive.
+//! mode SIGBUS is how faults arrive, and SIGSYS how system calls do that are not the C library's.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -19,8 +19,12 @@ const fn bit(signal: i32) -> u64 {
 }
 
 /// What a guard blocks: all but the signals that an instruction causes.
-const BLOCKED: u64 =
-    !(bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP));
+const BLOCKED: u64 = !(bit(libc::SIGBUS)
+    | bit(libc::SIGSYS)
+    | bit(libc::SIGSEGV)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGTRAP));
 
 /// Signals are blocked, and allocations are this library's own, until this is dropped.
 pub struct Guard {

@@ -6,7 +6,8 @@
 //! - `mapping`, `protection`: mmap and its kin. Large private anonymous mappings are managed, the rest passes.
 //! - `signals`, `threads`, `signal_stack`: in direct mode faults are SIGBUS on the thread that has them: the signal is
 //!   never blocked, the program's own action for it is kept beside ours, and every thread has a stack for it.
-//! - `cover`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
+//! - `cover`, `copied`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
+//! - `net`: so are those that do not come from the C library.
 //! - `fork`: what a child keeps.
 //!
 //! Rules: the engine's code and this library's run with the program's signals blocked ([`guard`]) and allocate from a
@@ -27,6 +28,7 @@ mod heap;
 mod huge;
 mod malloc;
 mod mapping;
+mod net;
 mod program_heap;
 mod protection;
 mod real;

@@ -1,6 +1,6 @@
-//! The alternate signal stack of each thread in direct mode, never managed, unless the program sets one of its own: the
-//! thread's own stack may be in managed memory (a coroutine's in a malloc block), and the kernel cannot put a signal's
-//! frame on a page that is missing. The engine runs on a stack of its own (`folioswap_sys::fault_stack`).
+//! The alternate signal stack of each thread in direct mode, never managed, unless the program sets a large one of its own:
+//! the thread's own stack may be in managed memory (a coroutine's in a malloc block), and the kernel cannot put a
+//! signal's frame on a page that is missing. The engine runs on a stack of its own (`folioswap_sys::fault_stack`).
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -9,6 +9,8 @@ use crate::real::kernel;
 use crate::state;
 
 const SIGNAL_BYTES: usize = 64 << 10;
+/// The least that a stack of the program's must have to be used.
+const LEAST_BYTES: usize = 32 << 10;
 /// No memory, below it.
 const GUARD_BYTES: usize = 4096;
 
@@ -18,6 +20,8 @@ static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 thread_local! {
     /// Where this thread's mapping begins; zero when it has none.
     static MAPPING: Cell<usize> = const { Cell::new(0) };
+    /// The program's stack that this one stands in for.
+    static STANDS_FOR: Cell<Option<libc::stack_t>> = const { Cell::new(None) };
 }
 
 fn map() -> Option<usize> {
@@ -83,9 +87,34 @@ pub fn own_signal_stack() -> Option<libc::stack_t> {
     }
 }
 
-/// Whether the stack is the one that this library set.
-pub fn is_ours(stack: &libc::stack_t) -> bool {
-    is_own(stack, MAPPING.get())
+/// What to set when the program wants a stack, or none. Small ones are kept in name only: a system call that is caught,
+/// with a fault in it, takes more than 8 KiB of some processors.
+pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
+    let Some(own) = own_signal_stack() else { return wanted };
+    let none = wanted.ss_flags & libc::SS_DISABLE != 0;
+    let small = wanted.ss_flags == 0 && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
+    STANDS_FOR.set(small.then_some(wanted));
+    if none || small { own } else { wanted }
+}
+
+/// The program's stack that this library's stands in for.
+pub fn stands_for() -> Option<libc::stack_t> {
+    STANDS_FOR.get()
+}
+
+pub fn set_stands_for(stack: Option<libc::stack_t>) {
+    STANDS_FOR.set(stack);
+}
+
+/// What the program is told when this is set, and stands for that.
+pub fn told(set: libc::stack_t, stands_for: Option<libc::stack_t>) -> libc::stack_t {
+    if !is_own(&set, MAPPING.get()) {
+        return set;
+    }
+    match stands_for {
+        Some(theirs) => libc::stack_t { ss_flags: set.ss_flags & libc::SS_ONSTACK, ..theirs },
+        None => libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 },
+    }
 }
 
 /// Sets the alternate stack; `None` sets none. Gives the one before.

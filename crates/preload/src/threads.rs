@@ -114,7 +114,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         (beginning.body, beginning.argument)
     };
     if state::direct() {
-        signals::open_sigbus();
+        signals::open_ours();
     }
     body(argument)
 }

@@ -24,7 +24,9 @@ pub fn block_all() -> Blocked {
     unsafe {
         libc::sigfillset(&mut all);
         // A fault with its signal blocked kills the process without a handler having been asked.
-        for fault in [libc::SIGBUS, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT] {
+        for fault in
+            [libc::SIGBUS, libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS]
+        {
             libc::sigdelset(&mut all, fault);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);

@@ -6,8 +6,10 @@
 
 mod aio;
 mod assembly;
+pub mod by_number;
 mod io;
 mod messages;
+mod numbers;
 mod paths;
 mod process;
 mod results;

@@ -11,7 +11,7 @@ use crate::export::{export, real};
 use crate::{cover, guard, state};
 
 type List = *const *const c_char;
-type Spawn = unsafe extern "C" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
+type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
 real!(EXECVE = c"execve": fn(*const c_char, List, List) -> c_int);
 real!(EXECV = c"execv": fn(*const c_char, List) -> c_int);
@@ -22,7 +22,7 @@ real!(SPAWNP = c"posix_spawnp": fn(*mut pid_t, *const c_char, *const c_void, *co
 real!(SYSTEM = c"system": fn(*const c_char) -> c_int);
 real!(POPEN = c"popen": fn(*const c_char, *const c_char) -> *mut FILE);
 
-fn touch(path: *const c_char, arguments: List, environment: List) {
+pub fn touch(path: *const c_char, arguments: List, environment: List) {
     cover::text(path);
     cover::texts(arguments);
     cover::texts(environment);

@@ -107,6 +107,13 @@ copied! {
     fn getcpu(cpu: *mut c_uint, node: *mut c_uint) -> c_int { cpu: value, node: value }
     fn getdirentries(fd: c_int, buffer: *mut c_char, len: size_t, base: *mut off64_t) -> ssize_t { buffer: bytes(len), base: value }
     fn getdirentries64(fd: c_int, buffer: *mut c_char, len: size_t, base: *mut off64_t) -> ssize_t { buffer: bytes(len), base: value }
+    fn eventfd_read(fd: c_int, count: *mut u64) -> c_int { count: value }
+    fn pidfd_send_signal(process: c_int, signal: c_int, about: *mut siginfo_t, flags: c_uint) -> c_int { about: value }
+    fn process_madvise(process: c_int, list: *const libc::iovec, count: size_t, advice: c_int, flags: c_uint) -> ssize_t { list: values(count) }
+    fn pututline(entry: *const libc::utmpx) -> *mut libc::utmpx { entry: value }
+    fn pututxline(entry: *const libc::utmpx) -> *mut libc::utmpx { entry: value }
+    fn updwtmp(path: *const c_char, entry: *const libc::utmpx) -> () { path: text, entry: value }
+    fn updwtmpx(path: *const c_char, entry: *const libc::utmpx) -> () { path: text, entry: value }
     fn klogctl(what: c_int, buffer: *mut c_char, len: c_int) -> c_int { buffer: bytes(len.max(0) as usize) }
     fn modify_ldt(what: c_int, at: *mut c_void, len: c_ulong) -> c_int { at: bytes(len as usize) }
     fn ustat(device: dev_t, about: *mut [u64; 4]) -> c_int { about: value }
@@ -138,6 +145,17 @@ export! {
             copy.bring_back();
             result
         }
+    }
+}
+
+export! {
+    fn clock() -> libc::clock_t {
+        let mut used = timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel fills in the local.
+        if unsafe { kernel!(libc::SYS_clock_gettime, libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut used) } < 0 {
+            return -1;
+        }
+        used.tv_sec * 1_000_000 + used.tv_nsec / 1000
     }
 }
 

@@ -94,6 +94,8 @@ touched! {
     fn mount = c"mount"(source: *const c_char, path: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int { text(source), text(path), text(kind), touch(data, 4096) }
     fn fsconfig = c"fsconfig"(fd: c_int, what: c_uint, key: *const c_char, data: *const c_void, more: c_int) -> c_int { text(key), touch(data, 4096) }
     fn ptrace = c"ptrace"(what: c_uint, pid: pid_t, at: *mut c_void, data: *mut c_void) -> c_long { touch(at, UNKNOWN_BYTES), touch(data, UNKNOWN_BYTES) }
+    fn arch_prctl = c"arch_prctl"(what: c_int, at: *mut c_ulong) -> c_int { value(at) }
+    fn __arch_prctl = c"__arch_prctl"(what: c_int, at: *mut c_ulong) -> c_int { value(at) }
     fn semctl = c"semctl"(set: c_int, number: c_int, what: c_int, at: *mut c_void) -> c_int { touch(at, UNKNOWN_BYTES) }
     fn fcntl = c"fcntl"(fd: c_int, request: c_int, argument: *mut c_void) -> c_int { touch(argument, size_of::<libc::flock>()) }
     fn fcntl64 = c"fcntl64"(fd: c_int, request: c_int, argument: *mut c_void) -> c_int { touch(argument, size_of::<libc::flock>()) }

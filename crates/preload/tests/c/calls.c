@@ -229,6 +229,56 @@ static void sleeping(void) {
     CHECK(pthread_join(thread, NULL) == 0);
 }
 
+/* Threads that are cancelled while they sleep. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+
+static void *in_read(void *argument) {
+    sleeper = gettid();
+    CHECK(read(ends[0], AT(0), 100) == -1);
+    return argument;
+}
+
+static void *in_long_poll(void *argument) {
+    struct pollfd *list = AT(0);
+    *list = (struct pollfd){.fd = ends[0], .events = POLLIN};
+    sleeper = gettid();
+    poll(list, 1, -1);
+    return argument;
+}
+
+static void unlock(void *argument) { CHECK(pthread_mutex_unlock(argument) == 0); }
+
+static void *in_timed_wait(void *argument) {
+    struct timespec *end = AT(0);
+    CHECK(clock_gettime(CLOCK_REALTIME, end) == 0);
+    end->tv_sec += 1000;
+    CHECK(pthread_mutex_lock(&mutex) == 0);
+    pthread_cleanup_push(unlock, &mutex);
+    sleeper = gettid();
+    pthread_cond_timedwait(&never, &mutex, end);
+    pthread_cleanup_pop(1);
+    return argument;
+}
+
+static void cancelled(void) {
+    CHECK(pipe(ends) == 0);
+    struct {
+        void *(*body)(void *);
+        long number;
+    } each[] = {{in_read, SYS_read}, {in_long_poll, SYS_poll}, {in_timed_wait, SYS_futex}};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        pthread_t thread = start(each[i].body);
+        asleep(each[i].number);
+        OUT;
+        void *result;
+        CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    }
+    CHECK(pthread_mutex_trylock(&mutex) == 0 && pthread_mutex_unlock(&mutex) == 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 /* One call for what is one call without a budget, too. */
 static void long_ones(void) {
     int zero = open("/dev/zero", O_RDWR);
@@ -427,6 +477,7 @@ int main(void) {
     region = map(len);
     memset(region, 0, len);
     sleeping();
+    cancelled();
     long_ones();
     paths();
     times_and_waits();
