@@ -9,6 +9,7 @@ use folioswap::{RawSpace, Wish};
 use crate::export::export;
 use crate::mapping::{FOLIO_BYTES, PAGE_BYTES, all_mapped, both, pages, refused};
 use crate::protection::{self, ACCESS, Attributes, GUARD, LOCKED, NOT_FORKED, WIPED};
+use crate::real::kernel;
 use crate::{guard, state};
 
 /// Linux 5.18 and 6.13; the libc crate lacks them for some targets.
@@ -27,7 +28,7 @@ fn whole_folios(range: &Range<usize>) -> Range<usize> {
 /// Whether the kernel knows such advice: asked about no memory at all.
 fn check_known(start: usize, advice: c_int) -> Result<(), c_int> {
     // SAFETY: an empty range.
-    let result = unsafe { libc::syscall(libc::SYS_madvise, start, 0, advice) };
+    let result = unsafe { kernel!(libc::SYS_madvise, start, 0, advice) };
     if result < 0 { Err(state::errno()) } else { Ok(()) }
 }
 
@@ -116,7 +117,7 @@ fn advise_managed(space: &RawSpace, range: &Range<usize>, advice: c_int) -> Resu
 fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let kernel = |part: &Range<usize>| {
         // SAFETY: the caller's own call.
-        unsafe { libc::syscall(libc::SYS_madvise, part.start, part.len(), advice) }
+        unsafe { kernel!(libc::SYS_madvise, part.start, part.len(), advice) }
     };
     let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
         return kernel(&(start..start.saturating_add(len))) as c_int;
@@ -160,7 +161,7 @@ export! {
     fn process_madvise(pidfd: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let kernel = |count: usize| {
             // SAFETY: the caller's own call, or the same for none of its ranges.
-            unsafe { libc::syscall(libc::SYS_process_madvise, pidfd, ranges, count, advice, flags) as isize }
+            unsafe { kernel!(libc::SYS_process_madvise, pidfd, ranges, count, advice, flags) as isize }
         };
         if state::space().is_none() || count == 0 || count > 1024 || ranges.is_null() || !is_self(pidfd) {
             return kernel(count);

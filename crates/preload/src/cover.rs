@@ -13,6 +13,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::heap::PRIVATE;
+use crate::real::kernel;
 use crate::{guard, state};
 
 /// Whether the kernel pins pages of the range while it reads or writes them: a descriptor with O_DIRECT. In monitor mode
@@ -23,12 +24,15 @@ pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
         return false;
     }
     // SAFETY: takes no pointers.
-    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL) };
+    let flags = unsafe { kernel!(libc::SYS_fcntl, fd, libc::F_GETFL) };
     flags >= 0 && flags as c_int & libc::O_DIRECT != 0
 }
 
 /// The longest transfer through a bounce buffer.
 const BOUNCE_BYTES: usize = 256 << 10;
+
+/// The longest message. Linux allows sockets no buffers of this size by far, unless it is told to.
+const MOST_MESSAGE_BYTES: usize = 16 << 20;
 
 /// The longest transfer that folios are held for at a time.
 const PIECE_BYTES: usize = 4 << 20;
@@ -106,6 +110,12 @@ impl Outcome for c_int {
 }
 
 impl Outcome for isize {
+    fn is_failure(&self) -> bool {
+        *self < 0
+    }
+}
+
+impl Outcome for i64 {
     fn is_failure(&self) -> bool {
         *self < 0
     }
@@ -198,13 +208,36 @@ pub fn piece(addr: usize, left: usize) -> usize {
     left.min(PIECE_BYTES - addr % FOLIO_BYTES)
 }
 
-/// Whether calls on the descriptor do not sleep for long, and give all that is asked for but at the end.
-pub fn is_storage(fd: c_int) -> bool {
-    // SAFETY: all zero is a valid value, and the kernel fills it in.
+/// What a descriptor is, as far as long transfers differ.
+pub enum Kind {
+    /// Calls do not sleep for long, and give all that is asked for but at the end.
+    Storage,
+    /// A character device: it gives what it has, which may be all that is asked for.
+    Characters,
+    /// A socket on which a call is a message.
+    Datagrams,
+    /// Bytes in a row, of which a call may take any part.
+    Stream,
+}
+
+pub fn kind(fd: c_int) -> Kind {
+    // SAFETY: all zero is a valid value, and the kernel fills in the locals.
     unsafe {
         let mut about: libc::stat = std::mem::zeroed();
-        let is = libc::syscall(libc::SYS_fstat, fd, &raw mut about) == 0;
-        is && matches!(about.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK)
+        if kernel!(libc::SYS_fstat, fd, &raw mut about) != 0 {
+            return Kind::Stream;
+        }
+        let (mut socket, mut len) = (libc::SOCK_STREAM, size_of::<c_int>() as u32);
+        match about.st_mode & libc::S_IFMT {
+            libc::S_IFREG | libc::S_IFBLK => Kind::Storage,
+            libc::S_IFCHR => Kind::Characters,
+            libc::S_IFSOCK => {
+                let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
+                kernel!(libc::SYS_getsockopt, fd, level, name, &raw mut socket, &raw mut len);
+                if socket == libc::SOCK_STREAM { Kind::Stream } else { Kind::Datagrams }
+            }
+            _ => Kind::Stream,
+        }
     }
 }
 
@@ -219,6 +252,8 @@ pub enum Pieces {
     All,
     /// What the first piece gives is enough; through a bounce buffer.
     First,
+    /// One call for all of it, a message; through a bounce buffer of [`MOST_MESSAGE_BYTES`] at most.
+    Whole,
 }
 
 /// Receives into a buffer. `call(at, len, done)` is the system call for a piece that begins `done` bytes in.
@@ -277,7 +312,11 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
     loop {
         let at = buffer + done;
         let held = matches!(pieces, Pieces::Storage | Pieces::Pinned);
-        let want = if held { piece(at, len - done) } else { BOUNCE_BYTES.min(len - done) };
+        let want = match pieces {
+            Pieces::Storage | Pieces::Pinned => piece(at, len - done),
+            Pieces::Whole => MOST_MESSAGE_BYTES.min(len),
+            Pieces::All | Pieces::First => BOUNCE_BYTES.min(len - done),
+        };
         let result = {
             let _held = held.then(|| Held::new(at, want));
             one(at, want, done, held)
@@ -289,7 +328,7 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
             return result; // MSG_TRUNC tells how long the datagram was
         }
         done += result as usize;
-        if (result as usize) < want || done == len || pieces == Pieces::First {
+        if (result as usize) < want || done == len || matches!(pieces, Pieces::First | Pieces::Whole) {
             return done as isize;
         }
     }

@@ -10,6 +10,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use folioswap_sys::descriptor::{is_hidden, next_hidden};
 
 use crate::export::{export, real};
+use crate::real::kernel;
 use crate::{guard, state};
 
 real!(FCNTL = c"fcntl": fn(c_int, c_int, *mut c_void) -> c_int);
@@ -26,26 +27,25 @@ fn not_open() -> c_int {
 
 /// A call with descriptors by its number, where the engine's are concerned: what the kernel would return for numbers that
 /// are not open. `None`: the call may be made.
-#[allow(dead_code)] // until calls by number come by here
-pub fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<c_long> {
+pub fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<isize> {
     let named = |at: usize| is_engines(arguments[at] as c_int);
     let concerned = match number {
         libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl => named(0),
         libc::SYS_dup2 | libc::SYS_dup3 => named(0) || named(1),
         libc::SYS_close_range => {
             let [first, last, flags] = [0, 1, 2].map(|at| arguments[at] as c_uint);
-            return Some(close_others(first, last, flags));
+            return Some(close_others(first, last, flags) as isize);
         }
         _ => false,
     };
-    concerned.then_some(c_long::from(-libc::EBADF))
+    concerned.then_some(-(libc::EBADF as isize))
 }
 
 /// Closes a range of numbers but the engine's; 0 or a negative error number.
 fn close_others(first: c_uint, last: c_uint, flags: c_uint) -> c_long {
     let close = |first: c_uint, last: c_uint| {
         // SAFETY: takes numbers; the caller's own call, without the engine's descriptors.
-        match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+        match unsafe { kernel!(libc::SYS_close_range, first, last, flags) } {
             -1 => c_long::from(-state::errno()),
             result => result,
         }
@@ -79,6 +79,13 @@ export! {
 }
 
 export! {
+    fn __close(fd: c_int) -> c_int {
+        // SAFETY: the same function under another name.
+        unsafe { close(fd) }
+    }
+}
+
+export! {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         let errno = state::errno();
         match close_others(first, last, flags as c_uint) {
@@ -94,7 +101,7 @@ export! {
         if close_others(first.max(0) as c_uint, c_uint::MAX, 0) == c_long::from(-libc::ENOSYS) {
             (first.max(0)..c_int::from(i16::MAX)).filter(|&fd| !is_engines(fd)).for_each(|fd| {
                 // SAFETY: takes a number.
-                unsafe { libc::syscall(libc::SYS_close, fd) };
+                unsafe { kernel!(libc::SYS_close, fd) };
             });
         }
         state::fail(errno);
@@ -107,7 +114,7 @@ export! {
             return not_open();
         }
         // SAFETY: the caller's own call.
-        unsafe { libc::syscall(libc::SYS_dup, fd) as c_int }
+        unsafe { kernel!(libc::SYS_dup, fd) as c_int }
     }
 }
 
@@ -123,12 +130,19 @@ export! {
 }
 
 export! {
+    fn __dup2(fd: c_int, target: c_int) -> c_int {
+        // SAFETY: the same function under another name.
+        unsafe { dup2(fd, target) }
+    }
+}
+
+export! {
     fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
         if is_engines(fd) || is_engines(target) {
             return not_open();
         }
         // SAFETY: the caller's own call.
-        unsafe { libc::syscall(libc::SYS_dup3, fd, target, flags) as c_int }
+        unsafe { kernel!(libc::SYS_dup3, fd, target, flags) as c_int }
     }
 }
 
@@ -148,6 +162,13 @@ export! {
 
 export! {
     fn fcntl64(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
+        // SAFETY: the same function under another name.
+        unsafe { fcntl(fd, request, argument) }
+    }
+}
+
+export! {
+    fn __fcntl(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
         // SAFETY: the same function under another name.
         unsafe { fcntl(fd, request, argument) }
     }

@@ -14,8 +14,9 @@ use folioswap::RawSpace;
 use crate::export::{export, real};
 use crate::heap::{ORDINARY, PRIVATE};
 use crate::protection::{ACCESS, Attributes, NOT_FORKED};
+use crate::real::kernel;
 use crate::state::{self, Phase};
-use crate::{ending, guard, mapping, protection, threads};
+use crate::{ending, guard, mapping, net, protection, threads};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -55,7 +56,7 @@ fn set_apart(space: &RawSpace, range: &Range<usize>, attributes: Attributes) {
     // SAFETY: managed addresses, which are the child's own to use as it likes.
     unsafe {
         if attributes & NOT_FORKED != 0 {
-            libc::syscall(libc::SYS_munmap, range.start, range.len());
+            kernel!(libc::SYS_munmap, range.start, range.len());
         } else {
             let access = c_int::from(attributes & ACCESS);
             mapping::kernel_mmap(range.start as *mut c_void, range.len(), access, flags, -1, 0);
@@ -85,6 +86,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let _guard = guard::enter();
+    net::forget();
     if let Some(space) = state::space() {
         PRIVATE.free_lock();
         ORDINARY.free_lock();

@@ -18,6 +18,7 @@ use dlmalloc::Dlmalloc;
 use folioswap_sys::futex;
 
 use crate::guard;
+use crate::real::kernel;
 
 /// Addresses of one heap. Reserving costs nothing; a program's ordinary share is a few MiB.
 const SPAN_BYTES: usize = 64 << 30;
@@ -109,13 +110,13 @@ unsafe impl dlmalloc::Allocator for Span {
 fn reserve() -> usize {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice.
-    let start = unsafe { libc::syscall(libc::SYS_mmap, 0usize, SPAN_BYTES, libc::PROT_NONE, flags, -1, 0usize) };
+    let start = unsafe { kernel!(libc::SYS_mmap, 0usize, SPAN_BYTES, libc::PROT_NONE, flags, -1i32, 0usize) };
     if start < 0 { 0 } else { start as usize }
 }
 
 fn make_usable(addr: usize, len: usize) -> bool {
     // SAFETY: a part of a span that was reserved and that nobody has been given yet.
-    unsafe { libc::syscall(libc::SYS_mprotect, addr, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
+    unsafe { kernel!(libc::SYS_mprotect, addr, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
 impl Heap {

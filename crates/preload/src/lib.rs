@@ -7,7 +7,8 @@
 //!   passes.
 //! - `signals`, `threads`, `signal_stack`: in direct mode faults are SIGBUS on the thread that has them: the signal is
 //!   never blocked, the program's own action for it is kept beside ours, and every thread has a stack for it.
-//! - `cover`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
+//! - `cover`, `copied`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
+//! - `net`: so are those that do not come from the C library.
 //! - `descriptors`: those of the engine do not exist for the program.
 //! - `fork`: what a child keeps. `ending`: what is noted of a process at its end.
 //!
@@ -20,6 +21,7 @@
 
 mod advice;
 mod calls;
+mod copied;
 mod cover;
 mod descriptors;
 mod ending;
@@ -30,6 +32,7 @@ mod heap;
 mod huge;
 mod malloc;
 mod mapping;
+mod net;
 mod program_heap;
 mod protection;
 mod real;

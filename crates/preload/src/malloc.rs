@@ -66,6 +66,12 @@ unsafe extern "C" fn find_libc(object: *mut libc::dl_phdr_info, _size: usize, in
     0
 }
 
+/// Where the C library's code is.
+pub fn libc_code() -> std::ops::Range<usize> {
+    let start = LIBC_START.load(Ordering::Relaxed);
+    start..start + LIBC_LEN.load(Ordering::Relaxed)
+}
+
 fn is_libc(caller: usize) -> bool {
     caller.wrapping_sub(LIBC_START.load(Ordering::Relaxed)) < LIBC_LEN.load(Ordering::Relaxed)
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap::{Error, RawSpace};
 
 use crate::export::export;
+use crate::real::kernel;
 use crate::{ending, guard, protection, state};
 
 /// The smallest managed mapping, the size of the blocks in which addresses are handed out, and of the largest folio.
@@ -107,7 +108,7 @@ pub unsafe fn kernel_mmap(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: the caller's own call.
-    unsafe { libc::syscall(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
+    unsafe { kernel!(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
 }
 
 /// A mapping at a fixed address in managed memory. Anonymous, readable and writable: the pages are zero again. Others
@@ -165,7 +166,7 @@ export! {
     fn munmap(addr: *mut c_void, len: usize) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_munmap, part.start, part.len()) }
+            unsafe { kernel!(libc::SYS_munmap, part.start, part.len()) }
         };
         let start = addr as usize;
         if state::space().is_none() || !state::overlaps(start, len) || !start.is_multiple_of(PAGE_BYTES) {
@@ -216,7 +217,7 @@ export! {
     fn mprotect(addr: *mut c_void, len: usize, access: c_int) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_mprotect, part.start, part.len(), access) }
+            unsafe { kernel!(libc::SYS_mprotect, part.start, part.len(), access) }
         };
         let start = addr as usize;
         let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
@@ -240,9 +241,9 @@ fn check_key(key: c_int) -> Result<(), c_int> {
         if page == libc::MAP_FAILED {
             return Err(libc::ENOMEM);
         }
-        let result = libc::syscall(libc::SYS_pkey_mprotect, page, PAGE_BYTES, PLAIN, key);
+        let result = kernel!(libc::SYS_pkey_mprotect, page, PAGE_BYTES, PLAIN, key);
         let errno = state::errno();
-        libc::syscall(libc::SYS_munmap, page, PAGE_BYTES);
+        kernel!(libc::SYS_munmap, page, PAGE_BYTES);
         if result < 0 { Err(errno) } else { Ok(()) }
     }
 }
@@ -251,7 +252,7 @@ export! {
     fn pkey_mprotect(addr: *mut c_void, len: usize, access: c_int, key: c_int) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_pkey_mprotect, part.start, part.len(), access, key) }
+            unsafe { kernel!(libc::SYS_pkey_mprotect, part.start, part.len(), access, key) }
         };
         let start = addr as usize;
         let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
@@ -284,7 +285,7 @@ export! {
     fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_mlock2, part.start, part.len(), flags) }
+            unsafe { kernel!(libc::SYS_mlock2, part.start, part.len(), flags) }
         };
         let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
             return kernel(&(addr as usize..(addr as usize).saturating_add(len))) as c_int;
@@ -304,7 +305,7 @@ export! {
     fn munlock(addr: *const c_void, len: usize) -> c_int {
         let kernel = |part: &Range<usize>| {
             // SAFETY: the caller's own call.
-            unsafe { libc::syscall(libc::SYS_munlock, part.start, part.len()) }
+            unsafe { kernel!(libc::SYS_munlock, part.start, part.len()) }
         };
         let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
             return kernel(&(addr as usize..(addr as usize).saturating_add(len))) as c_int;
@@ -326,7 +327,7 @@ export! {
             }
         }
         // SAFETY: the caller's own call.
-        unsafe { libc::syscall(libc::SYS_munlockall) as c_int }
+        unsafe { kernel!(libc::SYS_munlockall) as c_int }
     }
 }
 
@@ -338,6 +339,6 @@ export! {
             return -1;
         }
         // SAFETY: the caller's own call.
-        unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int }
+        unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
     }
 }

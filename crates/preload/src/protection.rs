@@ -20,6 +20,8 @@ use std::sync::{Mutex, MutexGuard};
 use folioswap::{RawSpace, WholeFolio};
 use folioswap_sys::memory;
 
+use crate::real::kernel;
+
 const PAGE_BYTES: usize = 4096;
 const BLOCK_BYTES: usize = 2 << 20;
 const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
@@ -155,9 +157,9 @@ fn kernel_protect(part: &Range<usize>, old: Attributes, new: Attributes) -> Resu
     // SAFETY: the program asked for it, for memory of its own.
     let result = unsafe {
         if (old | new) & KEY == 0 {
-            libc::syscall(libc::SYS_mprotect, part.start, part.len(), access)
+            kernel!(libc::SYS_mprotect, part.start, part.len(), access)
         } else {
-            libc::syscall(libc::SYS_pkey_mprotect, part.start, part.len(), access, c_int::from(key))
+            kernel!(libc::SYS_pkey_mprotect, part.start, part.len(), access, c_int::from(key))
         }
     };
     if result < 0 { Err(crate::state::errno()) } else { Ok(()) }

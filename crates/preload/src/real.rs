@@ -7,7 +7,7 @@
 //!
 //! The statics lie side by side in a section of their own, which is how they are found: all have the same layout.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_long, c_void};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -67,4 +67,83 @@ pub fn look_up_all() {
             at = at.add(1);
         }
     }
+    // SAFETY: a C string; any thread may ask.
+    SYSCALL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) }, Ordering::Relaxed);
+}
+
+/// The C library's `syscall`, once it has been looked up.
+static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Makes a system call by number, past this library's own `syscall`: -1 with errno when it fails.
+macro_rules! kernel {
+    ($number:expr $(, $argument:expr)* $(,)?) => {
+        $crate::real::raw($number, &[$($argument as usize),*])
+    };
+}
+pub(crate) use kernel;
+
+/// What [`kernel`] does. The C library's own instruction makes the call, as soon as it is known where that is:
+/// [`crate::net`] lets no others pass.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
+    let mut all = [0; 6];
+    all[..arguments.len()].copy_from_slice(arguments);
+    let [a, b, c, d, e, f] = all;
+    let known = SYSCALL.load(Ordering::Relaxed);
+    if known.is_null() {
+        // SAFETY: handed on.
+        let result = unsafe { instruction(number, &all) };
+        if (-4095..0).contains(&result) {
+            crate::state::fail(-result as i32);
+            return -1;
+        }
+        return result as c_long;
+    }
+    type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
+    // SAFETY: the C library's symbol of this name takes six words after the number; the rest is handed on.
+    unsafe { std::mem::transmute::<*mut c_void, Syscall>(known)(number, a, b, c, d, e, f) }
+}
+
+/// The same as the kernel says it: a negative error number when it fails. errno is as before.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn raw_result(number: c_long, arguments: &[usize; 6]) -> isize {
+    let kept = crate::state::errno();
+    // SAFETY: handed on.
+    let result = unsafe { raw(number, arguments) };
+    let said = if result == -1 { -(crate::state::errno() as isize) } else { result as isize };
+    crate::state::fail(kept);
+    said
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
+    let result;
+    // SAFETY: the caller's call; the instruction keeps all registers but these.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _, options(nostack),
+        );
+    }
+    result
+}
+
+#[cfg(target_arch = "aarch64")]
+unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
+    let result;
+    // SAFETY: the caller's call; the instruction keeps all registers but these.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number, inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f, options(nostack),
+        );
+    }
+    result
 }

@@ -8,6 +8,7 @@ use folioswap::{Error, RawSpace};
 use crate::export::export;
 use crate::mapping::{self, FOLIO_BYTES, PAGE_BYTES, all_mapped, drop_tail, out_of_memory, pages};
 use crate::protection::{self, ACCESS, Attributes, GUARD, LOCKED};
+use crate::real::kernel;
 use crate::{guard, state};
 
 const MREMAP_DONTUNMAP: c_int = 4;
@@ -196,9 +197,9 @@ fn remap_managed(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
 fn protect_in_kernel(range: &Range<usize>, attributes: Attributes) {
     // SAFETY: a mapping of the program's that was just made.
     unsafe {
-        libc::syscall(libc::SYS_mprotect, range.start, range.len(), c_int::from(attributes & ACCESS));
+        kernel!(libc::SYS_mprotect, range.start, range.len(), c_int::from(attributes & ACCESS));
         if attributes & LOCKED != 0 {
-            libc::syscall(libc::SYS_mlock, range.start, range.len());
+            kernel!(libc::SYS_mlock, range.start, range.len());
         }
     }
 }
@@ -207,7 +208,7 @@ export! {
     fn mremap(addr: *mut c_void, old_len: usize, new_len: usize, flags: c_int, target: *mut c_void) -> *mut c_void {
         let Some(space) = state::space() else {
             // SAFETY: the caller's own call.
-            return unsafe { libc::syscall(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
+            return unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
         };
         if state::is_managed(addr as usize) {
             let _guard = guard::enter();
@@ -226,6 +227,6 @@ export! {
             return out_of_memory();
         }
         // SAFETY: the caller's own call.
-        unsafe { libc::syscall(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void }
+        unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void }
     }
 }

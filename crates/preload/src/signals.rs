@@ -1,7 +1,7 @@
 //! Signals in direct mode, where SIGBUS is how faults arrive.
 //!
-//! SIGBUS is never blocked, and the action that the program sets for it is kept beside ours: it gets the faults that
-//! are not in managed memory, and is what the program is told of. Everything else about signals is the program's.
+//! SIGBUS and SIGSYS are never blocked, and the action that the program sets for them is kept beside ours: it gets what is not
+//! this library's, and is what the program is told of. Everything else about signals is the program's.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -11,7 +11,8 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::export::{export, real};
-use crate::{guard, signal_stack, state};
+use crate::real::kernel;
+use crate::{guard, net, signal_stack, state};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -21,20 +22,29 @@ real!(PTHREAD_SIGMASK = c"pthread_sigmask": fn(c_int, *const sigset_t, *mut sigs
 real!(SIGALTSTACK = c"sigaltstack": fn(*const stack_t, *mut stack_t) -> c_int);
 real!(SIGSUSPEND = c"sigsuspend": fn(*const sigset_t) -> c_int);
 
+real!(SIGSET = c"sigset": fn(c_int, sighandler_t) -> sighandler_t);
+real!(SIGIGNORE = c"sigignore": fn(c_int) -> c_int);
+real!(SIGHOLD = c"sighold": fn(c_int) -> c_int);
+real!(SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int);
+real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
+real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
+
 /// Gives signals stacks of this library's, and lets SIGBUS through on the first thread.
 pub fn prepare() {
     signal_stack::attach();
     if let Err(error) = sigbus::install(on_sigbus) {
         state::end(70, &format!("installing the SIGBUS handler: {error}"));
     }
-    open_sigbus();
+    net::prepare();
+    open_ours();
 }
 
-/// Lets SIGBUS through on the calling thread.
-pub fn open_sigbus() {
-    let set: u64 = 1 << (libc::SIGBUS - 1);
+/// Lets the signals that are never blocked through on the calling thread, and has its system calls caught.
+pub fn open_ours() {
+    let set = OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
     // SAFETY: the kernel reads a set of 8 bytes.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
+    unsafe { kernel!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
+    net::arm();
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {
@@ -50,18 +60,21 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// The set without SIGBUS.
+/// The signals that are never blocked: faults, and the system calls that [`crate::net`] catches.
+pub const OURS: [c_int; 2] = [libc::SIGBUS, libc::SIGSYS];
+
+/// The set without the signals that are never blocked.
 ///
 /// # Safety
 /// Null, or a set.
-pub unsafe fn without_sigbus(set: *const sigset_t) -> Option<sigset_t> {
+pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
     if set.is_null() || !state::direct() {
         return None;
     }
     // SAFETY: a valid set, copied; the copy is changed.
     unsafe {
         let mut copy = *set;
-        libc::sigdelset(&raw mut copy, libc::SIGBUS);
+        OURS.iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
         Some(copy)
     }
 }
@@ -71,8 +84,17 @@ pub fn pointer(copy: &Option<sigset_t>, set: *const sigset_t) -> *const sigset_t
     copy.as_ref().map_or(set, |copy| &raw const *copy)
 }
 
-fn is_fault_signal(signal: c_int) -> bool {
-    signal == libc::SIGBUS && state::direct()
+fn is_ours(signal: c_int) -> bool {
+    OURS.contains(&signal) && state::direct()
+}
+
+/// The program's own action for a signal of [`OURS`].
+fn chained(signal: c_int) -> Action {
+    if signal == libc::SIGSYS { sigbus::chained_syscall_action() } else { sigbus::chained_action() }
+}
+
+fn set_chained(signal: c_int, action: Action) {
+    if signal == libc::SIGSYS { sigbus::set_chained_syscall_action(action) } else { sigbus::set_chained_action(action) }
 }
 
 export! {
@@ -84,11 +106,11 @@ export! {
         }
         // SAFETY: null or valid, as for `sigaction`; only copies are changed.
         unsafe {
-            if is_fault_signal(signal) {
+            if is_ours(signal) {
                 let _guard = guard::enter();
-                let known = sigbus::chained_action();
+                let known = chained(signal);
                 if !action.is_null() {
-                    sigbus::set_chained_action(*action);
+                    set_chained(signal, *action);
                 }
                 if !before.is_null() {
                     *before = known;
@@ -99,7 +121,7 @@ export! {
                 return real(signal, action, before);
             }
             let mut copy = *action;
-            libc::sigdelset(&raw mut copy.sa_mask, libc::SIGBUS);
+            OURS.iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
             let mut known = zeroed();
             let result = real(signal, &raw const copy, &raw mut known);
             if result == 0 && !before.is_null() {
@@ -110,22 +132,22 @@ export! {
     }
 }
 
-/// Notes a plain handler as the program's for SIGBUS; gives the one before.
-fn set_fault_handler(handler: sighandler_t, flags: c_int) -> sighandler_t {
+/// Notes a plain handler as the program's for a signal of [`OURS`]; gives the one before.
+fn set_own_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     let _guard = guard::enter();
     // SAFETY: all zero is a valid action.
     let mut action: Action = unsafe { zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    let before = sigbus::chained_action();
-    sigbus::set_chained_action(action);
+    let before = chained(signal);
+    set_chained(signal, action);
     before.sa_sigaction
 }
 
 export! {
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        if is_fault_signal(signal) {
-            return set_fault_handler(handler, libc::SA_RESTART);
+        if is_ours(signal) {
+            return set_own_handler(signal, handler, libc::SA_RESTART);
         }
         // SAFETY: the caller's own call.
         unsafe { SIGNAL.get()(signal, handler) }
@@ -141,8 +163,8 @@ export! {
 
 export! {
     fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        if is_fault_signal(signal) {
-            return set_fault_handler(handler, libc::SA_RESETHAND | libc::SA_NODEFER);
+        if is_ours(signal) {
+            return set_own_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER);
         }
         // SAFETY: the caller's own call.
         unsafe { SYSV_SIGNAL.get()(signal, handler) }
@@ -156,11 +178,140 @@ export! {
     }
 }
 
+/// A signal's action as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct KernelAction {
+    handler: sighandler_t,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// What `rt_sigaction` does when it is called by number.
+///
+/// # Safety
+/// Null or valid, as for the system call.
+pub unsafe fn kernel_action(
+    signal: c_int,
+    action: *const KernelAction,
+    before: *mut KernelAction,
+    set_len: usize,
+) -> c_int {
+    let ours = OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
+    // SAFETY: null or valid, as the caller says; only copies are handed on.
+    unsafe {
+        let mut wanted = (!action.is_null()).then(|| *action);
+        let mut known = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+        if is_ours(signal) {
+            let _guard = guard::enter();
+            let now = chained(signal);
+            known.handler = now.sa_sigaction;
+            known.flags = now.sa_flags as u64;
+            known.mask = *(&raw const now.sa_mask).cast::<u64>();
+            if let Some(wanted) = wanted {
+                let mut action: Action = zeroed();
+                action.sa_sigaction = wanted.handler;
+                action.sa_flags = wanted.flags as c_int;
+                *(&raw mut action.sa_mask).cast::<u64>() = wanted.mask;
+                set_chained(signal, action);
+            }
+        } else {
+            if let Some(wanted) = &mut wanted {
+                wanted.mask &= !ours;
+            }
+            let new = wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted);
+            if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, set_len) < 0 {
+                return -1;
+            }
+        }
+        if !before.is_null() {
+            *before = known;
+        }
+        0
+    }
+}
+
+export! {
+    fn __sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
+        // SAFETY: the same function under another name.
+        unsafe { sigaction(signal, action, before) }
+    }
+}
+
+export! {
+    fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
+        // SAFETY: the same function under another name.
+        unsafe { signal(number, handler) }
+    }
+}
+
+export! {
+    fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
+        if is_ours(number) {
+            return set_own_handler(number, handler, 0);
+        }
+        // SAFETY: the caller's own call.
+        unsafe { SIGSET.get()(number, handler) }
+    }
+}
+
+export! {
+    fn sigignore(number: c_int) -> c_int {
+        if is_ours(number) {
+            set_own_handler(number, libc::SIG_IGN, 0);
+            return 0;
+        }
+        // SAFETY: the caller's own call.
+        unsafe { SIGIGNORE.get()(number) }
+    }
+}
+
+export! {
+    fn sighold(number: c_int) -> c_int {
+        // SAFETY: the caller's own call, unless the signal is never blocked.
+        if is_ours(number) { 0 } else { unsafe { SIGHOLD.get()(number) } }
+    }
+}
+
+export! {
+    fn siginterrupt(number: c_int, on: c_int) -> c_int {
+        // SAFETY: the caller's own call, unless it would set the action for a signal of this library's.
+        if is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
+    }
+}
+
+export! {
+    fn __sigsuspend(set: *const sigset_t) -> c_int {
+        // SAFETY: the same function under another name.
+        unsafe { sigsuspend(set) }
+    }
+}
+
+/// Old masks, of 32 signals.
+fn without_ours_of_old(mask: c_int) -> c_int {
+    if state::direct() { OURS.iter().fold(mask, |mask, signal| mask & !(1 << (signal - 1))) } else { mask }
+}
+
+export! {
+    fn sigblock(mask: c_int) -> c_int {
+        // SAFETY: takes a number.
+        unsafe { SIGBLOCK.get()(without_ours_of_old(mask)) }
+    }
+}
+
+export! {
+    fn sigsetmask(mask: c_int) -> c_int {
+        // SAFETY: takes a number.
+        unsafe { SIGSETMASK.get()(without_ours_of_old(mask)) }
+    }
+}
+
 export! {
     fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
         // SAFETY: null or valid, as for `sigprocmask`; a local stands in for a result that the kernel may not reach.
         unsafe {
-            let copy = if how == libc::SIG_UNBLOCK { None } else { without_sigbus(set) };
+            let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
             let result = SIGPROCMASK.get()(how, pointer(&copy, set), &raw mut known);
             if result == 0 && !before.is_null() {
@@ -175,7 +326,7 @@ export! {
     fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
         // SAFETY: as above.
         unsafe {
-            let copy = if how == libc::SIG_UNBLOCK { None } else { without_sigbus(set) };
+            let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
             let result = PTHREAD_SIGMASK.get()(how, pointer(&copy, set), &raw mut known);
             if result == 0 && !before.is_null() {
@@ -190,7 +341,7 @@ export! {
     fn sigsuspend(set: *const sigset_t) -> c_int {
         // SAFETY: a valid set, as for `sigsuspend`.
         unsafe {
-            let copy = without_sigbus(set);
+            let copy = without_ours(set);
             SIGSUSPEND.get()(pointer(&copy, set))
         }
     }
@@ -205,21 +356,18 @@ export! {
         }
         // SAFETY: null or valid, as for `sigaltstack`; copies are handed on.
         unsafe {
+            let stood_for = signal_stack::stands_for();
             let mut wanted = if stack.is_null() { None } else { Some(*stack) };
             if let Some(wanted) = &mut wanted {
-                if wanted.ss_flags & libc::SS_DISABLE != 0 {
-                    *wanted = signal_stack::own_signal_stack().unwrap_or(*wanted);
-                } else {
-                    crate::threads::hold(wanted.ss_sp as usize, wanted.ss_size);
-                }
+                *wanted = signal_stack::instead_of(*wanted);
+                crate::threads::hold(wanted.ss_sp as usize, wanted.ss_size);
             }
             let mut known: stack_t = zeroed();
             let result = real(wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted), &raw mut known);
-            if result == 0 && !before.is_null() {
-                if signal_stack::is_ours(&known) {
-                    known = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-                }
-                *before = known;
+            if result < 0 {
+                signal_stack::set_stands_for(stood_for);
+            } else if !before.is_null() {
+                *before = signal_stack::told(known, stood_for);
             }
             result
         }

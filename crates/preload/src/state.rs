@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use folioswap::{Arena, FaultMode, RawSpace};
 
+use crate::real::kernel;
+
 /// The library's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -85,7 +87,7 @@ pub fn direct() -> bool {
 pub fn say(message: &str) {
     let line = format!("folioswap: {message}\n");
     // SAFETY: the kernel reads the bytes of `line`. Standard error may be closed: there is nowhere else to say it.
-    unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+    unsafe { kernel!(libc::SYS_write, 2, line.as_ptr(), line.len()) };
 }
 
 /// Says why, and ends the process at once.

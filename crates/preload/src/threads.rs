@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::export::{export, real};
+use crate::real::kernel;
 use crate::{guard, signal_stack, signals, state};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -78,7 +79,7 @@ fn release_ended() {
     }
     // SAFETY: takes no pointers; signal 0 only asks whether the thread is there.
     let ended = |stack: &HeldStack| unsafe {
-        stack.thread != 0 && libc::syscall(libc::SYS_tgkill, libc::getpid(), stack.thread, 0) < 0
+        stack.thread != 0 && kernel!(libc::SYS_tgkill, libc::getpid(), stack.thread, 0) < 0
     };
     let (over, still): (Vec<_>, Vec<_>) = held.drain(..).partition(ended);
     *held = still;
@@ -113,7 +114,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         (beginning.body, beginning.argument)
     };
     if state::direct() {
-        signals::open_sigbus();
+        signals::open_ours();
     }
     body(argument)
 }

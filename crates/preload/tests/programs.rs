@@ -2,13 +2,16 @@
 //! mapping. Each checks what it does and ends with status 0; one that takes more than a minute is killed with all its
 //! children, and has failed.
 
+mod library;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use library::library;
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -29,23 +32,6 @@ const LOCK_NOT_PERMITTED: i32 = 74;
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
-}
-
-/// The library, built in this test's own profile.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let profile = test.parent().unwrap().parent().unwrap();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--locked", "--quiet", "-p", "folioswap-preload", "--target-dir"]);
-        build.arg(profile.parent().unwrap());
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "the library could not be built");
-        profile.join("libfolioswap_preload.so")
-    })
 }
 
 /// Compiles a program; `None` when there is no compiler.
@@ -214,6 +200,16 @@ fn cancel() {
 #[test]
 fn io() {
     all("io", "16M");
+}
+
+#[test]
+fn calls() {
+    all("calls", "16M");
+}
+
+#[test]
+fn numbers() {
+    all("numbers", "16M");
 }
 
 #[test]

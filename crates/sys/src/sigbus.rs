@@ -1,4 +1,4 @@
-//! One handler for SIGBUS (and one for SIGSEGV) in front of the program's own.
+//! One handler for SIGBUS (and one for SIGSEGV, and one for SIGSYS) in front of the program's own.
 //!
 //! The kernel calls it with all signals blocked, on the alternate stack where the thread has one. It asks the function
 //! given to [`install`]; a fault that this one does not know goes to the *chained* action: who was installed before,
@@ -42,6 +42,7 @@ struct Front {
 
 static SIGBUS: Front = Front::new(libc::SIGBUS);
 static SIGSEGV: Front = Front::new(libc::SIGSEGV);
+static SIGSYS: Front = Front::new(libc::SIGSYS);
 
 impl Front {
     const fn new(signal: libc::c_int) -> Self {
@@ -53,9 +54,9 @@ impl Front {
         }
     }
 
-    fn install(&self, function: FaultFunction) -> io::Result<()> {
+    fn install(&self, function: *mut (), ours: Action) -> io::Result<()> {
         let mut installed = self.installed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        self.function.store(function as *mut (), Ordering::Release);
+        self.function.store(function, Ordering::Release);
         if *installed {
             return Ok(());
         }
@@ -63,13 +64,6 @@ impl Front {
         let mut before = zeroed_action();
         set_action(self.signal, ptr::null(), &mut before)?;
         self.chain(before);
-        let mut ours = zeroed_action();
-        ours.sa_sigaction = entry as *const () as usize;
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // The C library's own "all signals" leaves out the one that cancels a thread: its handler would unwind the middle
-        // of a fault. So all bits are set by hand.
-        // SAFETY: a set is plain bits, any of which may be set; this one is of this frame.
-        unsafe { ptr::write_bytes(&raw mut ours.sa_mask, 0xff, 1) };
         set_action(self.signal, &ours, ptr::null_mut())?;
         *installed = true;
         Ok(())
@@ -90,7 +84,7 @@ impl Front {
 /// # Errors
 /// None that Linux is known to give.
 pub fn install(function: FaultFunction) -> io::Result<()> {
-    SIGBUS.install(function)
+    SIGBUS.install(function as *mut (), fault_action())
 }
 
 /// The same for SIGSEGV.
@@ -98,10 +92,40 @@ pub fn install(function: FaultFunction) -> io::Result<()> {
 /// # Errors
 /// None that Linux is known to give.
 pub fn install_segv(function: FaultFunction) -> io::Result<()> {
-    SIGSEGV.install(function)
+    SIGSEGV.install(function as *mut (), fault_action())
 }
 
-/// Whether `signal` is one that [`install`] or [`install_segv`] has put this crate's handler in front of.
+/// Asked about a SIGSYS, with the interrupted context, which it may change. Runs in a signal handler, with the signals
+/// blocked that were so where it was called, and may be called again meanwhile.
+pub type SyscallFunction = fn(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled;
+
+/// Asks `function` about every SIGSYS. A later call replaces the function.
+///
+/// # Errors
+/// None that Linux is known to give.
+pub fn install_syscall(function: SyscallFunction) -> io::Result<()> {
+    let mut ours = zeroed_action();
+    ours.sa_sigaction = syscall_entry as *const () as usize;
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    SIGSYS.install(function as *mut (), ours)
+}
+
+/// The action for faults: all signals are blocked but the one that a caught system call gives.
+fn fault_action() -> Action {
+    let mut ours = zeroed_action();
+    ours.sa_sigaction = entry as *const () as usize;
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // The C library's own "all signals" leaves out the one that cancels a thread: its handler would unwind the middle of a
+    // fault. So all bits are set by hand.
+    // SAFETY: a set is plain bits, any of which may be set; this one is of this frame.
+    unsafe {
+        ptr::write_bytes(&raw mut ours.sa_mask, 0xff, 1);
+        libc::sigdelset(&mut ours.sa_mask, libc::SIGSYS);
+    }
+    ours
+}
+
+/// Whether `signal` is one that [`install`], [`install_segv`] or [`install_syscall`] has put this crate's handler in front of.
 #[must_use]
 pub fn is_fronted(signal: i32) -> bool {
     front(signal).is_some_and(|front| !front.function.load(Ordering::Acquire).is_null())
@@ -129,10 +153,22 @@ pub fn set_chained_segv_action(action: Action) {
     SIGSEGV.chain(action);
 }
 
+/// As [`chained_action`], for SIGSYS.
+#[must_use]
+pub fn chained_syscall_action() -> Action {
+    SIGSYS.chained()
+}
+
+/// As [`set_chained_action`], for SIGSYS.
+pub fn set_chained_syscall_action(action: Action) {
+    SIGSYS.chain(action);
+}
+
 fn front(signal: libc::c_int) -> Option<&'static Front> {
     match signal {
         libc::SIGBUS => Some(&SIGBUS),
         libc::SIGSEGV => Some(&SIGSEGV),
+        libc::SIGSYS => Some(&SIGSYS),
         _ => None,
     }
 }
@@ -197,15 +233,32 @@ extern "C" fn entry(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     set_errno(kept);
 }
 
+/// What the kernel calls for SIGSYS.
+extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let kept = errno();
+    let function = SIGSYS.function.load(Ordering::Acquire);
+    // SAFETY: only `install_syscall` stores here, and it stores a `SyscallFunction` before the handler can be called.
+    let function = unsafe { std::mem::transmute::<*mut (), SyscallFunction>(function) };
+    // SAFETY: the kernel gives a valid siginfo and context to a handler installed with SA_SIGINFO; they are this
+    // handler's own.
+    let (about, interrupted) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
+    if function(about, interrupted) == Handled::No {
+        // SAFETY: what the kernel gave this handler, passed on while it runs.
+        unsafe { pass_on(&SIGSYS, about.si_code, info, context) };
+    }
+    set_errno(kept);
+}
+
 /// Gives the signal to the chained action as the kernel would have.
 ///
 /// # Safety
 /// `info` and `context` are what the kernel gave the handler that calls this.
 unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let action = front.chained();
-    let sent = code <= 0; // by kill and its kin: nothing repeats after the return
+    // By kill and its kin, or for a system call that was not made: nothing repeats after the return.
+    let sent = code <= 0 || front.signal == libc::SIGSYS;
     match action.sa_sigaction {
-        libc::SIG_IGN if sent => return,
+        libc::SIG_IGN if code <= 0 => return,
         libc::SIG_DFL | libc::SIG_IGN => {
             // The access is repeated under the default action, which ends the process; a sent signal is sent again.
             let _ = set_action(front.signal, &zeroed_action(), ptr::null_mut());
@@ -226,6 +279,9 @@ unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, 
         let interrupted = &(*context.cast::<libc::ucontext_t>()).uc_sigmask;
         let mut mask: libc::sigset_t = std::mem::zeroed();
         for signal in 1..=64 {
+            if is_fronted(signal) {
+                continue; // the handler, too, may fault
+            }
             let itself = signal == front.signal && action.sa_flags & libc::SA_NODEFER == 0;
             let blocked =
                 libc::sigismember(interrupted, signal) == 1 || libc::sigismember(&action.sa_mask, signal) == 1;

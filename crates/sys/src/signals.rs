@@ -30,6 +30,7 @@ const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
     | bit(libc::SIGTRAP)
     | bit(libc::SIGABRT)
+    | bit(libc::SIGSYS)
     | bit(SIGSETXID));
 
 /// Blocks all signals for the calling thread until the guard is dropped.

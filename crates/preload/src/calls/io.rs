@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{sockaddr, socklen_t};
 
-use crate::cover::{self, Pieces};
+use crate::copied;
+use crate::cover::{self, Kind, Pieces};
 use crate::export::{export, real};
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
@@ -15,11 +16,18 @@ real!(RECV = c"recv": fn(c_int, *mut c_void, usize, c_int) -> isize);
 real!(SEND = c"send": fn(c_int, *const c_void, usize, c_int) -> isize);
 real!(RECVFROM = c"recvfrom": fn(c_int, *mut c_void, usize, c_int, *mut sockaddr, *mut socklen_t) -> isize);
 real!(SENDTO = c"sendto": fn(c_int, *const c_void, usize, c_int, *const sockaddr, socklen_t) -> isize);
+real!(ARC4RANDOM_BUF = c"arc4random_buf": fn(*mut c_void, usize) -> ());
 real!(GETRANDOM = c"getrandom": fn(*mut c_void, usize, c_uint) -> isize);
 
-fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
-    if cover::needed(buffer as usize, len) && cover::exceeds_bounce(len) && cover::is_storage(fd) {
-        Pieces::Storage
+/// How a transfer on a descriptor goes on. `other`: through a bounce buffer, on a stream.
+pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
+    if cover::needed(buffer as usize, len) && cover::exceeds_bounce(len) {
+        match cover::kind(fd) {
+            Kind::Storage => Pieces::Storage,
+            Kind::Characters => Pieces::All,
+            Kind::Datagrams => Pieces::Whole,
+            Kind::Stream => other,
+        }
     } else if cover::pins(fd, buffer as usize, len) {
         Pieces::Pinned
     } else {
@@ -45,7 +53,7 @@ export! {
 }
 
 /// What the checking variants of the C library do when a buffer is too small.
-fn check(len: usize, room: usize) {
+pub fn check(len: usize, room: usize) {
     if len > room {
         crate::state::say("*** buffer overflow detected ***: terminated");
         std::process::abort();
@@ -109,15 +117,17 @@ export! {
     }
 }
 
-fn receiving(flags: c_int) -> Pieces {
-    if flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0 { Pieces::All } else { Pieces::First }
+/// How a socket's bytes are received.
+pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> Pieces {
+    let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
+    pieces(fd, buffer, len, if all { Pieces::All } else { Pieces::First })
 }
 
 export! {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
         let real = RECV.get();
         // SAFETY: the caller's own call, in pieces.
-        cover::receive(buffer, len, receiving(flags), |at, len, _| unsafe { real(fd, at, len, flags) })
+        cover::receive(buffer, len, receiving(fd, buffer, len, flags), |at, len, _| unsafe { real(fd, at, len, flags) })
     }
 }
 
@@ -129,18 +139,36 @@ export! {
     }
 }
 
+/// Receives with a place for the sender's address that the kernel always finds.
+///
+/// # Safety
+/// Each is null or the program's, as for `recvfrom`.
+pub unsafe fn with_address(
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+    call: impl Fn(*mut sockaddr, *mut socklen_t) -> isize,
+) -> isize {
+    // SAFETY: handed on.
+    unsafe {
+        let copies = [copied::named(from, len), copied::value(len)];
+        let result = call(copies[0].at(from), copies[1].at(len));
+        copies.iter().for_each(|copy| copy.bring_back());
+        result
+    }
+}
+
 export! {
     fn recvfrom(
         fd: c_int, buffer: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
     ) -> isize {
         let real = RECVFROM.get();
-        if !from_len.is_null() {
-            cover::value(from_len);
-            // SAFETY: the caller gives how long its address buffer is.
-            cover::touch(from, unsafe { *from_len } as usize);
-        }
+        let pieces = receiving(fd, buffer, len, flags);
         // SAFETY: the caller's own call, in pieces.
-        cover::receive(buffer, len, receiving(flags), |at, len, _| unsafe { real(fd, at, len, flags, from, from_len) })
+        unsafe {
+            with_address(from, from_len, |from, from_len| {
+                cover::receive(buffer, len, pieces, |at, len, _| real(fd, at, len, flags, from, from_len))
+            })
+        }
     }
 }
 
@@ -158,8 +186,9 @@ export! {
 export! {
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
         let real = SEND.get();
+        let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's own call, in pieces.
-        cover::send(buffer, len, Pieces::All, |at, len, _| unsafe { real(fd, at, len, flags) })
+        cover::send(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len, flags) })
     }
 }
 
@@ -168,9 +197,23 @@ export! {
         fd: c_int, buffer: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
     ) -> isize {
         let real = SENDTO.get();
-        cover::touch(to, to_len as usize);
+        let pieces = pieces(fd, buffer, len, Pieces::All);
+        // SAFETY: the caller's own call, in pieces, with a copy of the address.
+        unsafe {
+            let address = copied::bytes(to, to_len as usize);
+            cover::send(buffer, len, pieces, |at, len, _| real(fd, at, len, flags, address.at(to), to_len))
+        }
+    }
+}
+
+export! {
+    fn arc4random_buf(buffer: *mut c_void, len: usize) -> () {
+        let real = ARC4RANDOM_BUF.get();
         // SAFETY: the caller's own call, in pieces.
-        cover::send(buffer, len, Pieces::All, |at, len, _| unsafe { real(fd, at, len, flags, to, to_len) })
+        cover::receive(buffer, len, Pieces::All, |at, len, _| unsafe {
+            real(at, len);
+            len as isize
+        });
     }
 }
 
@@ -179,6 +222,41 @@ export! {
         let real = GETRANDOM.get();
         // SAFETY: the caller's own call, in pieces.
         cover::receive(buffer, len, Pieces::All, |at, len, _| unsafe { real(at, len, flags) })
+    }
+}
+
+export! {
+    fn __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { read(fd, buffer, len) }
+    }
+}
+
+export! {
+    fn __write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { write(fd, buffer, len) }
+    }
+}
+
+export! {
+    fn __pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { pread64(fd, buffer, len, offset) }
+    }
+}
+
+export! {
+    fn __pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { pwrite64(fd, buffer, len, offset) }
+    }
+}
+
+export! {
+    fn __send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { send(fd, buffer, len, flags) }
     }
 }
 

@@ -11,7 +11,7 @@ use crate::export::{export, real};
 use crate::{cover, guard, state};
 
 type List = *const *const c_char;
-type Spawn = unsafe extern "C" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
+type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
 real!(EXECVE = c"execve": fn(*const c_char, List, List) -> c_int);
 real!(EXECV = c"execv": fn(*const c_char, List) -> c_int);
@@ -22,7 +22,7 @@ real!(SPAWNP = c"posix_spawnp": fn(*mut pid_t, *const c_char, *const c_void, *co
 real!(SYSTEM = c"system": fn(*const c_char) -> c_int);
 real!(POPEN = c"popen": fn(*const c_char, *const c_char) -> *mut FILE);
 
-fn touch(path: *const c_char, arguments: List, environment: List) {
+pub fn touch(path: *const c_char, arguments: List, environment: List) {
     cover::text(path);
     cover::texts(arguments);
     cover::texts(environment);
@@ -57,6 +57,25 @@ export! {
         let real = EXECVPE.get();
         // SAFETY: the caller's own call.
         cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
+    }
+}
+
+export! {
+    fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
+        real!(FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int);
+        let (real, none) = (FEXECVE.get(), std::ptr::null());
+        // SAFETY: the caller's own call.
+        cover::repeat(|| touch(none, arguments, environment), || unsafe { real(fd, arguments, environment) })
+    }
+}
+
+export! {
+    fn execveat(at: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int {
+        real!(EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int);
+        let real = EXECVEAT.get();
+        // SAFETY: the caller's own call.
+        let call = || unsafe { real(at, path, arguments, environment, flags) };
+        cover::repeat(|| touch(path, arguments, environment), call)
     }
 }
 

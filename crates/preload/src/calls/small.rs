@@ -1,15 +1,14 @@
 //! Calls with paths and structures: what they name is brought in before, and again if the kernel missed a page.
 
-use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{
-    FILE, epoll_event, fd_set, gid_t, mode_t, nfds_t, off_t, pid_t, pollfd, rlimit, rusage, sigset_t, size_t, sockaddr,
-    socklen_t, timespec, timeval, uid_t, utsname,
+    FILE, epoll_event, gid_t, mode_t, off_t, pid_t, rlimit, rusage, size_t, sockaddr, socklen_t, timespec, uid_t,
+    utsname,
 };
 
 use crate::cover::{repeat, text, touch, value};
 use crate::export::{export, real};
-use crate::signals;
 
 /// For each function its own arguments, and what is to be brought in for it.
 macro_rules! touched {
@@ -26,7 +25,7 @@ macro_rules! touched {
 }
 
 // Longest that the kernel fills in or reads behind a pointer of unknown kind.
-const UNKNOWN_BYTES: usize = 512;
+pub const UNKNOWN_BYTES: usize = 512;
 
 touched! {
     fn open = c"open"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
@@ -61,6 +60,12 @@ touched! {
     fn readlink = c"readlink"(path: *const c_char, buffer: *mut c_char, len: size_t) -> isize { text(path), touch(buffer, len) }
     fn readlinkat = c"readlinkat"(at: c_int, path: *const c_char, buffer: *mut c_char, len: size_t) -> isize { text(path), touch(buffer, len) }
     fn realpath = c"realpath"(path: *const c_char, buffer: *mut c_char) -> *mut c_char { text(path), touch(buffer, libc::PATH_MAX as usize) }
+    fn getwd = c"getwd"(buffer: *mut c_char) -> *mut c_char { touch(buffer, libc::PATH_MAX as usize) }
+    fn __getwd_chk = c"__getwd_chk"(buffer: *mut c_char, room: size_t) -> *mut c_char { touch(buffer, room) }
+    fn __getcwd_chk = c"__getcwd_chk"(buffer: *mut c_char, len: size_t, room: size_t) -> *mut c_char { touch(buffer, len) }
+    fn __realpath_chk = c"__realpath_chk"(path: *const c_char, buffer: *mut c_char, room: size_t) -> *mut c_char { text(path), touch(buffer, libc::PATH_MAX as usize) }
+    fn mktemp = c"mktemp"(path: *mut c_char) -> *mut c_char { text(path) }
+    fn name_to_handle_at = c"name_to_handle_at"(at: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int { text(path), touch(handle, 136), value(mount) }
     fn getcwd = c"getcwd"(buffer: *mut c_char, len: size_t) -> *mut c_char { touch(buffer, len) }
 }
 
@@ -83,7 +88,14 @@ touched! {
     fn fstatvfs = c"fstatvfs"(fd: c_int, about: *mut libc::statvfs) -> c_int { value(about) }
     fn utimensat = c"utimensat"(at: c_int, path: *const c_char, times: *const [timespec; 2], flags: c_int) -> c_int { text(path), value(times) }
     fn futimens = c"futimens"(fd: c_int, times: *const [timespec; 2]) -> c_int { value(times) }
-    fn ioctl = c"ioctl"(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int { touch(argument, UNKNOWN_BYTES) }
+    fn ioctl = c"ioctl"(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int { touch(argument, unknown(request)) }
+    fn quotactl = c"quotactl"(what: c_int, device: *const c_char, id: c_int, at: *mut c_void) -> c_int { text(device), touch(at, UNKNOWN_BYTES) }
+    fn mount = c"mount"(source: *const c_char, path: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int { text(source), text(path), text(kind), touch(data, 4096) }
+    fn fsconfig = c"fsconfig"(fd: c_int, what: c_uint, key: *const c_char, data: *const c_void, more: c_int) -> c_int { text(key), touch(data, 4096) }
+    fn ptrace = c"ptrace"(what: c_uint, pid: pid_t, at: *mut c_void, data: *mut c_void) -> c_long { touch(at, UNKNOWN_BYTES), touch(data, UNKNOWN_BYTES) }
+    fn arch_prctl = c"arch_prctl"(what: c_int, at: *mut c_ulong) -> c_int { value(at) }
+    fn __arch_prctl = c"__arch_prctl"(what: c_int, at: *mut c_ulong) -> c_int { value(at) }
+    fn semctl = c"semctl"(set: c_int, number: c_int, what: c_int, at: *mut c_void) -> c_int { touch(at, UNKNOWN_BYTES) }
     fn getrusage = c"getrusage"(who: c_int, usage: *mut rusage) -> c_int { value(usage) }
     fn getrlimit = c"getrlimit"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
     fn getrlimit64 = c"getrlimit64"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
@@ -92,12 +104,14 @@ touched! {
     fn sysinfo = c"sysinfo"(about: *mut libc::sysinfo) -> c_int { value(about) }
     fn uname = c"uname"(about: *mut utsname) -> c_int { value(about) }
     fn getentropy = c"getentropy"(buffer: *mut c_void, len: size_t) -> c_int { touch(buffer, len) }
-    fn nanosleep = c"nanosleep"(time: *const timespec, left: *mut timespec) -> c_int { value(time), value(left) }
     fn getdents64 = c"getdents64"(fd: c_int, buffer: *mut c_void, len: size_t) -> isize { touch(buffer, len) }
     fn sched_getaffinity = c"sched_getaffinity"(pid: pid_t, len: size_t, set: *mut c_void) -> c_int { touch(set, len) }
     fn sched_setaffinity = c"sched_setaffinity"(pid: pid_t, len: size_t, set: *const c_void) -> c_int { touch(set, len) }
-    fn sendfile = c"sendfile"(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> isize { value(offset) }
-    fn sendfile64 = c"sendfile64"(to: c_int, from: c_int, offset: *mut off_t, len: size_t) -> isize { value(offset) }
+}
+
+/// How much of an `ioctl` argument the kernel may reach: what the request says of it, and no less than is usual.
+pub fn unknown(request: c_ulong) -> usize {
+    UNKNOWN_BYTES.max(request as usize >> 16 & 0x3fff)
 }
 
 /// The length that a socket call names by pointer.
@@ -109,59 +123,9 @@ fn named(len: *const socklen_t) -> usize {
 touched! {
     fn bind = c"bind"(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int { touch(addr, len as usize) }
     fn connect = c"connect"(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int { touch(addr, len as usize) }
+    fn __connect = c"__connect"(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int { touch(addr, len as usize) }
     fn getsockname = c"getsockname"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
     fn getpeername = c"getpeername"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
     fn setsockopt = c"setsockopt"(fd: c_int, level: c_int, name: c_int, at: *const c_void, len: socklen_t) -> c_int { touch(at, len as usize) }
-    fn getsockopt = c"getsockopt"(fd: c_int, level: c_int, name: c_int, at: *mut c_void, len: *mut socklen_t) -> c_int { touch(at, named(len)), value(len) }
-    fn poll = c"poll"(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { touch(list, count as usize * size_of::<pollfd>()) }
-    fn select = c"select"(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { value(read), value(write), value(other), value(limit) }
     fn epoll_ctl = c"epoll_ctl"(fd: c_int, what: c_int, other: c_int, event: *mut epoll_event) -> c_int { value(event) }
-    fn epoll_wait = c"epoll_wait"(fd: c_int, events: *mut epoll_event, count: c_int, limit: c_int) -> c_int { touch(events, count.max(0) as usize * size_of::<epoll_event>()) }
-}
-
-// The same with a set of signals to block meanwhile: never SIGBUS.
-
-export! {
-    fn ppoll(list: *mut pollfd, count: nfds_t, limit: *const timespec, set: *const sigset_t) -> c_int {
-        real!(REAL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
-        // SAFETY: null or a valid set.
-        let copy = unsafe { signals::without_sigbus(set) };
-        let set = signals::pointer(&copy, set);
-        repeat(
-            || { touch(list, count as usize * size_of::<pollfd>()); value(limit) },
-            // SAFETY: the caller's own call.
-            || unsafe { REAL.get()(list, count, limit, set) },
-        )
-    }
-}
-
-export! {
-    fn pselect(
-        count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *const timespec,
-        set: *const sigset_t,
-    ) -> c_int {
-        real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
-        // SAFETY: null or a valid set.
-        let copy = unsafe { signals::without_sigbus(set) };
-        let set = signals::pointer(&copy, set);
-        repeat(
-            || { value(read); value(write); value(other); value(limit) },
-            // SAFETY: the caller's own call.
-            || unsafe { REAL.get()(count, read, write, other, limit, set) },
-        )
-    }
-}
-
-export! {
-    fn epoll_pwait(fd: c_int, events: *mut epoll_event, count: c_int, limit: c_int, set: *const sigset_t) -> c_int {
-        real!(REAL = c"epoll_pwait": fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int);
-        // SAFETY: null or a valid set.
-        let copy = unsafe { signals::without_sigbus(set) };
-        let set = signals::pointer(&copy, set);
-        repeat(
-            || touch(events, count.max(0) as usize * size_of::<epoll_event>()),
-            // SAFETY: the caller's own call.
-            || unsafe { REAL.get()(fd, events, count, limit, set) },
-        )
-    }
 }

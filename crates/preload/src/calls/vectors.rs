@@ -1,11 +1,11 @@
-//! Several buffers at once: readv, writev, sendmsg, recvmsg.
+//! Several buffers at once: readv, writev and their kin, process_vm_readv and vmsplice.
 //!
 //! Those of the buffers that are managed are stood in for, up to a megabyte in all; a list that is longer is cut
 //! there, and the call gives or takes less than all, as it may at any time.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_ulong};
 
-use libc::{iovec, msghdr};
+use libc::{iovec, pid_t};
 
 use crate::cover::{self, Bounce};
 use crate::export::{export, real};
@@ -15,14 +15,20 @@ real!(READV = c"readv": fn(c_int, *const iovec, c_int) -> isize);
 real!(WRITEV = c"writev": fn(c_int, *const iovec, c_int) -> isize);
 real!(PREADV = c"preadv64": fn(c_int, *const iovec, c_int, i64) -> isize);
 real!(PWRITEV = c"pwritev64": fn(c_int, *const iovec, c_int, i64) -> isize);
-real!(SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> isize);
-real!(RECVMSG = c"recvmsg": fn(c_int, *mut msghdr, c_int) -> isize);
+real!(PREADV2 = c"preadv64v2": fn(c_int, *const iovec, c_int, i64, c_int) -> isize);
+real!(PWRITEV2 = c"pwritev64v2": fn(c_int, *const iovec, c_int, i64, c_int) -> isize);
+real!(VMSPLICE = c"vmsplice": fn(c_int, *const iovec, usize, c_uint) -> isize);
+real!(VM_READ = c"process_vm_readv": fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize);
+real!(VM_WRITE = c"process_vm_writev": fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize);
+
+/// The most buffers that the kernel takes at once.
+const MOST_BUFFERS: usize = 1024;
 
 /// The most bytes that are stood in for in one call.
 const MOST_BYTES: usize = 1 << 20;
 
 /// A list of buffers of which the managed ones are stood in for.
-struct StandIn {
+pub struct StandIn {
     list: Vec<iovec>,
     /// Index in the list, the program's buffer, what stands in for it.
     bounces: Vec<(usize, iovec, Bounce)>,
@@ -46,6 +52,23 @@ unsafe fn needed(fd: c_int, list: *const iovec, count: usize) -> bool {
 }
 
 impl StandIn {
+    /// A list for the kernel in place of the program's; `None` where the program's own does.
+    ///
+    /// # Safety
+    /// A list of that many buffers.
+    pub unsafe fn where_needed(fd: c_int, list: *const iovec, count: usize) -> Option<StandIn> {
+        // SAFETY: handed on.
+        unsafe { if count <= MOST_BUFFERS && needed(fd, list, count) { StandIn::new(list, count) } else { None } }
+    }
+
+    pub fn as_ptr(&self) -> *const iovec {
+        self.list.as_ptr()
+    }
+
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// `None` when there is no memory for it.
     ///
     /// # Safety
@@ -81,7 +104,7 @@ impl StandIn {
     }
 
     /// Fills the stand-ins from the program's buffers.
-    fn copy_out(&self) {
+    pub fn copy_out(&self) {
         for (_, theirs, bounce) in &self.bounces {
             // SAFETY: the program's buffer, and a block of that length.
             unsafe { std::ptr::copy_nonoverlapping(theirs.iov_base.cast::<u8>(), bounce.as_ptr(), theirs.iov_len) };
@@ -89,7 +112,7 @@ impl StandIn {
     }
 
     /// Gives the program's buffers what the call brought: `received` bytes over the whole list.
-    fn copy_in(&self, received: isize) {
+    pub fn copy_in(&self, received: isize) {
         let mut left = received.max(0) as usize;
         let mut bounces = self.bounces.iter();
         let mut next = bounces.next();
@@ -114,9 +137,16 @@ fn cover_needed_under_guard(buffer: &iovec) -> bool {
 
 /// # Safety
 /// A list of that many buffers to be filled.
-unsafe fn receive(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
+pub unsafe fn receive(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    call: impl Fn(*const iovec, c_int) -> isize,
+) -> isize {
     // SAFETY: handed on.
-    let Some(stand_in) = (unsafe { stand_in(fd, list, count) }) else { return call(list, count) };
+    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize) }) else {
+        return call(list, count);
+    };
     let result = call(stand_in.list.as_ptr(), stand_in.list.len() as c_int);
     stand_in.copy_in(result);
     result
@@ -124,19 +154,13 @@ unsafe fn receive(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*co
 
 /// # Safety
 /// A list of that many buffers to be read.
-unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
+pub unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
     // SAFETY: handed on.
-    let Some(stand_in) = (unsafe { stand_in(fd, list, count) }) else { return call(list, count) };
+    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize) }) else {
+        return call(list, count);
+    };
     stand_in.copy_out();
     call(stand_in.list.as_ptr(), stand_in.list.len() as c_int)
-}
-
-/// # Safety
-/// A list of that many buffers.
-unsafe fn stand_in(fd: c_int, list: *const iovec, count: c_int) -> Option<StandIn> {
-    let count = usize::try_from(count).ok().filter(|&count| count <= 1024)?;
-    // SAFETY: handed on.
-    unsafe { if needed(fd, list, count) { StandIn::new(list, count) } else { None } }
 }
 
 export! {
@@ -181,61 +205,113 @@ export! {
     }
 }
 
-/// Brings in a message's name and control data.
-///
-/// # Safety
-/// A message's header.
-unsafe fn touch_header(message: *const msghdr) {
-    // SAFETY: the caller's header; reading it brings it in.
-    let header = unsafe { *message };
-    cover::touch(header.msg_name.cast::<c_void>(), header.msg_namelen as usize);
-    cover::touch(header.msg_control.cast::<c_void>(), header.msg_controllen);
+export! {
+    fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        // SAFETY: as above.
+        unsafe { receive(fd, list, count, |list, count| PREADV2.get()(fd, list, count, offset, flags)) }
+    }
 }
 
 export! {
-    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
-        if !state::direct() || message.is_null() {
-            // SAFETY: the caller's own call.
-            return unsafe { SENDMSG.get()(fd, message, flags) };
-        }
-        // SAFETY: the caller's header, of which a copy is changed.
+    fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { preadv2(fd, list, count, offset, flags) }
+    }
+}
+
+export! {
+    fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        // SAFETY: as above.
+        unsafe { send(fd, list, count, |list, count| PWRITEV2.get()(fd, list, count, offset, flags)) }
+    }
+}
+
+export! {
+    fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { pwritev2(fd, list, count, offset, flags) }
+    }
+}
+
+/// Brings in the buffers of a list.
+///
+/// # Safety
+/// A list of that many buffers.
+pub unsafe fn touch(list: *const iovec, count: usize) {
+    if list.is_null() || count > MOST_BUFFERS {
+        return;
+    }
+    // SAFETY: the caller's list.
+    for buffer in unsafe { std::slice::from_raw_parts(list, count) } {
+        cover::touch(buffer.iov_base.cast_const(), buffer.iov_len);
+    }
+}
+
+/// The pipe gets the pages themselves. They are brought in until it has them; it may take less than all.
+///
+/// # Safety
+/// As `vmsplice`.
+pub unsafe fn give_pages(list: *const iovec, count: usize, call: impl Fn() -> isize) -> isize {
+    // SAFETY: handed on.
+    cover::repeat(|| unsafe { touch(list, count) }, call)
+}
+
+export! {
+    fn vmsplice(fd: c_int, list: *const iovec, count: usize, flags: c_uint) -> isize {
+        // SAFETY: the caller's own call.
+        unsafe { give_pages(list, count, || VMSPLICE.get()(fd, list, count, flags)) }
+    }
+}
+
+/// What of another process is named is this one's too when it is this process: brought in, and again if it left.
+///
+/// # Safety
+/// A list of that many ranges of the process.
+pub unsafe fn repeat_remote<R: cover::Outcome>(
+    pid: pid_t,
+    list: *const iovec,
+    count: c_ulong,
+    call: impl Fn() -> R,
+) -> R {
+    // SAFETY: takes nothing.
+    let own = pid == unsafe { libc::getpid() };
+    cover::repeat(
+        || {
+            let ranges = if list.is_null() || !state::direct() { 0 } else { (count as usize).min(MOST_BUFFERS) };
+            cover::touch(list, ranges * size_of::<iovec>());
+            if own {
+                // SAFETY: handed on.
+                unsafe { touch(list, ranges) };
+            }
+        },
+        call,
+    )
+}
+
+export! {
+    fn process_vm_readv(
+        pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
+    ) -> isize {
+        let real = VM_READ.get();
+        // SAFETY: the caller's own call, with a local list as good as its own.
         unsafe {
-            touch_header(message);
-            let header = *message;
-            send(fd, header.msg_iov, header.msg_iovlen as c_int, |list, count| {
-                let mut own = header;
-                own.msg_iov = list.cast_mut();
-                own.msg_iovlen = count as usize;
-                SENDMSG.get()(fd, &raw const own, flags)
+            receive(-1, local, count as c_int, |local, count| {
+                repeat_remote(pid, remote, ranges, || real(pid, local, count as c_ulong, remote, ranges, flags))
             })
         }
     }
 }
 
 export! {
-    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
-        if !state::direct() || message.is_null() {
-            // SAFETY: the caller's own call.
-            return unsafe { RECVMSG.get()(fd, message, flags) };
-        }
-        // SAFETY: the caller's header, of which a copy is handed on; what the kernel says in it is handed back.
+    fn process_vm_writev(
+        pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
+    ) -> isize {
+        let real = VM_WRITE.get();
+        // SAFETY: as above.
         unsafe {
-            touch_header(message);
-            let header = *message;
-            let after = std::cell::Cell::new(header);
-            let result = receive(fd, header.msg_iov, header.msg_iovlen as c_int, |list, count| {
-                let mut own = header;
-                own.msg_iov = list.cast_mut();
-                own.msg_iovlen = count as usize;
-                let result = RECVMSG.get()(fd, &raw mut own, flags);
-                after.set(own);
-                result
-            });
-            let after = after.get();
-            (*message).msg_namelen = after.msg_namelen;
-            (*message).msg_controllen = after.msg_controllen;
-            (*message).msg_flags = after.msg_flags;
-            result
+            send(-1, local, count as c_int, |local, count| {
+                repeat_remote(pid, remote, ranges, || real(pid, local, count as c_ulong, remote, ranges, flags))
+            })
         }
     }
 }

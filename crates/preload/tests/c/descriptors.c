@@ -125,6 +125,7 @@ static void one_by_one(void) {
         if (dup(number) >= 0 || errno != EBADF) fail("dup of what is not open");
         if (fcntl(number, F_GETFD) >= 0 || errno != EBADF) fail("fcntl of what is not open");
         if (fcntl(number, F_DUPFD, 3) >= 0 || errno != EBADF) fail("F_DUPFD of what is not open");
+        if (syscall(SYS_close, number) == 0 || errno != EBADF) fail("close by number of what is not open");
         if (dup2(number, 200) >= 0 || errno != EBADF) fail("dup2 of what is not open");
     }
     printf("%d of them were open\n", opened);

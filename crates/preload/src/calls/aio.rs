@@ -1,0 +1,125 @@
+//! Asynchronous I/O of the C library. Threads of its own, which take no faults, read and write the buffers and the
+//! control blocks: both are held from the request until its result is asked for, which each request's must be once.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{LazyLock, Mutex};
+
+use libc::{aiocb, sigevent, timespec};
+
+use crate::copied::copied;
+use crate::cover::{self, Held};
+use crate::export::{export, real};
+use crate::{guard, state};
+
+/// The longest buffer that is held. Longer requests find no resources, as where the system has too few.
+const MOST_BYTES: usize = 16 << 20;
+
+/// Control block -> what is held for it.
+static HELD: LazyLock<Mutex<HashMap<usize, [Held; 2]>>> = LazyLock::new(Mutex::default);
+
+/// Holds what a request is about; `false`, and errno, when that is too much.
+///
+/// # Safety
+/// A control block.
+unsafe fn hold(request: *const aiocb) -> bool {
+    if !state::direct() || request.is_null() {
+        return true;
+    }
+    // SAFETY: handed on; reading brings it in.
+    let (buffer, len) = unsafe { ((*request).aio_buf as usize, (*request).aio_nbytes) };
+    let managed = cover::needed(buffer, len);
+    if managed && len > MOST_BYTES {
+        state::fail(libc::EAGAIN);
+        return false;
+    }
+    let held = [Held::new(request as usize, size_of::<aiocb>()), Held::new(buffer, if managed { len } else { 0 })];
+    let _guard = guard::enter();
+    let before = HELD.lock().expect("nothing panics under this lock").insert(request as usize, held);
+    drop(before);
+    true
+}
+
+/// Ends the holds of a request.
+fn release(request: *const aiocb) {
+    if state::direct() && !guard::inside() {
+        let _guard = guard::enter();
+        let held = HELD.lock().expect("nothing panics under this lock").remove(&(request as usize));
+        drop(held);
+    }
+}
+
+macro_rules! requests {
+    ($(fn $name:ident = $text:literal ($($arg:ident: $type:ty),*) { $request:ident })*) => {$(
+        export! {
+            fn $name($($arg: $type),*) -> c_int {
+                real!(REAL = $text: fn($($type),*) -> c_int);
+                // SAFETY: the caller's own call.
+                unsafe {
+                    if !hold($request) {
+                        return -1;
+                    }
+                    let result = REAL.get()($($arg),*);
+                    if result < 0 {
+                        release($request);
+                    }
+                    result
+                }
+            }
+        }
+    )*};
+}
+
+requests! {
+    fn aio_read = c"aio_read"(request: *mut aiocb) { request }
+    fn aio_read64 = c"aio_read64"(request: *mut aiocb) { request }
+    fn aio_write = c"aio_write"(request: *mut aiocb) { request }
+    fn aio_write64 = c"aio_write64"(request: *mut aiocb) { request }
+    fn aio_fsync = c"aio_fsync"(what: c_int, request: *mut aiocb) { request }
+    fn aio_fsync64 = c"aio_fsync64"(what: c_int, request: *mut aiocb) { request }
+}
+
+real!(RETURN = c"aio_return": fn(*mut aiocb) -> isize);
+real!(LIST = c"lio_listio": fn(c_int, *const *mut aiocb, c_int, *mut sigevent) -> c_int);
+
+export! {
+    fn aio_return(request: *mut aiocb) -> isize {
+        // SAFETY: the caller's own call.
+        let result = unsafe { RETURN.get()(request) };
+        release(request);
+        result
+    }
+}
+
+export! {
+    fn aio_return64(request: *mut aiocb) -> isize {
+        // SAFETY: the same function under another name.
+        unsafe { aio_return(request) }
+    }
+}
+
+export! {
+    fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
+        // SAFETY: the caller's own call, with a list of so many requests or nulls. The results are asked for one by one.
+        unsafe {
+            for index in 0..count.max(0) as usize {
+                if !hold(*list.add(index)) {
+                    return -1;
+                }
+            }
+            LIST.get()(mode, list, count, event)
+        }
+    }
+}
+
+export! {
+    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
+        // SAFETY: the same function under another name.
+        unsafe { lio_listio(mode, list, count, event) }
+    }
+}
+
+copied! {
+    fn aio_suspend(list: *const *const aiocb, count: c_int, limit: *const timespec) -> c_int { limit: value }
+    fn aio_suspend64(list: *const *const aiocb, count: c_int, limit: *const timespec) -> c_int { limit: value }
+}

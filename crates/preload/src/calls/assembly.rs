@@ -1,0 +1,121 @@
+//! Functions that Rust cannot define: `execl` and its kin, whose arguments are a list of any length, and those that save
+//! and restore registers, which must be called by the caller itself. What is behind their pointers is brought in first.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libc::ucontext_t;
+
+use super::process;
+use crate::export::real;
+use crate::{cover, guard, signals};
+
+type Text = *const c_char;
+
+real!(GET = c"getcontext": fn(*mut ucontext_t) -> c_int);
+real!(SET = c"setcontext": fn(*const ucontext_t) -> c_int);
+real!(SWAP = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int);
+
+/// Before `getcontext`: gives the function that does it.
+extern "C" fn before_get(context: *mut ucontext_t) -> *const c_void {
+    cover::value(context);
+    GET.get() as *const c_void
+}
+
+/// Before `setcontext`: the signals that this library needs stay open in the context, too.
+extern "C" fn before_set(context: *mut ucontext_t) -> *const c_void {
+    cover::value(context);
+    // SAFETY: a context of the program's that it switches to: nobody else uses it meanwhile.
+    if let Some(open) = unsafe { signals::without_ours(&raw const (*context).uc_sigmask) } {
+        // SAFETY: as above. The kernel's part of the set is all that the two differ in.
+        unsafe { (*context).uc_sigmask = open };
+    }
+    SET.get() as *const c_void
+}
+
+extern "C" fn before_swap(from: *mut ucontext_t, to: *mut ucontext_t) -> *const c_void {
+    before_set(to);
+    cover::value(from);
+    SWAP.get() as *const c_void
+}
+
+/// Who looks for the program.
+const SEARCHED: c_int = 1;
+/// The environment stands behind the end of the list.
+const WITH_ENVIRONMENT: c_int = 2;
+
+/// What `execl` does. `first` are the five arguments after the path that came in registers, `rest` the others.
+///
+/// # Safety
+/// A list that a null ends, and behind it the environment where there is one.
+unsafe extern "C" fn exec_listed(path: Text, first: *const Text, rest: *const Text, how: c_int) -> c_int {
+    // SAFETY: handed on; no argument after the last is read.
+    unsafe {
+        let argument = |index: usize| if index < 5 { *first.add(index) } else { *rest.add(index - 5) };
+        let count = (0..).take_while(|&index| !argument(index).is_null()).count();
+        let environment = if how == WITH_ENVIRONMENT { argument(count + 1) } else { std::ptr::null() };
+        let list: Vec<Text> = {
+            let _guard = guard::enter();
+            (0..=count).map(argument).collect()
+        };
+        match how {
+            SEARCHED => process::execvp(path, list.as_ptr()),
+            WITH_ENVIRONMENT => process::execve(path, list.as_ptr(), environment.cast()),
+            _ => process::execv(path, list.as_ptr()),
+        }
+    }
+}
+
+macro_rules! listed {
+    ($($name:ident: $how:literal)*) => {$(
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(path: Text, first: Text) -> c_int {
+            std::arch::naked_asm!(
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "lea rdx, [rsp + 48]", // past the five and the return address
+                concat!("mov ecx, ", $how),
+                "call {listed}",
+                "add rsp, 40",
+                "ret",
+                listed = sym exec_listed,
+            )
+        }
+    )*};
+}
+
+listed! {
+    execl: 0
+    execlp: 1
+    execle: 2
+}
+
+macro_rules! context {
+    ($($name:ident: $before:ident)*) => {$(
+        #[unsafe(naked)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(first: *mut ucontext_t, second: *mut ucontext_t) -> c_int {
+            std::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "sub rsp, 8",
+                "call {before}",
+                "add rsp, 8",
+                "pop rsi",
+                "pop rdi",
+                "jmp rax",
+                before = sym $before,
+            )
+        }
+    )*};
+}
+
+context! {
+    getcontext: before_get
+    setcontext: before_set
+    swapcontext: before_swap
+}

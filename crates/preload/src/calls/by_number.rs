@@ -1,0 +1,366 @@
+//! System calls that are made by number: through `syscall`, or past the C library where [`crate::net`] catches them.
+//!
+//! Bytes in and out, messages, masks of signals and memory are taken where the C library's functions for them are;
+//! for the rest a table says what the arguments point at (`numbers`).
+
+use std::ffi::{c_int, c_long, c_uint};
+
+use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
+
+use super::numbers::{self, Argument};
+use super::{io, messages, process, small, vectors};
+use crate::copied::{self, Copied, Pointer};
+use crate::cover::{self, Pieces};
+use crate::export::export;
+use crate::real::{kernel, raw, raw_result};
+use crate::state::Phase;
+use crate::{advice, descriptors, guard, mapping, net, remap, signals, state};
+
+type Words = [usize; 6];
+
+export! {
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+        let words = [a, b, c, d, e, f];
+        // SAFETY: the caller's own call.
+        let result = unsafe { call(number, &words) };
+        if (-4095..0).contains(&result) {
+            state::fail(-result as i32);
+            return -1;
+        }
+        result as c_long
+    }
+}
+
+export! {
+    fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+        // SAFETY: the caller's own call.
+        unsafe { syscall(libc::SYS_prctl, what as usize, a, b, c, d, 0) as c_int }
+    }
+}
+
+/// Makes a call as the kernel would: a negative error number when it fails, and errno as before.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn call(number: c_long, words: &Words) -> isize {
+    // SAFETY: handed on.
+    unsafe {
+        if guard::inside() || matches!(state::phase(), Phase::Early | Phase::Passing) {
+            return raw_result(number, words);
+        }
+        if let Some(result) = descriptors::by_number(number, words) {
+            return result;
+        }
+        let kept = state::errno();
+        let result = memory(number, words).or_else(|| if state::direct() { covered(number, words) } else { None });
+        let result = match result {
+            Some(-1) => -(state::errno() as isize),
+            Some(result) => result,
+            None => return with_copies(number, words),
+        };
+        state::fail(kept);
+        result
+    }
+}
+
+/// Calls on memory are this library's own, managed or not.
+unsafe fn memory(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
+    let at = a as *mut _;
+    // SAFETY: the caller's own call.
+    Some(unsafe {
+        match number {
+            libc::SYS_mmap => mapping::mmap(at, b, c as c_int, d as c_int, e as c_int, f as i64) as isize,
+            libc::SYS_munmap => mapping::munmap(at, b) as isize,
+            libc::SYS_mremap => remap::mremap(at, b, c, d as c_int, e as *mut _) as isize,
+            libc::SYS_madvise => advice::madvise(at, b, c as c_int) as isize,
+            libc::SYS_process_madvise => {
+                advice::process_madvise(a as c_int, b as *const _, c, d as c_int, e as c_uint) as isize
+            }
+            libc::SYS_pkey_mprotect => mapping::pkey_mprotect(at, b, c as c_int, d as c_int) as isize,
+            libc::SYS_mprotect => mapping::mprotect(at, b, c as c_int) as isize,
+            libc::SYS_mlock => mapping::mlock(at, b) as isize,
+            libc::SYS_mlock2 => mapping::mlock2(at, b, c as c_uint) as isize,
+            libc::SYS_munlock => mapping::munlock(at, b) as isize,
+            libc::SYS_mlockall => mapping::mlockall(a as c_int) as isize,
+            libc::SYS_munlockall => mapping::munlockall() as isize,
+            _ => return None,
+        }
+    })
+}
+
+/// Calls with a flow of their own in direct mode: -1 and errno when they fail.
+unsafe fn covered(number: c_long, words: &Words) -> Option<isize> {
+    // SAFETY: the caller's own call.
+    unsafe {
+        transfer(number, words)
+            .or_else(|| message(number, words))
+            .or_else(|| masked(number, words))
+            .or_else(|| special(number, words))
+    }
+}
+
+/// Bytes in and out.
+unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
+    let &[a, b, c, d, e, f] = words;
+    let (fd, list, count, offset) = (a as c_int, b as *const iovec, c as c_int, d);
+    let pieces = |other| io::pieces(fd, b as *const _, c, other);
+    // SAFETY: the caller's own call, in pieces or with a list as good as its own.
+    Some(unsafe {
+        match number {
+            libc::SYS_read => cover::receive(b as *mut _, c, pieces(Pieces::First), |at, len, _| {
+                kernel!(number, fd, at, len) as isize
+            }),
+            libc::SYS_write => {
+                cover::send(b as *const _, c, pieces(Pieces::All), |at, len, _| kernel!(number, fd, at, len) as isize)
+            }
+            libc::SYS_pread64 => cover::receive(b as *mut _, c, pieces(Pieces::First), |at, len, done| {
+                kernel!(number, fd, at, len, offset + done) as isize
+            }),
+            libc::SYS_pwrite64 => cover::send(b as *const _, c, pieces(Pieces::All), |at, len, done| {
+                kernel!(number, fd, at, len, offset + done) as isize
+            }),
+            libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
+                vectors::receive(fd, list, count, |list, count| kernel!(number, fd, list, count, d, e, f) as isize)
+            }
+            libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => {
+                vectors::send(fd, list, count, |list, count| kernel!(number, fd, list, count, d, e, f) as isize)
+            }
+            libc::SYS_vmsplice => vectors::give_pages(list, c, || raw(number, words) as isize),
+            libc::SYS_process_vm_readv => vectors::receive(-1, list, count, |list, count| {
+                vectors::repeat_remote(fd, d as *const _, e as u64, || {
+                    kernel!(number, fd, list, count, d, e, f) as isize
+                })
+            }),
+            libc::SYS_process_vm_writev => vectors::send(-1, list, count, |list, count| {
+                vectors::repeat_remote(fd, d as *const _, e as u64, || {
+                    kernel!(number, fd, list, count, d, e, f) as isize
+                })
+            }),
+            _ => return None,
+        }
+    })
+}
+
+/// Messages.
+unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
+    let (fd, flags) = (a as c_int, d as c_int);
+    // SAFETY: the caller's own call, in pieces or with copies.
+    Some(unsafe {
+        match number {
+            libc::SYS_recvfrom => {
+                let pieces = io::receiving(fd, b as *const _, c, flags);
+                io::with_address(e as *mut sockaddr, f as *mut socklen_t, |from, from_len| {
+                    cover::receive(b as *mut _, c, pieces, |at, len, _| {
+                        kernel!(number, fd, at, len, flags, from, from_len) as isize
+                    })
+                })
+            }
+            libc::SYS_sendto => {
+                let pieces = io::pieces(fd, b as *const _, c, Pieces::All);
+                let to = copied::bytes(e as *const u8, f);
+                cover::send(b as *const _, c, pieces, |at, len, _| {
+                    kernel!(number, fd, at, len, flags, to.addr(), f) as isize
+                })
+            }
+            libc::SYS_sendmsg => {
+                messages::send(fd, b as *const msghdr, |header| kernel!(number, fd, header, c) as isize)
+            }
+            libc::SYS_recvmsg => {
+                messages::receive(fd, b as *mut msghdr, |header| kernel!(number, fd, header, c) as isize)
+            }
+            libc::SYS_sendmmsg => messages::several(fd, b as *mut mmsghdr, c as c_uint, false, |list, count| {
+                kernel!(number, fd, list, count, d) as c_int
+            }) as isize,
+            libc::SYS_recvmmsg => {
+                let limit = copied::value(e as *mut timespec);
+                let result = messages::several(fd, b as *mut mmsghdr, c as c_uint, true, |list, count| {
+                    kernel!(number, fd, list, count, d, limit.addr()) as c_int
+                });
+                limit.bring_back();
+                result as isize
+            }
+            _ => return None,
+        }
+    })
+}
+
+/// A set of the kernel's without the signals that are never blocked, or null.
+unsafe fn open_set(set: *const u64) -> Option<u64> {
+    let ours = signals::OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
+    // SAFETY: null or the caller's set; reading brings it in.
+    (!set.is_null()).then(|| unsafe { *set } & !ours)
+}
+
+fn address(set: &Option<u64>) -> usize {
+    set.as_ref().map_or(0, |set| &raw const *set as usize)
+}
+
+/// Calls that wait or go on with other signals blocked, and actions for signals.
+unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
+    let &[a, b, c, d, e, f] = words;
+    // SAFETY: the caller's own call, with copies.
+    Some(unsafe {
+        match number {
+            libc::SYS_rt_sigprocmask => {
+                let set = if a == libc::SIG_UNBLOCK as usize { None } else { open_set(b as *const u64) };
+                let set = set.or_else(|| (b != 0).then(|| *(b as *const u64)));
+                let before = copied::value(c as *mut u64);
+                let result = kernel!(number, a, address(&set), before.addr(), d);
+                before.bring_back();
+                result as isize
+            }
+            libc::SYS_rt_sigsuspend => kernel!(number, address(&open_set(a as *const u64)), b) as isize,
+            libc::SYS_rt_sigaction => signals::kernel_action(a as c_int, b as *const _, c as *mut _, d) as isize,
+            libc::SYS_sigaltstack => signals::sigaltstack(a as *const _, b as *mut _) as isize,
+            libc::SYS_ppoll => {
+                let list = copied::bytes(a as *mut u8, b.saturating_mul(8));
+                let (limit, set) = (copied::value(c as *mut timespec), open_set(d as *const u64));
+                let result = kernel!(number, list.addr(), b, limit.addr(), address(&set), e);
+                [list, limit].iter().for_each(|copy| copy.bring_back());
+                result as isize
+            }
+            libc::SYS_select | libc::SYS_pselect6 => {
+                let len = (a as c_int).max(0) as usize;
+                let sets = [b, c, d].map(|set| Copied::new(set, len.div_ceil(64) * 8, true));
+                let limit = copied::value(e as *mut timespec);
+                // Where the set of signals is, and how long it is.
+                let named = (number == libc::SYS_pselect6 && f != 0).then(|| *(f as *const [usize; 2]));
+                let set = named.and_then(|[at, _]| open_set(at as *const u64));
+                let named = named.map(|[_, len]| [address(&set), len]);
+                let sixth = named.as_ref().map_or(f, |named| named.as_ptr() as usize);
+                let result = kernel!(number, a, sets[0].addr(), sets[1].addr(), sets[2].addr(), limit.addr(), sixth);
+                sets.iter().chain([&limit]).for_each(|copy| copy.bring_back());
+                result as isize
+            }
+            libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
+                let list = copied::bytes(b as *mut u8, (c as c_int).max(0) as usize * 12);
+                let has_time = number == libc::SYS_epoll_pwait2;
+                let limit = copied::bytes(d as *const u8, if has_time { size_of::<timespec>() } else { 0 });
+                let set = open_set(e as *const u64);
+                let result = kernel!(number, a, list.addr(), c, limit.addr(), address(&set), f);
+                list.bring_back();
+                result as isize
+            }
+            _ => return None,
+        }
+    })
+}
+
+/// What is left: sleeping on a word, messages of System V, starting programs, asynchronous I/O, and this library's own net.
+unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
+    let &[a, b, c, d, e, _] = words;
+    // SAFETY: the caller's own call, with copies.
+    Some(unsafe {
+        match number {
+            libc::SYS_futex => futex(words),
+            libc::SYS_msgsnd | libc::SYS_msgrcv => {
+                let message = Copied::new(b, c.saturating_add(8), number == libc::SYS_msgrcv);
+                let result = kernel!(number, a, message.addr(), c, d, e);
+                message.bring_back();
+                result as isize
+            }
+            libc::SYS_execve | libc::SYS_execveat => {
+                let at = if number == libc::SYS_execve { [a, b, c] } else { [b, c, d] };
+                let touch = || process::touch(at[0] as *const _, at[1] as *const _, at[2] as *const _);
+                cover::repeat(touch, || raw(number, words) as isize)
+            }
+            libc::SYS_io_submit => {
+                // Requests, each of which names its buffer.
+                let touch = || {
+                    let list = std::slice::from_raw_parts(c as *const *const [u64; 8], (b as isize).max(0) as usize);
+                    for request in list.iter().filter(|request| !request.is_null()) {
+                        let (what, at, len) = ((**request)[2] as u16, (**request)[3] as usize, (**request)[4] as usize);
+                        match what {
+                            7 | 8 => vectors::touch(at as *const iovec, len),
+                            _ => cover::touch(at as *const u8, len),
+                        }
+                    }
+                };
+                cover::repeat(touch, || raw(number, words) as isize)
+            }
+            libc::SYS_ioctl => {
+                let touch = || cover::touch(c as *const u8, small::unknown(b as u64));
+                cover::repeat(touch, || raw(number, words) as isize)
+            }
+            libc::SYS_mincore => {
+                let present = Copied::new(c, b.div_ceil(4096), true);
+                let result = kernel!(number, a, b, present.addr());
+                present.bring_back();
+                result as isize
+            }
+            libc::SYS_prctl if a == net::SET_DISPATCH => {
+                net::step_back();
+                raw(number, words) as isize
+            }
+            libc::SYS_prctl | libc::SYS_seccomp
+                if number == libc::SYS_seccomp || a == libc::PR_SET_SECCOMP as usize =>
+            {
+                net::leave_new_threads();
+                return None;
+            }
+            _ => return None,
+        }
+    })
+}
+
+/// Sleeping on a word that is out, or leaves. Only calls that have not slept say EFAULT for the word; the time is copied.
+unsafe fn futex(words: &Words) -> isize {
+    let mut words = *words;
+    let what = words[1] as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+    let timed = [libc::FUTEX_WAIT, libc::FUTEX_LOCK_PI, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAIT_REQUEUE_PI];
+    // SAFETY: null or the caller's; reading brings it in.
+    let time = (timed.contains(&what) && words[3] != 0).then(|| unsafe { *(words[3] as *const timespec) });
+    if let Some(time) = &time {
+        words[3] = &raw const *time as usize;
+    }
+    cover::repeat(
+        || {
+            cover::value(words[0] as *const u32);
+            cover::value(words[4] as *const u32);
+        },
+        // SAFETY: the caller's own call.
+        || unsafe { raw(libc::SYS_futex, &words) as isize },
+    )
+}
+
+/// Makes a call with copies of all that its pointers name, as far as that is known, and what is not known brought in.
+unsafe fn with_copies(number: c_long, words: &Words) -> isize {
+    let arguments = if state::direct() { numbers::arguments(number) } else { &[] };
+    // SAFETY: the caller's own call; lengths are those of the calls themselves.
+    unsafe {
+        if arguments.is_empty() {
+            return raw_result(number, words);
+        }
+        let mut handed = *words;
+        let copies: [Option<Copied>; 6] = std::array::from_fn(|index| {
+            let word = words[index];
+            let times = |of: usize, bytes: usize| words[of].saturating_mul(bytes);
+            let copy = match *arguments.get(index)? {
+                Argument::Plain | Argument::Unknown => return None,
+                Argument::Text => copied::text(word as *const u8),
+                Argument::Read(bytes) => Copied::new(word, bytes, false),
+                Argument::Written(bytes) => Copied::new(word, bytes, true),
+                Argument::Reads(of, bytes) => Copied::new(word, times(of, bytes), false),
+                Argument::Writes(of, bytes) => Copied::new(word, times(of, bytes), true),
+                Argument::Named(of) => copied::named(word as *mut u8, Pointer::at(words[of])),
+            };
+            handed[index] = copy.addr();
+            Some(copy)
+        });
+        let touch = || {
+            for (index, argument) in arguments.iter().enumerate() {
+                if matches!(argument, Argument::Unknown) {
+                    cover::touch(words[index] as *const u8, small::UNKNOWN_BYTES);
+                }
+            }
+        };
+        let has_unknown = arguments.iter().any(|argument| matches!(argument, Argument::Unknown));
+        let kept = state::errno();
+        let result =
+            if has_unknown { cover::repeat(touch, || raw(number, &handed)) } else { raw(number, &handed) } as isize;
+        let result = if result == -1 { -(state::errno() as isize) } else { result };
+        copies.iter().flatten().for_each(|copy| copy.bring_back());
+        state::fail(kept);
+        result
+    }
+}

@@ -1,0 +1,176 @@
+//! Messages: sendmsg, recvmsg and the calls for several at once. Address, control data and buffers go through copies,
+//! for a datagram whose place is missing is dropped by the kernel.
+
+use std::ffi::{c_int, c_uint};
+
+use libc::{mmsghdr, msghdr, timespec};
+
+use super::vectors::StandIn;
+use crate::copied::{self, Copied};
+use crate::export::{export, real};
+use crate::{guard, state};
+
+real!(SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> isize);
+real!(RECVMSG = c"recvmsg": fn(c_int, *mut msghdr, c_int) -> isize);
+real!(SENDMMSG = c"sendmmsg": fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int);
+real!(RECVMMSG = c"recvmmsg": fn(c_int, *mut mmsghdr, c_uint, c_int, *mut timespec) -> c_int);
+
+/// The most messages that the kernel takes at once.
+const MOST_MESSAGES: usize = 1024;
+
+/// A message's header with what it names, each part copied where it must be.
+struct Message {
+    own: msghdr,
+    name: Copied,
+    control: Copied,
+    list: Option<StandIn>,
+}
+
+impl Message {
+    /// # Safety
+    /// The program's header, and what it names.
+    unsafe fn new(fd: c_int, header: &msghdr, received: bool) -> Message {
+        // SAFETY: handed on.
+        unsafe {
+            let name = Copied::new(header.msg_name as usize, header.msg_namelen as usize, received);
+            let control = Copied::new(header.msg_control as usize, header.msg_controllen, received);
+            let list = StandIn::where_needed(fd, header.msg_iov, header.msg_iovlen);
+            let mut own = *header;
+            own.msg_name = name.addr() as *mut _;
+            own.msg_control = control.addr() as *mut _;
+            if let Some(list) = &list {
+                if !received {
+                    list.copy_out();
+                }
+                (own.msg_iov, own.msg_iovlen) = (list.as_ptr().cast_mut(), list.len());
+            }
+            Message { own, name, control, list }
+        }
+    }
+
+    /// Gives the program what was received: `bytes`, and what the kernel says in the header.
+    ///
+    /// # Safety
+    /// The header is the program's.
+    unsafe fn bring_back(&self, header: *mut msghdr, bytes: isize) {
+        // SAFETY: handed on.
+        unsafe {
+            self.name.bring_back();
+            self.control.bring_back();
+            if let Some(list) = &self.list {
+                list.copy_in(bytes);
+            }
+            (*header).msg_namelen = self.own.msg_namelen;
+            (*header).msg_controllen = self.own.msg_controllen;
+            (*header).msg_flags = self.own.msg_flags;
+        }
+    }
+}
+
+/// Sends by `call`, which gets the header to use.
+///
+/// # Safety
+/// The program's header, and what it names.
+pub unsafe fn send(fd: c_int, header: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> isize {
+    if !state::direct() || guard::inside() || header.is_null() {
+        return call(header);
+    }
+    // SAFETY: handed on; reading the header brings it in.
+    let message = unsafe { Message::new(fd, &*header, false) };
+    call(&raw const message.own)
+}
+
+/// Receives by `call`, which gets the header to use.
+///
+/// # Safety
+/// The program's header, and what it names.
+pub unsafe fn receive(fd: c_int, header: *mut msghdr, call: impl Fn(*mut msghdr) -> isize) -> isize {
+    if !state::direct() || guard::inside() || header.is_null() {
+        return call(header);
+    }
+    // SAFETY: handed on; reading the header brings it in.
+    unsafe {
+        let mut message = Message::new(fd, &*header, true);
+        let result = call(&raw mut message.own);
+        if result >= 0 {
+            message.bring_back(header, result);
+        }
+        result
+    }
+}
+
+/// Several at once, by `call`, which gets the headers to use.
+///
+/// # Safety
+/// A list of that many headers, and what they name.
+pub unsafe fn several(
+    fd: c_int,
+    list: *mut mmsghdr,
+    count: c_uint,
+    received: bool,
+    call: impl Fn(*mut mmsghdr, c_uint) -> c_int,
+) -> c_int {
+    if !state::direct() || guard::inside() || list.is_null() || count == 0 {
+        return call(list, count);
+    }
+    let count = (count as usize).min(MOST_MESSAGES);
+    // SAFETY: handed on; reading a header brings it in.
+    unsafe {
+        let (mut messages, mut own) = {
+            let _guard = guard::enter();
+            (Vec::<Message>::with_capacity(count), Vec::<mmsghdr>::with_capacity(count))
+        };
+        for index in 0..count {
+            let theirs = list.add(index);
+            messages.push(Message::new(fd, &(*theirs).msg_hdr, received));
+            own.push(mmsghdr { msg_hdr: messages[index].own, msg_len: (*theirs).msg_len });
+        }
+        let result = call(own.as_mut_ptr(), count as c_uint);
+        for index in 0..result.max(0) as usize {
+            let theirs = list.add(index);
+            (*theirs).msg_len = own[index].msg_len;
+            if received {
+                messages[index].own = own[index].msg_hdr;
+                messages[index].bring_back(&raw mut (*theirs).msg_hdr, own[index].msg_len as isize);
+            }
+        }
+        result
+    }
+}
+
+export! {
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
+        let real = SENDMSG.get();
+        // SAFETY: the caller's own call, with a header as good as its own.
+        unsafe { send(fd, message, |message| real(fd, message, flags)) }
+    }
+}
+
+export! {
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
+        let real = RECVMSG.get();
+        // SAFETY: as above.
+        unsafe { receive(fd, message, |message| real(fd, message, flags)) }
+    }
+}
+
+export! {
+    fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        let real = SENDMMSG.get();
+        // SAFETY: as above.
+        unsafe { several(fd, list, count, false, |list, count| real(fd, list, count, flags)) }
+    }
+}
+
+export! {
+    fn recvmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, limit: *mut timespec) -> c_int {
+        let real = RECVMMSG.get();
+        // SAFETY: as above; the limit is written too.
+        unsafe {
+            let copy = copied::value(limit);
+            let result = several(fd, list, count, true, |list, count| real(fd, list, count, flags, copy.at(limit)));
+            copy.bring_back();
+            result
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What the arguments of system calls point at, by the call's number: for calls that are made by number, whether through
+//! `syscall` or past the C library. Bytes in and out, messages, masks and memory have flows of their own in
+//! [`by_number`](super::by_number); numbers that are not here take no pointers, or none that the kernel follows now.
+
+// The C library's names.
+#![allow(non_upper_case_globals)]
+
+use std::ffi::c_long;
+
+use libc::*;
+
+/// What an argument points at. `written`: the kernel writes there, too.
+#[derive(Clone, Copy)]
+pub enum Argument {
+    /// A number.
+    Plain,
+    /// A C string.
+    Text,
+    /// So many bytes that are read.
+    Read(usize),
+    /// So many bytes that are written.
+    Written(usize),
+    /// As many bytes as the argument of this index says, read; each item has so many.
+    Reads(usize, usize),
+    /// The same, written.
+    Writes(usize, usize),
+    /// As many bytes as the number says that the argument of this index points at, written.
+    Named(usize),
+    /// Of a kind that is known to the device alone: brought in, and again when it left.
+    Unknown,
+}
+
+use Argument::*;
+
+const TIME: usize = size_of::<timespec>();
+const STAT: usize = size_of::<stat>();
+/// The kernel's sets of signals.
+const SET: usize = 8;
+const INFO: usize = size_of::<siginfo_t>();
+
+/// The arguments that may be pointers; none for numbers that are not known.
+pub fn arguments(number: c_long) -> &'static [Argument] {
+    [files, times, others].iter().map(|of| of(number)).find(|found| !found.is_empty()).unwrap_or(&[])
+}
+
+/// Calls about files.
+fn files(number: c_long) -> &'static [Argument] {
+    match number {
+        SYS_open | SYS_creat | SYS_access | SYS_mkdir | SYS_rmdir | SYS_unlink | SYS_chmod | SYS_chown | SYS_lchown
+        | SYS_truncate | SYS_chdir | SYS_chroot | SYS_mknod | SYS_acct | SYS_swapon | SYS_swapoff | SYS_umount2
+        | SYS_memfd_create | SYS_mq_unlink | SYS_fsopen => &[Text],
+        SYS_rename | SYS_link | SYS_symlink | SYS_pivot_root | SYS_removexattr | SYS_lremovexattr => &[Text, Text],
+        SYS_openat
+        | SYS_mkdirat
+        | SYS_mknodat
+        | SYS_fchownat
+        | SYS_unlinkat
+        | SYS_fchmodat
+        | SYS_fchmodat2
+        | SYS_faccessat
+        | SYS_faccessat2
+        | SYS_inotify_add_watch
+        | SYS_open_tree
+        | SYS_fspick
+        | SYS_fremovexattr => &[Plain, Text],
+        SYS_openat2 => &[Plain, Text, Reads(3, 1)],
+        SYS_renameat | SYS_renameat2 | SYS_linkat | SYS_move_mount => &[Plain, Text, Plain, Text],
+        SYS_symlinkat => &[Text, Plain, Text],
+        SYS_fanotify_mark => &[Plain, Plain, Plain, Plain, Text],
+        SYS_stat | SYS_lstat => &[Text, Written(STAT)],
+        SYS_fstat => &[Plain, Written(STAT)],
+        SYS_newfstatat => &[Plain, Text, Written(STAT)],
+        SYS_statx => &[Plain, Text, Plain, Plain, Written(size_of::<statx>())],
+        SYS_statfs => &[Text, Written(size_of::<statfs>())],
+        SYS_fstatfs => &[Plain, Written(size_of::<statfs>())],
+        SYS_ustat => &[Plain, Written(32)],
+        SYS_readlink => &[Text, Writes(2, 1)],
+        SYS_readlinkat => &[Plain, Text, Writes(3, 1)],
+        SYS_getcwd => &[Writes(1, 1)],
+        SYS_getdents | SYS_getdents64 => &[Plain, Writes(2, 1)],
+        SYS_utime => &[Text, Read(16)],
+        SYS_utimes => &[Text, Read(2 * TIME)],
+        SYS_utimensat | SYS_futimesat => &[Plain, Text, Read(2 * TIME)],
+        SYS_setxattr | SYS_lsetxattr => &[Text, Text, Reads(3, 1)],
+        SYS_fsetxattr => &[Plain, Text, Reads(3, 1)],
+        SYS_getxattr | SYS_lgetxattr => &[Text, Text, Writes(3, 1)],
+        SYS_fgetxattr => &[Plain, Text, Writes(3, 1)],
+        SYS_listxattr | SYS_llistxattr => &[Text, Writes(2, 1)],
+        SYS_flistxattr => &[Plain, Writes(2, 1)],
+        SYS_name_to_handle_at => &[Plain, Text, Unknown, Written(8)],
+        SYS_open_by_handle_at => &[Plain, Unknown],
+        SYS_mount => &[Text, Text, Text, Plain, Unknown],
+        SYS_fsconfig => &[Plain, Plain, Text, Unknown],
+        SYS_mount_setattr => &[Plain, Text, Plain, Writes(4, 1)],
+        SYS_quotactl => &[Plain, Text, Plain, Unknown],
+        SYS_sendfile => &[Plain, Plain, Written(8)],
+        SYS_splice | SYS_copy_file_range => &[Plain, Written(8), Plain, Written(8)],
+        SYS_pipe | SYS_pipe2 => &[Written(8)],
+        SYS_fcntl => &[Plain, Plain, Unknown],
+        SYS_mq_open => &[Text, Plain, Plain, Read(size_of::<mq_attr>())],
+        SYS_io_setup => &[Plain, Written(8)],
+        SYS_io_getevents => &[Plain, Plain, Plain, Writes(2, 32), Read(TIME)],
+        SYS_io_uring_setup => &[Plain, Written(120)],
+        _ => &[],
+    }
+}
+
+/// Clocks and timers.
+fn times(number: c_long) -> &'static [Argument] {
+    match number {
+        SYS_nanosleep => &[Read(TIME), Written(TIME)],
+        SYS_clock_nanosleep => &[Plain, Plain, Read(TIME), Written(TIME)],
+        SYS_clock_gettime | SYS_clock_getres => &[Plain, Written(TIME)],
+        SYS_clock_settime => &[Plain, Read(TIME)],
+        SYS_clock_adjtime => &[Plain, Written(size_of::<timex>())],
+        SYS_adjtimex => &[Written(size_of::<timex>())],
+        SYS_gettimeofday | SYS_settimeofday => &[Written(TIME), Written(8)],
+        SYS_time => &[Written(8)],
+        SYS_times => &[Written(size_of::<tms>())],
+        SYS_getitimer => &[Plain, Written(2 * TIME)],
+        SYS_setitimer => &[Plain, Read(2 * TIME), Written(2 * TIME)],
+        SYS_timer_create => &[Plain, Read(size_of::<sigevent>()), Written(4)],
+        SYS_timer_gettime | SYS_timerfd_gettime => &[Plain, Written(2 * TIME)],
+        SYS_timer_settime | SYS_timerfd_settime => &[Plain, Plain, Read(2 * TIME), Written(2 * TIME)],
+        _ => &[],
+    }
+}
+
+/// All other calls.
+fn others(number: c_long) -> &'static [Argument] {
+    match number {
+        SYS_socketpair => &[Plain, Plain, Plain, Written(8)],
+        SYS_bind | SYS_connect => &[Plain, Reads(2, 1)],
+        SYS_accept | SYS_accept4 | SYS_getsockname | SYS_getpeername => &[Plain, Named(2), Written(4)],
+        SYS_setsockopt => &[Plain, Plain, Plain, Reads(4, 1)],
+        SYS_getsockopt => &[Plain, Plain, Plain, Named(4), Written(4)],
+        SYS_poll => &[Writes(1, 8)],
+        SYS_epoll_ctl => &[Plain, Plain, Plain, Read(12)],
+        SYS_epoll_wait => &[Plain, Writes(2, 12)],
+        SYS_wait4 => &[Plain, Written(4), Plain, Written(size_of::<rusage>())],
+        SYS_waitid => &[Plain, Plain, Written(INFO), Plain, Written(size_of::<rusage>())],
+        SYS_rt_sigpending => &[Written(SET)],
+        SYS_rt_sigtimedwait => &[Read(SET), Written(INFO), Read(TIME)],
+        SYS_rt_sigqueueinfo => &[Plain, Plain, Read(INFO)],
+        SYS_rt_tgsigqueueinfo => &[Plain, Plain, Plain, Read(INFO)],
+        SYS_pidfd_send_signal => &[Plain, Plain, Read(INFO)],
+        SYS_signalfd | SYS_signalfd4 => &[Plain, Read(SET)],
+        SYS_getrusage => &[Plain, Written(size_of::<rusage>())],
+        SYS_getrlimit => &[Plain, Written(16)],
+        SYS_setrlimit => &[Plain, Read(16)],
+        SYS_prlimit64 => &[Plain, Plain, Read(16), Written(16)],
+        SYS_sysinfo => &[Written(size_of::<sysinfo>())],
+        SYS_uname => &[Written(size_of::<utsname>())],
+        SYS_sched_getaffinity => &[Plain, Plain, Writes(1, 1)],
+        SYS_sched_setaffinity => &[Plain, Plain, Reads(1, 1)],
+        SYS_sched_getparam => &[Plain, Written(4)],
+        SYS_sched_setparam => &[Plain, Read(4)],
+        SYS_sched_setscheduler => &[Plain, Plain, Read(4)],
+        SYS_sched_getattr => &[Plain, Writes(2, 1)],
+        SYS_sched_setattr | SYS_ptrace => &[Plain, Unknown, Unknown, Unknown],
+        SYS_sched_rr_get_interval => &[Plain, Written(TIME)],
+        SYS_getcpu => &[Written(4), Written(4)],
+        SYS_getgroups => &[Plain, Writes(0, 4)],
+        SYS_setgroups => &[Plain, Reads(0, 4)],
+        SYS_getresuid | SYS_getresgid => &[Written(4), Written(4), Written(4)],
+        SYS_capget | SYS_capset => &[Written(8), Written(24)],
+        SYS_sethostname | SYS_setdomainname => &[Reads(1, 1)],
+        SYS_syslog => &[Plain, Writes(2, 1)],
+        SYS_modify_ldt => &[Plain, Writes(2, 1)],
+        SYS_init_module => &[Reads(1, 1), Plain, Text],
+        SYS_finit_module => &[Plain, Text],
+        SYS_delete_module => &[Text],
+        SYS_getrandom => &[Writes(1, 1)],
+        SYS_semop => &[Plain, Reads(2, 6)],
+        SYS_semtimedop => &[Plain, Reads(2, 6), Plain, Read(TIME)],
+        SYS_semctl => &[Plain, Plain, Plain, Unknown],
+        SYS_shmctl | SYS_msgctl => &[Plain, Plain, Unknown],
+        SYS_mq_timedsend => &[Plain, Reads(2, 1), Plain, Plain, Read(TIME)],
+        SYS_mq_timedreceive => &[Plain, Writes(2, 1), Plain, Written(4), Read(TIME)],
+        SYS_mq_notify => &[Plain, Read(size_of::<sigevent>())],
+        SYS_mq_getsetattr => &[Plain, Read(64), Written(64)],
+        SYS_add_key => &[Text, Text, Reads(3, 1)],
+        SYS_request_key => &[Text, Text, Text],
+        SYS_keyctl | SYS_prctl => &[Plain, Unknown, Unknown, Unknown, Unknown],
+        SYS_arch_prctl => &[Plain, Unknown],
+        SYS_bpf => &[Plain, Writes(2, 1)],
+        SYS_perf_event_open | SYS_seccomp | SYS_landlock_create_ruleset => &[Unknown, Unknown, Unknown],
+        SYS_landlock_add_rule => &[Plain, Plain, Unknown],
+        SYS_get_mempolicy => &[Written(4), Unknown],
+        SYS_set_mempolicy => &[Plain, Unknown],
+        SYS_mbind => &[Plain, Plain, Plain, Unknown],
+        SYS_move_pages => &[Plain, Plain, Reads(1, 8), Reads(1, 4), Writes(1, 4)],
+        SYS_migrate_pages => &[Plain, Plain, Unknown, Unknown],
+        SYS_process_madvise => &[Plain, Reads(2, size_of::<iovec>())],
+        SYS_clone3 => &[Reads(1, 1)],
+        SYS_futex_waitv => &[Unknown, Plain, Plain, Read(TIME)],
+        _ => &[],
+    }
+}

@@ -1,0 +1,155 @@
+//! Calls that wait, with a limit of time: made once, with copies of what they are given. A second call would wait all of
+//! its time again, and would lose what the first one took. Sets of signals that are blocked meanwhile never hold those
+//! that this library needs.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{
+    clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t,
+    sem_t, siginfo_t, sigset_t, timespec, timeval,
+};
+
+use crate::copied::{Copied, Pointer, copied};
+use crate::export::{export, real};
+use crate::signals;
+
+/// The length of a set of so many descriptors.
+fn set_bytes(count: c_int) -> usize {
+    (count.max(0) as usize).div_ceil(64) * 8
+}
+
+fn events(count: c_int) -> usize {
+    count.max(0) as usize
+}
+
+copied! {
+    fn poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { list: values(count as usize) }
+    fn __poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { list: values(count as usize) }
+    fn __poll_chk(list: *mut pollfd, count: nfds_t, limit: c_int, room: usize) -> c_int { list: values(count as usize) }
+    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { read: bytes(set_bytes(count)), write: bytes(set_bytes(count)), other: bytes(set_bytes(count)), limit: value }
+    fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { read: bytes(set_bytes(count)), write: bytes(set_bytes(count)), other: bytes(set_bytes(count)), limit: value }
+    fn epoll_wait(fd: c_int, list: *mut epoll_event, count: c_int, limit: c_int) -> c_int { list: values(events(count)) }
+    fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
+    fn __nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
+    fn clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
+    fn thrd_sleep(time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
+    fn sigtimedwait(set: *const sigset_t, about: *mut siginfo_t, limit: *const timespec) -> c_int { set: value, about: value, limit: value }
+    fn sigwaitinfo(set: *const sigset_t, about: *mut siginfo_t) -> c_int { set: value, about: value }
+    fn sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int { set: value }
+    fn sigpending(set: *mut sigset_t) -> c_int { set: value }
+    fn signalfd(fd: c_int, set: *const sigset_t, flags: c_int) -> c_int { set: value }
+}
+
+// The kernel reads when these are to end. The words that they sleep on were touched just before they sleep.
+copied! {
+    fn pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, end: *const timespec) -> c_int { end: value }
+    fn pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
+    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, end: *const timespec) -> c_int { end: value }
+    fn pthread_mutex_clocklock(mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
+    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, end: *const timespec) -> c_int { end: value }
+    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, end: *const timespec) -> c_int { end: value }
+    fn pthread_rwlock_clockrdlock(lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
+    fn pthread_rwlock_clockwrlock(lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
+    fn pthread_timedjoin_np(thread: pthread_t, result: *mut *mut c_void, end: *const timespec) -> c_int { end: value }
+    fn pthread_clockjoin_np(thread: pthread_t, result: *mut *mut c_void, clock: clockid_t, end: *const timespec) -> c_int { end: value }
+    fn sem_timedwait(semaphore: *mut sem_t, end: *const timespec) -> c_int { end: value }
+    fn sem_clockwait(semaphore: *mut sem_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
+    fn cnd_timedwait(condition: *mut c_void, mutex: *mut c_void, end: *const timespec) -> c_int { end: value }
+    fn mtx_timedlock(mutex: *mut c_void, end: *const timespec) -> c_int { end: value }
+}
+
+/// Calls with copies of so many bytes behind each pointer, and brings back what was written.
+///
+/// # Safety
+/// Each is null or the program's.
+unsafe fn with_copies<const N: usize, R>(ranges: [(usize, usize); N], call: impl FnOnce([usize; N]) -> R) -> R {
+    // SAFETY: handed on.
+    let copies = ranges.map(|(addr, len)| unsafe { Copied::new(addr, len, true) });
+    let result = call(std::array::from_fn(|index| copies[index].addr()));
+    // SAFETY: handed on.
+    copies.iter().for_each(|copy| unsafe { copy.bring_back() });
+    result
+}
+
+/// A time that is only read, in this frame.
+///
+/// # Safety
+/// Null, or a time.
+unsafe fn time(at: *const timespec) -> Option<timespec> {
+    // SAFETY: handed on; reading brings it in.
+    (!at.is_null()).then(|| unsafe { *at })
+}
+
+fn pointer(time: &Option<timespec>) -> *const timespec {
+    time.as_ref().map_or(std::ptr::null(), |time| &raw const *time)
+}
+
+export! {
+    fn ppoll(list: *mut pollfd, count: nfds_t, limit: *const timespec, set: *const sigset_t) -> c_int {
+        real!(REAL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
+        // SAFETY: the caller's own call, with copies.
+        unsafe {
+            let (limit, copy) = (time(limit), signals::without_ours(set));
+            let len = (count as usize).saturating_mul(size_of::<pollfd>());
+            with_copies([(list as usize, len)], |[list]| {
+                REAL.get()(Pointer::at(list), count, pointer(&limit), signals::pointer(&copy, set))
+            })
+        }
+    }
+}
+
+export! {
+    fn __ppoll_chk(
+        list: *mut pollfd, count: nfds_t, limit: *const timespec, set: *const sigset_t, room: usize,
+    ) -> c_int {
+        super::io::check((count as usize).saturating_mul(size_of::<pollfd>()), room);
+        // SAFETY: the caller's own call.
+        unsafe { ppoll(list, count, limit, set) }
+    }
+}
+
+export! {
+    fn pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *const timespec,
+        set: *const sigset_t,
+    ) -> c_int {
+        real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
+        // SAFETY: the caller's own call, with copies.
+        unsafe {
+            let (limit, copy) = (time(limit), signals::without_ours(set));
+            let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
+            with_copies(sets, |[read, write, other]| {
+                let sets = [read, write, other].map(|each| each as *mut fd_set);
+                REAL.get()(count, sets[0], sets[1], sets[2], pointer(&limit), signals::pointer(&copy, set))
+            })
+        }
+    }
+}
+
+export! {
+    fn epoll_pwait(fd: c_int, list: *mut epoll_event, count: c_int, limit: c_int, set: *const sigset_t) -> c_int {
+        real!(REAL = c"epoll_pwait": fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int);
+        // SAFETY: the caller's own call, with copies.
+        unsafe {
+            let copy = signals::without_ours(set);
+            with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {
+                REAL.get()(fd, Pointer::at(list), count, limit, signals::pointer(&copy, set))
+            })
+        }
+    }
+}
+
+export! {
+    fn epoll_pwait2(
+        fd: c_int, list: *mut epoll_event, count: c_int, limit: *const timespec, set: *const sigset_t,
+    ) -> c_int {
+        real!(REAL = c"epoll_pwait2": fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int);
+        // SAFETY: the caller's own call, with copies.
+        unsafe {
+            let (limit, copy) = (time(limit), signals::without_ours(set));
+            with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {
+                REAL.get()(fd, Pointer::at(list), count, pointer(&limit), signals::pointer(&copy, set))
+            })
+        }
+    }
+}
