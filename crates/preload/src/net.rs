@@ -20,7 +20,7 @@ use libc::{c_int, c_long};
 
 use crate::calls::by_number;
 use crate::real::{Real, kernel};
-use crate::{malloc, signal_stack, signals, state, threads};
+use crate::{guard, malloc, signal_stack, signals, state, threads};
 
 /// PR_SET_SYSCALL_USER_DISPATCH.
 pub const SET_DISPATCH: usize = 59;
@@ -232,6 +232,11 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
     0
 }
 
+extern "C" fn set_now(stack: usize) -> bool {
+    // SAFETY: the kernel reads the description that `set_stack` gives.
+    unsafe { kernel!(libc::SYS_sigaltstack, stack, 0usize) == 0 }
+}
+
 /// `sigaltstack`: the same.
 fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) -> isize {
     let (known, stood_for) = (context.uc_stack, signal_stack::stands_for());
@@ -248,8 +253,14 @@ fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) ->
             if wanted.ss_flags & libc::SS_DISABLE == 0 && wanted.ss_size < libc::MINSIGSTKSZ {
                 return -(libc::ENOMEM as isize);
             }
-            context.uc_stack = signal_stack::instead_of(wanted);
-            threads::hold(context.uc_stack.ss_sp as usize, context.uc_stack.ss_size);
+            let mut set = signal_stack::instead_of(wanted);
+            threads::hold(set.ss_sp as usize, set.ss_size);
+            set.ss_flags &= !libc::SS_ONSTACK;
+            context.uc_stack = set;
+            // The kernel changes nothing for who runs on the stack that is set, as this handler may. No handler runs
+            // meanwhile: it would begin where this one did.
+            let _guard = guard::enter();
+            folioswap_sys::fault_stack::call(set_now, &raw const set as usize);
         }
         if before != 0 {
             let mut told = signal_stack::told(known, stood_for);

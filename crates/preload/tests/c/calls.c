@@ -1,5 +1,6 @@
 /* System calls whose arguments and results are in memory that is not in RAM, or leaves while the call sleeps. */
 #include "check.h"
+#include <aio.h>
 #include <mqueue.h>
 #include <poll.h>
 #include <sched.h>
@@ -380,6 +381,13 @@ static void paths(void) {
     list[0] = (struct iovec){AT(4), 300};
     OUT;
     CHECK(preadv2(memory, list, 1, 0, 0) == 300);
+    struct iovec *here = AT(5), *there_too = AT(3);
+    here[0] = (struct iovec){region + 100, 1000};
+    there_too[0] = (struct iovec){region + 7 * FOLIO, 1000};
+    fill(region + 7 * FOLIO, 1000, 3);
+    OUT;
+    CHECK(process_vm_readv(getpid(), here, 1, there_too, 1, 0) == 1000);
+    CHECK(!memcmp(region + 100, region + 7 * FOLIO, 1000));
     OUT;
     CHECK(pwritev2(memory, list, 1, 0, 0) == 300);
     close(ends[0]);
@@ -390,6 +398,41 @@ static void paths(void) {
     FILE *stream = freopen(name, "r", fopen("/dev/null", "r"));
     CHECK(stream && fclose(stream) == 0);
     CHECK(unlink(name) == 0 && unlink(other) == 0);
+}
+
+static void finish(struct aiocb *request, ssize_t expected) {
+    const struct aiocb **list = AT(5);
+    list[0] = request;
+    while (aio_error(request) == EINPROGRESS) {
+        CHECK(aio_suspend(list, 1, NULL) == 0 || errno == EINTR);
+    }
+    CHECK(aio_error(request) == 0 && aio_return(request) == expected);
+}
+
+static void asynchronous(void) {
+    const char *folder = getenv("TEST_FOLDER");
+    int fd = open(folder ? folder : "/var/tmp", O_TMPFILE | O_RDWR, 0600);
+    CHECK(fd >= 0);
+    struct aiocb *one = AT(0), *two = AT(1);
+    fill(region + 2 * FOLIO, MIB, 9);
+    *one = (struct aiocb){.aio_fildes = fd, .aio_buf = region + 2 * FOLIO, .aio_nbytes = MIB};
+    OUT;
+    CHECK(aio_write(one) == 0);
+    finish(one, MIB);
+    *two = (struct aiocb){.aio_fildes = fd, .aio_buf = region + 4 * FOLIO, .aio_nbytes = MIB, .aio_lio_opcode = LIO_READ};
+    OUT;
+    CHECK(aio_read(two) == 0);
+    finish(two, MIB);
+    CHECK(holds(region + 4 * FOLIO, MIB, 9));
+    struct aiocb **list = AT(6);
+    list[0] = two;
+    memset(region + 4 * FOLIO, 0, MIB);
+    OUT;
+    CHECK(lio_listio(LIO_WAIT, list, 1, NULL) == 0);
+    finish(two, MIB);
+    CHECK(holds(region + 4 * FOLIO, MIB, 9));
+    OUT; /* nothing is held any more */
+    close(fd);
 }
 
 static void times_and_waits(void) {
@@ -480,6 +523,7 @@ int main(void) {
     cancelled();
     long_ones();
     paths();
+    asynchronous();
     times_and_waits();
     return 0;
 }

@@ -292,10 +292,35 @@ static void listed(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* On a small alternate stack a call is caught, and faults, all the same. */
+static void small_stack(void) {
+    stack_t small = {.ss_sp = malloc(8192), .ss_size = 8192}, now, *wanted = AT(0), *told = AT(1);
+    CHECK(sigaltstack(&small, NULL) == 0);
+    CHECK(sigaltstack(NULL, &now) == 0 && now.ss_sp == small.ss_sp && now.ss_size == 8192);
+    files(inline_call);
+    *wanted = small;
+    OUT;
+    CHECK(inline_call(SYS_sigaltstack, (long)wanted, (long)told, 0, 0, 0, 0) == 0);
+    CHECK(told->ss_sp == small.ss_sp && told->ss_size == 8192);
+    files(inline_call);
+    /* A large one is the program's own. */
+    *wanted = (stack_t){.ss_sp = malloc(65536), .ss_size = 65536};
+    OUT;
+    CHECK(inline_call(SYS_sigaltstack, (long)wanted, 0, 0, 0, 0, 0) == 0);
+    CHECK(sigaltstack(NULL, &now) == 0 && now.ss_sp == wanted->ss_sp && now.ss_size == 65536);
+    files(inline_call);
+    CHECK(inline_call(SYS_sigaltstack, (long)&small, (long)told, 0, 0, 0, 0) == 0 && told->ss_size == 65536);
+    *wanted = (stack_t){.ss_flags = SS_DISABLE};
+    CHECK(inline_call(SYS_sigaltstack, (long)wanted, (long)told, 0, 0, 0, 0) == 0);
+    CHECK(told->ss_sp == small.ss_sp && sigaltstack(NULL, &now) == 0 && now.ss_flags == SS_DISABLE);
+    files(inline_call);
+}
+
 int main(void) {
     region = map(len);
     memset(region, 0, len);
     both(NULL);
+    small_stack();
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, both, NULL) == 0 && pthread_join(thread, NULL) == 0);
     clones();
