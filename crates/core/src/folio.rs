@@ -8,7 +8,7 @@
 //! **Locking.** One mutex a block, held through the I/O of its folios. Who holds one takes another by trying only (but
 //! for a block that nobody else can know yet). Nothing of a block is readable without its lock.
 //!
-//! **Memory.** A block takes 80 bytes when its chunk is made ([`FolioTable::ensure`]), 12 a folio when it is split, and
+//! **Memory.** A block takes 88 bytes when its chunk is made ([`FolioTable::ensure`]), 12 a folio when it is split, and
 //! 24 a piece once it was written to a device; 256 more for each piece whose pages were hashed one by one; 64 when pages of it were dropped.
 
 use crate::id::{BlockId, FolioId, FrameId, SlotId};

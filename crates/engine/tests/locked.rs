@@ -269,7 +269,7 @@ fn what_cannot_be_locked_is_refused() {
     let _turn = my_turn();
     let before = locked_bytes();
     let build = |builder: folioswap::ArenaBuilder| builder.locked(true).address_space(ADDRESSES).build();
-    let error = build(Arena::builder().memory(1 << 50)).err().expect("nobody has so much");
+    let error = build(Arena::builder().memory(8 << 40)).err().expect("nobody has so much");
     assert_eq!(error.exit_status(), 75, "{error}");
     let error = build(Arena::builder().memory(BUDGET).mapping(Mapping::Copy)).err().expect("copies move");
     assert_eq!(error.exit_status(), 74, "{error}");
