@@ -353,7 +353,7 @@ impl ArenaBuilder {
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
         let span = self.reserve_span(&devices)?;
-        memory::dontfork(span.addr(), span.len()).map_err(Error::system("keeping regions from children"))?;
+        span.dontfork(span.range()).map_err(Error::system("keeping regions from children"))?;
         // Else the kernel makes a table of small pages before it reports a fault, and a huge page moved there is split.
         memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
         let nr_blocks = span.len() / block;
@@ -459,7 +459,8 @@ fn share_one_anon_vma(uffd: &Userfaultfd, span: &Reservation, frames: &Frames) -
     let block = span.addr() + span.len() - Order::HUGE.bytes();
     let copied = uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE);
     copied.map_err(|error| Error::system("preparing regions")(std::io::Error::other(error)))?;
-    frames.drop_memory(block, Order::HUGE.bytes()).map_err(Error::system("preparing regions"))
+    // SAFETY: the arena is being made: no region has been given to anybody.
+    unsafe { frames.drop_memory(block, Order::HUGE.bytes()) }.map_err(Error::system("preparing regions"))
 }
 
 /// Makes the mapper, and registers the memory that it needs to be.

@@ -50,11 +50,11 @@ impl Frames {
         let (block, behind) = (Order::HUGE.bytes(), bytes_behind_homes(nr_zones));
         let len = nr_pageblocks.next_multiple_of(nr_zones) * block;
         let homes = Reservation::new(len + behind, block).map_err(Error::system("reserving frames"))?;
-        memory::protect_rw(homes.addr() + len, behind).map_err(Error::system("reserving frames"))?;
+        homes.protect_rw(homes.addr() + len..homes.range().end).map_err(Error::system("reserving frames"))?;
         memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS.max(nr_zones) * block)
             .map_err(Error::system("asking for huge pages"))?;
         let scratch = Reservation::new(SCRATCHES * PIECE.bytes(), PIECE.bytes())
-            .and_then(|scratch| memory::protect_rw(scratch.addr(), scratch.len()).map(|()| scratch))
+            .and_then(|scratch| scratch.protect_rw(scratch.range()).map(|()| scratch))
             .map_err(Error::system("reserving scratch memory"))?;
         let lent_scratch = Lent::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()));
         let hinges = homes.addr() + len + behind - block;
@@ -62,7 +62,7 @@ impl Frames {
         let frames = Frames { homes, len, nr_zones, is_locked, lent_hinges, scratch, lent_scratch };
         let small = frames.small_nursery();
         memory::advise_nohugepage(small.start, small.len()).map_err(Error::system("asking for small pages"))?;
-        memory::dontfork(frames.homes.addr(), len + behind).map_err(Error::system("keeping frames from children"))?;
+        frames.homes.dontfork(frames.homes.range()).map_err(Error::system("keeping frames from children"))?;
         Ok(frames)
     }
 
@@ -73,7 +73,7 @@ impl Frames {
     /// When the kernel does not grant so much.
     pub fn open(&self, nr_pageblocks: usize) -> Result<(), Error> {
         self.parts(0, nr_pageblocks)
-            .try_for_each(|part| memory::protect_rw(part.start, part.len()))
+            .try_for_each(|part| self.homes.protect_rw(part))
             .map_err(Error::system("getting memory for the budget"))
     }
 
@@ -185,14 +185,24 @@ impl Frames {
     }
 
     /// Gives a pageblock's memory back to the kernel.
-    pub fn unpopulate(&self, pageblock: FrameId) {
-        if let Err(error) = self.drop_memory(self.home(pageblock), Order::HUGE.bytes()) {
+    ///
+    /// # Safety
+    /// The pageblock is the caller's alone: taken from the zone, or free and isolated, and no folio has its frames.
+    pub unsafe fn unpopulate(&self, pageblock: FrameId) {
+        // SAFETY: the home of a pageblock that is the caller's alone (its promise).
+        if let Err(error) = unsafe { self.drop_memory(self.home(pageblock), Order::HUGE.bytes()) } {
             crate::fatal::say(&format!("a frame could not be given back: {error}"));
         }
     }
 
     /// Drops what is at addresses of homes or regions, and tables of pages that are not there.
-    pub fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
-        if self.is_locked { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) }
+    ///
+    /// # Safety
+    /// The addresses are homes of frames that are the caller's alone, or of a block that it has locked, whose content there has
+    /// ended or is elsewhere.
+    pub unsafe fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
+        // SAFETY: homes or regions are this arena's own; nobody has what is there (the caller's promise): who touches a region
+        // there later faults, and gets what is noted under the block's lock.
+        unsafe { if self.is_locked { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) } }
     }
 }

@@ -107,7 +107,8 @@ impl Engine {
     /// Ends that pages of a block are lost, none of which is mapped: they can be had, or are not wanted any more.
     pub fn end_lost(&self, locked: &Locked<'_>, pages: Range<usize>) {
         for page in self.lost.take(locked.id(), pages) {
-            if let Err(error) = self.frames.drop_memory(self.addr(locked.id().page(page)), PAGE_SIZE) {
+            // SAFETY: the block is locked, and the page is not mapped: what is there is the mark of a lost one.
+            if let Err(error) = unsafe { self.frames.drop_memory(self.addr(locked.id().page(page)), PAGE_SIZE) } {
                 fatal::say(&format!("a page that was lost stays so: {error}"));
             }
         }

@@ -83,7 +83,8 @@ impl Nursery {
     /// Makes a pageblock's pages and has them taken away by `carry`.
     fn make<R>(&self, carry: impl FnOnce(usize) -> Result<R, MapError>) -> Result<R, MapError> {
         self.0.with(|&mut cradle| {
-            memory::populate_write(cradle, Order::HUGE.bytes())
+            // SAFETY: a pageblock of the nurseries, readable and writable, and lent to this call alone.
+            unsafe { memory::populate_write(cradle, Order::HUGE.bytes()) }
                 .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
                 .and_then(|()| carry(cradle))
         })
@@ -136,7 +137,8 @@ impl MoveMapper {
             let carried = self.carry(target, cradle, Order::HUGE.bytes());
             if !is_huge {
                 // Where the table of small pages stays no huge page is made again; before Linux 6.14 it does.
-                let _ = memory::dontneed_locked(range.start, range.len());
+                // SAFETY: lent to this call alone; what is left here is fresh, and nobody has seen it.
+                let _ = unsafe { memory::dontneed_locked(range.start, range.len()) };
             }
             carried.map(|()| is_huge)
         })
@@ -265,7 +267,7 @@ impl Mapper for CopyMapper {
     }
 
     fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
-        memory::dontneed(from, len).map_err(refused) // and the other one has ordinary memory when it is touched
+        drop_pages(from, len) // and the other one has ordinary memory when it is touched
     }
 
     fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
@@ -274,18 +276,27 @@ impl Mapper for CopyMapper {
 
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         self.uffd.copy(folio, home, len)?;
-        memory::dontneed(home, len).map_err(refused)
+        drop_pages(home, len)
     }
 
     fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // Protected first: a write from here on waits as a fault, so that what is copied is what is dropped.
         self.protect(folio, len, true)?;
-        if memory::copy_pages(&self.pagemap, folio, home, len).is_err() {
+        // SAFETY: the folio's place in a region, readable and now write-protected; the home is of its frames, writable, and
+        // apart from all regions. The caller has locked the block, so nobody else unmaps, reads or writes either.
+        if unsafe { memory::copy_pages(&self.pagemap, folio, home, len) }.is_err() {
             self.protect(folio, len, false)?;
             return Err(MapError::Missing);
         }
-        memory::dontneed(folio, len).map_err(refused)
+        drop_pages(folio, len)
     }
+}
+
+/// Drops what is at a home or under a folio, when it is elsewhere or nobody's.
+fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
+    // SAFETY: a range of a folio whose block is locked by this mapper's caller, or of its frames: nobody else refers to what
+    // is at home, and a touch of a region faults and waits for the lock.
+    unsafe { memory::dontneed(addr, len) }.map_err(refused)
 }
 
 fn refused(error: std::io::Error) -> MapError {
@@ -312,7 +323,7 @@ mod tests {
             return None;
         }
         let area = Reservation::new(2 * LEN, LEN).unwrap();
-        memory::protect_rw(area.addr(), 2 * LEN).unwrap();
+        area.protect_rw(area.range()).unwrap();
         memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
         fill(area.addr());
         uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
@@ -359,7 +370,8 @@ mod tests {
     fn what_cannot_move_whole_is_moved_back() {
         let with_a_hole = |here| {
             fill(here, |index| index == 3);
-            memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap();
+            // SAFETY: a page of the test's own, to which it holds no reference.
+            unsafe { memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap() };
         };
         let Some((mapper, area)) = mapper(with_a_hole) else { return };
         let (here, there) = (area.addr(), area.addr() + LEN);

@@ -7,7 +7,7 @@
 //! ([`Engine::settle`]); if it was touched meanwhile, the slots are freed.
 
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
-use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::memory::Reservation;
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -32,7 +32,7 @@ impl Buffers {
     pub fn new(nr_zones: usize) -> Result<Self, Error> {
         let nr_buffers = nr_zones * DEPTH + DIRECT_BUFFERS;
         let memory = Reservation::new(nr_buffers * BATCH_BYTES, BATCH_BYTES)
-            .and_then(|memory| memory::protect_rw(memory.addr(), memory.len()).map(|()| memory))
+            .and_then(|memory| memory.protect_rw(memory.range()).map(|()| memory))
             .map_err(Error::system("reserving buffers"))?;
         let lent = Lent::new((0..nr_buffers).map(|index| memory.addr() + index * BATCH_BYTES));
         Ok(Buffers { memory, lent })

@@ -178,7 +178,8 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
         engine.give_stock_back();
         zone.drain();
         while let Some(pageblock) = zone.take_surplus() {
-            engine.frames.unpopulate(pageblock);
+            // SAFETY: the zone has just given the pageblock whole.
+            unsafe { engine.frames.unpopulate(pageblock) };
             zone.give_unpopulated(pageblock);
             engine.note_resident();
             engine.frame_freed.signal();

@@ -232,7 +232,8 @@ impl Engine {
             self.zones.of(frame).carve(frame, Order::HUGE);
             return Some(false);
         }
-        self.frames.unpopulate(frame);
+        // SAFETY: the pageblock was taken whole from its zone, for this call's caller.
+        unsafe { self.frames.unpopulate(frame) };
         None
     }
 
@@ -272,7 +273,8 @@ impl Engine {
             return;
         }
         if taken.memory != Memory::Absent {
-            self.frames.unpopulate(taken.frame);
+            // SAFETY: as in `settle_memory`.
+            unsafe { self.frames.unpopulate(taken.frame) };
         }
         self.patiently("made", || self.mapper.populate_small(self.frames.home(taken.frame)));
     }

@@ -37,9 +37,19 @@ fn target_and_source(uffd: &Userfaultfd, huge: bool) -> (Reservation, usize, usi
     if !huge {
         memory::advise_nohugepage(area.addr(), area.len()).unwrap();
     }
-    memory::populate_write(source, HUGE).unwrap();
+    populate(source, HUGE);
     uffd.register(area.addr(), area.len(), Mode::Missing).unwrap();
     (area, target, source)
+}
+
+fn populate(addr: usize, len: usize) {
+    // SAFETY: the tests give readable and writable memory of their own.
+    unsafe { memory::populate_write(addr, len).unwrap() }
+}
+
+fn dontneed(addr: usize, len: usize) {
+    // SAFETY: the tests give memory of their own, to which they hold no references.
+    unsafe { memory::dontneed(addr, len).unwrap() }
 }
 
 fn write(addr: usize, value: u64) {
@@ -87,7 +97,7 @@ fn errors_of_move_have_names() {
     uffd.zeropage(target + PAGE, PAGE).unwrap();
     assert_eq!(uffd.zeropage(target + PAGE, PAGE), Err(MoveError::Present));
     // Source page 4 is taken away: three pages from page 3 on stop after one.
-    memory::dontneed(source + 4 * PAGE, PAGE).unwrap();
+    dontneed(source + 4 * PAGE, PAGE);
     let partial = uffd.move_pages(target + 3 * PAGE, source + 3 * PAGE, 3 * PAGE);
     assert_eq!(partial, Err(MoveError::Partial { moved: PAGE }));
 }
@@ -121,7 +131,7 @@ fn a_monitor_resolves_missing_and_protected_pages() {
     let Some(uffd) = open(Delivery::Monitor, |features| features.has_wp) else { return };
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (region, source) = (area.addr(), area.addr() + HUGE);
-    memory::populate_write(source, PAGE).unwrap();
+    populate(source, PAGE);
     write(source, 5);
     uffd.register(region, HUGE, Mode::MissingAndWriteProtect).unwrap();
     let (uffd, stop) = (Arc::new(uffd), Arc::new(EventFd::new().unwrap()));
@@ -183,10 +193,10 @@ fn a_poisoned_page_is_an_error_until_it_is_dropped() {
     assert_eq!((kernel_reads(target), kernel_reads(target + PAGE)), (libc::EFAULT, libc::EFAULT));
     assert_eq!(uffd.poison(target, PAGE), Err(MoveError::Present));
     assert_eq!(uffd.move_pages(target, source, PAGE), Err(MoveError::Present));
-    memory::dontneed(source, PAGE).unwrap();
+    dontneed(source, PAGE);
     assert!(uffd.move_pages(source, target, PAGE).is_err(), "it is no content");
     assert!(!pagemap::Pagemap::open().unwrap().is_present(target).unwrap());
-    memory::dontneed(target, PAGE).unwrap();
+    dontneed(target, PAGE);
     uffd.move_pages(target, source + PAGE, PAGE).unwrap();
     assert_eq!((kernel_reads(target), kernel_reads(target + PAGE)), (0, libc::EFAULT));
 }
@@ -197,7 +207,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
     let Some(uffd) = open(Delivery::Monitor, |features| features.has_thread_id) else { return };
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (region, source) = (area.addr(), area.addr() + HUGE);
-    memory::populate_write(source, PAGE).unwrap();
+    populate(source, PAGE);
     uffd.register(region, HUGE, Mode::Missing).unwrap();
     let stop = EventFd::new().unwrap();
     let waiter = Waiter::new(&uffd, &stop).unwrap();
@@ -276,7 +286,7 @@ fn the_faulting_thread_resolves_its_fault_in_the_handler() {
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (region, source) = (area.addr(), area.addr() + HUGE);
     area.leak();
-    memory::populate_write(source, PAGE).unwrap();
+    populate(source, PAGE);
     write(source + 16, 9);
     uffd.register(region, HUGE, Mode::Missing).unwrap();
     RESOLVER.store(Box::into_raw(Box::new(Resolver { uffd, region, source })) as usize, Ordering::SeqCst);
