@@ -182,7 +182,9 @@ fn start<'e>(
     match engine.space.extent(slot) {
         Some(extent) if reads.asynchronous() => {
             let (home, len) = (engine.frames.home(frame), Order::HUGE.bytes());
-            reads.start(Direction::Read, extent, home, len, Incoming { locked, frame, slot, marker });
+            // SAFETY: the home of frames just taken and prepared, of this length, so present; they are for the one folio of the
+            // block, whose lock goes along.
+            unsafe { reads.start(Direction::Read, extent, home, len, Incoming { locked, frame, slot, marker }) };
         }
         _ => {
             let bytes = engine.frames.bytes(frame, Order::HUGE, &locked);
