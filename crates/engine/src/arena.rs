@@ -457,9 +457,10 @@ fn share_one_anon_vma(uffd: &Userfaultfd, span: &Reservation, frames: &Frames) -
     let page = [0u8; PAGE_SIZE];
     // In the last block, and all of that is dropped: where a table of small pages stays a huge page would be split.
     let block = span.addr() + span.len() - Order::HUGE.bytes();
-    let copied = uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE);
+    // SAFETY: the arena is being made, no region has been given to anybody; the page is this frame's own.
+    let copied = unsafe { uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE) };
     copied.map_err(|error| Error::system("preparing regions")(std::io::Error::other(error)))?;
-    // SAFETY: the arena is being made: no region has been given to anybody.
+    // SAFETY: as above.
     unsafe { frames.drop_memory(block, Order::HUGE.bytes()) }.map_err(Error::system("preparing regions"))
 }
 

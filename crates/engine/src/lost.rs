@@ -96,7 +96,8 @@ impl Engine {
         self.note_lost(&locked, index);
         locked.small_table = true;
         for page in pages_of(&locked, index) {
-            match self.uffd.poison(self.addr(locked.id().page(page)), PAGE_SIZE) {
+            // SAFETY: a page of the regions whose block is locked, swapped out; the program is to be told of a touch.
+            match unsafe { self.uffd.poison(self.addr(locked.id().page(page)), PAGE_SIZE) } {
                 Ok(()) | Err(MoveError::Present) => {}
                 Err(error) => return Err(io::Error::other(error)),
             }

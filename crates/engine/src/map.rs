@@ -152,7 +152,7 @@ impl MoveMapper {
 
     /// Moves a folio, or leaves all of it where it was.
     fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
-        match self.uffd.move_pages(target, source, len) {
+        match move_pages(&self.uffd, target, source, len) {
             Ok(()) => Ok(()),
             Err(MoveError::Partial { moved }) => self.finish(target, source, len, moved),
             Err(MoveError::Present) => self.finish(target, source, len, 0),
@@ -181,7 +181,7 @@ impl MoveMapper {
         if has_moved() {
             return Ok(());
         }
-        match self.uffd.move_pages(target, source, PAGE_SIZE) {
+        match move_pages(&self.uffd, target, source, PAGE_SIZE) {
             Err(MoveError::Present) if has_moved() => Ok(()),
             other => other.map_err(MapError::from),
         }
@@ -207,7 +207,8 @@ impl Mapper for MoveMapper {
 
     fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
         for at in (0..len).step_by(ZEROS.len()) {
-            self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at))?;
+            // SAFETY: a home without memory, of frames that are the caller's alone: zeros are as good as what was lost.
+            unsafe { self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at)) }?;
         }
         Ok(())
     }
@@ -275,7 +276,9 @@ impl Mapper for CopyMapper {
     }
 
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        self.uffd.copy(folio, home, len)?;
+        // SAFETY: the folio's place and the home of its frames, whose block the caller has locked: nobody writes at home, and
+        // who touches the folio waits for just this content.
+        unsafe { self.uffd.copy(folio, home, len) }?;
         drop_pages(home, len)
     }
 
@@ -290,6 +293,13 @@ impl Mapper for CopyMapper {
         }
         drop_pages(folio, len)
     }
+}
+
+/// Moves pages between a home and another place of the same content.
+fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
+    // SAFETY: places of this arena: regions, homes, nurseries. The mapper's caller has locked the block of the folio, or has
+    // the frames alone: nobody refers to what is at home, and a touch of a region faults until its content is back.
+    unsafe { uffd.move_pages(target, source, len) }
 }
 
 /// Drops what is at a home or under a folio, when it is elsewhere or nobody's.
@@ -354,7 +364,7 @@ mod tests {
             let Some((mapper, area)) = mapper(|here| fill(here, |index| index == 4)) else { return };
             let (here, there) = (area.addr(), area.addr() + LEN);
             for at in (0..NR_PAGES).filter(|&index| has_moved(index)).map(|index| index * PAGE_SIZE) {
-                mapper.uffd.move_pages(there + at, here + at, PAGE_SIZE).unwrap();
+                move_pages(&mapper.uffd, there + at, here + at, PAGE_SIZE).unwrap();
             }
             mapper.carry(there, here, LEN).unwrap();
             for index in 0..NR_PAGES {

@@ -53,12 +53,14 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
     words.iter_mut().enumerate().for_each(|(at, word)| *word = pattern(at));
     let huge_before = pagemap::scan(here..here + LEN).map_err(text)?.huge_bytes == LEN as u64;
     uffd.register(area.addr(), 2 * LEN, Mode::Missing).map_err(|error| error.to_string())?;
-    uffd.move_pages(there, here, LEN).map_err(|error| error.to_string())?;
+    // SAFETY: two parts of memory of this function's own; `words` is not used any more.
+    unsafe { uffd.move_pages(there, here, LEN) }.map_err(|error| error.to_string())?;
     let out = pagemap::scan(here..here + LEN).map_err(text)?;
     if out.present_bytes != 0 {
         return Err("a page that was moved out is still there".into());
     }
-    uffd.move_pages(here, there, LEN).map_err(|error| error.to_string())?;
+    // SAFETY: as above; the words come back to where they were.
+    unsafe { uffd.move_pages(here, there, LEN) }.map_err(|error| error.to_string())?;
     // SAFETY: as above: the page is back.
     let words = unsafe { std::slice::from_raw_parts(here as *const u64, LEN / 8) };
     if words.iter().enumerate().any(|(at, word)| *word != pattern(at)) {
