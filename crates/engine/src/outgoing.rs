@@ -113,7 +113,7 @@ impl<'e> Batch<'e> {
         if order != self.order || !follows || !self.has_room() {
             return false;
         }
-        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.bytes(frame, order, locked));
+        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.at_home(locked, index));
         locked.folio_mut(index).begin_write(slot);
         self.folios.push(Written { folio: locked.name(index), order, frame, slot, failed: false });
         true
@@ -305,7 +305,9 @@ impl Engine {
     /// Writes one folio of a locked block.
     pub fn write_one(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, slot: SlotId) -> bool {
         let order = locked.order();
-        let bytes = &*self.frames.bytes(frame, order, locked);
+        // SAFETY: the block is locked, and the folio, which is written, is at home; what happens to it then is when this is used
+        // no more.
+        let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
         let written = match self.space.memory(slot) {
             Some(memory) => {
                 memory.store(locked, index * order.nr_pages(), bytes);

@@ -462,7 +462,7 @@ impl RawSpace {
                 State::Standby(frame) => {
                     self.note_dropped(locked, &part);
                     engine.spoil(locked, index, frame);
-                    let bytes = engine.frames.bytes(frame, locked.order(), locked);
+                    let bytes = engine.frames.at_home_mut(locked, index);
                     bytes[(part.start - folio.start) * PAGE_SIZE..(part.end - folio.start) * PAGE_SIZE].fill(0);
                 }
                 State::Resident(_) => {

@@ -146,7 +146,8 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
                 // A companion's would keep buffers that others wait for, while it waits for one itself.
                 Some(extent) if writes.asynchronous() && !place.is_companion() => {
                     let (addr, len) = outgoing.memory(engine);
-                    // SAFETY: `outgoing` says what it holds: a folio at home whose block it has locked, or its own buffer.
+                    // SAFETY: `outgoing` says what it holds: a folio at home whose block it has locked, or its own buffer; the slots
+                    // that it writes to are taken, so their device stays.
                     unsafe { writes.start(Direction::Write, extent, addr, len, outgoing) };
                     Step::Progress
                 }

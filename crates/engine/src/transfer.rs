@@ -69,14 +69,14 @@ impl<J> Transfers<J> {
     /// # Safety
     /// The job keeps `len` bytes at `addr` mapped, present and, for a read, writable; and for itself, so that nobody else reads
     /// or writes them, until it is dropped or [`Transfers::finish`] has handed it back: it holds the lock of the folio's block,
-    /// or the buffer.
+    /// or the buffer. So long the extent's descriptor stays open: its slots are in use, and their device is not removed.
     pub unsafe fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
         let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
         let (fd, offset, begun) = (extent.fd, extent.offset, extent.figures.begin());
         let start = Start::of(len, extent.most_bytes_at_once);
         // SAFETY: the memory is present, of this length and used by nobody else as long as there is the job (the caller's promise),
-        // which is kept until after the completion. The extent's device keeps the descriptor open while the arena lives.
+        // which is kept until after the completion; so long the descriptor stays open (its promise).
         let queued = unsafe {
             match direction {
                 Direction::Read => ring.submit_read(fd, addr as *mut u8, len, offset, token as u64, start),
