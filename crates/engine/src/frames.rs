@@ -2,6 +2,9 @@
 //!
 //! The homes of a zone's frames lie side by side, and have nurseries of their own.
 //!
+//! Bytes at home have one owner: the holder of the lock of their folio's block ([`Frames::at_home`]), or, before a folio has
+//! the frames, who took them from the zone ([`Prepared`]).
+//!
 //! A pageblock has a huge page at home or small pages. Small ones are made as such, never by splitting: a huge page
 //! cannot be split while I/O runs on a part of it. In a locked budget a huge page of a free pageblock is split all the
 //! same, so that its memory stays the engine's ([`crate::locking`]).
