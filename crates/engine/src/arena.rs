@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::compact::Stage;
 use folioswap_core::{
-    BLOCK_PAGES, DropBehind, FolioTable, HashKey, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams,
+    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams,
 };
 use folioswap_sys::clock::Clock;
-use folioswap_sys::memory::{self, Reservation};
-use folioswap_sys::pagemap::Pagemap;
-use folioswap_sys::random;
+use folioswap_sys::memory;
 use folioswap_sys::signals;
-use folioswap_sys::uffd::{Delivery, EventFd, UffdError, Userfaultfd};
+use folioswap_sys::uffd::{EventFd, Userfaultfd};
 
 use crate::address_space::AddressSpace;
 use crate::attached::{DEVICE_SHIFT, Frees, Layout};
@@ -32,7 +30,6 @@ use crate::freeing::{self, Freeing};
 use crate::kept::KeptCopies;
 use crate::locking;
 use crate::lost::Lost;
-use crate::map::{CopyMapper, Mapper, MoveMapper};
 use crate::outgoing::Buffers;
 use crate::raw::RawSpace;
 use crate::readahead::{self, ReadQueue};
@@ -40,6 +37,7 @@ use crate::reclaimd::{self, Place};
 use crate::region::Region;
 use crate::removal::Buffer;
 use crate::selftest;
+use crate::setup;
 use crate::shared_stats::{self, SharedCounters};
 use crate::slot_compaction::{self, SlotCompactor};
 use crate::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
@@ -57,7 +55,7 @@ pub(crate) const ADDRESS_SPACE: u64 = 1 << 40;
 
 /// How many times the bytes that memory and devices hold there are addresses for, unless told otherwise: programs map more than
 /// they use.
-const ADDRESSES_PER_BYTE: u64 = 4;
+pub(crate) const ADDRESSES_PER_BYTE: u64 = 4;
 
 /// How long [`Arena::set_memory`] waits for memory to leave RAM.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
@@ -308,7 +306,7 @@ impl ArenaBuilder {
         if devices.len() > MAX_DEVICES {
             return Err(Error::TooManyDevices(MAX_DEVICES));
         }
-        let (mode, uffd) = open_userfaultfd(self.faults)?;
+        let (mode, uffd) = setup::open_userfaultfd(self.faults)?;
         let mapping = selftest::choose(self.mapping)?;
         let locked = self.locked;
         if locked && mapping == Mapping::Copy {
@@ -350,12 +348,14 @@ impl ArenaBuilder {
         Ok(arena)
     }
 
+    fn layout(&self, nr_blocks: usize, nr_cpus: usize) -> Layout {
+        let (most_slots, device_shift) = (nr_blocks * BLOCK_PAGES, self.device_shift);
+        Layout { most_slots, device_shift, nr_cpus, rotational: self.rotational, frees: self.frees }
+    }
+
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
-        let span = self.reserve_span(&devices)?;
-        span.dontfork(span.range()).map_err(Error::system("keeping regions from children"))?;
-        // Else the kernel makes a table of small pages before it reports a fault, and a huge page moved there is split.
-        memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
+        let span = setup::span(self.address_space, self.memory, self.locked, &devices)?;
         let nr_blocks = span.len() / block;
         let most_blocks = memory::total_ram().min(MAX_MEMORY).max(self.memory) as usize / block;
         let nr_pageblocks = self.memory as usize / block;
@@ -365,25 +365,18 @@ impl ArenaBuilder {
         if self.locked {
             locking::lock_all(&span, &frames, self.memory)?;
         }
-        let pagemap =
-            Arc::new(Pagemap::open().and_then(Pagemap::hide).map_err(Error::system("opening the page tables"))?);
-        let mapper = register(&uffd, &pagemap, &span, &frames, mapping)?;
+        let pagemap = setup::page_tables()?;
+        let mapper = setup::register(&uffd, &pagemap, &span, &frames, mapping)?;
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(most_blocks, nr_cpus);
         frames.open(nr_pageblocks)?;
         zones.set_limit(self.memory as usize / PAGE_SIZE);
-        let layout = Layout {
-            most_slots: nr_blocks * BLOCK_PAGES,
-            device_shift: self.device_shift,
-            nr_cpus,
-            rotational: self.rotational,
-            frees: self.frees,
-        };
+        let layout = self.layout(nr_blocks, nr_cpus);
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
-            table: FolioTable::new(nr_blocks).keyed(random_key()?),
+            table: FolioTable::new(nr_blocks).keyed(setup::random_key()?),
             frames,
             space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
             freeing: Freeing::new(self.frees == Frees::Synchronous),
@@ -428,90 +421,6 @@ impl ArenaBuilder {
             span,
         })
     }
-}
-
-impl ArenaBuilder {
-    /// The addresses of regions. Where nobody said how many, fewer will do when so many are not to be had.
-    fn reserve_span(&self, devices: &[Opened]) -> Result<Reservation, Error> {
-        let reserve = |bytes: u64| {
-            let (len, block) = ((bytes as usize).next_multiple_of(Order::HUGE.bytes()), Order::HUGE.bytes());
-            Reservation::new(len, block).map_err(|error| Error::NoAddresses { wanted_bytes: bytes, error })
-        };
-        match self.address_space {
-            Some(bytes) => reserve(bytes),
-            None if self.locked => reserve(ADDRESS_SPACE),
-            None => {
-                let held =
-                    devices.iter().fold(self.memory, |sum, opened| sum.saturating_add(opened.device.likely_bytes()));
-                let wanted = held.min(MAX_ADDRESS_SPACE / ADDRESSES_PER_BYTE) * ADDRESSES_PER_BYTE;
-                reserve(wanted.next_power_of_two().max(ADDRESS_SPACE)).or_else(|_| reserve(ADDRESS_SPACE))
-            }
-        }
-    }
-}
-
-/// Has the kernel give the addresses of regions their `anon_vma`, by one page that is gone at once, while they are one mapping.
-/// Protections divide it; parts with an `anon_vma` of their own would not be joined when they are alike again, and a folio
-/// across two of them could not be moved.
-fn share_one_anon_vma(uffd: &Userfaultfd, span: &Reservation, frames: &Frames) -> Result<(), Error> {
-    let page = [0u8; PAGE_SIZE];
-    // In the last block, and all of that is dropped: where a table of small pages stays a huge page would be split.
-    let block = span.addr() + span.len() - Order::HUGE.bytes();
-    // SAFETY: the arena is being made, no region has been given to anybody; the page is this frame's own.
-    let copied = unsafe { uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE) };
-    copied.map_err(|error| Error::system("preparing regions")(std::io::Error::other(error)))?;
-    // SAFETY: as above.
-    unsafe { frames.drop_memory(block, Order::HUGE.bytes()) }.map_err(Error::system("preparing regions"))
-}
-
-/// Makes the mapper, and registers the memory that it needs to be.
-fn register(
-    uffd: &Arc<Userfaultfd>,
-    pagemap: &Arc<Pagemap>,
-    span: &Reservation,
-    frames: &Frames,
-    mapping: Mapping,
-) -> Result<Box<dyn Mapper>, Error> {
-    let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
-        let zone = |zone| [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)];
-        Box::new(MoveMapper::new(Arc::clone(uffd), Arc::clone(pagemap), (0..frames.nr_zones()).map(zone)))
-    } else {
-        Box::new(CopyMapper::new(Arc::clone(uffd), Arc::clone(pagemap)))
-    };
-    let failed = |e: UffdError| Error::system("registering with userfaultfd")(e.into());
-    uffd.register(span.addr(), span.len(), mapper.region_mode()).map_err(failed)?;
-    share_one_anon_vma(uffd, span, frames)?;
-    let hinges = frames.is_locked().then(|| frames.hinges());
-    for range in mapper.registers_frames().then(|| frames.range()).into_iter().chain(hinges) {
-        uffd.register(range.start, range.len(), folioswap_sys::uffd::Mode::Missing).map_err(failed)?;
-    }
-    Ok(mapper)
-}
-
-fn hiding(error: std::io::Error) -> Error {
-    Error::system("keeping a descriptor from the program")(error)
-}
-
-fn random_key() -> Result<HashKey, Error> {
-    let mut key = [0; size_of::<HashKey>()];
-    random::fill(&mut key).map_err(Error::system("getting random bytes"))?;
-    Ok(key)
-}
-
-/// Opens a descriptor for the wanted mode; `Auto` falls back to direct.
-fn open_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaultfd), Error> {
-    if wanted != FaultMode::Direct {
-        match Userfaultfd::open(Delivery::Monitor) {
-            Ok((uffd, _, _)) => return Ok((FaultMode::Monitor, uffd.hide().map_err(hiding)?)),
-            Err(error) if wanted == FaultMode::Monitor => {
-                return Err(Error::NoUserfaultfd { mode: "monitor", reason: error.to_string() });
-            }
-            Err(_) => {}
-        }
-    }
-    let (uffd, _, _) = Userfaultfd::open(Delivery::Sigbus)
-        .map_err(|error| Error::NoUserfaultfd { mode: "direct", reason: error.to_string() })?;
-    Ok((FaultMode::Direct, uffd.hide().map_err(hiding)?))
 }
 
 /// A budget of RAM, swap devices, and the memory that is paged between them. Cheap to clone; the last clone or region

@@ -68,6 +68,7 @@ mod rehome;
 mod removal;
 mod sealing;
 mod selftest;
+mod setup;
 mod shared_stats;
 mod size;
 mod slot_compaction;

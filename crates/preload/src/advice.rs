@@ -160,6 +160,7 @@ fn is_self(pidfd: c_int) -> bool {
 export! {
     fn process_madvise(pidfd: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let kernel = |count: usize| {
+            crate::cover::touch(ranges, count * size_of::<libc::iovec>());
             // SAFETY: the caller's own call, or the same for none of its ranges.
             unsafe { kernel!(libc::SYS_process_madvise, pidfd, ranges, count, advice, flags) as isize }
         };

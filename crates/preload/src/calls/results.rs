@@ -109,7 +109,6 @@ copied! {
     fn getdirentries64(fd: c_int, buffer: *mut c_char, len: size_t, base: *mut off64_t) -> ssize_t { buffer: bytes(len), base: value }
     fn eventfd_read(fd: c_int, count: *mut u64) -> c_int { count: value }
     fn pidfd_send_signal(process: c_int, signal: c_int, about: *mut siginfo_t, flags: c_uint) -> c_int { about: value }
-    fn process_madvise(process: c_int, list: *const libc::iovec, count: size_t, advice: c_int, flags: c_uint) -> ssize_t { list: values(count) }
     fn pututline(entry: *const libc::utmpx) -> *mut libc::utmpx { entry: value }
     fn pututxline(entry: *const libc::utmpx) -> *mut libc::utmpx { entry: value }
     fn updwtmp(path: *const c_char, entry: *const libc::utmpx) -> () { path: text, entry: value }
