@@ -331,8 +331,8 @@ mod tests {
         let taken = engine.compact_directly().expect("half of all frames are free");
         assert_eq!((taken.order, engine.zones.counts().isolated), (Order::HUGE, 0));
         assert_eq!(arena.stats().compact_fail, 0);
-        let frame = engine.prepare(taken, Order::HUGE);
-        engine.release_frame(frame);
+        let prepared = engine.prepare(taken, Order::HUGE);
+        engine.release_frame(prepared.into_frame());
         engine.zones.verify();
         let is_right = |(index, page): (usize, &[u8])| page[0] == (index % 2) as u8;
         assert!(region.chunks(PAGE_SIZE).enumerate().all(is_right));
@@ -367,7 +367,7 @@ mod tests {
         let stats = arena.stats();
         assert!(taken.len() < 64 && stats.pgmigrate_fail > 0 && stats.pgmigrate_success > 0, "{stats:?}");
         assert_eq!(engine.zones.counts().isolated, 0);
-        taken.into_iter().for_each(|taken| engine.release_frame(engine.prepare(taken, Order::HUGE)));
+        taken.into_iter().for_each(|taken| engine.release_frame(engine.prepare(taken, Order::HUGE).into_frame()));
         drop(held);
         // Every free frame is used, each of which has memory.
         let mut more = arena.map(60 << 20).unwrap();

@@ -246,7 +246,8 @@ impl Engine {
     fn clear_table(&self, locked: &mut Locked<'_>) {
         if locked.order() == Order::HUGE && locked.small_table {
             let addr = self.block_addr(locked.id());
-            if let Err(error) = self.frames.drop_memory(addr, Order::HUGE.bytes()) {
+            // SAFETY: the caller has locked the block, and nothing of it is mapped: its one folio is being brought in.
+            if let Err(error) = unsafe { self.frames.drop_memory(addr, Order::HUGE.bytes()) } {
                 fatal::say(&format!("a block's page table could not be cleared: {error}"));
             }
             locked.small_table = false;
@@ -297,7 +298,8 @@ impl Engine {
     /// be done now stays busy.
     fn make_own(&self, addr: usize, len: usize) {
         let there = self.pagemap.scan(addr..addr + len).is_ok_and(|scan| scan.present_bytes == len as u64);
-        if there && memory::populate_write(addr, len).is_ok() && len == Order::HUGE.bytes() {
+        // SAFETY: a folio's place in an open region (readable, writable), whose block the caller has locked, so that it stays there.
+        if there && unsafe { memory::populate_write(addr, len) }.is_ok() && len == Order::HUGE.bytes() {
             let whole = self.pagemap.scan(addr..addr + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
             if !whole {
                 let _ = memory::collapse(addr, len);
@@ -339,7 +341,8 @@ impl Engine {
     /// kernel's to free, and the frames begin anew.
     fn abandon(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, error: MapError) {
         let order = locked.order();
-        if let Err(refused) = self.frames.drop_memory(self.addr(locked.name(index)), order.bytes()) {
+        // SAFETY: the caller has locked the block, and ends the content of this folio.
+        if let Err(refused) = unsafe { self.frames.drop_memory(self.addr(locked.name(index)), order.bytes()) } {
             fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
         }
         self.nr_mapped.fetch_sub(order.nr_pages(), Ordering::Relaxed);

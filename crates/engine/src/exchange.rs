@@ -136,7 +136,8 @@ impl<'e> Moving<'e> {
         self.means.set(engine.means_to_move(self.is_direct));
         if self.exchanges() {
             let ranges = places.map(|(frame, order)| (engine.frames.home(frame), order.bytes()));
-            if let Err(error) = memory::dontneed_many(ranges) {
+            // SAFETY: the homes of free frames that the compaction has isolated: within the frames' reservation, and nobody's.
+            if let Err(error) = unsafe { memory::dontneed_many(ranges) } {
                 crate::fatal::die(&format!("free frames could not be given back: {error}"));
             }
         }
@@ -164,7 +165,8 @@ impl<'e> Moving<'e> {
         engine.compactor.costs.note(self.means.get(), emptying + restoring.elapsed(), self.nr_pages.get());
         if let Some(emptied) = emptied {
             engine.stats.compact_exchange.add(1);
-            engine.frames.unpopulate(block);
+            // SAFETY: the zone has just given the pageblock whole, emptied.
+            unsafe { engine.frames.unpopulate(block) };
             if self.is_direct {
                 self.zone.give_unpopulated(block);
                 engine.note_resident();

@@ -60,7 +60,7 @@ impl Engine {
     }
 
     pub fn keep_from_child(&self, addr: usize, len: usize) {
-        if let Err(error) = memory::dontfork(addr, len) {
+        if let Err(error) = self.span.dontfork(addr..addr + len) {
             fatal::die(&format!("a folio could not be kept from a child, which would read zeros: {error}"));
         }
     }
@@ -76,7 +76,7 @@ impl Engine {
 
     pub fn fork_parent(&self) {
         self.has_forked.store(true, Ordering::Relaxed);
-        if let Err(error) = memory::dontfork(self.span.addr(), self.span.len()) {
+        if let Err(error) = self.span.dontfork(self.span.range()) {
             fatal::say(&format!("keeping regions from children: {error}"));
         }
         self.gate.open();

@@ -2,13 +2,16 @@
 //!
 //! The homes of a zone's frames lie side by side, and have nurseries of their own.
 //!
+//! Bytes at home have one owner: the holder of the lock of their folio's block ([`Frames::at_home`]), or, before a folio has
+//! the frames, who took them from the zone ([`Prepared`]).
+//!
 //! A pageblock has a huge page at home or small pages. Small ones are made as such, never by splitting: a huge page
 //! cannot be split while I/O runs on a part of it. In a locked budget a huge page of a free pageblock is split all the
 //! same, so that its memory stays the engine's ([`crate::locking`]).
 
 use std::ops::Range;
 
-use folioswap_core::{FrameId, Locked, Order, PIECE, Zones};
+use folioswap_core::{FrameId, Locked, Order, PIECE, State, Zones};
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::error::Error;
@@ -50,11 +53,11 @@ impl Frames {
         let (block, behind) = (Order::HUGE.bytes(), bytes_behind_homes(nr_zones));
         let len = nr_pageblocks.next_multiple_of(nr_zones) * block;
         let homes = Reservation::new(len + behind, block).map_err(Error::system("reserving frames"))?;
-        memory::protect_rw(homes.addr() + len, behind).map_err(Error::system("reserving frames"))?;
+        homes.protect_rw(homes.addr() + len..homes.range().end).map_err(Error::system("reserving frames"))?;
         memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS.max(nr_zones) * block)
             .map_err(Error::system("asking for huge pages"))?;
         let scratch = Reservation::new(SCRATCHES * PIECE.bytes(), PIECE.bytes())
-            .and_then(|scratch| memory::protect_rw(scratch.addr(), scratch.len()).map(|()| scratch))
+            .and_then(|scratch| scratch.protect_rw(scratch.range()).map(|()| scratch))
             .map_err(Error::system("reserving scratch memory"))?;
         let lent_scratch = Lent::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()));
         let hinges = homes.addr() + len + behind - block;
@@ -62,7 +65,7 @@ impl Frames {
         let frames = Frames { homes, len, nr_zones, is_locked, lent_hinges, scratch, lent_scratch };
         let small = frames.small_nursery();
         memory::advise_nohugepage(small.start, small.len()).map_err(Error::system("asking for small pages"))?;
-        memory::dontfork(frames.homes.addr(), len + behind).map_err(Error::system("keeping frames from children"))?;
+        frames.homes.dontfork(frames.homes.range()).map_err(Error::system("keeping frames from children"))?;
         Ok(frames)
     }
 
@@ -73,7 +76,7 @@ impl Frames {
     /// When the kernel does not grant so much.
     pub fn open(&self, nr_pageblocks: usize) -> Result<(), Error> {
         self.parts(0, nr_pageblocks)
-            .try_for_each(|part| memory::protect_rw(part.start, part.len()))
+            .try_for_each(|part| self.homes.protect_rw(part))
             .map_err(Error::system("getting memory for the budget"))
     }
 
@@ -155,23 +158,75 @@ impl Frames {
         self.lent_hinges.with(|&mut hinge| work(hinge))
     }
 
-    /// The bytes of a folio that is at home and whose block `_lock`'s holder has locked: the folio is unmapped, or its
-    /// frames were just taken from the zone for it. Not to be used after the lock is given up.
-    #[allow(clippy::mut_from_ref)] // one folio, one owner: its block's lock is the proof, not the borrow of all frames
-    pub fn bytes(&self, frame: FrameId, order: Order, _lock: &Locked<'_>) -> &mut [u8] {
-        assert!(frame.offset_bytes() + order.bytes() <= self.len);
-        // SAFETY: the range lies within the reservation (asserted), is readable and writable anonymous memory that is
-        // present (callers prepare frames before they use them, and they are not mapped elsewhere while at home), and
-        // nobody else refers to it: frames are used by the holder of the lock of their folio's block only.
-        unsafe { std::slice::from_raw_parts_mut(self.home(frame) as *mut u8, order.bytes()) }
+    /// Frames whose bytes are to be written before anybody knows them.
+    ///
+    /// # Safety
+    /// The frames were taken from their zone by the caller, for one folio of this order; they have memory at home, and are
+    /// given to nobody before [`Prepared::into_frame`] says which they are.
+    pub unsafe fn prepared(&self, frame: FrameId, order: Order) -> Prepared<'_> {
+        Prepared { frames: self, frame, order }
     }
 
-    /// Clears a pageblock that is at home, and that its caller has taken from the zone and given to nobody yet.
-    pub fn clear(&self, pageblock: FrameId) {
-        assert!(pageblock.offset_bytes() + Order::HUGE.bytes() <= self.len);
-        // SAFETY: the range lies within the reservation (asserted), is readable and writable anonymous memory, and nobody
-        // else refers to it: frames that were taken from the zone are their taker's.
-        unsafe { std::ptr::write_bytes(self.home(pageblock) as *mut u8, 0, Order::HUGE.bytes()) }
+    /// The bytes of a folio of a locked block that is at home, which is any in RAM that is not mapped.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn at_home<'l>(&'l self, locked: &'l Locked<'_>, index: usize) -> &'l [u8] {
+        let State::Standby(frame) = locked.state(index) else {
+            panic!("only what is in RAM and not mapped is at home")
+        };
+        // SAFETY: the folio's own frames, at home (seen); its block stays locked, and the folio as it is, while this is borrowed.
+        unsafe { self.bytes_at_home(frame, locked.order()) }
+    }
+
+    /// The same, to be written.
+    ///
+    /// # Panics
+    /// As [`Frames::at_home`].
+    pub fn at_home_mut<'l>(&'l self, locked: &'l mut Locked<'_>, index: usize) -> &'l mut [u8] {
+        let State::Standby(frame) = locked.state(index) else {
+            panic!("only what is in RAM and not mapped is at home")
+        };
+        // SAFETY: as in `at_home`; borrowed mutably with the lock, so it is the only reference.
+        unsafe { &mut *self.memory(frame, locked.order()) }
+    }
+
+    /// The bytes of a folio that is at home, for who changes what is noted of it meanwhile.
+    ///
+    /// # Safety
+    /// The caller has locked the folio's block. Until it is done with the bytes it keeps that lock, neither maps the folio nor
+    /// gives the frames away, and writes nothing there.
+    pub unsafe fn bytes_at_home(&self, frame: FrameId, order: Order) -> &[u8] {
+        // SAFETY: within the homes (asserted), readable memory that is present as what is at home is; nobody writes it: frames
+        // are used by the holder of the lock of their folio's block, which is the caller.
+        unsafe { &*self.memory(frame, order) }
+    }
+
+    /// Copies what is at one home to another.
+    ///
+    /// # Safety
+    /// Both have memory. The caller has locked the block of the folio that is at `from`, and the frames at `to` are its
+    /// own, taken or isolated; nothing refers to either.
+    pub unsafe fn copy_home(&self, to: FrameId, from: FrameId, order: Order) {
+        assert!(to != from);
+        // SAFETY: two places within the homes (asserted) of frames that are different and so apart, and the caller's (its promise).
+        unsafe { (*self.memory(to, order)).copy_from_slice(&*self.memory(from, order)) }
+    }
+
+    /// Clears a pageblock that is at home.
+    ///
+    /// # Safety
+    /// The caller has taken the pageblock from the zone and given it to nobody yet.
+    pub unsafe fn clear(&self, pageblock: FrameId) {
+        // SAFETY: within the homes (asserted), readable and writable anonymous memory, and nobody else refers to it: frames that
+        // were taken from the zone are their taker's.
+        unsafe { (*self.memory(pageblock, Order::HUGE)).fill(0) }
+    }
+
+    /// Where a folio is at home, which is readable and writable anonymous memory of the reservation.
+    fn memory(&self, frame: FrameId, order: Order) -> *mut [u8] {
+        assert!(frame.offset_bytes() + order.bytes() <= self.len);
+        std::ptr::slice_from_raw_parts_mut(self.home(frame) as *mut u8, order.bytes())
     }
 
     /// Lends memory for one piece.
@@ -185,14 +240,48 @@ impl Frames {
     }
 
     /// Gives a pageblock's memory back to the kernel.
-    pub fn unpopulate(&self, pageblock: FrameId) {
-        if let Err(error) = self.drop_memory(self.home(pageblock), Order::HUGE.bytes()) {
+    ///
+    /// # Safety
+    /// The pageblock is the caller's alone: taken from the zone, or free and isolated, and no folio has its frames.
+    pub unsafe fn unpopulate(&self, pageblock: FrameId) {
+        // SAFETY: the home of a pageblock that is the caller's alone (its promise).
+        if let Err(error) = unsafe { self.drop_memory(self.home(pageblock), Order::HUGE.bytes()) } {
             crate::fatal::say(&format!("a frame could not be given back: {error}"));
         }
     }
 
     /// Drops what is at addresses of homes or regions, and tables of pages that are not there.
-    pub fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
-        if self.is_locked { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) }
+    ///
+    /// # Safety
+    /// The addresses are homes of frames that are the caller's alone, or of a block that it has locked, whose content there has
+    /// ended or is elsewhere.
+    pub unsafe fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
+        // SAFETY: homes or regions are this arena's own; nobody has what is there (the caller's promise): who touches a region
+        // there later faults, and gets what is noted under the block's lock.
+        unsafe { if self.is_locked { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) } }
+    }
+}
+
+/// Frames that were taken for a folio and have memory at home, and that nobody else knows yet. Its drop does not give them back.
+pub(crate) struct Prepared<'f> {
+    frames: &'f Frames,
+    frame: FrameId,
+    order: Order,
+}
+
+impl Prepared<'_> {
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: present and this value's alone ([`Frames::prepared`]), borrowed with it.
+        unsafe { &*self.frames.memory(self.frame, self.order) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, borrowed mutably with it.
+        unsafe { &mut *self.frames.memory(self.frame, self.order) }
+    }
+
+    /// Which frames they are, for who gives them to the folio, or back to the zone.
+    pub fn into_frame(self) -> FrameId {
+        self.frame
     }
 }

@@ -10,6 +10,7 @@ use folioswap_core::{
 use crate::checksum;
 use crate::engine::Engine;
 use crate::failing::Trouble;
+use crate::frames::Prepared;
 use crate::pager::SwapInError;
 use crate::stopwatch::Stopwatch;
 
@@ -38,19 +39,20 @@ impl Engine {
             self.want_whole();
             return Ok(false);
         };
-        let whole = self.prepare(taken, Order::HUGE);
+        let mut whole = self.prepare(taken, Order::HUGE);
         watch.long_part(Phase::Frame);
-        let collected = self.collect(locked, whole);
+        let collected = self.collect(locked, whole.bytes_mut());
         watch.lap(Phase::Read);
         match collected {
             Ok(true) => {}
             not_all => {
-                self.release_frame(whole);
+                self.release_frame(whole.into_frame());
                 return not_all;
             }
         }
         let run = self.slots_in_one_run(locked).filter(|&slot| self.space.keeps_copies(slot));
-        let known = run.map(|_| self.known_pieces(locked, whole));
+        let known = run.map(|_| self.known_pieces(locked, whole.bytes()));
+        let whole = whole.into_frame();
         for index in 0..locked.nr_folios() {
             if let Some(frame) = locked.folio(index).frame() {
                 self.release_frame(frame);
@@ -84,8 +86,7 @@ impl Engine {
     }
 
     /// The hashes of those pieces whose slots hold what the gathered block holds.
-    fn known_pieces(&self, locked: &Locked<'_>, whole: FrameId) -> [Option<u128>; BLOCK_PIECES] {
-        let bytes = self.frames.bytes(whole, Order::HUGE, locked);
+    fn known_pieces(&self, locked: &Locked<'_>, bytes: &[u8]) -> [Option<u128>; BLOCK_PIECES] {
         std::array::from_fn(|piece| {
             let bytes = &bytes[piece * PIECE.bytes()..(piece + 1) * PIECE.bytes()];
             checksum::is_noted(locked, piece * PIECE.nr_pages(), bytes)
@@ -94,9 +95,8 @@ impl Engine {
     }
 
     /// Copies and reads all parts of a block into a huge page; `false` when one is in use.
-    fn collect(&self, locked: &mut Locked<'_>, whole: FrameId) -> Result<bool, SwapInError> {
+    fn collect(&self, locked: &mut Locked<'_>, bytes: &mut [u8]) -> Result<bool, SwapInError> {
         let order = locked.order();
-        let bytes = self.frames.bytes(whole, Order::HUGE, locked);
         let mut swapped: Vec<Run> = Vec::new();
         for index in 0..locked.nr_folios() {
             let (start, end) = (index * order.nr_pages(), (index + 1) * order.nr_pages());
@@ -110,7 +110,7 @@ impl Engine {
             }
             match locked.state(index) {
                 State::Empty => part.fill(0),
-                State::Standby(frame) => part.copy_from_slice(self.frames.bytes(frame, order, locked)),
+                State::Standby(_) => part.copy_from_slice(self.frames.at_home(locked, index)),
                 State::Swapped(slot) => match swapped.last_mut() {
                     Some(run) if run.pages.end == start && self.space.follows(slot, run.slot, run.pages.len()) => {
                         run.pages.end = end
@@ -174,7 +174,7 @@ impl Engine {
                 }
             }
         }
-        let mut run: Vec<(usize, FrameId)> = Vec::new();
+        let mut run: Vec<(usize, Prepared<'_>)> = Vec::new();
         let mut first: Option<SlotId> = None;
         for index in 0..locked.nr_folios() {
             let State::Swapped(slot) = locked.state(index) else { continue };
@@ -182,50 +182,49 @@ impl Engine {
                 continue;
             }
             let Some(taken) = self.try_take_frame_near(cpu, order, self.zones.watermarks().min) else { break };
-            let frame = self.prepare(taken, order);
+            let prepared = self.prepare(taken, order);
             if !first.is_some_and(|first| self.space.follows(slot, first, run.len() * order.nr_pages())) {
                 if let Some(first) = first
-                    && let Err(error) = self.read_run(locked, first, &run, marker)
+                    && let Err(error) = self.read_run(locked, first, std::mem::take(&mut run), marker)
                 {
-                    self.release_frame(frame);
+                    self.release_frame(prepared.into_frame());
                     return Err(error);
                 }
-                run.clear();
                 first = Some(slot);
             }
-            run.push((index, frame));
+            run.push((index, prepared));
         }
-        first.map_or(Ok(()), |first| self.read_run(locked, first, &run, marker))
+        first.map_or(Ok(()), |first| self.read_run(locked, first, run, marker))
     }
 
     fn read_run(
         &self,
         locked: &mut Locked<'_>,
         slot: SlotId,
-        run: &[(usize, FrameId)],
+        mut run: Vec<(usize, Prepared<'_>)>,
         marker: Option<usize>,
     ) -> Result<(), SwapInError> {
         let order = locked.order();
-        let mut pieces: Vec<_> =
-            run.iter().map(|&(_, frame)| IoSliceMut::new(self.frames.bytes(frame, order, locked))).collect();
+        let mut pieces: Vec<_> = run.iter_mut().map(|(_, prepared)| IoSliceMut::new(prepared.bytes_mut())).collect();
         let read = self.space.read_pieces(slot, &mut pieces);
         let is_read = read.is_ok();
         if let Err(error) = read {
             self.note_trouble(slot, &Trouble::Read(error), false);
         }
         let mut result = Ok(());
-        for (at, &(index, frame)) in run.iter().enumerate() {
-            let bytes = self.frames.bytes(frame, order, locked);
+        for (at, (index, mut prepared)) in run.into_iter().enumerate() {
+            let bytes = prepared.bytes_mut();
             if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
                 // One that cannot be read is no reason to lose the others.
                 let read =
                     self.read_folio(locked, index, slot.plus(at * order.nr_pages()), bytes, &mut Stopwatch::still());
                 if read.is_err() {
-                    self.release_frame(frame);
+                    self.release_frame(prepared.into_frame());
                     result = read;
                     continue;
                 }
             }
+            let frame = prepared.into_frame();
             self.judge_drop(locked, index);
             self.zones.of(frame).set_owner(frame, locked.name(index));
             self.count_swap_in(order);

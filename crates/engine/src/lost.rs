@@ -96,7 +96,8 @@ impl Engine {
         self.note_lost(&locked, index);
         locked.small_table = true;
         for page in pages_of(&locked, index) {
-            match self.uffd.poison(self.addr(locked.id().page(page)), PAGE_SIZE) {
+            // SAFETY: a page of the regions whose block is locked, swapped out; the program is to be told of a touch.
+            match unsafe { self.uffd.poison(self.addr(locked.id().page(page)), PAGE_SIZE) } {
                 Ok(()) | Err(MoveError::Present) => {}
                 Err(error) => return Err(io::Error::other(error)),
             }
@@ -107,7 +108,8 @@ impl Engine {
     /// Ends that pages of a block are lost, none of which is mapped: they can be had, or are not wanted any more.
     pub fn end_lost(&self, locked: &Locked<'_>, pages: Range<usize>) {
         for page in self.lost.take(locked.id(), pages) {
-            if let Err(error) = self.frames.drop_memory(self.addr(locked.id().page(page)), PAGE_SIZE) {
+            // SAFETY: the block is locked, and the page is not mapped: what is there is the mark of a lost one.
+            if let Err(error) = unsafe { self.frames.drop_memory(self.addr(locked.id().page(page)), PAGE_SIZE) } {
                 fatal::say(&format!("a page that was lost stays so: {error}"));
             }
         }

@@ -83,7 +83,8 @@ impl Nursery {
     /// Makes a pageblock's pages and has them taken away by `carry`.
     fn make<R>(&self, carry: impl FnOnce(usize) -> Result<R, MapError>) -> Result<R, MapError> {
         self.0.with(|&mut cradle| {
-            memory::populate_write(cradle, Order::HUGE.bytes())
+            // SAFETY: a pageblock of the nurseries, readable and writable, and lent to this call alone.
+            unsafe { memory::populate_write(cradle, Order::HUGE.bytes()) }
                 .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
                 .and_then(|()| carry(cradle))
         })
@@ -136,7 +137,8 @@ impl MoveMapper {
             let carried = self.carry(target, cradle, Order::HUGE.bytes());
             if !is_huge {
                 // Where the table of small pages stays no huge page is made again; before Linux 6.14 it does.
-                let _ = memory::dontneed_locked(range.start, range.len());
+                // SAFETY: lent to this call alone; what is left here is fresh, and nobody has seen it.
+                let _ = unsafe { memory::dontneed_locked(range.start, range.len()) };
             }
             carried.map(|()| is_huge)
         })
@@ -150,7 +152,7 @@ impl MoveMapper {
 
     /// Moves a folio, or leaves all of it where it was.
     fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
-        match self.uffd.move_pages(target, source, len) {
+        match move_pages(&self.uffd, target, source, len) {
             Ok(()) => Ok(()),
             Err(MoveError::Partial { moved }) => self.finish(target, source, len, moved),
             Err(MoveError::Present) => self.finish(target, source, len, 0),
@@ -179,7 +181,7 @@ impl MoveMapper {
         if has_moved() {
             return Ok(());
         }
-        match self.uffd.move_pages(target, source, PAGE_SIZE) {
+        match move_pages(&self.uffd, target, source, PAGE_SIZE) {
             Err(MoveError::Present) if has_moved() => Ok(()),
             other => other.map_err(MapError::from),
         }
@@ -205,7 +207,8 @@ impl Mapper for MoveMapper {
 
     fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
         for at in (0..len).step_by(ZEROS.len()) {
-            self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at))?;
+            // SAFETY: a home without memory, of frames that are the caller's alone: zeros are as good as what was lost.
+            unsafe { self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at)) }?;
         }
         Ok(())
     }
@@ -265,7 +268,7 @@ impl Mapper for CopyMapper {
     }
 
     fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
-        memory::dontneed(from, len).map_err(refused) // and the other one has ordinary memory when it is touched
+        drop_pages(from, len) // and the other one has ordinary memory when it is touched
     }
 
     fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
@@ -273,19 +276,37 @@ impl Mapper for CopyMapper {
     }
 
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        self.uffd.copy(folio, home, len)?;
-        memory::dontneed(home, len).map_err(refused)
+        // SAFETY: the folio's place and the home of its frames, whose block the caller has locked: nobody writes at home, and
+        // who touches the folio waits for just this content.
+        unsafe { self.uffd.copy(folio, home, len) }?;
+        drop_pages(home, len)
     }
 
     fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // Protected first: a write from here on waits as a fault, so that what is copied is what is dropped.
         self.protect(folio, len, true)?;
-        if memory::copy_pages(&self.pagemap, folio, home, len).is_err() {
+        // SAFETY: the folio's place in a region, readable and now write-protected; the home is of its frames, writable, and
+        // apart from all regions. The caller has locked the block, so nobody else unmaps, reads or writes either.
+        if unsafe { memory::copy_pages(&self.pagemap, folio, home, len) }.is_err() {
             self.protect(folio, len, false)?;
             return Err(MapError::Missing);
         }
-        memory::dontneed(folio, len).map_err(refused)
+        drop_pages(folio, len)
     }
+}
+
+/// Moves pages between a home and another place of the same content.
+fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
+    // SAFETY: places of this arena: regions, homes, nurseries. The mapper's caller has locked the block of the folio, or has
+    // the frames alone: nobody refers to what is at home, and a touch of a region faults until its content is back.
+    unsafe { uffd.move_pages(target, source, len) }
+}
+
+/// Drops what is at a home or under a folio, when it is elsewhere or nobody's.
+fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
+    // SAFETY: a range of a folio whose block is locked by this mapper's caller, or of its frames: nobody else refers to what
+    // is at home, and a touch of a region faults and waits for the lock.
+    unsafe { memory::dontneed(addr, len) }.map_err(refused)
 }
 
 fn refused(error: std::io::Error) -> MapError {
@@ -312,7 +333,7 @@ mod tests {
             return None;
         }
         let area = Reservation::new(2 * LEN, LEN).unwrap();
-        memory::protect_rw(area.addr(), 2 * LEN).unwrap();
+        area.protect_rw(area.range()).unwrap();
         memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
         fill(area.addr());
         uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
@@ -343,7 +364,7 @@ mod tests {
             let Some((mapper, area)) = mapper(|here| fill(here, |index| index == 4)) else { return };
             let (here, there) = (area.addr(), area.addr() + LEN);
             for at in (0..NR_PAGES).filter(|&index| has_moved(index)).map(|index| index * PAGE_SIZE) {
-                mapper.uffd.move_pages(there + at, here + at, PAGE_SIZE).unwrap();
+                move_pages(&mapper.uffd, there + at, here + at, PAGE_SIZE).unwrap();
             }
             mapper.carry(there, here, LEN).unwrap();
             for index in 0..NR_PAGES {
@@ -359,7 +380,8 @@ mod tests {
     fn what_cannot_move_whole_is_moved_back() {
         let with_a_hole = |here| {
             fill(here, |index| index == 3);
-            memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap();
+            // SAFETY: a page of the test's own, to which it holds no reference.
+            unsafe { memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap() };
         };
         let Some((mapper, area)) = mapper(with_a_hole) else { return };
         let (here, there) = (area.addr(), area.addr() + LEN);

@@ -7,7 +7,7 @@
 //! ([`Engine::settle`]); if it was touched meanwhile, the slots are freed.
 
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
-use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::memory::Reservation;
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -32,7 +32,7 @@ impl Buffers {
     pub fn new(nr_zones: usize) -> Result<Self, Error> {
         let nr_buffers = nr_zones * DEPTH + DIRECT_BUFFERS;
         let memory = Reservation::new(nr_buffers * BATCH_BYTES, BATCH_BYTES)
-            .and_then(|memory| memory::protect_rw(memory.addr(), memory.len()).map(|()| memory))
+            .and_then(|memory| memory.protect_rw(memory.range()).map(|()| memory))
             .map_err(Error::system("reserving buffers"))?;
         let lent = Lent::new((0..nr_buffers).map(|index| memory.addr() + index * BATCH_BYTES));
         Ok(Buffers { memory, lent })
@@ -113,7 +113,7 @@ impl<'e> Batch<'e> {
         if order != self.order || !follows || !self.has_room() {
             return false;
         }
-        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.bytes(frame, order, locked));
+        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.at_home(locked, index));
         locked.folio_mut(index).begin_write(slot);
         self.folios.push(Written { folio: locked.name(index), order, frame, slot, failed: false });
         true
@@ -305,7 +305,9 @@ impl Engine {
     /// Writes one folio of a locked block.
     pub fn write_one(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, slot: SlotId) -> bool {
         let order = locked.order();
-        let bytes = &*self.frames.bytes(frame, order, locked);
+        // SAFETY: the block is locked, and the folio, which is written, is at home; what happens to it then is when this is used
+        // no more.
+        let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
         let written = match self.space.memory(slot) {
             Some(memory) => {
                 memory.store(locked, index * order.nr_pages(), bytes);

@@ -4,11 +4,12 @@
 
 use std::io::IoSliceMut;
 
-use folioswap_core::{Access, FrameId, Locked, Order, PIECE, Phase, SlotId, State};
+use folioswap_core::{Access, Locked, Order, PIECE, Phase, SlotId, State};
 
 use crate::checksum;
 use crate::engine::Engine;
 use crate::failing::Trouble;
+use crate::frames::Prepared;
 use crate::stopwatch::Stopwatch;
 
 impl Engine {
@@ -21,21 +22,21 @@ impl Engine {
         if !self.overruns.wants_next(access) || self.space.memory(slot).is_some() || self.space.is_failing(slot) {
             return false;
         }
-        let Some(frames) = self.two_frames() else { return false };
+        let Some(mut both) = self.two_frames() else { return false };
         watch.long_part(Phase::Frame);
-        let both = frames.map(|frame| self.frames.bytes(frame, Order::PAGE, locked));
-        let right = |at: usize| checksum::verify(locked, page + at, self.frames.bytes(frames[at], Order::PAGE, locked));
-        let read = self.space.read_pieces(slot, &mut both.map(IoSliceMut::new));
+        let mut pieces = both.each_mut().map(|prepared| IoSliceMut::new(prepared.bytes_mut()));
+        let read = self.space.read_pieces(slot, &mut pieces);
+        let right = |at: usize| checksum::verify(locked, page + at, both[at].bytes());
         let read = read.map_err(Trouble::Read).and_then(|()| Trouble::unless(right(0) && right(1)));
         watch.lap(Phase::Read);
         if let Err(trouble) = read {
             self.note_trouble(slot, &trouble, false);
-            frames.into_iter().for_each(|frame| self.release_frame(frame));
+            both.into_iter().for_each(|prepared| self.release_frame(prepared.into_frame()));
             return false;
         }
         self.stats.swap_ra.add(1);
-        for (at, frame) in frames.into_iter().enumerate() {
-            self.map_read(locked, page + at, frame, watch);
+        for (at, prepared) in both.into_iter().enumerate() {
+            self.map_read(locked, page + at, prepared.into_frame(), watch);
         }
         true
     }
@@ -53,7 +54,7 @@ impl Engine {
     }
 
     /// Frames for two pages, while there are some to spare.
-    fn two_frames(&self) -> Option<[FrameId; 2]> {
+    fn two_frames(&self) -> Option<[Prepared<'_>; 2]> {
         let take = || {
             let taken = self.try_take_frame(Order::PAGE, self.zones.watermarks().min)?;
             Some(self.prepare(taken, Order::PAGE))
@@ -62,7 +63,7 @@ impl Engine {
         match take() {
             Some(second) => Some([first, second]),
             None => {
-                self.release_frame(first);
+                self.release_frame(first.into_frame());
                 None
             }
         }

@@ -202,10 +202,10 @@ impl Engine {
             self.map_fresh(locked, taken.frame, List::Inactive, watch);
             return;
         }
-        let frame = self.prepare(taken, order);
-        self.frames.bytes(frame, order, locked).fill(0);
+        let mut prepared = self.prepare(taken, order);
+        prepared.bytes_mut().fill(0);
         watch.lap(Phase::Frame);
-        self.map(locked, index, frame, List::Inactive);
+        self.map(locked, index, prepared.into_frame(), List::Inactive);
     }
 
     /// A touch of a clean whole block that would come back by pages if it had left RAM already: all of it leaves but the
@@ -216,17 +216,17 @@ impl Engine {
             return false;
         }
         let Some(taken) = self.try_take_frame(Order::PAGE, 0) else { return false };
-        let frame = self.prepare(taken, Order::PAGE);
+        let mut prepared = self.prepare(taken, Order::PAGE);
         watch.lap(Phase::Frame);
-        let bytes = &*self.frames.bytes(whole, Order::HUGE, locked);
+        // SAFETY: the block is locked, its folio is on standby, so at home; it leaves when this is used no more.
+        let bytes = unsafe { self.frames.bytes_at_home(whole, Order::HUGE) };
         let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
         checksum::note_pages(locked, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
-        let target = self.frames.bytes(frame, Order::PAGE, locked);
-        target.copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+        prepared.bytes_mut().copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
         watch.lap(Phase::Read);
         self.leave(locked, 0, whole);
         self.split_block(locked, Order::PAGE);
-        self.map(locked, page, frame, List::Inactive);
+        self.map(locked, page, prepared.into_frame(), List::Inactive);
         self.settle_slot(locked, page, watch);
         true
     }
@@ -278,10 +278,9 @@ impl Engine {
         let (index, taken) = self.supply(locked, page, watch);
         let order = locked.order();
         let State::Swapped(slot) = locked.state(index) else { unreachable!("a split leaves content where it is") };
-        let frame = self.prepare(taken, order);
-        let bytes = self.frames.bytes(frame, order, locked);
-        if let Err(error) = self.read_folio(locked, index, slot, bytes, watch) {
-            self.release_frame(frame);
+        let mut prepared = self.prepare(taken, order);
+        if let Err(error) = self.read_folio(locked, index, slot, prepared.bytes_mut(), watch) {
+            self.release_frame(prepared.into_frame());
             if order <= PIECE || locked.pinned {
                 return Err(error);
             }
@@ -290,7 +289,7 @@ impl Engine {
             return self.read_in(locked, page, watch);
         }
         watch.lap(Phase::Read);
-        self.map_read(locked, index, frame, watch);
+        self.map_read(locked, index, prepared.into_frame(), watch);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ impl Engine {
     /// Writes a block of the laundry, of which pages were dropped, in parts. `None`: they were written to since.
     pub fn wash_dropped(&self, locked: &mut Locked<'_>, frame: FrameId) -> Option<Washed> {
         let dropped: Vec<usize> = locked.take_dropped()?.collect();
-        let bytes = &*self.frames.bytes(frame, Order::HUGE, locked);
+        let bytes = self.frames.at_home(locked, 0);
         let zero = |page: &usize| checksum::is_zero(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
         let empty: Vec<usize> = dropped.into_iter().filter(zero).collect();
         let mut in_pieces = empty.chunk_by(|a, b| a / PIECE.nr_pages() == b / PIECE.nr_pages());
@@ -31,7 +31,8 @@ impl Engine {
 
     /// Writes a whole block of the laundry in the largest parts, of `most` or smaller, for which there are slots.
     pub fn write_parts(&self, locked: &mut Locked<'_>, frame: FrameId, most: Order) -> Washed {
-        let bytes = &*self.frames.bytes(frame, Order::HUGE, locked);
+        // SAFETY: the block is locked to the end, its folio is of the laundry, so at home; its frames are given back at the end.
+        let bytes = unsafe { self.frames.bytes_at_home(frame, Order::HUGE) };
         self.release_slot(locked, 0);
         let orders = (0..=most.exponent()).rev().filter_map(Order::new);
         // A device that refused some of one size has room for less, or others have for smaller ones.

@@ -127,8 +127,9 @@ impl RawSpace {
     /// Makes addresses usable that were just allocated.
     fn open(&self, blocks: Range<usize>) -> Result<(), Error> {
         self.engine.table.ensure(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
-        memory::protect_rw(self.addr(blocks.start), blocks.len() * BLOCK_BYTES)
-            .map_err(Error::system("mapping a region"))?;
+        let start = self.addr(blocks.start);
+        let addresses = start..start + blocks.len() * BLOCK_BYTES;
+        self.engine.span.protect_rw(addresses).map_err(Error::system("mapping a region"))?;
         self.forget_holes(&blocks);
         for index in blocks.clone() {
             self.engine.lock(BlockId::from_index(index)).forget_tenant();
@@ -261,7 +262,9 @@ impl RawSpace {
         self.forget_holds(blocks.clone());
         self.engine.set_open(blocks.clone(), false);
         self.engine.drop_range(blocks.clone());
-        if let Err(error) = memory::protect_none(self.addr(blocks.start), blocks.len() * BLOCK_BYTES) {
+        // SAFETY: blocks of the span that their owner unmaps: it uses no reference to them any more, and they are given to nobody
+        // else until they are free.
+        if let Err(error) = unsafe { memory::protect_none(self.addr(blocks.start), blocks.len() * BLOCK_BYTES) } {
             crate::fatal::say(&format!("unmapping a region: {error}")); // it stays readable, as zeros
         }
         self.engine.addresses.free(blocks);
@@ -459,7 +462,7 @@ impl RawSpace {
                 State::Standby(frame) => {
                     self.note_dropped(locked, &part);
                     engine.spoil(locked, index, frame);
-                    let bytes = engine.frames.bytes(frame, locked.order(), locked);
+                    let bytes = engine.frames.at_home_mut(locked, index);
                     bytes[(part.start - folio.start) * PAGE_SIZE..(part.end - folio.start) * PAGE_SIZE].fill(0);
                 }
                 State::Resident(_) => {

@@ -15,6 +15,7 @@ use crate::checksum;
 use crate::engine::Engine;
 use crate::failing::Trouble;
 use crate::fatal::{self, AbortOnPanic};
+use crate::frames::Prepared;
 use crate::map::MapError;
 use crate::pager::SwapInError;
 use crate::stopwatch::Stopwatch;
@@ -67,7 +68,7 @@ impl ReadQueue {
 /// A block being read as one folio: locked, its frames taken.
 struct Incoming<'t> {
     locked: Locked<'t>,
-    frame: FrameId,
+    prepared: Prepared<'t>,
     slot: SlotId,
     marker: bool,
 }
@@ -178,16 +179,18 @@ fn start<'e>(
     cpu: CpuId,
 ) -> bool {
     let Some(taken) = engine.try_take_frame_near(cpu, Order::HUGE, engine.zones.watermarks().min) else { return false };
-    let frame = engine.prepare(taken, Order::HUGE);
+    let mut prepared = engine.prepare(taken, Order::HUGE);
     match engine.space.extent(slot) {
         Some(extent) if reads.asynchronous() => {
-            let (home, len) = (engine.frames.home(frame), Order::HUGE.bytes());
-            reads.start(Direction::Read, extent, home, len, Incoming { locked, frame, slot, marker });
+            let bytes = prepared.bytes_mut();
+            let (home, len) = (bytes.as_ptr() as usize, bytes.len());
+            // SAFETY: the bytes of frames that the job has, prepared and so present, and known to nobody else; the folio keeps
+            // its slot, and so the device, as long as the job has the lock of its block.
+            unsafe { reads.start(Direction::Read, extent, home, len, Incoming { locked, prepared, slot, marker }) };
         }
         _ => {
-            let bytes = engine.frames.bytes(frame, Order::HUGE, &locked);
-            let read = engine.read_folio(&mut locked, 0, slot, bytes, &mut Stopwatch::still());
-            arrive(engine, Incoming { locked, frame, slot, marker }, read);
+            let read = engine.read_folio(&mut locked, 0, slot, prepared.bytes_mut(), &mut Stopwatch::still());
+            arrive(engine, Incoming { locked, prepared, slot, marker }, read);
         }
     }
     true
@@ -200,8 +203,8 @@ fn finish_all(engine: &Engine, reads: &mut Reads<'_>) {
 /// Checks and maps a block that has been read; where there is none, waits for one or does not. `false`: there was none. The
 /// disk goes on with the others meanwhile, and with those that are started between two of them.
 fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
-    let Some((incoming, read)) = reads.finish(wait) else { return false };
-    let bytes = engine.frames.bytes(incoming.frame, Order::HUGE, &incoming.locked);
+    let Some((mut incoming, read)) = reads.finish(wait) else { return false };
+    let bytes = incoming.prepared.bytes_mut();
     let mut first = Some(read);
     let read = engine.read_twice(incoming.locked.name(0), incoming.slot, || {
         first.take().unwrap_or_else(|| engine.space.read(incoming.slot, bytes))?;
@@ -213,7 +216,8 @@ fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
 
 /// Maps a block that was read.
 fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>) {
-    let Incoming { mut locked, frame, marker, .. } = incoming;
+    let Incoming { mut locked, prepared, marker, .. } = incoming;
+    let frame = prepared.into_frame();
     if read.is_err() {
         engine.release_frame(frame);
         return report(read);

@@ -205,7 +205,9 @@ impl Engine {
         {
             return washed;
         }
-        let bytes = &*self.frames.bytes(frame, order, locked);
+        // SAFETY: the block is locked, and the folio is of the laundry, so at home; its frames are given back, or it is split, when
+        // this is used no more.
+        let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
         if checksum::is_zero(bytes) {
             self.stats.zero_folios_dropped.add(1);
             self.release_slot(locked, index);

@@ -146,7 +146,9 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
                 // A companion's would keep buffers that others wait for, while it waits for one itself.
                 Some(extent) if writes.asynchronous() && !place.is_companion() => {
                     let (addr, len) = outgoing.memory(engine);
-                    writes.start(Direction::Write, extent, addr, len, outgoing);
+                    // SAFETY: `outgoing` says what it holds: a folio at home whose block it has locked, or its own buffer; the slots
+                    // that it writes to are taken, so their device stays.
+                    unsafe { writes.start(Direction::Write, extent, addr, len, outgoing) };
                     Step::Progress
                 }
                 _ if engine.write_now(outgoing) => Step::Progress,
@@ -178,7 +180,8 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
         engine.give_stock_back();
         zone.drain();
         while let Some(pageblock) = zone.take_surplus() {
-            engine.frames.unpopulate(pageblock);
+            // SAFETY: the zone has just given the pageblock whole.
+            unsafe { engine.frames.unpopulate(pageblock) };
             zone.give_unpopulated(pageblock);
             engine.note_resident();
             engine.frame_freed.signal();

@@ -321,8 +321,9 @@ impl Engine {
                 };
             };
             let index = locked.index_of(run.pages.start) + at;
-            let frame = self.prepare(taken, order);
-            self.frames.bytes(frame, order, locked).copy_from_slice(part);
+            let mut prepared = self.prepare(taken, order);
+            prepared.bytes_mut().copy_from_slice(part);
+            let frame = prepared.into_frame();
             self.judge_drop(locked, index);
             self.zones.of(frame).set_owner(frame, locked.name(index));
             locked.folio_mut(index).set_in_ram(frame, false);

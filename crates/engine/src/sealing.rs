@@ -104,7 +104,9 @@ impl Engine {
         let mut sealed = Ok(self.isolate(&mut locked, &pages, whole));
         if let Ok(true) = sealed {
             let addr = self.block_addr(block) + pages.start * PAGE_SIZE;
-            sealed = memory::protect_none(addr, pages.len() * PAGE_SIZE).map(|()| true);
+            // SAFETY: a part of the span that the block's holder has locked, whose pages were just unmapped; a touch of a sealed
+            // page is a fault that the caller of `seal` wants.
+            sealed = unsafe { memory::protect_none(addr, pages.len() * PAGE_SIZE) }.map(|()| true);
         }
         if !matches!(sealed, Ok(true)) {
             locked.set_sealed(pages, false);
@@ -121,7 +123,8 @@ impl Engine {
         if !pages.clone().any(|page| locked.is_sealed(page)) {
             return Ok(());
         }
-        memory::protect_rw(self.block_addr(block) + pages.start * PAGE_SIZE, pages.len() * PAGE_SIZE)?;
+        let first = self.block_addr(block);
+        self.span.protect_rw(first + pages.start * PAGE_SIZE..first + pages.end * PAGE_SIZE)?;
         locked.set_sealed(pages, false);
         Ok(())
     }

@@ -42,22 +42,25 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
         return Err("this kernel has no UFFDIO_MOVE (it came with Linux 6.8)".into());
     }
     let area = Reservation::new(2 * LEN, LEN).map_err(text)?;
-    memory::protect_rw(area.addr(), 2 * LEN).map_err(text)?;
+    area.protect_rw(area.range()).map_err(text)?;
     memory::advise_hugepage(area.addr(), 2 * LEN).map_err(text)?;
     let (here, there) = (area.addr(), area.addr() + LEN);
-    memory::populate_write(here, LEN).map_err(text)?;
+    // SAFETY: readable and writable memory of this function's own.
+    unsafe { memory::populate_write(here, LEN) }.map_err(text)?;
     let pattern = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     // SAFETY: `here` is LEN bytes of readable, writable, populated memory of this function's own.
     let words = unsafe { std::slice::from_raw_parts_mut(here as *mut u64, LEN / 8) };
     words.iter_mut().enumerate().for_each(|(at, word)| *word = pattern(at));
     let huge_before = pagemap::scan(here..here + LEN).map_err(text)?.huge_bytes == LEN as u64;
     uffd.register(area.addr(), 2 * LEN, Mode::Missing).map_err(|error| error.to_string())?;
-    uffd.move_pages(there, here, LEN).map_err(|error| error.to_string())?;
+    // SAFETY: two parts of memory of this function's own; `words` is not used any more.
+    unsafe { uffd.move_pages(there, here, LEN) }.map_err(|error| error.to_string())?;
     let out = pagemap::scan(here..here + LEN).map_err(text)?;
     if out.present_bytes != 0 {
         return Err("a page that was moved out is still there".into());
     }
-    uffd.move_pages(here, there, LEN).map_err(|error| error.to_string())?;
+    // SAFETY: as above; the words come back to where they were.
+    unsafe { uffd.move_pages(here, there, LEN) }.map_err(|error| error.to_string())?;
     // SAFETY: as above: the page is back.
     let words = unsafe { std::slice::from_raw_parts(here as *const u64, LEN / 8) };
     if words.iter().enumerate().any(|(at, word)| *word != pattern(at)) {

@@ -37,7 +37,7 @@ pub(crate) fn span(
             reserve(wanted.next_power_of_two().max(ADDRESS_SPACE)).or_else(|_| reserve(ADDRESS_SPACE))?
         }
     };
-    memory::dontfork(span.addr(), span.len()).map_err(Error::system("keeping regions from children"))?;
+    span.dontfork(span.range()).map_err(Error::system("keeping regions from children"))?;
     // Else the kernel makes a table of small pages before it reports a fault, and a huge page moved there is split.
     memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
     Ok(span)
@@ -55,9 +55,11 @@ fn share_one_anon_vma(uffd: &Userfaultfd, span: &Reservation, frames: &Frames) -
     let page = [0u8; PAGE_SIZE];
     // In the last block, and all of that is dropped: where a table of small pages stays a huge page would be split.
     let block = span.addr() + span.len() - Order::HUGE.bytes();
-    let copied = uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE);
+    // SAFETY: the arena is being made, no region has been given to anybody; the page is this frame's own.
+    let copied = unsafe { uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE) };
     copied.map_err(|error| Error::system("preparing regions")(std::io::Error::other(error)))?;
-    frames.drop_memory(block, Order::HUGE.bytes()).map_err(Error::system("preparing regions"))
+    // SAFETY: as above.
+    unsafe { frames.drop_memory(block, Order::HUGE.bytes()) }.map_err(Error::system("preparing regions"))
 }
 
 /// Makes the mapper, and registers the memory that it needs to be.

@@ -320,7 +320,8 @@ impl<'e> DeviceSpace<'e> {
             // It may have been written to since it was read: the copy says nothing.
             State::Standby(frame) if !is_clean(frame) => self.give_copy_up(&mut locked, index),
             State::Standby(frame) => {
-                let bytes = &*engine.frames.bytes(frame, from.order, &locked);
+                // SAFETY: the block is locked, and the folio is on standby, so at home; its slots change, its frames do not.
+                let bytes = unsafe { engine.frames.bytes_at_home(frame, from.order) };
                 self.write_elsewhere(&mut locked, index, bytes, to)
             }
             State::Swapped(_) if self.wants_at_once(slot) => {

@@ -9,6 +9,7 @@ use folioswap_core::{
 
 use crate::engine::{Engine, current_cpu};
 use crate::fatal;
+use crate::frames::Prepared;
 use crate::map::MapError;
 use crate::reclaim::SCAN;
 use crate::stopwatch::Stopwatch;
@@ -199,8 +200,14 @@ impl Engine {
         taken
     }
 
-    /// Gives memory of the right kind to frames that were taken for a folio of this order, and says which they are.
-    pub fn prepare(&self, taken: Taken, order: Order) -> FrameId {
+    /// Gives memory of the right kind to frames that were taken for a folio of this order.
+    pub fn prepare(&self, taken: Taken, order: Order) -> Prepared<'_> {
+        let frame = self.give_memory(taken, order);
+        // SAFETY: the zone has given the frames to the caller, which hands them over here; they have just got memory.
+        unsafe { self.frames.prepared(frame, order) }
+    }
+
+    fn give_memory(&self, taken: Taken, order: Order) -> FrameId {
         if order == Order::HUGE {
             if self.settle_memory(taken).is_none() {
                 self.patiently("made", || self.populate_huge(taken.frame));
@@ -232,7 +239,8 @@ impl Engine {
             self.zones.of(frame).carve(frame, Order::HUGE);
             return Some(false);
         }
-        self.frames.unpopulate(frame);
+        // SAFETY: the pageblock was taken whole from its zone, for this call's caller.
+        unsafe { self.frames.unpopulate(frame) };
         None
     }
 
@@ -272,7 +280,8 @@ impl Engine {
             return;
         }
         if taken.memory != Memory::Absent {
-            self.frames.unpopulate(taken.frame);
+            // SAFETY: as in `settle_memory`.
+            unsafe { self.frames.unpopulate(taken.frame) };
         }
         self.patiently("made", || self.mapper.populate_small(self.frames.home(taken.frame)));
     }

@@ -15,6 +15,7 @@ pub(crate) const DEPTH: usize = 8;
 
 /// Transfers of one thread; `J` is what the owner needs to know of each at its end.
 pub(crate) struct Transfers<J> {
+    /// Before the jobs: it waits for what is in flight when it is dropped, and only then may they be.
     ring: Option<Ring>,
     jobs: Vec<Option<Flight<J>>>,
     /// Those that have ended and were not handed back yet.
@@ -62,18 +63,20 @@ impl<J> Transfers<J> {
 
     /// Starts a transfer between `extent` and the memory at `addr`.
     ///
-    /// The caller keeps that memory present and for itself until [`Transfers::finish`] hands the job back: the job holds
-    /// the lock of the folio's block, or the buffer.
-    ///
     /// # Panics
     /// Without room.
-    pub fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
+    ///
+    /// # Safety
+    /// The job keeps `len` bytes at `addr` mapped, present and, for a read, writable; and for itself, so that nobody else reads
+    /// or writes them, until it is dropped or [`Transfers::finish`] has handed it back: it holds the lock of the folio's block,
+    /// or the buffer. So long the extent's descriptor stays open: its slots are in use, and their device is not removed.
+    pub unsafe fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
         let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
         let (fd, offset, begun) = (extent.fd, extent.offset, extent.figures.begin());
         let start = Start::of(len, extent.most_bytes_at_once);
-        // SAFETY: the memory is the frames of a folio at home whose block the job has locked, or a buffer that the job
-        // owns: present, of this length, used by nobody else until the job is handed back, which is after the completion.
+        // SAFETY: the memory is present, of this length and used by nobody else as long as there is the job (the caller's promise),
+        // which is kept until after the completion; so long the descriptor stays open (its promise).
         let queued = unsafe {
             match direction {
                 Direction::Read => ring.submit_read(fd, addr as *mut u8, len, offset, token as u64, start),

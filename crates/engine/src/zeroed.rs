@@ -128,7 +128,8 @@ impl Engine {
             return false; // without a huge page a first touch gains little
         }
         if taken.memory != Memory::Absent {
-            self.frames.clear(taken.frame);
+            // SAFETY: taken from the zone above, with memory at home since `try_make_huge` has said so.
+            unsafe { self.frames.clear(taken.frame) };
         }
         stock.change(|blocks| blocks.push(taken.frame));
         if self.zones.surplus() > 0 {

@@ -51,14 +51,15 @@ fn give(stack: usize, first: usize) {
             && place.compare_exchange(0, stack, Ordering::Release, Ordering::Relaxed).is_ok()
     };
     if !places(first).any(into) {
-        // More threads at once than places. A failure leaves it mapped, and unused.
-        let _ = memory::unmap(stack, STACK_BYTES);
+        // SAFETY: more threads at once than places: the stack is in none, so nobody runs on it or will. It is all of a
+        // reservation that was leaked. A failure leaves it mapped, and unused.
+        let _ = unsafe { memory::unmap(stack, STACK_BYTES) };
     }
 }
 
 fn map() -> Option<usize> {
     let stack = Reservation::new(STACK_BYTES, GUARD_BYTES).ok()?;
-    memory::protect_rw(stack.addr() + GUARD_BYTES, STACK_BYTES - GUARD_BYTES).ok()?;
+    stack.protect_rw(stack.addr() + GUARD_BYTES..stack.addr() + STACK_BYTES).ok()?;
     let addr = stack.addr();
     stack.leak();
     Some(addr)

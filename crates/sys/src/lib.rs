@@ -1,8 +1,8 @@
 //! Linux, typed: what the engine needs of the kernel, and the home of unsafe code.
 //!
 //! Kernel error numbers become named meanings here. Memory is passed as plain addresses: an address in managed memory
-//! is not a Rust object, and many of these calls are about memory that is *not* there. Whoever names a range to a call
-//! owns that range; see [`memory`].
+//! is not a Rust object, and many of these calls are about memory that is *not* there. Calls that could break what others
+//! have at an address are `unsafe fn`; see [`memory`].
 //!
 //! The calls that a preloaded library interposes (mmap and its kin, reads, writes) are made as raw system calls, so
 //! that the engine's own never come back to it. So are all on the way of a fault: the C library's open, read, write,

@@ -1,12 +1,13 @@
 //! Address space and the memory in it: reserving, protecting, advising, populating.
 //!
-//! Ranges are given as addresses and lengths in bytes, both multiples of the page size. **Who names a range here owns
-//! it**: it lies in a [`Reservation`] (or another mapping) of the caller's own, and nobody holds a reference to what a
-//! call takes away. The calls are not `unsafe fn` all the same, since the engine names memory by number everywhere,
-//! under its folios' locks; this module's callers are the crates of this repository, and each answers for its ranges.
-//! They are raw system calls: a preloaded library that interposes mmap or madvise does not meet the engine's own.
+//! Ranges are given as addresses and lengths in bytes, both multiples of the page size. What takes content or access away, or
+//! reads and writes at an address, is an `unsafe fn`: its caller owns the range. What only a [`Reservation`]'s owner may do is
+//! a method of it, which asserts the bounds. Safe at any address are calls that change neither content nor access, at most
+//! what RAM it takes: advice on huge pages, [`collapse`], [`lock_on_fault`]; and [`dofork`], which takes nothing from anyone.
+//! All are raw system calls: a preloaded library that interposes mmap or madvise does not meet the engine's own.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::check;
@@ -28,7 +29,7 @@ const MOST_RANGES: usize = 128;
 /// Of `mlock2`: what is there, and what will be, is locked; nothing is faulted in for it. Linux 4.4.
 const MLOCK_ONFAULT: libc::c_int = 1;
 
-/// Addresses that nobody else gets, without memory and without access until [`protect_rw`]. Unmapped by its drop.
+/// Addresses that nobody else gets, without memory and without access until [`Reservation::protect_rw`]. Unmapped by its drop.
 #[derive(Debug)]
 pub struct Reservation {
     addr: usize,
@@ -55,8 +56,8 @@ impl Reservation {
         let (before, behind) = (addr - start, start + whole - (addr + len));
         for (addr, len) in [(start, before), (addr + len, behind)] {
             if len > 0 {
-                // What is trimmed is this call's own; a failure to do so only leaves addresses unused.
-                let _ = unmap(addr, len);
+                // SAFETY: what is trimmed is this call's own and unused; a failure to do so only leaves addresses unused.
+                let _ = unsafe { unmap(addr, len) };
             }
         }
         Ok(Reservation { addr, len })
@@ -75,6 +76,44 @@ impl Reservation {
         self.len
     }
 
+    /// All of its addresses.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.addr..self.addr + self.len
+    }
+
+    /// Makes a part readable and writable. Content stays, and nobody's access ends.
+    ///
+    /// # Errors
+    /// ENOMEM: too many mappings, or more memory than the kernel grants.
+    ///
+    /// # Panics
+    /// When the part lies outside.
+    pub fn protect_rw(&self, part: Range<usize>) -> io::Result<()> {
+        self.assert_has(&part);
+        // SAFETY: a part of this reservation (asserted), which `self` keeps mapped; to give access takes nothing away.
+        unsafe { protect(part.start, part.len(), libc::PROT_READ | libc::PROT_WRITE) }
+    }
+
+    /// Keeps a part from forked children: it is not mapped there at all. Fork is unsafe: whoever calls it knows what its
+    /// child lacks.
+    ///
+    /// # Errors
+    /// ENOMEM: there are too many mappings.
+    ///
+    /// # Panics
+    /// When the part lies outside.
+    pub fn dontfork(&self, part: Range<usize>) -> io::Result<()> {
+        self.assert_has(&part);
+        // SAFETY: a part of this reservation (asserted), so no stack, heap or static that Rust's own code between fork and exec
+        // uses; this process keeps all that it has.
+        unsafe { advise(part.start, part.len(), libc::MADV_DONTFORK) }
+    }
+
+    fn assert_has(&self, part: &Range<usize>) {
+        assert!(self.addr <= part.start && part.start <= part.end && part.end <= self.addr + self.len);
+    }
+
     /// Keeps the addresses for the rest of the process.
     pub fn leak(self) {
         std::mem::forget(self);
@@ -83,8 +122,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // The range is this reservation's own; a failure leaves it in place, which harms nobody.
-        let _ = unmap(self.addr, self.len);
+        // SAFETY: the range is this reservation's own, and who holds references into it keeps the reservation. A failure
+        // leaves it in place, which harms nobody.
+        let _ = unsafe { unmap(self.addr, self.len) };
     }
 }
 
@@ -94,27 +134,24 @@ impl Drop for Reservation {
 /// As [`Reservation::new`]; a kernel without huge pages is no error.
 pub fn anonymous_huge(len: usize) -> io::Result<Reservation> {
     let memory = Reservation::new(len, 2 << 20)?;
-    protect_rw(memory.addr, len)?;
+    memory.protect_rw(memory.range())?;
     match advise_hugepage(memory.addr, len) {
         Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
         _ => Ok(memory),
     }
 }
 
-/// Makes a range readable and writable.
-///
-/// # Errors
-/// ENOMEM: too many mappings, or a part of it is not mapped.
-pub fn protect_rw(addr: usize, len: usize) -> io::Result<()> {
-    protect(addr, len, libc::PROT_READ | libc::PROT_WRITE)
-}
-
 /// Takes all access to a range away. Content and registration stay.
 ///
 /// # Errors
-/// As [`protect_rw`].
-pub fn protect_none(addr: usize, len: usize) -> io::Result<()> {
-    protect(addr, len, libc::PROT_NONE)
+/// ENOMEM: too many mappings, or a part of it is not mapped.
+///
+/// # Safety
+/// The range is the caller's own mapping, and nobody uses a reference to it until there is access again, unless what a
+/// fault there does is the caller's as well.
+pub unsafe fn protect_none(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { protect(addr, len, libc::PROT_NONE) }
 }
 
 /// Lets the kernel use huge pages in a range.
@@ -122,7 +159,8 @@ pub fn protect_none(addr: usize, len: usize) -> io::Result<()> {
 /// # Errors
 /// EINVAL: the kernel has none.
 pub fn advise_hugepage(addr: usize, len: usize) -> io::Result<()> {
-    advise(addr, len, libc::MADV_HUGEPAGE)
+    // SAFETY: what is there keeps its content and its access.
+    unsafe { advise(addr, len, libc::MADV_HUGEPAGE) }
 }
 
 /// Keeps huge pages out of a range.
@@ -130,7 +168,8 @@ pub fn advise_hugepage(addr: usize, len: usize) -> io::Result<()> {
 /// # Errors
 /// EINVAL: the kernel has none to keep out; that is no error here.
 pub fn advise_nohugepage(addr: usize, len: usize) -> io::Result<()> {
-    match advise(addr, len, libc::MADV_NOHUGEPAGE) {
+    // SAFETY: as [`advise_hugepage`].
+    match unsafe { advise(addr, len, libc::MADV_NOHUGEPAGE) } {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         done => done,
     }
@@ -140,8 +179,13 @@ pub fn advise_nohugepage(addr: usize, len: usize) -> io::Result<()> {
 ///
 /// # Errors
 /// EINVAL: locked memory.
-pub fn dontneed(addr: usize, len: usize) -> io::Result<()> {
-    advise(addr, len, libc::MADV_DONTNEED)
+///
+/// # Safety
+/// The range is the caller's own mapping, and what it holds is nobody's: no reference to it is used, and who reads it later
+/// takes zeros for a value.
+pub unsafe fn dontneed(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { advise(addr, len, libc::MADV_DONTNEED) }
 }
 
 /// Gives the memory of many ranges back. In one system call for up to 128 of them, neighbours counted as one, where the
@@ -150,7 +194,10 @@ pub fn dontneed(addr: usize, len: usize) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`dontneed`]; some ranges have lost their memory then.
-pub fn dontneed_many(ranges: impl IntoIterator<Item = (usize, usize)>) -> io::Result<()> {
+///
+/// # Safety
+/// As [`dontneed`], for each range.
+pub unsafe fn dontneed_many(ranges: impl IntoIterator<Item = (usize, usize)>) -> io::Result<()> {
     let mut batch = [(0, 0); MOST_RANGES];
     let mut nr_ranges = 0;
     for (addr, len) in ranges {
@@ -159,7 +206,8 @@ pub fn dontneed_many(ranges: impl IntoIterator<Item = (usize, usize)>) -> io::Re
             Some(last) if addr + len == last.0 => *last = (addr, len + last.1),
             _ => {
                 if nr_ranges == MOST_RANGES {
-                    dontneed_batch(&batch)?;
+                    // SAFETY: the caller's promise: these are ranges of its own, or neighbours of them joined.
+                    unsafe { dontneed_batch(&batch)? };
                     nr_ranges = 0;
                 }
                 batch[nr_ranges] = (addr, len);
@@ -167,24 +215,32 @@ pub fn dontneed_many(ranges: impl IntoIterator<Item = (usize, usize)>) -> io::Re
             }
         }
     }
-    dontneed_batch(&batch[..nr_ranges])
+    // SAFETY: as above.
+    unsafe { dontneed_batch(&batch[..nr_ranges]) }
 }
 
-fn dontneed_batch(ranges: &[(usize, usize)]) -> io::Result<()> {
-    if dontneed_at_once(ranges) {
+/// # Safety
+/// As [`dontneed`], for each range.
+unsafe fn dontneed_batch(ranges: &[(usize, usize)]) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    if unsafe { dontneed_at_once(ranges) } {
         return Ok(());
     }
-    ranges.iter().try_for_each(|&(addr, len)| dontneed(addr, len)) // once more does no harm
+    // SAFETY: the caller's promise; once more does no harm.
+    ranges.iter().try_for_each(|&(addr, len)| unsafe { dontneed(addr, len) })
 }
 
 /// In one call; `false` when the kernel did not do all of it.
-fn dontneed_at_once(ranges: &[(usize, usize)]) -> bool {
+///
+/// # Safety
+/// As [`dontneed`], for each range.
+unsafe fn dontneed_at_once(ranges: &[(usize, usize)]) -> bool {
     let mut vector = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MOST_RANGES];
     for (entry, &(addr, len)) in vector.iter_mut().zip(ranges) {
         *entry = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
     }
     let nr_bytes: usize = ranges.iter().map(|&(_, len)| len).sum();
-    // SAFETY: as [`advise`], for each of the ranges; the vector outlives the call.
+    // SAFETY: the caller's promise, for each of the ranges; the vector outlives the call.
     let done = unsafe {
         libc::syscall(libc::SYS_process_madvise, PIDFD_SELF, vector.as_ptr(), ranges.len(), libc::MADV_DONTNEED, 0)
     };
@@ -195,8 +251,12 @@ fn dontneed_at_once(ranges: &[(usize, usize)]) -> bool {
 ///
 /// # Errors
 /// EINVAL: before Linux 5.18.
-pub fn dontneed_locked(addr: usize, len: usize) -> io::Result<()> {
-    advise(addr, len, MADV_DONTNEED_LOCKED)
+///
+/// # Safety
+/// As [`dontneed`].
+pub unsafe fn dontneed_locked(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { advise(addr, len, MADV_DONTNEED_LOCKED) }
 }
 
 /// Locks a range in RAM: the pages that it has and those that it will get. None is faulted in. Costs a few us, however
@@ -206,7 +266,7 @@ pub fn dontneed_locked(addr: usize, len: usize) -> io::Result<()> {
 /// EPERM and ENOMEM: the limit of locked memory is zero, or less than all that is locked then; ENOMEM too where a part
 /// is not mapped.
 pub fn lock_on_fault(addr: usize, len: usize) -> io::Result<()> {
-    // SAFETY: the caller owns the range (module documentation); no content changes.
+    // SAFETY: no content and no access changes, whoever's the range is.
     check(unsafe { libc::syscall(libc::SYS_mlock2, addr, len, MLOCK_ONFAULT) }).map(drop)
 }
 
@@ -229,20 +289,13 @@ pub fn memlock_limit() -> Option<u64> {
     (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Keeps a range from forked children: it is not mapped there at all.
+/// Lets forked children have a range again ([`Reservation::dontfork`]).
 ///
 /// # Errors
 /// ENOMEM: a part of it is not mapped, or there are too many mappings.
-pub fn dontfork(addr: usize, len: usize) -> io::Result<()> {
-    advise(addr, len, libc::MADV_DONTFORK)
-}
-
-/// Lets forked children have a range again.
-///
-/// # Errors
-/// As [`dontfork`].
 pub fn dofork(addr: usize, len: usize) -> io::Result<()> {
-    advise(addr, len, libc::MADV_DOFORK)
+    // SAFETY: this process keeps all that it has; a child gets more.
+    unsafe { advise(addr, len, libc::MADV_DOFORK) }
 }
 
 /// A page, readable and writable, that is all zeros in every child that gets a copy of the memory.
@@ -251,7 +304,7 @@ pub fn dofork(addr: usize, len: usize) -> io::Result<()> {
 /// ENOMEM; EINVAL before Linux 4.14.
 pub fn wiped_on_fork() -> io::Result<Reservation> {
     let page = Reservation::new(PAGE_BYTES, PAGE_BYTES)?;
-    protect_rw(page.addr, page.len)?;
+    page.protect_rw(page.range())?;
     // SAFETY: this call's own page, which nobody has seen yet.
     check(unsafe { libc::syscall(libc::SYS_madvise, page.addr, page.len, libc::MADV_WIPEONFORK) })?;
     Ok(page)
@@ -262,12 +315,17 @@ pub fn wiped_on_fork() -> io::Result<Reservation> {
 ///
 /// # Errors
 /// ENOMEM, EHWPOISON, and EFAULT where a fault could not be resolved.
-pub fn populate_write(addr: usize, len: usize) -> io::Result<()> {
+///
+/// # Safety
+/// As [`touch`] for writing, which does it before Linux 5.14.
+pub unsafe fn populate_write(addr: usize, len: usize) -> io::Result<()> {
     loop {
-        match advise(addr, len, MADV_POPULATE_WRITE) {
+        // SAFETY: what is there keeps its content.
+        match unsafe { advise(addr, len, MADV_POPULATE_WRITE) } {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                touch(addr, len, true); // before Linux 5.14
+                // SAFETY: the caller's promise.
+                unsafe { touch(addr, len, true) };
                 return Ok(());
             }
             done => return done,
@@ -281,15 +339,19 @@ pub fn populate_write(addr: usize, len: usize) -> io::Result<()> {
 /// # Errors
 /// EBUSY, EAGAIN where pages are in use; EINVAL before Linux 6.1 and where huge pages are switched off.
 pub fn collapse(addr: usize, len: usize) -> io::Result<()> {
-    advise(addr, len, MADV_COLLAPSE)
+    // SAFETY: content and access stay; another thread's use of it waits meanwhile.
+    unsafe { advise(addr, len, MADV_COLLAPSE) }
 }
 
 /// Faults in every page of a range from user space, for reading or for writing. Content stays, also while other
 /// threads write to it.
-pub fn touch(addr: usize, len: usize, write: bool) {
+///
+/// # Safety
+/// The range is mapped and readable, and writable if `write` is set, or the fault handler of the process answers for it.
+pub unsafe fn touch(addr: usize, len: usize, write: bool) {
     for page in (addr..addr + len).step_by(PAGE_BYTES) {
-        // SAFETY: the caller's range is mapped, and writable if `write` is set (module documentation); a byte is
-        // always aligned, and an atomic access is no race with other threads' use.
+        // SAFETY: the caller's range is mapped, and writable if `write` is set (its promise); a byte is always aligned,
+        // and an atomic access is no race with other threads' use.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if write {
             // A zero that the compiler can see makes this a load.
@@ -301,11 +363,15 @@ pub fn touch(addr: usize, len: usize, write: bool) {
 }
 
 /// Copies `len` bytes of whole pages from `source` to `target`, if all pages of the source are there: a touch of a
-/// missing one would be a fault of the engine's own. Nobody writes to the source meanwhile (it is write-protected).
+/// missing one would be a fault of the engine's own.
 ///
 /// # Errors
 /// EFAULT: a page of the source is missing; nothing was copied.
-pub fn copy_pages(pagemap: &Pagemap, source: usize, target: usize, len: usize) -> io::Result<()> {
+///
+/// # Safety
+/// The source is mapped and readable, and nobody writes to it or takes pages away meanwhile (it is write-protected). The target
+/// is writable memory of the caller's own that nobody refers to, and apart from the source.
+pub unsafe fn copy_pages(pagemap: &Pagemap, source: usize, target: usize, len: usize) -> io::Result<()> {
     const CHUNK: usize = 512;
     for chunk in (source..source + len).step_by(CHUNK * PAGE_BYTES) {
         let nr_bytes = (source + len - chunk).min(CHUNK * PAGE_BYTES);
@@ -320,8 +386,8 @@ pub fn copy_pages(pagemap: &Pagemap, source: usize, target: usize, len: usize) -
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
     }
-    // SAFETY: the source is mapped, readable and, as just seen, has no missing page; the target is the caller's own writable
-    // memory; they are different mappings, so they do not overlap.
+    // SAFETY: the source is mapped, readable (the caller's promise) and, as just seen, has no missing page; the target is the
+    // caller's own writable memory, apart from the source (its promise).
     unsafe { std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, len) };
     Ok(())
 }
@@ -387,18 +453,24 @@ pub fn total_ram() -> u64 {
     u64::try_from(nr_pages).unwrap_or(0) * PAGE_BYTES as u64
 }
 
-pub(crate) fn unmap(addr: usize, len: usize) -> io::Result<()> {
-    // SAFETY: private to this module: only ranges of a reservation's own come here.
+/// # Safety
+/// The range is the caller's own mapping, and nobody refers to what is in it.
+pub(crate) unsafe fn unmap(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: the caller's promise.
     check(unsafe { libc::syscall(libc::SYS_munmap, addr, len) }).map(drop)
 }
 
-fn protect(addr: usize, len: usize, access: libc::c_int) -> io::Result<()> {
-    // SAFETY: the caller owns the range (module documentation).
+/// # Safety
+/// The range is the caller's own mapping; where `access` takes something away, nobody needs it.
+unsafe fn protect(addr: usize, len: usize, access: libc::c_int) -> io::Result<()> {
+    // SAFETY: the caller's promise.
     check(unsafe { libc::syscall(libc::SYS_mprotect, addr, len, access) }).map(drop)
 }
 
-fn advise(addr: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
-    // SAFETY: the caller owns the range and nobody refers to what the advice takes away (module documentation).
+/// # Safety
+/// The range is the caller's own, and nobody refers to what the advice takes away, if it does so.
+unsafe fn advise(addr: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
+    // SAFETY: the caller's promise.
     check(unsafe { libc::syscall(libc::SYS_madvise, addr, len, advice) }).map(drop)
 }
 
@@ -411,8 +483,9 @@ mod tests {
         for align in [PAGE_BYTES, 64 << 10, 2 << 20] {
             let memory = Reservation::new(3 * align, align).unwrap();
             assert_eq!((memory.addr() % align, memory.len()), (0, 3 * align));
-            protect_rw(memory.addr(), memory.len()).unwrap();
-            touch(memory.addr(), memory.len(), true);
+            memory.protect_rw(memory.range()).unwrap();
+            // SAFETY: readable and writable memory of the test's own.
+            unsafe { touch(memory.addr(), memory.len(), true) };
         }
     }
 
@@ -438,16 +511,22 @@ mod tests {
         let word = |page: usize| (memory.addr() + page * PAGE_BYTES) as *mut u64;
         // SAFETY: accesses to readable and writable memory of the test's own.
         (0..512).for_each(|page| unsafe { word(page).write(7) });
-        dontneed_many(given.iter().map(|&page| (word(page) as usize, PAGE_BYTES))).unwrap();
+        // SAFETY: pages of the test's own, to which it holds no references.
+        unsafe { dontneed_many(given.iter().map(|&page| (word(page) as usize, PAGE_BYTES))).unwrap() };
         for page in 0..512 {
             // SAFETY: as above.
             let found = unsafe { word(page).read_volatile() };
             assert_eq!(found, if given.contains(&page) { 0 } else { 7 }, "page {page}");
         }
-        if !dontneed_at_once(&[(word(0) as usize, PAGE_BYTES), (word(2) as usize, PAGE_BYTES)]) {
+        // SAFETY: as above.
+        let (at_once, off_a_page) = unsafe {
+            let ranges = [(word(0) as usize, PAGE_BYTES), (word(2) as usize, PAGE_BYTES)];
+            (dontneed_at_once(&ranges), dontneed_many([(memory.addr() + 1, PAGE_BYTES)]))
+        };
+        if !at_once {
             println!("SKIP many ranges in one call: the kernel does not have it");
         }
-        assert!(dontneed_many([(memory.addr() + 1, PAGE_BYTES)]).is_err(), "not at a page");
+        assert!(off_a_page.is_err(), "not at a page");
     }
 
     #[test]
@@ -459,10 +538,15 @@ mod tests {
         }
         let present = || crate::pagemap::resident_bytes(memory.addr()..memory.addr() + memory.len()).unwrap();
         assert_eq!(present(), 0, "nothing is faulted in");
-        populate_write(memory.addr(), memory.len()).unwrap();
-        assert_eq!(dontneed(memory.addr(), memory.len()).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        // SAFETY: readable and writable memory of the test's own, to which it holds no references.
+        let refused = unsafe {
+            populate_write(memory.addr(), memory.len()).unwrap();
+            dontneed(memory.addr(), memory.len()).unwrap_err()
+        };
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
         assert_eq!(present(), 2 << 20);
-        dontneed_locked(memory.addr(), memory.len()).unwrap();
+        // SAFETY: as above.
+        unsafe { dontneed_locked(memory.addr(), memory.len()).unwrap() };
         assert_eq!(present(), 0);
     }
 
@@ -488,14 +572,16 @@ mod tests {
         let memory = anonymous_huge(4 << 20).unwrap();
         let (source, target) = (memory.addr(), memory.addr() + (2 << 20));
         advise_nohugepage(memory.addr(), memory.len()).unwrap();
-        populate_write(source, 8 * PAGE_BYTES).unwrap();
-        // SAFETY: readable, writable memory of the test's own.
-        unsafe { (source as *mut u64).write(11) };
         let pagemap = Pagemap::open().unwrap();
-        copy_pages(&pagemap, source, target, 8 * PAGE_BYTES).unwrap();
-        // SAFETY: as above.
-        assert_eq!(unsafe { (target as *const u64).read_volatile() }, 11);
-        let error = copy_pages(&pagemap, source, target, 9 * PAGE_BYTES).unwrap_err();
+        // SAFETY: two parts of readable, writable memory of the test's own.
+        let (first, error) = unsafe {
+            populate_write(source, 8 * PAGE_BYTES).unwrap();
+            (source as *mut u64).write(11);
+            copy_pages(&pagemap, source, target, 8 * PAGE_BYTES).unwrap();
+            let first = (target as *const u64).read_volatile();
+            (first, copy_pages(&pagemap, source, target, 9 * PAGE_BYTES).unwrap_err())
+        };
+        assert_eq!(first, 11);
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     }
 

@@ -233,7 +233,8 @@ mod tests {
         memory::advise_nohugepage(area.addr(), LEN).unwrap();
         // Every other page: more runs than one call reports.
         for page in range.clone().step_by(8192) {
-            memory::touch(page, 1, true);
+            // SAFETY: readable and writable memory of the test's own.
+            unsafe { memory::touch(page, 1, true) };
         }
         let found = scan(range.clone()).unwrap();
         assert_eq!(found, Scan { present_bytes: LEN as u64 / 2, huge_bytes: 0 });

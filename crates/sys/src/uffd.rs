@@ -1,7 +1,8 @@
 //! userfaultfd: opening it by whichever door is open, and its ioctls with their errors named.
 //!
 //! [`Userfaultfd::move_pages`], [`Userfaultfd::copy`], [`Userfaultfd::zeropage`] and [`Userfaultfd::wake`] neither
-//! allocate nor lock: they run in a SIGBUS handler. All calls may be made by many threads at once.
+//! allocate nor lock: they run in a SIGBUS handler. All calls may be made by many threads at once. Those that take content
+//! from an address or put some there are `unsafe fn`; the others only decide who hears of faults, and change no page.
 
 use std::fs::File;
 use std::io;
@@ -235,7 +236,11 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// [`MoveError`]; but for `Partial`, nothing has moved.
-    pub fn move_pages(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
+    ///
+    /// # Safety
+    /// Both ranges are the caller's own mappings. Nobody uses a reference into the source until it has content again, unless
+    /// that touch is a fault which the caller resolves; what comes to the target is what its readers take for a value.
+    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
         self.transfer(abi::UFFDIO_MOVE, dst, src, len)
     }
 
@@ -243,7 +248,11 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`].
-    pub fn copy(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
+    ///
+    /// # Safety
+    /// The target is the caller's own mapping, and what comes there is what its readers take for a value. The source may be any
+    /// address that the kernel can read; nobody writes there meanwhile.
+    pub unsafe fn copy(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
         self.transfer(abi::UFFDIO_COPY, dst, src, len)
     }
 
@@ -251,7 +260,10 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`].
-    pub fn zeropage(&self, addr: usize, len: usize) -> Result<(), MoveError> {
+    ///
+    /// # Safety
+    /// The range is the caller's own mapping, and its readers take zeros for a value.
+    pub unsafe fn zeropage(&self, addr: usize, len: usize) -> Result<(), MoveError> {
         self.fill(abi::UFFDIO_ZEROPAGE, addr, len)
     }
 
@@ -260,7 +272,10 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`]; `Invalid` before Linux 6.6.
-    pub fn poison(&self, addr: usize, len: usize) -> Result<(), MoveError> {
+    ///
+    /// # Safety
+    /// The range is the caller's own mapping, and a touch there is a fault that the caller answers for.
+    pub unsafe fn poison(&self, addr: usize, len: usize) -> Result<(), MoveError> {
         self.fill(abi::UFFDIO_POISON, addr, len)
     }
 

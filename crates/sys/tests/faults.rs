@@ -37,9 +37,39 @@ fn target_and_source(uffd: &Userfaultfd, huge: bool) -> (Reservation, usize, usi
     if !huge {
         memory::advise_nohugepage(area.addr(), area.len()).unwrap();
     }
-    memory::populate_write(source, HUGE).unwrap();
+    populate(source, HUGE);
     uffd.register(area.addr(), area.len(), Mode::Missing).unwrap();
     (area, target, source)
+}
+
+fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
+    // SAFETY: the tests give memory of their own, to which they hold no references.
+    unsafe { uffd.move_pages(target, source, len) }
+}
+
+fn copy(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
+    // SAFETY: as in `move_pages`; what is copied are integers.
+    unsafe { uffd.copy(target, source, len) }
+}
+
+fn zeropage(uffd: &Userfaultfd, addr: usize, len: usize) -> Result<(), MoveError> {
+    // SAFETY: as in `move_pages`.
+    unsafe { uffd.zeropage(addr, len) }
+}
+
+fn poison(uffd: &Userfaultfd, addr: usize, len: usize) -> Result<(), MoveError> {
+    // SAFETY: as in `move_pages`; only the kernel reads there.
+    unsafe { uffd.poison(addr, len) }
+}
+
+fn populate(addr: usize, len: usize) {
+    // SAFETY: the tests give readable and writable memory of their own.
+    unsafe { memory::populate_write(addr, len).unwrap() }
+}
+
+fn dontneed(addr: usize, len: usize) {
+    // SAFETY: the tests give memory of their own, to which they hold no references.
+    unsafe { memory::dontneed(addr, len).unwrap() }
 }
 
 fn write(addr: usize, value: u64) {
@@ -63,10 +93,10 @@ fn a_huge_page_moved_out_and_back_stays_huge() {
     let (_area, target, source) = target_and_source(&uffd, true);
     write(source + 8, 77);
     let before = scan(source);
-    uffd.move_pages(target, source, HUGE).unwrap();
+    move_pages(&uffd, target, source, HUGE).unwrap();
     assert_eq!((scan(target), scan(source)), (before, Scan::default()));
     assert_eq!(read(target + 8), 77);
-    uffd.move_pages(source, target, HUGE).unwrap();
+    move_pages(&uffd, source, target, HUGE).unwrap();
     assert_eq!((scan(source), scan(target)), (before, Scan::default()));
     assert_eq!(read(source + 8), 77);
     if before.huge_bytes == 0 {
@@ -79,16 +109,16 @@ fn errors_of_move_have_names() {
     let _alone = alone();
     let Some(uffd) = open(Delivery::Sigbus, |features| features.has_move) else { return };
     let (_area, target, source) = target_and_source(&uffd, false);
-    uffd.move_pages(target, source, PAGE).unwrap();
-    assert_eq!(uffd.move_pages(target, source + PAGE, PAGE), Err(MoveError::Present));
-    assert_eq!(uffd.move_pages(target + PAGE, source, PAGE), Err(MoveError::Missing));
-    assert_eq!(uffd.move_pages(target + 1, source + PAGE, PAGE), Err(MoveError::Invalid));
-    assert_eq!(uffd.copy(target, source + PAGE, PAGE), Err(MoveError::Present));
-    uffd.zeropage(target + PAGE, PAGE).unwrap();
-    assert_eq!(uffd.zeropage(target + PAGE, PAGE), Err(MoveError::Present));
+    move_pages(&uffd, target, source, PAGE).unwrap();
+    assert_eq!(move_pages(&uffd, target, source + PAGE, PAGE), Err(MoveError::Present));
+    assert_eq!(move_pages(&uffd, target + PAGE, source, PAGE), Err(MoveError::Missing));
+    assert_eq!(move_pages(&uffd, target + 1, source + PAGE, PAGE), Err(MoveError::Invalid));
+    assert_eq!(copy(&uffd, target, source + PAGE, PAGE), Err(MoveError::Present));
+    zeropage(&uffd, target + PAGE, PAGE).unwrap();
+    assert_eq!(zeropage(&uffd, target + PAGE, PAGE), Err(MoveError::Present));
     // Source page 4 is taken away: three pages from page 3 on stop after one.
-    memory::dontneed(source + 4 * PAGE, PAGE).unwrap();
-    let partial = uffd.move_pages(target + 3 * PAGE, source + 3 * PAGE, 3 * PAGE);
+    dontneed(source + 4 * PAGE, PAGE);
+    let partial = move_pages(&uffd, target + 3 * PAGE, source + 3 * PAGE, 3 * PAGE);
     assert_eq!(partial, Err(MoveError::Partial { moved: PAGE }));
 }
 
@@ -106,7 +136,7 @@ fn a_page_shared_by_fork_is_busy() {
             unsafe { libc::pause() };
         }
     }
-    let result = uffd.move_pages(target, source, PAGE);
+    let result = move_pages(&uffd, target, source, PAGE);
     // SAFETY: the child is ours; no status is asked for.
     unsafe {
         libc::kill(child, libc::SIGKILL);
@@ -121,7 +151,7 @@ fn a_monitor_resolves_missing_and_protected_pages() {
     let Some(uffd) = open(Delivery::Monitor, |features| features.has_wp) else { return };
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (region, source) = (area.addr(), area.addr() + HUGE);
-    memory::populate_write(source, PAGE).unwrap();
+    populate(source, PAGE);
     write(source, 5);
     uffd.register(region, HUGE, Mode::MissingAndWriteProtect).unwrap();
     let (uffd, stop) = (Arc::new(uffd), Arc::new(EventFd::new().unwrap()));
@@ -138,7 +168,7 @@ fn a_monitor_resolves_missing_and_protected_pages() {
                 if wp {
                     uffd.write_protect(addr, PAGE, false).unwrap();
                 } else {
-                    uffd.copy(addr, source, PAGE).unwrap();
+                    copy(&uffd, addr, source, PAGE).unwrap();
                 }
             }
             seen
@@ -177,17 +207,17 @@ fn a_poisoned_page_is_an_error_until_it_is_dropped() {
     let _alone = alone();
     let Some(uffd) = open(Delivery::Sigbus, |features| features.has_move) else { return };
     let (_area, target, source) = target_and_source(&uffd, false);
-    if uffd.poison(target, 2 * PAGE) == Err(MoveError::Invalid) {
+    if poison(&uffd, target, 2 * PAGE) == Err(MoveError::Invalid) {
         return println!("skipped: no UFFDIO_POISON");
     }
     assert_eq!((kernel_reads(target), kernel_reads(target + PAGE)), (libc::EFAULT, libc::EFAULT));
-    assert_eq!(uffd.poison(target, PAGE), Err(MoveError::Present));
-    assert_eq!(uffd.move_pages(target, source, PAGE), Err(MoveError::Present));
-    memory::dontneed(source, PAGE).unwrap();
-    assert!(uffd.move_pages(source, target, PAGE).is_err(), "it is no content");
+    assert_eq!(poison(&uffd, target, PAGE), Err(MoveError::Present));
+    assert_eq!(move_pages(&uffd, target, source, PAGE), Err(MoveError::Present));
+    dontneed(source, PAGE);
+    assert!(move_pages(&uffd, source, target, PAGE).is_err(), "it is no content");
     assert!(!pagemap::Pagemap::open().unwrap().is_present(target).unwrap());
-    memory::dontneed(target, PAGE).unwrap();
-    uffd.move_pages(target, source + PAGE, PAGE).unwrap();
+    dontneed(target, PAGE);
+    move_pages(&uffd, target, source + PAGE, PAGE).unwrap();
     assert_eq!((kernel_reads(target), kernel_reads(target + PAGE)), (0, libc::EFAULT));
 }
 
@@ -197,7 +227,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
     let Some(uffd) = open(Delivery::Monitor, |features| features.has_thread_id) else { return };
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (region, source) = (area.addr(), area.addr() + HUGE);
-    memory::populate_write(source, PAGE).unwrap();
+    populate(source, PAGE);
     uffd.register(region, HUGE, Mode::Missing).unwrap();
     let stop = EventFd::new().unwrap();
     let waiter = Waiter::new(&uffd, &stop).unwrap();
@@ -230,7 +260,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
             };
             let Event::Pagefault { thread, .. } = event else { panic!("{event:?}") };
             let known = signals::ends_wait(thread, libc::SIGBUS);
-            uffd.copy(page, source, PAGE).unwrap();
+            copy(&uffd, page, source, PAGE).unwrap();
             assert_eq!(known, expected, "{nr}");
         });
     }
@@ -263,7 +293,7 @@ fn resolve(addr: usize, write: bool) -> Handled {
     }
     SEEN_ADDR.store(addr, Ordering::SeqCst);
     SEEN_WRITE.store(usize::from(write), Ordering::SeqCst);
-    match resolver.uffd.copy(addr & !(PAGE - 1), resolver.source, PAGE) {
+    match copy(&resolver.uffd, addr & !(PAGE - 1), resolver.source, PAGE) {
         Ok(()) | Err(MoveError::Present) => Handled::Yes,
         Err(_) => Handled::No,
     }
@@ -276,7 +306,7 @@ fn the_faulting_thread_resolves_its_fault_in_the_handler() {
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (region, source) = (area.addr(), area.addr() + HUGE);
     area.leak();
-    memory::populate_write(source, PAGE).unwrap();
+    populate(source, PAGE);
     write(source + 16, 9);
     uffd.register(region, HUGE, Mode::Missing).unwrap();
     RESOLVER.store(Box::into_raw(Box::new(Resolver { uffd, region, source })) as usize, Ordering::SeqCst);

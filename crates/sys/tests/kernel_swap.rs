@@ -117,9 +117,11 @@ fn what_the_kernel_has_swapped_is_copied_and_what_is_missing_is_not() {
     }
     let pagemap = Pagemap::open().unwrap();
     assert!((0..NR_PAGES).any(|page| pagemap.is_swapped(source + page * PAGE).unwrap()));
-    memory::copy_pages(&pagemap, source, target, NR_PAGES * PAGE).unwrap();
+    // SAFETY: two parts of readable, writable memory of the test's own.
+    unsafe { memory::copy_pages(&pagemap, source, target, NR_PAGES * PAGE).unwrap() };
     // SAFETY: as above.
     assert!((0..NR_PAGES).all(|page| unsafe { word(target, page).read() } == page as u64 + 1));
-    let error = memory::copy_pages(&pagemap, source, target, (NR_PAGES + 1) * PAGE).unwrap_err();
+    // SAFETY: as above.
+    let error = unsafe { memory::copy_pages(&pagemap, source, target, (NR_PAGES + 1) * PAGE).unwrap_err() };
     assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
 }

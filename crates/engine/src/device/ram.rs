@@ -30,9 +30,9 @@ impl RamDevice {
         let len = size as usize / folio * folio;
         let memory = Reservation::new(len, folio)
             .and_then(|memory| {
-                memory::protect_rw(memory.addr(), len)?;
+                memory.protect_rw(memory.range())?;
                 memory::advise_hugepage(memory.addr(), len)?;
-                memory::dontfork(memory.addr(), len)?;
+                memory.dontfork(memory.range())?;
                 Ok(memory)
             })
             .map_err(Error::system("reserving a device in RAM"))?;

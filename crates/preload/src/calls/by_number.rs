@@ -73,9 +73,7 @@ unsafe fn memory(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
             libc::SYS_munmap => mapping::munmap(at, b) as isize,
             libc::SYS_mremap => remap::mremap(at, b, c, d as c_int, e as *mut _) as isize,
             libc::SYS_madvise => advice::madvise(at, b, c as c_int) as isize,
-            libc::SYS_process_madvise => {
-                advice::process_madvise(a as c_int, b as *const _, c, d as c_int, e as c_uint) as isize
-            }
+            libc::SYS_process_madvise => advice::process_madvise(a as c_int, b as *const _, c, d as c_int, e as c_uint),
             libc::SYS_pkey_mprotect => mapping::pkey_mprotect(at, b, c as c_int, d as c_int) as isize,
             libc::SYS_mprotect => mapping::mprotect(at, b, c as c_int) as isize,
             libc::SYS_mlock => mapping::mlock(at, b) as isize,

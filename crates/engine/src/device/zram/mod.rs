@@ -107,7 +107,7 @@ impl ZramDevice {
             .and_then(|memory| {
                 // Objects are given back by the page.
                 let _ = memory::advise_nohugepage(memory.addr(), len);
-                memory::dontfork(memory.addr(), len)?;
+                memory.dontfork(memory.range())?;
                 Ok(memory)
             })
             .map_err(Error::system("reserving compressed RAM"))?;
@@ -153,7 +153,8 @@ impl Store {
         if end > open {
             // Who does the same at the same time does no harm.
             let wanted = end.next_multiple_of(OPENED_BYTES).min(range.len);
-            memory::protect_rw(self.memory.addr() + range.begin + open, wanted - open)?;
+            let begin = self.memory.addr() + range.begin;
+            self.memory.protect_rw(begin + open..begin + wanted)?;
             range.open.fetch_max(wanted, Ordering::AcqRel);
         }
         Ok(())
@@ -233,7 +234,9 @@ impl Store {
     fn give_back(&self, groups: Vec<EmptyGroup>) {
         for group in groups {
             let addr = self.memory.addr() + self.ranges[group.class.index()].begin + group.offset_bytes();
-            if let Err(error) = memory::dontneed(addr, group.len_bytes()) {
+            // SAFETY: a part of this store's reservation; the pool took it as empty, so no object lies there, and gives it to none
+            // until it is told below.
+            if let Err(error) = unsafe { memory::dontneed(addr, group.len_bytes()) } {
                 // It is still there, and counted; the group is used no more.
                 fatal::say(&format!("swap in RAM: memory could not be given back ({error})"));
                 continue;
