@@ -250,6 +250,16 @@ impl RawSpace {
         }
     }
 
+    /// Whether the range, which lies in one block, is unmapped while other pages of the block are not.
+    #[must_use]
+    pub fn are_holes(&self, range: Range<usize>) -> bool {
+        let block = self.block_at(range.start);
+        let partial = self.partial.lock().expect("nothing panics under this lock");
+        let is_hole = |holes: &Holes, page: usize| holes[page / 64] >> (page % 64) & 1 == 1;
+        let holes = partial.get(&block).filter(|_| self.engine.is_open(block));
+        holes.is_some_and(|holes| self.pages_of(block, range).all(|page| is_hole(holes, page)))
+    }
+
     fn forget_streams(&self, blocks: &Range<usize>) {
         let _blocked = signals::block_all(); // a handler's fault might be one of a stream
         self.engine.streams.forget_blocks(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));

@@ -123,28 +123,42 @@ impl Engine {
         if !pages.clone().any(|page| locked.is_sealed(page)) {
             return Ok(());
         }
+        let before: Vec<usize> = pages.clone().filter(|&page| locked.is_sealed(page)).collect();
+        locked.set_sealed(pages.clone(), false);
         let first = self.block_addr(block);
-        self.span.protect_rw(first + pages.start * PAGE_SIZE..first + pages.end * PAGE_SIZE)?;
-        locked.set_sealed(pages, false);
-        Ok(())
+        let mut unsealed = Err(io::Error::from_raw_os_error(libc::ENOMEM)); // no slots for the parts of a whole folio
+        if self.divide(&mut locked, WholeFolio::WriteInParts) {
+            unsealed = self.span.protect_rw(first + pages.start * PAGE_SIZE..first + pages.end * PAGE_SIZE);
+        }
+        if unsealed.is_err() {
+            before.into_iter().for_each(|page| locked.set_sealed(page..page + 1, true));
+        }
+        unsealed
+    }
+
+    /// Divides a block, whose sealed pages have just changed, until each folio is sealed as a whole or not at all; `false` when
+    /// that cannot be done.
+    fn divide(&self, locked: &mut Locked<'_>, whole: WholeFolio) -> bool {
+        let order = locked.sealed_order();
+        if locked.is_empty() {
+            locked.join(); // divided at the first touch
+        } else if order < locked.order() {
+            if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
+                return whole == WholeFolio::WriteInParts && self.leave_in_parts(locked, order);
+            }
+            self.split_block(locked, order);
+        }
+        true
     }
 
     /// Makes folios of pages that were just noted as sealed, which hold no others, and unmaps them; `false` when that cannot
     /// be done.
     fn isolate(&self, locked: &mut Locked<'_>, pages: &Range<usize>, whole: WholeFolio) -> bool {
-        let order = locked.sealed_order();
-        if locked.is_empty() {
-            locked.join(); // divided at the first touch
-            return true;
+        if !self.divide(locked, whole) {
+            return false;
         }
-        if order < locked.order() {
-            if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-                if whole == WholeFolio::Keep || !self.leave_in_parts(locked, order) {
-                    return false;
-                }
-            } else {
-                self.split_block(locked, order);
-            }
+        if locked.is_empty() {
+            return true;
         }
         let nr_pages = locked.order().nr_pages();
         for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
@@ -161,11 +175,15 @@ impl Engine {
 
     /// Writes a block that is in RAM as one folio in parts of an order, and gives its huge page back.
     fn leave_in_parts(&self, locked: &mut Locked<'_>, order: Order) -> bool {
-        if let State::Resident(frame) = locked.state(0) {
-            if locked.pinned || self.unmap(locked, 0, frame).is_err() {
-                return false;
+        match locked.state(0) {
+            State::Resident(frame) => {
+                if locked.pinned || self.unmap(locked, 0, frame).is_err() {
+                    return false;
+                }
+                self.zones.of(frame).insert(frame, List::Laundry);
             }
-            self.zones.of(frame).insert(frame, List::Laundry);
+            State::Standby(frame) => self.spoil(locked, 0, frame), // should writing fail, it has no copy any more
+            _ => {}
         }
         let Some(frame) = locked.folio(0).frame() else { return false };
         let order = if order == Order::HUGE { PIECE } else { order };

@@ -30,6 +30,7 @@ impl Engine {
     pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
         let mut begun: Option<Instant> = None;
         let mut freed = self.frame_freed.now();
+        let mut nr_late = 0;
         loop {
             let before = std::mem::replace(&mut freed, self.frame_freed.now());
             if freed != before {
@@ -42,7 +43,8 @@ impl Engine {
                 continue;
             }
             let contiguity = self.zones.contiguity(order);
-            if contiguity == Contiguity::Run {
+            if contiguity == Contiguity::Run && nr_late < SCAN {
+                nr_late += 1;
                 continue; // it was freed after this thread had looked
             }
             if self.are_scattered(order, contiguity) {

@@ -83,10 +83,8 @@ pub fn drop_tail(space: &RawSpace, end: usize) {
 pub fn unmap_managed(range: Range<usize>) {
     let Some(space) = state::space() else { return };
     let _guard = guard::enter();
-    protection::forget(space, &range);
     // SAFETY: the program gives these pages up.
-    unsafe { space.unmap(range.start, range.len()) };
-    protection::after_unmap(space, &range);
+    protection::unmap(space, &range, || unsafe { space.unmap(range.start, range.len()) });
 }
 
 /// Applies a system call to the parts of a range that are not managed.

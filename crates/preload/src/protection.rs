@@ -66,7 +66,10 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().expect("nothing panics under this lock")
 }
 
-fn changing() -> MutexGuard<'static, ()> {
+/// That nobody else changes what is set for pages, or unmaps any.
+pub type Alone = MutexGuard<'static, ()>;
+
+pub fn changing() -> Alone {
     CHANGING.lock().expect("nothing panics under this lock")
 }
 
@@ -338,10 +341,15 @@ fn change_locked(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes
 
 /// Forgets what was set for pages that are about to be unmapped, and makes those that are not sealed readable and writable.
 pub fn forget(space: &RawSpace, range: &Range<usize>) {
+    if !is_empty() {
+        forget_alone(space, range, &changing());
+    }
+}
+
+fn forget_alone(space: &RawSpace, range: &Range<usize>, _alone: &Alone) {
     if is_empty() {
         return;
     }
-    let _one_at_a_time = changing();
     for (block, part) in by_block(range) {
         let mut pages = pages_at(block);
         let is_gone = |page: Attributes| if page & SEALED != 0 { SEALED } else { PLAIN };
@@ -353,15 +361,23 @@ pub fn forget(space: &RawSpace, range: &Range<usize>) {
     }
 }
 
+/// Has pages unmapped, whatever is set for them. Nobody else unmaps meanwhile: a block that is closed may be another thread's new
+/// mapping at once.
+pub fn unmap(space: &RawSpace, range: &Range<usize>, unmap: impl FnOnce()) {
+    let alone = changing();
+    forget_alone(space, range, &alone);
+    unmap();
+    after_unmap(space, range, &alone);
+}
+
 /// Takes access to pages that were unmapped where others of their blocks are not, and that could not be sealed: they are in a
 /// block that is held, or in use.
-pub fn after_unmap(space: &RawSpace, range: &Range<usize>) {
-    let _one_at_a_time = changing();
+pub fn after_unmap(space: &RawSpace, range: &Range<usize>, _alone: &Alone) {
     for (block, part) in by_block(range).filter(|(_, part)| part.len() < BLOCK_PAGES) {
         let pages = block + part.start * PAGE_BYTES..block + part.end * PAGE_BYTES;
         if !space.is_open(block) {
             note(block, plain()); // all of it is unmapped, and its holds went with it
-        } else if !space.is_sealed(pages.clone()) {
+        } else if space.are_holes(pages.clone()) && !space.is_sealed(pages.clone()) {
             let _ = change_locked(space, &pages, |_| 0); // without room for that they read as zero
         }
     }

@@ -125,8 +125,7 @@ fn move_away(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
         if request.has(MREMAP_DONTUNMAP) {
             space.discard(old.start, old.len());
         } else {
-            space.unmap(old.start, old.len());
-            protection::after_unmap(space, old);
+            protection::unmap(space, old, || space.unmap(old.start, old.len()));
         }
     }
     Ok(at)
@@ -135,11 +134,15 @@ fn move_away(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
 /// Makes a mapping longer or shorter, where it is if that can be.
 fn resize(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     let (old, new_len) = (&request.old, request.new_len);
+    let alone = protection::changing();
     // SAFETY: one mapping of the program's, which it does not use meanwhile.
     let at = unsafe { space.remap(old.start, old.len(), new_len, request.has(libc::MREMAP_MAYMOVE)) };
     let at = match at {
         Ok(at) => at,
-        Err(_) if request.has(libc::MREMAP_MAYMOVE) => return move_away(space, request),
+        Err(_) if request.has(libc::MREMAP_MAYMOVE) => {
+            drop(alone);
+            return move_away(space, request);
+        }
         Err(_) => return Err(libc::ENOMEM),
     };
     let folios_grown = new_len.div_ceil(FOLIO_BYTES) > old.len().div_ceil(FOLIO_BYTES);
@@ -147,7 +150,7 @@ fn resize(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
         drop_tail(space, at + new_len);
     }
     let unmapped = if at == old.start { (old.start + new_len).min(old.end)..old.end } else { old.clone() };
-    protection::after_unmap(space, &unmapped);
+    protection::after_unmap(space, &unmapped, &alone);
     Ok(at)
 }
 

@@ -6,7 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use folioswap::{Arena, MIN_MEMORY, Mapping, Topology, open_shared_stats};
-use folioswap_sys::seccomp;
+use folioswap_sys::{descriptor, seccomp};
 
 use crate::settings::{Settings, VARIABLE};
 use crate::state::{self, Phase};
@@ -32,7 +32,10 @@ extern "C" fn start() {
     };
     let settings = Settings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(64, &error));
     let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
-    match build(settings, ordinary_bytes) {
+    descriptor::may_raise_limit(true); // the program has not begun: this is the only thread that does anything
+    let built = build(settings, ordinary_bytes);
+    descriptor::may_raise_limit(false);
+    match built {
         Ok(arena) => begin(arena, ordinary_bytes),
         Err(error) => state::end(error.exit_status().into(), &error.to_string()),
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use folioswap::{Arena, FaultMode, RawSpace};
 
-use crate::real::kernel;
 
 /// The library's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,9 +84,7 @@ pub fn direct() -> bool {
 
 /// One line on standard error, past the program's own buffers.
 pub fn say(message: &str) {
-    let line = format!("folioswap: {message}\n");
-    // SAFETY: the kernel reads the bytes of `line`. Standard error may be closed: there is nowhere else to say it.
-    unsafe { kernel!(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+    folioswap_sys::own_table::write_to_stderr(["folioswap: ", message, "\n"]);
 }
 
 /// Says why, and ends the process at once.

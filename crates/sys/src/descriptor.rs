@@ -2,7 +2,7 @@
 //!
 //! A hidden [`Descriptor`] is open twice: in the table of the engine's threads ([`own_table`]), where nobody else comes,
 //! and in the program's, for calls that the program's threads make. There it has a number above those that the program
-//! can get, where the limits allow that, and [`is_hidden`] tells a face what to keep a program's calls from. What closes
+//! can get, where the limits allow that ([`may_raise_limit`]), and [`is_hidden`] tells a face what to keep a program's calls from. What closes
 //! or replaces it all the same (a system call that no face sees, a child of vfork) costs time and nothing else:
 //! [`Descriptor::with`] looks before it uses the number, and has the keeper make the call if it is another file's.
 //!
@@ -12,7 +12,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use crate::{check, fork, own_table};
 
@@ -29,10 +29,28 @@ const NR_NUMBERS_BELOW: u64 = 64;
 pub struct Descriptor {
     /// Its number in the program's table.
     here: RawFd,
-    /// Its number in the table of the engine's threads, if it is hidden.
-    own: Option<RawFd>,
+    /// Its number in the table of the engine's threads, and whose table that is, if it is hidden.
+    own: Option<Own>,
     file: FileId,
 }
+
+/// A number in a keeper's table.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    number: RawFd,
+    keeper: usize,
+}
+
+impl Own {
+    /// Whether that is the table of this process's keeper. In a child that has a copy of the memory it is not: what is open there
+    /// is not this process's to use.
+    fn is_ours(self) -> bool {
+        own_table::current() == self.keeper
+    }
+}
+
+/// What no descriptor has: calls with it fail with EBADF.
+const CLOSED: RawFd = -1;
 
 /// What tells files apart: device and inode. All userfaultfds, eventfds and their like have the same.
 type FileId = (u64, u64);
@@ -52,11 +70,12 @@ impl Descriptor {
     /// EMFILE: no number is left. What the kernel said when the engine's own table could not be made (Linux 5.9).
     pub fn hidden(fd: OwnedFd) -> io::Result<Self> {
         let file = file_id(fd.as_raw_fd())?;
-        let own = own_table::import(fd.as_fd())?;
+        let number = own_table::import(fd.as_fd())?;
+        let own = Own { number, keeper: own_table::current() };
         match hide_number(fd) {
             Ok(here) => Ok(Descriptor { here, own: Some(own), file }),
             Err(error) => {
-                let _ = own_table::run(|| close(own));
+                let _ = own_table::run(|| close(number));
                 Err(error)
             }
         }
@@ -79,8 +98,10 @@ impl Descriptor {
     #[must_use]
     pub fn number(&self) -> RawFd {
         match self.own {
-            Some(own) if own_table::inside() => own,
-            _ => self.here,
+            None => self.here,
+            Some(own) if !own.is_ours() => CLOSED,
+            Some(own) if own_table::inside() => own.number,
+            Some(_) => self.here,
         }
     }
 
@@ -90,6 +111,7 @@ impl Descriptor {
         if self.own.is_none() || own_table::inside() || self.is_here() {
             return call(self.number());
         }
+        close_retired();
         self.elsewhere(call)
     }
 
@@ -97,11 +119,11 @@ impl Descriptor {
     pub(crate) fn elsewhere<R: Send>(&self, call: impl FnOnce(RawFd) -> R + Send) -> R {
         match self.own {
             None => call(self.here),
-            Some(own) if own_table::is_there() => match own_table::run(|| call(own)) {
+            Some(own) if own.is_ours() => match own_table::run(|| call(own.number)) {
                 Ok(result) => result,
                 Err(_) => unreachable!("the keeper is there"),
             },
-            Some(_) => call(-1), // a forked child, which has closed its copies: EBADF
+            Some(_) => call(CLOSED),
         }
     }
 
@@ -120,7 +142,7 @@ impl Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         let Some(own) = self.own else { return close(self.here) };
-        if !own_table::is_there() {
+        if !own.is_ours() {
             return; // a forked child, which has closed its copies
         }
         if own_table::inside() {
@@ -131,7 +153,7 @@ impl Drop for Descriptor {
                 close(self.here);
             }
         }
-        let _ = own_table::run(|| close(own));
+        let _ = own_table::run(|| close(own.number));
     }
 }
 
@@ -171,10 +193,14 @@ pub fn is_hidden(number: RawFd) -> bool {
     number >= LOWEST.load(Ordering::Relaxed) && next_hidden(number) == Some(number)
 }
 
-/// The lowest hidden number from this one on.
+/// The lowest hidden number from this one on. One that is still to be closed is hidden too.
 #[must_use]
 pub fn next_hidden(from: RawFd) -> Option<RawFd> {
-    listed().map(|entry| entry.load(Ordering::Relaxed)).filter(|&number| number >= from.max(0)).min()
+    let number = |entry: &AtomicI32| match entry.load(Ordering::Relaxed) {
+        number if number < NONE => retired(number),
+        number => number,
+    };
+    listed().map(number).filter(|&number| number >= from.max(0)).min()
 }
 
 fn listed() -> impl Iterator<Item = &'static AtomicI32> {
@@ -215,6 +241,15 @@ fn close_retired() {
     }
 }
 
+/// Whether the limit of descriptors may be raised for a moment.
+static MAY_RAISE: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the process's limit of descriptors may be raised for a moment, so that hidden numbers are above what the program
+/// can get: only while nobody else reads it, sets it or starts a program.
+pub fn may_raise_limit(may: bool) {
+    MAY_RAISE.store(may, Ordering::Relaxed);
+}
+
 /// Puts a descriptor of the program's table where programs do not look, and lists its number.
 pub(crate) fn hide_number(fd: OwnedFd) -> io::Result<RawFd> {
     close_copies_in_children();
@@ -251,7 +286,7 @@ fn set_limits(limits: libc::rlimit64) -> io::Result<()> {
 fn above_the_limit(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let limits = limits()?;
     let (soft, hard) = (limits.rlim_cur, limits.rlim_max);
-    if soft > HIGHEST_BASE {
+    if soft > HIGHEST_BASE || !MAY_RAISE.load(Ordering::Relaxed) {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let wanted = soft + NR_NUMBERS;

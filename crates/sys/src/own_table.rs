@@ -163,7 +163,8 @@ fn keeper() -> io::Result<&'static Keeper> {
             return Ok(keeper);
         }
         if known.starting.swap(1, Ordering::Acquire) == 0 {
-            let started = start();
+            // SAFETY: as above. Another thread may have been faster since the look.
+            let started = unsafe { known.keeper.load(Ordering::Acquire).as_ref() }.map_or_else(start, Ok);
             if let Ok(keeper) = &started {
                 known.keeper.store(ptr::from_ref(*keeper).cast_mut(), Ordering::Release);
             }
@@ -175,10 +176,9 @@ fn keeper() -> io::Result<&'static Keeper> {
     }
 }
 
-/// Whether this process has a keeper now.
-pub(crate) fn is_there() -> bool {
-    // SAFETY: as in `keeper`.
-    known().is_ok_and(|known| !known.keeper.load(Ordering::Acquire).is_null())
+/// Which keeper this process has now, by a number that no other has had; 0: none.
+pub(crate) fn current() -> usize {
+    known().map_or(0, |known| known.keeper.load(Ordering::Acquire) as usize) // keepers are never freed
 }
 
 /// The numbers of the standard streams: nothing of the engine's may have one, for what the process prints goes there.
@@ -215,9 +215,14 @@ fn start() -> io::Result<&'static Keeper> {
 fn leave_table(kept: RawFd) -> io::Result<()> {
     close_range(kept + 1, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)?;
     close_range(0, kept - 1, 0)?;
+    // What is printed there by mistake is gone, and no error. Where there is no such file an eventfd takes the place.
     for _ in 0..NR_STREAMS {
-        // SAFETY: takes numbers. The table has no other owner; the three stay for good.
-        check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        // SAFETY: a path that ends in 0. The table has no other owner; the three stay for good.
+        let opened = check(unsafe {
+            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC)
+        });
+        // SAFETY: takes numbers.
+        opened.or_else(|_| check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }))?;
     }
     Ok(())
 }

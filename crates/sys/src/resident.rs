@@ -1,6 +1,9 @@
 //! How much of its memory a process had in RAM, as the kernel counts it: managed or not.
 
+use std::io;
 use std::mem::MaybeUninit;
+
+use crate::check;
 
 /// What this process has in RAM, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,7 +20,9 @@ impl Resident {
     /// As `/proc/self/status` has it; none where that cannot be read.
     #[must_use]
     pub fn now() -> Option<Resident> {
-        std::fs::read_to_string("/proc/self/status").ok().map(|status| Resident::parse(&status))
+        let mut status = [0; 4096];
+        let len = read_status(&mut status).ok()?;
+        Some(Resident::parse(&String::from_utf8_lossy(&status[..len])))
     }
 
     fn parse(status: &str) -> Resident {
@@ -26,6 +31,19 @@ impl Resident {
             line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
         };
         Resident { peak: field("VmHWM:"), anonymous: field("RssAnon:"), shared: field("RssShmem:") }
+    }
+}
+
+/// Reads the file by system calls of its own: the C library's are points at which a thread that was cancelled ends, and this one may be
+/// unmapping memory.
+fn read_status(bytes: &mut [u8]) -> io::Result<usize> {
+    let (path, flags) = (c"/proc/self/status", libc::O_RDONLY | libc::O_CLOEXEC);
+    // SAFETY: a path that ends in 0; the kernel writes at most as many bytes as there are; the descriptor is this call's own.
+    unsafe {
+        let fd = check(libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags))?;
+        let read = check(libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()));
+        libc::syscall(libc::SYS_close, fd);
+        read
     }
 }
 
