@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use folioswap::{Arena, FaultMode, RawSpace};
 
-
 /// The library's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]

@@ -188,6 +188,11 @@ fn pages_are_what_a_plain_model_says() {
 }
 
 #[test]
+fn what_one_thread_unmaps_may_be_anothers_at_once() {
+    all("unmap", "32M");
+}
+
+#[test]
 fn threads() {
     all("threads", "24M");
 }
