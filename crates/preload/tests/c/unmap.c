@@ -2,7 +2,7 @@
    another's new mapping at once. */
 #include "check.h"
 
-#define ROUNDS 1500
+#define ROUNDS 700
 
 static volatile int stop;
 
