@@ -1,10 +1,10 @@
 //! The engine's descriptors, in a process whose program does not know of them.
 //!
-//! A hidden [`Descriptor`] is open twice: in the table of the engine's threads ([`own_table`]), where nobody else comes,
-//! and in the program's, for calls that the program's threads make. There it has a number above those that the program
-//! can get, where the limits allow that ([`may_raise_limit`]), and [`is_hidden`] tells a face what to keep a program's calls from. What closes
-//! or replaces it all the same (a system call that no face sees, a child of vfork) costs time and nothing else:
-//! [`Descriptor::with`] looks before it uses the number, and has the keeper make the call if it is another file's.
+//! A hidden [`Descriptor`] is open in two tables: that of the engine's threads ([`own_table`]) and the program's, for calls
+//! on the program's threads. Its number in the program's table is above RLIMIT_NOFILE where that can be arranged
+//! ([`may_raise_limit`]); [`is_hidden`] tells a face which numbers to protect. If a number is closed or reused all the same
+//! (an inline system call, a vfork child), [`Descriptor::with`] notices before it uses the number, and the call goes through
+//! the keeper thread: slower, still correct.
 //!
 //! A forked child closes its copies before any code of its own runs, if it was made by the C library's fork.
 
@@ -108,11 +108,13 @@ impl Descriptor {
     /// Makes a call with the number: here if it is still this file's, else by the keeper. On a thread of the engine's at no
     /// cost, on others at that of one fstat, 0.2 us.
     pub fn with<R: Send>(&self, call: impl FnOnce(RawFd) -> R + Send) -> R {
-        if self.own.is_none() || own_table::inside() || self.is_here() {
+        if self.own.is_none() || own_table::inside() {
             return call(self.number());
         }
-        close_retired();
-        self.elsewhere(call)
+        if NR_RETIRED.load(Ordering::Relaxed) > 0 {
+            close_retired();
+        }
+        if self.is_here() { call(self.number()) } else { self.elsewhere(call) }
     }
 
     /// Makes a call with the number where it is this file's for certain.

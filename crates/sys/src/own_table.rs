@@ -1,8 +1,8 @@
 //! A descriptor table that a program's threads do not share.
 //!
 //! A program may close, replace or list every descriptor of its table, also those that it did not open: daemons and
-//! shells do. So the engine's threads have another table, which holds the engine's descriptors and nothing of the
-//! program's: not a pipe, whose reader would wait for its end, and not the three standard streams. One thread, the
+//! shells do. So the engine's threads have another table, which inherits none of the program's descriptors: an inherited
+//! pipe end would delay EOF for its reader. One thread, the
 //! *keeper*, makes that table, starts all other threads that share it, and does for the program's threads what their
 //! own table cannot do any more ([`run`]).
 //!

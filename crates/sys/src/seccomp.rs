@@ -1,4 +1,4 @@
-//! Refusing system calls to the calling thread and whatever it starts from then on, other programs too: as a kernel that lacks them.
+//! Makes system calls fail with ENOSYS for the calling thread and whatever it starts from then on, across exec.
 
 use std::io;
 
