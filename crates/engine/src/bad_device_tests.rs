@@ -458,12 +458,13 @@ fn is_kept(region: &Region) -> bool {
     (0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == expected(at))
 }
 
-/// Takes all whole clusters and asks for more until something has happened.
+/// Takes all whole clusters, those too that are made whole meanwhile, and asks for more until something has happened.
 fn compact_until(arena: &Arena, mut happened: impl FnMut() -> bool) {
     let huge = || arena.engine().space.allocate(CpuId::new(0), Order::HUGE);
-    let runs: Vec<SlotId> = std::iter::from_fn(huge).collect();
+    let mut runs: Vec<SlotId> = Vec::new();
     let begun = Instant::now();
     while !happened() {
+        runs.extend(std::iter::from_fn(huge));
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", arena.stats());
         arena.engine().want_whole_clusters(Order::HUGE);
         std::thread::yield_now();
