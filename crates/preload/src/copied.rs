@@ -6,7 +6,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use libc::socklen_t;
+use libc::{nfds_t, pollfd, socklen_t};
 
 use crate::cover::{self, Bounce};
 
@@ -40,20 +40,31 @@ impl<T> Pointer for *mut T {
 /// The most that is copied: no call takes or gives as much that is not bytes of a file or a stream.
 const MOST_BYTES: usize = 64 << 20;
 
+/// What of a copy the kernel writes, and the program gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Nothing,
+    All,
+    /// The third field of each `pollfd`: another thread may change the others meanwhile.
+    Revents,
+}
+
 /// A piece of the program's memory, and its copy where it needs one.
 pub struct Copied {
     addr: usize,
     len: usize,
-    written: bool,
+    written: Written,
     copy: Option<Bounce>,
 }
 
 impl Copied {
-    /// Copies `len` bytes, if any of them are managed. More than [`MOST_BYTES`], or without memory for it, they are brought in, and may leave again.
+    /// Copies `len` bytes, if any of them are managed. More than [`MOST_BYTES`], or without memory for a copy, they are
+    /// brought in, and may leave again.
     ///
     /// # Safety
     /// The range is the program's, to be handed to the kernel.
     pub unsafe fn new(addr: usize, len: usize, written: bool) -> Copied {
+        let written = if written { Written::All } else { Written::Nothing };
         let mut copied = Copied { addr, len, written, copy: None };
         if cover::needed(addr, len) {
             copied.copy = if len <= MOST_BYTES { Bounce::new(addr, len) } else { None };
@@ -81,9 +92,21 @@ impl Copied {
     /// # Safety
     /// The range is still the program's.
     pub unsafe fn bring_back(&self) {
-        if let Some(copy) = self.copy.as_ref().filter(|_| self.written) {
-            // SAFETY: the program's memory, and a block of that length. No lock is held.
-            unsafe { std::ptr::copy_nonoverlapping(copy.as_ptr(), self.addr as *mut u8, self.len) };
+        let Some(copy) = &self.copy else { return };
+        // SAFETY: the program's memory, and a block of that length. No lock is held.
+        unsafe {
+            match self.written {
+                Written::Nothing => {}
+                Written::All => std::ptr::copy_nonoverlapping(copy.as_ptr(), self.addr as *mut u8, self.len),
+                Written::Revents => {
+                    let (from, to) = (copy.as_ptr().cast::<pollfd>(), self.addr as *mut pollfd);
+                    for index in 0..self.len / size_of::<pollfd>() {
+                        // Neither needs to be aligned.
+                        let revents = (&raw const (*from.add(index)).revents).read_unaligned();
+                        (&raw mut (*to.add(index)).revents).write_unaligned(revents);
+                    }
+                }
+            }
         }
     }
 }
@@ -128,6 +151,16 @@ pub unsafe fn values<P: Pointee>(at: P, count: usize) -> Copied {
     unsafe { bytes(at, count.saturating_mul(P::BYTES)) }
 }
 
+/// A list of so many descriptors to wait for.
+///
+/// # Safety
+/// Null, or the program's.
+pub unsafe fn polled<P: Pointer>(at: P, count: nfds_t) -> Copied {
+    // SAFETY: handed on.
+    let copied = unsafe { bytes(at, (count as usize).saturating_mul(size_of::<pollfd>())) };
+    Copied { written: Written::Revents, ..copied }
+}
+
 /// A C string.
 ///
 /// # Safety
@@ -150,7 +183,7 @@ pub unsafe fn named<P: Pointer>(at: P, len: *const socklen_t) -> Copied {
 }
 
 /// Defines functions that are called once, with copies of what their pointers name: `argument: text`, `value`,
-/// `bytes(len)`, `values(count)` or `named(len)`.
+/// `bytes(len)`, `values(count)`, `polled(count)` or `named(len)`.
 macro_rules! copied {
     ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty {
         $($pointer:ident: $what:ident $(($len:expr))?),*

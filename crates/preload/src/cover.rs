@@ -31,8 +31,8 @@ pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
 /// The longest transfer through a bounce buffer.
 const BOUNCE_BYTES: usize = 256 << 10;
 
-/// The longest message. Linux allows sockets no buffers of this size by far, unless it is told to.
-const MOST_MESSAGE_BYTES: usize = 16 << 20;
+/// The longest message; a longer one cannot be sent (EMSGSIZE). Linux allows sockets no buffers of this size by far, unless it is told to.
+pub const MOST_MESSAGE_BYTES: usize = 16 << 20;
 
 /// The longest transfer that folios are held for at a time.
 const PIECE_BYTES: usize = 4 << 20;
@@ -290,6 +290,10 @@ pub fn send(
 ) -> isize {
     if pieces != Pieces::Pinned && !needed(buffer as usize, len) {
         return call(buffer, len, 0);
+    }
+    if pieces == Pieces::Whole && len > MOST_MESSAGE_BYTES {
+        state::fail(libc::EMSGSIZE);
+        return -1;
     }
     transfer(buffer as usize, len, pieces, |at, len, done, held| {
         if held {

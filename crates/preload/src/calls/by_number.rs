@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_long, c_uint};
 
-use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
+use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
 use super::numbers::{self, Argument};
 use super::{io, messages, process, small, vectors};
@@ -211,7 +211,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_rt_sigaction => signals::kernel_action(a as c_int, b as *const _, c as *mut _, d) as isize,
             libc::SYS_sigaltstack => signals::sigaltstack(a as *const _, b as *mut _) as isize,
             libc::SYS_ppoll => {
-                let list = copied::bytes(a as *mut u8, b.saturating_mul(8));
+                let list = copied::polled(a as *mut u8, b as nfds_t);
                 let (limit, set) = (copied::value(c as *mut timespec), open_set(d as *const u64));
                 let result = kernel!(number, list.addr(), b, limit.addr(), address(&set), e);
                 [list, limit].iter().for_each(|copy| copy.bring_back());
@@ -340,6 +340,7 @@ unsafe fn with_copies(number: c_long, words: &Words) -> isize {
                 Argument::Written(bytes) => Copied::new(word, bytes, true),
                 Argument::Reads(of, bytes) => Copied::new(word, times(of, bytes), false),
                 Argument::Writes(of, bytes) => Copied::new(word, times(of, bytes), true),
+                Argument::Polled(of) => copied::polled(word as *mut u8, words[of] as nfds_t),
                 Argument::Named(of) => copied::named(word as *mut u8, Pointer::at(words[of])),
             };
             handed[index] = copy.addr();

@@ -34,7 +34,7 @@ impl Message {
         unsafe {
             let name = Copied::new(header.msg_name as usize, header.msg_namelen as usize, received);
             let control = Copied::new(header.msg_control as usize, header.msg_controllen, received);
-            let list = StandIn::where_needed(fd, header.msg_iov, header.msg_iovlen);
+            let list = StandIn::for_message(fd, header.msg_iov, header.msg_iovlen);
             let mut own = *header;
             own.msg_name = name.addr() as *mut _;
             own.msg_control = control.addr() as *mut _;
@@ -46,6 +46,11 @@ impl Message {
             }
             Message { own, name, control, list }
         }
+    }
+
+    /// Whether it is to be sent, and cannot be in one piece.
+    fn is_too_long(&self) -> bool {
+        self.list.as_ref().is_some_and(|list| list.is_too_long)
     }
 
     /// Gives the program what was received: `bytes`, and what the kernel says in the header.
@@ -77,6 +82,10 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: impl Fn(*const msghdr
     }
     // SAFETY: handed on; reading the header brings it in.
     let message = unsafe { Message::new(fd, &*header, false) };
+    if message.is_too_long() {
+        state::fail(libc::EMSGSIZE);
+        return -1;
+    }
     call(&raw const message.own)
 }
 
@@ -122,10 +131,18 @@ pub unsafe fn several(
         };
         for index in 0..count {
             let theirs = list.add(index);
-            messages.push(Message::new(fd, &(*theirs).msg_hdr, received));
+            let message = Message::new(fd, &(*theirs).msg_hdr, received);
+            if !received && message.is_too_long() {
+                break; // those before it are sent
+            }
+            messages.push(message);
             own.push(mmsghdr { msg_hdr: messages[index].own, msg_len: (*theirs).msg_len });
         }
-        let result = call(own.as_mut_ptr(), count as c_uint);
+        if own.is_empty() {
+            state::fail(libc::EMSGSIZE);
+            return -1;
+        }
+        let result = call(own.as_mut_ptr(), own.len() as c_uint);
         for index in 0..result.max(0) as usize {
             let theirs = list.add(index);
             (*theirs).msg_len = own[index].msg_len;

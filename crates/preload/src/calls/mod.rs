@@ -11,6 +11,7 @@ mod io;
 mod messages;
 mod numbers;
 mod paths;
+mod printf;
 mod process;
 mod results;
 mod sleeping;

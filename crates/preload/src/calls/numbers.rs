@@ -24,6 +24,8 @@ pub enum Argument {
     Reads(usize, usize),
     /// The same, written.
     Writes(usize, usize),
+    /// As many `pollfd` as the argument of this index says.
+    Polled(usize),
     /// As many bytes as the number says that the argument of this index points at, written.
     Named(usize),
     /// Of a kind that is known to the device alone: brought in, and again when it left.
@@ -134,7 +136,7 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_accept | SYS_accept4 | SYS_getsockname | SYS_getpeername => &[Plain, Named(2), Written(4)],
         SYS_setsockopt => &[Plain, Plain, Plain, Reads(4, 1)],
         SYS_getsockopt => &[Plain, Plain, Plain, Named(4), Written(4)],
-        SYS_poll => &[Writes(1, 8)],
+        SYS_poll => &[Polled(1)],
         SYS_epoll_ctl => &[Plain, Plain, Plain, Read(12)],
         SYS_epoll_wait => &[Plain, Writes(2, 12)],
         SYS_wait4 => &[Plain, Written(4), Plain, Written(size_of::<rusage>())],

@@ -9,7 +9,7 @@ use libc::{
     sem_t, siginfo_t, sigset_t, timespec, timeval,
 };
 
-use crate::copied::{Copied, Pointer, copied};
+use crate::copied::{self, Copied, Pointer, copied};
 use crate::export::{export, real};
 use crate::signals;
 
@@ -23,9 +23,9 @@ fn events(count: c_int) -> usize {
 }
 
 copied! {
-    fn poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { list: values(count as usize) }
-    fn __poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { list: values(count as usize) }
-    fn __poll_chk(list: *mut pollfd, count: nfds_t, limit: c_int, room: usize) -> c_int { list: values(count as usize) }
+    fn poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { list: polled(count) }
+    fn __poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { list: polled(count) }
+    fn __poll_chk(list: *mut pollfd, count: nfds_t, limit: c_int, room: usize) -> c_int { list: polled(count) }
     fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { read: bytes(set_bytes(count)), write: bytes(set_bytes(count)), other: bytes(set_bytes(count)), limit: value }
     fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { read: bytes(set_bytes(count)), write: bytes(set_bytes(count)), other: bytes(set_bytes(count)), limit: value }
     fn epoll_wait(fd: c_int, list: *mut epoll_event, count: c_int, limit: c_int) -> c_int { list: values(events(count)) }
@@ -90,10 +90,10 @@ export! {
         // SAFETY: the caller's own call, with copies.
         unsafe {
             let (limit, copy) = (time(limit), signals::without_ours(set));
-            let len = (count as usize).saturating_mul(size_of::<pollfd>());
-            with_copies([(list as usize, len)], |[list]| {
-                REAL.get()(Pointer::at(list), count, pointer(&limit), signals::pointer(&copy, set))
-            })
+            let polled = copied::polled(list, count);
+            let result = REAL.get()(polled.at(list), count, pointer(&limit), signals::pointer(&copy, set));
+            polled.bring_back();
+            result
         }
     }
 }

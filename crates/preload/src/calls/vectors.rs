@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 
 use libc::{iovec, pid_t};
 
-use crate::cover::{self, Bounce};
+use crate::cover::{self, Bounce, Kind};
 use crate::export::{export, real};
 use crate::{guard, state};
 
@@ -24,7 +24,7 @@ real!(VM_WRITE = c"process_vm_writev": fn(pid_t, *const iovec, c_ulong, *const i
 /// The most buffers that the kernel takes at once.
 const MOST_BUFFERS: usize = 1024;
 
-/// The most bytes that are stood in for in one call.
+/// The most bytes that are stood in for in one call, unless all of them are one message.
 const MOST_BYTES: usize = 1 << 20;
 
 /// A list of buffers of which the managed ones are stood in for.
@@ -32,6 +32,10 @@ pub struct StandIn {
     list: Vec<iovec>,
     /// Index in the list, the program's buffer, what stands in for it.
     bounces: Vec<(usize, iovec, Bounce)>,
+    /// Not all of the program's list is in it.
+    is_cut: bool,
+    /// It is a message that cannot be sent in one piece.
+    pub is_too_long: bool,
 }
 
 /// Whether any buffer of the list, or the list itself, is managed.
@@ -52,13 +56,30 @@ unsafe fn needed(fd: c_int, list: *const iovec, count: usize) -> bool {
 }
 
 impl StandIn {
-    /// A list for the kernel in place of the program's; `None` where the program's own does.
+    /// A list for the kernel in place of the program's, cut after `most` managed bytes; `None` where the program's own
+    /// does.
     ///
     /// # Safety
     /// A list of that many buffers.
-    pub unsafe fn where_needed(fd: c_int, list: *const iovec, count: usize) -> Option<StandIn> {
+    unsafe fn where_needed(fd: c_int, list: *const iovec, count: usize, most: usize) -> Option<StandIn> {
         // SAFETY: handed on.
-        unsafe { if count <= MOST_BUFFERS && needed(fd, list, count) { StandIn::new(list, count) } else { None } }
+        unsafe { if count <= MOST_BUFFERS && needed(fd, list, count) { StandIn::new(list, count, most) } else { None } }
+    }
+
+    /// The same for a message: only what goes through a stream may be cut.
+    ///
+    /// # Safety
+    /// A list of that many buffers.
+    pub unsafe fn for_message(fd: c_int, list: *const iovec, count: usize) -> Option<StandIn> {
+        // SAFETY: handed on.
+        unsafe {
+            let mut stand_in = StandIn::where_needed(fd, list, count, MOST_BYTES)?;
+            if stand_in.is_cut && matches!(cover::kind(fd), Kind::Datagrams) {
+                stand_in = StandIn::new(list, count, cover::MOST_MESSAGE_BYTES)?;
+                stand_in.is_too_long = stand_in.is_cut;
+            }
+            Some(stand_in)
+        }
     }
 
     pub fn as_ptr(&self) -> *const iovec {
@@ -73,27 +94,28 @@ impl StandIn {
     ///
     /// # Safety
     /// A list of that many buffers.
-    unsafe fn new(list: *const iovec, count: usize) -> Option<StandIn> {
+    unsafe fn new(list: *const iovec, count: usize, most: usize) -> Option<StandIn> {
         let _guard = guard::enter();
         // SAFETY: the caller's list.
         let list = unsafe { std::slice::from_raw_parts(list, count) };
-        let mut stand_in = StandIn { list: Vec::with_capacity(count), bounces: Vec::new() };
-        let mut left = MOST_BYTES;
+        let (own, bounces) = (Vec::with_capacity(count), Vec::new());
+        let mut stand_in = StandIn { list: own, bounces, is_cut: false, is_too_long: false };
+        let mut left = most;
         for &buffer in list {
             let mut own = buffer;
             if cover_needed_under_guard(&buffer) {
                 let len = buffer.iov_len.min(left);
+                stand_in.is_cut = len < buffer.iov_len;
                 if len == 0 {
                     break;
                 }
                 let bounce = Bounce::new(buffer.iov_base as usize, len)?;
                 left -= len;
                 own = iovec { iov_base: bounce.as_ptr().cast(), iov_len: len };
-                let whole = len == buffer.iov_len;
                 let theirs = iovec { iov_base: buffer.iov_base, iov_len: len };
                 stand_in.bounces.push((stand_in.list.len(), theirs, bounce));
                 stand_in.list.push(own);
-                if !whole {
+                if stand_in.is_cut {
                     break;
                 }
                 continue;
@@ -144,7 +166,7 @@ pub unsafe fn receive(
     call: impl Fn(*const iovec, c_int) -> isize,
 ) -> isize {
     // SAFETY: handed on.
-    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize) }) else {
+    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize, MOST_BYTES) }) else {
         return call(list, count);
     };
     let result = call(stand_in.list.as_ptr(), stand_in.list.len() as c_int);
@@ -156,7 +178,7 @@ pub unsafe fn receive(
 /// A list of that many buffers to be read.
 pub unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
     // SAFETY: handed on.
-    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize) }) else {
+    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize, MOST_BYTES) }) else {
         return call(list, count);
     };
     stand_in.copy_out();

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/random.h>
 
 static char *region;
@@ -104,6 +105,57 @@ static void datagrams(void) {
         CHECK(recvmsg(ends[0], message, 0) == 60000);
         CHECK(holds(region + FOLIO, 30000, round) && holds(region + 2 * FOLIO, 30000, round + 30000 / 8));
     }
+    /* One longer than a megabyte arrives whole, where the socket may be given the room. */
+    int room = 64 * MIB;
+    size_t size = 3 * MIB;
+    if (setsockopt(ends[1], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room) == 0) {
+        fill(region, size, 40);
+        struct iovec out[2] = {{region, MIB / 2}, {region + MIB / 2, size - MIB / 2}};
+        struct msghdr message = {.msg_iov = out, .msg_iovlen = 2};
+        send_out(region, 4 * FOLIO);
+        ssize_t sent = sendmsg(ends[1], &message, 0);
+        CHECK(sent == (ssize_t)size || errno == ENOBUFS);
+        struct iovec in[2] = {{region + 2 * FOLIO, MIB}, {region + 2 * FOLIO + MIB, size - MIB}};
+        message.msg_iov = in;
+        CHECK(sent < 0 || recvmsg(ends[0], &message, 0) == (ssize_t)size);
+        CHECK(sent < 0 || holds(region + 2 * FOLIO, size, 40));
+        /* One that is too long is refused, and none of it is sent. */
+        struct iovec all = {region, len};
+        struct mmsghdr two[2] = {{.msg_hdr = {.msg_iov = out, .msg_iovlen = 1}},
+                                 {.msg_hdr = {.msg_iov = &all, .msg_iovlen = 1}}};
+        CHECK(send(ends[1], region, len, 0) == -1 && (errno == EMSGSIZE || errno == ENOBUFS));
+        CHECK(sendmsg(ends[1], &two[1].msg_hdr, 0) == -1 && (errno == EMSGSIZE || errno == ENOBUFS));
+        CHECK(sendmmsg(ends[1], two, 2, 0) == 1 && recv(ends[0], region, FOLIO, 0) == (ssize_t)(MIB / 2));
+    }
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* While one thread waits, another takes an entry off the list: that stays so. */
+static void *take_off(void *argument) {
+    struct pollfd *list = argument;
+    usleep(50000);
+    list[0].fd = -1;
+    list[0].events = 0;
+    return NULL;
+}
+
+static void polled(void) {
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    struct pollfd *list = (void *)(region + FOLIO);
+    for (int how = 0; how < 3; how++) {
+        list[0] = (struct pollfd){.fd = ends[0], .events = POLLIN};
+        list[1] = (struct pollfd){.fd = ends[1], .events = POLLIN, .revents = 1};
+        send_out(region, 2 * FOLIO);
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, take_off, list) == 0);
+        struct timespec limit = {.tv_nsec = 200000000};
+        CHECK((how == 0   ? poll(list, 2, 200)
+               : how == 1 ? ppoll(list, 2, &limit, NULL)
+                          : (int)syscall(SYS_poll, list, 2, 200)) == 0);
+        CHECK(pthread_join(thread, NULL) == 0 && list[0].fd == -1 && list[0].events == 0 && list[1].revents == 0);
+    }
     close(ends[0]);
     close(ends[1]);
 }
@@ -173,6 +225,7 @@ int main(void) {
     close(fd);
     streams();
     datagrams();
+    polled();
     structures();
     direct();
     return 0;

@@ -1,6 +1,107 @@
 /* Buffered streams, with the program's side in memory that is not in RAM. */
 #include "check.h"
 
+#include <stdarg.h>
+#include <stdio_ext.h>
+
+/* What builds with -D_FORTIFY_SOURCE call. */
+int __fprintf_chk(FILE *, int, const char *, ...);
+int __dprintf_chk(int, int, const char *, ...);
+
+static int by_list(FILE *file, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    int result = vfprintf(file, format, list);
+    va_end(list);
+    return result;
+}
+
+/* Text that is longer than the whole budget, among arguments of every kind and more than there are registers. */
+static void formatted(FILE *file, char *text, size_t len) {
+    for (int how = 0; how < 6; how++) {
+        memset(text, 'a' + how, len);
+        text[len] = 0;
+        rewind(file);
+        CHECK(ftruncate(fileno(file), 0) == 0);
+        int count = 0, result = -1;
+        const char *format = "%d %.3f %5s %ld %Lg %c %x %.1e %.2f %.3f %.4f %.5f %.6f %.7f %s%n %llu\n";
+#define ARGUMENTS                                                                                                      \
+    -7, 0.125, "ab", -5000000000L, 2.5L, 'z', 255, 1e9, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, text, &count, 1ull << 63
+        errno = 0;
+        switch (how) {
+        case 0: result = fprintf(file, format, ARGUMENTS); break;
+        case 1: result = by_list(file, format, ARGUMENTS); break;
+        case 2: result = dprintf(fileno(file), format, ARGUMENTS); break;
+        case 3: result = __fprintf_chk(file, 0, format, ARGUMENTS); break;
+        case 4: result = __dprintf_chk(fileno(file), 0, format, ARGUMENTS); break;
+        case 5: {
+            FILE *before = stdout;
+            stdout = file;
+            result = printf(format, ARGUMENTS);
+            stdout = before;
+        }
+        }
+        const char *front = "-7 0.125    ab -5000000000 2.5 z ff 1.0e+09 1.00 2.000 3.0000 4.00000 5.000000 6.0000000 ";
+        const char *end = " 9223372036854775808\n";
+        CHECK(count == (int)(strlen(front) + len) && result == count + (int)strlen(end));
+        CHECK(fflush(file) == 0);
+        rewind(file);
+        memset(text, 0, len);
+        char other[128];
+        CHECK(fread(other, 1, strlen(front), file) == strlen(front) && !memcmp(other, front, strlen(front)));
+        CHECK(fread(text, 1, len, file) == len);
+        for (size_t i = 0; i < len; i++)
+            CHECK(text[i] == 'a' + how);
+        CHECK(fgets(other, sizeof other, file) && !strcmp(other, end) && fgetc(file) == EOF);
+        CHECK(errno == 0);
+    }
+    /* What is short, the error that %m names, and a stream that cannot be written to. */
+    errno = ENOENT;
+    char named[200];
+    rewind(file);
+    CHECK(fprintf(file, "%m %s\n", "short") > 0 && errno == ENOENT);
+    rewind(file);
+    CHECK(fgets(named, sizeof named, file) && !strncmp(named, strerror(ENOENT), strlen(strerror(ENOENT))));
+    FILE *full = fopen("/dev/full", "w");
+    CHECK(full && fprintf(full, "%s", text) == -1 && errno == ENOSPC);
+    fclose(full);
+}
+
+/* A thread that is cancelled while it prints into a full pipe leaves through its own frames (this file is compiled with
+   -fexceptions, so that these are what runs the clean-up). */
+static FILE *full_pipe;
+static int cleaned;
+
+static void note(void *argument) {
+    (void)argument;
+    cleaned = 1;
+}
+
+static void *prints(void *text) {
+    pthread_cleanup_push(note, NULL);
+    for (;;)
+        fprintf(full_pipe, "%s %.1f\n", (char *)text, 1.0);
+    pthread_cleanup_pop(0);
+    return text;
+}
+
+static void cancelled(char *text, size_t len) {
+    memset(text, 'a', len);
+    text[len] = 0;
+    int ends[2];
+    pthread_t thread;
+    void *result;
+    char bytes[1000];
+    CHECK(pipe(ends) == 0 && (full_pipe = fdopen(ends[1], "w")));
+    CHECK(pthread_create(&thread, NULL, prints, text) == 0);
+    CHECK(read(ends[0], bytes, sizeof bytes) > 0);
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED && cleaned);
+    close(ends[0]);
+    __fpurge(full_pipe);
+    fclose(full_pipe);
+}
+
 int main(void) {
     size_t len = 40 * MIB;
     char *region = map(len);
@@ -42,6 +143,8 @@ int main(void) {
         CHECK(fgets(region + 10, 1000, file) && atoi(region + 10) == number);
     }
     free(line);
+    formatted(file, region, 24 * MIB);
+    cancelled(region, 4 * MIB);
     CHECK(fclose(file) == 0);
 
     /* A buffer of the program's own in managed memory, and many streams at once with a busy heap. */
