@@ -5,7 +5,7 @@ CARGO ?= cargo
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 RELEASE = $(or $(CARGO_TARGET_DIR),target)/release
 
-# $(call need,PROGRAM,HOW TO GET IT): ends with one line when PROGRAM is missing.
+# $(call need,PROGRAM,HOW TO GET IT): fails with one line if PROGRAM is missing.
 need = @command -v $(1) >/dev/null 2>&1 || { echo "missing: $(1). Get it: $(2)" >&2; exit 1; }
 need_cargo = $(call need,$(CARGO),curl --proto =https -sSf https://sh.rustup.rs | sh)
 need_gcc = $(call need,gcc,apt-get install gcc (Debian and Ubuntu) or dnf install gcc (Fedora))

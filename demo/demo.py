@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The demonstration: numpy makes and sorts 1 GiB (2 GiB touched) in 512 MiB, beside no limit and the kernel's swap.
+"""The demo: numpy creates and sorts 1 GiB (2 GiB touched) in 512 MiB, compared with no limit and with kernel swap.
 
-Usage: demo.py FOLIOSWAP [--size SIZE] [--memory SIZE] [--json FILE]. Each leg has a limit in time; all are ended with this
-process. The comparison with the kernel's swap needs root, for a memory cgroup and a swap file.
+Usage: demo.py FOLIOSWAP [--size SIZE] [--memory SIZE] [--json FILE]. Each leg has a time limit and ends with this
+process. The comparison with kernel swap needs root, for a memory cgroup and a swap file.
 """
 
 import argparse
@@ -21,7 +21,7 @@ LIMIT_S = {"no limit": 120, "folioswap": 240, "kernel": 420}
 
 
 def leg(title, name, command, settings):
-    """Runs one leg and shows its progress. Returns (seconds, fingerprint), or None when it failed."""
+    """Runs one leg and shows its progress. Returns (seconds, fingerprint), or None if it failed."""
     print(f"\n{title}", flush=True)
     start = time.monotonic()
     child = subprocess.Popen(
@@ -39,7 +39,7 @@ def leg(title, name, command, settings):
     finally:
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)
-            child.wait(60)  # the kernel's swap is taken down meanwhile
+            child.wait(60)  # kernel swap is undone meanwhile
     took_s = time.monotonic() - start
     if status in (124, 137) and took_s >= LIMIT_S[name]:
         print(f"  ended: over its limit of {LIMIT_S[name]} s")
@@ -53,13 +53,13 @@ def leg(title, name, command, settings):
 
 
 def size_bytes(text):
-    """Reads 512M or 1G."""
+    """Parses a size such as 512M or 1G."""
     units = {"K": 10, "M": 20, "G": 30}
     return int(text[:-1]) << units[text[-1]] if text[-1] in units else int(text)
 
 
 def arguments():
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folioswap")
     parser.add_argument("--size", default="1G", help="bytes to sort; twice as many are touched (default 1G)")
@@ -69,7 +69,7 @@ def arguments():
 
 
 def legs(chosen, python):
-    """Name, title and command of each leg that can be run here."""
+    """Name, title and command of each leg that can run here."""
     work = [python, os.path.join(HERE, "sort_work.py"), str(size_bytes(chosen.size))]
     folioswap = os.path.abspath(chosen.folioswap)
     yield "no limit", "with all the RAM it wants", work
@@ -83,7 +83,7 @@ def legs(chosen, python):
 
 
 def main():
-    """Runs the legs, compares the results, prints the times. Exit status 1 if a result was wrong."""
+    """Runs the legs, compares the results, prints the times. Exit status 1 if a result was wrong or missing."""
     chosen = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -100,7 +100,7 @@ def main():
     results = {}
     for name, title, command in legs(chosen, python):
         if name == "no limit":
-            # Memory that a virtual machine has never touched is slow: the first leg would pay for it alone.
+            # The first touch of memory is slow in a virtual machine. Without this, only the first leg would pay for it.
             leg("warming up: the same with all the RAM it wants, not counted", name, command, settings)
         results[name] = leg(title, name, command, settings)
         if name == "kernel" and results[name] is None:

@@ -1,4 +1,4 @@
-"""Makes the virtual environment with numpy that the demonstration and the tests share: .venv in the repository."""
+"""Creates the virtual environment with numpy for the demo and the tests: .venv in the repository."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 LIMIT_S = 150
-# Without numpy's AVX-512 sort. On AMD Zen 4 that takes 15 s for 1 GiB of float64, the one with AVX2 2.
+# Disables numpy's AVX-512 sort. On AMD Zen 4 it takes 15 s for 1 GiB of float64, the AVX2 sort takes 2 s.
 PLAIN_SORT = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL"}
 TRIAL = """
 import time
@@ -24,7 +24,7 @@ class Missing(Exception):
 
 
 def bounded(command, remedy):
-    """Runs one command with a limit; raises Missing with its last line and the remedy."""
+    """Runs one command with a time limit. Raises Missing with its last line and the remedy."""
     try:
         result = subprocess.run(
             ["timeout", "-k", "5", str(LIMIT_S), *command],
@@ -38,7 +38,7 @@ def bounded(command, remedy):
 
 
 def numpy_python():
-    """The path of a Python that has numpy, made on the first call."""
+    """The path of a Python that has numpy. The first call creates it."""
     python = os.path.join(VENV, "bin", "python")
     has_numpy = [python, "-c", "import numpy"]
     if os.path.exists(python) and subprocess.run(["timeout", "60", *has_numpy], capture_output=True).returncode == 0:
@@ -51,7 +51,7 @@ def numpy_python():
 
 
 def faster_sort(python):
-    """What to put into the environment so that numpy sorts as fast as it can here, by a trial of both: PLAIN_SORT or nothing."""
+    """The environment settings with which numpy sorts faster here, found by trying both: PLAIN_SORT or nothing."""
 
     def trial_s(settings):
         command = ["timeout", "60", python, "-c", TRIAL]

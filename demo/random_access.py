@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Programs that access their memory at random, with 1.5 times their budget of data, beside the kernel's swap.
+"""Programs with random access to 1.5 times their budget of data, compared with kernel swap.
 
 Usage: random_access.py FOLIOSWAP [--memory SIZE] [--repeats N] [--only redis|sort] [--no-kernel] [--json FILE]
 
-redis: redis-server without saving, filled with values of 1 KiB; redis-benchmark gets keys chosen at random, all alike; operations
-a second. sort: GNU sort of random lines, all in memory; seconds. Both systems take turns (A B A B), with the same data on the same
-disk; `redis_vs_kernel` and `sort_vs_kernel` are medians of the ratios of turns that belong together, above 1 where folioswap is
-faster. What is read is checked. The kernel's turn needs root, for a memory cgroup and a swap file.
+redis: operations per second of redis-benchmark. It gets uniformly random keys from a redis-server that does not save
+and has values of 1 KiB. sort: seconds that GNU sort takes for random lines, all in memory. Both systems take turns
+(A B A B) with the same data on the same disk. `redis_vs_kernel` and `sort_vs_kernel` are medians of the ratios of
+matching turns, above 1 if folioswap is faster. Results are checked. The kernel's turn needs root, for a memory cgroup
+and a swap file.
 """
 
 import argparse
@@ -25,17 +26,18 @@ import threading
 import time
 
 DATA_PER_BUDGET = 1.5
-LIMIT_S = 900  # of any one turn
+LIMIT_S = 900  # for any single step of a turn
 KERNEL_SWAP_PER_BUDGET = 4
 
 VALUE_BYTES = 1024
 FILL_BATCH = 1000
 CHECKED_KEYS = 2000
 CLIENTS = 4
-FIRST_REQUESTS = 5000  # to see how fast it is
+FIRST_REQUESTS = 5000  # for a first estimate of the rate
 
 LINE_BYTES = 17  # 16 letters and the newline
-# What GNU sort (9.1, two threads) is seen to take for a line beside its bytes: 32 about it, and nearly as much to merge.
+# What GNU sort (9.1, two threads) was seen to use per line, besides the line itself: a record of 32 bytes, and nearly
+# as much to merge.
 LINE_RECORD_BYTES = 60
 
 
@@ -48,13 +50,13 @@ class Failed(Exception):
 
 
 def size_bytes(text):
-    """Reads 512M or 1G."""
+    """Parses a size such as 512M or 1G."""
     units = {"K": 10, "M": 20, "G": 30}
     return int(text[:-1]) << units[text[-1]] if text[-1:] in units else int(text)
 
 
 def need(program, package):
-    """The program's path."""
+    """The path of a program. Raises Skip if it is missing."""
     path = shutil.which(program)
     if not path:
         raise Skip(f"{program} is missing. Get it: apt-get install {package}")
@@ -62,7 +64,7 @@ def need(program, package):
 
 
 def stop(child):
-    """Ends a child and waits for it; the command above a program passes the signal on and undoes what it set up."""
+    """Ends a child and waits for it. The folioswap command forwards the signal and undoes its set-up."""
     if child.poll() is None:
         child.terminate()
         try:
@@ -73,13 +75,13 @@ def stop(child):
 
 
 class System:
-    """One of the two that are compared: what it puts before a program's own command line."""
+    """One of the compared systems: what it puts before a program's own command line."""
 
     def __init__(self, name, prefix, env):
         self.name, self.prefix, self.env = name, prefix, env
 
     def start(self, command, folder, **streams):
-        """Starts a program; its messages go to a file in the folder."""
+        """Starts a program with its standard error in a file in the folder."""
         with open(os.path.join(folder, "messages"), "wb") as messages:
             return subprocess.Popen(
                 [*self.prefix, "--", *command], stdin=subprocess.DEVNULL, stderr=messages, env=self.env, **streams
@@ -87,7 +89,7 @@ class System:
 
 
 def systems(chosen):
-    """folioswap, and the kernel's swap where it can be had."""
+    """folioswap, and kernel swap if it is available."""
     folioswap, env = os.path.abspath(chosen.folioswap), dict(os.environ)
     if chosen.swap_dir:
         env["FOLIOSWAP_DIR"] = os.path.abspath(chosen.swap_dir)
@@ -99,20 +101,20 @@ def systems(chosen):
         print("The kernel's swap is left out: a memory cgroup and a swap file need root.")
     else:
         swap = ["--swap-size", str(KERNEL_SWAP_PER_BUDGET * size_bytes(chosen.memory))]
-        # Without a directory it is the one that folioswap takes too.
+        # Without this option, both use the same default directory.
         swap += ["--swap-dir", env["FOLIOSWAP_DIR"]] if chosen.swap_dir else []
         found.append(System("kernel", [folioswap, "__kernel", "--memory", chosen.memory, *swap], env))
     return found
 
 
 def last_words(folder):
-    """The end of what a program said."""
+    """The end of a program's standard error."""
     with open(os.path.join(folder, "messages"), encoding="utf-8", errors="replace") as file:
         return file.read()[-400:].strip() or "it said nothing"
 
 
 class Redis:
-    """A connection that speaks as much of redis's protocol as is needed."""
+    """A connection with the part of redis's protocol that is needed here."""
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -121,12 +123,12 @@ class Redis:
         self.replies = self.socket.makefile("rb")
 
     def close(self):
-        """Ends the connection."""
+        """Closes the connection."""
         self.replies.close()
         self.socket.close()
 
     def send(self, *commands):
-        """Sends commands, each a list of bytes; as many replies follow."""
+        """Sends commands, each a list of bytes objects. One reply follows for each."""
         text = []
         for words in commands:
             text.append(b"*%d\r\n" % len(words))
@@ -134,7 +136,7 @@ class Redis:
         self.socket.sendall(b"".join(text))
 
     def reply(self):
-        """One reply: bytes, or None for none."""
+        """Reads one reply: bytes, or None for a missing key."""
         line = self.replies.readline()
         if line[:1] in (b"+", b":"):
             return line[1:-2]
@@ -144,7 +146,7 @@ class Redis:
         raise Failed(f"redis-server answered {line!r}")
 
     def used_bytes(self):
-        """What its data takes, as redis-server counts it."""
+        """The memory that redis-server reports as used."""
         self.send([b"INFO", b"memory"])
         for line in self.reply().splitlines():
             if line.startswith(b"used_memory:"):
@@ -153,7 +155,7 @@ class Redis:
 
 
 def key(number):
-    """As redis-benchmark has it."""
+    """A key in the format of redis-benchmark."""
     return b"key:%012d" % number
 
 
@@ -163,7 +165,7 @@ def value(number):
 
 
 def connected(path, server, folder):
-    """A connection to a server that has just been started."""
+    """Connects to a server that was just started."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -175,7 +177,7 @@ def connected(path, server, folder):
 
 
 def fill(redis, data_bytes, nr_keys):
-    """Sets keys until there are so many, or, where none are known, until the data is that large. Returns how many."""
+    """Sets `nr_keys` keys, or if that is 0, keys until they take `data_bytes`. Returns the number of keys."""
     done = 0
     while done < nr_keys if nr_keys else redis.used_bytes() < data_bytes:
         redis.send(*([b"SET", key(number), value(number)] for number in range(done, done + FILL_BATCH)))
@@ -186,7 +188,7 @@ def fill(redis, data_bytes, nr_keys):
 
 
 def rate_of(path, nr_keys, nr_requests):
-    """Operations a second of one call of redis-benchmark."""
+    """Operations per second of one call of redis-benchmark."""
     command = ["redis-benchmark", "-s", path, "-c", str(CLIENTS), "-n", str(nr_requests), "-r", str(nr_keys), "-t", "get", "--csv"]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
     rates = [line.split(",")[1].strip('"') for line in result.stdout.splitlines() if line.startswith('"GET')]
@@ -196,15 +198,15 @@ def rate_of(path, nr_keys, nr_requests):
 
 
 def get_at_random(path, nr_keys, seconds):
-    """Operations a second, from when a fifth of the time has passed. What is counted is one call: of several some would draw
-    the same keys, where their times and process ids happen to give the same seed."""
+    """Operations per second, after a warm-up of a fifth of the time. Only one call is counted: several calls could use
+    the same keys, if their times and process ids happen to give the same seed."""
     rate = rate_of(path, nr_keys, FIRST_REQUESTS)
     rate = rate_of(path, nr_keys, int(rate * seconds / 5) + 1)
     return rate_of(path, nr_keys, int(rate * seconds) + 1)
 
 
 def check_values(redis, nr_keys):
-    """Whether keys all over hold what was set."""
+    """Checks random keys. Raises Failed if one does not have the value that was set."""
     rng = random.Random(11)
     for _ in range(CHECKED_KEYS):
         number = rng.randrange(nr_keys)
@@ -214,7 +216,7 @@ def check_values(redis, nr_keys):
 
 
 class RedisWork:
-    """redis-server and its benchmark."""
+    """redis-server and redis-benchmark."""
 
     name, unit, more_is_better = "redis", "ops/s", True
 
@@ -225,7 +227,7 @@ class RedisWork:
         self.nr_keys = 0
 
     def turn(self, system, folder):
-        """Operations a second."""
+        """Runs a turn. Returns operations per second."""
         path = os.path.join(folder, "socket")
         command = [self.server, "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", folder]
         server = system.start(command, folder, stdout=subprocess.DEVNULL)
@@ -264,8 +266,8 @@ class SortWork:
                 left -= count
 
     def turn(self, system, folder):
-        """Seconds."""
-        # There is no such folder: a sort that did not find room in memory would fail and not write to it.
+        """Runs a turn. Returns seconds."""
+        # This folder does not exist. A sort that does not fit in memory fails instead of writing temporary files.
         nowhere = os.path.join(folder, "nowhere")
         command = ["env", "LC_ALL=C", self.sort, "-S", f"{self.buffer_bytes}b", "-T", nowhere, "--parallel=2", self.lines]
         hasher, begin = hashlib.blake2b(digest_size=16), time.monotonic()
@@ -290,7 +292,8 @@ class SortWork:
 
 
 def one_turn(work, system, repeat):
-    """One turn's figure; the kernel's has a second chance: it may kill a program in a small cgroup before its swap is full."""
+    """The figure of one turn. A turn under kernel swap is tried twice: the kernel may kill a program in a small cgroup
+    before its swap is full."""
     for last in (system.name != "kernel", True):
         with tempfile.TemporaryDirectory(prefix="folioswap-random-") as folder:
             try:
@@ -305,7 +308,7 @@ def one_turn(work, system, repeat):
 
 
 def measure(work, all_systems, repeats, rows):
-    """All turns of a program. Returns its measures, and whether every turn of folioswap gave a figure."""
+    """Runs all turns of a program. Returns its measures, and whether every turn of folioswap gave a figure."""
     figures = {system.name: [] for system in all_systems}
     for repeat in range(1, repeats + 1):
         for system in all_systems:
@@ -325,7 +328,7 @@ def measure(work, all_systems, repeats, rows):
 
 
 def arguments():
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folioswap")
     parser.add_argument("--memory", default="256M", help="budget (default 256M)")
@@ -345,7 +348,7 @@ def arguments():
 
 
 def main():
-    """Measures, prints a table and the measures. Exit status 1 if folioswap failed or nothing was measured."""
+    """Runs all turns, prints a table and the measures. Exit status 1 if folioswap failed or nothing was measured."""
     chosen = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows, measures, good = [], {}, True

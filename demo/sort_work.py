@@ -1,7 +1,7 @@
-"""The program of the demonstration: makes and sorts float64 numbers with numpy and checks the result.
+"""The program of the demo: creates and sorts float64 numbers with numpy and checks the result.
 
-Usage: sort_work.py BYTES. It touches twice as many: the numbers and their sorted copy. It knows nothing of folioswap.
-The last line of its output is a fingerprint of the sorted numbers, the same on every run.
+Usage: sort_work.py BYTES. It touches twice as many bytes: the numbers and their sorted copy. It does not depend on
+folioswap. The last line of its output is a fingerprint of the sorted numbers, the same on every run.
 """
 
 import hashlib
@@ -10,11 +10,11 @@ import time
 
 import numpy as np
 
-CHUNK = 1 << 21  # numbers looked at in one go while checking: 16 MiB
+CHUNK = 1 << 21  # numbers that are checked at a time: 16 MiB
 
 
 def fingerprint(array):
-    """A sum and an exclusive or over the bits of all numbers: the same for any order of the same numbers."""
+    """Sum and exclusive or over the bits of all numbers. It does not depend on their order."""
     total, mixed = 0, 0
     for at in range(0, array.size, CHUNK):
         bits = array[at : at + CHUNK].view(np.uint64)
@@ -24,14 +24,14 @@ def fingerprint(array):
 
 
 def is_sorted(array):
-    """Whether each number is at least as large as the one before it; overlapping chunks leave no gap."""
+    """Whether each number is at least as large as the previous one. Chunks overlap by one number."""
     return all(
         bool(np.all(part[:-1] <= part[1:])) for part in (array[at : at + CHUNK + 1] for at in range(0, array.size, CHUNK))
     )
 
 
 def ordered_hash(array):
-    """A hash that does depend on the order."""
+    """A hash that depends on the order."""
     hasher = hashlib.blake2b(digest_size=16)
     for at in range(0, array.size, CHUNK):
         hasher.update(array[at : at + CHUNK].data)
@@ -39,7 +39,7 @@ def ordered_hash(array):
 
 
 def main():
-    """Makes, sorts, checks; one line of progress for each."""
+    """Creates, sorts and checks the numbers. Prints a line of progress for each."""
     start = time.monotonic()
 
     def say(text):

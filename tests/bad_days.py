@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Bad input and bad days: one clear line and a distinct exit status, and nothing left behind.
+"""Bad input and bad days: each must give one clear line and a distinct exit status, and leave nothing behind.
 
-Usage: bad_days.py FOLIOSWAP. Prints PASS, FAIL and SKIP lines. What it mounts it unmounts on every exit.
+Usage: bad_days.py FOLIOSWAP. Prints PASS, FAIL and SKIP lines. It unmounts what it mounted on every exit.
 """
 
 import glob
@@ -18,19 +18,19 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LIMIT_S = 100
 NOBODY = 65534
 ROOT_NEEDED = "needs root"
-# The command's table of exit statuses (`folioswap --help`), as far as it is tried here.
+# The exit statuses of the command (`folioswap --help`) that are tested here.
 USAGE, BUDGET_TOO_SMALL, PROGRAM_NOT_FOUND, SWAP_UNUSABLE, SWAP_TOO_SMALL, OUT_OF_MEMORY = 64, 65, 66, 68, 69, 70
 
 
 class Leftovers:
-    """What may be left behind: files, swaps, cgroups, loop devices and processes of ours, against what was before."""
+    """Finds what a test left behind: new files, swaps, cgroups, loop devices and processes of ours."""
 
     def __init__(self, folders, bin_dir):
         self.folders, self.bin = folders, bin_dir
         self.before = self.now()
 
     def now(self):
-        """A set of names of all that there is now."""
+        """The names of all that is there now."""
         found = set()
         for folder in self.folders:
             ours = folder.startswith(os.path.dirname(self.bin))
@@ -52,7 +52,7 @@ class Leftovers:
         return found
 
     def new(self, wait_s=8.0):
-        """What is there that was not before; waits a while for things that are just being removed."""
+        """What is there that was not there before. Waits a while for things that are being removed."""
         deadline = time.monotonic() + wait_s
         while True:
             new = sorted(self.now() - self.before)
@@ -62,7 +62,7 @@ class Leftovers:
 
 
 class Suite:
-    """The bad days, with what they share."""
+    """The bad days, and what they share."""
 
     def __init__(self, folioswap, scratch):
         self.scratch = scratch
@@ -72,7 +72,7 @@ class Suite:
         self.failed = False
         os.makedirs(self.swap_dir)
         os.makedirs(self.bin)
-        # Copied, as an ordinary user may not be able to reach the build.
+        # A copy, because an ordinary user may not have access to the build directory.
         self.folioswap = shutil.copy(folioswap, self.bin)
         shutil.copy(os.path.join(os.path.dirname(folioswap), "libfolioswap_preload.so"), self.bin)
         self.fill = os.path.join(self.bin, "folioswap-fill")
@@ -83,12 +83,12 @@ class Suite:
         self.env = {**os.environ, "FOLIOSWAP_DIR": self.swap_dir}
 
     def say(self, name, wrong):
-        """One PASS or FAIL line; `wrong` is a list of complaints."""
+        """Prints one PASS or FAIL line. `wrong` is a list of complaints."""
         self.failed |= bool(wrong)
         print(f"FAIL {name}: {'; '.join(wrong)}" if wrong else f"PASS {name}", flush=True)
 
     def run(self, *arguments, user=None):
-        """Runs folioswap with a limit. Returns (exit status, standard output, standard error)."""
+        """Runs folioswap with a time limit. Returns (exit status, standard output, standard error)."""
         prefix = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
         result = subprocess.run(
             ["timeout", "-k", "5", str(LIMIT_S), *prefix, self.folioswap, *arguments],
@@ -97,7 +97,7 @@ class Suite:
         return result.returncode, result.stdout, result.stderr
 
     def judge(self, status, errors, expected):
-        """Complaints about an ending that should be one line and a status of its own."""
+        """Complaints about an end that should give one line and the expected status, and leave nothing behind."""
         wrong = []
         if status != expected:
             wrong.append(f"exit status {status}, not {expected}")
@@ -110,7 +110,7 @@ class Suite:
         return wrong
 
     def refused(self, name, expected, *options, program=None, user=None, may_work=False):
-        """`folioswap run` with these options must refuse, each cause with a status of its own."""
+        """Checks that `folioswap run` refuses these options with the expected status."""
         status, out, errors = self.run("run", *options, "--", *(program or [self.fill, "1"]), user=user)
         if may_work and status == 0 and "0 bad words" in out:
             self.say(f"{name} (works here)", self.leftovers.new())
@@ -122,7 +122,7 @@ class Suite:
         self.say(name, wrong)
 
     def bad_input(self):
-        """What cannot work, said before the program starts."""
+        """Input that cannot work must be refused before the program starts."""
         self.refused("budget under 16M", BUDGET_TOO_SMALL, "--memory", "8M")
         self.refused("unknown suffix", USAGE, "--memory", "64Q")
         self.refused("swap path is a directory", SWAP_UNUSABLE, "--memory", "32M", "--swap", self.swap_dir)
@@ -144,7 +144,7 @@ class Suite:
         self.say("an ordinary user", wrong)
 
     def small_disk(self):
-        """A small ext4 that is full: before the start, and in the middle."""
+        """A small ext4 that has too little space: before the start, and in the middle."""
         if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
             print(f"SKIP small disk: {ROOT_NEEDED} and mkfs.ext4, to mount one")
             return
@@ -171,12 +171,12 @@ class Suite:
         self.env["FOLIOSWAP_DIR"] = self.swap_dir
 
     def remove(self, path):
-        """Removes a file that a named swap path may leave."""
+        """Removes a file if it exists."""
         if os.path.exists(path):
             os.unlink(path)
 
     def until(self, condition, wait_s):
-        """Waits for a condition, not for ever."""
+        """Waits for a condition. Returns whether it was met in time."""
         deadline = time.monotonic() + wait_s
         while not condition():
             if time.monotonic() > deadline:
@@ -185,7 +185,7 @@ class Suite:
         return True
 
     def started(self, *arguments):
-        """Starts folioswap in a session of its own, its output in a file, and gives the file's path with it."""
+        """Starts folioswap in a session of its own. Returns the child and the path of its output file."""
         log_path = os.path.join(self.scratch, "started.log")
         with open(log_path, "wb") as log:
             child = subprocess.Popen(
@@ -195,7 +195,7 @@ class Suite:
         return child, log_path
 
     def folioswap_below(self, timeout_pid):
-        """The pid of the folioswap that timeout(1) started."""
+        """The pid of the folioswap that this timeout(1) started."""
         for path in glob.glob("/proc/[0-9]*/stat"):
             try:
                 with open(path, encoding="utf-8", errors="replace") as stat:
@@ -207,7 +207,7 @@ class Suite:
         return None
 
     def ended_by(self, name, number, arguments, ready, expected):
-        """Starts, waits until `ready(log)`, sends the signal to folioswap alone, and looks for what is left."""
+        """Starts folioswap, waits for `ready(log)`, signals folioswap alone, and checks that nothing is left behind."""
         child, log_path = self.started(*arguments)
 
         def log():
@@ -235,10 +235,10 @@ class Suite:
         self.say(name, wrong + [f"left behind: {', '.join(new)}"] * bool(new))
 
     def killed(self):
-        """kill -9 and Ctrl-C, in `run` and in a comparison with the kernel's swap."""
+        """kill -9, SIGTERM and Ctrl-C in `run`; kill -9 and Ctrl-C in a comparison with kernel swap."""
         fill = ["run", "--memory", "32M", "--", self.fill, "96", "hold"]
         filled = re.compile(r"^filled", re.M).search
-        # timeout(1) passes on that its child died of SIGKILL by dying of it too.
+        # If its child dies of SIGKILL, timeout(1) kills itself with SIGKILL too.
         self.ended_by("kill -9 of run", signal.SIGKILL, fill, filled, (137, -9))
         self.ended_by("SIGTERM to run", signal.SIGTERM, fill, filled, (143,))
         self.ended_by("Ctrl-C in run", signal.SIGINT, fill, filled, (130,))
@@ -259,7 +259,7 @@ class Suite:
         self.ended_by("kill -9 of the comparison with the kernel's swap", signal.SIGKILL, bench, cgroup, (137, -9))
 
     def undo(self):
-        """Takes down what was mounted and what a killed comparison left, whatever happened."""
+        """Undoes mounts and whatever a killed comparison left, in any case."""
         new = self.leftovers.now() - self.leftovers.before
         for name in new:
             if name.startswith("process "):
@@ -279,7 +279,7 @@ class Suite:
                     break
 
     def try_rmdir(self, path):
-        """Removes an empty cgroup; true when it is gone."""
+        """Removes an empty cgroup. Returns whether it is gone."""
         try:
             os.rmdir(path)
             return True
@@ -288,7 +288,7 @@ class Suite:
 
 
 def main():
-    """Runs all, and undoes what was set up on every way out."""
+    """Runs all bad days. Undoes the set-up on every exit."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(1))
     scratch = tempfile.mkdtemp(prefix="folioswap-bad-", dir="/var/tmp")

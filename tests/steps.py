@@ -1,9 +1,9 @@
 """Runs the steps of the test suite so that none of them can hang the run, and counts what they report.
 
-Each step runs under timeout(1) in a session of its own, reads nothing, and writes to a log file, never to our own pipe.
-This process is the reaper of every orphan below it, so what a step leaves behind is found by parentage and killed. All
-waiting here is bounded. Only /proc/PID/stat is read of other processes: unlike their cmdline or environ it needs no lock
-of their address space, on which a process stuck in a fault could keep us waiting.
+Each step runs under timeout(1) in a session of its own, without input. It writes to a log file, never to a pipe of
+ours. This process is the subreaper of all processes below it: what a step leaves behind is found by parentage and
+killed. All waits here are bounded. Of other processes only /proc/PID/stat is read: cmdline and environ need the lock of
+their address space, and a process stuck in a fault could block us.
 """
 
 import ctypes
@@ -22,26 +22,26 @@ PLAIN = {"CARGO_TERM_COLOR": "never", "CARGO_TERM_PROGRESS_WHEN": "never", "NO_C
 
 
 class Step:
-    """One command with a limit. `needs` names steps that must have passed before."""
+    """One command with a time limit. `needs` lists the steps that must have passed before."""
 
     def __init__(self, name, command, limit_s, needs=(), env=None):
         self.name, self.command, self.limit_s, self.needs, self.env = name, command, limit_s, needs, env or {}
 
 
 class Counts:
-    """What one step reported."""
+    """The results that one step reported."""
 
     def __init__(self, passed=0, failed=0, skips=()):
         self.passed, self.failed, self.skips = passed, failed, list(skips)
 
 
 def become_reaper():
-    """Orphans below this process become its children, wherever they moved themselves."""
+    """Makes this process the subreaper: orphans below it become its children, whatever session they moved to."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants():
-    """Live descendants of this process: (pid, command name, state)."""
+    """All descendants of this process, zombies included: (pid, command name, state)."""
     parent_of, about = {}, {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -66,7 +66,7 @@ def descendants():
 
 
 def kill_remains(wait_s=5.0):
-    """Kills every descendant and reaps it. Returns the names of those that were alive at the start."""
+    """Kills and reaps every descendant. Returns the names of those that were alive at the start."""
     alive = [f"{name}[{pid}]" for pid, name, state in descendants() if state != "Z"]
     deadline = time.monotonic() + wait_s
     while True:
@@ -92,7 +92,7 @@ def kill_remains(wait_s=5.0):
 
 
 def run_bounded(command, limit_s, log_path, cwd, env):
-    """Runs `command`; its output goes to `log_path`. Returns (exit status, or None when its time was up; leftovers)."""
+    """Runs `command` with output to `log_path`. Returns (exit status, or None if its time was up; leftovers)."""
     full = ["timeout", "-k", str(KILL_AFTER_S), str(limit_s), *command]
     with open(log_path, "wb") as log:
         child = subprocess.Popen(
@@ -117,7 +117,7 @@ def run_bounded(command, limit_s, log_path, cwd, env):
 
 
 def count(log_text, status):
-    """Reads the counts of cargo test, and the PASS, FAIL and SKIP lines of this suite's own programs."""
+    """Parses the counts of cargo test, and the PASS, FAIL and SKIP lines of this suite's own programs."""
     passed = failed = 0
     skips, counted = [], False
     for line in log_text.splitlines():
@@ -142,7 +142,7 @@ def count(log_text, status):
 
 
 def print_tail(log_path):
-    """The last lines of a log, set off so that nothing in it reads as a line of ours."""
+    """Prints the last lines of a log, indented to set them off from lines of ours."""
     with open(log_path, "rb") as log:
         log.seek(0, os.SEEK_END)
         log.seek(max(0, log.tell() - (64 << 10)))
@@ -153,7 +153,7 @@ def print_tail(log_path):
 
 
 class Run:
-    """A run of steps inside one budget of time."""
+    """A run of steps within one time budget."""
 
     def __init__(self, root, log_dir, budget_s):
         self.root, self.log_dir = root, log_dir
@@ -166,7 +166,7 @@ class Run:
             signal.signal(number, self.stop)
 
     def stop(self, number, _frame):
-        """Ended from outside: kill what runs, say what there is, and go."""
+        """Handles a signal: kills what runs, prints the counts so far, and exits."""
         signal.signal(number, signal.SIG_IGN)
         kill_remains(2.0)
         print(f"ended by signal {number}")
@@ -175,7 +175,7 @@ class Run:
         os._exit(1)
 
     def step(self, step, known):
-        """Runs one step, or says why not, and adds up what it reported. `known`: the names of the steps of this run."""
+        """Runs one step, or says why it cannot, and adds its results. `known` has the names of this run's steps."""
         missing = [need for need in step.needs if need in known and need not in self.passed_steps]
         if missing:
             self.skip(step, f"needs {', '.join(missing)}, which did not pass")
@@ -199,7 +199,7 @@ class Run:
             print("  left behind and killed: " + ", ".join(leftovers), flush=True)
 
     def report(self, step, status, limit_s, took_s, log_path):
-        """One line for a step that passed; for one that did not, also the end of its log."""
+        """Prints one line for a step, and the end of its log if it failed."""
         with open(log_path, encoding="utf-8", errors="replace") as log:
             counts = count(log.read(LOG_LIMIT_BYTES), status)
         self.total.passed += counts.passed
@@ -217,12 +217,12 @@ class Run:
             print(f"  skipped: {reason}", flush=True)
 
     def skip(self, step, reason):
-        """A step that is not run."""
+        """Records a step that is not run."""
         self.total.skips.append(f"{step.name}: {reason}")
         print(f"skipped  {step.name}: {reason}", flush=True)
 
     def close(self):
-        """The closing lines; the very last is the one that CI reads. Returns the exit status."""
+        """Prints the closing lines; CI reads the last one. Returns the exit status."""
         if self.total.skips:
             print("\nskipped:")
             for reason in self.total.skips:

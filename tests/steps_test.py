@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of steps.py: a step that hangs, detaches or ignores signals neither holds up the run nor survives it."""
+"""Tests of steps.py: a step that hangs, detaches or ignores signals neither blocks the run nor survives it."""
 
 import os
 import subprocess
@@ -16,13 +16,13 @@ DETACHED = "(setsid sleep 603 &); echo PASS detached"
 
 
 def expect(name, condition, about=""):
-    """One PASS or FAIL line."""
+    """Prints one PASS or FAIL line."""
     print(f"PASS {name}" if condition else f"FAIL {name}: {about}", flush=True)
     return condition
 
 
 def inner(folder):
-    """The run under test; in a process of its own, as it becomes the reaper of all below it."""
+    """The run under test. It needs a process of its own, because it becomes the subreaper of all processes below it."""
     run = Run(folder, os.path.join(folder, "logs"), 200)
     steps = [
         Step("detached", ["sh", "-c", DETACHED], 20),
@@ -41,7 +41,7 @@ def inner(folder):
 
 
 def main():
-    """Runs the inner run with a limit of its own and reads what it said."""
+    """Runs the inner run with a time limit and checks its output."""
     if len(sys.argv) > 1:
         return inner(sys.argv[1])
     good = True

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Style is a test: sizes, openers, words and unsafe's home, over every source file of the repository."""
+"""Style as a test: sizes, openers, unfinished work and the place of unsafe code, in every source file."""
 
 import os
 import re
@@ -11,12 +11,12 @@ MAX_LINES = 800
 MAX_FUNCTION_LINES = 70
 SOURCES = (".rs", ".py", ".c", ".h", ".sh")
 UNFINISHED = re.compile(r"\b((?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b|(?:unimplemented|to" + "do)!)")
-# Crates whose every library or binary root must forbid unsafe code.
+# Roots of crates that must forbid unsafe code.
 FORBID_UNSAFE = ("crates/core/src/lib.rs", "crates/cli/src/main.rs")
 
 
 def files():
-    """Tracked and new files, without what git ignores."""
+    """Tracked and new files, without those that git ignores."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True,
@@ -25,12 +25,12 @@ def files():
 
 
 def is_test(path):
-    """Test code by place: a tests/ folder, or a file named tests.rs or *_tests.rs."""
+    """Whether a path is test code: in a tests/ or benches/ folder, or named tests.rs or *_tests.rs."""
     return "/tests/" in path or path.startswith("tests/") or "/benches/" in path or re.search(r"(^|[/_])tests?\.rs$", path) is not None
 
 
 def code_before_tests(lines):
-    """The lines of a file up to its `#[cfg(test)] mod ... {`, numbered from 1, without comments."""
+    """The lines of a file before its `#[cfg(test)] mod ... {`, numbered from 1, without comments."""
     for number, line in enumerate(lines, 1):
         if re.match(r"#\[cfg\((all\()?test\b", line.strip()) and number < len(lines) and re.match(
             r"\s*(pub(\(\w+\))? )?mod \w+ \{|#\[", lines[number]
@@ -41,7 +41,7 @@ def code_before_tests(lines):
 
 
 def long_functions(lines):
-    """(line, name, length) of functions that do not fit a screen; a function ends at a brace in its own column."""
+    """(line, name, length) of functions that are too long. A function ends at the closing brace in its own column."""
     for index, line in enumerate(lines):
         opener = re.match(r"( *)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |async |extern \"C\" |extern \"C-unwind\" )*fn (\w+)", line)
         if not opener or line.rstrip().endswith((";", "}")):
@@ -83,7 +83,7 @@ def check(path):
 
 
 def main():
-    """Prints every complaint; exit status 1 if there is one."""
+    """Prints every complaint. Exit status 1 if there is one."""
     complaints = []
     checked = [path for path in files() if path.endswith(SOURCES) or path in ("tests/run", ".ci/run", "Makefile")]
     for path in checked:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One small sweep, four times its budget, with the given fault delivery and mapping: no word may be wrong.
+"""One sweep over four times its budget, with the given fault delivery and mapping. No word may be wrong.
 
-The share of huge pages is printed and not judged: the kernel may have none to give; `bench sweep` is for that.
+The share of huge pages is printed but not checked, because the kernel may have none free. `bench sweep` measures it.
 
 Usage: sweep.py FOLIOSWAP direct|monitor move|copy
 """
@@ -17,7 +17,7 @@ OVER_BUDGET_LIMIT_BYTES = 32 << 20
 
 
 def main():
-    """Runs the sweep and judges its measures."""
+    """Runs the sweep and checks its measures."""
     folioswap, faults, mapping = sys.argv[1:]
     name = f"sweep {faults} {mapping}"
     with tempfile.TemporaryDirectory(prefix="folioswap-sweep-") as folder:

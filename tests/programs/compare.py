@@ -1,6 +1,6 @@
-"""Runs a program as it is and under `folioswap run`, and compares what it wrote, byte for byte.
+"""Runs a program with and without `folioswap run` and compares its output byte for byte.
 
-Every run is bounded by timeout(1). The exit status, standard output and the named output files must be the same.
+timeout(1) limits every run. Both must exit with status 0. Standard output and the named output files must be the same.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ SMALLEST_BUDGET = 16 * MIB
 
 
 class Skip(Exception):
-    """A reason why a program cannot be run here."""
+    """Why a program cannot be run here."""
 
 
 class Outcome:
-    """What one run of a program gave."""
+    """The result of one run of a program."""
 
     def __init__(self, status, wall_s, peak_bytes, digests, messages):
         self.status, self.wall_s, self.peak_bytes = status, wall_s, peak_bytes
@@ -37,7 +37,7 @@ def digest(path):
 
 
 def run(command, folder, limit_s, outputs=(), env=None):
-    """Runs `command` in `folder`. `outputs` are files that it writes; standard output is one of them."""
+    """Runs `command` in `folder`. The outcome has digests of standard output and of the files in `outputs`."""
     out, err = os.path.join(folder, "stdout"), os.path.join(folder, "stderr")
     for name in outputs:
         if os.path.exists(os.path.join(folder, name)):
@@ -58,13 +58,13 @@ def run(command, folder, limit_s, outputs=(), env=None):
 
 
 def budget_for(peak_bytes, code_bytes, times):
-    """The budget of which a program's own data is so many times as much: in whole folios, never below the smallest.
+    """A budget that the program's data exceeds `times` times: in whole 2 MiB folios, never below the minimum.
     `code_bytes` of the peak are the program itself and its libraries, which are not managed."""
     return max(SMALLEST_BUDGET, int((peak_bytes - code_bytes) / times) // (2 * MIB) * (2 * MIB))
 
 
 def swapped_out_bytes(messages):
-    """What `--stats=json` reported as swapped out by all processes together; None without a report."""
+    """The bytes that all processes swapped out, as `--stats=json` reports them. None without a report."""
     found = re.findall(r'"swapped_out_bytes"\s*:\s*(\d+)', messages)
     return int(found[-1]) if found else None
 
@@ -73,9 +73,9 @@ def compare(
     name, folioswap, command, folder, limit_s,
     times=1.2, code=4 * MIB, budget=None, outputs=(), env=None, faults="auto", options=(), plain=None,
 ):
-    """Runs `command` both ways. Prints PASS or FAIL; true when all was the same. Where no budget is given it comes from
-    the peak of the run without a limit, less `code` bytes, of which it is one part in `times`. `options` are further ones
-    of `folioswap run`; `plain` is the run without a limit, where there was one already."""
+    """Runs `command` both ways. Prints PASS or FAIL. Returns whether everything was the same. The default budget is
+    the peak of the run without a limit, less `code` bytes, divided by `times`. `options` are further options of
+    `folioswap run`. `plain` is the outcome of an earlier run without a limit."""
     plain = plain or run(command, folder, limit_s, outputs, env)
     if plain.status != 0:
         print(f"FAIL {name}: without folioswap: exit status {plain.status}: {plain.messages[-500:]}", flush=True)

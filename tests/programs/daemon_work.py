@@ -1,7 +1,7 @@
-"""What a daemon does with descriptors at its start, with memory that is larger than its budget. Usage: daemon_work.py BYTES
+"""Does what daemons do with file descriptors at start, with more memory than the budget. Usage: daemon_work.py BYTES
 
-Each step is one that a real program makes: python-daemon and subprocess close all numbers, shells and loggers put their
-files where they like. After each the memory is hashed.
+Real programs make each of these steps: python-daemon and subprocess close all descriptors, shells and loggers dup their
+files to numbers of their choice. The memory is hashed after each step.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ def pattern(length):
 
 
 def main():
-    """Prints a hash after each step, and what the log holds at the end."""
+    """Prints a hash after each step, and the content of the log at the end."""
     memory = pattern(int(sys.argv[1]))
 
     def check(step):
         print(f"{step}: {hashlib.blake2b(memory, digest_size=16).hexdigest()}", flush=True)
         for at in range(0, len(memory), 4096):
-            memory[at] = memory[at] ^ 0xFF  # all of it has to be written again
+            memory[at] = memory[at] ^ 0xFF  # makes all of it dirty again
 
     check("filled")
     os.closerange(3, 100_000)

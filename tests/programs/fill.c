@@ -1,4 +1,5 @@
-/* Fills memory with words that do not compress and checks them: fill MIB [hold]. With `hold` it then waits to be killed. */
+/* Usage: fill MIB [hold]. Fills memory with words that do not compress, then checks them, or with `hold` waits to be
+ * killed. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

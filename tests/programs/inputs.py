@@ -1,4 +1,4 @@
-"""Makes the inputs of the programs: the same bytes on every run, from fixed seeds."""
+"""Creates the inputs of the programs from fixed seeds, so that they are the same on every run."""
 
 import random
 
@@ -13,7 +13,7 @@ def lines(path, count):
 
 
 def text(path, size_bytes):
-    """Words of a small vocabulary: compresses, but not to nothing."""
+    """Text from a small vocabulary. It compresses, but not to almost nothing."""
     rng = random.Random(4)
     words = ["".join(rng.choices("etaoinshrdlucmfw", k=rng.randint(2, 9))) for _ in range(4000)]
     sentences = [" ".join(rng.choices(words, k=12)) for _ in range(20000)]
@@ -23,7 +23,7 @@ def text(path, size_bytes):
 
 
 def c_source(path, nr_functions):
-    """One large C file: loops, switches, tables and calls from each function to earlier ones."""
+    """One large C file with loops, switches, tables, and calls from each function to earlier ones."""
     rng = random.Random(5)
     with open(path, "w", encoding="ascii") as file:
         file.write("typedef unsigned long word;\nextern word sink(word);\n")
@@ -44,7 +44,7 @@ def c_source(path, nr_functions):
 
 
 def sql(path, nr_rows):
-    """Loads two tables, indexes one at random order, joins and groups them."""
+    """Loads two tables, indexes one in scattered order, joins and groups them."""
     with open(path, "w", encoding="ascii") as file:
         file.write(f"""
 CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, weight INTEGER);

@@ -1,7 +1,7 @@
 """The numpy program of the suite: prints hashes of results that are the same on every run.
 
-Usage: numpy_work.py sequential|random BYTES. `sequential` works through BYTES of arrays in order or in long runs;
-`random` picks single elements all over them.
+Usage: numpy_work.py sequential|random BYTES. `sequential` works through BYTES of arrays in order or in long runs.
+`random` accesses single elements at random.
 """
 
 import hashlib
@@ -12,13 +12,13 @@ import numpy as np
 
 
 def show(name, array):
-    """One line: a hash of the array's bytes."""
+    """Prints one line with a hash of the array's bytes."""
     whole = np.ascontiguousarray(array)
     print(name, whole.dtype, whole.shape, hashlib.blake2b(whole.data, digest_size=16).hexdigest(), flush=True)
 
 
 def sequential(size_bytes):
-    """Sort, fancy indexing by rows and by ascending places, files, matmul."""
+    """Sort, fancy indexing by rows and by ascending indices, files, matmul."""
     rng = np.random.default_rng(1)
     nr_rows = size_bytes // 2 // 65536
     a = rng.random((nr_rows, 8192))

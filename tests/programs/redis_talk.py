@@ -1,7 +1,7 @@
-"""Starts redis-server without saving, fills it by redis-cli, reads it back in random order, and ends it.
+"""Starts redis-server without saving, fills it with redis-cli, reads it back in random order, and shuts it down.
 
-Usage: redis_talk.py NR_KEYS. Writes what it read to standard output, and ends with redis-server's status. The server is
-the child of this process and inherits its environment, so under `folioswap run` it is managed like any other program.
+Usage: redis_talk.py NR_KEYS. Writes what it read to standard output, and exits with redis-server's status. The server
+is a child of this process and inherits its environment, so that `folioswap run` manages it like any other program.
 """
 
 import os
@@ -15,7 +15,7 @@ LIMIT_S = 200
 
 
 def command_lines(commands, path):
-    """Writes commands in the protocol's own form, as `redis-cli --pipe` wants them."""
+    """Writes commands in redis's protocol, the input format of `redis-cli --pipe`."""
     with open(path, "wb") as file:
         for words in commands:
             file.write(b"*%d\r\n" % len(words))
@@ -29,7 +29,7 @@ def value(number):
 
 
 def talk(socket, folder, nr_keys):
-    """SET all, overwrite some, delete some, then GET in random order."""
+    """Sets all keys, overwrites some, deletes some, then gets some in random order."""
     cli = ["timeout", "-k", "2", str(LIMIT_S), "redis-cli", "-s", socket]
     fill = os.path.join(folder, "fill")
     numbers = list(range(nr_keys))
@@ -49,7 +49,7 @@ def talk(socket, folder, nr_keys):
 
 
 def main():
-    """Waits until the server listens, talks, and waits until it has ended."""
+    """Waits until the server listens, talks to it, and waits for its end."""
     with tempfile.TemporaryDirectory(prefix="folioswap-redis-") as folder:
         socket = os.path.join(folder, "socket")
         command = ["redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no"]

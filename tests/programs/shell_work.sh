@@ -1,6 +1,6 @@
 #!/bin/bash
-# A shell script that redirects and closes numbers of its own choice, with a variable larger than the budget.
-# (What it forks executes at once: a child that goes on with memory that is out is not supported yet.)
+# A shell script that redirects and closes descriptors of its own choice, with a variable larger than the budget.
+# (Its children exec at once. A forked child cannot use memory that is swapped out, until it executes a program.)
 set -u
 text=$(seq 1 4000000)
 echo "${#text} characters"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Real programs under `folioswap run`, compared with a run without it. Usage: suite.py FOLIOSWAP [NAME...]
 
-numpy works at four times its budget. The others access at random, which whole huge pages serve badly, and work at 1.2
-times theirs; sqlite3 and xz touch a third more in huge pages than they have resident in small ones, so their budgets are
-larger than what is resident and still swap.
+numpy has four times its budget of data. Most others access memory at random, for which whole huge pages work badly, and
+have 1.2 times their budget. sqlite3 and xz touch a third more memory in huge pages than is resident in small pages.
+Their budgets exceed what is resident, and they still swap.
 """
 
 import os
@@ -20,12 +20,12 @@ from compare import MIB, Skip, compare, run  # noqa: E402
 from numpy_venv import Missing, faster_sort, numpy_python  # noqa: E402
 
 LIMIT_S = 200
-# As much as is resident without a limit: in whole blocks it is more.
+# What is resident without a limit. In whole blocks it is more.
 FOLIOS_BUDGET = 20 * MIB
 
 
 def need(program, package):
-    """The program's path. As root it is installed if missing, else this program is skipped."""
+    """The path of a program. A missing program is installed as root, and skipped otherwise."""
     if shutil.which(program):
         return shutil.which(program)
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -77,7 +77,7 @@ def sqlite(folioswap, folder):
 
 
 def folios(folioswap, folder):
-    """A smaller sqlite3 with folios of fixed sizes, and with pages that come back one by one."""
+    """A smaller sqlite3 with folios of fixed sizes, and with swap-in page by page."""
     program = need("sqlite3", "sqlite3")
     inputs.sql(os.path.join(folder, "load.sql"), 260_000)
     command = [program, ":memory:", ".read load.sql"]
@@ -105,7 +105,7 @@ def xz(folioswap, folder):
 
 
 def redis(folioswap, folder):
-    """redis-server without saving, filled and read at random."""
+    """redis-server without saving, filled and then read at random."""
     need("redis-server", "redis-server")
     need("redis-cli", "redis-tools")
     command = [sys.executable, os.path.join(HERE, "redis_talk.py"), "200000"]
@@ -113,7 +113,7 @@ def redis(folioswap, folder):
 
 
 def descriptors(folioswap, folder):
-    """A daemon and a shell script that close and replace descriptors which they did not open."""
+    """A daemon and a shell script that close and replace descriptors that they did not open."""
     python, script = os.path.join(HERE, "daemon_work.py"), os.path.join(HERE, "shell_work.sh")
     shell, good = need("bash", "bash"), True
     for faults in ("monitor", "direct"):

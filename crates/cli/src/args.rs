@@ -1,4 +1,5 @@
-//! The command line. Every value is read here into its type; whether it makes sense on this machine is checked later.
+//! The command line. Each value is parsed into its type here. Whether it makes sense on this machine is checked
+//! later.
 
 use crate::bench::BenchCommand;
 use crate::bench::random_command::InnerRandomArgs;
@@ -21,67 +22,70 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The subcommands; hidden ones are steps of others.
+/// The subcommands. Hidden ones are steps of the others.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a program with a memory budget; what does not fit goes to swap, huge pages in one piece
+    /// Run a program with a memory budget; what does not fit is swapped out, huge pages in one piece
     Run(RunArgs),
-    /// Measure
+    /// Run a benchmark
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Say what this system permits, and what would change that
+    /// Report what this system permits, and what would change that
     Doctor,
-    /// Become a program (a step of `run`).
+    /// Becomes a program (a step of `run`).
     #[command(name = "__exec", hide = true)]
     Exec(ExecArgs),
-    /// Run a program under the kernel's swap, in a memory cgroup.
+    /// Runs a program under kernel swap, in a memory cgroup.
     #[command(name = "__kernel", hide = true)]
     Kernel(KernelArgs),
-    /// Hold the kernel's swap up for its parent.
+    /// Sets up kernel swap for its parent and undoes it when the parent ends.
     #[command(name = "__guard", hide = true)]
     Guard(GuardArgs),
-    /// Sweep the memory of an ordinary process.
+    /// Sweeps the memory of an ordinary process.
     #[command(name = "__sweep", hide = true)]
     InnerSweep(InnerSweepArgs),
-    /// Access the memory of an ordinary process at random.
+    /// Accesses the memory of an ordinary process at random.
     #[command(name = "__random", hide = true)]
     InnerRandom(InnerRandomArgs),
 }
 
-/// How memory is paged; the same for every subcommand that does.
+/// Budget and paging options that all paging subcommands share.
 #[derive(Args, Clone, Debug)]
 pub struct Paging {
-    /// RAM that the managed memory may take, 16M or more
+    /// RAM that the managed memory may use, at least 16M
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: u64,
     #[command(flatten)]
     pub means: Means,
 }
 
-/// By what memory is paged, whatever the budget.
+/// Paging options that do not depend on the budget.
 #[derive(Args, Clone, Debug)]
 pub struct Means {
-    /// Swap device, repeatable: a file or block device, or RAM outside the budget, plain or compressed (SIZE is what it takes at most; what
-    /// has been there longest goes on to the devices after it). Default: an unnamed file in
-    /// $FOLIOSWAP_DIR, else in /var/tmp. `,prio=N` after it, 0 to 32767: higher ones are used first, equal ones in turns; those without
-    /// come last, the one on the NUMA node of the memory first of these, the others as they are named. `,node=N`: it is on that node.
-    /// `,force=yes`: use a block device that holds a file system or partitions, which are lost; never one that is in use
+    /// Swap device, repeatable: a file, a block device, or RAM outside the budget (`ram` plain, `zram` compressed).
+    /// For RAM, SIZE is the most memory that it takes; compressed RAM writes its oldest folios back to the devices
+    /// after it. Default: an unnamed file in $FOLIOSWAP_DIR, or in /var/tmp if that is not set. Options follow after
+    /// commas. `prio=N` (0 to 32767): devices of higher priority are used first, devices of equal priority take
+    /// turns. Devices without a priority come last: first the one on the NUMA node of the memory, then the others in
+    /// the order given. `node=N`: the NUMA node of the device. `force=yes`: use a block device that holds a file
+    /// system or partitions and destroy them; a device in use is always refused
     #[arg(long, value_name = "PATH[:SIZE]|ram:SIZE|zram:SIZE[,algo=lz4|zstd][,prio=N][,node=N][,force=yes]", value_parser = parsed::<SwapDevice>)]
     pub swap: Vec<SwapDevice>,
-    /// Which CPUs and devices are on which NUMA node, instead of what the kernel says: lines like `node 0 cpus 0-3` and
-    /// `device /mnt/a/swap node 0`
+    /// File that states which CPUs and devices belong to which NUMA node, overriding the kernel. Lines like
+    /// `node 0 cpus 0-3` and `device /mnt/a/swap node 0`
     #[arg(long, value_name = "FILE")]
     pub topology: Option<PathBuf>,
-    /// Who resolves faults: the faulting thread (direct) or a thread of the engine (monitor, needs permission)
+    /// Which thread resolves faults: the faulting thread (direct), or a thread of the engine (monitor, needs
+    /// permission)
     #[arg(long, value_name = "auto|direct|monitor", default_value = "auto", value_parser = parsed::<FaultMode>)]
     pub faults: FaultMode,
-    /// How folios are mapped: moved, or copied where the kernel cannot move
+    /// How folios are mapped: moved, or copied where the kernel cannot move them
     #[arg(long, value_name = "auto|move|copy", default_value = "auto", value_parser = parsed::<Mapping>)]
     pub mapper: Mapping,
 }
 
 impl Means {
-    /// The topology that was named, if one was.
+    /// The topology given on the command line, if any.
     pub fn topology(&self) -> Result<Option<Topology>, Failure> {
         let read =
             |path: &PathBuf| Topology::from_file(path).map_err(|error| Failure::new(Status::Usage, error.to_string()));
@@ -89,18 +93,19 @@ impl Means {
     }
 }
 
-/// What size folios have, and how they come back; where one arena is what it is about.
+/// Folio size and swap-in policy of one arena.
 #[derive(Args, Clone, Debug)]
 pub struct Folios {
-    /// Size of a folio: a power of two from 4K to 2M, or the engine's choice for each 2 MiB
+    /// Folio size: a power of two from 4K to 2M, or `auto`, where the engine chooses for each 2 MiB
     #[arg(long, value_name = "auto|2M|64K|4K|...", default_value = "auto", value_parser = parsed::<FolioSize>)]
     pub folio: FolioSize,
-    /// Whether a folio that went out in one piece comes back so: always, where the program advised huge pages, or never
+    /// Whether a folio that was swapped out whole is swapped in whole: always, only where the program advised huge
+    /// pages, or never
     #[arg(long, value_name = "always|madvise|never", default_value = "always", value_parser = parsed::<SwapIn>)]
     pub swap_in: SwapIn,
 }
 
-/// Refuses a budget below the smallest, before anything else is done.
+/// Rejects a budget below the minimum before any other work is done.
 pub fn check_budget(memory_bytes: u64) -> Result<(), Failure> {
     if memory_bytes < folioswap::MIN_MEMORY {
         let error = folioswap::Error::BudgetTooSmall(memory_bytes);
@@ -109,12 +114,12 @@ pub fn check_budget(memory_bytes: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A size such as 512M.
+/// Parses a size such as 512M.
 pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
 }
 
-/// Anything that reads itself from text.
+/// Parses any type that implements `FromStr`.
 pub fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String>
 where
     T::Err: std::fmt::Display,
@@ -122,7 +127,7 @@ where
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
-/// Reads the command line; `None` when help or the version was asked for and has been printed.
+/// Parses the command line. Returns `None` if help or the version was asked for; it has been printed then.
 pub fn parse() -> Result<Option<Cli>, Failure> {
     match Cli::try_parse() {
         Ok(cli) => Ok(Some(cli)),
@@ -131,7 +136,7 @@ pub fn parse() -> Result<Option<Cli>, Failure> {
             Ok(None)
         }
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // The help itself, where errors go.
+            // The full help goes to standard error, because a missing subcommand is an error.
             eprint!("{}", error.render());
             Err(Failure::new(Status::Usage, "a subcommand is missing"))
         }
@@ -139,7 +144,7 @@ pub fn parse() -> Result<Option<Cli>, Failure> {
     }
 }
 
-/// The parser's message without its tips and usage, in one line.
+/// Reduces the parser's message to one line, without tips and usage.
 fn one_line(message: &str) -> String {
     let message = message.strip_prefix("error: ").unwrap_or(message);
     let first: Vec<&str> = message.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();

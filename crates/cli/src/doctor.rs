@@ -1,9 +1,10 @@
-//! `folioswap doctor`: what this system permits, each thing missing with the one command that would change it.
+//! `folioswap doctor`: reports what this system permits. Each missing feature comes with the one command that enables
+//! it.
 
 use crate::{program, run};
 use folioswap::{Finding, Verdict};
 
-/// Prints the findings; the exit status is 0 when `run` can work.
+/// Prints the findings. The exit status is 0 if `run` can work.
 pub fn print() -> u8 {
     let mut findings = folioswap::doctor();
     findings.push(library());
@@ -11,7 +12,7 @@ pub fn print() -> u8 {
     u8::from(findings.iter().any(|finding| finding.verdict == Verdict::Missing))
 }
 
-/// Whether the library that `run` injects is where it is looked for.
+/// Checks that the preload library is where `run` looks for it.
 fn library() -> Finding {
     let (verdict, text, remedy) = match run::preload_library() {
         Ok(path) => match program::library_obstacle(&path) {

@@ -1,43 +1,44 @@
-//! Why the command ended: one exit status for each cause, and the error that carries it.
+//! Exit statuses: one for each cause, and the error type that carries it.
 //!
-//! The table here is the only place that gives these numbers a meaning; `--help` prints it. Statuses below 64 and above
-//! 128 belong to the program that `folioswap run` ran.
+//! This table is the only place that defines these numbers; `--help` prints it. Apart from 1, statuses below 64 and
+//! above 128 come from the program that `folioswap run` ran.
 
 use std::fmt;
 
-/// The causes that have an exit status of their own. `sysexits.h` begins at 64 as well, so they rarely meet a program's.
+/// Causes that have an exit status of their own. Like those of `sysexits.h` they begin at 64, where few programs have
+/// theirs.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[repr(u8)]
 pub enum Status {
-    /// Something in the command went wrong that has no number of its own, or a check did not hold.
+    /// The command failed in a way that has no status of its own, or a check did not hold.
     Failed = 1,
-    /// The command line could not be understood, a size among it.
+    /// The command line or a size in it could not be parsed.
     Usage = 64,
-    /// The memory budget is below the smallest that works.
+    /// The memory budget is below the minimum.
     BudgetTooSmall = 65,
-    /// The program is not there.
+    /// The program does not exist.
     ProgramNotFound = 66,
-    /// The program is there but cannot be executed.
+    /// The program exists but cannot be executed.
     ProgramNotExecutable = 67,
-    /// The swap path is a directory, not writable, or cannot do direct I/O.
+    /// The swap device cannot be used: it is a directory, is not writable, has no direct I/O, or is in use.
     SwapUnusable = 68,
-    /// The swap device is too small, or the disk under it has no room.
+    /// The swap device is too small, or its disk has too little space.
     SwapTooSmall = 69,
-    /// While the program ran, neither a frame nor a slot could be had.
+    /// Neither a frame nor a slot was free while the program ran.
     OutOfMemory = 70,
-    /// The system permits no userfaultfd of the kind that was asked for.
+    /// The system does not permit the kind of userfaultfd that was asked for.
     NoUserfaultfd = 71,
-    /// The library that is loaded into the program is not beside the command.
+    /// The preload library was not found.
     NoPreload = 72,
-    /// The kernel's swap could not be set up to compare with.
+    /// Kernel swap could not be set up for the comparison.
     NoKernelPeer = 73,
     /// `--lock`: the limit of locked memory is too small, or folios are copied.
     LockNotPermitted = 74,
-    /// `--lock`: the budget's RAM is not to be had.
+    /// `--lock`: the RAM of the budget is not available.
     NoMemoryToLock = 75,
 }
 
-/// Every status with its meaning, in order.
+/// Every status with its meaning, in ascending order.
 pub const TABLE: &[(Status, &str)] = &[
     (Status::Failed, "the command itself failed, or a check of `bench` or `doctor` did not hold"),
     (Status::Usage, "the command line or a size could not be understood"),
@@ -54,7 +55,7 @@ pub const TABLE: &[(Status, &str)] = &[
     (Status::NoMemoryToLock, "--lock: so much RAM is not to be had"),
 ];
 
-/// The table as `--help` shows it.
+/// The table as `--help` prints it.
 pub fn help_table() -> String {
     let mut text = String::from("Exit status:\n");
     text.push_str("  0-63  of the program; 128+n when signal n ended it\n");
@@ -65,17 +66,17 @@ pub fn help_table() -> String {
     text
 }
 
-/// One clear sentence and the status to exit with.
+/// An error message of one sentence, and the exit status.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit status.
     pub status: u8,
-    /// What was wrong and what would do; no line breaks.
+    /// What went wrong and what would help, without line breaks.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure with a status of the table.
+    /// A failure with a status from the table.
     pub fn new(status: Status, message: impl Into<String>) -> Failure {
         Failure { status: status as u8, message: message.into() }
     }

@@ -1,7 +1,8 @@
 //! `folioswap __exec`: the last step before the program, in the process that becomes it.
 //!
-//! What must happen between fork and exec (dying with the command, entering a cgroup) happens here in an ordinary process, since
-//! this crate has no unsafe code; and the library to inject is named only here, so that it is not loaded into this step itself.
+//! This crate has no unsafe code and cannot run code between fork and exec. This process does that work instead: it
+//! sets its parent-death signal and enters the cgroup. LD_PRELOAD is set only here, so that this step itself does not
+//! load the library.
 
 use crate::exit::{Failure, Status};
 use crate::settings;
@@ -15,7 +16,7 @@ use std::process::Command;
 /// Arguments of the hidden step.
 #[derive(Args, Debug)]
 pub struct ExecArgs {
-    /// Process that this one must not outlive.
+    /// Parent process; this process is killed when it ends.
     #[arg(long)]
     pub parent: i32,
     /// Directory of the cgroup to enter.
@@ -30,13 +31,13 @@ pub struct ExecArgs {
     /// File to execute.
     #[arg(long)]
     pub file: PathBuf,
-    /// Argument zero and the arguments.
+    /// argv, including argument zero.
     #[arg(last = true, required = true, num_args = 1..)]
     pub argv: Vec<OsString>,
 }
 
 impl ExecArgs {
-    /// The command that starts this step; its parent is the calling process.
+    /// The command that starts this step as a child of the calling process.
     pub fn command(&self) -> Result<Command, Failure> {
         let mut command = Command::new(own_executable()?);
         command.arg("__exec").arg("--parent").arg(self.parent.to_string());
@@ -53,13 +54,13 @@ impl ExecArgs {
     }
 }
 
-/// The file this process runs from.
+/// The executable of this process.
 pub fn own_executable() -> Result<PathBuf, Failure> {
     std::env::current_exe()
         .map_err(|error| Failure::new(Status::Failed, format!("the command's own file could not be found: {error}")))
 }
 
-/// Becomes the program; returns only when that fails.
+/// Executes the program. Returns only on failure.
 pub fn exec(args: &ExecArgs) -> Failure {
     if let Err(failure) = prepare(args) {
         return failure;
@@ -94,7 +95,7 @@ fn prepare(args: &ExecArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Our library first, whatever else the user preloads after it.
+/// Puts our library before the libraries that the user preloads.
 fn preload_list(library: &Path, existing: Option<&OsStr>) -> OsString {
     let mut list = library.as_os_str().to_owned();
     if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {

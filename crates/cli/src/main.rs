@@ -1,6 +1,8 @@
-//! The `folioswap` command: run a program with a memory budget, measure, and say what the system permits.
+//! The `folioswap` command: runs a program with a memory budget, runs benchmarks, and reports what the system
+//! permits.
 //!
-//! Every way out is an exit status of [`exit`] with one sentence on standard error, or the status of the program that was run.
+//! It ends with the status of the program that it ran, or with a status of [`exit`] and one sentence on standard
+//! error.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +49,7 @@ fn act() -> Result<u8, Failure> {
     }
 }
 
-/// A line on standard error; nobody may be there to read it, and the exit status still counts.
+/// Writes a line to standard error. A failed write is ignored: the exit status still tells the result.
 fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

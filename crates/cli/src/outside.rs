@@ -1,30 +1,32 @@
-//! What the processes of a run had in RAM that was not managed, and the line that says so when it was much.
+//! RAM that the processes of a run had outside managed memory, and the warning if it was much.
 //!
-//! Processes that end by `exit` note it themselves. Of all others (linked statically, set-user-ID, forked, killed) the kernel tells how
-//! much the largest had, managed or not: only what is surely not managed is counted.
+//! A process that ends by `exit` records its own figures. For all others (statically linked, set-user-ID, forked,
+//! killed) the kernel only reports the peak of the largest one, managed or not. Only what certainly was not managed
+//! is counted.
 
 use folioswap::{Bytes, DeviceSpec, SharedCounters, SwapDevice};
 use folioswap_core::ProcessMemory;
 use folioswap_sys::resident;
 use serde_json::{Value, json};
 
-/// What is not spoken of, however small the budget: code, and what the engine itself needs.
+/// No warning up to this size, however small the budget: code and the engine's own data take that much.
 const LITTLE: u64 = 16 << 20;
 
-/// A process that the kernel counts as larger than those that were noted, by more than this, is another one.
+/// If the kernel's peak exceeds every recorded process by more than this, it belongs to a process that was not
+/// recorded.
 const SAME: u64 = 4 << 20;
 
-/// What was not managed.
+/// Memory that was not managed.
 pub struct Outside {
     processes: Vec<ProcessMemory>,
-    /// What a process had that was not noted, at least.
+    /// Lower bound for unmanaged memory of a process that was not recorded.
     unnoted: u64,
-    /// Why the program's own file is not managed, if it is not.
+    /// Why the program's own executable is not managed, if it is not.
     obstacle: Option<&'static str>,
 }
 
 impl Outside {
-    /// Of all processes of a run with these devices, once it has ended.
+    /// Covers all processes of a run with these swap devices, after the run has ended.
     pub fn of_run(counters: &SharedCounters, swap: &[SwapDevice], obstacle: Option<&'static str>) -> Outside {
         let in_ram = swap.iter().map(|device| match device.spec {
             DeviceSpec::Ram { size } | DeviceSpec::Zram { size, .. } => size,
@@ -34,7 +36,8 @@ impl Outside {
         Outside::new(counters.ended(), resident::peak(true), resident::peak(false), managed, obstacle)
     }
 
-    /// `largest` is what one process had, `own` what this command has, which each process of the run was at first.
+    /// `largest` is the peak of the largest process. `own` is the peak of this command, which every process of the
+    /// run starts as.
     fn new(
         processes: Vec<ProcessMemory>,
         largest: u64,
@@ -47,12 +50,12 @@ impl Outside {
         Outside { processes, unnoted, obstacle }
     }
 
-    /// The process that had most, of those noted.
+    /// The recorded process with the most unmanaged memory.
     fn worst(&self) -> Option<&ProcessMemory> {
         self.processes.iter().max_by_key(|process| process.outside)
     }
 
-    /// One line, when a process had more than a tenth of the budget outside.
+    /// A one-line warning if a process had more than a tenth of the budget unmanaged.
     pub fn complaint(&self, memory_bytes: u64) -> Option<String> {
         let most = (memory_bytes / 10).max(LITTLE);
         let worst = self.worst().filter(|process| process.outside > most.max(self.unnoted));
@@ -76,7 +79,7 @@ impl Outside {
         })
     }
 
-    /// The line of `--stats`.
+    /// The value of the `not managed` line of `--stats`.
     pub fn text(&self) -> String {
         let worst = self.worst().map_or_else(
             || "no process was noted".to_owned(),
@@ -88,7 +91,7 @@ impl Outside {
         }
     }
 
-    /// All of it.
+    /// All figures, as JSON.
     pub fn json(&self, memory_bytes: u64) -> Value {
         let process = |process: &ProcessMemory| {
             json!({
@@ -114,7 +117,7 @@ fn name_of(process: &ProcessMemory) -> String {
     String::from_utf8_lossy(&process.name[..len]).into_owned()
 }
 
-/// Why, and what would help.
+/// The cause, and what would help.
 fn reason(process: &ProcessMemory) -> (&'static str, &'static str) {
     if process.is_forked {
         ("a forked child manages nothing until it executes a program", "start it by exec")
@@ -153,7 +156,7 @@ mod tests {
         let forked = ProcessMemory { is_forked: true, ..process(100, 10) };
         assert!(line(&[forked], 100, 10).contains("forked child"));
         assert!(line(&[process(20, 10)], 300, 10).starts_with("290M of a process were not managed"));
-        // One that was killed had what is managed, too.
+        // The peak of a killed process includes its managed memory.
         assert_eq!(line(&[process(20, 10)], 400, 390), "");
         let small = Outside::new(vec![process(25, 10)], 0, 0, 0, None);
         assert_eq!(small.complaint(16 * MIB), None, "code and the engine's own are not spoken of");

@@ -1,6 +1,7 @@
-//! Finding the program to run, as a shell would, and telling apart "not there", "may not" and "would not be paged".
+//! Finds the program to run, as a shell would. Distinguishes a program that does not exist, one that is not
+//! executable, and one whose memory cannot be paged.
 //!
-//! The search happens before anything is set up, so that a mistyped name costs one sentence and no swap file.
+//! The search runs before anything is set up, so that a mistyped name costs one sentence and no swap file.
 
 use crate::exit::{Failure, Status};
 use rustix::fs::{Access, access};
@@ -9,7 +10,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The file that `name` means: itself when it holds a slash, else the first executable of that name in PATH.
+/// Resolves `name`: a name with a slash is a path, any other is the first executable of that name in PATH.
 pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     find_in(name, &std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin")))
 }
@@ -53,14 +54,14 @@ fn check(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Why a program's memory could not be paged although it runs: the loader would not load the library into it.
+/// Why a program would run but its memory would not be paged: the loader cannot load the preload library into it.
 pub fn obstacle(path: &Path) -> Option<&'static str> {
     let mut head = Vec::new();
     std::fs::File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
     obstacle_in_head(&head)
 }
 
-/// Why a file is no library that a 64-bit program can load.
+/// Why a file is not a library that a 64-bit program can load.
 pub fn library_obstacle(path: &Path) -> Option<&'static str> {
     let mut head = [0; 5];
     let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
@@ -71,7 +72,7 @@ pub fn library_obstacle(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Looks at an ELF file's head: 64-bit little-endian with a PT_INTERP header is what the library can be loaded into.
+/// Looks at the ELF header. The preload library works in 64-bit little-endian programs that have a PT_INTERP header.
 fn obstacle_in_head(head: &[u8]) -> Option<&'static str> {
     const PT_INTERP: u32 = 3;
     if head.len() < 64 || &head[..4] != b"\x7fELF" {

@@ -1,7 +1,7 @@
-//! `folioswap run`: check everything, then start the program with the library injected, and end as it ends.
+//! `folioswap run`: checks everything, starts the program with the preload library, and ends with its status.
 //!
-//! Nothing is made before every check has passed. What is made then (the counters' memory) has no name in any file system, so it
-//! goes with the processes.
+//! Nothing is created before every check has passed. What is created then (counters in shared memory, swap files,
+//! open devices) has no name in any file system and is freed with the processes.
 
 use crate::args::{Folios, Means, Paging, check_budget, size};
 use crate::exit::{Failure, Status};
@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The library that is injected.
+/// The preload library.
 const PRELOAD_LIBRARY: &str = "libfolioswap_preload.so";
 
 /// Arguments of `run`.
@@ -26,11 +26,11 @@ pub struct RunArgs {
     pub paging: Paging,
     #[command(flatten)]
     pub folios: Folios,
-    /// Take the budget's RAM at once, locked, and give none of it back to the kernel before the end. Needs root, CAP_IPC_LOCK
-    /// or `ulimit -l unlimited`. Each process that the program starts locks a budget of its own
+    /// Allocate the budget's RAM at start, locked, and keep all of it until the end. Needs root, CAP_IPC_LOCK or
+    /// `ulimit -l unlimited`. Each process that the program starts locks a budget of its own
     #[arg(long)]
     pub lock: bool,
-    /// Print what was swapped, how long faults took and how much was resident, to standard error at the end
+    /// At the end, print what was swapped, how long faults took and how much was resident, to standard error
     #[arg(long, value_name = "text|json", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     pub stats: Option<Form>,
     /// The program and its arguments, after `--`
@@ -47,7 +47,8 @@ pub struct KernelArgs {
     /// Size of the swap device.
     #[arg(long, value_parser = size)]
     swap_size: u64,
-    /// Directory of the swap file; `ram` means a loop device on memory, `zram` the kernel's compressed RAM. Default: $FOLIOSWAP_DIR, else /var/tmp.
+    /// Directory of the swap file; `ram` means a loop device backed by memory, `zram` a zram. Default:
+    /// $FOLIOSWAP_DIR, else /var/tmp.
     #[arg(long)]
     swap_dir: Option<PathBuf>,
     /// The program and its arguments.
@@ -99,7 +100,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     Ok(status)
 }
 
-/// Runs the program under the kernel's own swap.
+/// Runs the program under kernel swap.
 pub fn kernel(args: &KernelArgs) -> Result<u8, Failure> {
     let file = program::find(&args.program[0])?;
     let backing = match &args.swap_dir {
@@ -131,9 +132,9 @@ fn failure(error: folioswap::Error) -> Failure {
     Failure { status: error.exit_status(), message: error.to_string() }
 }
 
-/// Whether faults can be delivered in the mode that was asked for.
+/// Checks that faults can be delivered in the requested mode.
 fn check_userfaultfd(means: &Means, lock: bool) -> Result<(), Failure> {
-    // A small arena of the same modes meets every refusal that the program's own would meet.
+    // A small arena with the same modes fails in every way in which the program's own arena would.
     folioswap::Arena::builder()
         .memory(folioswap::MIN_MEMORY)
         .device(folioswap::DeviceSpec::Ram { size: 2 << 20 })
@@ -146,7 +147,7 @@ fn check_userfaultfd(means: &Means, lock: bool) -> Result<(), Failure> {
         .map_err(failure)
 }
 
-/// Finds the library: `$FOLIOSWAP_PRELOAD`, beside the command, or in ../lib/folioswap.
+/// Finds the preload library: `$FOLIOSWAP_PRELOAD`, next to the command, or in ../lib/folioswap.
 pub fn preload_library() -> Result<PathBuf, Failure> {
     let missing = |text: String| Failure::new(Status::NoPreload, text);
     let found = if let Some(named) = std::env::var_os("FOLIOSWAP_PRELOAD") {

@@ -1,8 +1,8 @@
-//! The one environment variable that tells the injected library what `run` was asked for.
+//! The environment variable that passes the options of `run` to the preload library.
 //!
-//! Form: `key=value` pairs separated by `;`, in any order but that `prio`, `node`, `force`, `algo` and `shared` follow the `swap` that they are of, which is there
-//! once a device. Inside values `%`, `;` and `=` are written as
-//! `%25`, `%3B` and `%3D`; all other bytes stand for themselves, so a path that is not UTF-8 survives.
+//! Format: `key=value` pairs separated by `;`. There is one `swap` for each device. `prio`, `node`, `force`, `algo`
+//! and `shared` follow the `swap` that they belong to; other pairs may come in any order. In values, `%`, `;` and `=`
+//! are written as `%25`, `%3B` and `%3D`. All other bytes are literal, so that a path need not be UTF-8.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -27,7 +27,7 @@ fn encode(spec: &DeviceSpec) -> Vec<u8> {
     }
 }
 
-/// What the injected library is told.
+/// What the preload library is told.
 #[derive(Debug)]
 pub struct Settings<'a> {
     /// Memory budget in bytes.
@@ -42,11 +42,11 @@ pub struct Settings<'a> {
     pub swap_in: &'a str,
     /// Whether the budget is locked in RAM.
     pub lock: bool,
-    /// The shared memory that counts, as a path that other processes can open.
+    /// Path of the shared memory with the counters; other processes can open it.
     pub stats: Option<&'a Path>,
-    /// The file that states the NUMA nodes, as an absolute path.
+    /// Absolute path of the file that states the NUMA nodes.
     pub topology: Option<&'a Path>,
-    /// Swap devices, with absolute paths: the program may change its directory. None means the default file.
+    /// Swap devices, with absolute paths because the program may change its directory. Empty: the default file.
     pub swap: &'a [SwapDevice],
 }
 

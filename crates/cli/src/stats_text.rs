@@ -1,6 +1,6 @@
-//! The counters of a run: memory shared with the program, and what is printed of it at the end.
+//! The counters of a run, in memory shared with the program, and what is printed of them at the end.
 //!
-//! The injected library opens the memory by its path in /proc and counts into it; it lives on here when the program has ended.
+//! The preload library opens this memory by its path in /proc and counts in it. It outlives the program.
 
 use crate::exit::{Failure, Status};
 use crate::outside::Outside;
@@ -14,20 +14,20 @@ use std::time::Duration;
 /// How the counters are printed.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, clap::ValueEnum)]
 pub enum Form {
-    /// Lines for people.
+    /// Lines of text for people.
     Text,
-    /// One JSON object in one line.
+    /// One JSON object on one line.
     Json,
 }
 
-/// Memory that the program counts into.
+/// Shared memory that the program counts in.
 pub struct Counters {
     shared: SharedStats,
     path: PathBuf,
 }
 
 impl Counters {
-    /// New, all zero.
+    /// New counters, all zero.
     pub fn create() -> Result<Counters, Failure> {
         let shared = SharedStats::new().map_err(|error| {
             Failure::new(Status::Failed, format!("the memory for the counters could not be made: {error}"))
@@ -36,12 +36,12 @@ impl Counters {
         Ok(Counters { shared, path })
     }
 
-    /// Where other processes open it, as long as this one lives.
+    /// Path by which other processes open the memory, for as long as this process lives.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was counted, for a budget and the time that the program took.
+    /// What was counted, given the budget and the run time of the program.
     pub fn describe(&self, form: Form, memory_bytes: u64, wall: Duration, outside: &Outside) -> String {
         let summary = Summary::new(&self.shared.get().stats().snapshot(), self.shared.get().devices());
         match form {
@@ -54,23 +54,23 @@ impl Counters {
         }
     }
 
-    /// What was not managed, once the program has ended; `obstacle` is why its own file is not.
+    /// Memory that was not managed, once the program has ended. `obstacle` is why its executable is not managed.
     pub fn outside(&self, swap: &[SwapDevice], obstacle: Option<&'static str>) -> Outside {
         Outside::of_run(self.shared.get(), swap, obstacle)
     }
 }
 
-/// Times of faults of one kind, or of one phase of them.
+/// Times of one kind of fault, or of one phase of faults.
 struct Times {
     count: u64,
-    /// p50, p90, p99, p99.9 and the longest.
+    /// p50, p90, p99, p99.9 and the maximum.
     ns: [u64; 5],
     shares: [f64; 4],
 }
 
-/// The names of [`Times::ns`] in JSON.
+/// JSON keys of [`Times::ns`].
 const QUANTILE_KEYS: [&str; 5] = ["p50_ns", "p90_ns", "p99_ns", "p999_ns", "max_ns"];
-/// The names of [`Times::shares`] in JSON.
+/// JSON keys of [`Times::shares`].
 const SHARE_KEYS: [&str; 4] = ["share_below_20us", "share_to_100us", "share_to_500us", "share_over_500us"];
 
 impl Times {
@@ -95,26 +95,26 @@ impl Times {
     }
 }
 
-/// By name, as JSON.
+/// The times as a JSON object, by name.
 fn to_json(times: &[(&'static str, Times)]) -> Value {
     times.iter().map(|(name, times)| ((*name).to_owned(), times.json())).collect::<Map<_, _>>().into()
 }
 
-/// The numbers of a run.
+/// The figures of a run.
 struct Summary {
     counters: Vec<(&'static str, u64)>,
-    /// From order 0 on.
+    /// Indexed by order.
     by_order: Vec<(&'static str, [u64; NR_ORDERS])>,
     resident_bytes: u64,
     peak_resident_bytes: u64,
     huge_resident_bytes: u64,
     peak_huge_bytes: u64,
     faults: Vec<(&'static str, Times)>,
-    /// Those of swap-ins, from order 0 on.
+    /// Times of swap-ins, indexed by order.
     swap_ins: Vec<Times>,
-    /// Of one fault in [`PHASES_OF_ONE_IN`].
+    /// Phases of one fault in [`PHASES_OF_ONE_IN`].
     phases: Vec<(&'static str, Times)>,
-    /// Faults over 100 us, by the phase that took longest; the last are those of which it is not known.
+    /// Faults over 100 us by their longest phase. The last entry counts those whose longest phase is unknown.
     slow: Vec<(&'static str, u64)>,
     /// Swap devices by name.
     devices: Vec<(String, DeviceIo)>,
@@ -124,7 +124,7 @@ impl Summary {
     fn new(stats: &StatsSnapshot, devices: Vec<(String, DeviceIo)>) -> Summary {
         let slow_in = |phase| FaultKind::ALL.into_iter().map(|kind| stats.slow(kind, phase)).sum();
         let slow_unknown = ("unknown", FaultKind::ALL.into_iter().map(|kind| stats.slow_unknown(kind)).sum());
-        // Linux's names for pages read and written; derived, so that they cannot disagree with the bytes.
+        // Linux's names for pages read and written. They are computed from the bytes, so that both always agree.
         let derived = [("pswpin", stats.pswpin()), ("pswpout", stats.pswpout()), ("stalled_ns", stats.stalled_ns())];
         Summary {
             counters: stats.counters().chain(derived).collect(),
@@ -145,7 +145,7 @@ impl Summary {
         self.counters.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value)
     }
 
-    /// None while nothing is resident, and when the program ended before huge pages were counted.
+    /// None if nothing is resident, or if the program ended before its huge pages were counted.
     fn huge_share(&self) -> Option<f64> {
         (self.resident_bytes > 0 && self.peak_huge_bytes > 0)
             .then(|| self.huge_resident_bytes as f64 / self.resident_bytes as f64)
@@ -154,7 +154,7 @@ impl Summary {
     fn text(&self, memory_bytes: u64, wall: Duration) -> String {
         let mut text = String::from("folioswap:\n");
         let mut line = |name: &str, rest: String| {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "  {name:<14} {rest}");
         };
         for (name, folios, pages) in
@@ -231,7 +231,7 @@ impl Summary {
     }
 }
 
-/// One line on what a device carried, and one on how long that took if it is known.
+/// A line with what a device transferred, and if known a line with its latencies.
 fn device_text(name: &str, io: &DeviceIo) -> Vec<(String, String)> {
     let moved = |transfers: &DeviceTransfers| format!("{} in {}", Bytes(transfers.bytes), transfers.calls);
     let (used, read, written) = (Bytes(io.peak_used_bytes), moved(&io.reads), moved(&io.writes));
@@ -280,7 +280,7 @@ fn device_json(name: &str, io: &DeviceIo) -> Value {
     })
 }
 
-/// The orders that have a number, as `12 of 2M, 3 of 64K`; none when all are zero.
+/// The nonzero orders, as in `12 of 2M, 3 of 64K`. None if all are zero.
 fn show_by_order(numbers: &[u64; NR_ORDERS]) -> Option<String> {
     let shown = (0..=MAX_ORDER).zip(*numbers).rev().filter(|(_, number)| *number > 0);
     let shown: Vec<String> = shown.filter_map(|(k, number)| Some(format!("{number} of {}", Order::new(k)?))).collect();

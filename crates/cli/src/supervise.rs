@@ -1,7 +1,7 @@
-//! Running a child to its end: signals meant for it are passed on, and its end becomes our exit status.
+//! Runs a child to its end: forwards signals to it, and turns its end into our exit status.
 //!
-//! The child stays in our process group, so the terminal treats it as the foreground program. A signal that the terminal itself
-//! sends therefore reaches the child without us and is not passed on a second time; one that a process sends to us alone is.
+//! The child stays in our process group, so that the terminal treats it as the foreground program. A signal from the
+//! terminal reaches the whole group, so it is not forwarded. A signal that a process sent to us alone is.
 
 use crate::exit::{Failure, Status};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, TryRecvError, channel};
 
-/// Signals that are passed on.
+/// Signals that are forwarded.
 const PASSED_ON: &[i32] = &[
     signal::SIGINT,
     signal::SIGTERM,
@@ -30,16 +30,16 @@ const PASSED_ON: &[i32] = &[
     signal::SIGIO,
 ];
 
-/// Signals that ask us to end when no child is there to receive them.
+/// Signals that end the command if no child is there to receive them.
 const ENDING: &[i32] = &[signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT];
 
-/// Holds the signals from its making on, so that none of them ends the command between set-up and clean-up.
+/// Catches the signals from its creation on, so that none of them ends the command between set-up and tear-down.
 pub struct Supervisor {
     signals: SignalsInfo<WithOrigin>,
 }
 
 impl Supervisor {
-    /// Takes over the signals.
+    /// Installs the signal handlers.
     pub fn new() -> Result<Supervisor, Failure> {
         let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON).map_err(|error| {
             Failure::new(Status::Failed, format!("signal handlers could not be installed: {error}"))
@@ -47,12 +47,13 @@ impl Supervisor {
         Ok(Supervisor { signals })
     }
 
-    /// The signal, if one came while there was no child, that asks for the end of the command.
+    /// The signal that asks the command to end, if one came while there was no child.
     pub fn asked_to_end(&mut self) -> Option<i32> {
         self.signals.pending().map(|origin| origin.signal).find(|signal| ENDING.contains(signal))
     }
 
-    /// Gives the signals their usual effect again: they end the command. (Dropping alone would leave them without any.)
+    /// Restores the default effect of the signals, which is to end the command. Dropping the supervisor would leave
+    /// them without any effect.
     pub fn release(self) -> Result<(), Failure> {
         let usual = Arc::new(AtomicBool::new(true));
         for signal in ENDING {
@@ -63,7 +64,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts `command` and waits for its end. `started` sees the child right after its start (to take its pipes).
+    /// Starts `command` and waits for its end. `started` is called with the child right after its start (to take its
+    /// pipes).
     pub fn run(&mut self, command: &mut Command, started: impl FnOnce(&mut Child)) -> Result<u8, Failure> {
         if let Some(signal) = self.asked_to_end() {
             return Ok(status_of_signal(signal));
@@ -84,7 +86,7 @@ impl Supervisor {
                             continue;
                         }
                         if let (Some(pidfd), Some(signal)) = (&pidfd, Signal::from_named_raw(origin.signal)) {
-                            // The child may have ended meanwhile; then nobody is left to tell.
+                            // The child may have ended meanwhile. Then the signal has no receiver.
                             let _ = pidfd_send_signal(pidfd, signal);
                         }
                     }
@@ -99,26 +101,26 @@ impl Supervisor {
     }
 }
 
-/// Lets the thread that passes signals on see the end, also when this one panics.
+/// Wakes the forwarding thread when the child has ended, also if this thread panics.
 struct Wake(Option<Sender<()>>);
 
 impl Drop for Wake {
     fn drop(&mut self) {
         drop(self.0.take());
-        // SIGURG is ignored by default, so of all signals handled it is the one that means nothing to anybody.
+        // SIGURG is ignored by default, so it is the handled signal that disturbs nobody.
         let _ = signal_hook::low_level::raise(signal::SIGURG);
     }
 }
 
-/// Whether the kernel's terminal driver sent it, to the whole foreground group.
+/// Whether the kernel's terminal driver sent the signal, to the whole foreground group.
 fn from_terminal(origin: &Origin) -> bool {
     origin.process.is_none() && matches!(origin.cause, Cause::Kernel)
 }
 
-/// A program's end as a shell reports it.
+/// The exit status as a shell reports it.
 pub fn status_of_exit(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
-        (Some(code), _) => code as u8, // 0..=255 by the kernel's own definition
+        (Some(code), _) => code as u8, // the kernel limits it to 0..=255
         (None, Some(signal)) => status_of_signal(signal),
         (None, None) => Status::Failed as u8,
     }

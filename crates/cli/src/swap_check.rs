@@ -1,7 +1,8 @@
-//! Whether the swap devices of a command line can be used, found out before the program starts and without leaving a trace.
+//! Checks that the swap devices of a command line can be used, before the program starts and without leaving a trace.
 //!
-//! The engine checks again when it opens them, inside the program; here the same causes get their sentence and exit status while
-//! nothing has begun. A path that does not exist yet is tried by an unnamed file (O_TMPFILE) in its directory.
+//! The engine checks them again when it opens them inside the program. Here each cause is reported with its own
+//! sentence and exit status before anything has started. For a path that does not exist yet, an unnamed file
+//! (O_TMPFILE) is opened in its directory.
 
 use crate::args::Means;
 use crate::exit::{Failure, Status};
@@ -11,10 +12,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// The smallest device of use: one folio of 2 MiB.
+/// The smallest useful device: one folio of 2 MiB.
 const SMALLEST_BYTES: u64 = 2 << 20;
 
-/// The same devices with absolute paths, if each can be used; the default directory is checked when there is none.
+/// Returns the devices with absolute paths if each can be used. Without any device, checks the default directory.
 pub fn check_all(means: &Means) -> Result<Vec<SwapDevice>, Failure> {
     let topology = means.topology()?.unwrap_or_else(Topology::of_machine);
     if means.swap.len() > folioswap::MAX_DEVICES {
@@ -27,8 +28,8 @@ pub fn check_all(means: &Means) -> Result<Vec<SwapDevice>, Failure> {
     means.swap.iter().map(|device| check_device(device, &topology)).collect()
 }
 
-/// Opens what the processes of a program cannot each open for themselves, for as long as what is returned lives, and notes with the
-/// devices where it is.
+/// Opens the devices that the processes of a program cannot each open for themselves, and records in `swap` how to
+/// find them. They stay open as long as the returned values live.
 pub fn keep(swap: &mut [SwapDevice]) -> Result<Vec<KeptDevice>, Failure> {
     let mut kept = Vec::new();
     for device in swap {
@@ -132,11 +133,11 @@ fn refused(path: &Path, shown: &str, error: Errno) -> Failure {
 }
 
 fn is_tmpfs(path: &Path) -> bool {
-    // TMPFS_MAGIC; the field's type differs between architectures.
+    // TMPFS_MAGIC. The type of the field differs between architectures.
     rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type == 0x0102_1994)
 }
 
-/// Whether the disk has room for `bytes`.
+/// Fails if the disk has less than `bytes` free.
 fn room(file: &std::os::fd::OwnedFd, shown: &str, bytes: u64) -> Result<(), Failure> {
     let Ok(stat) = rustix::fs::fstatvfs(file) else { return Ok(()) };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -158,7 +159,7 @@ pub fn available_memory() -> Option<u64> {
     meminfo("MemAvailable:")
 }
 
-/// A field of /proc/meminfo in bytes; `name` with its colon.
+/// A field of /proc/meminfo in bytes; `name` includes the colon.
 pub fn meminfo(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;

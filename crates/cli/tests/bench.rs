@@ -1,11 +1,11 @@
-//! The benchmarks from outside, as small as they go: exit status, measures, and that no word is wrong.
+//! Runs each benchmark as small as possible and checks its exit status, its measures, and that no word is wrong.
 
 mod scratch;
 
 use scratch::Scratch;
 use serde_json::Value;
 
-/// Runs a benchmark to its end with `--json`; its report.
+/// Runs a benchmark with `--json` and returns its report.
 fn report(args: &[&str]) -> Value {
     let scratch = Scratch::new();
     let json = scratch.path("report.json").display().to_string();
@@ -22,7 +22,7 @@ fn report(args: &[&str]) -> Value {
     report
 }
 
-/// A measure that was taken and is above 0.
+/// A measure, which must be there and be above 0.
 fn positive(report: &Value, name: &str) -> f64 {
     let value = report["measures"][name].as_f64().unwrap_or_else(|| panic!("no measure {name}: {report:#}"));
     assert!(value > 0.0, "{name}: {report:#}");
@@ -193,7 +193,7 @@ fn latencies_of_both_ways_are_compared() {
     let (sync, later) = ((Some("4K"), Some("sync")), (Some("4K"), Some("async")));
     assert_eq!((ways.len(), &ways[..4]), (8, &[sync, later, sync, later][..]));
     let sum = |path: &str| rows.iter().filter_map(|row| row.pointer(path)?.as_f64()).sum::<f64>();
-    // Phases are those of one fault in 16.
+    // Only one fault in 16 has its phases recorded.
     assert!(sum("/phases/free/count") > sum("/due/count") / 64.0, "slots are freed meanwhile: {rows:#?}");
     for row in &rows {
         let number =
@@ -228,7 +228,7 @@ fn devices_on_two_nodes_are_compared() {
         let used: Vec<u64> = row["used_bytes"].as_array().expect("two").iter().filter_map(Value::as_u64).collect();
         match row["way"].as_str() {
             Some("list") => assert_eq!(used[1], 0, "the first one has room for all: {row:#}"),
-            // The reclaim thread may do all of it, from one node.
+            // The reclaim thread may swap out everything, from one node.
             Some("nearest") => assert!(used[0] + used[1] > 0, "{row:#}"),
             _ => assert!(used[0] > 0 && used[1] > 0, "{row:#}"),
         }
@@ -265,7 +265,7 @@ fn compressed_ram_in_front_of_a_file_is_compared_with_the_file() {
             positive(&all, name);
         }
         assert!(all["measures"]["file_reads_vs_file"].is_number());
-        // More than the front holds was written, so some of it has gone on.
+        // More was written than the front holds, so that it must have written some back.
         assert!(positive(&all, "written_back_bytes") >= f64::from(1 << 20), "{all:#}");
         assert!(positive(&all, "front_memory_bytes") <= f64::from(16 << 20));
         assert!(positive(&all, "front_content_bytes") > positive(&all, "front_memory_bytes"), "{all:#}");

@@ -1,6 +1,7 @@
-//! Block devices that hold something are refused as swap, unless that is to be lost; those in use always are.
+//! Block devices that hold data are refused as swap unless `force=yes` is given. Block devices in use are always
+//! refused.
 //!
-//! On a loop device of the test's own, which only root can have.
+//! The tests need a loop device of their own, and therefore root.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -10,7 +11,7 @@ mod scratch;
 
 use scratch::{Scratch, with_library};
 
-/// Runs a system command; its output, or why it gave none.
+/// Runs a system command. Returns its output, or why it failed.
 fn command(name: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(name).args(arguments).output().map_err(|error| format!("{name}: {error}"))?;
     if output.status.success() {
@@ -19,7 +20,7 @@ fn command(name: &str, arguments: &[&str]) -> Result<String, String> {
     Err(format!("{name} {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// A loop device on a file, detached at the end.
+/// A loop device on a file. Dropping it detaches the device.
 struct Loop(String);
 
 impl Loop {
@@ -35,7 +36,7 @@ impl Drop for Loop {
     }
 }
 
-/// A program of several processes, one after the other, at the same time and by exec: each uses more memory than its budget.
+/// A program of several processes, sequential, concurrent and by exec. Each uses more memory than its budget.
 const SEVERAL: &str = "python3 -c \"$1\" && python3 -c \"$1\" | cat && (python3 -c \"$1\" & python3 -c \"$1\"; wait $!) && exec python3 -c \"$1\"";
 const SWEEP: &str = "import mmap; m = mmap.mmap(-1, 40 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for r in (1, 2):
@@ -70,7 +71,8 @@ fn the_processes_of_a_program_share_what_only_one_can_have() {
     };
     let said = run(&disk.0, &several);
     let own = said.lines().filter(|line| line.contains(&format!("another process of the program has swap {}", disk.0)));
-    // The shell has the device until it executes the last one; each says so once it needs a file of its own.
+    // The shell holds the device until it executes the last process. Each other process says so when it needs a file
+    // of its own.
     assert!(own.count() == 4 && said.lines().count() == 5, "{said}");
     let stats: serde_json::Value = serde_json::from_str(said.lines().last().expect("statistics")).expect("JSON");
     let devices = stats["devices"].as_array().expect("devices");
@@ -78,7 +80,7 @@ fn the_processes_of_a_program_share_what_only_one_can_have() {
     assert!(of_disk["writes"]["bytes"].as_u64() > Some(8 << 20), "the last one has it: {said}");
 }
 
-/// What is on the disk of the file below a loop device, at its begin.
+/// The first MiB of the file below a loop device.
 fn content(file: &Path) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     std::os::unix::fs::FileExt::read_exact_at(&File::open(file).expect("the file"), &mut bytes, 0).expect("its begin");

@@ -1,7 +1,7 @@
-//! The command from outside: exit statuses, signals, and small sweeps, each child under a watchdog.
+//! Tests of the command as a process: exit statuses, signals, and small sweeps. Each child has a watchdog.
 //!
-//! Output goes to files and not to pipes, so a grandchild that lives on cannot hold a test up. What the system does not permit is
-//! skipped with a line that says so.
+//! Output goes to files, not pipes, so that a surviving grandchild cannot block a test. If the system does not permit
+//! something, the test prints a line and skips it.
 
 mod scratch;
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Whether monitor faults are permitted here.
+/// Whether this system permits monitor faults.
 fn monitor_permitted() -> bool {
     let scratch = Scratch::new();
     scratch.run(&["doctor"]);
@@ -126,7 +126,7 @@ fn priorities_and_nodes_reach_the_program() {
     assert_eq!(status, 0, "{said}");
     let settings = format!(";topology={topology};swap=ram:67108864;prio=3;node=9;swap=ram:33554432");
     assert!(scratch.text("out").contains(&settings), "{}", scratch.text("out"));
-    // A program that finds no topology there does not begin.
+    // The program does not start if the topology file is gone.
     let program = format!("rm {topology}; exec true");
     let (status, said) = scratch.run(&[&run[..], &["--", "sh", "-c", &program]].concat());
     assert!(status == 64 && said.contains("topology"), "{status}: {said}");
@@ -161,7 +161,7 @@ fn stats_have_each_devices_own_figures() {
     let program = "import mmap, os; m = mmap.mmap(-1, 96 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
                    for i in range(0, 96 << 20, 4096): m[i] = (i >> 12) % 251\n\
                    assert all(m[i] == (i >> 12) % 251 for i in range(0, 96 << 20, 4096))";
-    // Of two processes, of which one is forked by the other and has an engine of its own.
+    // Two processes: one starts the other, which has an engine of its own.
     let program = format!(
         "import subprocess, sys\nif len(sys.argv) == 1: subprocess.run([sys.executable, __file__, 'x'], check=True)\n{program}"
     );
@@ -179,7 +179,7 @@ fn stats_have_each_devices_own_figures() {
     for (way, whole) in [("writes", "swapped_out_bytes"), ("reads", "swapped_in_bytes")] {
         let bytes: Vec<_> = devices.iter().map(|device| number(device, way, "bytes")).collect();
         assert!(bytes.iter().all(|bytes| *bytes > 16 << 20), "{way} {bytes:?}: {said}");
-        // What is written and touched meanwhile, or read for compaction, is on top.
+        // The devices also transfer folios that are touched while they are written, and reads for compaction.
         assert!(bytes.iter().sum::<u64>() >= stats[whole].as_u64().expect("a number"), "{way} {bytes:?}: {said}");
         let [file, ram] = devices.as_slice() else { panic!("two devices") };
         assert!(number(file, way, "p50_ns") > 0 && number(file, way, "count") == number(file, way, "calls"), "{said}");
@@ -274,7 +274,7 @@ fn what_is_not_managed_is_said() {
     }
 }
 
-/// The statistics of a program that maps 48 MiB, advises the kernel's huge pages or none, writes all of it and reads it again.
+/// Statistics of a program that maps 48 MiB, gives this advice, writes everything and reads it back.
 fn swept(options: &[&str], advice: &str) -> serde_json::Value {
     let scratch = Scratch::new();
     let program = format!(
@@ -308,8 +308,9 @@ fn folios_have_the_size_and_come_back_in_the_way_that_was_asked_for() {
         let stats = swept(options, advice);
         let folios = |name: &str, order: usize| stats[name][order].as_u64().expect("a count");
         let pages = folios("swpin", order) << order;
-        // When all is written half of it at most is in RAM, so the other half comes back: all of it in this way, but for the blocks at its
-        // two ends, which are its neighbours' too, and for those that were split beside smaller folios of the interpreter's heap.
+        // After the writes at most half is in RAM, so that at least 24 MiB is swapped in. Not all of it comes in
+        // folios of this order: the two blocks at the ends are shared with neighbours, and blocks next to smaller
+        // folios of the interpreter's heap are split.
         let split = if order == 9 { folios("swpin_fallback", 9) } else { 0 };
         assert!(pages + 512 * (2 + split) >= 24 << 8, "{options:?}, {advice}: {stats}");
         if order == 4 {
@@ -318,7 +319,7 @@ fn folios_have_the_size_and_come_back_in_the_way_that_was_asked_for() {
     }
 }
 
-/// What a program under `--lock` does: it uses twice its budget, forks, and tries to unlock what it has.
+/// A program for `--lock`: it uses twice its budget, forks, and tries to unlock its memory.
 const UNDER_LOCK: &str = "
 import ctypes, mmap, os
 def locked():
@@ -362,7 +363,7 @@ fn a_program_runs_in_a_locked_budget() {
 #[test]
 fn a_small_limit_of_locked_memory_is_named() {
     let scratch = Scratch::new();
-    // Copied, as an ordinary user may not be able to reach the build.
+    // A copy, because an ordinary user may not have access to the build directory.
     let copy = scratch.path("folioswap");
     fs::copy(FOLIOSWAP, &copy).expect("a new file");
     let as_user = if is_root() { "setpriv --reuid=65534 --regid=65534 --clear-groups" } else { "" };
@@ -415,7 +416,7 @@ fn the_program_does_not_outlive_a_killed_command() {
     assert!(program.exists());
     run.0.kill().expect("ours");
     run.0.wait().expect("ours");
-    // Its new parent may take its time to collect it.
+    // Its new parent may take some time to reap it.
     let gone = || fs::read_to_string(program.join("stat")).is_ok_and(|stat| stat.contains(") Z ")) || !program.exists();
     assert!(within(LIMIT, gone), "the program lives on");
 }
@@ -462,13 +463,13 @@ fn check_sweep(text: &str, mapper: &str, swap: &str) {
     assert_eq!(rows.iter().filter(|row| row["system"] == "folioswap").count(), 4, "2 write and 2 read rounds");
 }
 
-/// Held by who has the kernel swap: it is refused while it does so already.
+/// Serializes the tests that turn on kernel swap: a second one would be refused.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the kernel's peer would leave if it left something.
+/// What the peer should have removed but did not.
 fn left_by_peer(directory: &Path) -> Vec<String> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let mine = directory.display().to_string();
@@ -512,7 +513,7 @@ fn the_kernels_swap_is_set_up_and_undone() {
     }
 }
 
-/// The zrams that there are.
+/// All zrams of the system.
 fn zrams() -> Vec<String> {
     let names = fs::read_dir("/sys/block").expect("sysfs").map(|entry| entry.expect("readable").file_name());
     let mut names: Vec<_> = names.map(|name| name.to_string_lossy().into_owned()).collect();
@@ -528,7 +529,7 @@ fn the_kernels_zram_is_set_up_and_undone() {
         return;
     }
     let _alone = alone();
-    // Loads the module, where it is one: its first device is not ours.
+    // The first run loads the zram module. The device that the module creates is not ours.
     let scratch = Scratch::new();
     let base = ["__kernel", "--memory", "32M", "--swap-size", "128M", "--swap-dir", "zram", "--"];
     let (status, said) = scratch.run(&[&base[..], &["true"]].concat());

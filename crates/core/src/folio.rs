@@ -1,15 +1,15 @@
-//! The folio table: from an address to where its content is, with a lock for each 2 MiB of addresses.
+//! The folio table: maps an address to the place of its content, with one lock per 2 MiB.
 //!
-//! The span is divided into *blocks* of 2 MiB. A block is one folio of order 9, or it is split into folios of one
-//! smaller order; the order is the block's own and changes while it is locked. What the table knows of a folio is where
-//! it lies ([`State`]), which slots hold its last written content, and what the policies noted; of a block, the hashes
-//! of its content, in pieces of 64 KiB or in pages where folios are smaller than that.
+//! The span of addresses is divided into *blocks* of 2 MiB. A block is one folio of order 9 or is split into folios of
+//! one smaller order; the order changes under the block's lock. A folio's entry holds its place ([`State`]), the slots
+//! of its last written content and notes of the policies. A block holds the hashes of its content, per 64 KiB, or per
+//! page for smaller folios.
 //!
-//! **Locking.** One mutex a block, held through the I/O of its folios. Who holds one takes another by trying only (but
-//! for a block that nobody else can know yet). Nothing of a block is readable without its lock.
+//! **Locking.** One mutex per block, held through the I/O of its folios; nothing of a block is readable without it. A
+//! thread that holds one block takes another only by `try_lock`, except a block that no other thread can know yet.
 //!
-//! **Memory.** A block takes 88 bytes when its chunk is made ([`FolioTable::ensure`]), 12 a folio when it is split, and
-//! 24 a piece once it was written to a device; 256 more for each piece whose pages were hashed one by one; 64 when pages of it were dropped.
+//! **Memory.** 88 bytes per block once its chunk exists ([`FolioTable::ensure`]), 12 per folio when split, 768 once a
+//! hash is noted, 256 per piece with page hashes, and 64 each for the dropped and the sealed pages.
 
 use crate::id::{BlockId, FolioId, FrameId, SlotId};
 use crate::order::Order;
@@ -26,7 +26,7 @@ const CHUNK_BLOCKS: usize = 64;
 /// Pages of a block.
 pub const BLOCK_PAGES: usize = Order::HUGE.nr_pages();
 
-/// The order of a piece: what is hashed at once of a folio that is not smaller.
+/// The order of a piece, the unit of hashing for folios that are not smaller.
 pub const PIECE: Order = Order::new(4).expect("64 KiB is an order");
 
 /// Pieces of a block.
@@ -39,34 +39,34 @@ const NONE: u32 = u32::MAX;
 pub enum State {
     /// Never touched, dropped, or all zero: reads as zero and has neither frame nor slot.
     Empty,
-    /// In its slots only; this is the first.
+    /// In its slots only; this is the first slot.
     Swapped(SlotId),
-    /// In RAM and mapped; this is the first of the frames that are its home.
+    /// In RAM and mapped; this is the first of its home frames.
     Resident(FrameId),
     /// In RAM at its frames' own address, not mapped.
     Standby(FrameId),
 }
 
-/// What is done with the content of a folio.
+/// What is being done with the content of a folio.
 #[derive(Copy, Clone, Eq, PartialEq)]
 enum Content {
     /// Nothing.
     Rests,
     /// It is mapped.
     Mapped,
-    /// It is being written to its slots, which hold nothing yet.
+    /// It is being written to its slots, which hold nothing valid yet.
     Written,
 }
 
-/// What the table knows of one folio.
+/// The table entry of one folio.
 #[derive(Copy, Clone, Eq, PartialEq)]
 pub struct Folio {
     frame: u32,
     slot: Packed,
     content: Content,
-    /// It is the first folio of a readahead window, left unmapped so that its touch is seen.
+    /// First folio of a readahead window, left unmapped so that a touch of it is noticed.
     pub marker: bool,
-    /// It left RAM because a stream had passed it.
+    /// It was dropped because a stream had passed it.
     pub dropped_behind: bool,
 }
 
@@ -89,58 +89,58 @@ impl Folio {
         }
     }
 
-    /// Its first frame, when it is in RAM.
+    /// Its first frame, if it is in RAM.
     pub fn frame(&self) -> Option<FrameId> {
         (self.frame != NONE).then(|| FrameId::new(self.frame))
     }
 
-    /// The first of the slots that hold what was last written of it.
+    /// The first of the slots that hold its last written content.
     pub fn slot(&self) -> Option<SlotId> {
         if self.content == Content::Written { None } else { self.slot.get().map(SlotId::new) }
     }
 
-    /// The slots that its content at this moment is being written to, if nobody touched it since.
+    /// The slots to which its current content is being written, unless it changed since.
     pub fn writing_to(&self) -> Option<SlotId> {
         if self.content == Content::Written { self.slot.get().map(SlotId::new) } else { None }
     }
 
-    /// Its content is going to be written to these slots. That ends with the next change of its state.
+    /// Starts a write of its content to these slots. The next change of its state cancels the write.
     pub fn begin_write(&mut self, slot: SlotId) {
         assert!(self.frame != NONE && self.content != Content::Mapped && self.slot().is_none());
         (self.slot, self.content) = (Packed::new(slot.get()), Content::Written);
     }
 
-    /// What is being written is of no use any more.
+    /// Invalidates the write in progress, if any.
     pub fn cancel_write(&mut self) {
         if self.content == Content::Written {
             (self.slot, self.content) = (Packed::NONE, Content::Rests);
         }
     }
 
-    /// Says which slots hold what was last written of it.
+    /// Sets the slots that hold its last written content.
     pub fn set_slot(&mut self, slot: Option<SlotId>) {
         self.cancel_write();
         self.slot = slot.map_or(Packed::NONE, |slot| Packed::new(slot.get()));
     }
 
-    /// It is in RAM, in these frames, mapped or not; its slots stay.
+    /// Puts it in RAM, in these frames, mapped or not; its slots stay.
     pub fn set_in_ram(&mut self, frame: FrameId, mapped: bool) {
         self.cancel_write();
         (self.frame, self.content) = (frame.get(), if mapped { Content::Mapped } else { Content::Rests });
     }
 
-    /// It is no longer in RAM: swapped, or empty when it has no slot.
+    /// Takes it out of RAM: swapped, or empty if it has no slot.
     pub fn set_out(&mut self) {
         self.cancel_write();
         (self.frame, self.content) = (NONE, Content::Rests);
     }
 
-    /// It reads as zero from now on.
+    /// Makes it read as zero.
     pub fn set_empty(&mut self) {
         *self = Folio::EMPTY;
     }
 
-    /// The `index`th of the folios of `order` that this one is made of.
+    /// The `index`th of the folios of `order` that this folio consists of.
     fn part(&self, index: usize, order: Order) -> Folio {
         let (mut part, first) = (*self, index * order.nr_pages());
         part.cancel_write();
@@ -151,7 +151,7 @@ impl Folio {
     }
 }
 
-/// What 64 KiB of a block held when they were last written, as far as it is known.
+/// The hash of a piece (64 KiB) when it was last written, if known.
 #[derive(Clone, Default)]
 enum PieceHash {
     #[default]
@@ -162,10 +162,10 @@ enum PieceHash {
 
 const _: () = assert!(size_of::<PieceHash>() == 24, "a piece's hash takes 24 bytes");
 
-/// What the hashes of an arena's content are keyed with: who does not know it makes no two contents of one hash.
+/// The key of an arena's content hashes. Without it, nobody can construct two contents with the same hash.
 pub type HashKey = [u8; 192];
 
-/// No hash: no content has it, for all the use that is made of it.
+/// No hash. Content that really hashes to zero counts as unhashed.
 const UNKNOWN: [u64; 2] = [0; 2];
 
 fn pack(hash: u128) -> [u64; 2] {
@@ -176,28 +176,28 @@ fn unpack(hash: [u64; 2]) -> Option<u128> {
     (hash != UNKNOWN).then_some(u128::from(hash[0]) | u128::from(hash[1]) << 64)
 }
 
-/// What the table knows of 2 MiB of addresses.
+/// What the table holds for 2 MiB of addresses.
 pub struct Block {
     order: Order,
-    /// The block may not be reclaimed: no folio of it leaves RAM.
+    /// Not to be reclaimed: no folio of the block leaves RAM.
     pub pinned: bool,
-    /// Folios smaller than a block were mapped here since its page table was last cleared.
+    /// Small pages were mapped here since the page table was last cleared.
     pub small_table: bool,
-    /// The arena's count of evictions when a folio of it last left RAM.
+    /// The arena's eviction count when a folio of the block last left RAM.
     pub left_at: u32,
-    /// The order that its folios are to have, unless that of the arena.
+    /// The order that its folios must have, if not the arena's choice.
     pub fixed_order: Option<Order>,
-    /// What the program advised.
+    /// The program's advice.
     pub wish: Wish,
-    /// What the choice of an order noted.
+    /// Notes of the order choice.
     pub history: History,
     whole: Folio,
-    /// The folios, when the order is below 9.
+    /// The folios, if the order is below 9.
     parts: Option<Box<[Folio]>>,
     hashes: Option<Box<[PieceHash; BLOCK_PIECES]>>,
-    /// Pages that were dropped while the block was in RAM as one folio, one bit a page.
+    /// Pages that were dropped while the block was in RAM as one folio, one bit per page.
     dropped: Option<Box<[u64; BLOCK_PAGES / 64]>>,
-    /// Pages to which nothing may be mapped: the program has unmapped them, or has no access to them. One bit a page.
+    /// Pages that must not be mapped: the program unmapped them or has no access to them. One bit per page.
     sealed: Option<Box<[u64; BLOCK_PAGES / 64]>>,
 }
 
@@ -219,7 +219,7 @@ impl Block {
         }
     }
 
-    /// Bytes that are known of a block all of which was written to a device in folios of this order.
+    /// Bytes of metadata for a block that was written out completely in folios of this order.
     pub fn record_bytes(order: Order) -> usize {
         let folios = if order < Order::HUGE { BLOCK_PAGES / order.nr_pages() * size_of::<Folio>() } else { 0 };
         let pages = if order < PIECE { BLOCK_PAGES * size_of::<[u64; 2]>() } else { 0 };
@@ -231,7 +231,7 @@ impl Block {
         self.order
     }
 
-    /// How many folios it is made of.
+    /// How many folios it consists of.
     pub fn nr_folios(&self) -> usize {
         BLOCK_PAGES >> self.order.exponent()
     }
@@ -246,7 +246,7 @@ impl Block {
         self.parts.as_ref().map_or(&self.whole, |parts| &parts[index])
     }
 
-    /// A folio by its index, to be changed.
+    /// A folio by its index, mutable.
     pub fn folio_mut(&mut self, index: usize) -> &mut Folio {
         match &mut self.parts {
             Some(parts) => &mut parts[index],
@@ -259,7 +259,7 @@ impl Block {
         self.folio(index).state()
     }
 
-    /// All its folios in turn.
+    /// All its folios in order.
     pub fn folios(&self) -> &[Folio] {
         self.parts.as_deref().unwrap_or(std::slice::from_ref(&self.whole))
     }
@@ -274,9 +274,9 @@ impl Block {
         self.folios().iter().all(|folio| folio.frame().is_none())
     }
 
-    /// Makes its folios smaller. Frames and slots stay where they are: each new folio has its part of them. Below the size
-    /// of a piece, only what is swapped keeps the hash of its piece: *a piece that is hashed as one lies in its slots as
-    /// one*.
+    /// Makes its folios smaller. Frames and slots stay where they are; each new folio gets its part of them. Below the
+    /// piece order, only swapped folios keep their piece hashes, by the invariant that *a piece hashed as one is
+    /// contiguous in its slots*.
     ///
     /// # Panics
     /// Unless `order` is smaller than that of its folios.
@@ -296,8 +296,8 @@ impl Block {
         self.order = order;
     }
 
-    /// Makes it one folio again, an empty one of which nothing is noted: the caller has taken the frames and slots of its
-    /// parts.
+    /// Makes the block one empty folio and drops its hashes and dropped pages. The caller has taken the frames and
+    /// slots of its parts.
     pub fn join(&mut self) {
         self.parts = None;
         self.order = Order::HUGE;
@@ -306,13 +306,13 @@ impl Block {
         self.dropped = None;
     }
 
-    /// Forgets what was noted for the one whose addresses these were.
+    /// Forgets what was noted for the previous mapping at these addresses.
     pub fn forget_tenant(&mut self) {
         (self.pinned, self.fixed_order, self.wish, self.sealed) = (false, None, Wish::None, None);
         self.history = History::default();
     }
 
-    /// The hash of a page that was noted, for folios smaller than a piece.
+    /// The hash of a page, if noted for a folio smaller than a piece.
     pub fn page_hash(&self, page: usize) -> Option<u128> {
         match self.piece(page / PIECE.nr_pages()) {
             PieceHash::Pages(pages) => unpack(pages[page % PIECE.nr_pages()]),
@@ -320,7 +320,7 @@ impl Block {
         }
     }
 
-    /// Notes the hash of a page. Those of the other pages of its piece stay, if they were noted one by one.
+    /// Notes the hash of a page. Hashes of other pages of the piece stay if they were noted per page.
     pub fn set_page_hash(&mut self, page: usize, hash: u128) {
         let piece = self.piece_mut(page / PIECE.nr_pages());
         if !matches!(piece, PieceHash::Pages(_)) {
@@ -331,7 +331,7 @@ impl Block {
         }
     }
 
-    /// The hash of a piece that was noted as one.
+    /// The hash of a piece, if noted as one.
     pub fn piece_hash(&self, piece: usize) -> Option<u128> {
         match self.piece(piece) {
             PieceHash::Whole(hash) => unpack(*hash),
@@ -344,7 +344,7 @@ impl Block {
         *self.piece_mut(piece) = PieceHash::Whole(pack(hash));
     }
 
-    /// Forgets what pages of whole pieces held when they were last written: their slots are given up.
+    /// Forgets the hashes of all pieces that these pages touch, because their slots are given up.
     pub fn forget_hashes(&mut self, pages: Range<usize>) {
         if self.hashes.is_some() {
             let pieces = pages.start / PIECE.nr_pages()..pages.end.div_ceil(PIECE.nr_pages());
@@ -352,20 +352,20 @@ impl Block {
         }
     }
 
-    /// Notes that pages were zeroed by the program's wish while the block was in RAM as one folio.
+    /// Notes pages that the program dropped while the block was in RAM as one folio.
     pub fn note_dropped(&mut self, pages: Range<usize>) {
         let dropped = self.dropped.get_or_insert_default();
         pages.for_each(|page| dropped[page / 64] |= 1 << (page % 64));
     }
 
-    /// The pages noted by [`Block::note_dropped`], which are forgotten.
+    /// Returns the pages noted by [`Block::note_dropped`] and forgets them.
     pub fn take_dropped(&mut self) -> Option<impl Iterator<Item = usize> + use<>> {
         let dropped = self.dropped.take()?;
         Some((0..BLOCK_PAGES).filter(move |page| dropped[page / 64] >> (page % 64) & 1 == 1))
     }
 
-    /// Notes that nothing may be mapped to pages, or that it may again. The caller sees to it that folios are not larger
-    /// than [`Block::sealed_order`], unless all of the block is empty.
+    /// Forbids or permits mapping pages. The caller ensures that folios are not larger than [`Block::sealed_order`],
+    /// unless the whole block is empty.
     pub fn set_sealed(&mut self, pages: Range<usize>, on: bool) {
         let sealed = self.sealed.get_or_insert_default();
         for page in pages {
@@ -377,17 +377,17 @@ impl Block {
         }
     }
 
-    /// Whether nothing may be mapped to a page.
+    /// Whether a page must not be mapped.
     pub fn is_sealed(&self, page: usize) -> bool {
         self.sealed.as_ref().is_some_and(|sealed| sealed[page / 64] >> (page % 64) & 1 == 1)
     }
 
-    /// Whether there are such pages.
+    /// Whether any page must not be mapped.
     pub fn has_sealed(&self) -> bool {
         self.sealed.is_some()
     }
 
-    /// The largest of the orders 9, 4 and 0 whose folios are sealed as a whole or not at all.
+    /// The largest of the orders 9, 4 and 0 at which each folio is sealed completely or not at all.
     pub fn sealed_order(&self) -> Order {
         let Some(sealed) = &self.sealed else { return Order::HUGE };
         let pieces = || (0..BLOCK_PIECES).map(|piece| (sealed[piece / 4] >> (piece % 4 * 16)) as u16);
@@ -424,7 +424,7 @@ impl Block {
     }
 }
 
-/// The blocks of an arena's span, in chunks that exist only once asked for.
+/// The blocks of an arena's span, in chunks that are allocated on demand.
 pub struct FolioTable {
     blocks: Sparse<Mutex<Block>, CHUNK_BLOCKS>,
     nr_blocks: usize,
@@ -432,56 +432,57 @@ pub struct FolioTable {
 }
 
 impl FolioTable {
-    /// The most blocks that a table has room for: 4 PiB of addresses.
+    /// The most blocks that a table can hold: 4 PiB of addresses.
     pub const MAX_BLOCKS: usize = Packed::LIMIT as usize / BLOCK_PAGES;
 
-    /// A table for `nr_blocks` blocks, with no chunk yet. Costs 24 bytes for each 64 GiB of addresses at once.
+    /// A table for `nr_blocks` blocks, without chunks. Allocates 24 bytes per 64 GiB of addresses.
     ///
     /// # Panics
-    /// When they are more than [`FolioTable::MAX_BLOCKS`].
+    /// When `nr_blocks` is above [`FolioTable::MAX_BLOCKS`].
     pub fn new(nr_blocks: usize) -> Self {
         assert!(nr_blocks <= FolioTable::MAX_BLOCKS, "a folio's number fits 40 bits");
         FolioTable { blocks: Sparse::new(nr_blocks), nr_blocks, key: [0; size_of::<HashKey>()] }
     }
 
-    /// The same with a key, of random bytes, for the hashes of its blocks.
+    /// The same with a key of random bytes for the hashes of its blocks.
     #[must_use]
     pub fn keyed(self, key: HashKey) -> Self {
         FolioTable { key, ..self }
     }
 
-    /// Blocks that the table has room for.
+    /// Blocks that the table can hold.
     pub fn nr_blocks(&self) -> usize {
         self.nr_blocks
     }
 
-    /// Makes the chunks that hold these blocks; safe from many threads at once.
+    /// Allocates the chunks that hold these blocks; safe from many threads at once.
     pub fn ensure(&self, blocks: Range<BlockId>) {
         let (start, end) = (blocks.start.index(), blocks.end.index());
         assert!(end <= self.nr_blocks, "block {end} lies beyond the table");
         self.blocks.make(start..end, || Mutex::new(Block::new()));
     }
 
-    /// Whether the block's chunk was made.
+    /// Whether the block's chunk exists.
     pub fn has(&self, block: BlockId) -> bool {
         self.find(block).is_some()
     }
 
-    /// Locks a block; sleeps while somebody else holds it.
+    /// Locks a block; sleeps while another thread holds it.
     ///
     /// # Panics
-    /// When the block's chunk was not made.
+    /// When the block's chunk does not exist.
     pub fn lock(&self, block: BlockId) -> Locked<'_> {
         let found = self.find(block).unwrap_or_else(|| panic!("{block:?} has no entry: it was never mapped"));
         Locked { id: block, block: lock(found), key: &self.key }
     }
 
-    /// Locks a block that nobody holds; `None` too when its chunk was not made.
+    /// Locks a block unless another thread holds it. `None` also when its chunk does not exist.
     pub fn try_lock(&self, block: BlockId) -> Option<Locked<'_>> {
         Some(Locked { id: block, block: try_lock(self.find(block)?)?, key: &self.key })
     }
 
-    /// Bytes of memory that the table takes. A walk over all blocks; those that are locked count as bare.
+    /// Bytes of memory that the table takes. Walks all blocks; a locked block counts without its parts, hashes and
+    /// bitmaps.
     pub fn bytes(&self) -> usize {
         let more = |block: &Mutex<Block>| block.try_lock().map_or(0, |block| block.bytes());
         size_of::<Self>() + self.blocks.bytes() + self.blocks.made().map(more).sum::<usize>()
@@ -498,7 +499,7 @@ impl fmt::Debug for FolioTable {
     }
 }
 
-/// A block, locked. Dropping it unlocks.
+/// A locked block. Dropping it unlocks.
 #[must_use = "dropping it unlocks the block"]
 pub struct Locked<'t> {
     id: BlockId,
@@ -507,22 +508,22 @@ pub struct Locked<'t> {
 }
 
 impl<'t> Locked<'t> {
-    /// What the hashes of its content are keyed with.
+    /// The key of its content hashes.
     pub fn key(&self) -> &'t HashKey {
         self.key
     }
 
-    /// The block.
+    /// The block's id.
     pub fn id(&self) -> BlockId {
         self.id
     }
 
-    /// The name of a folio of the block.
+    /// The id of a folio of the block.
     pub fn name(&self, index: usize) -> FolioId {
         self.id.page(index << self.order().exponent())
     }
 
-    /// Gives what is known of this block to another one, whose own is dropped; this one is empty then.
+    /// Moves the contents of this block's entry to `target`, replacing its own. This block is empty afterwards.
     pub fn move_to(&mut self, target: &mut Locked<'_>) {
         *target.block = std::mem::replace(&mut *self.block, Block::new());
     }

@@ -1,8 +1,8 @@
-//! Identifiers. Each unit is its own type, so that a frame is never taken for a slot and a count never for a place.
+//! Identifiers. Each unit has its own type, so that a frame cannot be mistaken for a slot, nor a count for a place.
 //!
-//! Folios, frames and slots are counted in pages of 4 KiB whatever their order: a folio of order k is named by its first
-//! page, lies in 2^k frames of which it names the first, and in 2^k slots likewise. The conversions below are the only
-//! places where pages become bytes and blocks become pages.
+//! Folios, frames and slots are numbered in 4 KiB pages: a folio of order k is identified by its first page and lies in
+//! 2^k frames and 2^k slots, named by the first. Only the conversions below turn pages into bytes and blocks into
+//! pages.
 
 use crate::order::{MAX_ORDER, Order, PAGE_SIZE};
 use std::ops::Range;
@@ -14,12 +14,12 @@ macro_rules! id {
         pub struct $name($number);
 
         impl $name {
-            /// The one with this number.
+            /// The identifier with this number.
             pub const fn new(number: $number) -> Self {
                 Self(number)
             }
 
-            /// The one at this index. Panics if there is no number for it.
+            /// The identifier at this index. Panics if the index does not fit the number.
             pub const fn from_index(index: usize) -> Self {
                 assert!(index as u64 <= $number::MAX as u64, "the index of an identifier fits its number");
                 Self(index as $number)
@@ -39,7 +39,7 @@ macro_rules! id {
 }
 
 id! {
-    /// A folio: the number of its first page in its arena's span of addresses. 40 bits are used at most.
+    /// A folio: the number of its first page in its arena's span of addresses, of at most 40 bits.
     FolioId: u64
 }
 id! {
@@ -47,12 +47,12 @@ id! {
     BlockId: u32
 }
 id! {
-    /// A frame: its number in the zone. The first of its frames stands for a folio's place in RAM.
+    /// A frame: its number among the frames of all zones. A folio's place in RAM is named by its first frame.
     FrameId: u32
 }
 id! {
-    /// A slot: its number on its device, of 32 bits, or in the swap space, of 40. The first of its slots stands for a folio's
-    /// copy.
+    /// A slot: its number on its device (32 bits) or in the swap space (40 bits). A folio's copy is named by its first
+    /// slot.
     SlotId: u64
 }
 id! {
@@ -64,7 +64,7 @@ id! {
     UnitId: u32
 }
 id! {
-    /// A block of such a space: a pageblock of a zone, or a cluster of a device. How many units it has, the space says.
+    /// A block of such a space: a pageblock of a zone, or a cluster of a device. The space defines its number of units.
     SpaceBlockId: u32
 }
 id! {
@@ -86,7 +86,7 @@ impl FolioId {
         self.index() * PAGE_SIZE
     }
 
-    /// The block that the folio lies in.
+    /// The block that contains the folio.
     pub const fn block(self) -> BlockId {
         BlockId((self.0 >> MAX_ORDER) as u32)
     }
@@ -98,7 +98,7 @@ impl FolioId {
 }
 
 impl BlockId {
-    /// Each block of a range in turn.
+    /// Each block of a range in order.
     pub fn each(blocks: Range<BlockId>) -> impl DoubleEndedIterator<Item = BlockId> + ExactSizeIterator {
         (blocks.start.index()..blocks.end.index().max(blocks.start.index())).map(BlockId::from_index)
     }
@@ -121,12 +121,12 @@ impl FrameId {
         self.index() * PAGE_SIZE
     }
 
-    /// The first frame of the pageblock that this one lies in.
+    /// The first frame of the pageblock that contains this one.
     pub const fn pageblock(self) -> FrameId {
         FrameId(self.0 >> MAX_ORDER << MAX_ORDER)
     }
 
-    /// The frame so many further on.
+    /// The frame `frames` further on.
     pub const fn plus(self, frames: usize) -> FrameId {
         FrameId(self.0 + frames as u32)
     }
@@ -138,26 +138,26 @@ impl SlotId {
         self.0 * PAGE_SIZE as u64
     }
 
-    /// The slot so many further on.
+    /// The slot `slots` further on.
     pub const fn plus(self, slots: usize) -> SlotId {
         SlotId(self.0 + slots as u64)
     }
 }
 
 impl UnitId {
-    /// The unit so many further on.
+    /// The unit `units` further on.
     pub const fn plus(self, units: usize) -> UnitId {
         UnitId(self.0 + units as u32)
     }
 
-    /// The block that the unit lies in, where blocks have this order.
+    /// The block that contains the unit, for blocks of this order.
     pub const fn block(self, block_order: Order) -> SpaceBlockId {
         SpaceBlockId(self.0 >> block_order.exponent())
     }
 }
 
 impl SpaceBlockId {
-    /// The first unit of the block, where blocks have this order.
+    /// The first unit of the block, for blocks of this order.
     pub const fn first_unit(self, block_order: Order) -> UnitId {
         UnitId(self.0 << block_order.exponent())
     }
@@ -167,7 +167,7 @@ impl SpaceBlockId {
         SpaceBlockId(self.0 + 1)
     }
 
-    /// The block before it; nothing before the first.
+    /// The block before it; `None` for the first.
     pub fn previous(self) -> Option<SpaceBlockId> {
         self.0.checked_sub(1).map(SpaceBlockId)
     }

@@ -1,23 +1,14 @@
-//! The memory management of folioswap, and nothing else: no system call, no thread, no clock, no randomness, no global
-//! state. The same inputs give the same result, so this code runs under the engine, under property tests and under a
-//! model checker alike.
+//! The memory management of folioswap: no system call, thread, clock, randomness or global state. The same inputs give
+//! the same result, so this code runs under the engine, a simulator, property tests and a model checker alike.
 //!
-//! - [`order`], [`id`]: the units.
-//! - [`compact`]: two scanners that move folios together, so that whole blocks of frames or of slots become free.
-//! - [`folio`]: the table from an address to where its content is, with a lock for each 2 MiB.
-//! - [`frame`]: the zone: frames of folios of every order, who is in them, and the lists that reclaim works on.
-//! - [`swap`]: the slots of a device, from clusters by CPU and order, freed slots on their way back to them, and which
-//!   device is used next on which node.
-//! - [`pool`]: memory for compressed folios, by size classes.
-//! - [`policy`]: readahead, drop-behind, and the order in which a block comes back.
-//! - [`stats`]: counters and latency histograms that may live in memory shared between processes.
+//! [`folio`] maps addresses to the place of their content, [`frame`] manages frames of RAM and [`swap`] the slots of
+//! devices. [`compact`] makes whole blocks of either, [`pool`] places compressed folios, [`policy`] decides on
+//! readahead and eviction, and [`stats`] counts. [`order`] and [`id`] define the units.
 //!
-//! What a fault handler calls (everything but the constructors, [`FolioTable::ensure`] and
-//! [`Clusters::grow`]) allocates nothing, but for what the folio table notes of a block.
-//!
-//! Lock order: a block of the folio table, then one of the mutexes in here; each is a leaf (no call made under it takes
-//! another lock), but for the few that [`swap`] and [`frame`] take in the order they state. They may be taken in a signal handler as
-//! long as no managed memory is touched under them.
+//! Calls made by fault handlers (all but constructors, [`FolioTable::ensure`] and functions that say so) do not
+//! allocate, except for a block's entry in the folio table. Lock order: a block of the folio table, then one mutex in
+//! here, a leaf except where [`swap`] and [`frame`] state an order. Signal handlers may take them as long as no managed
+//! memory is touched under them.
 #![forbid(unsafe_code)]
 
 pub mod compact;

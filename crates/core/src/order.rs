@@ -1,11 +1,11 @@
-//! Orders: the sizes that folios, blocks of frames and runs of slots come in. Order k is 2^k pages of 4 KiB.
+//! Orders: the sizes of folios, blocks of frames and runs of slots. Order k is 2^k pages of 4 KiB.
 
 use std::fmt;
 
 /// Bytes of a page, of a frame and of a slot.
 pub const PAGE_SIZE: usize = 4096;
 
-/// The largest order: 2 MiB, what one entry of a page middle directory maps.
+/// The largest order: 2 MiB, the size that one PMD entry maps.
 pub const MAX_ORDER: u8 = 9;
 
 /// How many orders there are.
@@ -21,7 +21,7 @@ impl Order {
     /// One huge page, 2 MiB.
     pub const HUGE: Order = Order(MAX_ORDER);
 
-    /// Order `k`, or nothing if `k` is above [`MAX_ORDER`].
+    /// Order `k`, or `None` if `k` is above [`MAX_ORDER`].
     pub const fn new(k: u8) -> Option<Order> {
         if k <= MAX_ORDER { Some(Order(k)) } else { None }
     }

@@ -1,7 +1,7 @@
-//! Numbers of folios and slots as records keep them: 40 bits, or none, in 5 bytes.
+//! Numbers of folios and slots as records store them: 40 bits, or none, in 5 bytes.
 //!
-//! 32 bits name 16 TiB of pages, which is one device. There is a record for each folio and each frame, so 3 bytes more for
-//! each would be 0.75 MiB for each GiB.
+//! 32 bits would limit all devices together to 16 TiB. Each folio and each frame has a record, so 3 bytes more per
+//! number would cost 0.75 MiB per GiB.
 
 /// A number below [`Packed::LIMIT`], or none.
 #[derive(Copy, Clone, Eq, PartialEq)]
@@ -10,10 +10,10 @@ pub(crate) struct Packed([u8; 5]);
 impl Packed {
     pub(crate) const NONE: Packed = Packed([u8::MAX; 5]);
 
-    /// The first number that there is no room for: it stands for none.
+    /// The first number that does not fit; its encoding stands for none.
     pub(crate) const LIMIT: u64 = (1 << 40) - 1;
 
-    /// # Panics
+    ///  # Panics
     /// When the number is [`Packed::LIMIT`] or larger.
     pub(crate) fn new(number: u64) -> Packed {
         assert!(number < Packed::LIMIT, "the number of a page or slot fits 40 bits");
@@ -26,7 +26,7 @@ impl Packed {
         (self != Packed::NONE).then_some(u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]))
     }
 
-    /// The number so many further on; none stays none.
+    /// The number plus `more`; none stays none.
     pub(crate) fn plus(self, more: usize) -> Packed {
         self.get().map_or(Packed::NONE, |number| Packed::new(number + more as u64))
     }

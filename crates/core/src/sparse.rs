@@ -1,7 +1,7 @@
-//! A table of which most may never be used: chunks of entries that are made once asked for, under a directory that is made in
-//! parts too. So the table of 64 TiB of addresses takes 24 KiB until some of them are used.
+//! A sparse table: chunks of entries are made on demand, under a directory that is also made in parts. The table of 64
+//! TiB of addresses takes 24 KiB until some of them are used.
 //!
-//! **Locking.** None: what was made stays where it is. Of two threads that make the same, one does and the other waits.
+//! **Locking.** None: what was made never moves. If two threads make the same chunk, one does and the other waits.
 
 use crate::sync::OnceLock;
 use std::ops::Range;
@@ -18,13 +18,13 @@ pub(crate) struct Sparse<T, const CHUNK: usize> {
 }
 
 impl<T, const CHUNK: usize> Sparse<T, CHUNK> {
-    /// For up to `len` entries; none is there yet.
+    /// A table for up to `len` entries; none exists yet.
     pub(crate) fn new(len: usize) -> Self {
         let nr_chunks = len.div_ceil(CHUNK);
         Sparse { parts: (0..nr_chunks.div_ceil(PART)).map(|_| OnceLock::new()).collect(), nr_chunks }
     }
 
-    /// Makes the chunks that hold these entries, where they are not there yet.
+    /// Makes the chunks that hold these entries, where they do not exist yet.
     pub(crate) fn make(&self, range: Range<usize>, entry: impl Fn() -> T) {
         if range.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! The order in which devices are used: the table of four nodes as it is stated, and random calls against a plain list that
-//! is sorted each time. A failure prints its seed.
+//! The order in which devices are used: a table for four nodes, and random calls against a plain list that is sorted
+//! each time. A failure prints its seed.
 #![cfg(not(loom))]
 
 use folioswap_core::*;
@@ -28,7 +28,7 @@ fn lists(devices: &Availability, nr_nodes: usize) -> Vec<String> {
     (0..nr_nodes).map(|from| list(devices, from)).collect()
 }
 
-/// Automatic numbers by letter, in the order of use.
+/// Each device's letter and priority, in the order of use.
 fn numbers(devices: &Availability) -> Vec<(char, i32)> {
     let letter = |listed: &Listed| (b'A' + listed.device.index() as u8) as char;
     devices.devices().iter().map(|listed| (letter(listed), listed.priority.get())).collect()
@@ -46,12 +46,12 @@ fn remove(devices: &Availability, number: usize) {
     devices.remove(device(number));
 }
 
-/// The device that is tried first, and has a place.
+/// The device that is used if the first one tried has a place.
 fn used(devices: &Availability, from: usize) -> usize {
     devices.place(node(from), |device| Attempt::Placed(device.index())).unwrap()
 }
 
-/// What is tried when nothing has a place.
+/// The devices tried when none has a place.
 fn tried(devices: &Availability, from: usize) -> Vec<usize> {
     let mut tried = Vec::new();
     let none = devices.place(node(from), |device| {
@@ -67,7 +67,7 @@ fn four_devices_on_four_nodes() {
     let devices = four();
     assert_eq!(lists(&devices, 4), ["ABCD", "BACD", "CABD", "DABC"]);
     assert_eq!(numbers(&devices), [('A', -2), ('B', -3), ('C', -4), ('D', -5)]);
-    // Using them changes nothing: no two are equal.
+    // Using them changes nothing, because no two are equal.
     assert_eq!([0, 1, 2, 3].map(|from| used(&devices, from)), [0, 1, 2, 3]);
     assert_eq!(tried(&devices, 2), [2, 0, 1, 3]);
     assert_eq!(lists(&devices, 4), ["ABCD", "BACD", "CABD", "DABC"]);
@@ -134,7 +134,7 @@ fn a_given_priority_is_the_same_from_every_node() {
     devices.add(device(2), None, Some(node(1)));
     devices.add(device(3), given(32_767), Some(node(1)));
     assert_eq!(lists(&devices, 2), ["DBAC", "DBCA"]);
-    devices.add(device(4), None, None); // of no node: promoted nowhere
+    devices.add(device(4), None, None); // on no node: promoted nowhere
     assert_eq!(lists(&devices, 2), ["DBACE", "DBCAE"]);
     assert_eq!(numbers(&devices), [('D', 32_767), ('B', 0), ('A', -2), ('C', -3), ('E', -4)]);
     remove(&devices, 1);
@@ -149,13 +149,13 @@ fn equals_take_turns_on_each_list_by_itself() {
     devices.add(device(3), given(4), None);
     assert_eq!([(); 4].map(|()| used(&devices, 0)), [0, 1, 2, 0]);
     assert_eq!(lists(&devices, 2), ["BCAD", "ABCD"]);
-    // Whole nowhere among equals: each of them once, then lower ones.
+    // If none of the equals has a place, each is tried once, then lower ones.
     assert_eq!(tried(&devices, 0), [1, 2, 0, 3]);
     assert_eq!(lists(&devices, 2), ["BCAD", "ABCD"]);
     devices.filled(device(2));
     devices.freed(device(2));
     assert_eq!(lists(&devices, 2), ["BACD", "ABCD"], "who comes back comes last");
-    // Two on one node are equals there, and only there.
+    // Two devices on one node are equals there and only there.
     let devices = Availability::new(2, MAX_DEVICES);
     (0..3).for_each(|number| devices.add(device(number), None, Some(node(usize::from(number > 0)))));
     assert_eq!([(); 3].map(|()| used(&devices, 1)), [1, 2, 1]);
@@ -166,7 +166,7 @@ fn equals_take_turns_on_each_list_by_itself() {
 fn what_changes_during_a_walk() {
     let devices = Availability::new(1, MAX_DEVICES);
     (0..3).for_each(|number| devices.add(device(number), None, None));
-    // The next one goes, and one comes: what is left is tried, and then all of it once more.
+    // One device is removed and one is added: the rest is tried, then everything once more.
     let mut tried = Vec::new();
     let none = devices.place(node(0), |at| {
         tried.push(at.index());
@@ -177,7 +177,7 @@ fn what_changes_during_a_walk() {
         Attempt::<()>::NoRun
     });
     assert_eq!((none, tried), (None, vec![0, 4, 2, 4, 0, 2]));
-    // One that is full leaves, and is tried once more after that.
+    // A full device leaves the lists and is tried once more after that.
     let mut tried = Vec::new();
     let found = devices.place(node(0), |at| {
         tried.push(at.index());
@@ -185,7 +185,7 @@ fn what_changes_during_a_walk() {
     });
     assert_eq!((found, tried), (Some(()), vec![4, 4, 0]));
     assert_eq!(list(&devices, 0), "AC");
-    // Devices that come again and again do not keep a walk going for ever.
+    // Devices that keep coming back do not keep a walk going forever.
     let mut nr_tried = 0;
     let none = devices.place(node(0), |at| {
         nr_tried += 1;
@@ -196,7 +196,7 @@ fn what_changes_during_a_walk() {
     assert!(none.is_none() && nr_tried <= 16, "{nr_tried}");
 }
 
-/// xorshift64*; the seed says it all.
+/// xorshift64*, determined by its seed.
 struct Random(u64);
 
 impl Random {
@@ -221,7 +221,7 @@ impl Drop for Blame {
 
 const NR_NODES: usize = 3;
 
-/// A device as one would write it down.
+/// A plain model of a device.
 #[derive(Clone)]
 struct Plain {
     number: usize,
@@ -229,11 +229,11 @@ struct Plain {
     node: Option<usize>,
     is_full: bool,
     is_leaving: bool,
-    /// When it came to each node's list, or was last used there.
+    /// When it was put on each node's list, or was last used from it.
     since: [u64; NR_NODES],
 }
 
-/// In the order of adding.
+/// Devices in the order in which they were added.
 #[derive(Default)]
 struct Model {
     devices: Vec<Plain>,
@@ -331,7 +331,7 @@ fn step(random: &mut Random, real: &Availability, model: &mut Model) {
 
 #[test]
 fn lists_are_as_a_plain_list_sorted_each_time() {
-    // One seed alone: SEED=17 cargo test --test availability.
+    // To run one seed: SEED=17 cargo test --test availability.
     let one = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in one.map_or(0..300, |seed: u64| seed..seed + 1) {
         let _blame = Blame(seed);

@@ -1,5 +1,5 @@
 //! Compaction of a simulated space: what each path does, and that nothing is lost whatever happens. A failure prints
-//! the seed that found it.
+//! its seed.
 #![cfg(not(loom))]
 
 mod simulated;
@@ -24,7 +24,7 @@ fn compact(space: &Simulated, request: Request) -> Report {
     Compaction::new(space.nr_blocks(), BLOCK_ORDER).run(space, request, &mut || false)
 }
 
-/// Two blocks: the first holds the folio to be moved, the second leaves the free runs for it.
+/// Two blocks: the first holds the folio to be moved, the second provides free runs for it.
 fn two_blocks() -> Simulated {
     Simulated::new(2, BLOCK_ORDER, 0)
 }
@@ -59,8 +59,8 @@ fn a_larger_run_is_split_where_none_has_the_order_of_the_folio() {
     }
 }
 
-/// A scheme that keeps a count of isolated units beside the lists, and forgets it where the fast path adds to them,
-/// takes itself to have nothing and moves nothing here.
+/// Guards against a separate count of isolated units that the fast path does not update: such a count would stay zero
+/// here, and nothing would be moved.
 #[test]
 fn what_only_the_fast_path_supplies_is_used() {
     for stage in STAGES {
@@ -70,7 +70,7 @@ fn what_only_the_fast_path_supplies_is_used() {
             space.put(units(at, 0), false);
         }
         for block in 1..4 {
-            // Free runs of order 0 between them, and larger ones behind them.
+            // Free runs of order 0 between them, and larger runs behind them.
             for at in [0, 2, 4, 6, 8] {
                 space.put(units(block * BLOCK + at, 0), false);
             }
@@ -96,7 +96,7 @@ fn a_pinned_folio_spoils_its_block_and_the_others_stay() {
     assert_eq!((report.outcome, report.counters.pgmigrate_fail), (Outcome::Free, 0), "it was never tried");
     assert!(space.firsts().contains(&8), "nothing is copied out of a block that stays in use");
     assert_eq!(report.counters.pgmigrate_success, 4);
-    // Who asked for all of it gets what can be had.
+    // A request for the whole space moves what can be moved.
     compaction.run(&space, everything(Stage::WholeSplitting), &mut || false);
     assert!(!space.firsts().contains(&8));
     space.verify();
@@ -180,7 +180,7 @@ fn small_runs_that_pile_up_make_room_for_larger_ones() {
     for at in (12 * BLOCK..16 * BLOCK).step_by(2) {
         space.put(units(at, 0), false);
     }
-    // The first four folios find single units only, as many as there is room for; then the fast path has larger runs.
+    // The first four folios find only single units, until no more fit; then the fast path provides larger runs.
     space.only_scanned.set(true);
     let mut compaction = Compaction::new(space.nr_blocks(), BLOCK_ORDER);
     compaction.run(&space, everything(Stage::WholeSplitting), &mut || {
@@ -192,7 +192,7 @@ fn small_runs_that_pile_up_make_room_for_larger_ones() {
     space.verify();
 }
 
-/// One run in a space where everything goes wrong now and then. Stops at random, so that any state can be the last.
+/// One run in a space where operations fail now and then. Stops at random, so that any state can be the last.
 fn troubled_run(space: &Simulated, compaction: &mut Compaction, stage: Stage) -> CompactCounters {
     let wanted = [None, Some(BLOCK_ORDER), Some(order(1 + space.below(3)))][space.below(3)];
     let mode = [Mode::Async, Mode::Sync][space.below(2)];

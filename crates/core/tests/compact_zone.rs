@@ -1,5 +1,5 @@
-//! Compaction of a real zone, with a mover that models what frames contain: nothing is lost, the zone's own check passes
-//! after every step, and what a whole pageblock costs in copied frames. A failure prints the seed that found it.
+//! Compaction of a real zone, with a mover that models the content of frames: nothing is lost, the zone's own check
+//! passes throughout, and the cost of a whole pageblock in copied frames is bounded. A failure prints its seed.
 #![cfg(not(loom))]
 
 mod simulated;
@@ -13,24 +13,24 @@ use std::collections::BTreeMap;
 
 const BLOCK: usize = 512;
 
-/// Where each folio is, of what order, and what it contains: page by page, the numbers from its own on.
+/// Where each folio is, its order, and its content: for each page, the folio's number plus the page's index.
 struct World {
     zone: Zone,
     contents: RefCell<Vec<u64>>,
     folios: RefCell<BTreeMap<u64, (FrameId, Order)>>,
     random: RefCell<Random>,
     next_folio: Cell<u64>,
-    /// Whether folios that move leave frames without memory, and which frames have some.
+    /// Whether folios that move leave frames without memory, and which frames have memory.
     exchanges: Cell<bool>,
     has_memory: RefCell<Vec<bool>>,
     nr_made_whole: Cell<usize>,
-    /// A folio is busy, is gone, and others do something: one time in so many, never when 0.
+    /// A folio is busy, a folio is gone, other threads interfere: each one time in this many, never when 0.
     trouble: [usize; 3],
 }
 
 impl World {
     fn new(nr_blocks: usize, seed: u64, trouble: [usize; 3]) -> World {
-        // Lists of two CPUs that hold an eighth of a small zone.
+        // The lists of two CPUs hold up to an eighth of a small zone.
         let before = seed as usize % 3; // pageblocks of other zones
         let zone = Zone::beginning_at(before, nr_blocks, 2, 8);
         zone.set_limit(nr_blocks * BLOCK);
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Fills it with small folios of these orders and drops each with one chance in two.
+    /// Fills the zone with small folios of these orders, then drops each with a chance of one half.
     fn scatter(&self, orders: &[usize]) {
         while self.take(order(orders[self.below(orders.len())])) {}
         let folios: Vec<_> = self.folios.borrow().keys().copied().collect();
@@ -215,10 +215,10 @@ fn no_frame_is_lost_and_none_is_there_twice() {
         let world = World::new(2 + seed as usize % 5, seed, troubles[seed as usize % 4]);
         world.scatter(&[0, 2, 4, 6, 8]);
         if seed % 5 == 0 {
-            // Little more may be in use than is.
+            // Hardly more may be in use than is.
             world.zone.set_limit(world.zone.counts().in_use.next_multiple_of(BLOCK));
         }
-        // More than there are, as often as not.
+        // 1000 is more than there are.
         let space = ZoneSpace::new(&world.zone, &world, [1, 3, 1000][world.below(3)]);
         let mut compaction = Compaction::new(8, Order::HUGE);
         for _ in 0..6 {
@@ -245,14 +245,14 @@ fn no_frame_is_lost_and_none_is_there_twice() {
     assert!(total.pgmigrate_success > 10_000 && total.pgmigrate_fail > 1000, "too little was tried");
 }
 
-/// Frames that a CPU has listed are in no free run: compaction has to have them, those that come to it included.
+/// Frames on CPU lists are in no free run, so compaction has to drain the lists, also of frames freed meanwhile.
 #[test]
 fn a_pageblock_becomes_whole_though_cpus_had_listed_some_of_its_frames() {
     for seed in 0..40 {
         let _seed = Seed(seed);
         let world = World::new(4, seed, [0, 0, 30]);
         while world.take(Order::PAGE) {}
-        // Three of four frames of each pageblock are free, the last of them in lists.
+        // Three of four frames of each pageblock are free, the last of them on CPU lists.
         let folios: Vec<_> = world.folios.borrow().iter().map(|(&folio, &(frame, _))| (folio, frame)).collect();
         for &(folio, _) in folios.iter().filter(|(_, frame)| frame.get() % 4 != seed as u32 % 4) {
             world.give(folio);
@@ -271,12 +271,12 @@ fn a_pageblock_becomes_whole_though_cpus_had_listed_some_of_its_frames() {
         });
         assert_eq!(report.outcome, Outcome::Free);
         world.verify();
-        // Before anybody drains the lists again.
+        // Checked before anything drains the lists again.
         assert!(world.zone.free_runs(Order::HUGE) >= 2);
     }
 }
 
-/// What it took to have so many pageblocks whole.
+/// The cost of making this many pageblocks whole.
 struct Cost {
     nr_whole: usize,
     counters: CompactCounters,
@@ -288,8 +288,8 @@ impl Cost {
     }
 }
 
-/// A pool of 64 pageblocks full of small folios, of which each is dropped with one chance in two; then one whole folio
-/// after another comes and stays. A folio is busy one time in `busy`.
+/// 64 pageblocks full of small folios, each dropped with a chance of one half. Then whole folios are taken one after
+/// another and stay. A folio is busy one time in `busy`.
 fn cost(stage: Stage, orders: &[usize], busy: usize, nr_wanted: usize) -> Cost {
     let mut cost = Cost { nr_whole: 0, counters: CompactCounters::default() };
     for seed in 0..4 {
@@ -336,12 +336,12 @@ fn what_a_whole_pageblock_costs() {
                 print_cost(&format!("orders {orders:?}, busy 1/{busy}, {stage:?}"), cost);
             }
             let [split, whole, splitting] = &costs;
-            // Half of 64 pageblocks is free, so 24 can be whole.
+            // Half of the 64 pageblocks' frames are free, so 24 can become whole.
             assert_eq!(splitting.nr_whole, 4 * NR_WANTED);
             assert!(whole.nr_whole < splitting.nr_whole, "it ends although frames are free");
             let (ours, theirs) = (splitting.copied_per_whole(), split.copied_per_whole());
             assert!(ours <= theirs, "{ours} frames copied, {theirs} when every folio is split");
-            // What is busy for a moment is tried again, and costs no block that was nearly empty.
+            // A briefly busy folio is retried, and does not waste a block that was nearly empty.
             assert!(ours <= 1.05 * *undisturbed.get_or_insert(ours), "{ours} with 1 of {busy} busy");
         }
     }

@@ -1,5 +1,5 @@
-//! The folio table against a plain model of it that knows every single page of its blocks, on random sequences of
-//! calls, and by several threads at once. A failure prints the shortest sequence that shows it, or its seed.
+//! The folio table against a plain model that knows every page of its blocks: random sequences of calls, and several
+//! threads at once. A failure prints the shortest sequence that shows it, or its seed.
 #![cfg(not(loom))]
 
 use folioswap_core::sync::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use std::ops::Range;
 
 const NR_BLOCKS: usize = 3;
 const PIECE_PAGES: usize = PIECE.nr_pages();
-/// Blocks that come to be at once.
+/// Blocks that are allocated at once.
 const CHUNK_BLOCKS: usize = 64;
-/// The last number at which a folio of order 9 can begin: the one beyond its last page means "none".
+/// The last number at which a folio of order 9 can begin: the number after its last page means "none".
 const FIRST_MAX: u32 = u32::MAX - BLOCK_PAGES as u32;
-/// The same of slots, whose numbers have 40 bits.
+/// The same for slots, whose numbers have 40 bits.
 const FIRST_SLOT_MAX: u64 = (1 << 40) - 1 - BLOCK_PAGES as u64;
 
 fn order(k: u8) -> Order {
@@ -28,7 +28,7 @@ fn order(k: u8) -> Order {
 /// One call for one block. Pages stand for the folios that hold them.
 #[derive(Clone, Debug)]
 enum Call {
-    /// Nothing, unless the order is a smaller one.
+    /// Ignored unless the order is smaller.
     Split(u8),
     Join,
     InRam(usize, u32, bool),
@@ -39,7 +39,7 @@ enum Call {
     Marks(usize, bool, bool),
     /// Pinned, and when a folio of it last left RAM.
     Notes(bool, u32),
-    /// Nothing, unless it is another block.
+    /// Ignored unless it is another block.
     MoveTo(usize),
     HashPage(usize, u128),
     HashPiece(usize, u128),
@@ -54,7 +54,7 @@ fn call() -> impl Strategy<Value = Call> {
     // 0 stands for no hash.
     let hash = || prop_oneof![1 => Just(0), 3 => any::<u64>().prop_map(u128::from), 9 => any::<u128>()];
     prop_oneof![
-        // Large orders more often than small ones, so that a block gets there in several steps.
+        // Large orders more often than small ones, so that a block is split in several steps.
         3 => (0..100u8).prop_map(|n| Call::Split(MAX_ORDER - 1 - n.trailing_zeros().min(8) as u8)),
         1 => (0..MAX_ORDER).prop_map(Call::Split),
         2 => Just(Call::Join),
@@ -73,7 +73,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// What is known of the content of a page.
+/// The hash known for a page.
 #[derive(Copy, Clone, Default)]
 enum Hash {
     #[default]
@@ -103,7 +103,7 @@ impl Page {
     }
 }
 
-/// What a block is, page by page.
+/// A block, page by page.
 #[derive(Clone)]
 struct Model {
     order: u8,
@@ -131,7 +131,7 @@ impl Model {
         page >> self.order << self.order
     }
 
-    /// Changes each page of the folio that holds this one, by its place in the folio.
+    /// Changes each page of the folio that holds this one, by its index in the folio.
     fn change(&mut self, page: usize, change: impl Fn(&mut Page, u32)) {
         let (first, len) = (self.first(page), 1 << self.order);
         self.pages[first..first + len].iter_mut().zip(0..).for_each(|(page, at)| change(page, at));
@@ -151,7 +151,7 @@ impl Model {
         self.hashes[piece * PIECE_PAGES..(piece + 1) * PIECE_PAGES].fill(hash);
     }
 
-    /// Folios of pieces become smaller than one: only what is swapped keeps the hashes of its content.
+    /// When folios become smaller than a piece, only swapped ones keep the hashes of their content.
     fn forget_what_split_forgets(&mut self, k: u8) {
         if k >= PIECE.exponent() || self.order < PIECE.exponent() {
             return;
@@ -164,7 +164,7 @@ impl Model {
         }
     }
 
-    /// All that can be asked of a block gives the answer that the pages give.
+    /// Compares every query of a block with the pages of the model.
     fn check(&self, locked: &Locked<'_>, id: usize) -> TestCaseResult {
         let (order, nr_folios) = (order(self.order), BLOCK_PAGES >> self.order);
         prop_assert_eq!((locked.id(), locked.order()), (BlockId::from_index(id), order));
@@ -202,7 +202,7 @@ fn folio_at<'l>(locked: &'l mut Locked<'_>, page: usize) -> &'l mut Folio {
     locked.folio_mut(index)
 }
 
-/// Makes one call on a folio, or on where it lies, of a block and of its model.
+/// Makes one call on a folio or its place, in a block and in its model.
 fn make(locked: &mut Locked<'_>, model: &mut Model, call: Call) -> TestCaseResult {
     match call {
         Call::Split(k) if k < model.order => {
@@ -245,7 +245,7 @@ fn make(locked: &mut Locked<'_>, model: &mut Model, call: Call) -> TestCaseResul
     Ok(())
 }
 
-/// Makes one call on hashes and dropped pages of a block and of its model.
+/// Makes one call on hashes or dropped pages, in a block and in its model.
 fn make_of_pages(locked: &mut Locked<'_>, model: &mut Model, call: Call) -> TestCaseResult {
     match call {
         Call::HashPage(page, hash) => {
@@ -371,7 +371,7 @@ fn a_split_into_folios_of_the_same_order_is_none() {
     table.lock(BlockId::new(0)).split(Order::HUGE);
 }
 
-/// A small generator (xorshift64*), so that a seed is the whole of what a thread does.
+/// A small generator (xorshift64*), determined by its seed.
 struct Random(u64);
 
 impl Random {
@@ -387,14 +387,14 @@ impl Random {
     }
 }
 
-/// A table, and who is inside its blocks. The flags order nothing: only the locks do.
+/// A table, and which of its blocks a thread is working on. The flags are relaxed: only the locks order anything.
 struct World {
     table: FolioTable,
     inside: [AtomicBool; NR_BLOCKS],
 }
 
 impl World {
-    /// Changes a block that this thread has locked, in steps, and counts in it that this was done.
+    /// Changes a block that this thread has locked, in steps, and counts that in the block.
     fn work(&self, locked: &mut Locked<'_>, random: &mut Random, seed: u64) {
         let inside = &self.inside[locked.id().index()];
         assert!(!inside.swap(true, Ordering::Relaxed), "seed {seed}: somebody else is inside {locked:?}");
@@ -411,7 +411,7 @@ impl World {
         assert!(inside.swap(false, Ordering::Relaxed), "seed {seed}: somebody else was inside {locked:?}");
     }
 
-    /// Locks random blocks, and tries another while it has one. Says how often it was inside which.
+    /// Locks random blocks, and tries another one while holding each. Returns how often it worked on each block.
     fn run(&self, seed: u64) -> [u32; NR_BLOCKS] {
         let (mut random, mut counts) = (Random::new(seed), [0; NR_BLOCKS]);
         for _ in 0..20_000 {

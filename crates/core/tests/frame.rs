@@ -1,5 +1,5 @@
-//! The zone of mixed orders against a plain model of it that knows the state of every single frame, on random sequences
-//! of calls. A failure prints the seed that found it.
+//! The zone with mixed orders against a plain model that knows the state of every frame, on random sequences of calls.
+//! A failure prints its seed.
 #![cfg(not(loom))]
 
 use folioswap_core::frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Zone, ZoneCounts};
@@ -15,7 +15,7 @@ fn order(k: usize) -> Order {
     Order::new(k as u8).unwrap()
 }
 
-/// A small generator (xorshift64*), so that a seed is the whole of a failing case.
+/// A small generator (xorshift64*), so that a seed reproduces a failure.
 struct Random(u64);
 
 impl Random {
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Says which seed failed.
+/// Prints the seed when a test panics.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -48,11 +48,11 @@ enum At {
     Taken,
     Isolated,
     Leaving,
-    /// A CPU has it in a list.
+    /// On a CPU's list.
     Listed,
 }
 
-/// The orders of which CPUs have lists.
+/// The orders for which CPUs have lists.
 const LISTED: [Order; 2] = [Order::PAGE, PIECE];
 
 #[derive(Copy, Clone, Debug)]
@@ -62,7 +62,7 @@ struct Folio {
     list: Option<List>,
 }
 
-/// What a zone is, without links and counters: the state of every frame, and queues with the oldest in front.
+/// A zone without links and counters: the state of every frame, and queues with the oldest in front.
 struct Model {
     limit: usize,
     largest_limit: usize,
@@ -71,9 +71,9 @@ struct Model {
     folios: BTreeMap<u32, Folio>,
     /// Parts of isolated runs.
     isolated: Vec<(u32, Order)>,
-    /// What each CPU has listed of each order, the latest at the end.
+    /// Frames on each CPU's list of each order, the most recent last.
     listed: [[Vec<u32>; 2]; NR_CPUS],
-    /// The longest that a list of each order was, and how often frames came from one.
+    /// The greatest length of a list of each order, and how often frames came from one.
     longest: [usize; 2],
     nr_from_lists: [usize; 2],
     /// Heads and their stamps.
@@ -144,7 +144,7 @@ impl Model {
         of(Memory::Small) + of(Memory::Huge) + self.absent() / BLOCK
     }
 
-    /// What a take may give: the order and memory, and the heads of the runs that are all as good.
+    /// What a take may return: the order, the memory, and the heads of all equally good runs.
     fn candidates(&self, order: Order, reserve: usize) -> Option<(Order, Memory, Vec<u32>)> {
         if self.free() < reserve + order.nr_pages() {
             return None;
@@ -162,7 +162,7 @@ impl Model {
         best.or_else(|| [Memory::Absent, Memory::Huge].into_iter().find_map(whole))
     }
 
-    /// The same for who has only what no CPU has listed.
+    /// The same without the frames on CPU lists.
     fn candidates_beside_lists(&self, order: Order, reserve: usize) -> Option<(Order, Memory, Vec<u32>)> {
         let left = self.limit.saturating_sub(self.populated() - self.count(At::Free) - self.count(At::Leaving));
         let free = left.min(self.count(At::Free) + self.absent());
@@ -268,8 +268,8 @@ impl Model {
         }
     }
 
-    /// Follows what the lists of the CPUs have become: what is there no more is free, unless it was taken from there,
-    /// what is new was free, or is what was given.
+    /// Follows the CPU lists of the zone. A head that left a list is free, unless a take marked it; a new head was free
+    /// before, or was just given.
     fn follow_lists(&mut self, zone: &Zone) {
         for (cpu, class) in (0..NR_CPUS).flat_map(|cpu| [(cpu, 0), (cpu, 1)]) {
             let order = LISTED[class];
@@ -290,7 +290,7 @@ impl Model {
         }
     }
 
-    /// All lists are empty.
+    /// Empties all lists.
     fn drained(&mut self) {
         for (cpu, class) in (0..NR_CPUS).flat_map(|cpu| [(cpu, 0), (cpu, 1)]) {
             for head in std::mem::take(&mut self.listed[cpu][class]) {
@@ -322,7 +322,7 @@ impl Model {
         self.isolated.push((head, order));
     }
 
-    /// An aligned part of an isolated run, chosen at random, of at least this order; the rest stays.
+    /// A random aligned part of an isolated run, of at least the wanted order; the rest stays isolated.
     fn part(&mut self, random: &mut Random, wanted: Option<Order>) -> Option<(u32, Order)> {
         let large = |&at: &usize| wanted.is_none_or(|wanted| self.isolated[at].1 >= wanted);
         let found: Vec<_> = (0..self.isolated.len()).filter(large).collect();
@@ -338,7 +338,7 @@ impl Model {
         Some((head, part))
     }
 
-    /// The folio at `from` lies at `to` now, in the same place of its list, and `from` is nobody's.
+    /// Moves the folio at `from` to `to`, in the same place of its list; `from` then has no owner.
     fn occupy(&mut self, to: u32, from: u32) {
         let folio = self.folios[&from];
         if let Some(list) = folio.list {
@@ -439,7 +439,7 @@ fn compare(zone: &Zone, model: &Model) {
     assert_eq!(zone.all_folios().collect::<Vec<_>>(), model.owned());
     let mut by_block = Vec::new();
     for block in 0..NR_BLOCKS {
-        // Calls back without the lock: the zone may be used.
+        // The callback runs without the lock, so it may use the zone.
         zone.folios_in(FrameId::from_index(block * BLOCK), &mut |frame, folio, order| {
             assert_eq!(zone.order(frame), Some(order));
             by_block.push((frame, folio, order));
@@ -519,7 +519,7 @@ fn give_on(zone: &Zone, model: &mut Model, cpu: usize, frame: FrameId) {
     model.follow_lists(zone);
 }
 
-/// Frames that are taken by one CPU and given back, most of them nobody's meanwhile, by another or the same.
+/// One CPU takes frames; another or the same gives them back, most of them without having had an owner.
 fn burst(zone: &Zone, model: &mut Model, random: &mut Random) {
     let (from, to, class) = (random.below(NR_CPUS), random.below(NR_CPUS), random.below(2));
     let frames: Vec<_> = (0..random.below(50)).filter_map(|_| take_on(zone, model, random, (from, class))).collect();
@@ -534,7 +534,7 @@ fn burst(zone: &Zone, model: &mut Model, random: &mut Random) {
     }
 }
 
-/// One call that needs no folio, or the limit.
+/// One call that needs no folio, or changes the limit.
 fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     match random.below(9) {
         7..=8 => burst(zone, model, random),
@@ -565,7 +565,7 @@ fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
             model.balance(size);
         }
         2 => {
-            // Wholly free pageblocks are rare otherwise.
+            // Wholly free pageblocks would be rare otherwise.
             let block = random.below(NR_BLOCKS);
             let within = |head: &u32| *head as usize / BLOCK == block;
             for head in model.folios.keys().copied().filter(within).collect::<Vec<_>>() {
@@ -587,7 +587,7 @@ fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     }
 }
 
-/// One call about a folio that is taken, or a pageblock that leaves.
+/// One call on a taken folio or a leaving pageblock.
 fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     let list = LISTS[random.below(4)];
     let call = random.below(16);
@@ -653,7 +653,7 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     }
 }
 
-/// One call of compaction's.
+/// One call as compaction makes them.
 fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     match random.below(6) {
         0 => {
@@ -681,7 +681,7 @@ fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Random) {
                 assert!(expected.contains(&(frame.get(), order)));
                 model.isolate(frame.get(), order);
             } else {
-                // It looks at the first 32 of each order.
+                // It examines the first 32 of each order.
                 let short = |run: &&(u32, Order)| model.runs(Memory::Small)[run.1.exponent() as usize].len() <= 32;
                 assert_eq!(expected.iter().find(short), None);
             }
@@ -701,7 +701,7 @@ fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     }
 }
 
-/// Takes the lists apart from their tails, which shows the whole order of them.
+/// Removes folios from the tails of all lists, which checks the order of every list.
 fn drain(zone: &Zone, model: &mut Model) {
     for (size, list) in Size::ALL.into_iter().flat_map(|size| LISTS.map(|list| (size, list))) {
         let mut age = u32::MAX;
@@ -743,7 +743,7 @@ fn the_zone_does_what_the_model_does() {
         zone.set_limit(4 * BLOCK);
         (model.limit, model.largest_limit) = (4 * BLOCK, 4 * BLOCK);
         for step in 0..1500 {
-            // Fills and empties in turns, so that all of the range between is seen.
+            // Alternates between filling and emptying, to cover the whole range.
             let takes = if (step / 250) % 2 == 0 { 8 } else { 1 };
             match random.below(takes + 11) {
                 0 => whole_zone_call(&zone, &mut model, &mut random),

@@ -1,4 +1,4 @@
-//! The pool against a plain model, and how much memory it takes for what is in it.
+//! The pool against a plain model, and its memory overhead.
 
 use folioswap_core::PAGE_SIZE;
 use folioswap_core::pool::{EmptyGroup, MAX_OBJECT_BYTES, ObjectId, Pool, PoolFull, SizeClass};
@@ -21,12 +21,12 @@ impl Random {
     }
 }
 
-/// Objects that are there, and which pages they and those before them in their groups have touched.
+/// The objects, and how many pages of each group were used.
 #[derive(Default)]
 struct Model {
     objects: Vec<(ObjectId, usize)>,
     places: HashSet<ObjectId>,
-    /// Pages of each group since it had no object.
+    /// Pages used of each group since its memory was last given back.
     pages: HashMap<(SizeClass, usize), usize>,
 }
 
@@ -55,7 +55,7 @@ impl Model {
         assert_eq!(self.pages.remove(&key).unwrap() * PAGE_SIZE, group.len_bytes());
     }
 
-    /// Whether an object of this class would fit into pages that are there.
+    /// Whether an object of this class would fit into pages that the pool has.
     fn has_place(&self, class: SizeClass) -> bool {
         let nr_objects = class.group_objects();
         let fits = |group: usize, pages: usize, place: usize| {
@@ -132,7 +132,7 @@ fn it_does_what_the_model_does() {
     }
 }
 
-/// The share of the memory that is none of the objects' own, after objects came and went many times over.
+/// The share of the memory that objects do not use, after many frees and allocations.
 fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Random) -> usize) -> f64 {
     let pool = Pool::new(2 * bytes);
     let mut random = Random(seed);
@@ -155,11 +155,11 @@ fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Random) -> usize) -> 
 
 #[test]
 fn little_is_wasted_after_much_has_come_and_gone() {
-    // Pages at a third of their size, more or less; pieces of 32 and 64 KiB; pages that hardly compress beside those that do well.
+    // Pages that compress to about a third; pieces of 32 and 64 KiB; badly and well compressible pages mixed.
     let pages = waste(1, 64 << 20, |random| 900 + random.below(900));
     let pieces = waste(2, 64 << 20, |random| 12_000 + random.below(20_000));
     let uneven = waste(3, 64 << 20, |random| if random.below(4) == 0 { 4096 } else { 64 + random.below(300) });
-    // Of each size there are few: the more the memory, the less is wasted.
+    // Objects of all sizes, few of each: the waste shrinks with the amount of memory.
     let any = waste(4, 512 << 20, |random| 1 + random.below(MAX_OBJECT_BYTES));
     for (what, waste) in [("pages", pages), ("pieces", pieces), ("uneven", uneven), ("any", any)] {
         println!("{what}: {:.1} % wasted", 100.0 * waste);

@@ -1,4 +1,4 @@
-//! Readahead on clean streams, where every advice is known, and on random mixtures, where it has to keep its promises.
+//! Readahead on clean streams, where each advice is known, and on random mixtures, where it has to keep its promises.
 #![cfg(not(loom))]
 
 use folioswap_core::policy::readahead::{FIRST_WINDOW, STREAMS_MAX};
@@ -12,8 +12,8 @@ fn ids(range: std::ops::Range<u32>) -> std::ops::Range<BlockId> {
     BlockId::new(range.start)..BlockId::new(range.end)
 }
 
-/// A thread that walks over `nr` blocks; an engine that maps what was advised at once. Gives touches and what was
-/// passed.
+/// A thread that walks over blocks, with an engine that maps advised blocks at once. Returns the number of touches and
+/// the blocks reported as passed.
 fn walk(streams: &Streams, thread: u64, blocks: impl Iterator<Item = u32>, room: Room) -> (usize, BTreeSet<u32>) {
     let (mut mapped, mut behind, mut touches) = (BTreeSet::new(), BTreeSet::new(), 0);
     for at in blocks {
@@ -151,7 +151,7 @@ proptest! {
         max_total in 0usize..200,
     ) {
         let streams = Streams::new();
-        // Where each thread's cursors are: near both ends of the space and in the middle of it.
+        // Each thread's cursors: near both ends of the space and in the middle.
         let mut cursors = [[0u32, 50, u32::MAX - 3, 1_000_000]; 6];
         let room = Room { max_window, max_total };
         for (thread, cursor, step) in touches {

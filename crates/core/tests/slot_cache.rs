@@ -1,5 +1,5 @@
-//! Freed slots on their way to their clusters, against a plain count of each CPU's batch and a plain map of slots: on
-//! random calls, and on several threads with a worker, flushes and removal beside them. A failure prints its seed.
+//! Freed slots on their way to their clusters, against a plain count of each CPU's batch and a plain map of slots:
+//! random calls, and several threads with a worker, flushes and removal. A failure prints its seed.
 #![cfg(not(loom))]
 
 use folioswap_core::*;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const NR_CPUS: usize = 3;
 
-/// A batch is full with so many runs, or so many slots.
+/// A batch is full with this many runs or this many slots.
 const FULL: (usize, usize) = (64, 4096);
 
 fn order(exponent: usize) -> Order {
     Order::new(exponent as u8).unwrap()
 }
 
-/// xorshift64*; the seed says it all.
+/// xorshift64*, determined by its seed.
 struct Random(u64);
 
 impl Random {
@@ -42,18 +42,18 @@ impl Drop for Blame {
 }
 
 fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    // One seed alone: SEED=17 cargo test --test slot_cache.
+    // To run one seed: SEED=17 cargo test --test slot_cache.
     let one = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     one.map_or(0..count, |seed: u64| seed..seed + 1)
 }
 
-/// The cache and its clusters beside what they should be.
+/// The cache and its clusters, with a model of both.
 struct Pair {
     clusters: Clusters,
     cache: SlotCache,
-    /// Whose slots are in use by a folio.
+    /// Slots that a folio uses.
     in_use: Vec<bool>,
-    /// What folios have: first slot and order.
+    /// The runs of folios: first slot and order.
     runs: Vec<(SlotId, usize)>,
     /// Runs and slots in each CPU's batch.
     batches: [(usize, usize); NR_CPUS],
@@ -74,7 +74,7 @@ impl Pair {
         }
     }
 
-    /// Allocates as a device does: when there is nothing, once more with what is on its way.
+    /// Allocates as a device does: if nothing is found, flushes and tries once more.
     fn allocate(&mut self, cpu: usize, k: usize) {
         let take = |clusters: &Clusters| clusters.allocate(CpuId::from_index(cpu), order(k));
         let found = take(&self.clusters).or_else(|| {
@@ -135,7 +135,7 @@ impl Pair {
         }
     }
 
-    /// The counts are exact, at any time.
+    /// The counts are always exact.
     fn check(&self) {
         let nr_in_use = self.in_use.iter().filter(|&&in_use| in_use).count();
         let nr_waiting: usize = self.batches.iter().map(|batch| batch.1).sum();
@@ -155,7 +155,7 @@ fn counts_are_exact_whatever_comes_between() {
                 allocations = [10, 50, 90][random.below(3)];
                 pair.clusters.verify();
             }
-            // One CPU more than there are batches: it shares one.
+            // One CPU more than there are batches, so it shares one.
             let cpu = random.below(NR_CPUS + 1);
             match random.below(100) {
                 0 => pair.flush(),
@@ -195,7 +195,7 @@ fn threads_a_worker_flushes_and_removal_lose_nothing() {
             assert_ne!(slot.swap(now, Ordering::Relaxed), now, "a slot is two threads'");
         }
     };
-    // The CPU of the call, not of the thread: threads move while they free.
+    // The CPU of the call, not of the thread: threads migrate while they free.
     let use_slots = |seed: u64| {
         let (mut random, mut runs) = (Random::new(seed), Vec::new());
         for _ in 0..60_000 {

@@ -1,5 +1,5 @@
-//! The slot allocator against a plain map of slots: on random calls, on every short sequence of calls of a tiny
-//! device, and on several threads. A failure prints the seed, or the sequence, that shows it.
+//! The slot allocator against a plain map of slots: random calls, every short sequence of calls on a tiny device, and
+//! several threads. A failure prints its seed or sequence.
 #![cfg(not(loom))]
 
 use folioswap_core::*;
@@ -10,7 +10,7 @@ fn order(exponent: usize) -> Order {
     Order::new(exponent as u8).unwrap()
 }
 
-/// xorshift64*; the seed says it all.
+/// xorshift64*, determined by its seed.
 struct Random(u64);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Prints what led here when a test panics.
+/// Prints the failing case when a test panics.
 struct Blame<T: std::fmt::Debug>(T);
 
 impl<T: std::fmt::Debug> Drop for Blame<T> {
@@ -40,7 +40,7 @@ enum Slot {
     Bad,
 }
 
-/// The allocator beside what it should be.
+/// The allocator and its model.
 struct Pair {
     real: Clusters,
     cluster_slots: usize,
@@ -97,7 +97,7 @@ impl Pair {
         }
     }
 
-    /// From now on the run is two, to be freed one by one.
+    /// Splits a run into two that are freed separately.
     fn halve(&mut self, at: usize) {
         let (first, k) = self.runs[at];
         if k > 0 {
@@ -114,7 +114,7 @@ impl Pair {
         self.slots[start..start + (1 << exponent)].fill(Slot::Bad);
     }
 
-    /// Isolates runs of a cluster, which from then on are freed like any other.
+    /// Isolates runs of a cluster; from then on they are freed like any other.
     fn isolate(&mut self, cluster: usize, enough: usize) -> usize {
         let slots = cluster * self.cluster_slots..((cluster + 1) * self.cluster_slots).min(self.slots.len());
         let nr_taken = self.slots[slots.clone()].iter().filter(|&&slot| slot != Slot::Free).count();
@@ -171,11 +171,11 @@ impl Pair {
     }
 }
 
-/// Random calls, now more allocations than frees and now fewer, so that the device is empty and full by turns.
+/// Random calls whose share of allocations varies, so that the device gets empty and full again and again.
 fn wander(seed: u64, mut pair: Pair, max_slots: usize, max_order: usize, nr_calls: usize) {
     let _blame = Blame(("seed", seed));
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    // Some wander among small orders only, some among all.
+    // Some seeds use small orders only, others all orders.
     let nr_orders = 1 + random.below(max_order + 1);
     pair.grow(1 + random.below(max_slots));
     let mut allocations = 70;
@@ -212,7 +212,7 @@ fn wander(seed: u64, mut pair: Pair, max_slots: usize, max_order: usize, nr_call
 }
 
 fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    // One seed alone: SEED=17 cargo test --test swap.
+    // To run one seed: SEED=17 cargo test --test swap.
     let one = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     one.map_or(0..count, |seed: u64| seed..seed + 1)
 }
@@ -270,7 +270,7 @@ const CALLS: [Call; 15] = [
     Call::Isolate(0),
 ];
 
-/// False when the call means nothing here, so that what would follow is tried elsewhere.
+/// Returns false if the call is not applicable here, so that the sequence is not pursued.
 fn make(pair: &mut Pair, call: Call) -> bool {
     let nr_runs = pair.runs.len();
     match call {
@@ -356,7 +356,7 @@ fn neighbours_of_one_cpu_lie_together_and_cpus_apart() {
 fn a_full_device_gives_its_last_slots_to_order_0() {
     let clusters = Clusters::new(4 * 512 + 100, 4, true);
     clusters.grow(4 * 512 + 100);
-    // Each CPU has a cluster of another order, so most slots are reserved.
+    // Each CPU holds a cluster of another order, so most slots are reserved.
     for cpu in 0..4 {
         clusters.allocate(CpuId::new(cpu), order(cpu as usize + 1)).unwrap();
     }

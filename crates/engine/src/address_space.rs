@@ -1,10 +1,10 @@
-//! Which addresses of an arena's span are in use, in whole blocks of 2 MiB. First fit; neighbours of what is freed merge.
+//! Allocation of an arena's addresses, in blocks of 2 MiB: first fit, and freed ranges merge with free neighbours.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// The free ranges of a span, as block numbers: start -> end. None is empty, none touches another.
+/// The free ranges of a span in blocks, start -> end. No range is empty, and no two ranges touch.
 pub(crate) struct AddressSpace {
     free: Mutex<BTreeMap<usize, usize>>,
     nr_blocks: usize,
@@ -15,7 +15,7 @@ impl AddressSpace {
         AddressSpace { free: Mutex::new(BTreeMap::from([(0, nr_blocks)])), nr_blocks }
     }
 
-    /// A range of `count` blocks, the lowest that fits.
+    /// Allocates `count` blocks in the lowest free range that fits.
     pub fn allocate(&self, count: usize) -> Option<Range<usize>> {
         let mut free = self.free.lock().expect("nothing panics under this lock");
         let (&start, &end) = free.iter().find(|&(start, end)| end - start >= count)?;
@@ -26,7 +26,7 @@ impl AddressSpace {
         Some(start..start + count)
     }
 
-    /// Makes a range longer where it stands: takes `count` blocks from `at`, if they are free.
+    /// Extends a range in place: takes `count` blocks at `at`, if they are free.
     pub fn extend(&self, at: usize, count: usize) -> bool {
         let mut free = self.free.lock().expect("nothing panics under this lock");
         let Some(&end) = free.get(&at) else { return false };
@@ -40,7 +40,7 @@ impl AddressSpace {
         true
     }
 
-    /// Takes the free blocks of a range that is named, and says which they were; the others are in use already.
+    /// Takes the free blocks of a given range, and returns them. The others are already in use.
     pub fn claim(&self, wanted: Range<usize>) -> Vec<Range<usize>> {
         let mut free = self.free.lock().expect("nothing panics under this lock");
         let found: Vec<_> = free
@@ -64,7 +64,7 @@ impl AddressSpace {
         claimed
     }
 
-    /// Frees a range that was allocated, or a part of one.
+    /// Frees an allocated range, or a part of one.
     ///
     /// # Panics
     /// When any of it is free already.
@@ -89,7 +89,7 @@ impl AddressSpace {
         free.insert(start, end);
     }
 
-    /// The ranges in use, lowest first; neighbours appear as one.
+    /// The ranges in use, lowest first. Adjacent ranges appear as one.
     pub fn in_use(&self) -> Vec<Range<usize>> {
         let free = self.free.lock().expect("nothing panics under this lock");
         let mut used = Vec::with_capacity(free.len() + 1);
@@ -113,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a plain list of which block is used.
+        /// Compares with a plain list of used blocks.
         #[test]
         fn agrees_with_a_plain_list(steps in prop::collection::vec((0u8..4, 0usize..64, 1usize..9), 1..200)) {
             let space = AddressSpace::new(64);

@@ -1,4 +1,4 @@
-//! What a program says about a range of its memory, and what the engine does with it.
+//! A program's advice about a range of its memory, and how the engine follows it.
 
 use std::ops::Range;
 
@@ -8,35 +8,35 @@ use folioswap_sys::signals;
 use crate::engine::{Engine, current_cpu};
 use crate::readahead::Window;
 
-/// How a range is going to be used. Nothing but [`Advice::DontNeed`] changes what it holds.
+/// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// No particular way.
+    /// No special use.
     Normal,
-    /// Soon: it is read in the background.
+    /// Needed soon: it is read in the background.
     WillNeed,
-    /// The content is not needed any more: it reads as zero from now on.
+    /// No longer needed: it reads as zero from now on.
     DontNeed,
-    /// From begin to end: it is read ahead at once.
+    /// Read from start to end: readahead begins at once.
     Sequential,
-    /// At random: what is in RAM is kept as long as possible.
+    /// Accessed at random: folios in RAM are kept as long as possible.
     Random,
-    /// Not for a while: it leaves RAM first.
+    /// Not needed for a while: it leaves RAM first.
     Cold,
-    /// Blocks of 2 MiB come back in one piece also where the arena's policy is [`SwapIn::Madvise`](crate::SwapIn::Madvise).
+    /// Blocks of 2 MiB are swapped in whole, also if the arena's policy is [`SwapIn::Madvise`](crate::SwapIn::Madvise).
     HugePage,
-    /// Blocks come back page by page, whatever the arena's policy.
+    /// Blocks are swapped in page by page, whatever the arena's policy is.
     NoHugePage,
 }
 
-/// Blocks of one window when a range is asked for as a whole.
+/// Blocks per readahead window when a whole range is requested.
 const WINDOW: usize = 8;
 
 impl Engine {
-    /// Asks for a range to be read in the background.
+    /// Queues a range to be read in the background.
     pub fn will_need(&self, blocks: Range<usize>) {
-        let _blocked = signals::block_all(); // a handler's fault might ask for a window too
-        // More than the frames that may be spared would only push out what was just read.
+        let _blocked = signals::block_all(); // a handler's fault might queue a window too
+        // Reading more than the frames that can be spared would only evict what was just read.
         let end = blocks.end.min(blocks.start + self.budget_blocks() / 2);
         for start in (blocks.start..end).step_by(WINDOW) {
             let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
@@ -44,13 +44,13 @@ impl Engine {
         }
     }
 
-    /// Makes what is in RAM of a range leave it first, and starts writing it.
+    /// Makes folios of a range leave RAM first, and starts their writeback.
     pub fn cold(&self, blocks: Range<usize>) {
         self.for_each_block(blocks, |block| self.evict(block));
     }
 
-    /// Works on the blocks of a range, for a thread of the program. A handler of a signal may touch any of them, and may run
-    /// between two; so may a fork, however long the range is.
+    /// Calls `work` for each block of a range, for a thread of the program. Signals and the fork gate are blocked for
+    /// one block at a time, so that a handler that touches the range, or a fork, need not wait for all of it.
     pub fn for_each_block(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
         for index in blocks {
             let _blocked = signals::block_all();
@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Ends what whole blocks hold: they read as zero from now on.
+    /// Discards the content of whole blocks, which then read as zero.
     pub fn drop_range(&self, blocks: Range<usize>) {
         self.for_each_block(blocks, |block| {
             if self.table.has(block) {

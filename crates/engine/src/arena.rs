@@ -50,27 +50,27 @@ use crate::wakeup::{Event, Gate};
 use crate::zeroed::{self, ZeroedStock};
 use crate::zoning::Zoning;
 
-/// The least address space that an arena reserves unless told otherwise. Addresses cost nothing until they are used.
+/// The least address space of an arena, unless set by the user. Unused addresses cost nothing.
 pub(crate) const ADDRESS_SPACE: u64 = 1 << 40;
 
-/// How many times the bytes that memory and devices hold there are addresses for, unless told otherwise: programs map more than
-/// they use.
+/// Default address space per byte of memory and devices: programs map more than they use.
 pub(crate) const ADDRESSES_PER_BYTE: u64 = 4;
 
-/// How long [`Arena::set_memory`] waits for memory to leave RAM.
+/// How long [`Arena::set_memory`] waits for folios to leave RAM.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How folios get under their addresses.
+/// How folios are mapped to their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mapping {
-    /// By moving where a self-test finds that it works, else by copying.
+    /// By moving if a self-test shows that it works, otherwise by copying.
     #[default]
     Auto,
-    /// By `UFFDIO_MOVE`: nothing is copied, huge pages stay huge. Linux 6.8 and later.
+    /// By `UFFDIO_MOVE`: nothing is copied, and huge pages stay huge. Linux 6.8 and later.
     Move,
-    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones. A page that the kernel has pinned is copied
-    /// away like any other: what a device reads into it after that is lost. Buffers of io_uring, libaio or RDMA must be
-    /// [held](RawSpace::hold) meanwhile, or lie elsewhere; `folioswap run` refuses the first two to programs.
+    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones. A page that the kernel has
+    /// pinned is copied away like any other: what a device reads into it after that is lost. Buffers of io_uring,
+    /// libaio or RDMA must be [held](RawSpace::hold) meanwhile, or lie elsewhere; `folioswap run` denies io_uring and
+    /// libaio to programs.
     Copy,
 }
 
@@ -121,40 +121,40 @@ pub struct ArenaBuilder {
 }
 
 impl ArenaBuilder {
-    /// The budget: how many bytes of RAM the arena's memory may take; at least 16 MiB. Default: 256 MiB.
+    /// The budget: the most bytes of RAM that the arena's memory may take. At least 16 MiB. Default: 256 MiB.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// Whether the budget is taken at once, locked in RAM and kept: the kernel neither swaps nor reclaims it, and nothing
-    /// of it is given back before the arena ends. Takes 1 to 5 ms for 2 MiB. A process without CAP_IPC_LOCK has to have a
-    /// limit of locked memory of the budget and [`ArenaBuilder::address_space`] together. The engine's own
-    /// records are not locked. Default: not.
+    /// Whether the budget is allocated at once and locked in RAM: the kernel neither swaps nor reclaims it, and nothing
+    /// of it is given back before the arena ends. Takes 1 to 5 ms for 2 MiB. Without CAP_IPC_LOCK the process needs a
+    /// limit of locked memory that covers the budget and [`ArenaBuilder::address_space`] together. The engine's own
+    /// records are not locked. Default: false.
     #[must_use]
     pub fn locked(mut self, locked: bool) -> Self {
         self.locked = locked;
         self
     }
 
-    /// Adds a swap device, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. Which is used when, the latter says; without a
-    /// priority the first one is used first, but on the NUMA node of another. Default: an unlinked file in
-    /// [`device::default_directory`] that grows as needed.
+    /// Adds a swap device, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. The latter can set a priority.
+    /// Devices without one are used in the order in which they were added, except that a NUMA node prefers its own.
+    /// Default: an unlinked file in [`device::default_directory`] that grows as needed.
     #[must_use]
     pub fn device(mut self, device: impl Into<SwapDevice>) -> Self {
         self.devices.push(device.into());
         self
     }
 
-    /// States which CPUs and devices are on which NUMA node. Default: as the kernel says.
+    /// Sets which CPUs and devices are on which NUMA node. Default: as the kernel reports.
     #[must_use]
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = Some(topology);
         self
     }
 
-    /// Makes each device as slow as this, reads and writes together: for measurement.
+    /// Limits the throughput of each device, reads and writes together. For measurements.
     #[doc(hidden)]
     #[must_use]
     pub fn throttle(mut self, bytes_per_second: u64) -> Self {
@@ -176,23 +176,23 @@ impl ArenaBuilder {
         self
     }
 
-    /// The size of the arena's folios: an [`Order`], or [`FolioSize::Auto`], which finds the best for each 2 MiB of
-    /// addresses by measuring. Default: auto.
+    /// The size of the arena's folios: an [`Order`], or [`FolioSize::Auto`], which measures what is best for each 2 MiB
+    /// of addresses. Default: auto.
     #[must_use]
     pub fn folio(mut self, size: impl Into<FolioSize>) -> Self {
         self.folio = size.into();
         self
     }
 
-    /// Whether what went out in one piece comes back so. Default: [`SwapIn::Always`].
+    /// Whether folios that were swapped out whole are swapped in whole. Default: [`SwapIn::Always`].
     #[must_use]
     pub fn swap_in(mut self, policy: SwapIn) -> Self {
         self.swap_in = policy;
         self
     }
 
-    /// Gives each page of a folio a slot from anywhere, as if no run were to be had: what runs of slots are worth is
-    /// measured against this.
+    /// Gives each page of a folio a slot of its own, as if there were no contiguous slots. To measure what contiguous
+    /// slots gain.
     #[doc(hidden)]
     #[must_use]
     pub fn split_slots(mut self, split: bool) -> Self {
@@ -200,7 +200,7 @@ impl ArenaBuilder {
         self
     }
 
-    /// Takes devices for disks that turn, or not, whatever the kernel says of them.
+    /// Treats devices as rotational disks or not, whatever the kernel reports.
     #[doc(hidden)]
     #[must_use]
     pub fn rotational(mut self, rotational: bool) -> Self {
@@ -208,7 +208,7 @@ impl ArenaBuilder {
         self
     }
 
-    /// What becomes of freed slots: what is done usually is measured against other ways.
+    /// How freed slots get back to their clusters. To compare the usual way with others.
     #[doc(hidden)]
     #[must_use]
     pub fn frees(mut self, frees: Frees) -> Self {
@@ -216,7 +216,7 @@ impl ArenaBuilder {
         self
     }
 
-    /// Whether zeroed memory is kept in stock for first touches: what that is worth is measured against an arena without.
+    /// Whether zeroed memory is kept in stock for first touches. To measure what the stock gains.
     #[doc(hidden)]
     #[must_use]
     pub fn zeroed_stock(mut self, kept: bool) -> Self {
@@ -224,8 +224,8 @@ impl ArenaBuilder {
         self
     }
 
-    /// How many bytes of addresses are reserved: the most that can be mapped at the same time, 2 MiB to
-    /// [`MAX_ADDRESS_SPACE`]. Default: 4 times what memory and devices hold, in a power of two, and 1 TiB at least; of a locked
+    /// Bytes of reserved address space, the most that can be mapped at the same time: 2 MiB to [`MAX_ADDRESS_SPACE`].
+    /// Default: 4 times what memory and devices hold, rounded up to a power of two, and at least 1 TiB; with a locked
     /// budget 1 TiB.
     #[must_use]
     pub fn address_space(mut self, bytes: u64) -> Self {
@@ -233,21 +233,22 @@ impl ArenaBuilder {
         self
     }
 
-    /// Has devices of fewer slots, for tests that fill one.
+    /// Gives devices fewer slots, for tests that fill one.
     #[cfg(test)]
     pub(crate) fn device_shift(mut self, bits: u32) -> Self {
         self.device_shift = bits;
         self
     }
 
-    /// Counts into memory that is shared with another process ([`open_shared_stats`](crate::open_shared_stats)).
+    /// Counts in memory that is shared with another process ([`open_shared_stats`](crate::open_shared_stats)).
     #[must_use]
     pub fn shared_stats(mut self, stats: &'static SharedCounters) -> Self {
         self.stats = Some(stats);
         self
     }
 
-    /// How small folios are moved to make room for whole ones, in RAM and on devices; none: not at all. For measurement.
+    /// How small folios are moved to make room for whole ones, in RAM and on devices. `None`: not at all. For
+    /// measurements.
     #[doc(hidden)]
     #[must_use]
     pub fn compaction(mut self, stage: Option<Stage>) -> Self {
@@ -255,7 +256,7 @@ impl ArenaBuilder {
         self
     }
 
-    /// How small folios get new homes in RAM; none: whichever costs less. For measurement.
+    /// How small folios get new homes in RAM. `None`: in the cheaper way. For measurements.
     #[doc(hidden)]
     #[must_use]
     pub fn compaction_means(mut self, means: Option<Means>) -> Self {
@@ -263,7 +264,7 @@ impl ArenaBuilder {
         self
     }
 
-    /// How long a thread waits without a frame being freed before it asks what is waited for.
+    /// How long a thread waits without any frame being freed before it looks for the cause.
     #[cfg(test)]
     pub(crate) fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -423,8 +424,8 @@ impl ArenaBuilder {
     }
 }
 
-/// A budget of RAM, swap devices, and the memory that is paged between them. Cheap to clone; the last clone or region
-/// to go ends it.
+/// A budget of RAM, swap devices, and the memory that is paged between them. Cheap to clone. The arena ends with the
+/// last of its clones and regions.
 #[derive(Clone)]
 pub struct Arena {
     running: Arc<Running>,
@@ -438,23 +439,23 @@ struct Running {
     threads: Mutex<Vec<Thread>>,
     pid: u32,
     raw: RawSpace,
-    /// Whether the reclaim threads have their companions.
+    /// Whether the companions of the reclaim threads were started.
     compressing: AtomicBool,
 }
 
-/// What is in RAM of an arena's memory, as the kernel sees it.
+/// How much of an arena's memory is in RAM, as the kernel sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Residency {
     /// Bytes of regions and frames in RAM.
     pub resident_bytes: u64,
     /// Of these, bytes in huge pages.
     pub huge_bytes: u64,
-    /// What the budget allows.
+    /// The budget in bytes.
     pub budget_bytes: u64,
 }
 
 impl Arena {
-    /// Settings to start from.
+    /// A builder with default settings.
     #[must_use]
     pub fn builder() -> ArenaBuilder {
         ArenaBuilder {
@@ -480,15 +481,15 @@ impl Arena {
         }
     }
 
-    /// Maps `len` bytes of zeros. Costs addresses only; RAM and slots are taken as the memory is used.
+    /// Maps `len` zeroed bytes. This takes addresses only; RAM and slots are taken as the memory is used.
     ///
     /// # Errors
-    /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or what the kernel said.
+    /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or the kernel's.
     pub fn map(&self, len: usize) -> Result<Region, Error> {
         Region::new(self, len, FolioSize::Auto)
     }
 
-    /// As [`Arena::map`], for a region whose folios have a size of their own; `Auto`: the arena's.
+    /// As [`Arena::map`], for a region with its own folio size. `Auto`: the arena's.
     ///
     /// # Errors
     /// As [`Arena::map`].
@@ -496,18 +497,18 @@ impl Arena {
         Region::new(self, len, folio)
     }
 
-    /// Whether folios come back in one piece.
+    /// Whether folios are swapped in whole.
     #[must_use]
     pub fn swap_in(&self) -> SwapIn {
         self.running.engine.swap_in_policy()
     }
 
-    /// Changes that while running, for what comes back from now on.
+    /// Changes the policy for folios that are swapped in from now on.
     pub fn set_swap_in(&self, policy: SwapIn) {
         self.running.engine.swap_in.store(policy.number(), Ordering::Relaxed);
     }
 
-    /// What has happened so far. Takes some 100 us, and 90 KiB for the histograms.
+    /// All statistics so far. Takes about 100 us, and 90 KiB for the histograms.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         self.running.flush_slots();
@@ -520,16 +521,17 @@ impl Arena {
         self.running.engine.memory.load(Ordering::Relaxed)
     }
 
-    /// Changes the budget while running. Returns when what is too much has left RAM, or after ten seconds: folios that
-    /// are held in RAM by others stay, and go when they can.
+    /// Changes the budget while running. After shrinking it, waits until the surplus has left RAM, for at most ten
+    /// seconds. Folios that others hold in RAM stay until they are released.
     ///
-    /// A budget beyond the RAM of the machine (and beyond the first budget) is as good as that.
+    /// A budget beyond the RAM of the machine (and beyond the first budget) has the effect of the larger of the two.
     ///
-    /// A [locked](ArenaBuilder::locked) budget can only grow, and has taken and locked what is new when this returns.
+    /// A [locked](ArenaBuilder::locked) budget can only grow. The additional memory is allocated and locked when this
+    /// returns.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`]; of a locked budget [`Error::LockedShrink`], [`Error::NoMemoryToLock`] and
-    /// [`Error::LockLimit`]; what the kernel said that does not grant so much. After any of them it is what it was.
+    /// [`Error::BudgetTooSmall`]; with a locked budget [`Error::LockedShrink`], [`Error::NoMemoryToLock`] and
+    /// [`Error::LockLimit`]; the kernel's when it does not grant that much. After an error the budget is unchanged.
     pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
         if bytes < MIN_MEMORY {
             return Err(Error::BudgetTooSmall(bytes));
@@ -539,11 +541,11 @@ impl Arena {
             return engine.grow_locked(bytes);
         }
         let nr_frames = (bytes as usize / PAGE_SIZE).min(engine.zones.nr_frames_max());
-        // A zone gives memory to as many of its first pageblocks as it may have at most.
+        // Each zone uses its first pageblocks, up to its share of the limit.
         engine.frames.open(nr_frames / BLOCK_PAGES)?;
         engine.memory.store(bytes, Ordering::Relaxed);
         {
-            let _blocked = signals::block_all(); // a handler's fault might need a zone
+            let _blocked = signals::block_all(); // a handler's fault might lock a zone
             engine.zones.set_limit(nr_frames);
         }
         let excess = || {
@@ -567,30 +569,30 @@ impl Arena {
         self.running.engine.frames.is_locked()
     }
 
-    /// The swap devices, in the order in which they are used, but for what nodes prefer: by priority, and among equals by when
-    /// they were added.
+    /// The swap devices in the order in which they are used, apart from the preferences of nodes: by priority, then in
+    /// the order in which they were added.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.running.flush_slots();
         self.running.engine.space.devices()
     }
 
-    /// Adds a swap device while running, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. Without a priority it is used after
-    /// those that are there, but on its own NUMA node.
+    /// Adds a swap device while running, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. Without a priority it
+    /// is used after the existing devices, except on its own NUMA node.
     ///
     /// # Errors
-    /// As [`ArenaBuilder::build`], for the device; [`Error::TooManyDevices`].
+    /// As [`ArenaBuilder::build`] for the device; [`Error::TooManyDevices`].
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
         let engine = &self.running.engine;
         if !engine.space.add(device::open(&device.clone().into(), engine.space.topology())?) {
             return Err(Error::TooManyDevices(MAX_DEVICES));
         }
-        engine.slot_compactor.evacuate(); // there may be one that fails, and now is room for what it holds
+        engine.slot_compactor.evacuate(); // a failing device may have content for which there is room now
         self.start_compressing();
         Ok(())
     }
 
-    /// Starts the threads that compressing takes, once it is wanted.
+    /// Starts the threads that compress, if a device does and they are not running yet.
     fn start_compressing(&self) {
         let running = &self.running;
         if !running.engine.space.compresses() || running.compressing.swap(true, Ordering::SeqCst) {
@@ -603,7 +605,7 @@ impl Arena {
         let buffer = Buffer::new();
         let mut started = vec![threads::spawn("tiering", &running.engine, |engine| tiering::run(engine, buffer))];
         started.extend(companions.map(|body| threads::spawn("reclaim", &running.engine, body)));
-        // The device works without some of them; one that was added stays.
+        // Compression works with fewer threads too, so a device that was added stays.
         for thread in started {
             match thread {
                 Ok(thread) => threads.push(thread),
@@ -612,13 +614,14 @@ impl Arena {
         }
     }
 
-    /// Removes a swap device, by its name in [`Arena::devices`], while running: what is on it goes to other devices, or
-    /// to RAM that is free. Nothing is written there from the moment of the call. Takes as long as all of it takes to be
-    /// read and written; whoever needs a folio waits for that folio only.
+    /// Removes a swap device while running, by its name in [`Arena::devices`]. Its content goes to other devices or to
+    /// free RAM. Nothing is written to it from now on. Takes as long as it takes to read and write all of its content;
+    /// a thread that needs a folio waits only for that folio.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when there is nowhere to put what is there, or when it cannot be
-    /// read. Then what it holds stays there, and it is used as before, unless it is failing ([`DeviceInfo::state`]).
+    /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when there is no room for its content elsewhere, or it cannot be
+    /// read. The content then stays there, and the device is used as before, unless it is failing
+    /// ([`DeviceInfo::state`]).
     pub fn remove_device(&self, name: &str) -> Result<(), Error> {
         self.running.engine.remove_device(name)
     }
@@ -641,32 +644,32 @@ impl Arena {
         self.running.engine.fixed_order.map_or(FolioSize::Auto, FolioSize::Fixed)
     }
 
-    /// The arena's memory by address, for faces that stand in for a C library's memory calls.
+    /// The arena's memory by address, for faces that replace a C library's memory calls.
     #[must_use]
     pub fn raw(&self) -> RawSpace {
         self.running.raw.clone()
     }
 
-    /// Moves the small folios in RAM together, so that as many whole huge pages as possible can be had. Waits a little for
-    /// those that are busy. Needs free RAM to move them to; says whether all of RAM was looked through.
+    /// Moves the small folios in RAM together to make as many whole huge pages as possible. Waits a little for busy
+    /// folios. Needs free RAM to move them to. Returns whether all of RAM was scanned.
     pub fn compact(&self) -> bool {
         let engine = &self.running.engine;
         let _pass = engine.gate.enter(signals::thread_id());
         engine.compact_all()
     }
 
-    /// Takes every folio that is not in use out of RAM.
+    /// Evicts every folio that is not in use.
     pub fn evict_all(&self) {
         for range in self.running.engine.addresses.in_use() {
             self.running.engine.cold(range);
         }
     }
 
-    /// Asks the kernel what is in RAM, and notes the huge pages among it in the statistics. Walks the page tables: about
-    /// 1 ms for a GiB. A folio that moves meanwhile is counted twice or not at all.
+    /// Asks the kernel how much is in RAM, and notes the huge pages in the statistics. Walks the page tables: about 1
+    /// ms for a GiB. A folio that moves meanwhile is counted twice or not at all.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's.
     pub fn measure(&self) -> Result<Residency, Error> {
         let scan = self.running.engine.measure().map_err(Error::system("reading the page map"))?;
         Ok(Residency { resident_bytes: scan.present_bytes, huge_bytes: scan.huge_bytes, budget_bytes: self.memory() })
@@ -677,7 +680,7 @@ impl Arena {
         &self.running.engine
     }
 
-    /// Bytes of the engine's own records that are in use: table, zone, checksums, slot maps.
+    /// Bytes in use by the engine's own records: folio table, zones, and slot records.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         let _blocked = signals::block_all();
@@ -686,12 +689,13 @@ impl Arena {
 }
 
 impl Running {
-    /// A forked child has neither the threads nor the devices, and what was locked when it was made stays so.
+    /// Whether this is a forked child: it has neither the threads nor the devices, and locks that were held at the fork
+    /// stay locked.
     fn is_childs(&self) -> bool {
         self.pid != std::process::id()
     }
 
-    /// What was freed before this is free after it, as the counts of devices say.
+    /// Frees all slots in batches, so that counts of devices are exact.
     fn flush_slots(&self) {
         if !self.is_childs() {
             self.engine.flush_slots();

@@ -1,15 +1,13 @@
-//! A device in use: its slots, the space they have on the disk, and what becomes of it.
+//! A swap device in use: its slots, the space that they have on the disk, and its state.
 //!
-//! A slot is handed out only when it has its space, so that a full disk is met before a write and never in it. The
-//! device grows in large steps when its slots do not suffice. Clusters that were emptied are given back to the file
-//! system when most of what was used is free for a while (`discard`); they keep their numbers, and are not handed
-//! out again before their space has been reserved anew, which is a kind of growing.
+//! A slot is handed out only after its space was reserved, so a full disk is noticed before a write and never during
+//! one. The device grows in large steps. Space of emptied clusters goes back to the file system when most of the space
+//! has been free for a while (`discard`); such a cluster is used again only after its space was reserved anew. A free
+//! takes 0.3 us if it finds its cluster unlocked and the device needs no notice of frees. Other freed slots wait in a
+//! [`SlotCache`] for the freeing thread (`freeing`). No allocation fails, and the device does not grow, while the cache
+//! holds freed slots.
 //!
-//! A freed slot goes to its cluster at once where that is free to be locked and the device need not be told: that takes
-//! 0.3 us. Others wait in a [`SlotCache`] for the thread that frees (`freeing`). What decides whether there is room looks
-//! there too: nothing fails, and the device does not grow, for want of slots that are on their way.
-//!
-//! **Locking.** `space` before what [`Clusters`] locks. I/O that gives space back is done with neither.
+//! **Locking.** `space` before the locks of [`Clusters`]. Discards are done while holding neither.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,78 +21,78 @@ use crate::io_figures::IoFigures;
 use crate::shared_stats::SharedCounters;
 use crate::wakeup::Pass;
 
-/// By how much a file grows at a time: large, so that a full disk is met long before the write.
+/// Growth step of a file. It is large so that a full disk is noticed long before a write.
 const GROWTH_BYTES: u64 = 256 << 20;
 
-/// Clusters that get their space again at a time.
+/// Clusters whose space is reserved anew in one step.
 const RENEWED_CLUSTERS: usize = 16;
 
-/// Clusters given back by the free that finds that it is worth while, where frees do that.
+/// Clusters whose space is discarded by a free that finds it worthwhile, with [`Frees::Synchronous`].
 const GIVEN_BACK_BY_A_FREE: usize = 4;
 
-/// Emptied clusters below which it is not worth giving any back: 128 MiB.
+/// Emptied clusters below which a discard is not worthwhile: 128 MiB.
 const WORTH_DISCARDING: usize = 64;
 
-/// Bits of a slot's number that count within its device.
+/// Bits of a slot's number that count slots within a device.
 pub(crate) const DEVICE_SHIFT: u32 = Clusters::MAX_SLOTS.trailing_zeros();
 
-/// How an arena's devices are set up.
+/// Setup of an arena's devices.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
-    /// Slots of one device that could ever be needed.
+    /// Slots that one device could ever need.
     pub most_slots: usize,
-    /// Bits of a slot's number that count within its device: [`DEVICE_SHIFT`], or fewer in tests, which fill devices.
+    /// Bits of a slot's number that count slots within a device: [`DEVICE_SHIFT`], or fewer in tests that fill devices.
     pub device_shift: u32,
     pub nr_cpus: usize,
-    /// Whether devices are taken for disks that turn; none: what the kernel says.
+    /// Whether devices are treated as rotational disks. `None`: as the kernel reports.
     pub rotational: Option<bool>,
     pub frees: Frees,
 }
 
-/// What becomes of slots that are freed.
+/// How freed slots get back to their clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frees {
-    /// They go to their cluster at once where that costs next to nothing, and are collected in batches for a thread where not.
+    /// At once if that costs next to nothing, otherwise in batches by a thread.
     Cheapest,
-    /// They are collected in batches for a thread: for tests.
+    /// In batches by a thread. For tests.
     Collected,
-    /// They are collected, and who fills a batch empties it, waiting for others who do, and gives emptied clusters back: for
-    /// comparison.
+    /// In batches by the free that fills the batch. It waits for others that do the same, and discards emptied
+    /// clusters. For comparison.
     Synchronous,
 }
 
-/// What has its place on the disk.
+/// Space on the disk.
 struct Space {
-    /// Slots that have had it.
+    /// Slots that have ever had space.
     nr_slots: usize,
-    /// Clusters among them that gave it back.
+    /// Clusters among them whose space was given back.
     given_back: Vec<ClusterId>,
 }
 
 pub(crate) struct Attached {
     pub name: String,
-    /// What went to and from it; shared with transfers that are in flight.
+    /// I/O figures of this device; shared with transfers in flight.
     pub figures: Arc<IoFigures>,
     pub device: Box<dyn Device>,
     pub clusters: Clusters,
-    /// Freed slots on their way to the clusters.
+    /// Freed slots that are not with the clusters yet.
     cache: SlotCache,
     frees: Frees,
     rotational: bool,
-    /// What the disk takes in one request.
+    /// Largest request that the disk takes in one piece.
     pub most_bytes_at_once: usize,
-    /// The NUMA node on which it comes before others for being there: not where its priority was given.
+    /// Node whose CPUs prefer this device because it is attached there. `None` if its priority was given explicitly.
     pub home: Option<NodeId>,
     space: Mutex<Space>,
     nr_given_back: AtomicUsize,
     limit_slots: usize,
-    /// No more space was to be had when it was last asked for.
+    /// The last attempt to reserve more space failed.
     full: AtomicBool,
-    /// It is being removed.
+    /// The device is being removed.
     leaving: AtomicBool,
-    /// Slots whose write failed: taken, and nobody's.
+    /// Slots whose write failed. They stay allocated and are not used.
     nr_bad: AtomicUsize,
-    /// It has no way to, or failed.
+    /// The device cannot discard, or a discard failed.
     cannot_discard: AtomicBool,
     pub health: Health,
 }
@@ -162,7 +160,7 @@ impl Attached {
         }
     }
 
-    /// Frees slots, soon.
+    /// Frees slots; they may stay in the slot cache for a while.
     pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
         let freed = if self.frees == Frees::Cheapest && self.clusters.try_free(slot, order) {
             Freed::Straight
@@ -179,7 +177,7 @@ impl Attached {
         freed
     }
 
-    /// Frees slots now.
+    /// Frees slots at once.
     pub fn free_now(&self, slot: SlotId, order: Order) {
         self.clusters.free(slot, order);
         self.forget_full();
@@ -191,27 +189,28 @@ impl Attached {
         }
     }
 
-    /// Frees what is on its way; says whether there was anything.
+    /// Frees all slots in the cache. Returns whether there were any.
     pub fn flush(&self) -> bool {
         self.cache.flush(&self.clusters)
     }
 
-    /// The same before the thread that frees sleeps until it is woken.
+    /// The same for the freeing thread before it sleeps until it is woken.
     pub fn sweep(&self) -> bool {
         self.cache.sweep(&self.clusters)
     }
 
-    /// Frees what has become as much as should be freed at once.
+    /// Frees the full batches of the cache.
     pub fn free_full(&self) {
         self.cache.give_full(&self.clusters);
     }
 
-    /// Slots that were freed and still count as used.
+    /// Slots that were freed but still count as used.
     pub fn nr_on_their_way(&self) -> usize {
         self.cache.nr_slots()
     }
 
-    /// From now on no slot is handed out, and none that is freed is on its way for long. `false`: that was so already.
+    /// From now on no slot is handed out, and the cache no longer collects freed slots. `false`: the device was already
+    /// leaving.
     pub fn begin_removal(&self) -> bool {
         if self.leaving.swap(true, Ordering::SeqCst) {
             return false;
@@ -227,18 +226,18 @@ impl Attached {
         self.leaving.store(false, Ordering::SeqCst);
     }
 
-    /// Bytes of the records of its slots.
+    /// Bytes used by the records of its slots.
     pub fn metadata_bytes(&self) -> usize {
         self.clusters.bytes() + self.cache.bytes()
     }
 
-    /// Whether there is plenty of room: more than half.
+    /// Whether less than half of the device is used.
     pub fn has_plenty(&self) -> bool {
         if let Some(memory) = self.device.memory_use() {
             return memory.memory_bytes * 2 < memory.limit_bytes;
         }
         let (nr_used, capacity) = (self.clusters.nr_used(), self.capacity_slots());
-        // The second look costs more, and a device that is not half full needs none.
+        // This check costs more, and is not needed if the device is less than half full anyway.
         nr_used * 2 < capacity || nr_used.saturating_sub(self.nr_on_their_way()) * 2 < capacity
     }
 
@@ -247,7 +246,7 @@ impl Attached {
         self.nr_bad.fetch_add(order.nr_pages(), Ordering::Relaxed);
     }
 
-    /// Nothing new is to be written there.
+    /// Whether the device takes no new content, because it is being removed or is failing.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::SeqCst) || self.health.is_failing()
     }
@@ -260,16 +259,16 @@ impl Attached {
         }
     }
 
-    /// Whether there is nothing left, after a folio of this order found nothing: neither of it nor of another. Of one that
-    /// is being removed it cannot be said.
+    /// Whether the device has no free slots of any order, after an allocation of `order` failed. Always `false` while
+    /// it is being removed or is failing: its slots are not handed out then.
     pub fn has_none_left(&self, order: Order) -> bool {
         let is_used_up = || self.full.load(Ordering::Relaxed) && self.clusters.nr_used() >= self.capacity_slots();
-        // A disk that turns is not even asked for a larger order.
+        // A rotational disk refuses larger orders without a search.
         let is_full = order == Order::PAGE || !self.rotational && is_used_up();
         !self.is_leaving() && (is_full || !self.device.has_room(Order::PAGE))
     }
 
-    /// Slots that hold something, or are about to. Exact after a flush.
+    /// Slots that hold content, or are about to. Exact after a flush.
     pub fn nr_used(&self) -> usize {
         self.clusters.nr_used().saturating_sub(self.nr_bad.load(Ordering::Relaxed))
     }
@@ -279,7 +278,7 @@ impl Attached {
         (self.nr_used() * Order::PAGE.bytes()) as u64
     }
 
-    /// Tells its figures how much of it is used.
+    /// Updates the figures of how much of the device is used.
     pub fn note_use(&self) {
         self.figures.note_used(self.used_bytes());
         if let Some(memory) = self.device.memory_use() {
@@ -287,22 +286,22 @@ impl Attached {
         }
     }
 
-    /// Whether an eighth of its slots is free, wherever they are: compaction makes runs of them. Of a disk that turns none
-    /// are wanted.
+    /// Whether an eighth of its slots is free, contiguous or not: compaction can make free runs of them. Rotational
+    /// disks need no runs.
     pub fn has_scattered_room(&self) -> bool {
         let nr_given_back = self.nr_given_back.load(Ordering::Relaxed) * Order::HUGE.nr_pages();
         let nr_slots = self.clusters.nr_slots().saturating_sub(nr_given_back);
         let nr_free = nr_slots.saturating_sub(self.clusters.nr_used());
-        // Slots that are many times what their device holds need no order.
+        // A device in compressed RAM has many more slots than it can hold, so it never lacks free runs.
         let is_wanted = !self.rotational && self.device.memory_use().is_none();
         is_wanted && !self.is_leaving() && nr_slots > 0 && nr_free >= nr_slots / 8
     }
 
-    /// Adds slots to the `nr_slots` that were not enough; `false` when the device has no room for more.
+    /// Adds slots if there are still only `nr_slots`. `false`: the device has no room for more.
     fn grow(&self, nr_slots: usize) -> bool {
         let mut space = self.space.lock().expect("no panic while growing");
         if space.nr_slots > nr_slots {
-            return true; // another thread grew it meanwhile
+            return true; // another thread has grown it meanwhile
         }
         if self.renew(&mut space) {
             return true;
@@ -323,7 +322,7 @@ impl Attached {
         false
     }
 
-    /// Reserves space anew for some of the clusters that gave it back; `false` when there are none, or no space.
+    /// Reserves space for some of the clusters that gave theirs back. `false`: there are none, or no space.
     fn renew(&self, space: &mut Space) -> bool {
         let mut renewed = 0;
         while renewed < RENEWED_CLUSTERS
@@ -341,12 +340,12 @@ impl Attached {
         renewed > 0
     }
 
-    /// Whether it is worth while to give space back.
+    /// Whether a discard is worthwhile.
     pub fn discards_due(&self) -> bool {
         self.nr_spare() >= WORTH_DISCARDING
     }
 
-    /// Emptied clusters that could be given back; none unless they are more than what is used.
+    /// Emptied clusters that could be discarded; 0 unless they hold more slots than are used.
     pub fn nr_spare(&self) -> usize {
         if self.cannot_discard.load(Ordering::Relaxed) {
             return 0;
@@ -355,8 +354,8 @@ impl Attached {
         if nr_awaiting * Order::HUGE.nr_pages() > self.clusters.nr_used() { nr_awaiting } else { 0 }
     }
 
-    /// Gives up to `most` emptied clusters back. `enter` passes the fork gate, for those who are outside of it: no lock is held
-    /// while another thread forks, and a fork does not wait for the disk.
+    /// Discards the space of up to `most` emptied clusters. `enter` passes the fork gate, for callers outside of it: no
+    /// lock is held while another thread forks, and a fork does not wait for the disk.
     pub fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) {
         let inside = enter();
         let mut clusters = self.clusters.take_discards(most);
@@ -373,13 +372,13 @@ impl Attached {
         }
         let _inside = enter();
         let mut space = self.space.lock().expect("no panic while growing");
-        // After a failure too: a part may be gone.
+        // Also after a failure: a part may have been discarded.
         space.given_back.append(&mut clusters);
         self.nr_given_back.store(space.given_back.len(), Ordering::Relaxed);
         self.full.store(false, Ordering::Relaxed);
     }
 
-    /// Slots it has, or, for one that grows without a limit of its own, as many as anyone could ask for.
+    /// Slots of the device. For a device that can still grow: the most that it could have.
     pub fn capacity_slots(&self) -> usize {
         if !self.full.load(Ordering::Relaxed) {
             return self.limit_slots;
@@ -388,7 +387,7 @@ impl Attached {
         self.clusters.nr_slots().saturating_sub(given_back)
     }
 
-    /// Bytes that have their space on the device.
+    /// Bytes of space that are reserved on the device.
     pub fn reserved_bytes(&self) -> u64 {
         let space = self.space.lock().expect("no panic while growing");
         ((space.nr_slots - space.given_back.len() * Order::HUGE.nr_pages()) * Order::PAGE.bytes()) as u64
@@ -406,7 +405,7 @@ mod tests {
     const CPU: CpuId = CpuId::new(0);
     const BLOCK: u64 = Order::HUGE.bytes() as u64;
 
-    /// A file as far as space goes: which of its 2 MiB have theirs, and whether the disk is full.
+    /// The space of a file: which of its 2 MiB ranges are reserved, and whether the disk is full.
     #[derive(Default)]
     struct Disk {
         reserved: Mutex<BTreeSet<u64>>,

@@ -1,4 +1,4 @@
-//! What a device that fails, or lies, does to the memory that it holds: nothing is lost silently.
+//! Tests of devices that fail or return wrong bytes: no content is lost silently.
 
 use std::fs::File;
 use std::io;
@@ -22,20 +22,20 @@ use crate::wakeup::comes_true;
 
 const MIB: usize = 1 << 20;
 
-/// What goes wrong, changed while the device is in use.
+/// What goes wrong. Can be changed while the device is in use.
 #[derive(Default)]
 pub(crate) struct Faults {
-    /// Writes that still fail.
+    /// Number of writes that still fail.
     failing_writes: AtomicUsize,
-    /// Reads that still fail.
+    /// Number of reads that still fail.
     failing_reads: AtomicUsize,
     pub reads_fail: AtomicBool,
     reads_lie: AtomicBool,
     /// The offset of a page that cannot be read.
     pub bad_page: AtomicUsize,
-    /// There is no device any more.
+    /// The device is gone.
     gone: AtomicBool,
-    /// Reads do not end, and so many have begun.
+    /// Whether reads hang, and how many are hanging.
     hung: Mutex<(bool, usize)>,
     works_again: Condvar,
 }
@@ -46,7 +46,7 @@ impl Faults {
         self.works_again.notify_all();
     }
 
-    /// Reads that do not end.
+    /// Reads that hang.
     pub fn nr_hung(&self) -> usize {
         self.hung.lock().unwrap().1
     }
@@ -168,7 +168,7 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
     let mut region = arena.map_with(2 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
     (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
     faults.failing_writes.store(usize::MAX, Ordering::SeqCst);
-    // Whoever has the block locked at that moment is not waited for.
+    // Eviction does not wait for a block that is locked at that moment.
     comes_true("it is tried", || {
         arena.evict_all();
         arena.stats().io_errors >= 3
@@ -176,31 +176,31 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
     comes_true("what it does not take is in RAM", || arena.engine().unsettled.lock().unwrap().is_empty());
     assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
     let device = arena.devices();
-    // The reclaim thread may have had a write of its own under way.
+    // The reclaim thread may have had a write of its own in flight.
     let errors = device.first().map_or(3, |device| device.errors.write_errors);
     assert!((3..=4).contains(&errors), "and nothing more is tried: {device:?}");
 }
 
-/// What the faults of a thread that touches a folio on a bad device say, until there is none.
+/// The error of a fault of a thread that touches a folio on a bad device, if there is one.
 fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
     let engine = arena.engine();
     let resolved = engine.fault(engine.gate.enter(1), engine.access_at(engine.addr(folio), 1));
     resolved.map(drop).map_err(|error| error.to_string())
 }
 
-/// Touches a page near its end, and then the next one, as who reads an object does that lies across both. Says whether
-/// the next one came in with the first.
+/// Touches a page near its end and then the next page, like a read of an object that lies across both. Returns whether
+/// the next page was swapped in with the first.
 fn touch_across(arena: &Arena, page: FolioId) -> bool {
     let engine = arena.engine();
     let addr = engine.addr(page);
     engine.fault(engine.gate.enter(1), engine.access_at(addr + 4000, 1)).unwrap();
     let next = engine.page_at(addr + PAGE_SIZE);
     let came = matches!(engine.lock(next.block()).state(next.page_in_block()), State::Resident(_));
-    let _ = touch(arena, next); // there already, or it ends a trial; lost or not is not asked here
+    let _ = touch(arena, next); // already there, or it ends a trial; its loss is not checked here
     came
 }
 
-/// Memory in folios of a page, all of it on a bad device.
+/// Memory in folios of one page, all of it on a bad device.
 fn pages_sent_out(len: usize) -> (Arena, Region, Arc<Faults>) {
     let (arena, faults) = arena();
     let mut region = arena.map_with(len, FolioSize::Fixed(Order::PAGE)).unwrap();
@@ -245,9 +245,9 @@ fn the_next_page_comes_in_too_unless_that_fails() {
     assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
 }
 
-/// Takes everything that is not in use out of RAM.
+/// Evicts everything that is not in use.
 pub(crate) fn send_out(arena: &Arena) {
-    // What the reclaim thread has just written is not yet clean.
+    // Folios that the reclaim thread has just written are not clean yet.
     comes_true("all of it is out of RAM", || {
         arena.evict_all();
         while arena.engine().evict_standby(Order::PAGE) {}
@@ -328,10 +328,10 @@ fn what_can_be_read_leaves_and_the_rest_stays() {
     send_out(&arena);
     let used = arena.devices()[0].used_bytes;
     assert_eq!(used as usize, 8 * MIB);
-    faults.bad_page.store(PAGE_SIZE, Ordering::SeqCst); // of the first folio of 2 MiB
+    faults.bad_page.store(PAGE_SIZE, Ordering::SeqCst); // in the first folio of 2 MiB
     let engine = arena.engine();
     let first = engine.page_at(words.as_ptr() as usize);
-    // The folio is found bad, and of it only the part that is.
+    // The read of the folio fails; after that only the bad part of it is lost.
     let block = first.block();
     let lost: Vec<_> = (0..512).filter(|&page| touch(&arena, block.page(page)).is_err()).collect();
     let bad = lost.first().map_or(0, |&page| page / 16 * 16);
@@ -435,8 +435,8 @@ fn what_cannot_be_written_elsewhere_is_tried_in_another_place() {
     assert!(is_right(&words));
 }
 
-/// Small folios on the device, every other one of them dropped, and others that have RAM to themselves: what is there is moved
-/// without a read.
+/// Small folios on the device, every other one of them dropped, while other folios fill RAM: compaction of slots would
+/// not read the device for folios that are in RAM.
 fn scattered(arena: &Arena) -> (Region, Region) {
     let mut region = arena.map_with(64 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
     (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
@@ -458,7 +458,7 @@ fn is_kept(region: &Region) -> bool {
     (0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == expected(at))
 }
 
-/// Takes all whole clusters, those too that are made whole meanwhile, and asks for more until something has happened.
+/// Allocates all whole clusters, including those that become whole meanwhile, and asks for more until `happened`.
 fn compact_until(arena: &Arena, mut happened: impl FnMut() -> bool) {
     let huge = || arena.engine().space.allocate(CpuId::new(0), Order::HUGE);
     let mut runs: Vec<SlotId> = Vec::new();
@@ -480,7 +480,7 @@ fn what_a_device_does_not_give_back_is_not_moved() {
         let fault = if lies { &faults.reads_lie } else { &faults.reads_fail };
         fault.store(true, Ordering::SeqCst);
         compact_until(&arena, || only_device(&arena).state == DeviceState::Failing);
-        drop(arena.engine().space.changing()); // no move is under way
+        drop(arena.engine().space.changing()); // wait for a move in progress
         fault.store(false, Ordering::SeqCst);
         assert_eq!(arena.stats().verify_failures > 0, lies);
         arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap();

@@ -1,26 +1,28 @@
-//! The 128-bit content hashes of folios: what their slots must hold, and what tells a clean folio from a dirty one.
+//! The 128-bit hashes of folio contents. They verify swap-in, and tell clean folios from dirty ones.
 //!
-//! Content is hashed in units: pieces of 64 KiB, or pages where folios are smaller. A part of a folio can be checked alone
-//! when it comes back alone. And a unit fits the second-level cache, so one that is copied is hashed after its copy, from
-//! there: the other way round the hash waits for memory, which a copy does less, and 2 MiB take 355 us instead of 253 (AMD
-//! Zen 4, both CPUs at it).
-//! The hashes are noted in the folio's block ([`Block`](folioswap_core::Block)). Each arena has a random key for them: equal hashes are the
-//! only proof that a folio is clean, and without a key two contents of one hash are written down in a minute.
+//! Content is hashed in units: pieces of 64 KiB, or pages in smaller folios. So a part of a folio that is swapped in
+//! alone can be verified alone. A unit fits the second-level cache, so a copied unit is hashed after its copy, from the
+//! cache. In the other order the hash would wait for memory, and 2 MiB take 355 us instead of 253 us (AMD Zen 4, both
+//! CPUs busy).
+//!
+//! The hashes are kept in the folio's block ([`Block`](folioswap_core::Block)). Each arena has a random key: equal
+//! hashes are the only proof that a folio is clean, and without a key, two contents with the same hash are easily
+//! constructed.
 
 use folioswap_core::{HashKey, Locked, Order, PAGE_SIZE, PIECE};
 use twox_hash::XxHash3_128;
 
-/// Bytes that have one hash in folios of this order.
+/// Bytes per hash in folios of this order.
 fn unit_bytes(order: Order) -> usize {
     if order < PIECE { PAGE_SIZE } else { PIECE.bytes() }
 }
 
-/// What a unit's bytes add up to.
+/// The hash of a unit.
 pub(crate) fn hash(key: &HashKey, unit: &[u8]) -> u128 {
     XxHash3_128::oneshot_with_secret(key, unit).expect("136 bytes of key are enough")
 }
 
-/// Notes what the piece or the page at `page` holds.
+/// Notes the hash of the piece or page at `page`.
 fn note_unit(block: &mut Locked<'_>, page: usize, unit: &[u8]) {
     let hash = hash(block.key(), unit);
     if unit.len() == PAGE_SIZE {
@@ -30,7 +32,7 @@ fn note_unit(block: &mut Locked<'_>, page: usize, unit: &[u8]) {
     }
 }
 
-/// Whether the piece or the page at `page` holds what was noted; a piece may have been noted by its pages.
+/// Whether the noted hash of the piece or page at `page` matches. A piece may have been noted by its pages.
 pub(crate) fn is_noted(block: &Locked<'_>, page: usize, unit: &[u8]) -> bool {
     let as_one =
         if unit.len() == PAGE_SIZE { block.page_hash(page) } else { block.piece_hash(page / PIECE.nr_pages()) };
@@ -48,7 +50,7 @@ fn units(page: usize, folio: &[u8], unit: usize) -> impl Iterator<Item = (usize,
     folio.chunks(unit).enumerate().map(move |(index, bytes)| (page + index * unit / PAGE_SIZE, bytes))
 }
 
-/// Notes the content of the folio that begins at `page`; says whether that is what was noted before.
+/// Notes the hashes of the folio that begins at `page`. Returns whether they are the same as before.
 pub(crate) fn note(block: &mut Locked<'_>, page: usize, folio: &[u8]) -> bool {
     let mut same = true;
     for (page, unit) in units(page, folio, unit_bytes(block.order())) {
@@ -60,12 +62,12 @@ pub(crate) fn note(block: &mut Locked<'_>, page: usize, folio: &[u8]) -> bool {
     same
 }
 
-/// Notes the content of the folio that begins at `page` page by page, since that is how it will come back.
+/// Notes the folio that begins at `page` page by page, because it will be swapped in that way.
 pub(crate) fn note_pages(block: &mut Locked<'_>, page: usize, folio: &[u8]) {
     units(page, folio, PAGE_SIZE).for_each(|(page, bytes)| note_unit(block, page, bytes));
 }
 
-/// Whether the folio that begins at `page` holds what was noted.
+/// Whether the folio that begins at `page` matches its noted hashes.
 pub(crate) fn verify(block: &Locked<'_>, page: usize, folio: &[u8]) -> bool {
     units(page, folio, unit_bytes(block.order())).all(|(page, unit)| is_noted(block, page, unit))
 }
@@ -89,7 +91,7 @@ pub(crate) fn load(block: &Locked<'_>, page: usize, from: &[u8], to: &mut [u8]) 
     right
 }
 
-/// Copies the folio that begins at `page` to memory, past the caches, and notes its content on the way.
+/// Copies the folio that begins at `page` to memory, bypassing the caches, and notes its hashes on the way.
 pub(crate) fn store(block: &mut Locked<'_>, page: usize, from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len());
     let unit = unit_bytes(block.order());
@@ -99,7 +101,7 @@ pub(crate) fn store(block: &mut Locked<'_>, page: usize, from: &[u8], to: &mut [
     }
 }
 
-/// Whether every byte is zero; stops at the first that is not.
+/// Whether all bytes are zero. Stops early at bytes that are not.
 pub(crate) fn is_zero(folio: &[u8]) -> bool {
     folio.chunks(256).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }
@@ -170,8 +172,9 @@ mod tests {
         });
     }
 
-    /// Two pages that XXH3-128 without a key takes for the same: where the lower half of a word is that of the published secret,
-    /// the product that it enters is 0 whatever the upper half is, and the sum that it enters stays as it is.
+    /// Two pages with the same XXH3-128 hash without a key: if the lower half of a word equals that of the published
+    /// secret, the product of the two halves is 0 whatever the upper half is, and the sum that includes the word stays
+    /// the same.
     #[test]
     fn who_does_not_know_the_key_makes_no_two_pages_alike() {
         let arena = crate::Arena::builder().memory(16 << 20).folio(Order::PAGE).build().unwrap();
@@ -184,7 +187,7 @@ mod tests {
             [words[0], words[8]] = page(change);
             let mut locked = engine.lock(block);
             while let State::Resident(frame) | State::Standby(frame) = locked.state(0) {
-                // The kernel may have it in hand for a moment.
+                // The kernel may hold it for a moment.
                 if let Some(slot) = engine.wash_now(&mut locked, 0, frame) {
                     assert!(engine.write_one(&mut locked, 0, frame, slot));
                 }

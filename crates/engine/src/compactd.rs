@@ -1,10 +1,11 @@
-//! Compaction of the frames: small folios are moved together until whole pageblocks are free.
+//! Compaction of frames: moves small folios together until whole pageblocks are free.
 //!
-//! The thread makes whole pageblocks of free frames that a program has given back, and makes them huge again, so that a
-//! fault finds a huge page. What is about to be given back need not be moved: while a program is at it, the thread only
-//! empties pageblocks at most half full that it has passed by. While whole folios find no place ([`Engine::want_whole`]) it has some pageblocks kept for
-//! them, for which reclaim frees frames. A fault that finds none compacts for itself, as far as that needs no wait for a
-//! folio's lock. It sleeps while nothing becomes free and nothing is wanted: an idle arena costs no CPU.
+//! The thread makes whole pageblocks of frames that a program has freed, and gives them huge pages, so that a fault
+//! finds a huge page. Folios that are about to be freed need not be moved: while a program frees memory, the thread
+//! only empties pageblocks that are at most half full and that the freeing has passed by. While whole folios find no
+//! place ([`Engine::want_whole`]), some free pageblocks are kept for them, and reclaim frees frames for that. A fault
+//! that finds none compacts directly, but never waits for another folio's lock. The thread sleeps while nothing is
+//! freed and no pageblock is wanted, so an idle arena costs no CPU.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -19,44 +20,46 @@ use crate::fatal::AbortOnPanic;
 use crate::supply::older_class;
 use crate::wakeup::Event;
 
-/// Free frames beyond a whole block that there have to be: those that the free scanner has isolated at one time.
+/// Free frames needed beyond a whole pageblock: those that the free scanner isolates at one time.
 const SLACK: usize = Order::HUGE.nr_pages() / 2;
 
-/// Frames are being freed until none was for so long, which a tick of the zone takes at least then.
+/// Freeing has stopped once no frame was freed for this long. Also the shortest time between two ticks of a zone while
+/// frames are being freed.
 const CALM: Duration = Duration::from_millis(2);
 
-/// While they are, pauses are so many times as long as looking around in vain before them.
+/// While frames are being freed, the pause after a run that made no progress is this many times as long as the run.
 const PAUSES: u32 = 9;
 
-/// How long the thread leaves compaction to faults before it looks again whether they are through.
+/// How long the thread pauses for compaction by faults before it checks again whether they are done.
 const POLITE: Duration = Duration::from_micros(100);
 
-/// Pageblocks kept wholly free while whole folios find no place, as a share of the budget.
+/// Divisor of the budget for the pageblocks kept free while whole folios find no place.
 const KEPT_WHOLE_SHARE: usize = 16;
 
-/// For how long after the last one.
+/// How long pageblocks are kept after the last whole folio found no place.
 const DEMAND_LASTS: Duration = Duration::from_secs(1);
 
-/// How long the thread leaves it after it could make no more.
+/// Pause after a run that made no progress.
 const REST: Duration = Duration::from_millis(100);
 
-/// When to look again meanwhile: frames become free without a word.
+/// Interval at which the thread looks again while pageblocks are kept: frames are freed without a signal.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// What a run of compaction is for.
+/// Purpose of a run of compaction.
 #[derive(Copy, Clone, Eq, PartialEq)]
 enum Run {
-    /// A stock of whole pageblocks, while frames are being freed.
+    /// Makes free pageblocks in advance while frames are being freed: only of calm pageblocks, which freeing has passed
+    /// by.
     InCalm,
-    /// The same, at other times.
+    /// Makes free pageblocks in advance at other times.
     Ahead,
-    /// A fault that waits.
+    /// For a fault that waits.
     Direct,
-    /// Whoever asked for it: all of RAM.
+    /// On request: all of RAM.
     Explicit,
 }
 
-/// How far compaction of a zone has come. What runs in calm pageblocks have passed over is not looked through.
+/// Scan progress in a zone. Separate for calm pageblocks: a run that skips the others has not scanned them.
 struct Progress {
     in_calm: Compaction,
     everywhere: Compaction,
@@ -64,17 +67,17 @@ struct Progress {
 
 /// Compaction of one arena's frames.
 pub(crate) struct Compactor {
-    /// By zone. One run at a time in each.
+    /// One per zone. Its lock admits one run at a time.
     states: Vec<Mutex<Progress>>,
-    /// Whole folios find no place.
+    /// Signalled when whole folios find no place, and when freed frames may make whole pageblocks.
     pub wanted: Event,
-    /// Faults that wait for a place, or for their turn.
+    /// Faults that compact, or wait for their turn.
     nr_waiting: AtomicUsize,
-    /// Runs that were asked for, and wait for busy folios.
+    /// Requested runs, which wait for busy folios.
     nr_explicit: AtomicUsize,
-    /// None: it is off. For measurement.
+    /// `None`: compaction is off. For measurements.
     stage: Option<Stage>,
-    /// None: whichever costs less. For measurement.
+    /// `None`: whichever costs less. For measurements.
     pub means: Option<Means>,
     pub costs: Costs,
 }
@@ -99,7 +102,7 @@ impl Compactor {
     }
 }
 
-/// The thread's body; returns when the arena stops.
+/// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction");
     let thread = folioswap_sys::signals::thread_id();
@@ -123,7 +126,7 @@ pub(crate) fn run(engine: &Engine) {
         let resting = failed_last.and_then(|last: Instant| REST.checked_sub(last.elapsed()));
         let mut is_done = true;
         if resting.is_none() {
-            // Each zone, whatever comes of the others.
+            // Every zone is compacted, even if another one failed.
             for zone in engine.zones.all() {
                 is_done &= engine.compact_ahead(zone, only_calm);
             }
@@ -131,13 +134,13 @@ pub(crate) fn run(engine: &Engine) {
         }
         drop(pass);
         match wanted_last {
-            _ if engine.stopping() => {} // it may have begun before `seen`
+            _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
             Some(_) => engine.compactor.wanted.wait_for(seen, AGAIN),
             None if only_calm => {
                 engine.pause(if is_done { CALM } else { (begun.elapsed() * PAUSES).clamp(CALM, REST) })
             }
             None => match resting {
-                Some(rest) => engine.compactor.wanted.wait_for(seen, rest), // what was freed meanwhile was not looked at
+                Some(rest) => engine.compactor.wanted.wait_for(seen, rest), // frames freed meanwhile have not been scanned
                 None => engine.compactor.wanted.wait(seen),
             },
         }
@@ -145,9 +148,9 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 impl Engine {
-    /// Moves small folios of a zone together until `nr_enough` pageblocks are wholly free; without a wanted order, as many as can
-    /// be. `stop` is asked before each block. A direct run takes the pageblock that it has made before another
-    /// run can begin: who waits for its turn would take it, and this thread would have to wait once more.
+    /// Moves small folios of a zone together until `nr_enough` pageblocks are wholly free; an explicit run moves as
+    /// many as it can. `stop` is called before each block. A direct run takes its pageblock under the lock of the run:
+    /// otherwise the next waiter would take it, and this thread would have to wait again.
     fn compact_frames(
         &self,
         zone: &Zone,
@@ -156,7 +159,7 @@ impl Engine {
         mut stop: impl FnMut() -> bool,
     ) -> Option<(Report, Option<Taken>)> {
         let stage = self.compactor.stage?;
-        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might want to compact too
+        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might compact too
         if zone.counts().limit <= Order::HUGE.nr_pages() + SLACK {
             return None;
         }
@@ -185,7 +188,7 @@ impl Engine {
         Some((report, taken))
     }
 
-    /// Sleeps, unless whole folios are wanted.
+    /// Sleeps until whole folios are wanted, for `pause` at most.
     fn pause(&self, pause: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < pause && !self.stopping() && self.whole_wanted.load(Ordering::Relaxed) == 0 {
@@ -193,8 +196,8 @@ impl Engine {
         }
     }
 
-    /// Pageblocks of a zone that should be wholly free: those that are kept, and most of the frames that are free anyway,
-    /// unless all folios are small.
+    /// Pageblocks of a zone that should be wholly free: those that are kept, and three quarters of those that the free
+    /// frames above the high watermark could fill. If all folios are small, only those that are kept.
     fn compaction_goal(&self, zone: &Zone) -> usize {
         let kept = zone.kept_whole();
         if kept == 0 && self.fixed_order.is_some_and(|order| order < Order::HUGE) {
@@ -204,22 +207,22 @@ impl Engine {
         kept.max(spare / Order::HUGE.nr_pages() * 3 / 4)
     }
 
-    /// Frames have become free that were not asked for: there may be whole pageblocks to be made of them.
+    /// To be called after frames were freed: wakes the thread if it can make whole pageblocks of them.
     pub fn look_for_whole(&self) {
-        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might need a zone
+        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might lock a zone
         let lacks_whole = |zone: &Zone| zone.free_runs(Order::HUGE) < self.compaction_goal(zone);
         if self.compactor.stage.is_some() && self.zones.all().iter().any(lacks_whole) {
             self.compactor.wanted.signal();
         }
     }
 
-    /// Makes as many pageblocks wholly free as should be, one by one: who waits for one comes first. `false` when no more
-    /// could be made.
+    /// Makes as many pageblocks wholly free as should be, one at a time, so that waiting faults get their turn in
+    /// between. `false`: no more could be made.
     fn compact_ahead(&self, zone: &Zone, only_calm: bool) -> bool {
         let run = if only_calm { Run::InCalm } else { Run::Ahead };
         loop {
             if !only_calm {
-                zone.drain(); // what CPUs keep is in no free run
+                zone.drain(); // frames in per-CPU lists are in no free run
             }
             self.make_huge_again(zone);
             let nr_free = zone.free_runs(Order::HUGE);
@@ -231,7 +234,7 @@ impl Engine {
             match report.map(|(report, _)| report.outcome) {
                 Some(Outcome::Free) => {}
                 Some(Outcome::Stopped) if stop() => {}
-                // Too few frames are free, and small folios are the colder ones.
+                // Too few frames are free, and small folios are colder than whole ones: reclaim them.
                 None if run == Run::Ahead
                     && older_class(zone, List::Inactive) == Some(Size::Small)
                     && self.empty_a_pageblock_of(zone) => {}
@@ -243,12 +246,12 @@ impl Engine {
         }
     }
 
-    /// Compacts all of RAM, and waits for busy folios a little. Faults do without compaction meanwhile. Says whether all
-    /// was looked through.
+    /// Compacts all of RAM, and waits a little for busy folios. Faults go without compaction meanwhile. Returns whether
+    /// all zones were scanned to the end.
     pub fn compact_all(&self) -> bool {
         self.compactor.nr_explicit.fetch_add(1, Ordering::SeqCst);
         while self.compactor.nr_waiting.load(Ordering::SeqCst) > 0 {
-            std::thread::sleep(POLITE); // faults that did not see it
+            std::thread::sleep(POLITE); // faults that did not see `nr_explicit`
         }
         let compact = |zone| self.compact_frames(zone, Run::Explicit, 0, || false);
         let zones = self.zones.all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);
@@ -257,11 +260,11 @@ impl Engine {
         reports.iter().all(|run| run.is_some_and(|(report, _)| report.outcome == Outcome::Met))
     }
 
-    /// A pageblock for a fault of a whole folio that finds no place.
+    /// Makes a free pageblock for a fault of a whole folio that finds no place.
     pub fn compact_directly(&self) -> Option<Taken> {
         self.want_whole();
         self.compactor.nr_waiting.fetch_add(1, Ordering::SeqCst);
-        // A run that was asked for may wait for the very block that is locked here.
+        // An explicit run may wait for the block that this thread has locked, so do not wait for that run.
         let goes = self.compactor.nr_explicit.load(Ordering::SeqCst) == 0;
         let compact = |zone| {
             let (Report { counters, .. }, taken) = self.compact_frames(zone, Run::Direct, 1, || false)?;
@@ -275,7 +278,7 @@ impl Engine {
         taken
     }
 
-    /// Gives huge pages to pageblocks of a zone that are wholly free and have small ones.
+    /// Gives huge pages to wholly free pageblocks of a zone that have small pages.
     fn make_huge_again(&self, zone: &Zone) {
         while !self.stopping() && !self.gate.is_closed() {
             let Some(taken) = zone.take_divided() else { return };
@@ -284,7 +287,7 @@ impl Engine {
                 self.release_frame(taken.frame);
                 continue;
             }
-            return; // the kernel has no huge page now: again when there is something to be compacted
+            return; // the kernel has no huge page now; tried again at the next compaction
         }
     }
 
@@ -313,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_fault_gets_the_pageblock_that_it_has_made() {
-        // Nothing is compacted ahead where all folios are small.
+        // With small folios only, nothing is compacted in advance.
         let device = DeviceSpec::Ram { size: 64 << 20 };
         let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
         let arena = builder.build().unwrap();
@@ -323,7 +326,7 @@ mod tests {
         for page in (0..region.len() / PAGE_SIZE).step_by(2) {
             region.advise(page * PAGE_SIZE..(page + 1) * PAGE_SIZE, Advice::DontNeed);
         }
-        // Pageblocks that were never used first.
+        // Use up the pageblocks that were never used.
         while engine.zones.all()[0].free_runs(Order::HUGE) > 0 {
             let taken = engine.try_take_frame(Order::HUGE, 0).unwrap();
             engine.prepare(taken, Order::PAGE);
@@ -344,7 +347,7 @@ mod tests {
         let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
         let arena = builder.faults(FaultMode::Direct).compaction_means(Some(Means::Exchange)).build().unwrap();
         let engine = arena.engine();
-        // Each pageblock has pages of both, of which every other is dropped.
+        // Each pageblock has pages of both regions; every other page is dropped.
         let mut regions = [0, 1].map(|_| arena.map(28 << 20).unwrap());
         let nr_pages = regions[0].len() / PAGE_SIZE;
         for page in 0..nr_pages {
@@ -358,7 +361,7 @@ mod tests {
             let taken = engine.try_take_frame(Order::HUGE, 0).unwrap();
             engine.prepare(taken, Order::PAGE);
         }
-        // Nothing of one of them can be moved.
+        // No page of the first region can be moved.
         let first = engine.page_at(regions[0].as_ptr() as usize).block();
         let last = engine.page_at(regions[0].as_ptr() as usize + regions[0].len() - 1).block();
         let held: Vec<_> =
@@ -369,7 +372,7 @@ mod tests {
         assert_eq!(engine.zones.counts().isolated, 0);
         taken.into_iter().for_each(|taken| engine.release_frame(engine.prepare(taken, Order::HUGE).into_frame()));
         drop(held);
-        // Every free frame is used, each of which has memory.
+        // Use every free frame: each must have memory.
         let mut more = arena.map(60 << 20).unwrap();
         more.chunks_mut(PAGE_SIZE).for_each(|page| page.fill(7));
         assert!(more.chunks(PAGE_SIZE).all(|page| page.iter().all(|&byte| byte == 7)));

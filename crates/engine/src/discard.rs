@@ -1,7 +1,7 @@
-//! Giving the space of emptied clusters back to the file system, by the thread that frees slots.
+//! Discards: the freeing thread gives the space of emptied clusters back to the file system.
 //!
-//! A cluster that is used again soon would have been punched and reserved for nothing, so it is done only when more is
-//! free than is used, and has been for a moment. Then it goes until that is no longer so, a few clusters at a time.
+//! Discarding a cluster that is reused soon would be wasted work. So discards begin when more slots are free than used
+//! and this has lasted for a while. They end when it is no longer so; a few clusters are discarded at a time.
 
 use std::time::{Duration, Instant};
 
@@ -9,36 +9,36 @@ use folioswap_sys::signals;
 
 use crate::engine::Engine;
 
-/// How long much has to be free.
+/// How long most of the space must have been free.
 const AFTER: Duration = Duration::from_millis(500);
 
-/// Clusters given back between two looks at what else there is to free: ext4 on a virtual disk takes 2 to 5 ms for each.
+/// Clusters discarded before the thread checks for other work: ext4 on a virtual disk takes 2 to 5 ms per cluster.
 const BATCH: usize = 4;
 
-/// What the thread knows of it.
+/// State of the thread's discards.
 #[derive(Default)]
 pub(crate) enum Discards {
-    /// Nothing is to be given back.
+    /// Nothing is to be discarded.
     #[default]
     None,
-    /// Much is free, since then.
+    /// Most of the space has been free since this moment.
     Since(Instant),
-    /// It was free for long enough.
+    /// It was free for long enough: discards are in progress.
     Giving,
 }
 
-/// What the thread may do next.
+/// What the thread does next.
 pub(crate) enum Next {
     /// Sleep until it is woken.
     Sleep,
-    /// The same, for so long at most.
+    /// The same, but for this long at most.
     SleepFor(Duration),
-    /// Come back at once.
+    /// Continue at once.
     GoOn,
 }
 
 impl Discards {
-    /// Gives some back if it is time to. For a thread that is outside the fork gate.
+    /// Discards a few clusters if it is time to. For a thread that is outside the fork gate.
     pub fn step(&mut self, engine: &Engine) -> Next {
         let enter = || Some(engine.gate.enter(signals::thread_id()));
         match self {
@@ -59,7 +59,7 @@ impl Discards {
             }
             _ => {}
         }
-        // It was given back, or is used again.
+        // All was discarded, or is used again.
         *self = Discards::None;
         Next::Sleep
     }

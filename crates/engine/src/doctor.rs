@@ -1,4 +1,4 @@
-//! What this system has of what folioswap needs, and the one command that would change what is missing.
+//! Checks what folioswap needs of this system, and names one command that would fix what is missing.
 
 use std::fs;
 
@@ -17,22 +17,22 @@ use crate::size::Bytes;
 pub enum Verdict {
     /// As it should be.
     Good,
-    /// It works, with less speed or fewer choices.
+    /// It works, but slower or with fewer choices.
     Limited,
-    /// Without it folioswap cannot run.
+    /// folioswap cannot run without it.
     Missing,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
-    /// How it stands.
+    /// The verdict.
     pub verdict: Verdict,
     /// What was found, in one sentence.
     pub text: String,
-    /// The one command that would change it.
+    /// The command that would fix it.
     pub remedy: Option<String>,
 }
 
@@ -50,7 +50,8 @@ impl Finding {
     }
 }
 
-/// Looks at the system: kernel, userfaultfd, MOVE, huge pages, io_uring, memory limits, free disk; and what records take.
+/// Checks kernel, userfaultfd, MOVE, huge pages, io_uring, memory limits and free disk space, and reports the size of
+/// records.
 #[must_use]
 pub fn doctor() -> Vec<Finding> {
     vec![
@@ -185,7 +186,7 @@ fn locked_budget() -> Finding {
     }
 }
 
-/// What the engine's own records take, which is outside the budget.
+/// Size of the engine's own records, which are outside the budget.
 fn records() -> Finding {
     let per_gib = |bytes: usize, of: usize| Bytes((bytes * ((1 << 30) / of)) as u64);
     let block = Order::HUGE.bytes();

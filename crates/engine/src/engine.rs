@@ -1,9 +1,10 @@
-//! What an arena's threads share, and the small moves that both ways, in and out, are made of.
+//! State shared by an arena's threads, and the primitives that swap-in and swap-out are built from.
 //!
-//! Lock order: the lock of a block of the folio table, then that of the compactor, in a fault that compacts, then one of
-//! the leaves (zone with the frames that CPUs keep, freed slots and clusters, streams, choice, queue), never two leaves. A second block is
-//! only ever tried for, but for the source of a mapping that moves, whose target is new. No managed memory is touched
-//! under any of them.
+//! Lock order: the lock of a block of the folio table; then the compactor's lock, in a fault that compacts; then one
+//! leaf lock (a zone with its per-CPU frames, freed slots and clusters, streams, order choice, or queue). Never hold
+//! two leaf locks. A second block is locked only with `try_lock`. One exception: a moving mapping locks its source
+//! after its target, which is new and which nobody else waits for. Managed memory is never touched under any of these
+//! locks.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -38,7 +39,7 @@ use crate::stopwatch::Stopwatch;
 use crate::wakeup::{Event, Gate};
 use crate::zeroed::ZeroedStock;
 
-/// An arena's counters: its own, or memory that it shares with the process that prints them.
+/// Counters of an arena: private, or in memory shared with the process that prints them.
 pub(crate) enum StatsHome {
     Own(Box<InMemory>),
     Shared(&'static SharedCounters),
@@ -55,36 +56,36 @@ impl std::ops::Deref for StatsHome {
     }
 }
 
-/// Faults of one thread for which its CPU is asked for once.
+/// Faults of one served thread between two lookups of its CPU.
 const FAULTS_ON_ONE_CPU: u32 = 32;
 
 thread_local! {
-    /// The CPU of the thread for which this one works, if not its own.
+    /// CPU of the thread that this thread serves; `None` if it serves itself.
     static SERVED: Cell<Option<CpuId>> = const { Cell::new(None) };
-    /// That thread, and for how many of its faults more it is taken to be on that CPU.
+    /// The served thread, and how many more of its faults are assumed to come from that CPU.
     static ASKED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// The CPU that runs this thread, or the thread for which it works: for what is kept by CPU, and near it.
+/// CPU of this thread, or of the thread that it serves. Selects per-CPU data and the nearest zone.
 pub(crate) fn current_cpu() -> CpuId {
     SERVED.get().unwrap_or_else(|| CpuId::new(folioswap_sys::cpu::current_cpu() as u32))
 }
 
 /// The engine of one arena.
 pub(crate) struct Engine {
-    /// The order of all folios; none: each block's own is chosen by what is measured.
+    /// Order of all folios. `None`: the order of each block is chosen from measurements.
     pub fixed_order: Option<Order>,
     pub span: Reservation,
     pub addresses: AddressSpace,
     pub table: FolioTable,
     pub zones: Zones,
-    /// The node of each zone; none where a zone is of several.
+    /// NUMA node of each zone; empty if a zone covers several nodes.
     pub zone_nodes: Box<[NodeId]>,
     pub frames: Frames,
     pub space: SwapSpace,
     pub freeing: Freeing,
     pub buffers: Buffers,
-    /// Written folios whose blocks were locked when their write ended.
+    /// Written folios whose blocks were locked when their write ended. They are settled later.
     pub unsettled: Mutex<Vec<Written>>,
     pub zeroed: ZeroedStock,
     pub compactor: Compactor,
@@ -99,50 +100,51 @@ pub(crate) struct Engine {
     pub drop_behind: DropBehind,
     pub overruns: Overruns,
     pub order_choice: OrderChoice,
-    /// Whether folios come back in one piece ([`SwapIn`](crate::SwapIn)).
+    /// Whether folios are swapped in whole ([`SwapIn`](crate::SwapIn)).
     pub swap_in: AtomicU8,
     pub reads: ReadQueue,
     pub gate: Gate,
-    /// Held by the monitor thread that looks for the next fault without sleeping.
+    /// Held by the monitor thread that polls for the next fault instead of sleeping.
     pub on_watch: Mutex<()>,
     pub device_faults: DeviceFaults,
-    /// Frames are getting short.
+    /// Signalled when frames run short: wakes reclaim.
     pub reclaim_wanted: Event,
-    /// Whether who relieves fronts waits to be told.
+    /// Set while the tiering thread sleeps until `front_filled` is signalled.
     pub wants_relief: AtomicBool,
-    /// Compressed RAM in front of other devices is about to be full.
+    /// Signalled when a compressed-RAM device in front of other devices is nearly full.
     pub front_filled: Event,
-    /// A frame has become free, or a folio clean.
+    /// Signalled when a frame was freed or a folio became clean.
     pub frame_freed: Event,
-    /// How long a thread waits for that before it asks why.
+    /// How long a thread waits for `frame_freed` before it looks for the cause.
     pub patience: Duration,
-    /// 1 + the count of `frame_freed` at which it was last said that devices are waited for.
+    /// 1 + the count of `frame_freed` at the last message about waiting for devices: each stall is reported once.
     pub stall_said: AtomicU64,
-    /// Where copies are that can be given up.
+    /// Pageblocks whose folios have copies in slots that can be given up.
     pub kept_copies: KeptCopies,
     pub stop: AtomicBool,
-    /// This process has made a child that inherited some of its folios.
+    /// This process has forked a child that inherited some of its folios.
     pub has_forked: AtomicBool,
-    /// The budget in bytes.
+    /// The budget, in bytes.
     pub memory: AtomicU64,
-    /// Held while a locked budget grows.
+    /// Serializes growth of a locked budget.
     pub growing: Mutex<()>,
-    /// Pageblocks that are not made huge again before it is tried again: the kernel had no huge page.
+    /// Pageblocks that keep their small pages before a huge page is tried again. Set when the kernel had no huge page.
     pub huge_pages_short: AtomicUsize,
-    /// Pages that have left RAM so far; wraps.
+    /// Pages evicted from RAM so far; wraps.
     pub nr_evictions: AtomicU32,
     /// Whole folios that found no contiguous frames since the compaction thread last looked.
     pub whole_wanted: AtomicUsize,
-    /// Pages that are mapped.
+    /// Mapped pages.
     pub nr_mapped: AtomicUsize,
-    /// One bit a block: its addresses are in use. Changed before the block is dropped, read with its lock held: a fault
-    /// that was reported before its addresses were given up makes no page there. The kernel backs what is used of it.
+    /// One bit per block: its addresses are in use. The bit is changed before the block is dropped, and read under the
+    /// block's lock, so a fault that was reported before its addresses were unmapped makes no page there. Memory is
+    /// backed on first use.
     pub open: Box<[AtomicU64]>,
 }
 
 impl Engine {
-    /// From now on this thread works for that one: what it takes is near the CPU on which that thread has faulted. Where all memory is
-    /// near all CPUs it does not matter, and nothing is asked.
+    /// From now on this thread serves `thread`: it takes frames near the CPU on which that thread faulted. With a
+    /// single zone all memory is equally near, and no CPU is looked up.
     pub fn serve(&self, thread: u32) {
         if self.zones.all().len() < 2 {
             return;
@@ -166,7 +168,7 @@ impl Engine {
         FolioId::from_index((addr - self.span.addr()) / Order::PAGE.bytes())
     }
 
-    /// The access of a thread to an address of the span.
+    /// The access by a thread to an address of the span.
     pub fn access_at(&self, addr: usize, thread: u32) -> Access {
         Access { page: self.page_at(addr), offset: addr % PAGE_SIZE, thread }
     }
@@ -179,7 +181,7 @@ impl Engine {
         self.span.addr() + block.offset_bytes()
     }
 
-    /// Notes that addresses are in use, or not any more.
+    /// Marks the addresses of blocks as in use, or as no longer in use.
     pub fn set_open(&self, blocks: std::ops::Range<usize>, open: bool) {
         for index in blocks {
             let bit = 1 << (index % 64);
@@ -199,7 +201,7 @@ impl Engine {
         self.table.lock(block)
     }
 
-    /// Locks a block that nobody holds; `None` too for one that was never mapped.
+    /// Locks a block that nobody holds. Also `None` for a block that was never mapped.
     pub fn try_lock(&self, block: BlockId) -> Option<Locked<'_>> {
         self.table.try_lock(block)
     }
@@ -208,28 +210,28 @@ impl Engine {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Blocks that RAM holds.
+    /// The budget in blocks.
     pub fn budget_blocks(&self) -> usize {
         self.zones.counts().limit / Order::HUGE.nr_pages()
     }
 
-    /// The address of a folio of a locked block, where it is at home, and its bytes.
+    /// The address, the home address and the length in bytes of a folio of a locked block.
     fn places(&self, locked: &Locked<'_>, index: usize, frame: FrameId) -> (usize, usize, usize) {
         (self.addr(locked.name(index)), self.frames.home(frame), locked.order().bytes())
     }
 
-    /// Puts a folio of a locked block, whose content is at home, under its address, on the given list.
+    /// Maps a folio of a locked block from its home to its address, and puts it on `list`.
     pub fn map(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, list: List) {
         self.clear_table(locked);
         self.end_lost_folio(locked, index);
         let (addr, home, len) = self.places(locked, index, frame);
         self.patiently("mapped", || self.mapper.map(addr, home, len));
-        // A whole folio may be in small pages, where the kernel had no huge one.
+        // A whole folio may consist of small pages, if the kernel had no huge page.
         locked.small_table |= locked.order() < Order::HUGE || self.zones.of(frame).memory(frame) != Memory::Huge;
         self.note_mapped(locked, index, frame, list);
     }
 
-    /// The same for a whole block with fresh, zeroed memory instead of what is at home.
+    /// Maps a whole block like [`Engine::map`], but with fresh, zeroed memory instead of the content at home.
     pub fn map_fresh(&self, locked: &mut Locked<'_>, frame: FrameId, list: List, watch: &mut Stopwatch<'_>) {
         self.clear_table(locked);
         let (addr, home, _) = self.places(locked, 0, frame);
@@ -237,16 +239,17 @@ impl Engine {
             self.note_small(frame);
             locked.small_table = true;
         }
-        watch.lap(Phase::Frame); // all but a microsecond of it is the making
+        watch.lap(Phase::Frame); // allocating and clearing the page takes all but a microsecond
         self.note_mapped(locked, 0, frame, list);
     }
 
-    /// A huge page moved to where a table of small pages is would be split: the table goes first. Before Linux 6.14 it
-    /// stays, and the huge page is split.
+    /// Moving a huge page to addresses that have a page table of small pages would split it, so the table is dropped
+    /// first. Before Linux 6.14 the table stays, and the huge page is split.
     fn clear_table(&self, locked: &mut Locked<'_>) {
         if locked.order() == Order::HUGE && locked.small_table {
             let addr = self.block_addr(locked.id());
-            // SAFETY: the caller has locked the block, and nothing of it is mapped: its one folio is being brought in.
+            // SAFETY: the caller has locked the block. Nothing of it is mapped, because its only folio is just being
+            // brought in.
             if let Err(error) = unsafe { self.frames.drop_memory(addr, Order::HUGE.bytes()) } {
                 fatal::say(&format!("a block's page table could not be cleared: {error}"));
             }
@@ -266,21 +269,22 @@ impl Engine {
         }
     }
 
-    /// The number of frames that have memory has changed.
+    /// Updates the statistics after the number of frames with memory changed.
     pub fn note_resident(&self) {
         self.stats.resident_bytes.set((self.zones.populated() * Order::PAGE.bytes()) as u64);
     }
 
-    /// Takes a mapped folio of a locked block home. Its frames stay on the list where they were.
+    /// Moves a mapped folio of a locked block to its home. Its frames stay on their list.
     pub fn unmap(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
         let (addr, home, len) = self.places(locked, index, frame);
         if self.gate.is_closed() {
-            // For a fault of the thread that forks, whichever thread resolves it. What leaves now must not be inherited: the child would
-            // read zeros there.
+            // A fork is in progress (faults of the forking thread still pass the gate). The child must not inherit
+            // these addresses: it would read zeros there.
             self.keep_from_child(addr, len);
         }
         match self.mapper.unmap(addr, home, len) {
-            // Shared with a child; or a page of zeros that became the kernel's own when a fork split the huge page.
+            // Shared with a child, or a page of zeros was replaced by the kernel's zero page when a fork split the huge
+            // page.
             Err(MapError::Busy | MapError::Refused(libc::EEXIST)) if self.has_forked.load(Ordering::Relaxed) => {
                 self.make_own(addr, len);
                 self.mapper.unmap(addr, home, len)?;
@@ -292,13 +296,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the pages of a mapped folio this process's own again after a fork. A page that was shared with a child stays
-    /// marked so until it is written to, also when the child has gone. And where a huge page was copied in part, the
-    /// kernel (6.18) asks its first page alone whether the rest may move: it has to become a new huge page. What cannot
-    /// be done now stays busy.
+    /// Makes the pages of a mapped folio exclusive to this process again after a fork. A page that was shared with a
+    /// child stays marked as shared until it is written to, even after the child exited. If a huge page was copied only
+    /// in part, the kernel (6.18) checks only its first page to decide whether all may move, so it must become a new
+    /// huge page. What cannot be fixed now stays busy.
     fn make_own(&self, addr: usize, len: usize) {
         let there = self.pagemap.scan(addr..addr + len).is_ok_and(|scan| scan.present_bytes == len as u64);
-        // SAFETY: a folio's place in an open region (readable, writable), whose block the caller has locked, so that it stays there.
+        // SAFETY: the addresses of a mapped folio in an open region (readable, writable). The caller has locked its
+        // block, so the folio stays there.
         if there && unsafe { memory::populate_write(addr, len) }.is_ok() && len == Order::HUGE.bytes() {
             let whole = self.pagemap.scan(addr..addr + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
             if !whole {
@@ -307,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// Ends what all folios of a block hold: it reads as zero from now on, as one folio.
+    /// Discards the content of all folios of a block. The block then reads as zero, as one folio.
     pub fn drop_block(&self, locked: &mut Locked<'_>) {
         for index in 0..locked.nr_folios() {
             self.drop_content(locked, index);
@@ -315,7 +320,8 @@ impl Engine {
         locked.join();
     }
 
-    /// Ends what a folio holds: it reads as zero from now on. Its frames go back to the zone, its slots to the space.
+    /// Discards the content of a folio, which then reads as zero. Its frames go back to the zone, its slots to the
+    /// space.
     pub fn drop_content(&self, locked: &mut Locked<'_>, index: usize) {
         let frame = match locked.state(index) {
             State::Empty => return,
@@ -337,11 +343,11 @@ impl Engine {
         locked.folio_mut(index).set_empty();
     }
 
-    /// Drops a mapped folio that cannot be moved (in use by a system call or shared with a child): its pages are the
-    /// kernel's to free, and the frames begin anew.
+    /// Discards a mapped folio that cannot be moved (in use by a system call, or shared with a child). The kernel frees
+    /// its pages when their last user is done; the frames get new memory.
     fn abandon(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, error: MapError) {
         let order = locked.order();
-        // SAFETY: the caller has locked the block, and ends the content of this folio.
+        // SAFETY: the caller has locked the block. The content of the folio is no longer needed.
         if let Err(refused) = unsafe { self.frames.drop_memory(self.addr(locked.name(index)), order.bytes()) } {
             fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
         }
@@ -349,7 +355,7 @@ impl Engine {
         locked.folio_mut(index).set_out();
         if order == Order::HUGE && self.frames.is_locked() {
             if !self.patiently("made again", || self.mapper.populate(self.frames.home(frame))) {
-                self.zones.of(frame).disown(frame); // it is on a list still
+                self.zones.of(frame).disown(frame); // it is still on a list
                 self.note_small(frame);
             }
             self.release_frame(frame);
@@ -369,7 +375,7 @@ impl Engine {
         self.frame_freed.signal();
     }
 
-    /// Frees the slots that a folio keeps.
+    /// Frees the slots that hold a folio's copy.
     pub fn release_slot(&self, locked: &mut Locked<'_>, index: usize) {
         if let Some(slot) = locked.folio(index).slot() {
             let order = locked.order();
@@ -378,21 +384,22 @@ impl Engine {
         }
     }
 
-    /// To be called before bytes of a folio that is in RAM and not mapped are changed: no copy holds the same any more.
+    /// To be called before the bytes of a folio at home are changed: its copies become stale.
     pub fn spoil(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
         self.release_slot(locked, index);
         locked.folio_mut(index).cancel_write();
         self.zones.of(frame).insert(frame, List::Laundry);
     }
 
-    /// Repeats a map call while a page of the block is still held by I/O that has just ended.
+    /// Repeats a map call while a page is still pinned by I/O that has just ended, or while the kernel is out of
+    /// memory.
     pub fn patiently<R>(&self, what: &str, mut call: impl FnMut() -> Result<R, MapError>) -> R {
         for attempt in 0..20_000 {
             match call() {
                 Ok(done) => return done,
                 Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
                 Err(MapError::Busy) => futex::sleep(Duration::from_micros(100)),
-                // Others may have it for a moment: what this process gave back it may want again a little later.
+                // May be temporary: other processes may have taken the memory that this process gave back a moment ago.
                 Err(MapError::Refused(libc::ENOMEM)) if attempt < 2000 => {
                     futex::sleep(Duration::from_millis(1));
                 }
@@ -405,7 +412,7 @@ impl Engine {
         fatal::die(&format!("a folio could not be {what}: its frames stayed in use for two seconds"));
     }
 
-    /// What is in RAM of regions and frames, as the page tables say; noted in the statistics.
+    /// Scans the page tables of regions and frames for bytes in RAM, and notes the huge ones in the statistics.
     pub fn measure(&self) -> std::io::Result<pagemap::Scan> {
         let regions = self.span.addr()..self.span.addr() + self.span.len();
         let homes = self.frames.range().start..self.frames.nursery().end;
@@ -418,7 +425,7 @@ impl Engine {
         Ok(scan)
     }
 
-    /// Metadata in use, in bytes: table, zone, checksums and maps of slots.
+    /// Metadata in use, in bytes: folio table, zones, and the slot records of the devices.
     pub fn metadata_bytes(&self) -> usize {
         self.table.bytes() + self.zones.bytes() + self.space.metadata_bytes()
     }

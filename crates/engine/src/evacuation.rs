@@ -1,9 +1,9 @@
-//! Emptying a device that is failing: by the thread that moves slots, in the background, folio by folio as a removal does.
+//! Evacuation of failing devices, in the background by the thread that moves slots, folio by folio as in a removal.
 //!
-//! What can be read goes to other devices, or to RAM that is free; what is in RAM gives up its copy. What cannot be read
-//! stays, alone: from a large folio the parts that can be are split off. When nothing is left there the device is gone;
-//! till then it is tried again, after longer and longer pauses, since room may have been made elsewhere, or the device
-//! may have come to itself. Whoever touches what is left there tries to read it too, and is told.
+//! Readable content goes to other devices or to free RAM; folios in RAM give up their copies. Unreadable content stays;
+//! the readable parts of a large folio are split off. When nothing is left there, the device is detached. Until then
+//! steps are repeated with growing pauses, because there may be room elsewhere by then, or the device may have
+//! recovered. A thread that touches unreadable content tries to read it too, and is told of the loss.
 //!
 //! A step ends early when somebody wants to add or remove a device: one may be added because this one fails.
 
@@ -15,26 +15,26 @@ use folioswap_sys::signals;
 use crate::engine::Engine;
 use crate::removal::{Buffer, FAILURES, Stuck};
 
-/// The pause after the first step, doubled with each.
+/// The pause after the first step. It is doubled with each step.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// When failing devices are looked at again.
+/// When the next step is due.
 #[derive(Default)]
 pub(crate) struct Evacuation {
-    /// The pause after the next step, and when that is due; none: no device is failing.
+    /// The pause after the next step, and when that step is due. `None`: no device is failing.
     next: Option<(Duration, Instant)>,
 }
 
 impl Evacuation {
-    /// Begins anew at once: one more device is failing, or there is more room.
+    /// Starts over at once: another device is failing, or there is more room.
     pub fn begin(&mut self) {
         self.next = Some((FIRST_PAUSE, Instant::now()));
     }
 
-    /// Takes a step if one is due. Says for how long there is nothing to do; none: until a device fails.
+    /// Takes a step if one is due. Returns how long there is nothing to do; `None`: until a device fails.
     pub fn step(&mut self, engine: &Engine) -> Option<Duration> {
         let (pause, due) = self.next?;
         let left = due.saturating_duration_since(Instant::now());
@@ -49,7 +49,8 @@ impl Evacuation {
 }
 
 impl Engine {
-    /// Moves what can be read away from each failing device, and ends those that are empty. Says whether some are left.
+    /// Moves readable content away from each failing device, and detaches those that are empty. Returns whether any are
+    /// left.
     fn empty_failing_devices(&self) -> bool {
         let Some(_alone) = self.space.try_changing() else { return true };
         let mut any_left = false;
@@ -60,7 +61,7 @@ impl Engine {
             }
             if !self.space.is_unused(device) {
                 self.walk_failing(device);
-                self.reclaim_wanted.signal(); // what is being written there settles
+                self.reclaim_wanted.signal(); // settles what is being written there
             }
             if self.space.is_unused(device) {
                 self.space.detach(device);
@@ -90,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Carries all of a block away that is on the device only and can be read.
+    /// Moves the readable content of a block that is only on the device.
     fn carry_readable(&self, locked: &mut Locked<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
         let (mut page, mut alone_until, mut failures) = (0, 0, 0);
         while let Some(mut run) = self.next_run(locked, page, device) {

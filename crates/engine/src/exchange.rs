@@ -1,15 +1,13 @@
-//! The two ways in which the small folios of a pageblock get new homes, and which of them to take.
+//! Two ways of moving the small folios of a pageblock to new homes, and the choice between them.
 //!
-//! *Migration*: the free page of each folio's new home travels to the old one. *Exchange*: the free pages of all new homes
-//! are given back to the kernel at once; the folios then move without a system call, and the pageblock, once it is empty,
-//! gets a fresh huge page for what it and the new homes have lost. A program's memory is touched by neither.
+//! *Migration*: the free page at each folio's new home is moved to its old home. *Exchange*: the free pages of all new
+//! homes are given back to the kernel in one call, the folios move without a system call, and the emptied pageblock
+//! gets a fresh huge page. Neither touches the program's memory. Each moved page interrupts every CPU that runs a
+//! thread of the program; a call that gives pages back does so once. For 256 folios of 4 KiB in a VM with 2 CPUs:
+//! migration 0.28 ms, and 3.5 ms next to a running thread; exchange 0.15 and 0.18 ms.
 //!
-//! A page that travels interrupts every CPU that runs a thread of the program, and so does a range that is given back, but
-//! many ranges in one call do so once. Measured in a virtual machine of 2 CPUs for 256 folios of 4 KiB: migration 0.28 ms,
-//! 3.5 ms beside a running thread; exchange 0.15 and 0.18 ms.
-//!
-//! The cheaper one is taken, by what pages have cost lately; the other is tried now and then. In a locked budget, and while the
-//! kernel has no huge pages, pageblocks keep their own memory: migration.
+//! The way that was cheaper lately is taken; the other is tried now and then. In a locked budget, and while the kernel
+//! has no huge pages, pageblocks must keep their memory, so folios migrate.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,20 +18,20 @@ use folioswap_sys::memory;
 
 use crate::engine::Engine;
 
-/// One pageblock in so many is emptied the way that costs more, to see whether it still does; of the first ones, every other.
+/// One pageblock in this many is emptied in the costlier way, to see whether it still is.
 const OTHER_WAY_OF: usize = 32;
 const FIRST: usize = 8;
 
-/// Of a pageblock that had few pages to move, or few of which went, the cost of a page says little.
+/// Fewest moved pages for which the cost per page is recorded: with fewer it means little.
 const FEW: usize = 64;
 
-/// What a pageblock has cost counts so much less with each that follows it.
+/// The weight of earlier pageblocks is divided by this with each new one.
 const FADES: u64 = 2;
 
 /// How folios get new homes.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Means {
-    /// Free pages travel between homes.
+    /// Free pages move between homes.
     Migration,
     /// Free pages are exchanged with the kernel.
     Exchange,
@@ -48,7 +46,7 @@ impl Means {
     }
 }
 
-/// What one way has cost: sums in which each pageblock counts less than the next.
+/// Cost of one way: sums that fade with each pageblock.
 #[derive(Default)]
 struct Cost {
     ns: AtomicU64,
@@ -56,13 +54,13 @@ struct Cost {
 }
 
 impl Cost {
-    /// Nanoseconds for a page that moved.
+    /// Nanoseconds per moved page.
     fn ns_per_page(&self) -> u64 {
         self.ns.load(Ordering::Relaxed) / self.nr_pages.load(Ordering::Relaxed).max(1)
     }
 }
 
-/// What each way has cost, about: runs of several zones note it beside each other.
+/// Approximate costs of both ways: runs in several zones update them concurrently, without a lock.
 #[derive(Default)]
 pub(crate) struct Costs {
     by_means: [Cost; 2],
@@ -70,14 +68,15 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// The way that costs less. Exchange while nothing is known: it is the one whose cost does not depend on what the program does.
+    /// The way that costs less. Exchange if nothing is known, because its cost does not depend on what the program
+    /// does.
     fn cheaper(&self) -> Means {
         let [migration, exchange] =
             [Means::Migration, Means::Exchange].map(|means| self.by_means[means as usize].ns_per_page());
         if migration > 0 && migration < exchange { Means::Migration } else { Means::Exchange }
     }
 
-    /// The way for the next pageblock, so that the cost of both stays known.
+    /// The way for the next pageblock. Now and then the costlier one, so that both costs stay known.
     fn choose(&self) -> Means {
         let cheaper = self.cheaper();
         let nr = self.nr_blocks.fetch_add(1, Ordering::Relaxed);
@@ -101,12 +100,12 @@ impl Costs {
     }
 }
 
-/// The moves of one run of compaction; a pageblock's folios go one way.
+/// The moves of one run of compaction. All folios of a pageblock move in the same way.
 pub(crate) struct Moving<'e> {
     pub engine: &'e Engine,
     zone: &'e Zone,
-    /// A fault waits: nothing is tried out, and an emptied pageblock does not get its huge page here, but from who takes it,
-    /// beside others.
+    /// A fault waits: the costlier way is not tried, and an emptied pageblock is given back without memory. It gets a
+    /// huge page when it is next taken.
     is_direct: bool,
     means: Cell<Means>,
     begun: Cell<Instant>,
@@ -123,12 +122,12 @@ impl<'e> Moving<'e> {
         self.means.get() == Means::Exchange
     }
 
-    /// A folio has moved.
+    /// Notes that a folio has moved.
     pub fn moved(&self, order: Order) {
         self.nr_pages.set(self.nr_pages.get() + order.nr_pages());
     }
 
-    /// Chooses the way for a pageblock, and takes their memory from the new homes if it is the one.
+    /// Chooses the way for a pageblock. For an exchange it gives the memory of the new homes back to the kernel.
     pub fn begin(&self, places: &mut dyn Iterator<Item = (FrameId, Order)>) {
         let engine = self.engine;
         self.begun.set(Instant::now());
@@ -136,14 +135,15 @@ impl<'e> Moving<'e> {
         self.means.set(engine.means_to_move(self.is_direct));
         if self.exchanges() {
             let ranges = places.map(|(frame, order)| (engine.frames.home(frame), order.bytes()));
-            // SAFETY: the homes of free frames that the compaction has isolated: within the frames' reservation, and nobody's.
+            // SAFETY: homes of free frames that compaction has isolated: they are within the frames' reservation, and
+            // nothing else uses them.
             if let Err(error) = unsafe { memory::dontneed_many(ranges) } {
                 crate::fatal::die(&format!("free frames could not be given back: {error}"));
             }
         }
     }
 
-    /// Gives a place that no folio moved to its memory again.
+    /// Gives memory to a new home again that no folio moved to.
     pub fn restore(&self, place: FrameId, order: Order) {
         let engine = self.engine;
         if self.exchanges() {
@@ -151,10 +151,11 @@ impl<'e> Moving<'e> {
         }
     }
 
-    /// A pageblock that is empty now gets a huge page; one that is not, the memory that it has lost.
+    /// Ends the work on a pageblock. If it is empty it gets a huge page; if not, it gets back the memory that it has
+    /// lost.
     pub fn end(&self, block: FrameId) {
         let engine = self.engine;
-        // What else an emptied pageblock takes it takes either way.
+        // Only this much is the cost of the exchange: an emptied pageblock takes the rest of the time with either way.
         let emptying = self.begun.get().elapsed();
         let emptied = if self.exchanges() { self.zone.take_emptied(block) } else { None };
         let restoring = Instant::now();
@@ -165,7 +166,8 @@ impl<'e> Moving<'e> {
         engine.compactor.costs.note(self.means.get(), emptying + restoring.elapsed(), self.nr_pages.get());
         if let Some(emptied) = emptied {
             engine.stats.compact_exchange.add(1);
-            // SAFETY: the zone has just given the pageblock whole, emptied.
+            // SAFETY: the zone has just handed this pageblock out whole, without folios, so it belongs to this call
+            // alone.
             unsafe { engine.frames.unpopulate(block) };
             if self.is_direct {
                 self.zone.give_unpopulated(block);

@@ -1,15 +1,13 @@
-//! Devices that fail: what is counted, and when a device is given up.
+//! Errors of devices: what is counted, and when a device is given up.
 //!
-//! A read is tried twice. An error may be transient, and bytes that were torn or late on their way (a cable, a DMA
-//! transfer) are right the second time; both tries are counted. What fails twice is reported to who asked, and nothing is
-//! taken for content that was not verified. A write that fails is not repeated where it was: its folio is in RAM and goes
-//! elsewhere (a batch of folios goes one by one first, so that one bad place does not stand for all).
+//! A read is tried twice unless the device is gone: an error may be transient, and bytes that were torn or late in
+//! transfer are right the second time. Both tries count. Unverified bytes are never used. A failed write is not
+//! repeated at its place: the folio is still in RAM and goes elsewhere. A device is *failing* after a read that failed
+//! twice, [`WRITES_IN_A_ROW`] failed writes in a row, [`MOST_FAILURES`] failures within [`WITHIN`], or the first error
+//! that says that it is gone. Nothing is allocated there any more, and the thread that moves slots empties it
+//! (`evacuation`). It never recovers; it can be removed and added again.
 //!
-//! A device is *failing* from a read that failed twice, [`WRITES_IN_A_ROW`] writes in a row, [`MOST_FAILURES`] failures
-//! within [`WITHIN`], or the first error that says that it is gone. From then on nothing is allocated there, and the
-//! thread that moves slots empties it (`evacuation`). It never becomes sound again; it can be removed and added anew.
-//!
-//! **Locking.** The record of recent failures is a leaf, locked after a failure alone.
+//! **Locking.** The record of recent failures is a leaf lock, taken only after a failure.
 
 use std::io;
 use std::sync::Mutex;
@@ -22,39 +20,39 @@ use crate::engine::Engine;
 use crate::fatal;
 use crate::pager::SwapInError;
 
-/// Writes in a row that fail on a device that takes no more: a bad place is one write or two, as neighbours are
-/// written together.
+/// Failed writes in a row after which a device is failing. A single bad sector fails one or two writes, because
+/// neighbours are written together.
 const WRITES_IN_A_ROW: u32 = 3;
 
-/// Failures, those of reads that went well the second time among them, that a device may not have...
+/// Failures within [`WITHIN`] after which a device is failing. First tries of reads count too.
 const MOST_FAILURES: u32 = 8;
 
-/// ...within this time. So a disk that loses a sector now and then stays.
+/// A disk that loses a sector now and then stays in use.
 const WITHIN: Duration = Duration::from_secs(3600);
 
-/// What a device is to its arena.
+/// State of a device in its arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceState {
-    /// Folios go there.
+    /// Folios are swapped out to it.
     InUse,
     /// It is being removed.
     Leaving,
-    /// It failed: nothing is written there, and what can be read goes elsewhere. It is listed until it is empty.
+    /// It failed: nothing is written to it, and readable content is moved elsewhere. It is listed until it is empty.
     Failing,
 }
 
-/// How often a device failed.
+/// Counts of a device's errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceErrors {
-    /// Reads that returned an error, second tries among them.
+    /// Reads that returned an error, second tries included.
     pub read_errors: u64,
-    /// Writes that did.
+    /// Writes that returned an error.
     pub write_errors: u64,
-    /// Reads that returned other bytes than were written, second tries among them.
+    /// Reads that returned other bytes than were written, second tries included.
     pub wrong_bytes: u64,
 }
 
-/// What went wrong.
+/// Kinds of failures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
     #[error("{0}")]
@@ -66,7 +64,7 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
-    /// For what was read without an error.
+    /// The result of a read that returned no error: `right` says whether its bytes are those that were written.
     pub fn unless(right: bool) -> Result<(), Trouble> {
         if right { Ok(()) } else { Err(Trouble::WrongBytes) }
     }
@@ -79,21 +77,21 @@ impl Trouble {
         }
     }
 
-    /// Whether there is no device any more.
+    /// Whether the error says that the device is gone.
     fn is_of_no_device(&self) -> bool {
         let (Trouble::Read(error) | Trouble::Write(error)) = self else { return false };
         matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ENOMEDIUM | libc::ESTALE))
     }
 }
 
-/// Failures since a moment.
+/// Failures since a point in time.
 #[derive(Default)]
 struct Recent {
     since: Option<Instant>,
     nr_failures: u32,
 }
 
-/// What is known of how a device works.
+/// Error counts and state of a device.
 #[derive(Default)]
 pub(crate) struct Health {
     read_errors: AtomicU64,
@@ -117,14 +115,15 @@ impl Health {
         }
     }
 
-    /// A write went well.
+    /// Notes a successful write.
     pub fn wrote(&self) {
         if self.writes_in_a_row.load(Ordering::Relaxed) > 0 {
             self.writes_in_a_row.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Counts a failure; `again`: of a read's second try. Says why the device is failing, if it is so from now on.
+    /// Counts a failure. `again`: it was the second try of a read. Returns the reason if the device is failing from now
+    /// on.
     pub fn note(&self, trouble: &Trouble, again: bool) -> Option<String> {
         let counter = match trouble {
             Trouble::Read(_) => &self.read_errors,
@@ -148,7 +147,7 @@ impl Health {
         (!self.is_failing.swap(true, Ordering::SeqCst)).then_some(reason)
     }
 
-    /// Counts one more.
+    /// Counts a failure and returns the count for the current period.
     fn nr_recent(&self) -> u32 {
         let mut recent = self.recent.lock().expect("nothing panics under this lock");
         if recent.since.is_none_or(|since| since.elapsed() > WITHIN) {
@@ -160,10 +159,10 @@ impl Health {
 }
 
 impl Engine {
-    /// Reads a folio's slots by `attempt`, which verifies what came, and once more when that fails.
+    /// Reads a folio's slots with `attempt`, which also verifies the bytes. Repeats it once if it fails.
     ///
     /// # Errors
-    /// When it failed twice.
+    /// When both tries failed, or the device is gone.
     pub fn read_twice(
         &self,
         folio: FolioId,
@@ -180,7 +179,8 @@ impl Engine {
         Err(SwapInError::new(self.addr(folio), self.space.device_name(slot), trouble.to_string()))
     }
 
-    /// Counts a failure of a slot's device; `again`: of a read's second try. One that makes the device failing is said.
+    /// Counts a failure of a slot's device. `again`: it was the second try of a read. Reports a device that is failing
+    /// from now on, and starts its evacuation.
     pub fn note_trouble(&self, slot: SlotId, trouble: &Trouble, again: bool) {
         self.stats.io_errors.add(1);
         if matches!(trouble, Trouble::WrongBytes) {
@@ -195,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// Counts a failed write and says so.
+    /// Counts and reports a failed write.
     pub fn write_failed(&self, slot: SlotId, error: io::Error) {
         fatal::say(&format!(
             "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",

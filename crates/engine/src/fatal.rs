@@ -1,4 +1,4 @@
-//! The end of the program when it cannot go on: one line on standard error, and an exit status that says so.
+//! Ends a program that cannot go on: one line on standard error, and an exit status of its own.
 
 #[cfg(test)]
 pub(crate) use quiet::{hush, note_seed};
@@ -6,7 +6,8 @@ pub(crate) use quiet::{hush, note_seed};
 /// Exit status of a program whose memory folioswap can no longer provide.
 pub const EXIT_MEMORY: i32 = 70;
 
-/// Prints `folioswap: MESSAGE` and ends the process at once: memory is never handed out twice nor silently zeroed.
+/// Prints `folioswap: MESSAGE` and ends the process at once. Memory is never handed out twice, and never silently
+/// zeroed.
 pub(crate) fn die(message: &str) -> ! {
     #[cfg(test)]
     quiet::end();
@@ -14,8 +15,8 @@ pub(crate) fn die(message: &str) -> ! {
     folioswap_sys::signals::exit_now(EXIT_MEMORY)
 }
 
-/// Prints one line on standard error without going through the process's own buffers and their locks, which a thread that
-/// faults while it prints has.
+/// Prints one line on standard error. Bypasses the process's stdio buffers and their locks, which a thread that faults
+/// while it prints may hold.
 pub(crate) fn say(message: &str) {
     #[cfg(test)]
     if quiet::is_hushed() {
@@ -24,7 +25,7 @@ pub(crate) fn say(message: &str) {
     folioswap_sys::own_table::write_to_stderr(["folioswap: ", message, "\n"]);
 }
 
-/// Ends the process when dropped by a panic: a thread that resolves faults must not die and leave others asleep.
+/// Aborts the process when dropped by a panic: a thread that resolves faults must not die and leave others asleep.
 pub(crate) struct AbortOnPanic(pub &'static str);
 
 impl Drop for AbortOnPanic {
@@ -38,21 +39,21 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// For tests that make thousands of devices fail: what is said of it would bury everything else.
+/// For tests that make thousands of devices fail: their messages would bury all other output.
 #[cfg(test)]
 mod quiet {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     static HUSHED: AtomicBool = AtomicBool::new(false);
 
-    /// The last seeds that were begun, those under way among them.
+    /// The seeds begun last, including those that are running.
     static SEEDS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
     pub fn is_hushed() -> bool {
         HUSHED.load(Ordering::SeqCst)
     }
 
-    /// Nothing is said before this is dropped, but by what ends the process.
+    /// Suppresses messages until it is dropped, except those that end the process.
     pub struct Hush;
 
     pub fn hush() -> Hush {
@@ -66,7 +67,7 @@ mod quiet {
         }
     }
 
-    /// A seed that is begun, to be named should the process end.
+    /// Notes a seed that begins, to be printed if the process ends.
     pub fn note_seed(seed: u64) {
         SEEDS[seed as usize % SEEDS.len()].store(seed, Ordering::SeqCst);
     }

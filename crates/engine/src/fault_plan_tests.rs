@@ -1,7 +1,8 @@
-//! Hundreds of small programs on devices that go wrong by seeded plans: no wrong byte is ever seen, every loss is reported
-//! by address and device, what was not destroyed is there when the device works again, and nothing hangs.
+//! Runs hundreds of small programs on devices that fail by seeded plans. No wrong byte is ever seen, every loss is
+//! reported with address and device, all content that was not destroyed is back when the device works again, and
+//! nothing hangs.
 //!
-//! `FOLIOSWAP_PLANS` says how many; `FOLIOSWAP_PLAN` is the seed of a single one, as a failure prints it.
+//! `FOLIOSWAP_PLANS` sets the number of plans; `FOLIOSWAP_PLAN` is the seed of a single one, as printed by a failure.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use crate::fatal;
 use crate::folio_size::FolioSize;
 use crate::region::Region;
 
-/// Plans that are run unless the environment says otherwise.
+/// Plans that run by default.
 const NR_PLANS: u64 = 400;
 
-/// What a program does before it ends.
+/// Steps of a program.
 const NR_STEPS: usize = 24;
 
-/// What its other thread touches, if it has one.
+/// Touches by the other thread of a program, if it has one.
 const NR_TOUCHES: usize = 2000;
 
 /// Longer than any plan takes.
@@ -32,20 +33,20 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 const MIB: usize = 1 << 20;
 
-/// A program's memory, and what each page must hold.
+/// A program's memory, and the expected content of each page.
 struct Program {
     seed: u64,
     numbers: Numbers,
     plans: Vec<Arc<Plan>>,
     arena: Arena,
     region: Region,
-    /// By page: what its words are made of, 0 for zeros.
+    /// By page: the stamp from which its words are computed; 0 for zeros.
     stamps: Vec<u64>,
-    /// Pages a neighbour of which was dropped when their piece of 64 KiB may have been unreadable: it had one hash for all
-    /// of its pages, so what stays of it cannot be verified any more, and is lost.
+    /// Pages with a neighbour that was dropped while their piece of 64 KiB may have been unreadable. The piece had one
+    /// hash for all of its pages, so the remaining pages can no longer be verified, and are lost.
     frail: Vec<bool>,
     nr_lost: usize,
-    /// Of these, frail ones.
+    /// Lost pages that are frail.
     nr_frail_lost: usize,
 }
 
@@ -67,7 +68,7 @@ fn faulty(numbers: &mut Numbers, plans: &mut Vec<Arc<Plan>>) -> Opened {
     Opened { device, priority: Priority::given(numbers.below(2) as u32), node: None }
 }
 
-/// The words of a page.
+/// A word of a page.
 fn word(stamp: u64, index: usize) -> u64 {
     if stamp == 0 { 0 } else { stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index as u64 }
 }
@@ -76,13 +77,14 @@ impl Program {
     fn new(seed: u64) -> Program {
         let mut numbers = Numbers::new(seed);
         let mut plans = Vec::new();
-        // One in eight has more than its RAM holds, and then a device that works.
+        // One program in eight has more memory than RAM, and then also a device that works.
         let (is_large, has_floor) = (numbers.one_in(8), !numbers.one_in(4));
         let mut devices: Vec<Opened> = (0..1 + numbers.below(2)).map(|_| faulty(&mut numbers, &mut plans)).collect();
         if has_floor || is_large {
             devices.push(ram(32).into());
         }
-        // One in four has compressed RAM, before them or among them, which refuses what does not fit and passes on what is cold.
+        // One in four has compressed RAM, before or among the others. It refuses what does not fit, and passes on cold
+        // folios.
         if numbers.one_in(4) {
             devices.push(Opened { device: zram(), priority: Priority::given(numbers.below(3) as u32), node: None });
         }
@@ -167,7 +169,7 @@ impl Program {
         }
     }
 
-    /// A few in a row, or many.
+    /// A range of pages: a few, or many.
     fn pages(&mut self) -> Range<usize> {
         let most = if self.numbers.one_in(3) { 400 } else { 40 };
         let first = self.numbers.below(self.stamps.len());
@@ -195,13 +197,14 @@ impl Program {
         for device in self.arena.devices() {
             match self.arena.remove_device(&device.name) {
                 Ok(()) | Err(Error::NoSuchDevice(_)) => {}
-                // There is one that works, or all fits in RAM.
+                // The rest fits on a device that works, or in RAM.
                 Err(error) => assert!(device.name.starts_with("ram"), "{error}"),
             }
         }
     }
 
-    /// Shows a page to `look`, present and held so, unless it is lost, which is to be told.
+    /// Calls `look` with a page that is present and stays so. Returns `None` if the page is lost, which must be
+    /// reported.
     fn look_at<T>(&mut self, page: usize, look: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
         let engine = self.arena.engine();
         let addr = self.region.as_ptr() as usize + page * PAGE_SIZE;
@@ -217,14 +220,14 @@ impl Program {
             let locked = engine.lock(folio.block());
             if matches!(locked.state(locked.index_of(folio.page_in_block())), State::Resident(_)) {
                 self.frail[page] = false;
-                // Nobody unmaps it while its block is locked: this thread does not fault.
+                // Nobody unmaps it while its block is locked, so this thread does not fault.
                 return Some(look(&mut self.region[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]));
             }
         }
     }
 
     fn write(&mut self, page: usize) {
-        // Never the same twice; now and then a page of zeros.
+        // A new stamp each time; now and then a page of zeros.
         let stamp = if self.numbers.one_in(16) { 0 } else { self.numbers.next() };
         let expected = self.stamps[page];
         let written = self.look_at(page, |bytes| {
@@ -248,7 +251,7 @@ impl Program {
     }
 }
 
-/// Ends the other thread of a program, whatever becomes of this one.
+/// Ends the other thread of a program when this one returns or panics.
 struct Done<'d>(&'d AtomicBool);
 
 impl Drop for Done<'_> {
@@ -257,7 +260,7 @@ impl Drop for Done<'_> {
     }
 }
 
-/// What another thread of the program does: its faults meet those of the first.
+/// Body of the other thread of a program: its faults race with those of the first.
 fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &AtomicBool) {
     let (engine, mut numbers) = (arena.engine(), Numbers::new(!seed));
     for _ in 0..NR_TOUCHES {
@@ -265,7 +268,7 @@ fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &
             return;
         }
         let access = engine.access_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE, 2);
-        let _ = engine.fault(engine.gate.enter(2), access); // lost or not is seen by the first
+        let _ = engine.fault(engine.gate.enter(2), access); // the first thread checks for losses
         std::thread::yield_now();
     }
 }
@@ -274,7 +277,7 @@ fn holds(bytes: &[u8], stamp: u64) -> bool {
     bytes.chunks_exact(8).enumerate().all(|(index, bytes)| bytes == word(stamp, index).to_le_bytes())
 }
 
-/// A plan under way: should it fail, its seed is printed and no more are begun.
+/// A running plan. If it fails, its seed is printed and no further plan begins.
 struct Named<'n> {
     seed: u64,
     next: &'n AtomicU64,

@@ -1,4 +1,4 @@
-//! How large folios are to be, as a person or a program asks for it: one size for all, or whatever the engine finds best.
+//! The folio size that a user or program asks for: one size for all folios, or the engine's choice.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,13 +16,13 @@ pub enum FolioSize {
     Fixed(Order),
 }
 
-/// Why a text is no size of folios.
+/// Why a text is not a valid folio size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no size of folios: `auto` or a power of two from 4K to 2M would do")]
 pub struct FolioSizeError(String);
 
 impl FolioSize {
-    /// The order of all folios, if it is one.
+    /// The order of all folios, if there is a single one.
     pub(crate) fn order(self) -> Option<Order> {
         match self {
             FolioSize::Auto => None,
@@ -37,7 +37,7 @@ impl From<Order> for FolioSize {
     }
 }
 
-/// Reads `auto`, or a size as [`parse_size`] does that is a power of two from 4K to 2M.
+/// Parses `auto`, or a size in the format of [`parse_size`] that is a power of two from 4K to 2M.
 impl FromStr for FolioSize {
     type Err = FolioSizeError;
 

@@ -1,9 +1,9 @@
-//! fork, until children are managed too: a child gets what is in RAM, as ordinary copy-on-write memory, and never
-//! reads zeros where its parent had data.
+//! fork: a child gets the folios that are in RAM, as ordinary copy-on-write memory. It never reads zeros where its
+//! parent had data. (Children are not managed yet.)
 //!
-//! All managed memory is kept from children (`MADV_DONTFORK`). Around a fork by a face the engine pauses, and the
-//! folios that are mapped at that moment are let through. What a child lacks is not mapped in it at all: a touch is a
-//! segmentation fault, which [`install`]'s handler explains.
+//! All managed memory is kept from children (`MADV_DONTFORK`). Around a fork by a face the gate is closed, and the
+//! folios mapped at that moment are let through (`MADV_DOFORK`). Anything else is not mapped in the child: a touch is a
+//! segmentation fault, which the handler installed by [`Engine::fork_child`] explains.
 
 use std::sync::RwLock;
 use std::sync::atomic::Ordering;
@@ -14,14 +14,14 @@ use folioswap_sys::{memory, sigbus, signals};
 use crate::engine::Engine;
 use crate::fatal;
 
-/// Spans of managed memory that this process inherited a part of.
+/// Spans of managed memory of which this process inherited a part.
 static INHERITED: RwLock<Vec<(usize, usize)>> = RwLock::new(Vec::new());
 
 impl Engine {
     pub fn fork_prepare(&self) {
         self.gate.close(signals::thread_id());
         for range in self.addresses.in_use() {
-            // Runs of pages in RAM, as long as they can be: each is a call.
+            // Runs of pages in RAM are made as long as possible, because each takes a system call.
             let mut run = self.first_page(range.start)..self.first_page(range.start);
             for index in range {
                 let locked = self.lock(BlockId::from_index(index));
@@ -45,7 +45,7 @@ impl Engine {
         BlockId::from_index(block).page(0).index()
     }
 
-    /// Lets children have a run of pages; `false` when the kernel refuses, which it does when there are too many runs
+    /// Lets children inherit a run of pages. `false`: the kernel refuses, as it does when there are too many runs
     /// (`vm.max_map_count`).
     fn let_through(&self, run: std::ops::Range<usize>) -> bool {
         if run.is_empty() {
@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// A fault of the thread that forks, while it does: the child gets this folio too.
+    /// For a fault of the forking thread during the fork: the child gets this folio too.
     pub fn follow_fork(&self, locked: &Locked<'_>, page: usize, thread: u32) {
         let index = locked.index_of(page);
         if self.gate.closed_by(thread) && matches!(locked.state(index), State::Resident(_)) {
@@ -91,7 +91,8 @@ impl Engine {
     }
 }
 
-/// In a child: a part of what was inherited is not managed memory's any more, or was never to be inherited.
+/// In a child: removes a range from the inherited spans, because it is no longer managed memory or was not to be
+/// inherited.
 pub(crate) fn not_inherited(range: &std::ops::Range<usize>) {
     let mut inherited = INHERITED.write().expect("nothing panics under this lock");
     let cut = |&(start, len): &(usize, usize)| {

@@ -1,13 +1,13 @@
-//! The budget's memory: a home address for each frame, access to what is at home, and the making of fresh memory.
+//! The budget's memory: a home address for each frame, access to the content at home, and the making of fresh memory.
 //!
-//! The homes of a zone's frames lie side by side, and have nurseries of their own.
+//! The homes of a zone's frames are contiguous. Each zone has its own nurseries: addresses where fresh pages are made.
 //!
-//! Bytes at home have one owner: the holder of the lock of their folio's block ([`Frames::at_home`]), or, before a folio has
-//! the frames, who took them from the zone ([`Prepared`]).
+//! The bytes at a home have one owner: the holder of the lock of their folio's block ([`Frames::at_home`]), or, before
+//! a folio has the frames, the caller that took them from the zone ([`Prepared`]).
 //!
-//! A pageblock has a huge page at home or small pages. Small ones are made as such, never by splitting: a huge page
-//! cannot be split while I/O runs on a part of it. In a locked budget a huge page of a free pageblock is split all the
-//! same, so that its memory stays the engine's ([`crate::locking`]).
+//! A pageblock has either a huge page at home or small pages. Small pages are allocated as such, not by splitting: a
+//! huge page cannot be split while I/O runs on a part of it. The exception is a locked budget: there the huge page of a
+//! free pageblock is split, so that its memory stays with the engine ([`crate::locking`]).
 
 use std::ops::Range;
 
@@ -17,13 +17,13 @@ use folioswap_sys::memory::{self, Reservation};
 use crate::error::Error;
 use crate::lent::Lent;
 
-/// Fresh huge pages that may be in the making at the same time, and at least one for each zone.
+/// Huge pages that may be made at the same time; each zone has at least one place for it.
 const NURSERY_BLOCKS: usize = 8;
 
-/// Pageblocks of small pages that may be in the making at the same time, and at least one for each zone.
+/// Pageblocks of small pages that may be made at the same time; each zone has at least one place for it.
 const SMALL_NURSERY_BLOCKS: usize = 2;
 
-/// Bytes of addresses behind the homes of so many zones: the nurseries, and a block for the hinges.
+/// Bytes of addresses behind the homes of `nr_zones` zones: the nurseries, and a block for the hinges.
 pub(crate) fn bytes_behind_homes(nr_zones: usize) -> usize {
     (NURSERY_BLOCKS.max(nr_zones) + SMALL_NURSERY_BLOCKS.max(nr_zones) + 1) * Order::HUGE.bytes()
 }
@@ -31,7 +31,7 @@ pub(crate) fn bytes_behind_homes(nr_zones: usize) -> usize {
 /// Threads that may use scratch memory at the same time.
 const SCRATCHES: usize = 4;
 
-/// Pageblocks of a locked budget that may be divided at the same time.
+/// Pageblocks of a locked budget that may be split at the same time.
 const HINGES: usize = 4;
 
 /// The addresses of all frames' homes, the nurseries and hinges behind them, and scratch memory.
@@ -47,8 +47,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Reserves addresses for `nr_pageblocks` pageblocks in `nr_zones` zones of the same size; no memory yet, and none that can
-    /// be used ([`Frames::open`]).
+    /// Reserves addresses for `nr_pageblocks` pageblocks in `nr_zones` zones of equal size. They have no memory yet,
+    /// and the homes cannot be used before [`Frames::open`].
     pub fn new(nr_pageblocks: usize, nr_zones: usize, is_locked: bool) -> Result<Self, Error> {
         let (block, behind) = (Order::HUGE.bytes(), bytes_behind_homes(nr_zones));
         let len = nr_pageblocks.next_multiple_of(nr_zones) * block;
@@ -69,18 +69,18 @@ impl Frames {
         Ok(frames)
     }
 
-    /// Lets the pageblocks of a budget of `nr_pageblocks` have memory. Where the kernel counts what programs could use
-    /// (`vm.overcommit_memory=2`) it counts these.
+    /// Makes the homes of a budget of `nr_pageblocks` pageblocks accessible. With strict overcommit accounting
+    /// (`vm.overcommit_memory=2`) the kernel charges them from then on.
     ///
     /// # Errors
-    /// When the kernel does not grant so much.
+    /// When the kernel does not grant that much memory.
     pub fn open(&self, nr_pageblocks: usize) -> Result<(), Error> {
         self.parts(0, nr_pageblocks)
             .try_for_each(|part| self.homes.protect_rw(part))
             .map_err(Error::system("getting memory for the budget"))
     }
 
-    /// The homes that a budget of `more` pageblocks has and one of `less` has not: zones use their first ones.
+    /// The homes that a budget of `more` pageblocks has and a budget of `less` has not. Zones use their first homes.
     pub fn parts(&self, less: usize, more: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let addresses = move |zone| {
             let homes = self.homes_of(zone);
@@ -100,12 +100,12 @@ impl Frames {
         self.part_of(self.range(), zone)
     }
 
-    /// Where its huge pages are made.
+    /// Where the zone's huge pages are made.
     pub fn nursery_of(&self, zone: usize) -> Range<usize> {
         self.part_of(self.nursery(), zone)
     }
 
-    /// Where its small pages are made.
+    /// Where the zone's small pages are made.
     pub fn small_nursery_of(&self, zone: usize) -> Range<usize> {
         self.part_of(self.small_nursery(), zone)
     }
@@ -125,25 +125,26 @@ impl Frames {
         self.homes.addr()..self.homes.addr() + self.len
     }
 
-    /// Where huge pages are made, behind the homes.
+    /// Where huge pages are made: behind the homes.
     pub fn nursery(&self) -> Range<usize> {
         let end = self.range().end;
         end..end + NURSERY_BLOCKS.max(self.nr_zones) * Order::HUGE.bytes()
     }
 
-    /// Where small pages are made, behind that.
+    /// Where small pages are made: behind the nursery.
     pub fn small_nursery(&self) -> Range<usize> {
         let end = self.nursery().end;
         end..end + SMALL_NURSERY_BLOCKS.max(self.nr_zones) * Order::HUGE.bytes()
     }
 
-    /// Addresses without memory, behind that: where a page of a divided pageblock goes and comes back from.
+    /// Hinges: addresses without memory behind the nurseries. One page of a pageblock is moved there and back to split
+    /// it.
     pub fn hinges(&self) -> Range<usize> {
         let end = self.small_nursery().end;
         end..end + Order::HUGE.bytes()
     }
 
-    /// All that is behind the homes.
+    /// All addresses behind the homes.
     pub fn behind(&self) -> Range<usize> {
         self.nursery().start..self.hinges().end
     }
@@ -153,33 +154,34 @@ impl Frames {
         self.is_locked
     }
 
-    /// Lends an address without memory for one page, and takes it back so.
+    /// Lends a hinge, an address without memory for one page. It must be without memory again afterwards.
     pub fn with_hinge<R>(&self, work: impl FnOnce(usize) -> R) -> R {
         self.lent_hinges.with(|&mut hinge| work(hinge))
     }
 
-    /// Frames whose bytes are to be written before anybody knows them.
+    /// Frames whose bytes are written before any folio has them.
     ///
     /// # Safety
-    /// The frames were taken from their zone by the caller, for one folio of this order; they have memory at home, and are
-    /// given to nobody before [`Prepared::into_frame`] says which they are.
+    /// The caller has taken the frames from their zone for one folio of this order. They have memory at home. Nothing
+    /// else gets them before [`Prepared::into_frame`] returns them.
     pub unsafe fn prepared(&self, frame: FrameId, order: Order) -> Prepared<'_> {
         Prepared { frames: self, frame, order }
     }
 
-    /// The bytes of a folio of a locked block that is at home, which is any in RAM that is not mapped.
+    /// The bytes of a folio of a locked block that is at home: in RAM and not mapped.
     ///
     /// # Panics
-    /// When it is not.
+    /// If the folio is not at home.
     pub fn at_home<'l>(&'l self, locked: &'l Locked<'_>, index: usize) -> &'l [u8] {
         let State::Standby(frame) = locked.state(index) else {
             panic!("only what is in RAM and not mapped is at home")
         };
-        // SAFETY: the folio's own frames, at home (seen); its block stays locked, and the folio as it is, while this is borrowed.
+        // SAFETY: these are the folio's own frames, at home (checked). The borrow keeps the block locked and the folio
+        // in this state.
         unsafe { self.bytes_at_home(frame, locked.order()) }
     }
 
-    /// The same, to be written.
+    /// The same, mutable.
     ///
     /// # Panics
     /// As [`Frames::at_home`].
@@ -187,43 +189,44 @@ impl Frames {
         let State::Standby(frame) = locked.state(index) else {
             panic!("only what is in RAM and not mapped is at home")
         };
-        // SAFETY: as in `at_home`; borrowed mutably with the lock, so it is the only reference.
+        // SAFETY: as in `at_home`. The lock is borrowed mutably, so this is the only reference.
         unsafe { &mut *self.memory(frame, locked.order()) }
     }
 
-    /// The bytes of a folio that is at home, for who changes what is noted of it meanwhile.
+    /// The bytes of a folio at home, for callers that change the folio's entry while they use the bytes.
     ///
     /// # Safety
-    /// The caller has locked the folio's block. Until it is done with the bytes it keeps that lock, neither maps the folio nor
-    /// gives the frames away, and writes nothing there.
+    /// The caller has locked the folio's block. While it uses the bytes it keeps that lock, neither maps the folio nor
+    /// gives its frames away, and writes nothing there.
     pub unsafe fn bytes_at_home(&self, frame: FrameId, order: Order) -> &[u8] {
-        // SAFETY: within the homes (asserted), readable memory that is present as what is at home is; nobody writes it: frames
-        // are used by the holder of the lock of their folio's block, which is the caller.
+        // SAFETY: within the homes (asserted), and readable; content at home is present. Nobody writes it: frames
+        // belong to the holder of the lock of their folio's block, which is the caller.
         unsafe { &*self.memory(frame, order) }
     }
 
-    /// Copies what is at one home to another.
+    /// Copies the content of one home to another.
     ///
     /// # Safety
-    /// Both have memory. The caller has locked the block of the folio that is at `from`, and the frames at `to` are its
-    /// own, taken or isolated; nothing refers to either.
+    /// Both homes have memory. The caller has locked the block of the folio at `from`, and owns the frames at `to`
+    /// (taken or isolated). There are no references to either.
     pub unsafe fn copy_home(&self, to: FrameId, from: FrameId, order: Order) {
         assert!(to != from);
-        // SAFETY: two places within the homes (asserted) of frames that are different and so apart, and the caller's (its promise).
+        // SAFETY: both are within the homes (asserted). The frames differ, so their homes do not overlap. They are the
+        // caller's (its promise).
         unsafe { (*self.memory(to, order)).copy_from_slice(&*self.memory(from, order)) }
     }
 
-    /// Clears a pageblock that is at home.
+    /// Zeroes a pageblock at home.
     ///
     /// # Safety
-    /// The caller has taken the pageblock from the zone and given it to nobody yet.
+    /// The caller has taken the pageblock from the zone, and no folio has it yet.
     pub unsafe fn clear(&self, pageblock: FrameId) {
-        // SAFETY: within the homes (asserted), readable and writable anonymous memory, and nobody else refers to it: frames that
-        // were taken from the zone are their taker's.
+        // SAFETY: within the homes (asserted), readable and writable anonymous memory. There are no other references:
+        // frames taken from the zone belong to their taker.
         unsafe { (*self.memory(pageblock, Order::HUGE)).fill(0) }
     }
 
-    /// Where a folio is at home, which is readable and writable anonymous memory of the reservation.
+    /// The home of a folio: readable and writable anonymous memory of the reservation.
     fn memory(&self, frame: FrameId, order: Order) -> *mut [u8] {
         assert!(frame.offset_bytes() + order.bytes() <= self.len);
         std::ptr::slice_from_raw_parts_mut(self.home(frame) as *mut u8, order.bytes())
@@ -233,8 +236,8 @@ impl Frames {
     pub fn with_scratch<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
         self.lent_scratch.with(|&mut addr| {
             assert!((self.scratch.addr()..self.scratch.addr() + self.scratch.len()).contains(&addr));
-            // SAFETY: a piece of the reservation (asserted), readable and writable anonymous memory, taken from the list
-            // of those that nobody uses, and given back after the borrow has ended.
+            // SAFETY: a piece of the reservation (asserted), readable and writable anonymous memory. It was taken from
+            // the list of unused pieces, and returns there after the borrow has ended.
             work(unsafe { std::slice::from_raw_parts_mut(addr as *mut u8, PIECE.bytes()) })
         })
     }
@@ -242,27 +245,28 @@ impl Frames {
     /// Gives a pageblock's memory back to the kernel.
     ///
     /// # Safety
-    /// The pageblock is the caller's alone: taken from the zone, or free and isolated, and no folio has its frames.
+    /// The pageblock belongs to the caller alone: taken from the zone, or free and isolated. No folio has its frames.
     pub unsafe fn unpopulate(&self, pageblock: FrameId) {
-        // SAFETY: the home of a pageblock that is the caller's alone (its promise).
+        // SAFETY: the home of a pageblock that belongs to the caller alone (its promise).
         if let Err(error) = unsafe { self.drop_memory(self.home(pageblock), Order::HUGE.bytes()) } {
             crate::fatal::say(&format!("a frame could not be given back: {error}"));
         }
     }
 
-    /// Drops what is at addresses of homes or regions, and tables of pages that are not there.
+    /// Drops the pages at addresses of homes or regions, and page tables that become empty.
     ///
     /// # Safety
-    /// The addresses are homes of frames that are the caller's alone, or of a block that it has locked, whose content there has
-    /// ended or is elsewhere.
+    /// The addresses are homes of frames that belong to the caller alone, or addresses of a block that it has locked.
+    /// The content there is no longer needed, or is elsewhere.
     pub unsafe fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
-        // SAFETY: homes or regions are this arena's own; nobody has what is there (the caller's promise): who touches a region
-        // there later faults, and gets what is noted under the block's lock.
+        // SAFETY: homes and regions belong to this arena. Nothing uses the content there (the caller's promise). A
+        // thread that touches a region there later faults, and gets what the folio table says under the block's lock.
         unsafe { if self.is_locked { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) } }
     }
 }
 
-/// Frames that were taken for a folio and have memory at home, and that nobody else knows yet. Its drop does not give them back.
+/// Frames with memory at home that were taken for a folio and that nothing else knows yet. Dropping it does not free
+/// them.
 pub(crate) struct Prepared<'f> {
     frames: &'f Frames,
     frame: FrameId,
@@ -271,16 +275,16 @@ pub(crate) struct Prepared<'f> {
 
 impl Prepared<'_> {
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: present and this value's alone ([`Frames::prepared`]), borrowed with it.
+        // SAFETY: present and owned by this value alone ([`Frames::prepared`]); borrowed with it.
         unsafe { &*self.frames.memory(self.frame, self.order) }
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, borrowed mutably with it.
+        // SAFETY: as in `bytes`, borrowed mutably.
         unsafe { &mut *self.frames.memory(self.frame, self.order) }
     }
 
-    /// Which frames they are, for who gives them to the folio, or back to the zone.
+    /// The frames, to be given to the folio or back to the zone.
     pub fn into_frame(self) -> FrameId {
         self.frame
     }

@@ -1,17 +1,13 @@
-//! Freeing slots off the path of who has no use for them any more.
+//! The thread that frees slots, so that faults and unmaps need not.
 //!
-//! What a fault or a drop frees goes to its cluster at once where that costs next to nothing (`attached`). The rest collects
-//! in batches, one for each CPU and device (`core::swap::SlotCache`). The thread here is woken when a batch is full and gives
-//! it to the clusters; a free that still finds it full does so itself, so nothing waits for the thread. It also gives the
-//! space of emptied clusters back to the file system (`discard`), whichever way their slots went: so each free wakes it that
-//! finds it asleep.
+//! A freed slot goes to its cluster at once if that is cheap (`attached`). Others are collected in batches per CPU and
+//! device (`core::swap::SlotCache`). A full batch wakes the thread, which gives it to the clusters. A free that still
+//! finds its batch full empties it itself, so nothing waits for the thread. The thread also discards emptied clusters
+//! (`discard`), so any free wakes it if it sleeps. Then it is *on watch*: it flushes all batches every [`SITTING`], and
+//! sleeps once nothing was freed in between. It runs as SCHED_BATCH, so it does not preempt the thread that wakes it.
 //!
-//! A batch that does not fill is not left lying: the first free wakes the thread, which from then on is *on watch*. It
-//! gives back all batches every [`SITTING`], until it finds that nobody has freed anything since; then it sleeps until
-//! it is woken, and costs no CPU. Woken, it does not take the CPU from who woke it: that one has a fault to end.
-//!
-//! **Locking.** The thread goes by the fork gate: no batch and no cluster is locked by it, or half given back, while this
-//! process forks; only the disk is waited for outside of it. A child has no such thread; what is freed there goes the way that it goes without one.
+//! **Locking.** The thread holds the fork gate while it frees, so no batch or cluster is locked during a fork. It waits
+//! for the disk outside the gate. A forked child has no such thread; frees there work without it.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -24,13 +20,13 @@ use crate::engine::{Engine, current_cpu};
 use crate::fatal::AbortOnPanic;
 use crate::wakeup::Event;
 
-/// How long freed slots lie in a batch that does not fill, twice that at most.
+/// Interval between flushes of batches that do not fill. A freed slot waits for at most twice as long.
 const SITTING: Duration = Duration::from_millis(100);
 
-/// What wakes the thread.
+/// Wakes the thread.
 pub(crate) struct Freeing {
     pub wanted: Event,
-    /// The thread will look at all batches again without being woken, or there is none.
+    /// The thread will look at all batches again without being woken, or there is no thread.
     on_watch: AtomicBool,
 }
 
@@ -40,15 +36,16 @@ impl Freeing {
         Freeing { wanted: Event::default(), on_watch: AtomicBool::new(synchronous) }
     }
 
-    /// Whether the thread has to be woken to look at what was just freed: once, and not while it is on watch.
+    /// Whether the caller must wake the thread to look at what was just freed. Only one caller gets `true` per watch.
     fn begin_watch(&self) -> bool {
-        // What was freed is seen by who ends the watch, or that it has ended is seen here.
+        // Pairs with the fence in `sweep_slots`: the sweep sees what was freed, or this load sees that the watch has
+        // ended.
         fence(Ordering::SeqCst);
         !self.on_watch.load(Ordering::Relaxed) && !self.on_watch.swap(true, Ordering::SeqCst)
     }
 }
 
-/// The thread's body; returns when the arena stops.
+/// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("freeing");
     folioswap_sys::cpu::wait_for_turns();
@@ -72,7 +69,7 @@ pub(crate) fn run(engine: &Engine) {
             Next::SleepFor(limit) => Some(watch.map_or(limit, |watch| watch.min(limit))),
         };
         match limit {
-            _ if engine.stopping() => {} // it may have begun before `seen`
+            _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
             Some(limit) => engine.freeing.wanted.wait_for(seen, limit),
             None => {
                 engine.freeing.wanted.wait(seen);
@@ -83,7 +80,7 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 impl Engine {
-    /// Gives slots back that nothing is in any more: soon, see the module. Allocates nothing.
+    /// Frees slots; they may be collected in a batch first. Does not allocate.
     pub fn free_slots(&self, slot: SlotId, order: Order) {
         let cpu = current_cpu();
         let is_full = self.space.free(cpu, slot, order) == Freed::Filled;
@@ -92,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Gives slots back at once that were handed out and not used: who comes next is to find them.
+    /// Returns unused slots at once, so that the next allocation finds them.
     pub fn put_back_slots(&self, slot: SlotId, order: Order) {
         self.space.free_now(slot, order);
         if self.freeing.begin_watch() {
@@ -100,18 +97,19 @@ impl Engine {
         }
     }
 
-    /// All that was freed before this is free after it. For threads of the program, outside of all locks.
+    /// Frees all slots in batches, so that all earlier frees have taken effect. For threads of the program, with no
+    /// lock held.
     pub fn flush_slots(&self) {
-        // A handler that ran now might fault, and wait for what this thread has locked.
+        // A signal handler that ran now might fault, and wait for a lock that this thread holds.
         let _blocked = signals::block_all();
         let _pass = self.gate.enter(signals::thread_id());
         self.space.flush();
     }
 
-    /// Gives all batches back; `false` when there was nothing. Then whoever frees from now on wakes the thread.
+    /// Flushes all batches. `false`: there was nothing, and the next free wakes the thread.
     fn sweep_slots(&self) -> bool {
         self.freeing.on_watch.store(false, Ordering::SeqCst);
-        fence(Ordering::SeqCst); // what is freed too late for this finds that store
+        fence(Ordering::SeqCst); // pairs with the fence in `begin_watch`
         let any = self.space.sweep();
         if any {
             self.freeing.on_watch.store(true, Ordering::SeqCst);
@@ -138,7 +136,7 @@ mod tests {
         builder.frees(frees).build().unwrap()
     }
 
-    /// So many single slots in use.
+    /// Allocates `nr_slots` single slots.
     fn in_use(engine: &Engine, nr_slots: usize) -> Vec<SlotId> {
         (0..nr_slots).map(|_| engine.space.allocate(CPU, Order::PAGE).unwrap()).collect()
     }
@@ -163,7 +161,7 @@ mod tests {
         let arena = arena(Frees::Collected);
         let engine = arena.engine();
         let slots = in_use(engine, 64);
-        // Nobody wakes the thread, and it sleeps: what is done is done here.
+        // Nothing wakes the thread here: the test frees on its own.
         let freed: Vec<_> = slots.iter().map(|&slot| engine.space.free(CPU, slot, Order::PAGE)).collect();
         assert_eq!((freed[62], freed[63], nr_used(engine)), (Freed::Collected, Freed::Filled, 64));
         engine.space.free_full();
@@ -207,7 +205,7 @@ mod tests {
         let arena = arena(Frees::Collected);
         let engine = arena.engine();
         let slots = in_use(engine, 5000);
-        // As while a process forks: the thread is kept outside, and has nothing locked.
+        // As during a fork: the thread is outside the gate and holds no lock.
         engine.gate.close(signals::thread_id());
         slots.iter().for_each(|&slot| engine.free_slots(slot, Order::PAGE));
         let nr_left = nr_used(engine);

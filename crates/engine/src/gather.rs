@@ -1,4 +1,4 @@
-//! Making a block one folio again: its parts, in RAM and on the device, are gathered into one huge page.
+//! Gathering: makes a split block one folio again, by bringing its parts from RAM and device into one huge page.
 
 use std::io::IoSliceMut;
 
@@ -14,19 +14,19 @@ use crate::frames::Prepared;
 use crate::pager::SwapInError;
 use crate::stopwatch::Stopwatch;
 
-/// Parts of a block that lie one after another on the device.
+/// Parts of a block that are contiguous on the device.
 pub(crate) struct Run {
     pub slot: SlotId,
-    /// In pages of the block.
+    /// Pages of the block.
     pub pages: std::ops::Range<usize>,
 }
 
 impl Engine {
-    /// Brings all of a split block that is not pinned into RAM as one folio, mapped, on the given list. `false` when no frames
-    /// could be taken for it, or a part is in use; what is in RAM stays there.
+    /// Brings all of a split block that is not pinned into RAM as one folio, maps it and puts it on `list`. `false`:
+    /// there were no frames for it, or a part is in use; folios that are in RAM stay there.
     ///
     /// # Errors
-    /// When the device cannot give back what it holds.
+    /// When the device cannot return the content.
     pub fn gather(
         &self,
         locked: &mut Locked<'_>,
@@ -75,7 +75,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// The first slot of a block all of whose parts still have their places in the run that it was once written to whole.
+    /// The first slot of the run to which the block was once written whole, if all of its parts still have their places
+    /// there.
     fn slots_in_one_run(&self, locked: &Locked<'_>) -> Option<SlotId> {
         let first = locked.folio(0).slot().filter(|slot| slot.index().is_multiple_of(BLOCK_PAGES))?;
         let nr_pages = locked.order().nr_pages();
@@ -85,7 +86,7 @@ impl Engine {
         locked.folios().iter().enumerate().all(in_place).then_some(first)
     }
 
-    /// The hashes of those pieces whose slots hold what the gathered block holds.
+    /// The hashes of those pieces whose slots hold the same bytes as the gathered block.
     fn known_pieces(&self, locked: &Locked<'_>, bytes: &[u8]) -> [Option<u128>; BLOCK_PIECES] {
         std::array::from_fn(|piece| {
             let bytes = &bytes[piece * PIECE.bytes()..(piece + 1) * PIECE.bytes()];
@@ -94,7 +95,7 @@ impl Engine {
         })
     }
 
-    /// Copies and reads all parts of a block into a huge page; `false` when one is in use.
+    /// Copies and reads all parts of a block into a huge page. `false`: a part is in use.
     fn collect(&self, locked: &mut Locked<'_>, bytes: &mut [u8]) -> Result<bool, SwapInError> {
         let order = locked.order();
         let mut swapped: Vec<Run> = Vec::new();
@@ -135,7 +136,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether what was read of several folios is what was written of each.
+    /// Whether the bytes that were read of several folios are those that were written.
     pub fn is_right(&self, locked: &Locked<'_>, run: &Run, bytes: &[u8]) -> bool {
         let order = locked.order();
         let mut page = run.pages.start;
@@ -144,7 +145,7 @@ impl Engine {
             let piece = page / PIECE.nr_pages();
             let as_one = locked.piece_hash(piece);
             let (len, right) = match as_one {
-                // Untouched since it was written as one: all of it was read.
+                // The piece was written as one and is unchanged since, so all of it was read.
                 Some(hash) if order < PIECE => {
                     (PIECE.nr_pages(), checksum::hash(locked.key(), &bytes[at..at + PIECE.bytes()]) == hash)
                 }
@@ -159,12 +160,12 @@ impl Engine {
         true
     }
 
-    /// Brings those folios of a split block in that are on the device, each by itself;
-    /// neighbours on the device are read in one go. Takes frames that can be spared only, near a CPU. The marker of a
-    /// window stays unmapped.
+    /// Swaps in those folios of a split block that are on the device, each as a folio of its own. Folios that are
+    /// contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The marker
+    /// of a window stays unmapped.
     ///
     /// # Errors
-    /// When the device cannot give back what it holds.
+    /// When the device cannot return the content.
     pub fn read_parts(&self, locked: &mut Locked<'_>, marker: Option<usize>, cpu: CpuId) -> Result<(), SwapInError> {
         let order = locked.order();
         if order < PIECE {
@@ -215,7 +216,7 @@ impl Engine {
         for (at, (index, mut prepared)) in run.into_iter().enumerate() {
             let bytes = prepared.bytes_mut();
             if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
-                // One that cannot be read is no reason to lose the others.
+                // One unreadable folio must not lose the others: read each alone.
                 let read =
                     self.read_folio(locked, index, slot.plus(at * order.nr_pages()), bytes, &mut Stopwatch::still());
                 if read.is_err() {
@@ -234,13 +235,13 @@ impl Engine {
         result
     }
 
-    /// Maps a folio that was read ahead; the marker of its window stays unmapped, so that its touch is seen.
+    /// Maps a folio that was read ahead. The marker of a window stays unmapped, so that the first access to it faults.
     pub fn admit(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, marker: bool) {
         if marker {
             locked.folio_mut(index).set_in_ram(frame, false);
             locked.folio_mut(index).marker = true;
             self.note_copy(locked, index);
-            // As young as the rest of its window: on standby it would be the next to go, before it was ever touched.
+            // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
             self.zones.of(frame).insert(frame, List::Inactive);
         } else {
             self.map(locked, index, frame, List::Inactive);

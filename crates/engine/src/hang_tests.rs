@@ -1,5 +1,5 @@
-//! What a program, a signal, a fork or a slow device does in the middle of another's work: nobody waits for himself, and
-//! nothing ends for being slow.
+//! Tests of programs, signals, forks and slow devices that interrupt other work: no thread waits for itself, and
+//! slowness alone ends nothing.
 
 use std::cell::Cell;
 use std::io;
@@ -21,10 +21,10 @@ use crate::wakeup::comes_true;
 
 const MIB: usize = 1 << 20;
 
-/// What is done in the middle of a write, by the thread that writes.
+/// Called in the middle of a write, by the thread that writes.
 type During = Box<dyn Fn() + Send + Sync>;
 
-/// A device that does more than write.
+/// A device that makes this call in each write.
 struct Watched {
     bytes: Mutex<Vec<u8>>,
     during: During,
@@ -59,14 +59,14 @@ impl Device for Watched {
     }
 }
 
-/// An arena with a budget of 16 MiB on such a device, with nothing else going on.
+/// An arena with a budget of 16 MiB on such a device, without background activity.
 fn arena(patience: Duration, during: impl Fn() + Send + Sync + 'static) -> Arena {
     let device: Box<dyn Device> = Box::new(Watched { bytes: Mutex::new(vec![0; 64 * MIB]), during: Box::new(during) });
     let builder = Arena::builder().memory(16 << 20).folio(Order::HUGE).faults(FaultMode::Direct).compaction(None);
     builder.zeroed_stock(false).patience(patience).build_on(vec![device]).unwrap()
 }
 
-/// How long a thread may take that must not wait for itself.
+/// Time limit for a thread that might wait for itself.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -76,7 +76,7 @@ fn a_device_may_take_longer_than_the_limit() {
     let arena = arena(Duration::from_millis(50), move || {
         comes_true("the device goes on", || is_released.load(Ordering::SeqCst));
     });
-    // All frames are on their way to the device, and more threads want some.
+    // All frames are being written to the device, and more threads want some.
     let mut region = arena.map(48 * MIB).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = region.chunks_mut(2 * MIB).map(|block| scope.spawn(|| block.fill(7))).collect();
@@ -88,7 +88,7 @@ fn a_device_may_take_longer_than_the_limit() {
 }
 
 thread_local! {
-    /// What this thread's handler of SIGUSR1 touches: as many blocks from an address on.
+    /// What this thread's SIGUSR1 handler touches: an address, and the number of blocks from there.
     static TOUCHED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     static NR_TOUCHES: Cell<u64> = const { Cell::new(0) };
 }
@@ -96,16 +96,16 @@ thread_local! {
 extern "C" fn touch(_signal: libc::c_int) {
     let (addr, nr_blocks) = TOUCHED.get();
     for block in 0..nr_blocks {
-        // SAFETY: memory of a region that lives as long as its thread's signals come.
+        // SAFETY: memory of a region that outlives the signals of its thread.
         unsafe { std::ptr::with_exposed_provenance::<u8>(addr + block * Order::HUGE.bytes()).read_volatile() };
     }
     NR_TOUCHES.set(NR_TOUCHES.get() + 1);
 }
 
-/// From now on each SIGUSR1 that the calling thread gets touches a region.
+/// Makes each SIGUSR1 of the calling thread touch a region from now on.
 fn touch_on_signal(region: &Region) {
     TOUCHED.set((region.as_ptr().expose_provenance(), region.len() / Order::HUGE.bytes()));
-    // SAFETY: the handler touches memory of its thread's and calls nothing.
+    // SAFETY: the handler touches memory and thread-locals of its own thread and calls nothing else.
     let before = unsafe { libc::signal(libc::SIGUSR1, touch as *const () as libc::sighandler_t) };
     assert_ne!(before, libc::SIG_ERR);
 }

@@ -1,9 +1,9 @@
-//! Each swap device's own figures: what goes to and from it, how long that takes, and how much is under way.
+//! I/O figures of each swap device: bytes, latencies, and requests in flight.
 //!
-//! A request is timed from when it is made to when its end is seen, by the calling thread or of a ring's completions.
-//! A device in memory is not timed, only its bytes are counted: a page is copied there in a few hundred nanoseconds.
-//! Counting takes no lock; what is under way is counted by each process for itself, so that one that is killed in the
-//! middle leaves nothing wrong to others that count in the same record.
+//! A request is timed from its submission until its end is seen, by the calling thread or by the thread that reads a
+//! ring's completions. For a device in memory only bytes are counted: a page is copied in a few hundred nanoseconds.
+//! Counting takes no lock. Each process counts its own requests in flight, so a process that is killed leaves no wrong
+//! count in a record that it shares with others.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,13 +13,13 @@ use folioswap_sys::clock::{Clock, Moment};
 
 use crate::shared_stats::SharedCounters;
 
-/// Where a device is counted: for its arena alone, or in memory that processes share.
+/// Where a device is counted: for its arena alone, or in memory shared by processes.
 enum Home {
     Own(Box<DeviceRecord>),
     Shared(&'static DeviceRecord),
 }
 
-/// The figures of one device of an arena, on cache lines of its own.
+/// The figures of one device of an arena, on cache lines of their own.
 #[repr(align(128))]
 pub(crate) struct IoFigures {
     in_flight: AtomicU64,
@@ -28,13 +28,14 @@ pub(crate) struct IoFigures {
     timed: bool,
 }
 
-/// A request that is under way; it ends by [`IoFigures::end`].
+/// A request in flight. Ends with [`IoFigures::end`].
 #[derive(Debug, Clone, Copy)]
 #[must_use]
 pub(crate) struct Begun(Option<Moment>);
 
 impl IoFigures {
-    /// Empty, or going on where other processes are that share the counters and have a device of this name.
+    /// New figures, or those of the device with this name, if other processes share the counters and already count
+    /// there.
     pub fn new(name: &str, timed: bool, shared: Option<&'static SharedCounters>) -> Self {
         let home = match shared.and_then(|shared| shared.device(name)) {
             Some(record) => Home::Shared(record),
@@ -50,7 +51,7 @@ impl IoFigures {
         }
     }
 
-    /// A request is made.
+    /// Notes that a request begins.
     pub fn begin(&self) -> Begun {
         if !self.timed {
             return Begun(None);
@@ -59,7 +60,7 @@ impl IoFigures {
         Begun(Some(self.clock.now()))
     }
 
-    /// It has ended. One that was not served is not counted.
+    /// Notes that a request has ended. A request that failed is not counted.
     pub fn end(&self, begun: Begun, direction: Direction, served: Option<usize>) {
         if let Begun(Some(at)) = begun {
             let now = self.clock.now();
@@ -73,7 +74,7 @@ impl IoFigures {
         }
     }
 
-    /// Counts a call that moves so many bytes.
+    /// Counts a call that transfers `len_bytes`.
     pub fn measure(
         &self,
         direction: Direction,
@@ -86,39 +87,39 @@ impl IoFigures {
         done
     }
 
-    /// Counts what is copied from a device in memory.
+    /// Counts a copy from a device in memory.
     pub fn count_load(&self, len_bytes: usize) {
         let _ = self.record().count(Direction::Read, len_bytes as u64);
     }
 
-    /// Counts what is copied to one, and looks now and then at how many bytes of it are used.
+    /// Counts a copy to a device in memory. Now and then calls `used_bytes` to note how much of it is used.
     pub fn count_store(&self, len_bytes: usize, used_bytes: impl FnOnce() -> u64) {
         if self.record().count(Direction::Write, len_bytes as u64) {
             self.note_used(used_bytes());
         }
     }
 
-    /// So many bytes of the device hold something.
+    /// Notes how many bytes of the device are used.
     pub fn note_used(&self, used_bytes: u64) {
         self.record().note_used(used_bytes);
     }
 
-    /// And take so much memory.
+    /// Notes how much memory the device uses.
     pub fn note_memory(&self, memory_bytes: u64) {
         self.record().note_memory(memory_bytes);
     }
 
-    /// A request failed.
+    /// Counts a failed request.
     pub fn failed(&self, failure: DeviceFailure) {
         self.record().failed(failure);
     }
 
-    /// Requests that are under way.
+    /// Requests in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Relaxed)
     }
 
-    /// The figures now.
+    /// The figures at this moment.
     pub fn snapshot(&self) -> DeviceIo {
         let mut io = self.record().snapshot();
         io.in_flight = self.in_flight();

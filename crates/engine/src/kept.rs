@@ -1,9 +1,10 @@
-//! Where copies are that can be given up: those of folios that are in RAM and not on standby. When nothing else is free their
-//! slots make room.
+//! Copies that can be given up: those in slots of folios that are in RAM and not on standby. When no other slots are
+//! free, theirs are freed.
 //!
-//! One bit for each pageblock, set when a folio in it keeps a copy, and cleared by who looks the pageblock through. So a
-//! full space costs the fault that finds it full a look at the bits, not at all folios. A bit may be set in vain, for a
-//! copy goes in many ways; one that is clear is not. Relaxed: what is seen late is found by the next who looks.
+//! There is one bit per pageblock. It is set when a folio in the pageblock keeps a copy, and cleared by the thread that
+//! searches the pageblock. So a fault that finds swap full looks at bits, not at all folios. A set bit may be stale,
+//! because copies go away in many ways; a clear bit is always right. Accesses are relaxed: a bit that is seen late is
+//! found by the next search.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -11,13 +12,13 @@ use folioswap_core::{BLOCK_PAGES, FolioId, FrameId, List, Locked};
 
 use crate::engine::Engine;
 
-/// Pageblocks that are looked through at a time: 512 folios in each where they are small.
+/// Pageblocks that one call searches. With small folios each has 512 of them.
 const MOST_PAGEBLOCKS: usize = 4;
 
-/// One bit a pageblock.
+/// One bit per pageblock.
 pub(crate) struct KeptCopies {
     words: Box<[AtomicU64]>,
-    /// The pageblock from which the next search goes on.
+    /// The pageblock at which the next search starts.
     next: AtomicUsize,
     /// Folios that were looked at.
     #[cfg(test)]
@@ -34,7 +35,7 @@ impl KeptCopies {
         }
     }
 
-    /// A folio in these frames keeps a copy.
+    /// Notes that a folio in these frames keeps a copy.
     pub fn note(&self, frame: FrameId) {
         let pageblock = frame.index() / BLOCK_PAGES;
         let (word, bit) = (&self.words[pageblock / 64], 1 << (pageblock % 64));
@@ -43,12 +44,13 @@ impl KeptCopies {
         }
     }
 
-    /// The first frame of a pageblock that may hold copies, all of them by turns. It is not named again before one is noted.
+    /// Takes the next pageblock that may hold copies, in turn, and returns its first frame. The pageblock is not
+    /// returned again before another copy is noted there.
     fn take(&self) -> Option<FrameId> {
         let (first, nr_words) = (self.next.load(Relaxed), self.words.len());
         for step in 0..=nr_words {
             let word = &self.words[(first / 64 + step) % nr_words];
-            let passed = if step == 0 { (1 << (first % 64)) - 1 } else { 0 }; // those come last
+            let passed = if step == 0 { (1 << (first % 64)) - 1 } else { 0 }; // bits before `first` come last
             let found = word.load(Relaxed) & !passed;
             let bit = found & found.wrapping_neg();
             if bit != 0 && word.fetch_and(!bit, Relaxed) & bit != 0 {
@@ -62,8 +64,7 @@ impl KeptCopies {
 }
 
 impl Engine {
-    /// Frees the copies of folios that are in RAM and not clean, in a few pageblocks: what they hold is in RAM. Says whether
-    /// there were any.
+    /// Frees copies of folios in RAM that are not on standby, in a few pageblocks. Returns whether there were any.
     pub fn shed_copies(&self) -> bool {
         (0..MOST_PAGEBLOCKS).map_while(|_| self.kept_copies.take()).any(|pageblock| self.shed_copies_in(pageblock))
     }
@@ -75,13 +76,13 @@ impl Engine {
             self.kept_copies.nr_looks.fetch_add(1, Relaxed);
             match self.try_lock(folio.block()) {
                 Some(mut locked) => freed |= self.shed_copy(&mut locked, folio, frame),
-                None => self.kept_copies.note(frame), // another time
+                None => self.kept_copies.note(frame), // try again later
             }
         });
         freed
     }
 
-    /// The same in all of RAM, whatever was noted. A walk over all folios: for who has nothing else left.
+    /// The same for all of RAM, regardless of the bits. Walks all folios: only for callers with no other choice.
     pub fn shed_all_copies(&self) -> bool {
         let mut freed = false;
         for (frame, folio, _) in self.zones.all_folios() {
@@ -192,7 +193,7 @@ mod tests {
         assert!((1..=MOST_PAGEBLOCKS * BLOCK_PAGES).contains(&(nr_looks(engine) - before)));
     }
 
-    /// Whatever brought folios in and moved them: where one keeps a copy, it is noted.
+    /// However folios were swapped in and moved, every copy is noted.
     #[test]
     fn every_copy_is_noted() {
         for order in [None, Some(Order::PAGE), Order::new(4), Some(Order::HUGE)] {

@@ -1,13 +1,13 @@
-//! Things that threads borrow for a moment, one thread each: buffers, places to make pages in, what compressing takes.
+//! Pools of objects that threads borrow for a moment: buffers, addresses for making pages, compression state.
 //!
-//! Who finds none sleeps until one is given back. It does not spin: a thread of a real-time priority would keep its CPU
+//! A thread that finds none sleeps until one is given back. It does not spin: a real-time thread would keep its CPU
 //! from the very thread that is to give one back.
 
 use std::sync::{Mutex, MutexGuard};
 
 use crate::wakeup::Event;
 
-/// What there is to borrow.
+/// A pool of objects.
 pub(crate) struct Lent<T> {
     here: Mutex<Vec<T>>,
     given_back: Event,
@@ -18,7 +18,8 @@ impl<T> Lent<T> {
         Lent { here: Mutex::new(all.into_iter().collect()), given_back: Event::default() }
     }
 
-    /// Takes one; sleeps while all are lent. Whoever takes one gives it back, and waits for nothing of the same kind before.
+    /// Takes an object. Sleeps while all are lent. The caller must give it back before it waits for another one of this
+    /// kind.
     pub fn take(&self) -> T {
         loop {
             let seen = self.given_back.now();
@@ -29,13 +30,13 @@ impl<T> Lent<T> {
         }
     }
 
-    /// Gives one back. Allocates nothing: there was room for it before.
+    /// Gives an object back. Does not allocate: the pool had room for it before.
     pub fn give_back(&self, one: T) {
         self.here().push(one);
         self.given_back.signal();
     }
 
-    /// Works with one.
+    /// Calls `work` with an object.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         let mut one = self.take();
         let done = work(&mut one);
@@ -54,7 +55,7 @@ mod tests {
     use crate::wakeup::comes_true;
     use std::sync::mpsc;
 
-    /// What a thread of this process does, as the kernel says: R while it runs or wants to, S while it sleeps.
+    /// State of a thread of this process as the kernel reports it: R while it runs or is runnable, S while it sleeps.
     fn state_of(thread: u32) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
         stat.rsplit_once(") ")?.1.chars().next()
@@ -71,7 +72,7 @@ mod tests {
                 lent.with(|one| *one)
             });
             let thread = told.recv().unwrap();
-            // It sleeps for good: a moment of sleep on the way there would be over when it is looked at again and again.
+            // It must stay asleep: a short sleep on the way would be over by one of the next checks.
             comes_true("it sleeps", || (0..1000).all(|_| state_of(thread) == Some('S')));
             lent.give_back(first);
             assert_eq!(waiting.join().unwrap(), first);

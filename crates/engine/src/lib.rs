@@ -1,8 +1,8 @@
 //! Memory larger than RAM behind ordinary pointers, on Linux, in user space.
 //!
-//! An [`Arena`] has a budget of RAM and swap devices. [`Arena::map`] gives a [`Region`] (or an [`ArenaVec`]): memory
-//! that may be larger than the budget. What is touched comes in, what is not goes out, in whole large folios: a 2 MiB
-//! huge page leaves RAM as one piece, lies on the device as one piece, and comes back as one huge page.
+//! An [`Arena`] has a budget of RAM and swap devices. [`Arena::map`] returns a [`Region`] (or use an [`ArenaVec`]):
+//! memory that may be larger than the budget. It is swapped in when touched and swapped out when cold, in large folios:
+//! a 2 MiB huge page is swapped out and in as one piece, and is a huge page again afterwards.
 //!
 //! ```no_run
 //! use folioswap::{Arena, ArenaVec};
@@ -15,8 +15,8 @@
 //! # Ok::<(), folioswap::Error>(())
 //! ```
 //!
-//! Faults cost about 5 us when the folio is still in RAM, else a read of the device; a sequential reader finds its
-//! folios read ahead. See `ARCHITECTURE.md` for the two flows, in and out.
+//! A fault costs about 5 us if the folio is still in RAM, otherwise a read of the device. Sequential accesses are
+//! served by readahead. See `ARCHITECTURE.md` for swap-in and swap-out.
 
 mod address_space;
 mod advise;

@@ -1,17 +1,13 @@
-//! A locked budget: all frames have memory from the start, locked in RAM, and keep it while the arena runs.
+//! A locked budget: all frames have memory from the start, which is locked in RAM while the arena runs.
 //!
-//! The kernel moves pages only between memory that is locked and memory that is, or between two that are not. So the
-//! frames' homes, the nurseries and all addresses of regions are locked (`MLOCK_ONFAULT`, which faults nothing in), and
-//! the whole of them counts against the limit of locked memory of a process without CAP_IPC_LOCK.
-//!
-//! Elsewhere a pageblock changes between a huge page and small ones by way of the kernel: it is given back and made anew.
-//! Here it changes where it stands. A huge page is split by taking one page out of it and putting it back, 0.5 to 0.8 ms;
-//! the kernel does not replace zeros of locked memory by its shared page of zeros. Small pages are made one by
-//! `MADV_COLLAPSE`, 3 ms: the kernel takes the huge page first and frees the small ones after, so that the frames never
-//! have less than the budget. When it has no huge page, the pageblock stays as it is and serves whole folios all the same.
-//!
-//! What others hold on to is exchanged with the kernel still, for they keep the old memory: a folio that is dropped while
-//! it is pinned, a huge page to be split of which a pipe has a page, and a page that is written to while a child shares it.
+//! The kernel moves pages only between two locked ranges or two unlocked ones. Therefore homes, nurseries and all
+//! region addresses are locked (`MLOCK_ONFAULT`, which faults nothing in). Without CAP_IPC_LOCK all of it counts
+//! against RLIMIT_MEMLOCK. A pageblock changes between huge and small pages in place. Moving one page out and back
+//! splits a huge page (0.5 to 0.8 ms); zeros in locked memory are not replaced by the kernel's zero page.
+//! `MADV_COLLAPSE` makes a huge page (3 ms): it is allocated before the small ones are freed, so frames never have less
+//! than the budget. If the kernel has none, the small pages stay and can hold a whole folio. Memory that others still
+//! hold is given back and allocated anew: a folio dropped while pinned, a huge page to be split that a pipe uses, a
+//! page written while a child shares it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,12 +25,12 @@ use crate::size::Bytes;
 use crate::topology::Topology;
 use crate::zoning::Zoning;
 
-/// How often a pageblock of which a page is still held by I/O that has just ended is tried.
+/// How often a pageblock is tried whose pages may still be held by I/O that has just ended.
 const DIVIDE_TRIES: usize = 20;
 const COLLAPSE_TRIES: usize = 3;
 
-/// Says whether a locked budget of this size could be had now, in an arena with the default address space: what
-/// [`ArenaBuilder::build`](crate::ArenaBuilder::build) would meet. Takes no memory.
+/// Checks whether a locked budget of this size could be allocated now in an arena with the default address space, as
+/// [`ArenaBuilder::build`](crate::ArenaBuilder::build) does. Takes no memory.
 ///
 /// # Errors
 /// [`Error::LockLimit`], [`Error::NoMemoryToLock`].
@@ -43,7 +39,7 @@ pub fn check_lock(memory_bytes: u64) -> Result<(), Error> {
     check_limit(memory_bytes)
 }
 
-/// Whether this process may lock the addresses of such an arena. Tries it: privileges are many.
+/// Checks whether this process may lock the addresses of such an arena, by trying: several privileges allow it.
 pub(crate) fn check_limit(memory_bytes: u64) -> Result<(), Error> {
     let nr_zones = Zoning::new(&Topology::of_machine(), memory_bytes as usize / Order::HUGE.bytes()).nr_zones;
     let wanted = bytes_to_lock(ADDRESS_SPACE, memory_bytes, nr_zones);
@@ -52,12 +48,12 @@ pub(crate) fn check_limit(memory_bytes: u64) -> Result<(), Error> {
     lock(addresses.addr(), addresses.len(), wanted)
 }
 
-/// Bytes of addresses that are locked in an arena.
+/// Bytes of addresses that an arena locks.
 fn bytes_to_lock(address_space: u64, memory_bytes: u64, nr_zones: usize) -> u64 {
     address_space + memory_bytes + bytes_behind_homes(nr_zones) as u64
 }
 
-/// Locks a range of addresses, of `wanted_bytes` in all.
+/// Locks a range of addresses. `wanted_bytes`: the total that the arena locks, for the error message.
 pub(crate) fn lock(addr: usize, len: usize, wanted_bytes: u64) -> Result<(), Error> {
     memory::lock_on_fault(addr, len).map_err(|error| match memory::memlock_limit() {
         Some(limit_bytes) if limit_bytes < wanted_bytes => Error::LockLimit { wanted_bytes, limit_bytes },
@@ -65,7 +61,7 @@ pub(crate) fn lock(addr: usize, len: usize, wanted_bytes: u64) -> Result<(), Err
     })
 }
 
-/// Locks all addresses of an arena: those of its regions, of its budget's homes, and what is behind these.
+/// Locks all addresses of an arena: its regions, the homes of its budget, and the ranges behind the homes.
 pub(crate) fn lock_all(span: &Reservation, frames: &Frames, memory_bytes: u64) -> Result<(), Error> {
     let nr_pageblocks = memory_bytes as usize / Order::HUGE.bytes();
     let all_bytes = bytes_to_lock(span.len() as u64, (nr_pageblocks * Order::HUGE.bytes()) as u64, frames.nr_zones());
@@ -76,8 +72,8 @@ pub(crate) fn lock_all(span: &Reservation, frames: &Frames, memory_bytes: u64) -
         .try_for_each(|part| lock(part.start, part.len(), all_bytes))
 }
 
-/// Whether there is so much RAM to be had. The kernel does not refuse memory beyond what a control group may have, it
-/// ends a process.
+/// Checks whether this much RAM is available. The kernel would not refuse memory beyond the limit of a control group:
+/// it would kill a process.
 pub(crate) fn check_available(wanted_bytes: u64) -> Result<(), Error> {
     let available_bytes = available_ram();
     if wanted_bytes <= available_bytes {
@@ -104,7 +100,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a locked budget larger.
+    /// Grows a locked budget.
     pub fn grow_locked(&self, bytes: u64) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock().expect("nothing panics under this lock");
         let now_bytes = self.memory.load(Ordering::Relaxed);
@@ -120,7 +116,7 @@ impl Engine {
             self.frames.parts(old, new).try_for_each(|part| lock(part.start, part.len(), all_bytes))?;
             self.frames.open(new)?;
             self.zones.set_limit(new * Order::HUGE.nr_pages());
-            // On failure what has come of it is given back by reclaim.
+            // On failure, reclaim gives back what was already allocated.
             self.populate_all().inspect_err(|_| {
                 self.zones.set_limit(old * Order::HUGE.nr_pages());
                 self.reclaim_wanted.signal();
@@ -130,8 +126,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes small pages of a free pageblock's huge one; `false` when the kernel does not split it, because somebody holds
-    /// on to a page of it that once was under a folio: a pipe, for instance.
+    /// Splits the huge page of a free pageblock into small ones. `false`: the kernel does not split it because
+    /// somebody, such as a pipe, holds a page of it that was once mapped by a folio.
     pub fn divide_in_place(&self, frame: FrameId) -> bool {
         let home = self.frames.home(frame);
         self.frames.with_hinge(|hinge| {
@@ -149,7 +145,7 @@ impl Engine {
         })
     }
 
-    /// Makes a huge page of a free pageblock's small ones; `false` when it had to stay as it is, and is known so.
+    /// Makes a huge page of a free pageblock's small ones. `false`: it stays as it is, and the zone knows that.
     pub fn collapse_in_place(&self, frame: FrameId) -> bool {
         let collapse = || memory::collapse(self.frames.home(frame), Order::HUGE.bytes()).is_ok();
         if (0..COLLAPSE_TRIES).any(|_| collapse()) {
@@ -170,8 +166,8 @@ fn not_populated(error: MapError) -> Error {
     }
 }
 
-/// Bytes of RAM that this process could take now without harm: what the kernel takes for available, and what the
-/// control groups leave that it is in.
+/// RAM that this process can take without harm: what the kernel reports as available, and no more than its control
+/// groups have left.
 fn available_ram() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo
@@ -182,7 +178,7 @@ fn available_ram() -> u64 {
     available.min(left_by_groups(Path::new("/sys/fs/cgroup"), &membership))
 }
 
-/// Names of a memory control group's files: limit, use, and the fields for cached files, which give way.
+/// File names of a memory control group: limit, usage, and the statistics of page cache, which can be reclaimed.
 struct Names {
     limit: &'static str,
     used: &'static str,
@@ -197,7 +193,7 @@ const FIRST_VERSION: Names = Names {
 const SECOND_VERSION: Names =
     Names { limit: "memory.max", used: "memory.current", files: ["active_file", "inactive_file"] };
 
-/// The least that any of the groups of a process leaves, they and those above them.
+/// The least that is left in any control group of a process, including parent groups.
 fn left_by_groups(root: &Path, membership: &str) -> u64 {
     let mut least = u64::MAX;
     for line in membership.lines() {
@@ -208,7 +204,7 @@ fn left_by_groups(root: &Path, membership: &str) -> u64 {
             named if named.split(',').any(|name| name == "memory") => (root.join("memory"), FIRST_VERSION),
             _ => continue,
         };
-        // In a container the path may be that of another view: then what is at the base is its own group.
+        // In a container the path may belong to another cgroup namespace; the process's own group is then at the base.
         let mut directory: PathBuf = base.join(path.trim_start_matches('/'));
         loop {
             least = least.min(left_in(&directory, &names).unwrap_or(u64::MAX));
@@ -220,7 +216,7 @@ fn left_by_groups(root: &Path, membership: &str) -> u64 {
     least
 }
 
-/// What one group leaves; none without a limit.
+/// What is left in one group; `None` without a limit.
 fn left_in(directory: &Path, names: &Names) -> Option<u64> {
     let text = |name: &str| fs::read_to_string(directory.join(name)).ok();
     let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
@@ -292,7 +288,7 @@ mod tests {
         assert_eq!(scan(), divided);
         assert!(engine.collapse_in_place(taken.frame));
         assert_eq!(scan().huge_bytes, whole);
-        // Where the kernel makes no huge page the small ones stay, and that is known.
+        // If the kernel makes no huge page, the small ones stay, and the zone knows that.
         assert!(engine.divide_in_place(taken.frame));
         memory::advise_nohugepage(home, BLOCK).unwrap();
         assert!(!engine.collapse_in_place(taken.frame));

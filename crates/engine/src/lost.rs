@@ -1,13 +1,14 @@
-//! Pages whose content its device does not give back.
+//! Lost pages: their device cannot return their content.
 //!
-//! The loss of a folio is said once, not at each touch. Through a monitor, who touches a lost page is told by the kernel: the page is
-//! *poisoned* (`UFFDIO_POISON`), so that a touch is SIGBUS, a system call fails with EFAULT, and neither is reported as a fault again.
-//! (In direct mode each touch comes to the engine, which tries to read the page.)
+//! The loss of a folio is reported once, not at each touch. In monitor mode lost pages are *poisoned*
+//! (`UFFDIO_POISON`): the kernel answers a touch with SIGBUS and a system call with EFAULT, without another fault
+//! event. In direct mode each touch faults, and the engine tries to read the page.
 //!
-//! **Invariant.** Only swapped pages of failing devices are lost. Who maps, drops or transfers a folio takes the poison away, under its
-//! block's lock; after each step of evacuation it is taken from what is on another device or in RAM by then.
+//! **Invariant.** Only swapped pages of failing devices are lost. Mapping, dropping or transferring a folio removes the
+//! poison, under its block's lock. So does each step of evacuation for folios that are in RAM or on another device by
+//! then.
 //!
-//! **Locking.** A leaf.
+//! **Locking.** A leaf lock.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,19 +23,19 @@ use folioswap_sys::uffd::MoveError;
 use crate::engine::Engine;
 use crate::fatal;
 
-/// Lost pages of a block, a bit each.
+/// One bit per lost page of a block.
 type Pages = [u64; BLOCK_PAGES / 64];
 
 /// All lost pages.
 #[derive(Default)]
 pub(crate) struct Lost {
     blocks: Mutex<HashMap<BlockId, Pages>>,
-    /// So many blocks have some. What the holder of a block's lock reads here is right for that block.
+    /// Number of blocks with lost pages. Read under a block's lock, it is accurate for that block.
     nr_blocks: AtomicUsize,
 }
 
 impl Lost {
-    /// Notes pages; `false`: all of them were known.
+    /// Notes lost pages. `false`: all of them were known.
     fn note(&self, block: BlockId, pages: Range<usize>) -> bool {
         let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
         let known = blocks.entry(block).or_insert([0; BLOCK_PAGES / 64]);
@@ -78,15 +79,16 @@ fn pages_of(locked: &Locked<'_>, index: usize) -> Range<usize> {
 }
 
 impl Engine {
-    /// A folio's content could not be had. `false`: that is known.
+    /// Notes that a folio's content is lost. `false`: that was known.
     pub fn note_lost(&self, locked: &Locked<'_>, index: usize) -> bool {
         self.lost.note(locked.id(), pages_of(locked, index))
     }
 
-    /// Has the kernel tell who touches the folio of a lost page, and those who wait for it. What can be read by now is left alone.
+    /// Poisons the folio of a lost page, so that the kernel tells threads that touch it or wait for it. Does nothing if
+    /// the folio is no longer swapped out.
     ///
     /// # Errors
-    /// The kernel cannot (Linux 6.6 does).
+    /// When the kernel cannot poison (before Linux 6.6).
     pub fn poison(&self, page: FolioId) -> io::Result<()> {
         let mut locked = self.lock(page.block());
         let index = locked.index_of(page.page_in_block());
@@ -96,7 +98,8 @@ impl Engine {
         self.note_lost(&locked, index);
         locked.small_table = true;
         for page in pages_of(&locked, index) {
-            // SAFETY: a page of the regions whose block is locked, swapped out; the program is to be told of a touch.
+            // SAFETY: a page of a region whose block is locked. It is swapped out, so nothing is mapped there, and the
+            // program shall be told of a touch.
             match unsafe { self.uffd.poison(self.addr(locked.id().page(page)), PAGE_SIZE) } {
                 Ok(()) | Err(MoveError::Present) => {}
                 Err(error) => return Err(io::Error::other(error)),
@@ -105,10 +108,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends that pages of a block are lost, none of which is mapped: they can be had, or are not wanted any more.
+    /// Forgets the loss of pages of a block, none of which is mapped, and removes their poison: they can be read again,
+    /// or are no longer wanted.
     pub fn end_lost(&self, locked: &Locked<'_>, pages: Range<usize>) {
         for page in self.lost.take(locked.id(), pages) {
-            // SAFETY: the block is locked, and the page is not mapped: what is there is the mark of a lost one.
+            // SAFETY: the block is locked, and the page is not mapped, so only the poison marker is there.
             if let Err(error) = unsafe { self.frames.drop_memory(self.addr(locked.id().page(page)), PAGE_SIZE) } {
                 fatal::say(&format!("a page that was lost stays so: {error}"));
             }
@@ -120,7 +124,7 @@ impl Engine {
         self.end_lost(locked, pages_of(locked, index));
     }
 
-    /// The same for all that is not on a failing device any more.
+    /// The same for all pages that are no longer on a failing device.
     pub fn end_lost_elsewhere(&self) {
         for block in self.lost.blocks() {
             let _pass = self.gate.enter(signals::thread_id());

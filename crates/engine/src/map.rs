@@ -1,8 +1,8 @@
-//! How a folio gets under its address and away from it again: the trait, by `UFFDIO_MOVE`, and by copying.
+//! Maps folios at their addresses and unmaps them: the trait, its implementation by `UFFDIO_MOVE`, and one by copying.
 //!
-//! A frame has a *home* address in the frames' memory. While its folio is mapped, the physical page is under the folio's
-//! address ([`MoveMapper`]) and nothing is at home; otherwise it is at home. All calls are made by the holder of the
-//! lock of the folio's block, so that nobody else maps, unmaps or reads the same frames.
+//! A frame has a *home* address in the frames' memory. With [`MoveMapper`], the page of a mapped folio is at the
+//! folio's address, and its home is empty. Otherwise the page is at home. The caller holds the lock of the folio's
+//! block, so nobody else maps, unmaps or reads these frames.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::lent::Lent;
 /// Why a folio stayed where it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MapError {
-    /// A page is pinned, in use by a system call, or shared with a forked process. Try again later.
+    /// A page is pinned, in use by a system call, or shared with a forked process. A retry may succeed.
     #[error("in use by a system call, pinned, or shared with another process")]
     Busy,
-    /// A page of a mapped folio is not there: the program dropped it by a way that folioswap does not see.
+    /// A page of a mapped folio is missing: the program dropped it in a way that folioswap does not see.
     #[error("a page of it is missing")]
     Missing,
-    /// Anything else: this kernel number.
+    /// Any other error, by its kernel number.
     #[error("the kernel refused (error {0})")]
     Refused(i32),
 }
@@ -41,49 +41,48 @@ impl From<MoveError> for MapError {
     }
 }
 
-/// Carries folios between their address and the home of their frames.
+/// Moves folios between their addresses and the homes of their frames.
 pub(crate) trait Mapper: Send + Sync {
     /// How regions are registered with the userfaultfd.
     fn region_mode(&self) -> Mode;
 
-    /// Whether the frames' memory is to be registered too (as the target of moves).
+    /// Whether the frames' memory must be registered too, as the target of moves.
     fn registers_frames(&self) -> bool;
 
-    /// Puts a huge page at a pageblock's home that has no memory; its content is zero. Says whether the kernel had one:
-    /// else there are small ones.
+    /// Puts a zeroed huge page at a pageblock's home, which has no memory. `false`: the kernel had none, and there are
+    /// small pages.
     fn populate(&self, home: usize) -> Result<bool, MapError>;
 
-    /// The same with small pages, for a pageblock of smaller folios.
+    /// As `populate`, with small pages, for a pageblock of smaller folios.
     fn populate_small(&self, home: usize) -> Result<(), MapError>;
 
-    /// Puts small pages at `len` bytes of a home that have lost theirs.
+    /// Puts small pages at `len` bytes of a home that has lost its own.
     fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError>;
 
-    /// What is at one home goes to another, which has no memory.
+    /// Moves the content of one home to another, which has no memory.
     fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError>;
 
-    /// Maps a fresh zeroed huge page at `folio`, or small ones, as `populate`; the home stays without memory of its own.
+    /// Maps a zeroed huge page at `folio`, or small ones as `populate`. The home stays without memory.
     fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError>;
 
-    /// Puts `len` bytes of content under `folio` and wakes who waits for it.
+    /// Maps `len` bytes of content at `folio` and wakes the threads that wait for it.
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 
-    /// Takes the content home. From the return on a touch of `folio` faults, and no write is lost.
+    /// Moves the content home. Once this returns, an access to `folio` faults; no write is lost.
     fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 }
 
-/// What memory that is made page by page contains at first.
+/// Content of the pages that `repopulate` makes.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 
-/// Addresses of unregistered memory in which fresh pages are made; in registered memory they could not be: their first
-/// touch would be a fault of the engine's own.
+/// Unregistered memory in which fresh pages are made. In registered memory, their first touch would be a userfault.
 struct Nursery(Lent<usize>);
 
 impl Nursery {
-    /// Makes a pageblock's pages and has them taken away by `carry`.
+    /// Makes the pages of a pageblock, which `carry` moves away.
     fn make<R>(&self, carry: impl FnOnce(usize) -> Result<R, MapError>) -> Result<R, MapError> {
         self.0.with(|&mut cradle| {
-            // SAFETY: a pageblock of the nurseries, readable and writable, and lent to this call alone.
+            // SAFETY: a pageblock of the nurseries, readable and writable, lent to this call alone.
             unsafe { memory::populate_write(cradle, Order::HUGE.bytes()) }
                 .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
                 .and_then(|()| carry(cradle))
@@ -91,14 +90,14 @@ impl Nursery {
     }
 }
 
-/// By `UFFDIO_MOVE`: the page-table entry travels, the page does not. A huge page stays one.
+/// Maps by `UFFDIO_MOVE`, which moves the page-table entry and not the page's content. A huge page stays huge.
 pub(crate) struct MoveMapper {
     uffd: Arc<Userfaultfd>,
     pagemap: Arc<Pagemap>,
     nurseries: Vec<Nurseries>,
 }
 
-/// Where pages are made for the frames at these homes.
+/// Where pages are made for the frames of these homes.
 struct Nurseries {
     homes: Range<usize>,
     huge: Nursery,
@@ -106,8 +105,8 @@ struct Nurseries {
 }
 
 impl MoveMapper {
-    /// For each zone the homes of its frames, and two ranges in which the kernel makes huge pages and small ones; as many can be
-    /// made at once as there are pageblocks in them.
+    /// Takes for each zone the homes of its frames, and two ranges in which the kernel makes huge pages and small
+    /// pages. As many pageblocks can be made at once as these ranges have.
     pub fn new(
         uffd: Arc<Userfaultfd>,
         pagemap: Arc<Pagemap>,
@@ -127,24 +126,24 @@ impl MoveMapper {
         found.expect("each home is one of a zone's")
     }
 
-    /// Makes a huge page where those for a home are made, and moves it. Says whether it is one.
+    /// Makes a huge page in the nursery of a home's zone, and moves it to `target`. Returns whether it is huge.
     fn carry_fresh(&self, target: usize, home: usize) -> Result<bool, MapError> {
         self.nurseries(home).huge.make(|cradle| {
             let range = cradle..cradle + Order::HUGE.bytes();
-            // A kernel that cannot tell is taken at its word.
+            // If the kernel cannot tell, assume a huge page.
             let is_huge =
                 self.pagemap.scan(range.clone()).map_or(true, |scan| scan.huge_bytes == Order::HUGE.bytes() as u64);
             let carried = self.carry(target, cradle, Order::HUGE.bytes());
             if !is_huge {
-                // Where the table of small pages stays no huge page is made again; before Linux 6.14 it does.
-                // SAFETY: lent to this call alone; what is left here is fresh, and nobody has seen it.
+                // While the table of small pages stays, no huge page is made here again. Linux before 6.14 keeps it.
+                // SAFETY: lent to this call alone; what is left here is fresh, and nobody refers to it.
                 let _ = unsafe { memory::dontneed_locked(range.start, range.len()) };
             }
             carried.map(|()| is_huge)
         })
     }
 
-    /// Whether a page is in RAM at this address.
+    /// Whether a page is present at this address.
     fn is_present(&self, addr: usize) -> bool {
         let read = self.pagemap.is_present(addr);
         read.unwrap_or_else(|error| crate::fatal::die(&format!("the page tables could not be read: {error}")))
@@ -160,9 +159,9 @@ impl MoveMapper {
         }
     }
 
-    /// Goes on with a move that ended after `moved` bytes, page by page; what cannot be moved whole is moved back. Which
-    /// pages have moved the page tables say: Linux 6.18 was seen to say of a page that it has just moved that the target
-    /// was there before (EEXIST).
+    /// Continues, page by page, a move that stopped after `moved` bytes. If a page cannot be moved, moves all of them
+    /// back. The page tables decide which pages have moved: Linux 6.18 reports EEXIST even for a page that it has just
+    /// moved.
     fn finish(&self, target: usize, source: usize, len: usize, moved: usize) -> Result<(), MapError> {
         let pages = || (0..len).step_by(PAGE_SIZE);
         let failed = pages().filter(|&at| at >= moved).find_map(|at| self.move_one(target + at, source + at).err());
@@ -207,7 +206,8 @@ impl Mapper for MoveMapper {
 
     fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
         for at in (0..len).step_by(ZEROS.len()) {
-            // SAFETY: a home without memory, of frames that are the caller's alone: zeros are as good as what was lost.
+            // SAFETY: a home without memory, of frames that belong to the caller alone. The source is a static of at
+            // least this length, and its zeros may replace the lost content.
             unsafe { self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at)) }?;
         }
         Ok(())
@@ -230,7 +230,7 @@ impl Mapper for MoveMapper {
     }
 }
 
-/// By copying, for kernels without a sound `UFFDIO_MOVE`. Huge pages become small ones.
+/// Maps by copying, for kernels without a sound `UFFDIO_MOVE`. Huge pages become small ones.
 pub(crate) struct CopyMapper {
     uffd: Arc<Userfaultfd>,
     pagemap: Arc<Pagemap>,
@@ -256,7 +256,7 @@ impl Mapper for CopyMapper {
     }
 
     fn populate(&self, _home: usize) -> Result<bool, MapError> {
-        Ok(true) // the frames' memory is ordinary: the first touch makes the page
+        Ok(true) // ordinary memory: the first touch makes the page
     }
 
     fn populate_small(&self, _home: usize) -> Result<(), MapError> {
@@ -268,7 +268,7 @@ impl Mapper for CopyMapper {
     }
 
     fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
-        drop_pages(from, len) // and the other one has ordinary memory when it is touched
+        drop_pages(from, len) // `to` is ordinary memory and gets a page when touched
     }
 
     fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
@@ -276,17 +276,18 @@ impl Mapper for CopyMapper {
     }
 
     fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        // SAFETY: the folio's place and the home of its frames, whose block the caller has locked: nobody writes at home, and
-        // who touches the folio waits for just this content.
+        // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
+        // home, and threads that touch the folio wait for this content.
         unsafe { self.uffd.copy(folio, home, len) }?;
         drop_pages(home, len)
     }
 
     fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        // Protected first: a write from here on waits as a fault, so that what is copied is what is dropped.
+        // Protect first: from here on a write waits as a fault, so the content copied is the content dropped.
         self.protect(folio, len, true)?;
-        // SAFETY: the folio's place in a region, readable and now write-protected; the home is of its frames, writable, and
-        // apart from all regions. The caller has locked the block, so nobody else unmaps, reads or writes either.
+        // SAFETY: the folio's range lies in a region and is readable, and is write-protected now. The home belongs to
+        // its frames, is writable and overlaps no region. The caller has locked the block, so nobody else unmaps, reads
+        // or writes either.
         if unsafe { memory::copy_pages(&self.pagemap, folio, home, len) }.is_err() {
             self.protect(folio, len, false)?;
             return Err(MapError::Missing);
@@ -295,17 +296,18 @@ impl Mapper for CopyMapper {
     }
 }
 
-/// Moves pages between a home and another place of the same content.
+/// Moves pages between places of this arena.
 fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
-    // SAFETY: places of this arena: regions, homes, nurseries. The mapper's caller has locked the block of the folio, or has
-    // the frames alone: nobody refers to what is at home, and a touch of a region faults until its content is back.
+    // SAFETY: both ranges are regions, homes or nurseries of this arena. The mapper's caller has locked the folio's
+    // block, or owns the frames: nobody refers to memory at home, and an access to a region faults until its content is
+    // back.
     unsafe { uffd.move_pages(target, source, len) }
 }
 
-/// Drops what is at a home or under a folio, when it is elsewhere or nobody's.
+/// Drops the pages at a home or under a folio, once their content is elsewhere or no longer needed.
 fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
-    // SAFETY: a range of a folio whose block is locked by this mapper's caller, or of its frames: nobody else refers to what
-    // is at home, and a touch of a region faults and waits for the lock.
+    // SAFETY: the range belongs to a folio whose block the mapper's caller has locked, or to its frames. Nobody else
+    // refers to memory at home, and an access to a region faults and waits for the lock.
     unsafe { memory::dontneed(addr, len) }.map_err(refused)
 }
 
@@ -322,7 +324,7 @@ mod tests {
     const NR_PAGES: usize = 16;
     const LEN: usize = NR_PAGES * PAGE_SIZE;
 
-    /// A mapper of its own for two ranges side by side, the first of which `fill` has filled; none where nothing moves.
+    /// A mapper for two adjacent ranges, the first filled by `fill`. `None` without `UFFDIO_MOVE`.
     fn mapper(fill: impl FnOnce(usize)) -> Option<(MoveMapper, Reservation)> {
         let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else {
             println!("skipped: no userfaultfd");
@@ -340,11 +342,11 @@ mod tests {
         Some((MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), []), area))
     }
 
-    /// A page at `here` for each index: its content, or one of the kernel's zeros.
+    /// Fills the pages at `here`, or maps the kernel's zero page where `is_zero`.
     fn fill(here: usize, is_zero: impl Fn(usize) -> bool) {
         for index in 0..NR_PAGES {
             let page = (here + index * PAGE_SIZE) as *mut u64;
-            // SAFETY: a page of readable, writable memory of the test's own, not registered yet.
+            // SAFETY: a page of the test's own readable, writable memory, not registered yet.
             let first = unsafe {
                 if is_zero(index) {
                     page.read_volatile()
@@ -368,7 +370,7 @@ mod tests {
             }
             mapper.carry(there, here, LEN).unwrap();
             for index in 0..NR_PAGES {
-                // SAFETY: the page has just been moved here.
+                // SAFETY: the page has just been moved here, and is readable.
                 let word = unsafe { ((there + index * PAGE_SIZE) as *const u64).read_volatile() };
                 assert_eq!(word, if index == 4 { 0 } else { index as u64 + 1 });
                 assert!(!mapper.is_present(here + index * PAGE_SIZE));
@@ -380,7 +382,7 @@ mod tests {
     fn what_cannot_move_whole_is_moved_back() {
         let with_a_hole = |here| {
             fill(here, |index| index == 3);
-            // SAFETY: a page of the test's own, to which it holds no reference.
+            // SAFETY: a page of the test's own memory, to which it holds no reference.
             unsafe { memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap() };
         };
         let Some((mapper, area)) = mapper(with_a_hole) else { return };

@@ -1,4 +1,4 @@
-//! Monitor mode on devices that hang and lose content: who is told, how, and who waits for whom.
+//! Monitor mode on devices that hang or lose content: which threads get an error, how, and which threads wait.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
@@ -24,10 +24,10 @@ use crate::wakeup::comes_true;
 
 const MIB: usize = 1 << 20;
 
-/// Longer than anything here takes that does not hang.
+/// Longer than anything here takes unless it hangs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// An arena with a monitor on a bad device; none where the system does not permit it.
+/// An arena with a monitor on a bad device. `None` where the system does not permit a monitor.
 fn monitored(memory: usize) -> Option<(Arena, Arc<Faults>)> {
     let (device, faults) = bad_device();
     match Arena::builder().memory(memory as u64).faults(FaultMode::Monitor).build_on(vec![device]) {
@@ -39,7 +39,7 @@ fn monitored(memory: usize) -> Option<(Arena, Arc<Faults>)> {
     }
 }
 
-/// Memory in folios of an order, filled.
+/// A region in folios of one order, filled.
 fn filled(arena: &Arena, len: usize, order: Order) -> Region {
     let mut region = arena.map_with(len, FolioSize::Fixed(order)).unwrap();
     (0..len).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
@@ -87,7 +87,7 @@ fn faults_that_need_no_device_are_not_behind_those_that_wait_for_one() {
     });
 }
 
-/// Runs a test of this program again, as a process of its own that does what `what` says; its status and standard error.
+/// Runs one test of this program in a process of its own, which does `what`. Returns its status and standard error.
 fn in_process(test: &str, what: &str) -> (std::process::ExitStatus, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([&format!("monitor_tests::{test}"), "--exact", "--nocapture", "--test-threads=1"])
@@ -114,7 +114,7 @@ fn in_process(test: &str, what: &str) -> (std::process::ExitStatus, String) {
     (status, reader.join().unwrap())
 }
 
-/// A page whose content is lost.
+/// A region whose content is lost.
 fn lost_page() -> Option<(Arena, Arc<Faults>, Region)> {
     let (arena, faults) = monitored(16 * MIB)?;
     let region = filled(&arena, 2 * MIB, Order::PAGE);
@@ -123,11 +123,11 @@ fn lost_page() -> Option<(Arena, Arc<Faults>, Region)> {
     Some((arena, faults, region))
 }
 
-/// Has the kernel read a page, as a system call does: whether it could.
+/// Makes the kernel read a page, as a system call does. Returns whether it could.
 fn kernel_reads(region: &Region, at: usize) -> bool {
     let (reader, writer) = std::io::pipe().unwrap();
     let addr = region.as_ptr() as usize + at;
-    // SAFETY: a byte of the region, which is mapped; the kernel says so if it cannot be read.
+    // SAFETY: the byte is in a mapped region, and the kernel returns EFAULT if it cannot be read.
     let written = unsafe { libc::write(writer.as_raw_fd(), addr as *const libc::c_void, 1) };
     let error = std::io::Error::last_os_error();
     drop(reader);
@@ -137,9 +137,10 @@ fn kernel_reads(region: &Region, at: usize) -> bool {
 
 extern "C" fn go_on(_signal: libc::c_int) {}
 
-/// Has SIGBUS do what is said here in this process, which has nothing else to do.
+/// Sets the disposition of SIGBUS in this process, which runs nothing else.
 fn set_sigbus(what: &str) {
-    // SAFETY: zeros are a valid action and a valid set; a handler that does nothing.
+    // SAFETY: all-zero bytes are a valid action and a valid set, both live through the calls, and the handler does
+    // nothing.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = match what {
@@ -187,7 +188,7 @@ fn what_was_lost_is_an_error_no_more_once_it_is_dropped_moved_or_read() {
     assert_eq!([0, PAGE_SIZE, 2 * PAGE_SIZE].map(|at| kernel_reads(&region, at)), [false; 3]);
     region.advise(0..PAGE_SIZE, Advice::DontNeed);
     assert_eq!((region[0], kernel_reads(&region, PAGE_SIZE)), (0, false), "dropped alone");
-    // A mapping that grows, and is moved for it.
+    // A mapping that grows and has to move for that.
     let neighbour = arena.map(2 * MIB).unwrap();
     let (space, addr) = (arena.raw(), region.as_ptr() as usize);
     std::mem::forget(region);
@@ -195,14 +196,14 @@ fn what_was_lost_is_an_error_no_more_once_it_is_dropped_moved_or_read() {
     // SAFETY: the region's owner was forgotten, so this is the only use of its memory.
     let moved = unsafe { space.remap(addr, 2 * MIB, 4 * MIB, true).unwrap() };
     assert_ne!(moved, addr);
-    // SAFETY: what was just mapped, bytes of which are read.
+    // SAFETY: the bytes lie in the mapping made above.
     let read = |at: usize| unsafe { ((moved + at) as *const u8).read_volatile() };
     assert_eq!([0, 1, 2].map(|page| read(page * PAGE_SIZE)), [0, at_page(PAGE_SIZE), at_page(2 * PAGE_SIZE)]);
     let reused = arena.map(2 * MIB).unwrap();
     assert_eq!(reused.as_ptr() as usize, addr, "the first free addresses");
     assert!(reused.iter().step_by(PAGE_SIZE).all(|&byte| byte == 0));
     drop(neighbour);
-    // SAFETY: mapped above, and used no more.
+    // SAFETY: mapped above and not used any more.
     unsafe { space.unmap(moved, 4 * MIB) };
 }
 
@@ -217,13 +218,13 @@ fn what_was_lost_comes_back_with_the_device() {
         assert_eq!(pages.map(|at| kernel_reads(&region, at)), [false; 5]);
         assert_eq!(pages.map(|at| kernel_reads(&region, at)), [false; 5], "again");
         faults.reads_fail.store(false, Ordering::SeqCst);
-        arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap(); // room to go to: it is tried again
+        arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap(); // new room starts a retry
         comes_true("all of it can be read", || pages.iter().all(|&at| kernel_reads(&region, at)));
         assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| page_is_right(&region, at)), "{order}");
     }
 }
 
-/// A part of a mapping that cannot be brought in is held all the same, and so is what comes after it.
+/// A part of a mapping that cannot be brought in is held nevertheless, and so are the parts after it.
 #[test]
 fn holds_add_up_when_content_is_lost() {
     let (device, faults) = bad_device();
@@ -246,9 +247,9 @@ fn holds_add_up_when_content_is_lost() {
     assert_eq!(held(), [false; 3]);
 }
 
-/// Whether a forked child finds in all pages that it inherited what must be there; it lacks others.
+/// Whether a forked child finds the right content in all pages that it inherited. It lacks some pages.
 fn child_is_right(region: &Region) -> bool {
-    // SAFETY: the child does system calls, reads memory that it has as the kernel says, and leaves.
+    // SAFETY: the child only makes system calls, reads pages that are mapped according to the kernel, and exits.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0);
@@ -274,7 +275,7 @@ fn what_leaves_for_the_thread_that_forks_is_not_zeros_in_the_child() {
     let region = filled(&arena, 48 * MIB, Order::PAGE);
     let space = arena.raw();
     space.fork_prepare();
-    // As a fork handler of another library does that runs late: what it touches comes in, and others leave for it.
+    // Like a fork handler of another library that runs late: the pages it touches come in, and others leave for them.
     assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| page_is_right(&region, at)));
     let is_right = child_is_right(&region);
     space.fork_parent();

@@ -1,5 +1,5 @@
-//! The last slot of a device and the first one of the next are neighbours as numbers, and nothing else: what lies in both is
-//! neither written nor read in one go. Devices are small here (`Layout::device_shift`), so that one can have all the slots it may.
+//! A device's last slot and the next device's first slot have consecutive numbers, but must not be written or read in
+//! one I/O. Devices are small here (`Layout::device_shift`), so that one can have all of its slots.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::region::ArenaVec;
 use crate::removal::Buffer;
 use crate::stopwatch::Stopwatch;
 
-/// An arena whose first device has only its last slot free, and a block of it, each page of which holds its number.
+/// An arena whose first device has only its last slot free, and a block of memory in which each page holds its number.
 fn nearly_full(folio: Order) -> (Arena, ArenaVec<u64>) {
     let file = || Box::new(FileDevice::unlinked_in(&std::env::temp_dir(), None).unwrap()) as Box<dyn Device>;
     let arena = Arena::builder().memory(32 << 20).folio(folio).device_shift(16).build_on(vec![file(), file()]).unwrap();
@@ -36,7 +36,7 @@ fn lock<'e>(engine: &'e Engine, words: &ArenaVec<u64>) -> Locked<'e> {
     engine.lock(engine.page_at(words.as_ptr() as usize).block())
 }
 
-/// Whether a slot holds what page `page` does.
+/// Whether a slot holds the content of page `page`.
 fn holds(engine: &Engine, slot: SlotId, page: usize) -> bool {
     let mut buffer = Buffer::new();
     let bytes = buffer.pages(1);
@@ -44,14 +44,14 @@ fn holds(engine: &Engine, slot: SlotId, page: usize) -> bool {
     bytes.chunks(8).all(|word| word == (page as u64 + 1).to_ne_bytes())
 }
 
-/// Where a page that is in RAM is to be written; the kernel may have it in hand for a moment.
+/// The slot to which a resident page must be written. Retries, because the kernel may use the page for a moment.
 fn wash(engine: &Engine, locked: &mut Locked<'_>, page: usize) -> (FrameId, SlotId) {
     let frame = locked.folio(page).frame().unwrap();
     let mut washed = std::iter::repeat_with(|| engine.wash_now(locked, page, frame));
     (frame, washed.find_map(|slot| slot).unwrap())
 }
 
-/// The first two pages, unmapped, and the neighbouring slots that they are to go to.
+/// The first two pages, unmapped, and the consecutive slots to which they must be written.
 fn wash_two(engine: &Engine, locked: &mut Locked<'_>) -> [(FrameId, SlotId); 2] {
     let [first, next] = [0, 1].map(|index| wash(engine, locked, index));
     assert_eq!(next.1.get(), first.1.get() + 1);
@@ -59,7 +59,7 @@ fn wash_two(engine: &Engine, locked: &mut Locked<'_>) -> [(FrameId, SlotId); 2] 
     [first, next]
 }
 
-/// The first two pages, each on a device of its own and not in RAM.
+/// Moves the first two pages out of RAM, each to another device.
 fn swap_two_out(engine: &Engine, locked: &mut Locked<'_>) {
     for (index, (frame, slot)) in wash_two(engine, locked).into_iter().enumerate() {
         assert!(engine.write_one(locked, index, frame, slot));
@@ -161,12 +161,12 @@ fn an_access_that_overruns_does_not_read_past_a_device() {
     while !engine.overruns.wants_next(access) {
         engine.overruns.note(Access { page: locked.name(1), ..access });
     }
-    // One of them is no trial.
+    // One of these calls is not a trial.
     assert!((0..4).all(|_| !engine.read_both(&mut locked, access, &mut Stopwatch::still())));
     assert_no_errors(&arena);
 }
 
-/// A device of 16 TiB that has memory for what was written.
+/// A device of 16 TiB that uses memory only for what was written.
 #[derive(Default)]
 struct Sparse(Mutex<HashMap<u64, Vec<u8>>>);
 

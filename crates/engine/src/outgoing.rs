@@ -1,10 +1,12 @@
 //! Folios on their way to a device.
 //!
-//! A whole block is written from where it lies, and stays locked until the device has it. Small folios are copied into a
-//! buffer and written many at a time, to slots that follow each other; their blocks are not locked meanwhile, so whoever
-//! faults on a block in which one of many folios is being written does not wait. Such a folio is *held*: unmapped and on
-//! no list, its entry says to which slots it goes. If it still does when the device has it, it is clean
-//! ([`Engine::settle`]); if it was touched meanwhile, the slots are freed.
+//! A whole block is written from its home and stays locked until the device has it. Small folios are copied to a buffer
+//! and written in batches to contiguous slots. Their blocks stay unlocked meanwhile, so a fault there does not wait for
+//! the write.
+//!
+//! **Invariant.** A small folio being written is unmapped and on no list, and its entry names the slots that are being
+//! written. If it still does when the write ends, the folio is clean ([`Engine::settle`]). If it was touched, the slots
+//! are freed.
 
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
 use folioswap_sys::memory::Reservation;
@@ -14,21 +16,21 @@ use crate::error::Error;
 use crate::lent::Lent;
 use crate::transfer::DEPTH;
 
-/// Bytes of a batch: a write of this length is about as fast for its size as a disk gets.
+/// Bytes of a batch. Longer writes are hardly faster per byte.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Buffers for threads that reclaim directly. Each zone's reclaim thread has as many beside them as it has writes in flight, so that none
-/// waits for a buffer while others wait for one that it has.
+/// Buffers for direct reclaim. There is one more for each write in flight of each zone's reclaim thread, so threads
+/// never wait for each other in a circle.
 const DIRECT_BUFFERS: usize = 4;
 
-/// The memory that batches are copied to.
+/// The memory to which batches are copied.
 pub(crate) struct Buffers {
     memory: Reservation,
     lent: Lent<usize>,
 }
 
 impl Buffers {
-    /// Reserves addresses, for the threads of so many zones; memory is taken as batches are written.
+    /// Reserves addresses for the threads of `nr_zones` zones. Memory is used only as batches are written.
     pub fn new(nr_zones: usize) -> Result<Self, Error> {
         let nr_buffers = nr_zones * DEPTH + DIRECT_BUFFERS;
         let memory = Reservation::new(nr_buffers * BATCH_BYTES, BATCH_BYTES)
@@ -38,7 +40,7 @@ impl Buffers {
         Ok(Buffers { memory, lent })
     }
 
-    /// A buffer; waits for one when all are in use, which whoever has them is about to give back.
+    /// Takes a buffer. Waits for one if all are in use; their holders give them back soon.
     fn lend(&self) -> Buffer<'_> {
         Buffer { owner: self, addr: self.lent.take() }
     }
@@ -53,8 +55,8 @@ impl Buffer<'_> {
     fn bytes(&mut self) -> &mut [u8] {
         let all = self.owner.memory.addr()..self.owner.memory.addr() + self.owner.memory.len();
         assert!(all.contains(&self.addr) && self.addr.is_multiple_of(BATCH_BYTES));
-        // SAFETY: one buffer of the reservation (asserted), readable and writable anonymous memory that lives as long as
-        // the owner, lent to this one alone, borrowed mutably with it.
+        // SAFETY: one buffer of the reservation (asserted), readable and writable anonymous memory that lives as long
+        // as the owner. It is lent to this `Buffer` alone, and borrowed mutably with it.
         unsafe { std::slice::from_raw_parts_mut(self.addr as *mut u8, BATCH_BYTES) }
     }
 }
@@ -71,7 +73,7 @@ pub(crate) struct Written {
     folio: FolioId,
     order: Order,
     frame: FrameId,
-    /// Its own until it is settled: by this slot the write is told from a later one of the same folio.
+    /// Reserved for this write until it is settled, which tells it from a later write of the same folio.
     slot: SlotId,
     failed: bool,
 }
@@ -80,7 +82,7 @@ pub(crate) struct Written {
 pub(crate) struct Batch<'e> {
     buffer: Buffer<'e>,
     folios: Vec<Written>,
-    /// Of the first folio; those of the others follow.
+    /// Slot of the first folio. Those of the others follow.
     slot: SlotId,
     order: Order,
 }
@@ -99,7 +101,8 @@ impl<'e> Batch<'e> {
         self.len_bytes() < BATCH_BYTES
     }
 
-    /// Copies a folio that is at home; `false` when its slots do not follow those of the batch.
+    /// Copies a folio that is at home into the batch. `false`: it is full, of another order, or the folio's slots do
+    /// not follow.
     pub fn push(
         &mut self,
         engine: &Engine,
@@ -120,11 +123,11 @@ impl<'e> Batch<'e> {
     }
 }
 
-/// What is written at once.
+/// What one write covers.
 pub(crate) enum Outgoing<'t> {
     /// A whole block, locked, its folio at home and on no list.
     Whole { locked: Locked<'t>, frame: FrameId, slot: SlotId },
-    /// A batch of small ones.
+    /// A batch of small folios.
     Small(Batch<'t>),
 }
 
@@ -157,7 +160,7 @@ impl<'t> Outgoing<'t> {
 }
 
 impl Engine {
-    /// Writes now. For devices in memory, and for threads that reclaim for themselves.
+    /// Writes synchronously, for devices in memory and for direct reclaim. Returns whether all was written.
     pub fn write_now(&self, outgoing: Outgoing<'_>) -> bool {
         match outgoing {
             Outgoing::Whole { mut locked, frame, slot } => self.write_one(&mut locked, 0, frame, slot),
@@ -165,8 +168,9 @@ impl Engine {
         }
     }
 
-    /// Sends one dirty folio of a locked block out: a whole block, or one whose device is memory, now; others as part of
-    /// a batch. A batch that is full, or that this one's slots do not follow, is written first.
+    /// Writes one dirty folio of a locked block. A whole block, or a folio for a device that takes single folios, is
+    /// written now, others in a batch. A batch that is full, or whose slots this folio's do not follow, is written
+    /// first.
     pub fn send<'e>(
         &'e self,
         batch: &mut Option<Batch<'e>>,
@@ -194,7 +198,7 @@ impl Engine {
         self.finish_batch(batch, written, settle)
     }
 
-    /// What there is to do when a device has taken what was written, or has not.
+    /// Finishes a write that has ended, successfully or not.
     pub fn finish_write(&self, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
         if written.is_ok() {
             self.space.note_written(outgoing.slot());
@@ -218,7 +222,7 @@ impl Engine {
         for (at, mut folio) in std::mem::take(&mut batch.folios).into_iter().enumerate() {
             let slot = batch.slot.plus(at * order.nr_pages());
             let bytes = &batch.buffer.bytes()[at * order.bytes()..(at + 1) * order.bytes()];
-            // One by one after a failure, to find out which it was.
+            // Write the folios one by one after a failure, to find out which one failed.
             if failed && !self.write_alone(slot, order, bytes) {
                 folio.failed = true;
                 done = false;
@@ -228,7 +232,7 @@ impl Engine {
         done
     }
 
-    /// Writes one of those that could not be written together; `false` when that fails, or when the device is given up.
+    /// Writes one folio of a batch that failed. `false`: this failed too, or the device is failing.
     fn write_alone(&self, slot: SlotId, order: Order, bytes: &[u8]) -> bool {
         if !self.space.is_failing(slot) {
             match self.space.write(slot, bytes) {
@@ -240,7 +244,7 @@ impl Engine {
         false
     }
 
-    /// Settles a written folio now, or notes it for a reclaim thread when its block is locked: it is never waited for.
+    /// Settles a written folio now. If its block is locked, leaves that to a reclaim thread; nobody waits for the lock.
     fn settle_later(&self, written: Written) {
         if !self.settle(written) {
             self.unsettled.lock().expect("nothing panics under this lock").push(written);
@@ -248,7 +252,7 @@ impl Engine {
         }
     }
 
-    /// Settles a written folio for somebody who has a block locked, which may be the folio's own.
+    /// Settles a written folio for a caller that holds a block's lock, possibly the lock of the folio's own block.
     pub fn settle_beside(&self, locked: &mut Locked<'_>, written: Written) {
         if written.folio.block() == locked.id() {
             self.settle_locked(locked, written);
@@ -257,7 +261,7 @@ impl Engine {
         }
     }
 
-    /// Settles those whose blocks were locked. Says whether some still are.
+    /// Settles the folios whose blocks were locked before. Returns whether some still are.
     pub fn settle_rest(&self) -> bool {
         let rest = std::mem::take(&mut *self.unsettled.lock().expect("nothing panics under this lock"));
         let still: Vec<_> = rest.into_iter().filter(|&written| !self.settle(written)).collect();
@@ -272,7 +276,7 @@ impl Engine {
         true
     }
 
-    /// A device has what was written of a folio: it is clean, unless it was touched since.
+    /// Settles a folio whose write has ended: it is clean, unless it was touched meanwhile.
     fn settle_locked(&self, locked: &mut Locked<'_>, written: Written) {
         let Written { folio, order, frame, slot, failed } = written;
         match (self.held(locked, written), failed) {
@@ -292,7 +296,7 @@ impl Engine {
         debug_assert_eq!(folio.block(), locked.id());
     }
 
-    /// Where a folio that was being written is, if nobody has touched it since.
+    /// The index of a folio that was being written, if nobody has touched it since.
     fn held(&self, locked: &Locked<'_>, written: Written) -> Option<usize> {
         let Written { folio, order, frame, slot, .. } = written;
         let index = locked.index_of(folio.page_in_block());
@@ -302,11 +306,11 @@ impl Engine {
         untouched.then_some(index)
     }
 
-    /// Writes one folio of a locked block.
+    /// Writes one folio of a locked block. Returns whether that succeeded.
     pub fn write_one(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, slot: SlotId) -> bool {
         let order = locked.order();
-        // SAFETY: the block is locked, and the folio, which is written, is at home; what happens to it then is when this is used
-        // no more.
+        // SAFETY: the block is locked, and the folio is at home while it is written. Its frames are used otherwise only
+        // after the last use of `bytes`.
         let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
         let written = match self.space.memory(slot) {
             Some(memory) => {
@@ -318,7 +322,7 @@ impl Engine {
         self.finish_folio(locked, index, frame, slot, written)
     }
 
-    /// Puts a written folio on standby; one whose write failed stays in RAM, its slots are not used again.
+    /// Puts a written folio on standby. After a failed write it stays in RAM, and its slots are not used again.
     fn finish_folio(
         &self,
         locked: &mut Locked<'_>,

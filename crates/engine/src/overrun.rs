@@ -1,6 +1,6 @@
-//! Two pages come in with one read, where who touches the first is likely to go on in the second
-//! ([`folioswap_core::policy::overrun`]). A help and never a duty: what fails here is counted, done again for the page that
-//! was touched alone, and reported from there.
+//! Reads two pages at once when the thread that touches the first is likely to continue in the second
+//! ([`folioswap_core::policy::overrun`]). This is optional: a failure is counted, the touched page is read again alone,
+//! and errors are reported from there.
 
 use std::io::IoSliceMut;
 
@@ -13,12 +13,12 @@ use crate::frames::Prepared;
 use crate::stopwatch::Stopwatch;
 
 impl Engine {
-    /// Brings the page of an access in, and the one after it, if it is missing too, lies next to it on the device, and is
-    /// likely to be touched next. `false`: nothing has changed.
+    /// Brings in the accessed page and the next one, if that is swapped out too, lies in the next slot, and is likely
+    /// to be touched next. `false`: nothing has changed.
     pub fn read_both(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> bool {
         let page = access.page.page_in_block();
         let Some(slot) = self.slots_of_both(locked, page) else { return false };
-        // Memory is not read but copied, a page at a time; and a device that fails is asked for no more than is needed.
+        // A device in memory copies page by page anyway, and a failing device is asked for no more than necessary.
         if !self.overruns.wants_next(access) || self.space.memory(slot).is_some() || self.space.is_failing(slot) {
             return false;
         }
@@ -41,7 +41,7 @@ impl Engine {
         true
     }
 
-    /// Where a page of a block in pages lies, if the next one lies behind it and each can be verified by itself.
+    /// The slot of a page of a block in pages, if the next page lies in the next slot and both can be verified alone.
     fn slots_of_both(&self, locked: &Locked<'_>, page: usize) -> Option<SlotId> {
         if locked.order() != Order::PAGE || page + 1 == locked.nr_folios() || locked.is_sealed(page + 1) {
             return None;
@@ -53,7 +53,7 @@ impl Engine {
         (self.space.follows(next, slot, 1) && by_pages).then_some(slot)
     }
 
-    /// Frames for two pages, while there are some to spare.
+    /// Frames for two pages, if there are frames to spare.
     fn two_frames(&self) -> Option<[Prepared<'_>; 2]> {
         let take = || {
             let taken = self.try_take_frame(Order::PAGE, self.zones.watermarks().min)?;

@@ -1,4 +1,8 @@
-//! One folio's way in: address -> folio table -> frames from the zone -> device reads into them -> map -> table.
+//! The fault path of one folio: address -> folio table -> frames from the zone -> device reads into them -> map ->
+//! table.
+//!
+//! The caller is inside the fork gate. The block stays locked until the folio is mapped; the policies for streams run
+//! after that.
 
 use std::sync::atomic::Ordering;
 
@@ -15,21 +19,21 @@ use crate::stopwatch::Stopwatch;
 use crate::swap_in::SwapIn;
 use crate::wakeup::Pass;
 
-/// Longest window of readahead, in bytes: 8 huge pages in flight are what a disk needs to be busy.
+/// Longest readahead window, in bytes: 8 huge pages in flight keep a disk busy.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// Pages at either end of a block by which streams come in.
+/// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
 
-/// A folio's content could not be had from its device. What was stored is lost to the thread that asked.
+/// A folio's content could not be read from its device. The content is lost to the thread that asked for it.
 #[derive(Debug, thiserror::Error)]
 #[error("swap-in of {addr:#x} from {device} failed: {reason}")]
 pub(crate) struct SwapInError {
-    /// What was touched, or the folio's first.
+    /// The address that was touched, or the folio's first address.
     addr: usize,
     device: String,
     reason: String,
-    /// It was not known before.
+    /// Whether this loss was not known before.
     pub is_news: bool,
 }
 
@@ -40,16 +44,17 @@ impl SwapInError {
 }
 
 impl Engine {
-    /// Makes the folio present that holds the page of an access, on behalf of its thread, for which the caller is inside
-    /// the gate. Returns at once when it already is, and says whether it was not.
+    /// Makes the folio that holds the accessed page present, on behalf of the thread that touched it. The caller is
+    /// inside the gate. Returns `false` if there was nothing to do: the folio was mapped already, or the page is sealed
+    /// or unmapped.
     ///
     /// # Errors
-    /// When the device cannot give back what it holds.
+    /// The device cannot give back what it holds.
     pub fn fault(&self, pass: Pass<'_>, access: Access) -> Result<bool, SwapInError> {
         self.fault_in(pass, None, access)
     }
 
-    /// The same for a caller who may have locked the block already.
+    /// As [`Engine::fault`], for a caller that may hold the block's lock already.
     ///
     /// # Errors
     /// As [`Engine::fault`].
@@ -66,9 +71,9 @@ impl Engine {
         let mut brought_next = false;
         let kind = match locked.state(index) {
             State::Resident(_) => return Ok(false),
-            // The program has no access to it any more: the thread finds that out when it goes on.
+            // The program has lost access to the page: the thread gets a signal when it continues.
             _ if locked.is_sealed(within) => return Ok(false),
-            // Reported before its addresses were given up; a signal made the thread go on.
+            // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
             State::Empty if !self.is_open(block) => return Ok(false),
             State::Empty => {
                 self.first_touch(&mut locked, within, &mut watch);
@@ -94,7 +99,7 @@ impl Engine {
         let mut in_stream = self.note_touch(&mut locked, within, kind);
         self.follow_fork(&locked, within, thread);
         if brought_next {
-            in_stream |= locked.history.note(within + 1); // it will not fault
+            in_stream |= locked.history.note(within + 1); // the next page will not fault
             self.follow_fork(&locked, within + 1, thread);
         }
         let order = locked.order();
@@ -107,7 +112,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Whether a page of a locked block can be mapped at once: nothing is read for it, and no frame has to be waited for.
+    /// Whether a page of a locked block can be mapped at once, without a read and without waiting for a frame.
     pub fn is_at_hand(&self, locked: &Locked<'_>, page: usize) -> bool {
         match locked.state(locked.index_of(page)) {
             State::Resident(_) | State::Standby(_) => true,
@@ -116,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// Locks a block one folio of which is not mapped; `None` when another thread brought that in while this one waited.
+    /// Locks a block whose folio at `page` is not mapped. `None`: another thread mapped it while this one waited.
     fn lock_absent(&self, block: BlockId, page: usize, watch: &mut Stopwatch<'_>) -> Option<Locked<'_>> {
         if let Some(locked) = self.try_lock(block) {
             return Some(locked);
@@ -130,9 +135,9 @@ impl Engine {
         Some(locked)
     }
 
-    /// Tells the policies of a fault that was resolved. Says whether it may belong to a stream of blocks: a stream enters
-    /// a whole block at its edge, where random touches are rarely; in a block that is split single faults say nothing of
-    /// its neighbours, a row of them does.
+    /// Tells the policies about a resolved fault. Returns whether it may be part of a stream of blocks. A stream enters
+    /// a whole block at its edge, which random accesses seldom hit. In a split block only a run of faults counts, not a
+    /// single one.
     fn note_touch(&self, locked: &mut Locked<'_>, page: usize, kind: FaultKind) -> bool {
         let index = locked.index_of(page);
         let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&page);
@@ -150,7 +155,8 @@ impl Engine {
         (whole && at_edge) || marker || in_row
     }
 
-    /// The order in which a block's folios are kept, unless that is to be found out.
+    /// The fixed order of a block's folios, at most the largest that its sealed pages permit. `None`: measurements
+    /// choose it.
     fn order_of(&self, locked: &Locked<'_>) -> Option<Order> {
         let wanted = locked.fixed_order.or(self.fixed_order);
         match locked.sealed_order() {
@@ -159,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// How what is swapped out comes back, at this moment.
+    /// The policy for swap-in that is in force now.
     pub fn swap_in_policy(&self) -> SwapIn {
         SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
     }
@@ -171,7 +177,7 @@ impl Engine {
         !policy.allows_whole(locked.wish) || by_measure()
     }
 
-    /// Whether a block that is split, and that a stream is about to reach, is to be made one folio.
+    /// Whether a split block that a stream is about to reach should become one folio.
     pub fn wants_whole(&self, locked: &Locked<'_>) -> bool {
         let policy = self.swap_in_policy();
         !locked.pinned
@@ -208,8 +214,9 @@ impl Engine {
         self.map(locked, index, prepared.into_frame(), List::Inactive);
     }
 
-    /// A touch of a clean whole block that would come back by pages if it had left RAM already: all of it leaves but the
-    /// page. (A whole block is touched more often than a page, and would never leave by its age, at 512 times the room.)
+    /// Handles a fault on a whole block on standby that would come back page by page if it had left RAM already: keeps
+    /// only the touched page and evicts the rest. A whole block is touched more often than a page, so it would never
+    /// leave by age, and it takes 512 times the room.
     fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
         let clean = locked.order() == Order::HUGE && self.zones.of(whole).list(whole) == Some(List::Standby);
         if !clean || locked.folio(0).marker || self.choose(locked) != Choice::Part(Order::PAGE) {
@@ -218,7 +225,8 @@ impl Engine {
         let Some(taken) = self.try_take_frame(Order::PAGE, 0) else { return false };
         let mut prepared = self.prepare(taken, Order::PAGE);
         watch.lap(Phase::Frame);
-        // SAFETY: the block is locked, its folio is on standby, so at home; it leaves when this is used no more.
+        // SAFETY: the block is locked and its folio is on standby, so its content is at home. The frames are freed
+        // after the last use of `bytes`.
         let bytes = unsafe { self.frames.bytes_at_home(whole, Order::HUGE) };
         let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
         checksum::note_pages(locked, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
@@ -231,14 +239,13 @@ impl Engine {
         true
     }
 
-    /// Brings swapped content back that holds the page of an access: the whole block, or one folio of it. Says whether the
-    /// next page came in with it.
+    /// Swaps in the accessed page with the whole block or with its folio. Returns whether the next page came in too.
     fn swap_in(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> Result<bool, SwapInError> {
         let page = access.page.page_in_block();
         match self.choose(locked) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let taken = self.take_frame(Order::HUGE, watch);
-                // One bad part is no reason to lose the others.
+                // One unreadable part must not lose the others: read the folio alone instead.
                 if let Ok(true) = self.gather(locked, taken, List::Inactive, watch) {
                     return Ok(false);
                 }
@@ -252,8 +259,8 @@ impl Engine {
         self.read_in(locked, page, watch).map(|()| false)
     }
 
-    /// Whether the folio that holds a page is on a device that fails: where something cannot be read, the rest of its block
-    /// is not read for it.
+    /// Whether the folio that holds a page is on a failing device. The rest of the block is not read along with it
+    /// then.
     fn is_on_failing(&self, locked: &Locked<'_>, page: usize) -> bool {
         locked.folio(locked.index_of(page)).slot().is_some_and(|slot| self.space.is_failing(slot))
     }
@@ -284,7 +291,7 @@ impl Engine {
             if order <= PIECE || locked.pinned {
                 return Err(error);
             }
-            // What of it can be read is not lost with what cannot.
+            // Read it in smaller parts, so that the readable ones are not lost.
             self.split_block(locked, PIECE);
             return self.read_in(locked, page, watch);
         }
@@ -293,7 +300,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Maps a folio that was read.
+    /// Maps a folio that has been read.
     pub fn map_read(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, watch: &mut Stopwatch<'_>) {
         self.judge_drop(locked, index);
         self.map(locked, index, frame, List::Inactive);
@@ -307,7 +314,7 @@ impl Engine {
         self.stats.swpin.add(order, 1);
     }
 
-    /// Reads a folio's slots, which ends the phase of frames, and checks that they hold what was written.
+    /// Reads a folio's slots and verifies their content. Ends the stopwatch's frame phase.
     pub fn read_folio(
         &self,
         locked: &mut Locked<'_>,
@@ -335,8 +342,8 @@ impl Engine {
         })
     }
 
-    /// The content of a piece was hashed as one when it was written. Before one of its pages comes back or goes alone, all
-    /// of it is read once, checked, and its pages are hashed one by one.
+    /// Prepares a page for reading or moving it alone, where its whole piece has one hash: reads and verifies the
+    /// piece, then hashes each of its pages. Copies the page's content to `bytes`.
     pub fn hash_pages(&self, locked: &mut Locked<'_>, page: usize, bytes: &mut [u8]) -> Result<(), SwapInError> {
         let piece = page / PIECE.nr_pages();
         let first = piece * PIECE.nr_pages();
@@ -354,8 +361,8 @@ impl Engine {
         })
     }
 
-    /// A folio that was dropped behind a stream is wanted back: was it wrong to drop it? It was if fewer pages have left
-    /// RAM since than RAM holds, for then an eviction by age would have kept it.
+    /// Judges whether it was right to drop a folio behind a stream, now that it is wanted again. It was wrong if fewer
+    /// pages have left RAM since than RAM holds, because eviction by age would have kept the folio.
     pub fn judge_drop(&self, locked: &mut Locked<'_>, index: usize) {
         if std::mem::replace(&mut locked.folio_mut(index).dropped_behind, false) {
             let since = self.nr_evictions.load(Ordering::Relaxed).wrapping_sub(locked.left_at);
@@ -365,7 +372,7 @@ impl Engine {
         }
     }
 
-    /// Decides whether a folio that was just mapped keeps its copy on the device: only while there is plenty of room.
+    /// Frees the device's copy of a folio that was just mapped, unless the device has plenty of room.
     pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize, watch: &mut Stopwatch<'_>) {
         if locked.folio(index).slot().is_some_and(|slot| !self.space.keeps_copies(slot)) {
             watch.lap(Phase::Map);
@@ -375,7 +382,7 @@ impl Engine {
         self.note_copy(locked, index);
     }
 
-    /// Tells the policies where this thread is, and acts on what they say.
+    /// Tells the policies where this thread is, and acts on their advice.
     fn follow_stream(&self, block: BlockId, thread: u32, kind: FaultKind) {
         let blocks = self.budget_blocks();
         let room = Room { max_window: (WINDOW_BYTES / Order::HUGE.bytes()).min(blocks / 16), max_total: blocks / 4 };
@@ -390,14 +397,14 @@ impl Engine {
         }
         let nr_behind = advice.behind.end.index() - advice.behind.start.index();
         if kind != FaultKind::FirstTouch {
-            self.order_choice.streamed(advice.behind.clone()); // how memory is filled says little of how it is used
+            self.order_choice.streamed(advice.behind.clone()); // filling memory says little about its later use
         }
         if self.drop_behind.passed(nr_behind, blocks) {
             self.drop_passed(advice.behind);
         }
     }
 
-    /// Makes the blocks that a stream has left behind the next ones to go.
+    /// Makes the blocks that a stream has passed the next ones to be reclaimed.
     fn drop_passed(&self, behind: std::ops::Range<BlockId>) {
         for index in behind.start.index()..behind.end.index() {
             let Some(mut locked) = self.try_lock(BlockId::from_index(index)) else { continue };
@@ -413,8 +420,8 @@ impl Engine {
         }
     }
 
-    /// Makes a block's folios smaller. Below the size of a piece, folios in RAM give up their slots: what those hold was
-    /// hashed for larger ones.
+    /// Splits a block into folios of `order`. When pieces are split into smaller folios, those in RAM give up their
+    /// slots, whose hashes cover whole pieces.
     pub fn split_block(&self, locked: &mut Locked<'_>, order: Order) {
         self.stats.split.add(locked.order(), 1);
         for index in 0..locked.nr_folios() {
@@ -427,7 +434,7 @@ impl Engine {
             }
             if locked.folio(index).writing_to().is_some() {
                 locked.folio_mut(index).cancel_write();
-                self.zones.of(frame).insert(frame, List::Laundry); // it is being written, in vain
+                self.zones.of(frame).insert(frame, List::Laundry); // its write no longer counts
             }
             self.zones.of(frame).split(frame, order);
         }

@@ -1,9 +1,9 @@
-//! A block in RAM as one folio leaves in parts: because pages of it were dropped, which are to cost no I/O, or because
-//! no run of slots is left for all of it.
+//! Writes a block that is one folio in RAM in parts: because pages of it were dropped and should cost no I/O, or
+//! because there is no run of slots for the whole block.
 //!
-//! The parts are written from where they are and the huge page is given back whole. It is never split: a page of zeros
-//! in a huge page that the kernel splits becomes a reference to its shared zero page, and Linux 6.18 fails to move those
-//! one by one (EEXIST for a page that it has just moved).
+//! The parts are written from their home, and the huge page is freed whole. It is never split: the kernel would replace
+//! its pages of zeros by the shared zero page, and Linux 6.18 fails to move those one by one (EEXIST for a page that it
+//! has just moved).
 
 use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId};
 
@@ -11,11 +11,12 @@ use crate::checksum;
 use crate::engine::Engine;
 use crate::reclaim::Washed;
 
-/// A place for each part of a block; none for a part that is zero.
+/// A slot for each part of a block. `None` for a part of zeros.
 type Places = Vec<Option<SlotId>>;
 
 impl Engine {
-    /// Writes a block of the laundry, of which pages were dropped, in parts. `None`: they were written to since.
+    /// Writes a block of the laundry in parts if some of its pages were dropped and are still zero. `None`: no page or
+    /// every page is.
     pub fn wash_dropped(&self, locked: &mut Locked<'_>, frame: FrameId) -> Option<Washed> {
         let dropped: Vec<usize> = locked.take_dropped()?.collect();
         let bytes = self.frames.at_home(locked, 0);
@@ -29,20 +30,21 @@ impl Engine {
         Some(self.write_parts(locked, frame, if pieces_only { PIECE } else { Order::PAGE }))
     }
 
-    /// Writes a whole block of the laundry in the largest parts, of `most` or smaller, for which there are slots.
+    /// Writes a whole block of the laundry in the largest parts, of order `most` or less, for which there are slots.
     pub fn write_parts(&self, locked: &mut Locked<'_>, frame: FrameId, most: Order) -> Washed {
-        // SAFETY: the block is locked to the end, its folio is of the laundry, so at home; its frames are given back at the end.
+        // SAFETY: the block is locked until the end, and its folio is in the laundry, so its content is at home. Its
+        // frames are freed after the last use of `bytes`.
         let bytes = unsafe { self.frames.bytes_at_home(frame, Order::HUGE) };
         self.release_slot(locked, 0);
         let orders = (0..=most.exponent()).rev().filter_map(Order::new);
-        // A device that refused some of one size has room for less, or others have for smaller ones.
+        // A device that refused parts of one order may take smaller ones, or another device may.
         let Some((order, places)) = orders.into_iter().find_map(|order| {
             let mut places = self.slots_for_parts(bytes, frame, order)?;
             self.write_places(bytes, order, &mut places).then_some((order, places))
         }) else {
             return Washed::NoSlot;
         };
-        locked.join(); // empty, and without hashes
+        locked.join(); // leaves it empty, without hashes
         locked.split(order);
         self.stats.split.add(Order::HUGE, 1);
         for (index, slot) in places.iter().enumerate() {
@@ -74,7 +76,7 @@ impl Engine {
         Some(places)
     }
 
-    /// Writes the parts, neighbours in one go. When one fails all are given up: the content stays in RAM.
+    /// Writes the parts, contiguous ones in one write. If one fails, gives all slots up: the content stays in RAM.
     fn write_places(&self, bytes: &[u8], order: Order, places: &mut Places) -> bool {
         let (mut index, mut all) = (0, true);
         while index < places.len() && all {

@@ -1,9 +1,9 @@
-//! Managed memory by address, in pages, as the memory calls of a C library know it. For faces that stand in for those
+//! Managed memory by address, in pages, as the memory calls of a C library see it. For faces that stand in for those
 //! calls; programs use [`Region`](crate::Region).
 //!
-//! Addresses are handed out in blocks of 2 MiB. What concerns a part of one is done here: a block's addresses are free
-//! again when all of its pages have been unmapped; until then those that were are sealed ([`crate::sealing`]), or read as
-//! zero where the block is in use in one piece and cannot be divided.
+//! Addresses are handed out in blocks of 2 MiB, and this module handles parts of blocks. A block's addresses are free
+//! again once all of its pages are unmapped. Until then its unmapped pages are sealed ([`crate::sealing`]). If the
+//! block is in use as one piece and cannot be divided, they read as zero.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,10 +22,10 @@ use crate::sealing::WholeFolio;
 /// Bytes of a block.
 const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
-/// Which pages of a block have been unmapped while others have not, one bit a page.
+/// The unmapped pages of a block that is not wholly unmapped, one bit per page.
 type Holes = [u64; 8];
 
-/// A door to an arena's memory by address. Cheap to clone.
+/// Access to an arena's memory by address. Cheap to clone.
 #[derive(Clone)]
 pub struct RawSpace {
     engine: Arc<Engine>,
@@ -54,7 +54,7 @@ impl RawSpace {
         })
     }
 
-    /// Whether the block at an address is mapped, if only a page of it.
+    /// Whether at least one page of the block at an address is mapped.
     #[must_use]
     pub fn is_open(&self, addr: usize) -> bool {
         self.engine.is_open(self.block_at(addr))
@@ -72,8 +72,8 @@ impl RawSpace {
         self.engine.span.addr()..self.engine.span.addr() + self.engine.span.len()
     }
 
-    /// Bytes in RAM that are the engine's to give: managed memory, frames without content included, and the most that swap devices in
-    /// memory may have.
+    /// Bytes of RAM that the engine uses: managed memory, frames without content, and the most that swap devices in
+    /// memory may use.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         (self.engine.zones.populated() * PAGE_SIZE) as u64 + self.engine.space.most_bytes_in_ram()
@@ -85,7 +85,7 @@ impl RawSpace {
         self.engine.memory.load(Ordering::Relaxed)
     }
 
-    /// Whether the budget is locked in RAM, and with it all addresses of [`RawSpace::span`].
+    /// Whether the budget, and with it all addresses of [`RawSpace::span`], is locked in RAM.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         self.engine.frames.is_locked()
@@ -97,16 +97,16 @@ impl RawSpace {
         self.mode
     }
 
-    /// Maps `len` bytes, zero, readable and writable, from a multiple of 2 MiB on; `len` is rounded up to whole
-    /// blocks of that size.
+    /// Maps `len` bytes of zeroed, readable and writable memory, aligned to 2 MiB. `len` is rounded up to whole blocks
+    /// of that size.
     ///
     /// # Errors
-    /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or what the kernel said.
+    /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or the kernel's error.
     pub fn map(&self, len: usize) -> Result<usize, Error> {
         self.map_with(len, FolioSize::Auto)
     }
 
-    /// The same with folios of a size of their own; `Auto`: the arena's.
+    /// As [`RawSpace::map`], with a folio size of its own. `Auto` means the arena's.
     ///
     /// # Errors
     /// As [`RawSpace::map`].
@@ -124,7 +124,7 @@ impl RawSpace {
         Ok(self.addr(blocks.start))
     }
 
-    /// Makes addresses usable that were just allocated.
+    /// Makes newly allocated addresses usable.
     fn open(&self, blocks: Range<usize>) -> Result<(), Error> {
         self.engine.table.ensure(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         let start = self.addr(blocks.start);
@@ -143,25 +143,25 @@ impl RawSpace {
         partial.retain(|block, _| !blocks.contains(&block.index()));
     }
 
-    /// Maps pages, zero, at addresses that are named, over whatever was there, as `MAP_FIXED` does.
+    /// Maps zeroed pages at given addresses and replaces whatever was there, as `MAP_FIXED` does.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     ///
     /// # Safety
-    /// Nobody relies on what these pages hold.
+    /// Nobody relies on the content of these pages.
     pub unsafe fn map_at(&self, addr: usize, len: usize) -> Result<(), Error> {
         for claimed in self.engine.addresses.claim(self.covering(addr, len)) {
             self.open(claimed.clone()).inspect_err(|_| self.engine.addresses.free(claimed.clone()))?;
             for block in [claimed.start, claimed.end - 1].map(BlockId::from_index) {
-                // All of a new block is a hole, but for what is filled below.
+                // All pages of a new block are holes, except those filled below.
                 let mut partial = self.partial.lock().expect("nothing panics under this lock");
                 partial.insert(block, [u64::MAX; BLOCK_PAGES / 64]);
                 drop(partial);
                 self.seal_holes(block, 0..BLOCK_PAGES);
             }
         }
-        // SAFETY: handed on.
+        // SAFETY: the caller's promise: nobody relies on the content of these pages.
         unsafe { self.discard(addr, len) };
         for index in self.covering(addr, len) {
             let block = BlockId::from_index(index);
@@ -183,33 +183,33 @@ impl RawSpace {
         Ok(())
     }
 
-    /// Takes access to pages of a block that are unmapped while others are not.
+    /// Takes away access to the unmapped pages of a block that has mapped ones.
     fn seal_holes(&self, block: BlockId, pages: Range<usize>) {
-        // Where that cannot be they read as zero.
+        // If this fails, they read as zero.
         if let Err(error) = self.engine.seal(block, pages, WholeFolio::WriteInParts) {
             crate::fatal::say(&format!("unmapping a part of a block: {error}"));
         }
     }
 
-    /// The pages of a block, counted in it, that lie in a range of addresses.
+    /// The pages of a block, counted from its start, that lie in a range of addresses.
     pub(crate) fn pages_of(&self, block: BlockId, range: Range<usize>) -> Range<usize> {
         let base = self.engine.block_addr(block);
         let (start, end) = (range.start.max(base), range.end.min(base + BLOCK_BYTES));
         (start - base) / PAGE_SIZE..(end - base).div_ceil(PAGE_SIZE)
     }
 
-    /// Unmaps any pages of what [`RawSpace::map`] gave. Whole blocks go at once; the addresses of others are free
-    /// again when their last page has gone.
+    /// Unmaps pages of memory from [`RawSpace::map`]. Whole blocks are freed at once; the addresses of others are free
+    /// when their last page is unmapped.
     ///
     /// # Safety
     /// Nobody uses these pages any more.
     pub unsafe fn unmap(&self, addr: usize, len: usize) {
         let (first, whole, last) = self.split(addr, len);
         for part in [first, last].into_iter().flatten() {
-            // SAFETY: handed on: nobody uses these pages.
+            // SAFETY: the caller's promise: nobody uses these pages any more.
             unsafe { self.unmap_part(part) }
         }
-        // Unmapping what is not mapped is nothing.
+        // Blocks that are not mapped are skipped.
         let mut start = whole.start;
         for index in whole.start..=whole.end {
             if index == whole.end || !self.engine.is_open(BlockId::from_index(index)) {
@@ -222,16 +222,16 @@ impl RawSpace {
         self.engine.look_for_whole();
     }
 
-    /// Notes pages of one block as unmapped; closes the block when none are left.
+    /// Notes pages of one block as unmapped. Closes the block when no mapped page is left.
     ///
     /// # Safety
     /// Nobody uses these pages any more.
     unsafe fn unmap_part(&self, part: Range<usize>) {
         let block = self.block_at(part.start);
         if !self.engine.is_open(block) {
-            return; // unmapping what is not mapped is nothing
+            return; // not mapped: nothing to do
         }
-        // SAFETY: handed on: nobody uses these pages.
+        // SAFETY: the caller's promise: nobody uses these pages any more.
         unsafe { self.discard_part(part.clone()) };
         let mut partial = self.partial.lock().expect("nothing panics under this lock");
         let holes = partial.entry(block).or_insert([0; 8]);
@@ -250,7 +250,7 @@ impl RawSpace {
         }
     }
 
-    /// Whether the range, which lies in one block, is unmapped while other pages of the block are not.
+    /// Whether the range, which lies in one block, is unmapped while other pages of the block are mapped.
     #[must_use]
     pub fn are_holes(&self, range: Range<usize>) -> bool {
         let block = self.block_at(range.start);
@@ -261,33 +261,33 @@ impl RawSpace {
     }
 
     fn forget_streams(&self, blocks: &Range<usize>) {
-        let _blocked = signals::block_all(); // a handler's fault might be one of a stream
+        let _blocked = signals::block_all(); // a signal handler might fault and follow a stream
         self.engine.streams.forget_blocks(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
     }
 
-    /// Ends whole blocks and makes their addresses free.
+    /// Drops whole blocks and frees their addresses.
     fn close(&self, blocks: Range<usize>) {
         self.forget_holes(&blocks);
         self.forget_streams(&blocks);
         self.forget_holds(blocks.clone());
         self.engine.set_open(blocks.clone(), false);
         self.engine.drop_range(blocks.clone());
-        // SAFETY: blocks of the span that their owner unmaps: it uses no reference to them any more, and they are given to nobody
-        // else until they are free.
+        // SAFETY: blocks of the span that their owner unmaps: it uses no reference to them any more, and nobody else
+        // gets them before they are free.
         if let Err(error) = unsafe { memory::protect_none(self.addr(blocks.start), blocks.len() * BLOCK_BYTES) } {
             crate::fatal::say(&format!("unmapping a region: {error}")); // it stays readable, as zeros
         }
         self.engine.addresses.free(blocks);
     }
 
-    /// Makes a mapping longer or shorter, as `mremap` does; the new address when it had to move.
+    /// Grows or shrinks a mapping, as `mremap` does. Returns its address, which is a new one if it had to move.
     ///
     /// # Errors
-    /// As [`RawSpace::map`]; [`Error::OutOfAddressSpace`] too when it may not move and cannot grow where it is.
+    /// As [`RawSpace::map`]. Also [`Error::OutOfAddressSpace`] if it cannot grow in place and may not move.
     ///
     /// # Safety
-    /// `addr..addr + old_len` is one mapping of the caller's, which nobody uses meanwhile; after a move the old
-    /// addresses are gone.
+    /// `addr..addr + old_len` is one mapping of the caller's, and nobody uses it meanwhile. After a move nobody uses
+    /// the old addresses.
     pub unsafe fn remap(&self, addr: usize, old_len: usize, new_len: usize, may_move: bool) -> Result<usize, Error> {
         let block = BLOCK_BYTES;
         let (old_end, new_end) = (addr + old_len, addr + new_len);
@@ -319,7 +319,8 @@ impl RawSpace {
             return Err(Error::OutOfAddressSpace(self.engine.span.len() as u64));
         }
         let target = self.map(new_len)?;
-        // SAFETY: the old mapping and a new one; the caller gives up the old addresses.
+        // SAFETY: the target is a new mapping, known to nobody else, and does not overlap the old one. The caller gives
+        // up the old one.
         unsafe {
             self.carry(addr, target, old_len);
             self.unmap(addr, old_len);
@@ -327,33 +328,34 @@ impl RawSpace {
         Ok(target)
     }
 
-    /// Takes what pages hold to others: blocks in one piece without touching them, the rest by copying. What the old pages
-    /// hold afterwards is not defined.
+    /// Moves the content of pages to other addresses: blocks in one piece without touching them, the rest by copying.
+    /// The old pages' content is undefined afterwards.
     ///
     /// # Safety
-    /// Both ranges are mapped, readable and writable, they do not overlap, and nobody uses them meanwhile; nobody relies on
-    /// what the target holds.
+    /// Both ranges are mapped, readable and writable, they do not overlap, and nobody uses them meanwhile. Nobody
+    /// relies on the target's content.
     pub unsafe fn carry(&self, from: usize, to: usize, len: usize) {
         let whole = from.next_multiple_of(BLOCK_BYTES)..(from + len) / BLOCK_BYTES * BLOCK_BYTES;
         let alike = from % BLOCK_BYTES == to % BLOCK_BYTES && !whole.is_empty() && self.contains(to);
         let whole = if alike { whole } else { from..from };
         for block in whole.clone().step_by(BLOCK_BYTES) {
             if !self.transfer(block, to + (block - from)) {
-                // SAFETY: handed on: a block of each range.
+                // SAFETY: the caller's promise, for a block of each range.
                 unsafe { copy(block, to + (block - from), BLOCK_BYTES) };
             }
         }
         for part in [from..whole.start, whole.end..from + len] {
-            // SAFETY: handed on: the other parts of each range.
+            // SAFETY: the caller's promise, for the other parts of each range.
             unsafe { copy(part.start, to + (part.start - from), part.len()) };
         }
     }
 
-    /// Carries a whole block to another address without touching its content; `false` when it is in use and cannot move.
+    /// Moves a whole block to another address without touching its content. `false`: it is in use and cannot move.
     fn transfer(&self, from: usize, to: usize) -> bool {
         let engine = &*self.engine;
         let _pass = engine.gate.enter(signals::thread_id());
-        // The target is new: who holds it does so for a moment and waits for no other block.
+        // Two blocks are locked here. The target is new: other holders of its lock keep it briefly and wait for no
+        // other block.
         let mut target = engine.lock(self.block_at(to));
         let mut source = engine.lock(self.block_at(from));
         if source.is_empty() {
@@ -371,9 +373,9 @@ impl RawSpace {
                 engine.zones.of(frame).insert(frame, List::Laundry);
             }
         }
-        // A late fault of the addresses' last use may have made a page there.
+        // A late fault from the addresses' previous use may have made a page there.
         engine.drop_block(&mut target);
-        engine.end_lost(&source, 0..BLOCK_PAGES); // at its new place it is tried again
+        engine.end_lost(&source, 0..BLOCK_PAGES); // reads of lost pages are tried again at the new address
         let small_tables = (source.small_table, target.small_table);
         source.move_to(&mut target);
         (source.small_table, target.small_table) = small_tables;
@@ -382,7 +384,7 @@ impl RawSpace {
                 engine.zones.of(frame).set_owner(frame, target.name(index));
                 if target.folio(index).writing_to().is_some() {
                     target.folio_mut(index).cancel_write();
-                    engine.zones.of(frame).insert(frame, List::Laundry); // it is being written, in vain
+                    engine.zones.of(frame).insert(frame, List::Laundry); // its write no longer counts
                 }
             }
         }
@@ -392,11 +394,11 @@ impl RawSpace {
     /// Makes pages read as zero, as `madvise(MADV_DONTNEED)` does.
     ///
     /// # Safety
-    /// Nobody relies on what these pages hold.
+    /// Nobody relies on the content of these pages.
     pub unsafe fn discard(&self, addr: usize, len: usize) {
         let (first, whole, last) = self.split(addr, len);
         for part in [first, last].into_iter().flatten() {
-            // SAFETY: handed on.
+            // SAFETY: the caller's promise: nobody relies on this content.
             unsafe { self.discard_part(part) }
         }
         if !whole.is_empty() {
@@ -405,22 +407,23 @@ impl RawSpace {
         self.engine.look_for_whole();
     }
 
-    /// The same for a part of one block: slots of dropped pages are freed, frames of dropped blocks too.
+    /// As [`RawSpace::discard`], for a part of one block. Frees the slots of dropped pages and the frames of dropped
+    /// folios.
     ///
     /// # Safety
-    /// Nobody relies on what these bytes hold.
+    /// Nobody relies on the content of these bytes.
     unsafe fn discard_part(&self, part: Range<usize>) {
         let block = self.block_at(part.start);
         let base = self.engine.block_addr(block);
-        // Bytes of pages that are dropped in part only.
+        // The whole pages of the part.
         let inner = part.start.next_multiple_of(PAGE_SIZE)..part.end / PAGE_SIZE * PAGE_SIZE;
         if inner.is_empty() {
-            // SAFETY: handed on.
+            // SAFETY: the caller's promise: nobody relies on this content.
             return unsafe { self.zero(part) };
         }
         let pages = (inner.start - base) / PAGE_SIZE..(inner.end - base) / PAGE_SIZE;
         let (mapped, is_held) = {
-            let _blocked = signals::block_all(); // a handler might touch this block
+            let _blocked = signals::block_all(); // a signal handler might touch this block
             let _pass = self.engine.gate.enter(signals::thread_id());
             let mut locked = self.engine.lock(block);
             let mapped = self.drop_pages(&mut locked, pages);
@@ -428,7 +431,8 @@ impl RawSpace {
             (mapped, is_held)
         };
         for pages in mapped {
-            // SAFETY: handed on: pages of the part. Nothing has to be read for this touch, for they are held.
+            // SAFETY: mapped pages of the part, whose content nobody relies on (the caller's promise). They are held,
+            // so this touch needs no read.
             unsafe { std::ptr::write_bytes((base + pages.start * PAGE_SIZE) as *mut u8, 0, pages.len() * PAGE_SIZE) };
         }
         if is_held {
@@ -436,14 +440,14 @@ impl RawSpace {
         }
         for edge in [part.start..inner.start, inner.end..part.end] {
             if !edge.is_empty() {
-                // SAFETY: handed on.
+                // SAFETY: the caller's promise: nobody relies on this content.
                 unsafe { self.zero(edge) };
             }
         }
     }
 
-    /// Drops pages of a block: whole folios go, swapped ones are split for it. Pages of folios in RAM that are dropped in
-    /// part are zeroed where they are; those of mapped ones, which are returned, are still to be.
+    /// Drops pages of a block. Whole folios are dropped, and swapped ones are split for that. Pages of larger folios in
+    /// RAM are zeroed in place if unmapped. Those of mapped folios are returned for the caller to zero.
     pub(crate) fn drop_pages(&self, locked: &mut Locked<'_>, pages: Range<usize>) -> Vec<Range<usize>> {
         let engine = &*self.engine;
         let mut mapped = Vec::new();
@@ -491,8 +495,8 @@ impl RawSpace {
         }
     }
 
-    /// A page is about to be dropped. If its piece was hashed as one, what stays of the piece is hashed by pages, so that
-    /// it can be checked when it comes back.
+    /// Prepares for dropping a page whose piece has one hash: hashes the remaining pages of the piece one by one, so
+    /// that they can be verified when they come back.
     fn keep_checkable(&self, locked: &mut Locked<'_>, page: usize, dropped: &Range<usize>) {
         let first = page / PIECE.nr_pages() * PIECE.nr_pages();
         let piece = first..first + PIECE.nr_pages();
@@ -504,44 +508,44 @@ impl RawSpace {
             crate::fatal::say(&error.to_string());
         }
         if all_go || locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-            locked.forget_hashes(piece); // what stays, if the device failed, cannot be told from wrong bytes
+            locked.forget_hashes(piece); // after a failed read the rest cannot be verified
         }
     }
 
-    /// Zeroes bytes of one block. What reads as zero already is left alone.
+    /// Zeroes bytes of one block. Pages that read as zero already are left alone.
     ///
     /// # Safety
-    /// Nobody relies on what these bytes hold.
+    /// Nobody relies on the content of these bytes.
     unsafe fn zero(&self, part: Range<usize>) {
         let mut start = part.start;
         while start < part.end {
             let end = part.end.min((start + 1).next_multiple_of(PAGE_SIZE));
             let page = self.engine.page_at(start);
             let empty = {
-                let _blocked = signals::block_all(); // a handler might touch this block
+                let _blocked = signals::block_all(); // a signal handler might touch this block
                 let locked = self.engine.lock(page.block());
                 locked.state(locked.index_of(page.page_in_block())) == State::Empty
             };
             if !empty {
-                // SAFETY: the bytes lie in mapped managed memory; the caller says that nobody relies on them. A missing
-                // folio is brought in by this touch, as by any other: no lock is held here.
+                // SAFETY: the bytes lie in mapped managed memory, and nobody relies on them (the caller's promise). The
+                // touch brings a missing folio in as any other touch does; no lock is held here.
                 unsafe { std::ptr::write_bytes(start as *mut u8, 0, end - start) }
             }
             start = end;
         }
     }
 
-    /// Asks for a range to be read in the background.
+    /// Requests background readahead of a range.
     pub fn will_need(&self, addr: usize, len: usize) {
         self.engine.will_need(self.covering(addr, len));
     }
 
-    /// Makes a range leave RAM first.
+    /// Makes a range the first to leave RAM.
     pub fn cold(&self, addr: usize, len: usize) {
         self.engine.cold(self.covering(addr, len));
     }
 
-    /// Makes a range, as far as it is in RAM, the last to leave.
+    /// Makes the resident part of a range the last to leave RAM.
     pub fn keep(&self, addr: usize, len: usize) {
         self.forget_streams(&self.covering(addr, len));
         self.engine.for_each_block(self.covering(addr, len), |block| {
@@ -559,7 +563,7 @@ impl RawSpace {
         }
     }
 
-    /// Says whether blocks come back in one piece, as far as the arena's policy leaves that open.
+    /// Sets whether blocks come back in one piece, where the arena's policy leaves that open.
     pub fn wish(&self, addr: usize, len: usize, wish: Wish) {
         self.engine.for_each_block(self.covering(addr, len), |block| {
             if self.engine.table.has(block) {
@@ -568,7 +572,7 @@ impl RawSpace {
         });
     }
 
-    /// Brings a range in, writable, as a touch would; cheap for what is there.
+    /// Brings a range in, writable, as a touch would. Cheap for resident pages.
     pub fn touch(&self, addr: usize, len: usize) {
         let thread = signals::thread_id();
         for index in self.covering(addr, len) {
@@ -579,7 +583,7 @@ impl RawSpace {
         }
     }
 
-    /// Brings pages of a block in; `false` when one's content is lost. What is in may leave again at any time.
+    /// Brings pages of a block in. `false`: the content of one is lost. The pages may leave again at any time.
     fn bring_in(&self, block: BlockId, pages: Range<usize>, thread: u32) -> bool {
         loop {
             let Some(missing) = self.first_missing(&self.engine.lock(block), &pages) else { return true };
@@ -592,7 +596,7 @@ impl RawSpace {
         }
     }
 
-    /// The first of some pages that is not mapped, and may be.
+    /// The first of these pages that is neither mapped nor sealed.
     fn first_missing(&self, locked: &Locked<'_>, pages: &Range<usize>) -> Option<FolioId> {
         let nr_pages = locked.order().nr_pages();
         let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
@@ -603,9 +607,9 @@ impl RawSpace {
         })
     }
 
-    /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: thread stacks, memory whose protection
-    /// changes. Holds of one block add up, and keep what is in RAM of all of it. `false` when content could not be
-    /// brought in; the holds stand all the same.
+    /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: for thread stacks, and for memory whose
+    /// protection changes. A hold keeps all resident folios of its blocks, and holds of one block are counted. `false`:
+    /// some content could not be read; the holds stand nevertheless.
     ///
     /// # Safety
     /// The range is mapped.
@@ -615,7 +619,7 @@ impl RawSpace {
         for index in self.covering(addr, len) {
             let block = BlockId::from_index(index);
             if !self.engine.is_open(block) {
-                continue; // not mapped: who touches it is told by the kernel
+                continue; // not mapped: the kernel handles a touch
             }
             *self.holds.lock().expect("nothing panics under this lock").entry(block).or_insert(0) += 1;
             let pages = self.pages_of(block, addr..addr + len);
@@ -636,12 +640,12 @@ impl RawSpace {
         all_in
     }
 
-    /// As [`RawSpace::hold`], but brings nothing in: it keeps what comes in by itself.
+    /// As [`RawSpace::hold`], without bringing anything in. Folios that come in later are kept.
     ///
     /// # Safety
     /// As [`RawSpace::hold`].
     pub unsafe fn hold_present(&self, addr: usize, len: usize) {
-        let _blocked = signals::block_all(); // a handler might touch one of these
+        let _blocked = signals::block_all(); // a signal handler might touch one of these
         let _pass = self.engine.gate.enter(signals::thread_id());
         for index in self.covering(addr, len) {
             let block = BlockId::from_index(index);
@@ -654,12 +658,13 @@ impl RawSpace {
     /// Ends a hold.
     ///
     /// # Safety
-    /// The range was held and is mapped readable and writable again.
+    /// The range was held, and is mapped readable and writable again.
     pub unsafe fn release_hold(&self, addr: usize, len: usize) {
         self.covering(addr, len).for_each(|index| self.end_hold(BlockId::from_index(index)));
     }
 
-    /// Keeps what is mapped of a block so until [`RawSpace::end_hold`]. `false`: that is so for good.
+    /// Keeps the mapped folios of a block in RAM until [`RawSpace::end_hold`]. `false`: the block is pinned permanently
+    /// already.
     fn begin_hold(&self, locked: &mut Locked<'_>) -> bool {
         let mut holds = self.holds.lock().expect("nothing panics under this lock");
         if locked.pinned && !holds.contains_key(&locked.id()) {
@@ -697,7 +702,7 @@ impl RawSpace {
     }
 
     fn unpin(&self, block: BlockId) {
-        let _blocked = signals::block_all(); // a handler might touch this block
+        let _blocked = signals::block_all(); // a signal handler might touch this block
         let _pass = self.engine.gate.enter(signals::thread_id());
         if !self.engine.table.has(block) {
             return;
@@ -711,35 +716,37 @@ impl RawSpace {
             if let State::Resident(frame) = locked.state(index)
                 && self.engine.zones.of(frame).list(frame).is_none()
             {
-                self.engine.zones.of(frame).insert(frame, List::Active); // reclaim met it, and could not take it
+                self.engine.zones.of(frame).insert(frame, List::Active); // reclaim took it off its list while pinned
             }
         }
     }
 
-    /// What a handler of the program's own calls for a fault in managed memory; `false`: not ours, or lost.
+    /// Resolves a fault in managed memory, for a program's own signal handler. `false`: the address is not managed, or
+    /// its content is lost.
     #[must_use]
     pub fn on_fault(&self, addr: usize) -> bool {
         self.contains(addr) && fault::resolve(&self.engine, addr, signals::thread_id())
     }
 
-    /// To be called before fork, in the thread that forks: the engine pauses, and blocks that are in RAM will be
-    /// inherited copy-on-write.
+    /// Must be called before fork, in the thread that forks. The engine pauses, and the child will inherit mapped
+    /// folios copy-on-write.
     pub fn fork_prepare(&self) {
         self.engine.fork_prepare();
     }
 
-    /// To be called after fork in the parent: the engine goes on.
+    /// Must be called after fork in the parent. The engine continues.
     pub fn fork_parent(&self) {
         self.engine.fork_parent();
     }
 
-    /// To be called after fork in the child: it has what was in RAM as ordinary memory. A touch of anything else ends
-    /// it with one line and status 70.
+    /// Must be called after fork in the child. The folios that were mapped are ordinary memory there. A touch of any
+    /// other managed page ends the child with one line and status 70.
     pub fn fork_child(&self) {
         self.engine.fork_child();
     }
 
-    /// To be called after that: a touch of these pages, which the caller has replaced or unmapped, is as any other.
+    /// Must be called after [`RawSpace::fork_child`] for pages that the caller has replaced or unmapped: a touch of
+    /// them is an ordinary one.
     pub fn not_inherited(&self, range: Range<usize>) {
         crate::forking::not_inherited(&range);
     }
@@ -756,13 +763,13 @@ impl RawSpace {
         self.partial.lock().expect("nothing panics under this lock").contains_key(&block)
     }
 
-    /// The blocks that a range touches.
+    /// The blocks that a range overlaps.
     pub(crate) fn covering(&self, addr: usize, len: usize) -> Range<usize> {
         let base = self.engine.span.addr();
         (addr - base) / BLOCK_BYTES..(addr + len - base).div_ceil(BLOCK_BYTES)
     }
 
-    /// A range as a part of a block, whole blocks, and a part of another.
+    /// Splits a range into a part of a block, whole blocks, and a part of another block.
     fn split(&self, addr: usize, len: usize) -> (Option<Range<usize>>, Range<usize>, Option<Range<usize>>) {
         let (block, base, end) = (BLOCK_BYTES, self.engine.span.addr(), addr + len);
         let (up, down) = (addr.next_multiple_of(block), end / block * block);
@@ -780,6 +787,6 @@ impl RawSpace {
 /// # Safety
 /// Both ranges are mapped, they do not overlap, and nobody writes them meanwhile.
 unsafe fn copy(from: usize, to: usize, len: usize) {
-    // SAFETY: handed on. Missing blocks are brought in by the touch; no lock is held here.
+    // SAFETY: the caller's promise. The touch brings missing folios in; no lock is held here.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }

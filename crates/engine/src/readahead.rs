@@ -1,9 +1,9 @@
 //! The readahead thread: reads the blocks that streams will want next, several at once, and maps them before they are
-//! touched. The first folio of each window stays unmapped: its fault tells that the stream has come this far.
+//! touched. The first folio of each window stays unmapped, so that its fault shows how far the stream has come.
 //!
-//! Readahead takes frames that are free or clean, never those that reclaim keeps in reserve, and gives up rather than
-//! wait: a folio that is not read ahead is read when it faults. A block whose folios are small by choice is read folio
-//! by folio, neighbours on the device in one go; one that is small by what was measured is gathered into one.
+//! Readahead takes free frames or those of clean folios, leaves reclaim's reserve alone, and gives up rather than wait:
+//! the fault reads the folio then. A split block is gathered into one folio if the policy permits. Otherwise its folios
+//! are read as they are, contiguous slots in one read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,19 +22,19 @@ use crate::stopwatch::Stopwatch;
 use crate::transfer::{Direction, Transfers};
 use crate::wakeup::Event;
 
-/// Windows that may wait to be read; what comes on top is not read ahead.
+/// Most windows that wait to be read. Further ones are dropped.
 const QUEUE: usize = 256;
 
-/// Blocks to be read; the folio of the marker that the stream meets first is left unmapped.
+/// Blocks to be read. In the marker's block, the folio that the stream meets first stays unmapped.
 pub(crate) struct Window {
     pub blocks: Range<BlockId>,
     pub marker: Option<BlockId>,
     pub backward: bool,
-    /// Where they will be used.
+    /// The CPU on which they will be used.
     pub cpu: CpuId,
 }
 
-/// Windows that are to be read.
+/// Windows to be read.
 pub(crate) struct ReadQueue {
     windows: Mutex<VecDeque<Window>>,
     pushed: Event,
@@ -45,7 +45,7 @@ impl ReadQueue {
         ReadQueue { windows: Mutex::new(VecDeque::with_capacity(QUEUE)), pushed: Event::default() }
     }
 
-    /// Asks for a window. Never allocates: it is called in signal handlers.
+    /// Requests a window. Never allocates, because signal handlers call it.
     pub fn push(&self, window: Window) {
         let mut windows = self.windows.lock().expect("nothing panics under this lock");
         if windows.len() < QUEUE {
@@ -59,13 +59,13 @@ impl ReadQueue {
         self.windows.lock().expect("nothing panics under this lock").pop_front()
     }
 
-    /// Wakes the thread so that it sees that the arena stops.
+    /// Wakes the thread to see that the arena stops.
     pub fn wake(&self) {
         self.pushed.signal();
     }
 }
 
-/// A block being read as one folio: locked, its frames taken.
+/// A block being read as one folio: locked, with frames taken.
 struct Incoming<'t> {
     locked: Locked<'t>,
     prepared: Prepared<'t>,
@@ -75,7 +75,7 @@ struct Incoming<'t> {
 
 type Reads<'t> = Transfers<Incoming<'t>>;
 
-/// The thread's body; returns when the arena stops.
+/// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("readahead");
     let thread = folioswap_sys::signals::thread_id();
@@ -87,7 +87,7 @@ pub(crate) fn run(engine: &Engine) {
             None if reads.nr_in_flight() > 0 => {
                 finish(engine, &mut reads, true);
             }
-            None if engine.stopping() => {} // it may have begun before `seen`
+            None if engine.stopping() => {} // the stop may precede `seen`
             None => engine.reads.pushed.wait(seen),
         }
     }
@@ -95,7 +95,7 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
-    // What has been read waits until the disk has been given the next block, and for nothing else.
+    // Finished reads wait only until the disk has its next request.
     let mut gave_disk = true;
     for index in window.blocks.start.index()..window.blocks.end.index() {
         let block = BlockId::from_index(index);
@@ -112,7 +112,8 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         let _pass = match engine.gate.try_enter(thread) {
             Some(pass) => pass,
             None => {
-                // Whoever closes the gate waits for those inside, and they may wait for a folio that is being read.
+                // The thread that closes the gate waits for those inside, and they may wait for a folio that is being
+                // read.
                 finish_all(engine, reads);
                 engine.gate.enter(thread)
             }
@@ -138,14 +139,14 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
     }
 }
 
-/// A block that could not be read stays swapped: the thread that touches it is told.
+/// Prints a read error. The block stays swapped, and the thread that touches it gets the error too.
 fn report(read: Result<(), SwapInError>) {
     if let Err(error) = read {
         fatal::say(&error.to_string());
     }
 }
 
-/// Reads a block that is split.
+/// Reads a split block.
 fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
     let spare = || engine.try_take_frame_near(window.cpu, Order::HUGE, engine.zones.watermarks().min);
     if engine.wants_whole(locked)
@@ -169,7 +170,7 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &W
     engine.read_parts(locked, marker.then_some(met_first), window.cpu)
 }
 
-/// Starts one read; `false` when there is no frame to spare.
+/// Starts one read. `false`: there is no frame to spare.
 fn start<'e>(
     engine: &'e Engine,
     reads: &mut Reads<'e>,
@@ -184,8 +185,8 @@ fn start<'e>(
         Some(extent) if reads.asynchronous() => {
             let bytes = prepared.bytes_mut();
             let (home, len) = (bytes.as_ptr() as usize, bytes.len());
-            // SAFETY: the bytes of frames that the job has, prepared and so present, and known to nobody else; the folio keeps
-            // its slot, and so the device, as long as the job has the lock of its block.
+            // SAFETY: the job owns the frames, which have memory and are known to nobody else. It keeps the block's
+            // lock, so the folio keeps its slot, and the device is not removed.
             unsafe { reads.start(Direction::Read, extent, home, len, Incoming { locked, prepared, slot, marker }) };
         }
         _ => {
@@ -200,8 +201,8 @@ fn finish_all(engine: &Engine, reads: &mut Reads<'_>) {
     while finish(engine, reads, true) {}
 }
 
-/// Checks and maps a block that has been read; where there is none, waits for one or does not. `false`: there was none. The
-/// disk goes on with the others meanwhile, and with those that are started between two of them.
+/// Verifies and maps a block whose read has ended. With `wait`, waits for one if none has. `false`: there was none.
+/// Taking one at a time keeps the disk busy: other reads continue, and new ones can be started in between.
 fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     let Some((mut incoming, read)) = reads.finish(wait) else { return false };
     let bytes = incoming.prepared.bytes_mut();
@@ -214,7 +215,7 @@ fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     true
 }
 
-/// Maps a block that was read.
+/// Maps a block that has been read.
 fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>) {
     let Incoming { mut locked, prepared, marker, .. } = incoming;
     let frame = prepared.into_frame();
@@ -229,7 +230,7 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
     engine.admit(&mut locked, 0, frame, marker);
 }
 
-/// Maps a folio back that is still in RAM.
+/// Maps a folio again that is still in RAM.
 fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
     if !locked.folio(index).marker && !locked.is_sealed(index * locked.order().nr_pages()) {
         engine.map(locked, index, frame, List::Inactive);
@@ -237,7 +238,7 @@ fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameI
     }
 }
 
-/// Unmaps the first folio of a window that is in RAM already, so that its next touch is seen.
+/// Unmaps the first folio of a window if it is mapped already, so that its next touch faults.
 fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
     if locked.pinned {
         return;

@@ -1,14 +1,13 @@
-//! Folios' way out: inactive tail -> unmap to the laundry -> hash -> slots from the swap space -> device writes ->
+//! The way out of RAM: inactive tail -> unmap to the laundry -> hash -> slots from the swap space -> device writes ->
 //! standby -> frames free.
 //!
-//! Three lists hold what is on this way. A folio of the *inactive* list is mapped (but for the marker of a window of
-//! readahead). In the *laundry* it is unmapped and not yet known to be clean: a fault there is a reference that saved its
-//! write. On *standby* it is clean, and its frames are free to whoever needs them. There is a set of lists for whole
-//! blocks and one for smaller folios; the older tail goes first. The same steps are taken by the reclaim threads, with
-//! several writes in flight, and by a thread in need of a frame, one at a time (direct reclaim).
+//! Folios on the *inactive* list are mapped, except the marker of a readahead window. Folios in the *laundry* are
+//! unmapped and may be dirty; a fault there counts as a reference and saves the write. Folios on *standby* are clean,
+//! and their frames can be taken. Whole blocks and smaller folios have separate lists; the older tail is reclaimed
+//! first. Reclaim threads keep several writes in flight, direct reclaim one.
 //!
-//! What a folio's slots hold is noted as a hash, before it is written. So a folio that is found to differ gives its slots
-//! up at once, and a write that fails leaves it without.
+//! A folio's hash is noted before it is written. A dirty folio therefore gives up its old slots first, and a failed
+//! write leaves it without slots.
 
 use folioswap_core::{BlockId, FrameId, List, Locked, NodeId, Order, PAGE_SIZE, Size, SlotId, State, Zone};
 
@@ -19,38 +18,38 @@ use crate::map::MapError;
 use crate::outgoing::{Batch, Outgoing};
 use crate::supply::older_class;
 
-/// Folios looked at in one search of a list: busy ones are passed over, never waited for.
+/// Folios examined in one search of a list. Busy ones are skipped, never waited for.
 pub(crate) const SCAN: usize = 64;
 
-/// Small folios that are unmapped at once.
+/// Most small folios unmapped at once.
 const UNMAP_BATCH: usize = 32;
 
-/// What came of a look at the oldest folios in the laundry.
+/// Result of a look at the oldest folios in the laundry.
 pub(crate) enum Laundered<'t> {
-    /// Some were clean or zero: frames are free, or on standby.
+    /// Some were clean or zero: frames are free or on standby.
     Clean,
     /// These must be written first.
     Write(Outgoing<'t>),
-    /// There is no slot for what is there.
+    /// There are no slots for them.
     NoSlot,
-    /// The laundry has nothing that can be had now.
+    /// No folio of the laundry is available now.
     Nothing,
 }
 
-/// What one folio of the laundry came to.
+/// Result of washing one folio of the laundry.
 pub(crate) enum Washed {
     /// Zero or unchanged.
     Clean,
-    /// To be written to these slots.
+    /// Must be written to these slots.
     Dirty(SlotId),
-    /// No slot; its content stays in RAM.
+    /// No slots: the content stays in RAM.
     NoSlot,
-    /// Look again: its block was split because no slots in a row were left, or some have just been freed.
+    /// Look again: the block was split because there was no run of slots.
     Again,
 }
 
 impl Engine {
-    /// Takes mapped folios of the inactive tail of a zone home, into the laundry: one whole block, or a batch of small ones.
+    /// Unmaps folios at a zone's inactive tail, into the laundry: one whole block, or a batch of small folios.
     pub fn unmap_oldest(&self, zone: &Zone, only: Option<Size>) -> bool {
         for size in [Size::Whole, Size::Small] {
             zone.balance(size);
@@ -62,7 +61,7 @@ impl Engine {
         for _ in 0..SCAN {
             let Some(oldest) = zone.oldest(size, List::Inactive).filter(|_| done < most) else { break };
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
-                drop(held.take()); // one block at a time
+                drop(held.take()); // lock one block at a time
                 held = self.try_lock(oldest.folio.block());
             }
             let Some(locked) = &mut held else {
@@ -76,7 +75,7 @@ impl Engine {
         done > 0
     }
 
-    /// Takes a folio of the inactive list home, into the laundry; `false` when it has to stay.
+    /// Moves a folio of the inactive list to the laundry, unmapped. `false`: it has to stay.
     fn unmap_victim(&self, locked: &mut Locked<'_>, index: usize) -> bool {
         match locked.state(index) {
             State::Resident(frame) if locked.pinned => {
@@ -99,7 +98,7 @@ impl Engine {
                 }
             },
             State::Standby(frame) => {
-                // The marker of a window that nobody has reached.
+                // The marker of a window that the stream has not reached.
                 self.zones.of(frame).insert(frame, List::Laundry);
                 true
             }
@@ -107,14 +106,14 @@ impl Engine {
         }
     }
 
-    /// Leaves a block alone for good whose pages the program dropped by a way that is not seen here.
+    /// Pins a block whose pages the program dropped in a way that the engine does not see. It stays in RAM permanently.
     fn set_aside(&self, locked: &mut Locked<'_>, frame: FrameId) {
         fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
         locked.pinned = true;
         self.zones.of(frame).remove(frame);
     }
 
-    /// Looks at the oldest folios of a zone's laundry and finds out whether they are clean.
+    /// Washes the oldest folios of a zone's laundry.
     pub fn launder_oldest(&self, zone: &Zone, only: Option<Size>) -> Laundered<'_> {
         match only.or_else(|| older_class(zone, List::Laundry)) {
             Some(Size::Whole) => self.launder_whole(zone),
@@ -139,7 +138,7 @@ impl Engine {
                 Washed::Clean | Washed::Again => return Laundered::Clean,
                 Washed::Dirty(slot) => return Laundered::Write(Outgoing::whole(locked, oldest.frame, slot)),
                 Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => return Laundered::Clean,
-                // Others behind it may be clean or zero, and need no slot.
+                // Folios behind it may be clean or zero, and need no slot.
                 Washed::NoSlot => {
                     found = Laundered::NoSlot;
                     zone.rotate(oldest.frame, List::Laundry);
@@ -149,7 +148,7 @@ impl Engine {
         found
     }
 
-    /// Washes small folios until a batch of dirty ones, whose slots follow each other, is to be written.
+    /// Washes small folios until there is a batch of dirty ones, in contiguous slots, to write.
     fn launder_small(&self, zone: &Zone) -> Laundered<'_> {
         let mut batch: Option<Batch<'_>> = None;
         let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
@@ -157,7 +156,7 @@ impl Engine {
         for _ in 0..2 * SCAN {
             let Some(oldest) = zone.oldest(Size::Small, List::Laundry) else { break };
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
-                drop(held.take()); // one block at a time
+                drop(held.take()); // lock one block at a time
                 held = self.try_lock(oldest.folio.block());
             }
             let Some(locked) = &mut held else {
@@ -179,7 +178,7 @@ impl Engine {
                 Washed::Dirty(slot) => {
                     let batch = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
                     if !batch.push(self, locked, index, oldest.frame, slot) {
-                        // The end of a cluster: this one lies elsewhere, and goes by itself.
+                        // Its slots do not follow the batch's, as at the end of a cluster: write it alone.
                         self.write_one(locked, index, oldest.frame, slot);
                         break;
                     }
@@ -197,7 +196,8 @@ impl Engine {
         }
     }
 
-    /// Finds out whether a folio of the laundry is clean; if not, takes it off the list and says where it is to be written.
+    /// Finds out whether a folio of the laundry is clean. Takes a dirty one off the list and returns the slots to write
+    /// it to.
     fn wash(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Washed {
         let order = locked.order();
         if order == Order::HUGE
@@ -205,8 +205,8 @@ impl Engine {
         {
             return washed;
         }
-        // SAFETY: the block is locked, and the folio is of the laundry, so at home; its frames are given back, or it is split, when
-        // this is used no more.
+        // SAFETY: the block is locked and the folio is in the laundry, so its content is at home. Its frames are freed,
+        // or it is split, only after the last use of `bytes`.
         let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
         if checksum::is_zero(bytes) {
             self.stats.zero_folios_dropped.add(1);
@@ -217,7 +217,8 @@ impl Engine {
         }
         let page = index * order.nr_pages();
         let kept = locked.folio(index).slot();
-        // A device in memory can be compared with, and hashes while it copies.
+        // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
+        // copies.
         let surely_dirty = kept
             .and_then(|slot| self.space.memory(slot))
             .is_some_and(|memory| memory.bytes(PAGE_SIZE) != &bytes[..PAGE_SIZE]);
@@ -231,7 +232,7 @@ impl Engine {
             }
             hashed = true;
         }
-        // What the slots hold is not what is noted any more.
+        // The old slots no longer match the noted hashes.
         locked.folio_mut(index).set_slot(None);
         let Some(slot) = self.slot_for(frame, order, kept) else {
             return self.split_for_slots(locked, frame);
@@ -245,9 +246,8 @@ impl Engine {
         Washed::Dirty(slot)
     }
 
-    /// Slots for the folio in a frame. A whole block is written to where it was, if it may be; smaller ones go where their neighbours of
-    /// this moment go, so that they are written together.
-    /// What was kept on a device that is being removed is given up: the folio is not what it was.
+    /// Slots for the folio in `frame`. A whole block is written to its old slots if possible. Small folios go next to
+    /// other folios that are written now, in one batch. Slots on a device that is being removed are given up.
     fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
         if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
             self.free_slots(slot, order);
@@ -266,7 +266,8 @@ impl Engine {
         }
     }
 
-    /// Slots for a whole block that has some: the same, unless they are on the device of another node, and its own's has room.
+    /// Slots for a whole block that has some already: the same ones, unless they are on another node's device and this
+    /// node's has room.
     fn slot_for_again(&self, frame: FrameId, kept: SlotId) -> SlotId {
         let (node, home) = (self.node_of(frame), self.space.home_of(kept));
         if node.is_none() || home.is_none() || home == node {
@@ -284,13 +285,13 @@ impl Engine {
         }
     }
 
-    /// The node of a frame; none where its zone is of several.
+    /// The node of a frame. `None` if its zone spans several nodes.
     fn node_of(&self, frame: FrameId) -> Option<NodeId> {
         self.zone_nodes.get(self.zones.index_of(frame)).copied()
     }
 
-    /// Slots on the device nearest to a frame that has them: it is the memory's node that counts, which was that of who used it; where a
-    /// zone is of several nodes, this CPU's.
+    /// Slots on the first device that has them on the list of the frame's node, because the folio was used on that
+    /// node. If the zone spans several nodes, this CPU's node counts.
     pub fn allocate_near(&self, frame: FrameId, order: Order) -> Option<SlotId> {
         let cpu = current_cpu();
         match self.node_of(frame) {
@@ -299,7 +300,7 @@ impl Engine {
         }
     }
 
-    /// There are no slots in a row for a folio of the block: it leaves in the largest parts that fit.
+    /// Falls back when there is no run of slots for a folio: it leaves RAM in the largest parts that fit.
     fn split_for_slots(&self, locked: &mut Locked<'_>, frame: FrameId) -> Washed {
         let order = locked.order();
         self.stats.swpout_fallback.add(order, 1);
@@ -315,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// Makes the folios of a split block as small as the largest run of slots that is left.
+    /// Splits the folios of a split block to the size of the largest run of slots left.
     pub fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
         let cpu = current_cpu();
         let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
@@ -331,7 +332,7 @@ impl Engine {
         self.zones.excess()
     }
 
-    /// Makes frames available, for a folio of this order, by this thread's own work, in its zone or else in another; `false` when
+    /// Reclaims frames for a folio of this order on this thread, in this CPU's zone or else in another. `false`:
     /// nothing could be done.
     pub fn reclaim_directly(&self, order: Order) -> bool {
         self.reclaim_wanted.signal();
@@ -354,7 +355,7 @@ impl Engine {
         false
     }
 
-    /// Reclaims a block now, as advice; leaves what is busy where it is.
+    /// Reclaims a block now, as advice. Busy folios stay where they are.
     pub fn evict(&self, block: BlockId) {
         let Some(mut locked) = self.try_lock(block) else { return };
         if locked.pinned {
@@ -366,7 +367,7 @@ impl Engine {
                     Ok(()) => self.zones.of(frame).insert(frame, List::Laundry),
                     Err(_) => self.stats.busy_victims.add(1),
                 },
-                // The marker of a window that nobody has reached.
+                // The marker of a window that the stream has not reached.
                 State::Standby(frame) if self.zones.of(frame).list(frame) == Some(List::Inactive) => {
                     self.zones.of(frame).insert(frame, List::Laundry);
                 }
@@ -376,7 +377,7 @@ impl Engine {
         self.write_block(&mut locked);
     }
 
-    /// Unmaps and washes one folio now, as far as it is not in use; where it is to be written, if it is dirty.
+    /// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
     pub fn wash_now(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Option<SlotId> {
         if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
             return None;
@@ -393,7 +394,7 @@ impl Engine {
         }
     }
 
-    /// Writes what is in the laundry of a block, in batches.
+    /// Writes a block's folios in the laundry, in batches.
     fn write_block(&self, locked: &mut Locked<'_>) {
         let mut batch: Option<Batch<'_>> = None;
         let mut index = 0;

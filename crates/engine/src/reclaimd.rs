@@ -1,9 +1,9 @@
-//! The reclaim threads, one for each zone: each keeps its zone's free frames and clean folios between the watermarks, with several
-//! writes in flight. It sleeps while there are enough, and an idle arena costs no CPU. So a node whose device is slow holds up no
-//! other one.
+//! The reclaim threads, one per zone. Each keeps its zone's free frames and clean folios between the watermarks, with
+//! several writes in flight, and sleeps while there are enough, so an idle arena costs no CPU. A slow device of one
+//! node does not delay the other zones.
 //!
-//! A device that compresses wants CPU time for each write. Where there is one, the threads have *companions*, one for each further CPU
-//! ([`MOST_THREADS`] in all), which do the same as long as frames are scarcer: each begins at a lower mark than the one before.
+//! A device that compresses needs CPU time for each write. If there is one, the threads get *companions*, one for each
+//! further CPU ([`MOST_THREADS`] threads in all). Each companion starts at a lower watermark than the one before.
 
 use std::time::{Duration, Instant};
 
@@ -15,42 +15,42 @@ use crate::outgoing::{Batch, Outgoing};
 use crate::reclaim::Laundered;
 use crate::transfer::{Direction, Transfers};
 
-/// Frames kept unmapped ahead of their write, as a share of the budget: the time they have to be referenced.
+/// Share of the budget kept unmapped ahead of writing. These folios can still be referenced before they are written.
 const LAUNDRY_SHARE: usize = 32;
 
-/// How often, while there is something to reclaim, the share of huge pages is looked at.
+/// How often the share of huge pages is measured while there is something to reclaim.
 const MEASURE_EVERY: Duration = Duration::from_millis(500);
 
 type Writes<'t> = Transfers<Outgoing<'t>>;
 
-/// How long blocks whose folios were written may be locked by others before they are tried again.
+/// Pause before a retry when the blocks of written folios are locked by others.
 const UNSETTLED: Duration = Duration::from_millis(1);
 
-/// Threads that compress at once, at most.
+/// Most threads that compress at once.
 const MOST_THREADS: usize = 16;
 
-/// What a step of the thread came to.
+/// Result of one step of the thread.
 enum Step {
     Progress,
     Stuck,
 }
 
-/// Which thread it is.
+/// Identifies a reclaim thread.
 #[derive(Copy, Clone)]
 pub(crate) struct Place {
-    /// Of which zone.
+    /// Index of its zone.
     zone: usize,
-    /// 0, or which one of its companions.
+    /// 0, or the number of the companion.
     companion: usize,
 }
 
 impl Place {
-    /// The threads that each zone has.
+    /// One thread for each zone.
     pub fn of_zones(nr_zones: usize) -> impl Iterator<Item = Place> {
         (0..nr_zones).map(|zone| Place { zone, companion: 0 })
     }
 
-    /// Companions for devices that compress, on so many CPUs: the zones have them by turns.
+    /// Companions for devices that compress, spread over the zones in turn.
     pub fn of_companions(nr_zones: usize, nr_cpus: usize) -> impl Iterator<Item = Place> {
         let companion = move |number: usize| Place { zone: number % nr_zones, companion: number / nr_zones };
         (nr_zones..nr_cpus.min(MOST_THREADS)).map(companion)
@@ -60,13 +60,13 @@ impl Place {
         self.companion > 0
     }
 
-    /// Whether it does what one thread does for all.
+    /// Whether this thread does the work that one thread does for all.
     fn is_first(self) -> bool {
         self.zone == 0 && !self.is_companion()
     }
 }
 
-/// The thread's body; returns when the arena stops.
+/// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine, place: Place) {
     let _abort = AbortOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
@@ -76,7 +76,7 @@ pub(crate) fn run(engine: &Engine, place: Place) {
         let seen = engine.reclaim_wanted.now();
         reclaim(engine, &mut writes, thread, place);
         if place.is_first() && measured.elapsed() > MEASURE_EVERY {
-            // For the statistics alone; a kernel that cannot tell (before 6.7) leaves them without this number.
+            // For the statistics only. Kernels before 6.7 cannot measure this.
             let _ = engine.measure();
             measured = Instant::now();
         }
@@ -92,7 +92,7 @@ pub(crate) fn run(engine: &Engine, place: Place) {
     }
 }
 
-/// Reclaims until as many frames are to be had in the zone as the high watermark asks for, or nothing more can be done.
+/// Reclaims until the zone has as many frames available as the high watermark, or nothing more can be done.
 fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: Place) {
     let zone = &engine.zones.all()[place.zone];
     let mut stuck = 0;
@@ -103,7 +103,8 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
         let pass = match engine.gate.try_enter(thread) {
             Some(pass) => pass,
             None => {
-                // Whoever closes the gate waits for those inside, and they may wait for a folio that is being written.
+                // The thread that closes the gate waits for those inside, and they may wait for a folio that is being
+                // written.
                 while writes.nr_in_flight() > 0 {
                     finish(engine, writes, true);
                 }
@@ -132,7 +133,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
     }
 }
 
-/// Unmaps ahead, and cleans the oldest folios of the laundry.
+/// Unmaps folios ahead, and cleans the oldest folios of the laundry.
 fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, place: Place) -> Step {
     let counts = zone.counts();
     let mut progress = false;
@@ -143,11 +144,13 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
         Laundered::Clean => Step::Progress,
         Laundered::Write(outgoing) => {
             match engine.space.extent(outgoing.slot()) {
-                // A companion's would keep buffers that others wait for, while it waits for one itself.
+                // A companion writes synchronously: otherwise it would keep buffers for which others wait, while it
+                // waits for one itself.
                 Some(extent) if writes.asynchronous() && !place.is_companion() => {
                     let (addr, len) = outgoing.memory(engine);
-                    // SAFETY: `outgoing` says what it holds: a folio at home whose block it has locked, or its own buffer; the slots
-                    // that it writes to are taken, so their device stays.
+                    // SAFETY: `outgoing` keeps its memory present and to itself until it is dropped: a folio at home
+                    // whose block it has locked, or its own buffer. Its slots stay allocated, so the device is not
+                    // removed and the descriptor stays open.
                     unsafe { writes.start(Direction::Write, extent, addr, len, outgoing) };
                     Step::Progress
                 }
@@ -160,12 +163,12 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
     }
 }
 
-/// Pages that writes in flight will make clean.
+/// Pages that become clean when the writes in flight end.
 fn in_flight_pages(writes: &Writes<'_>) -> usize {
     writes.jobs().map(Outgoing::nr_pages).sum()
 }
 
-/// Puts what was written on standby: all that has ended; if nothing has, waits for one, or does not.
+/// Puts folios on standby whose writes have ended. With `wait`, waits for one write if none has ended yet.
 fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
     while let Some((outgoing, written)) = writes.finish(wait) {
         engine.finish_write(outgoing, written);
@@ -173,14 +176,15 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
     }
 }
 
-/// Gives memory back to the kernel after the budget was made smaller: free pageblocks first, then those of clean folios, then those with
-/// the fewest small ones. Says whether folios have left one of these, and there is more to be done.
+/// Gives memory back to the kernel after the budget was lowered: free pageblocks first, then those of clean folios,
+/// then those with the fewest small folios. Returns whether folios have left one of the last kind, so that there is
+/// more to do.
 fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
     while zone.surplus() > 0 {
         engine.give_stock_back();
         zone.drain();
         while let Some(pageblock) = zone.take_surplus() {
-            // SAFETY: the zone has just given the pageblock whole.
+            // SAFETY: the zone has just handed out the whole pageblock, so nobody else uses it.
             unsafe { engine.frames.unpopulate(pageblock) };
             zone.give_unpopulated(pageblock);
             engine.note_resident();
@@ -197,8 +201,8 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
 }
 
 impl Engine {
-    /// Takes all small folios out of one pageblock of a zone to the swap devices: the budget was made smaller, or whole folios are
-    /// wanted. Says whether any left.
+    /// Evicts all small folios of one pageblock of a zone, because the budget was lowered or whole folios are wanted.
+    /// Returns whether any left.
     pub fn empty_a_pageblock_of(&self, zone: &Zone) -> bool {
         zone.drain();
         let Some(pageblock) = zone.emptiest_block() else { return false };
@@ -228,7 +232,7 @@ impl Engine {
         any
     }
 
-    /// Locks the block of a folio that was found in these frames, if it can be had and the folio still is there.
+    /// Locks the block of a folio that was found in these frames, if nobody holds it and the folio is still there.
     fn lock_if_there(&self, frame: FrameId, folio: FolioId, order: Order) -> Option<(Locked<'_>, usize)> {
         let locked = self.try_lock(folio.block())?;
         let index = locked.index_of(folio.page_in_block());

@@ -1,4 +1,4 @@
-//! Memory handed out: regions, and typed vectors in them.
+//! Regions of memory, and typed vectors in them.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
@@ -11,10 +11,10 @@ use crate::error::Error;
 use crate::folio_size::FolioSize;
 use crate::raw::RawSpace;
 
-/// A range of memory that the arena pages. Zero at first; freed on drop.
+/// A range of memory that the arena pages. Zero at first, freed on drop.
 ///
-/// A region is as ordinary as a boxed slice, with one exception: in [direct](crate::FaultMode::Direct) fault mode a
-/// system call that is handed a part of it fails with `EFAULT` when that part is not in RAM.
+/// It behaves like a boxed slice, with one exception: in [direct](crate::FaultMode::Direct) fault mode a system call
+/// fails with `EFAULT` if the memory passed to it is not in RAM.
 pub struct Region {
     space: RawSpace,
     addr: usize,
@@ -29,25 +29,25 @@ impl Region {
         Ok(Region { space, addr, len, _arena: arena.clone() })
     }
 
-    /// Where it begins: a multiple of 2 MiB.
+    /// Its first address, a multiple of 2 MiB.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.addr as *const u8
     }
 
-    /// The same, to write through.
+    /// As [`Region::as_ptr`], for writing.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.addr as *mut u8
     }
 
-    /// Says how a range of bytes is going to be used; no range: `..`.
+    /// Advises how a range of bytes will be used; `..` is all of it.
     ///
-    /// [`Advice::DontNeed`] makes just these bytes zero. All other advice concerns whole blocks of 2 MiB that lie in the
-    /// range at least in part, and changes no content.
+    /// [`Advice::DontNeed`] zeroes exactly these bytes. All other advice applies to the whole blocks of 2 MiB that
+    /// overlap the range, and changes no content.
     ///
     /// # Panics
-    /// When the range reaches past the end, like a slice.
+    /// If the range reaches past the end, as for a slice.
     pub fn advise(&mut self, range: impl RangeBounds<usize>, advice: Advice) {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
@@ -68,7 +68,7 @@ impl Region {
             Advice::Cold => self.space.cold(addr, len),
             Advice::HugePage => self.space.wish(addr, len, Wish::Whole),
             Advice::NoHugePage => self.space.wish(addr, len, Wish::Pages),
-            // SAFETY: the range lies in this region, which is borrowed for writing.
+            // SAFETY: the range lies in this region, which is borrowed mutably.
             Advice::DontNeed => unsafe { self.space.discard(addr, len) },
         }
     }
@@ -78,9 +78,9 @@ impl Deref for Region {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `addr..addr + len` was mapped for this region alone, readable and writable, and stays mapped until
-        // it is dropped; the engine brings in what is missing when it is touched; any byte is a valid u8; writers need
-        // `&mut self`.
+        // SAFETY: `addr..addr + len` was mapped for this region alone, readable and writable, and stays mapped until it
+        // is dropped. The engine brings missing folios in when they are touched. Any byte is a valid u8, and writers
+        // need `&mut self`.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 }
@@ -94,7 +94,7 @@ impl DerefMut for Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the region's memory, in whole blocks, goes with its only owner; no borrow of it is left.
+        // SAFETY: whole blocks of this region, whose only owner is dropped; no borrow is left.
         unsafe { self.space.unmap(self.addr, self.len.next_multiple_of(Order::HUGE.bytes())) }
     }
 }
@@ -122,7 +122,7 @@ impl<T: bytemuck::Pod> ArenaVec<T> {
         Ok(ArenaVec { region: arena.map(bytes)?, len, _items: PhantomData })
     }
 
-    /// The region in which it lies, for advice.
+    /// The region that holds it, for advice.
     pub fn region(&mut self) -> &mut Region {
         &mut self.region
     }

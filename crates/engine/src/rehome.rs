@@ -1,10 +1,9 @@
-//! A small folio gets another home: how compaction empties a pageblock.
+//! Gives small folios new homes: how compaction empties a pageblock without touching the program's memory.
 //!
-//! A home is an address, and the page at a home is the engine's. So the program's memory need not be touched: a mapped
-//! folio has nothing at home; the free page of its new home travels to the old one, or both are exchanged with the kernel
-//! ([`crate::exchange`]), and from then on the old one is the free frame. No byte is copied, no mapping changes, and a program
-//! that uses the folio meanwhile does not notice. An unmapped folio's pages are at home: they travel to an empty new one, or their
-//! bytes are copied to one that is not.
+//! A mapped folio has nothing at home. The free page of its new home moves to the old one, or both homes' pages are
+//! exchanged with the kernel ([`crate::exchange`]); the old home is then the free frame. No byte is copied, no mapping
+//! changes, and the program may use the folio meanwhile. An unmapped folio's pages are at home: they move to the new
+//! home if it is empty, and are copied otherwise.
 //!
 use folioswap_core::compact::{Migrated, Mode, Mover};
 use folioswap_core::{FolioId, FrameId, Locked, Order, State};
@@ -12,8 +11,8 @@ use folioswap_sys::futex;
 
 use crate::exchange::Moving;
 
-/// How often a move that waits looks whether a folio is to be had; then it gives up. Without a bound two threads, each with
-/// a lock that the other wants, would wait for ever.
+/// Attempts of a synchronous move to lock and move a folio before it gives up. Without a bound, two threads that each
+/// hold a lock that the other wants would wait forever.
 const LOOKS: usize = 200;
 
 impl Mover for Moving<'_> {
@@ -61,16 +60,16 @@ impl Moving<'_> {
     fn rehome(&self, locked: &mut Locked<'_>, folio: FolioId, from: FrameId, order: Order, to: FrameId) -> Migrated {
         let engine = self.engine;
         if locked.order() != order {
-            return Migrated::Unsuited; // parts of it may be there still
+            return Migrated::Unsuited; // parts of it may still be there
         }
         if !occupies(locked, folio, from) {
             return Migrated::Gone;
         }
         let index = locked.index_of(folio.page_in_block());
         if locked.folio(index).writing_to().is_some() {
-            return Migrated::Busy; // what is written is known by its frames
+            return Migrated::Busy; // its frames identify the write
         }
-        // Pinned or not: what is mapped is not touched.
+        // Mapped folios are not touched, so pinned ones may be moved too.
         let is_mapped = matches!(locked.state(index), State::Resident(_));
         let (old, new) = (engine.frames.home(from), engine.frames.home(to));
         let done = match (is_mapped, self.exchanges()) {
@@ -78,8 +77,8 @@ impl Moving<'_> {
             (true, false) => engine.mapper.move_home(old, new, order.bytes()),
             (false, true) => engine.mapper.move_home(new, old, order.bytes()),
             (false, false) => {
-                // SAFETY: the block is locked and the folio is not mapped, so at home; `to` is a free place that this run has
-                // isolated, with memory, since it does not exchange.
+                // SAFETY: the block is locked and the folio is unmapped, so its content is at home. `to` was isolated
+                // by this run, is free, and has memory, since nothing is exchanged.
                 unsafe { engine.frames.copy_home(to, from, order) };
                 engine.stats.compact_copied_bytes.add(order.bytes() as u64);
                 Ok(())
@@ -94,7 +93,7 @@ impl Moving<'_> {
         if self.exchanges() {
             engine.zones.of(from).isolate_left(from); // without memory
         } else {
-            engine.zones.of(from).give(from); // no frame more is free than before
+            engine.zones.of(from).give(from); // the number of free frames does not change
         }
         self.moved(order);
         Migrated::Moved

@@ -1,13 +1,13 @@
-//! Removing a swap device while the arena runs.
+//! Removes a swap device while the arena runs.
 //!
-//! From its beginning no slot of the device is handed out, and what is freed is free at once. Then all blocks are walked, each under its lock, so what is
-//! being written or read at that moment is waited for. What is on the device only is carried to other devices through
-//! a buffer outside the budget, checked on the way, or into RAM when no device has room but RAM has. First
-//! that, so that a removal that cannot succeed fails before it has changed much; then what is in RAM gives up its
-//! copies. The walk is repeated until no slot of the device is in use: blocks move meanwhile, and what had a copy may
-//! leave RAM between two steps.
+//! From the start no slot of the device is handed out, and freed slots are free at once. Then all blocks are walked,
+//! each under its lock, which waits for I/O on the block. The first walk moves content that is only on the device to
+//! other devices, or to RAM if they have no room, so that a removal that must fail does so early. Content is verified
+//! in a buffer outside the budget. Later walks also free the device's copies of folios in RAM. They are repeated until
+//! no slot is in use, since blocks move, and folios with copies may leave RAM meanwhile.
 //!
-//! A step that fails leaves every folio where it was or in a new place, so removal can be given up at any point.
+//! **Invariant.** A failed step leaves every folio in its old or in a new place, so a removal can be given up at any
+//! point.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,35 +22,35 @@ use crate::gather::Run;
 use crate::pager::SwapInError;
 use crate::reclaim::Washed;
 
-/// Walks over all blocks before it is said that the device cannot be emptied. The second finds what moved in the first.
+/// Walks over all blocks before removal is given up. The second walk finds what moved during the first.
 const WALKS: usize = 50;
 
-/// Writes to other devices that may fail in a row: each takes slots out of use.
+/// Writes to other devices that may fail in a row. Each failure takes slots out of use.
 pub(crate) const FAILURES: usize = 8;
 
-/// How long one walk waits for writes that are in flight.
+/// How long to wait after a walk for writes in flight.
 const SETTLING: Duration = Duration::from_millis(10);
 
 /// Why a device cannot be emptied.
 pub(crate) enum Stuck {
     /// Neither another device nor RAM has room.
     Full,
-    /// It does not give back what it holds.
+    /// A read failed.
     Lost(SwapInError),
-    /// Something is put there again and again.
+    /// Folios use it again and again.
     Busy,
 }
 
 /// What a walk does with a block.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Step {
-    /// Carries away what is on the device only.
+    /// Moves content that is only on the device.
     Carry,
-    /// Frees copies of what is in RAM, and carries away the rest.
+    /// Frees the copies of folios in RAM, and moves the rest.
     Free,
 }
 
-/// Memory for one block's content, aligned as direct I/O wants it.
+/// Memory for one block's content, aligned for direct I/O.
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -72,10 +72,10 @@ impl Engine {
     /// Removes the device of this name.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when it cannot be emptied. Then it is used as before, unless it
-    /// is failing.
+    /// [`Error::NoSuchDevice`]. [`Error::SwapInUse`] if it cannot be emptied; then it is used as before, unless it is
+    /// failing.
     pub fn remove_device(&self, name: &str) -> Result<(), Error> {
-        let name = name.to_owned(); // might lie in managed memory, which is not touched under a lock
+        let name = name.to_owned(); // may lie in managed memory, which is not touched under a lock
         let _alone = self.space.changing();
         let Some(device) = self.space.find(&name) else { return Err(Error::NoSuchDevice(name)) };
         {
@@ -119,7 +119,7 @@ impl Engine {
             }
             let seen = self.frame_freed.now();
             self.walk(device, Step::Free, &mut buffer)?;
-            // What was being written to the device settles when its write ends.
+            // Folios that were being written to the device settle when their writes end.
             self.reclaim_wanted.signal();
             self.frame_freed.wait_for(seen, SETTLING);
         }
@@ -132,7 +132,7 @@ impl Engine {
             if !self.table.has(block) {
                 continue;
             }
-            // A handler that ran now might touch this block.
+            // A signal handler might touch this block.
             let _blocked = signals::block_all();
             let _pass = self.gate.enter(signals::thread_id());
             let mut locked = self.lock(block);
@@ -144,8 +144,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Frees the copies on the device of what a block has in RAM. Those of clean folios only if they can be written
-    /// elsewhere, or stay.
+    /// Frees the device's copies of a block's folios in RAM. A clean folio keeps a copy on another device, or stays in
+    /// RAM as a dirty one if there are frames to spare.
     pub fn free_copies(&self, locked: &mut Locked<'_>, device: DeviceId) -> Result<(), Stuck> {
         let order = locked.order();
         for index in 0..locked.nr_folios() {
@@ -157,7 +157,7 @@ impl Engine {
             if self.zones.of(frame).list(frame) == Some(List::Standby) {
                 let spare = self.zones.available() >= self.zones.watermarks().high + order.nr_pages();
                 if !spare {
-                    // RAM is needed: it stays clean, by a copy elsewhere.
+                    // RAM is short: keep the folio clean by a copy elsewhere.
                     if let Some(place) = self.slot_elsewhere(order) {
                         self.release_slot(locked, index);
                         self.zones.of(frame).remove(frame);
@@ -174,11 +174,11 @@ impl Engine {
         Ok(())
     }
 
-    /// No slots in a row elsewhere for a clean folio in RAM: it goes there in parts.
+    /// Copies a clean folio in RAM to another device in parts, because no run of slots is left there.
     fn copy_in_parts(&self, locked: &mut Locked<'_>, frame: FrameId, device: DeviceId) -> Result<(), Stuck> {
         let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
             Some(smaller) if locked.order() == Order::HUGE => {
-                self.zones.of(frame).insert(frame, List::Laundry); // should that fail, it has no copy any more
+                self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more if that fails
                 self.write_parts(locked, frame, smaller)
             }
             Some(_) => self.split_to_fit(locked),
@@ -191,12 +191,12 @@ impl Engine {
         }
     }
 
-    /// Slots on a device that stays.
+    /// Slots on a device that is not being removed.
     fn slot_elsewhere(&self, order: Order) -> Option<SlotId> {
         self.space.allocate(current_cpu(), order)
     }
 
-    /// Carries all of a block away that is on the device only.
+    /// Moves away the content of a block that is only on the device.
     fn carry(&self, locked: &mut Locked<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
         let (mut page, mut failures) = (0, 0);
         while let Some(run) = self.next_run(locked, page, device) {
@@ -209,7 +209,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The first folios from `page` on that are on the device only, in slots that follow each other.
+    /// The first folios from `page` on that are only on the device and whose slots are contiguous.
     pub fn next_run(&self, locked: &Locked<'_>, page: usize, device: DeviceId) -> Option<Run> {
         let nr_pages = locked.order().nr_pages();
         let mut found: Option<Run> = None;
@@ -230,8 +230,7 @@ impl Engine {
         found
     }
 
-    /// Carries as much of a run away as can be at once: at least one folio, or its block is split and nothing is done.
-    /// `false`: all writes failed.
+    /// Moves as much of a run as possible: at least one folio, or else splits the block. `false`: all writes failed.
     pub fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<bool, Stuck> {
         let order = locked.order();
         self.hash_run_by_pages(locked, run).map_err(Stuck::Lost)?;
@@ -256,7 +255,8 @@ impl Engine {
         Ok(any)
     }
 
-    /// The pages of a piece are about to lie in different places: from now on each has a hash of its own.
+    /// Gives each page of a run its own hash where its piece has one, because the piece's pages may now be stored
+    /// apart.
     fn hash_run_by_pages(&self, locked: &mut Locked<'_>, run: &Run) -> Result<(), SwapInError> {
         if locked.order() < PIECE {
             for page in run.pages.clone() {
@@ -268,7 +268,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads and verifies a part of a block that is to go somewhere else alone.
+    /// Reads and verifies a part of a block that is about to be moved alone.
     pub fn read_run_alone(&self, locked: &mut Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
         self.hash_run_by_pages(locked, run)?;
         self.read_run_checked(locked, run, bytes)
@@ -281,8 +281,8 @@ impl Engine {
         })
     }
 
-    /// Writes folios of a block to new slots, neighbours in one go, and frees those that they had. One whose write fails
-    /// stays where it is, and what it was to have is not used again. Says whether any went.
+    /// Writes folios of a block to new slots, contiguous ones in one write, and frees their old slots. A folio whose
+    /// write fails keeps its old slots, and its new ones are not used again. Returns whether any folio moved.
     pub fn put_elsewhere(&self, locked: &mut Locked<'_>, first_page: usize, bytes: &[u8], places: &[SlotId]) -> bool {
         let mut any = false;
         let order = locked.order();
@@ -303,7 +303,8 @@ impl Engine {
         any
     }
 
-    /// No device has a slot: folios of a run stay in RAM, as many as there are frames that are not needed.
+    /// Keeps a run's folios, whose content was read, in RAM because no device has slots: as many as there are frames to
+    /// spare.
     fn keep_in_ram(&self, locked: &mut Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), Stuck> {
         let order = locked.order();
         let reserve = self.zones.watermarks().high;
@@ -312,7 +313,7 @@ impl Engine {
                 let there_are_frames = self.zones.available() >= reserve + order.nr_pages();
                 return match at {
                     0 if there_are_frames && order > Order::PAGE => {
-                        // But not in one place.
+                        // There are enough frames, but not contiguous ones.
                         self.split_block(locked, if order > PIECE { PIECE } else { Order::PAGE });
                         Ok(())
                     }

@@ -1,10 +1,11 @@
-//! Pages to which a program has no access: unmapped ones of a block whose others are in use, and those without any
+//! Pages that a program cannot access: unmapped pages of a block that has mapped ones, and pages without any
 //! permission.
 //!
-//! The kernel moves pages into writable memory only, so nothing may be mapped to such a page, and nothing needs to be: what
-//! it holds stays in RAM or on its device as if it had left by its age, and takes no room of the budget for good. A folio
-//! is *sealed* as a whole or not at all. The bits in the table and the kernel's protection change together, under the
-//! block's lock, and faults look at the bits.
+//! The kernel moves pages only into writable memory, so sealed pages cannot be mapped. Their content stays in RAM or on
+//! its device like that of any unmapped folio, and can be reclaimed.
+//!
+//! **Invariant.** A folio is *sealed* as a whole or not at all. The table's bits and the kernel's protection change
+//! together, under the block's lock; faults look at the bits.
 
 use std::io;
 use std::ops::Range;
@@ -16,19 +17,19 @@ use crate::engine::Engine;
 use crate::raw::RawSpace;
 use crate::reclaim::Washed;
 
-/// What is done with a block that is in RAM as one folio, a part of which is to be sealed.
+/// What to do with a block that is one folio in RAM when a part of it must be sealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WholeFolio {
-    /// It stays whole, and the part open.
+    /// Keep it whole, with the part accessible.
     Keep,
-    /// It leaves RAM in parts, if there are slots for them.
+    /// Write it out in parts, if there are slots for them.
     WriteInParts,
 }
 
 impl RawSpace {
-    /// Takes all access to pages away, in the kernel too. Content stays, and needs no RAM. Says for each block whether that
-    /// was done: `false` where a folio is in use, held, or in RAM as one with pages of which access is not to be taken;
-    /// nothing has changed there.
+    /// Takes away all access to pages, in the kernel too. Content is kept, and may leave RAM. Returns whether that was
+    /// done. `false`: a folio is busy or held, or is one in RAM with pages that stay accessible; access has not changed
+    /// then.
     ///
     /// # Errors
     /// ENOMEM: the kernel has no room for another mapping.
@@ -51,7 +52,7 @@ impl RawSpace {
     /// Makes pages readable and writable again.
     ///
     /// # Errors
-    /// ENOMEM: the kernel has no room for another mapping.
+    /// ENOMEM: the kernel has no room for another mapping, or a folio in RAM could not be divided.
     ///
     /// # Safety
     /// The range lies in one block that is mapped, and its pages are sealed or readable and writable now.
@@ -65,14 +66,13 @@ impl RawSpace {
         (block, self.pages_of(block, range))
     }
 
-    /// Ends what pages hold as far as that frees something at once: they may be given back later or never, as after
-    /// `madvise(MADV_FREE)`. Folios that go on with other pages stay as they are.
+    /// Drops whole folios in the range. Other content may be dropped later or never, as after `madvise(MADV_FREE)`.
     ///
     /// # Safety
-    /// Nobody relies on what these pages hold.
+    /// Nobody relies on the content of these pages.
     pub unsafe fn offer(&self, range: Range<usize>) {
         let engine = self.engine();
-        let _blocked = signals::block_all(); // a handler might touch one of these
+        let _blocked = signals::block_all(); // a signal handler might touch one of these
         let _pass = engine.gate.enter(signals::thread_id());
         for index in self.covering(range.start, range.len()) {
             let block = BlockId::from_index(index);
@@ -93,7 +93,7 @@ impl RawSpace {
 impl Engine {
     /// See [`RawSpace::seal`].
     pub fn seal(&self, block: BlockId, pages: Range<usize>, whole: WholeFolio) -> io::Result<bool> {
-        let _blocked = signals::block_all(); // a handler might touch this block
+        let _blocked = signals::block_all(); // a signal handler might touch this block
         let _pass = self.gate.enter(signals::thread_id());
         let mut locked = self.lock(block);
         let before: Vec<usize> = pages.clone().filter(|&page| locked.is_sealed(page)).collect();
@@ -104,8 +104,8 @@ impl Engine {
         let mut sealed = Ok(self.isolate(&mut locked, &pages, whole));
         if let Ok(true) = sealed {
             let addr = self.block_addr(block) + pages.start * PAGE_SIZE;
-            // SAFETY: a part of the span that the block's holder has locked, whose pages were just unmapped; a touch of a sealed
-            // page is a fault that the caller of `seal` wants.
+            // SAFETY: a part of the span whose block is locked, and whose pages were just unmapped. The caller of
+            // `seal` wants a touch of a sealed page to fault.
             sealed = unsafe { memory::protect_none(addr, pages.len() * PAGE_SIZE) }.map(|()| true);
         }
         if !matches!(sealed, Ok(true)) {
@@ -117,7 +117,7 @@ impl Engine {
 
     /// See [`RawSpace::unseal`].
     pub fn unseal(&self, block: BlockId, pages: Range<usize>) -> io::Result<()> {
-        let _blocked = signals::block_all(); // a handler might touch this block
+        let _blocked = signals::block_all(); // a signal handler might touch this block
         let _pass = self.gate.enter(signals::thread_id());
         let mut locked = self.lock(block);
         if !pages.clone().any(|page| locked.is_sealed(page)) {
@@ -136,8 +136,8 @@ impl Engine {
         unsealed
     }
 
-    /// Divides a block, whose sealed pages have just changed, until each folio is sealed as a whole or not at all; `false` when
-    /// that cannot be done.
+    /// Divides a block whose sealed pages have just changed, until each folio is sealed as a whole or not at all.
+    /// `false`: that failed.
     fn divide(&self, locked: &mut Locked<'_>, whole: WholeFolio) -> bool {
         let order = locked.sealed_order();
         if locked.is_empty() {
@@ -151,8 +151,8 @@ impl Engine {
         true
     }
 
-    /// Makes folios of pages that were just noted as sealed, which hold no others, and unmaps them; `false` when that cannot
-    /// be done.
+    /// Makes folios of the pages that were just noted as sealed, without other pages, and unmaps them. `false`: that
+    /// failed.
     fn isolate(&self, locked: &mut Locked<'_>, pages: &Range<usize>, whole: WholeFolio) -> bool {
         if !self.divide(locked, whole) {
             return false;
@@ -173,7 +173,7 @@ impl Engine {
         true
     }
 
-    /// Writes a block that is in RAM as one folio in parts of an order, and gives its huge page back.
+    /// Writes a block that is one folio in RAM in parts of an order, and frees its huge page.
     fn leave_in_parts(&self, locked: &mut Locked<'_>, order: Order) -> bool {
         match locked.state(0) {
             State::Resident(frame) => {
@@ -182,7 +182,7 @@ impl Engine {
                 }
                 self.zones.of(frame).insert(frame, List::Laundry);
             }
-            State::Standby(frame) => self.spoil(locked, 0, frame), // should writing fail, it has no copy any more
+            State::Standby(frame) => self.spoil(locked, 0, frame), // it has no copy any more if writing fails
             _ => {}
         }
         let Some(frame) = locked.folio(0).frame() else { return false };

@@ -1,4 +1,4 @@
-//! Whether this kernel's `UFFDIO_MOVE` can be trusted: one huge page is moved out and in, and looked at.
+//! Tests whether this kernel's `UFFDIO_MOVE` works: moves one huge page out and in, and checks it.
 
 use folioswap_core::Order;
 use folioswap_sys::memory::{self, Reservation};
@@ -10,17 +10,17 @@ use crate::error::Error;
 
 const LEN: usize = Order::HUGE.bytes();
 
-/// What the self-test found.
+/// Result of the self-test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelfTest {
-    /// Whether a page moved out and in again with its content; if not, why.
+    /// Whether a page kept its content when it was moved out and in. The error says why not.
     pub moves: Result<(), String>,
-    /// Whether it was one huge page before, and still was after.
+    /// Whether it was a huge page before, and still was after.
     pub stays_huge: bool,
 }
 
 impl SelfTest {
-    /// The mapping that `auto` stands for on this kernel.
+    /// The mapping chosen by `auto` on this kernel.
     #[must_use]
     pub fn mapping(&self) -> Mapping {
         if self.moves.is_ok() { Mapping::Move } else { Mapping::Copy }
@@ -48,20 +48,20 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
     // SAFETY: readable and writable memory of this function's own.
     unsafe { memory::populate_write(here, LEN) }.map_err(text)?;
     let pattern = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // SAFETY: `here` is LEN bytes of readable, writable, populated memory of this function's own.
+    // SAFETY: `here` is LEN bytes of this function's own memory, readable, writable and populated.
     let words = unsafe { std::slice::from_raw_parts_mut(here as *mut u64, LEN / 8) };
     words.iter_mut().enumerate().for_each(|(at, word)| *word = pattern(at));
     let huge_before = pagemap::scan(here..here + LEN).map_err(text)?.huge_bytes == LEN as u64;
     uffd.register(area.addr(), 2 * LEN, Mode::Missing).map_err(|error| error.to_string())?;
-    // SAFETY: two parts of memory of this function's own; `words` is not used any more.
+    // SAFETY: two separate parts of this function's own memory. `words` is not used any more.
     unsafe { uffd.move_pages(there, here, LEN) }.map_err(|error| error.to_string())?;
     let out = pagemap::scan(here..here + LEN).map_err(text)?;
     if out.present_bytes != 0 {
         return Err("a page that was moved out is still there".into());
     }
-    // SAFETY: as above; the words come back to where they were.
+    // SAFETY: as above, in the other direction.
     unsafe { uffd.move_pages(here, there, LEN) }.map_err(|error| error.to_string())?;
-    // SAFETY: as above: the page is back.
+    // SAFETY: `here` has its LEN bytes of memory back, and nobody writes it.
     let words = unsafe { std::slice::from_raw_parts(here as *const u64, LEN / 8) };
     if words.iter().enumerate().any(|(at, word)| *word != pattern(at)) {
         return Err("a page that was moved out and in came back changed".into());
@@ -71,7 +71,7 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
     Ok(())
 }
 
-/// The mapping to use: the one asked for, if it works here, or the best that does.
+/// The mapping to use: the requested one if it works here, or for `auto` the best that works.
 pub(crate) fn choose(wanted: Mapping) -> Result<Mapping, Error> {
     if wanted == Mapping::Copy {
         return Ok(Mapping::Copy);

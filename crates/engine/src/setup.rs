@@ -1,4 +1,5 @@
-//! What an arena is built on: addresses, a userfaultfd, the page tables, a mapper and the memory that it needs registered.
+//! The parts on which an arena is built: addresses, a userfaultfd, the page tables, and a mapper with its registered
+//! memory.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::fault::FaultMode;
 use crate::frames::Frames;
 use crate::map::{CopyMapper, Mapper, MoveMapper};
 
-/// Reserves the addresses of regions, which no child inherits. Where nobody said how many, as many as what can be held may need, and
-/// fewer where those are not to be had.
+/// Reserves the addresses of regions, which children do not inherit. Without a size, reserves a multiple of what memory
+/// and devices hold, or the default if that is not available.
 pub(crate) fn span(
     address_space: Option<u64>,
     memory_bytes: u64,
@@ -38,7 +39,8 @@ pub(crate) fn span(
         }
     };
     span.dontfork(span.range()).map_err(Error::system("keeping regions from children"))?;
-    // Else the kernel makes a table of small pages before it reports a fault, and a huge page moved there is split.
+    // Without this the kernel makes a table of small pages before it reports a fault, and a huge page moved there is
+    // split.
     memory::advise_hugepage(span.addr(), span.len()).map_err(Error::system("asking for huge pages"))?;
     Ok(span)
 }
@@ -48,21 +50,21 @@ pub(crate) fn page_tables() -> Result<Arc<Pagemap>, Error> {
     Pagemap::open().and_then(Pagemap::hide).map(Arc::new).map_err(Error::system("opening the page tables"))
 }
 
-/// Has the kernel give the addresses of regions their `anon_vma`, by one page that is gone at once, while they are one mapping.
-/// Protections divide it; parts with an `anon_vma` of their own would not be joined when they are alike again, and a folio
-/// across two of them could not be moved.
+/// Makes the kernel give the span one `anon_vma` while it is one mapping, by a page that is dropped at once. Changes of
+/// protection divide the mapping. Parts with different `anon_vma`s could not be merged again, and a folio across two of
+/// them could not be moved.
 fn share_one_anon_vma(uffd: &Userfaultfd, span: &Reservation, frames: &Frames) -> Result<(), Error> {
     let page = [0u8; PAGE_SIZE];
-    // In the last block, and all of that is dropped: where a table of small pages stays a huge page would be split.
+    // In the last block, which is dropped whole: a table of small pages left there would split huge pages.
     let block = span.addr() + span.len() - Order::HUGE.bytes();
-    // SAFETY: the arena is being made, no region has been given to anybody; the page is this frame's own.
+    // SAFETY: the target is in the span, of which no region has been handed out yet. The source is a local page.
     let copied = unsafe { uffd.copy(block, page.as_ptr() as usize, PAGE_SIZE) };
     copied.map_err(|error| Error::system("preparing regions")(std::io::Error::other(error)))?;
-    // SAFETY: as above.
+    // SAFETY: a block of the span, of which no region has been handed out yet.
     unsafe { frames.drop_memory(block, Order::HUGE.bytes()) }.map_err(Error::system("preparing regions"))
 }
 
-/// Makes the mapper, and registers the memory that it needs to be.
+/// Makes the mapper, and registers the memory that it needs.
 pub(crate) fn register(
     uffd: &Arc<Userfaultfd>,
     pagemap: &Arc<Pagemap>,
@@ -90,14 +92,14 @@ fn hiding(error: std::io::Error) -> Error {
     Error::system("keeping a descriptor from the program")(error)
 }
 
-/// What an arena's hashes are keyed with.
+/// The key of an arena's hashes.
 pub(crate) fn random_key() -> Result<HashKey, Error> {
     let mut key = [0; size_of::<HashKey>()];
     random::fill(&mut key).map_err(Error::system("getting random bytes"))?;
     Ok(key)
 }
 
-/// Opens a descriptor for the wanted mode; `Auto` falls back to direct.
+/// Opens a userfaultfd for the wanted mode. `Auto` falls back to direct.
 pub(crate) fn open_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaultfd), Error> {
     if wanted != FaultMode::Direct {
         match Userfaultfd::open(Delivery::Monitor) {

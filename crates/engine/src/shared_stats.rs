@@ -1,4 +1,4 @@
-//! Counters that one process keeps and another one prints.
+//! Counters that one process updates and another one prints.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use folioswap_sys::shared::{SharedMemory, Zeroable};
 
 use crate::space::MAX_DEVICES;
 
-/// Counters that begin as zeroed memory: they are too large to be made anywhere else.
+/// Counters that begin as zeroed memory, because they are too large for the stack.
 #[repr(transparent)]
 pub(crate) struct InMemory(Stats);
 
-// SAFETY: `Stats` is made of atomic numbers alone, without padding that matters, pointers or destructors, and all-zero
-// bytes are its empty value.
+// SAFETY: `Stats` consists of atomic numbers, without padding that matters, pointers or destructors. All-zero bytes are
+// its empty value.
 unsafe impl bytemuck::Zeroable for InMemory {}
 
 impl InMemory {
@@ -22,13 +22,13 @@ impl InMemory {
     }
 }
 
-/// The counters of an arena that shares them with nobody. The kernel backs what is used of them.
+/// The counters of an arena that shares them with nobody. The kernel backs only the pages in use.
 pub(crate) fn of_its_own() -> Box<InMemory> {
     bytemuck::zeroed_box()
 }
 
-/// What processes count together: everything, and the figures of each swap device. 907 KiB of addresses; the kernel backs
-/// what is used of them, about 20 KiB for a device.
+/// Counters shared by processes: totals, and figures of each swap device. 907 KiB of addresses, of which the kernel
+/// backs the pages in use, about 20 KiB for each device.
 #[repr(C)]
 pub struct SharedCounters {
     stats: Stats,
@@ -36,11 +36,11 @@ pub struct SharedCounters {
     processes: [ProcessRecord; MOST_PROCESSES],
 }
 
-/// Processes whose memory is noted: those that end first.
+/// Processes whose memory is noted: the first ones to end.
 const MOST_PROCESSES: usize = 256;
 
-// SAFETY: `repr(C)`, and its fields are made of atomic numbers alone, without pointers or destructors; all-zero bytes are
-// their empty value, and whatever another process of this program counts there is a value too.
+// SAFETY: `repr(C)`, with fields of atomic numbers, without pointers or destructors. All-zero bytes are their empty
+// value, and so is any value that another process of this program stores.
 unsafe impl Zeroable for SharedCounters {}
 
 impl SharedCounters {
@@ -50,13 +50,13 @@ impl SharedCounters {
         &self.stats
     }
 
-    /// The name of each device that was given to a process which counts here, and its figures, all processes together.
+    /// The name and the figures of each device of the processes that count here, summed over all processes.
     #[must_use]
     pub fn devices(&self) -> Vec<(String, DeviceIo)> {
         self.devices.iter().filter_map(|record| Some((record.name()?, record.snapshot()))).collect()
     }
 
-    /// Notes what a process that ends has had in RAM, if there is room.
+    /// Notes the RAM use of a process that ends, if there is room.
     pub fn note_end(&self, process: &ProcessMemory) {
         let _ = self.processes.iter().any(|record| record.claim(process));
     }
@@ -67,7 +67,7 @@ impl SharedCounters {
         self.processes.iter().map_while(ProcessRecord::get).collect()
     }
 
-    /// The record of the device of this name; none when there are as many others as there is room for.
+    /// The record of the device of this name. `None` if all records are taken by others.
     pub(crate) fn device(&self, name: &str) -> Option<&DeviceRecord> {
         self.devices.iter().find(|record| record.claim(name))
     }
@@ -77,7 +77,7 @@ impl SharedCounters {
 pub struct SharedStats(SharedMemory<SharedCounters>);
 
 impl SharedStats {
-    /// All zero.
+    /// Zeroed counters.
     ///
     /// # Errors
     /// The kernel's.
@@ -85,7 +85,7 @@ impl SharedStats {
         SharedMemory::create("folioswap-stats").map(SharedStats)
     }
 
-    /// Where others open it while this process lives.
+    /// The path by which others open it while this process lives.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.0.path()
@@ -101,7 +101,7 @@ impl SharedStats {
 /// Opens the counters of another process.
 ///
 /// # Errors
-/// The kernel's; `InvalidData` when the path is something else.
+/// The kernel's. `InvalidData` if the path is something else.
 pub fn open_shared_stats(path: &Path) -> io::Result<&'static SharedCounters> {
     SharedMemory::<SharedCounters>::open(path).map(SharedMemory::leak)
 }

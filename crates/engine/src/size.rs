@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// Why a text is no size.
+/// Why a text is not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// The text has no digits, or something other than digits and a suffix.
     #[error("`{0}` is not a size: write a number with K, M, G or T behind it, as in 512M or 2G")]
     NotASize(String),
-    /// The number behind the text does not fit 64 bits.
+    /// The number does not fit 64 bits.
     #[error("`{0}` is too large a size")]
     TooLarge(String),
 }
@@ -37,7 +37,7 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
 /// A number of bytes that prints as `512M`, `1.5G` or `300` (bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(
-    /// How many.
+    /// The number of bytes.
     pub u64,
 );
 

@@ -1,22 +1,13 @@
-//! Compaction of a device's slots: those of small folios are moved together until whole clusters are free again, so
-//! that a folio of 2 MiB finds its slots in one piece.
+//! Compaction of a device's slots: moves small folios together until whole clusters are free for folios of 2 MiB.
 //!
-//! The thread is woken when a large folio found no run of slots on a device an eighth of which is free. It makes as many
-//! clusters whole as there were such folios, keeps as many while large folios go out, and then sleeps. Nothing of
-//! it is on a fault's path, but that a fault waits for the one folio that is just being moved.
+//! A large folio that finds no run of slots, although an eighth of a device is free, wakes the thread. It makes as many
+//! clusters whole as such folios needed, and keeps as many while large folios go out. Slots have no recorded owner: a
+//! walk of the folio table finds them, and each folio is checked again under its block's lock.
 //!
-//! Who owns a slot is not recorded anywhere. One walk of the folio table, when the first cluster of a run is to be
-//! emptied, finds the owners of all of a device's slots. What it found may be old when it is used: each folio is looked at
-//! again under its block's lock.
+//! **Invariant.** A folio's entry names its old slots until the new ones hold its verified content.
 //!
-//! What a cluster holds is read in one go, when the first of its folios that are only there is to move. It may change before
-//! the last one does: a folio whose hash is not that of what was read is read once more, alone.
-//!
-//! **Invariant.** A folio's entry names its old slots until the new ones hold its content; then it names those, and the
-//! old ones are freed. What was read is verified before it is written. Whatever fails, the folio stays where it was.
-//!
-//! **Locking.** Devices are not added or removed during a run: it ends at once when somebody wants to. A block is only
-//! tried for, inside the fork gate, and held for one folio's move.
+//! **Locking.** Devices do not change during a run, which ends at once when a thread wants to change them. Inside the
+//! fork gate, a block's lock is tried for, and held while one folio moves. A fault waits for at most that folio.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -38,34 +29,34 @@ use crate::gather::Run;
 use crate::removal::Buffer;
 use crate::wakeup::Event;
 
-/// From this order on a folio that finds no run of slots wants compaction.
+/// The least order for which compaction is started when a folio finds no run of slots.
 const LEAST_ORDER: Order = PIECE;
 
-/// At most this share of a device's clusters is kept whole.
+/// At most one in this many of a device's clusters is kept whole.
 const KEPT_WHOLE_SHARE: usize = 16;
 
-/// For how long after the last large folio that went out, or found no run.
+/// How long demand lasts after the last large folio that went out or found no run.
 const DEMAND_LASTS: Duration = Duration::from_secs(1);
 
-/// When to look again meanwhile whether the clusters kept whole have been taken.
+/// How often to check meanwhile whether the clusters kept whole have been taken.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Moves are timed together until they took so long: a device's queue is not seen in one short move.
+/// Moves are timed in groups of this length, because one short move does not show the device's queue.
 const QUANTUM: Duration = Duration::from_millis(1);
 
-/// While others use the device, pauses are so many times as long as the moves before them.
+/// While others use the device, a pause is this many times as long as the moves before it.
 const PAUSES: u32 = 9;
 
-/// How long a pause goes on when nobody needs compaction any more.
+/// How often a pause checks whether the run is interrupted.
 const NAP: Duration = Duration::from_millis(2);
 
-/// What wakes the compaction of slots.
+/// Wakes the compaction of slots.
 pub(crate) struct SlotCompactor {
     pub wanted: Event,
     /// Slots of the folios that found no run since the thread last looked.
     nr_wanted: AtomicUsize,
     enabled: bool,
-    /// A device has begun to fail, or there is room for what one holds.
+    /// A device has begun to fail, or there is new room for the content of one.
     is_evacuation_due: AtomicBool,
 }
 
@@ -79,14 +70,14 @@ impl SlotCompactor {
         }
     }
 
-    /// Has the thread empty devices that fail, now.
+    /// Makes the thread empty failing devices now.
     pub fn evacuate(&self) {
         self.is_evacuation_due.store(true, Ordering::SeqCst);
         self.wanted.signal();
     }
 }
 
-/// The thread's body; returns when the arena stops.
+/// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction of slots");
     let mut compactions = BTreeMap::new();
@@ -98,7 +89,7 @@ pub(crate) fn run(engine: &Engine) {
         let nr_more = engine.slot_compactor.nr_wanted.swap(0, Ordering::Relaxed);
         nr_wanted += nr_more;
         let nr_large_before = std::mem::replace(&mut nr_large, engine.nr_large_out());
-        // What is kept whole for large folios is being used: without it they would be back.
+        // Large folios use the clusters kept whole. Without new ones they would soon find none.
         let in_use = wanted_last.is_some() && nr_large != nr_large_before;
         if nr_more > 0 || in_use {
             wanted_last = Some(Instant::now());
@@ -114,7 +105,7 @@ pub(crate) fn run(engine: &Engine) {
         let pause = evacuation.step(engine);
         let again = wanted_last.map(|_| AGAIN);
         match again.into_iter().chain(pause).min() {
-            _ if engine.stopping() => {} // it may have begun before `seen`
+            _ if engine.stopping() => {} // the stop may precede `seen`
             Some(limit) => engine.slot_compactor.wanted.wait_for(seen, limit),
             None => engine.slot_compactor.wanted.wait(seen),
         }
@@ -122,7 +113,7 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 impl Engine {
-    /// A folio of this order found no run of slots.
+    /// Notes that a folio of this order found no run of slots.
     pub fn want_whole_clusters(&self, order: Order) {
         let compactor = &self.slot_compactor;
         if compactor.enabled && order >= LEAST_ORDER && self.space.next_scattered(None).is_some() {
@@ -131,14 +122,14 @@ impl Engine {
         }
     }
 
-    /// Large folios that went out to one run of slots.
+    /// Large folios written to one run of slots.
     fn nr_large_out(&self) -> u64 {
         let orders = (LEAST_ORDER.exponent()..=MAX_ORDER).filter_map(Order::new);
         orders.map(|order| self.stats.swpout.get(order)).sum()
     }
 
-    /// Makes clusters whole for so many slots, on each device that has room enough. `false` when that is given up, because
-    /// a device does not take what is written to it.
+    /// Makes whole clusters for `nr_wanted` slots, on each device with room enough. `false`: given up, because a write
+    /// failed.
     fn compact_slots(&self, compactions: &mut BTreeMap<DeviceId, Compaction>, nr_wanted: usize) -> bool {
         let Some(_alone) = self.space.try_changing() else { return true };
         let mut device = None;
@@ -161,7 +152,7 @@ impl Engine {
     }
 }
 
-/// A folio and the first of its slots, in 12 bytes: there may be a thousand million.
+/// A folio and the first of its slots. Packed into 12 bytes, because there may be a billion of them.
 struct Owner {
     first: UnitId,
     block: BlockId,
@@ -172,7 +163,7 @@ struct Owner {
 const _: () = assert!(size_of::<Owner>() == 12, "an owner takes 12 bytes");
 
 impl Owner {
-    /// What they are sorted by.
+    /// The sort key.
     fn key(&self) -> (UnitId, Order) {
         (self.first, self.order)
     }
@@ -191,18 +182,18 @@ struct DeviceSpace<'e> {
     engine: &'e Engine,
     device: DeviceId,
     nr_enough: usize,
-    /// By slot. 12 bytes for each folio smaller than a block that has a copy on the device.
+    /// Sorted by slot. 12 bytes for each folio smaller than a block that has a copy on the device.
     owners: OnceCell<Vec<Owner>>,
-    /// For a folio that is read alone.
+    /// For folios that are read alone.
     buffer: RefCell<Option<Buffer>>,
     at_once: RefCell<AtOnce>,
     pace: Cell<Pace>,
     write_failed: Cell<bool>,
-    /// That is said once.
+    /// Set once a failed read has been reported.
     read_failed: Cell<bool>,
 }
 
-/// What a cluster held when it was read in one go.
+/// A cluster's content, read in one go.
 #[derive(Default)]
 struct AtOnce {
     buffer: Option<Buffer>,
@@ -211,13 +202,13 @@ struct AtOnce {
     is_read: bool,
 }
 
-/// What the moves since the last pause took.
+/// Time spent on moves since the last pause.
 #[derive(Copy, Clone)]
 struct Pace {
     worked: Duration,
-    /// By how much the next pause is longer, for the sake of other threads: as long as the walk took.
+    /// Extra length of the next pause, for the sake of other threads: as long as the walk took.
     rests: Duration,
-    /// Folios that the arena had swapped in and out when they began.
+    /// Folios swapped in and out by the arena when the moves began.
     nr_swapped: u64,
 }
 
@@ -237,7 +228,7 @@ impl<'e> DeviceSpace<'e> {
         }
     }
 
-    /// Whether the run is to end now.
+    /// Whether the run must end now.
     fn is_over(&self) -> bool {
         self.write_failed.get() || self.engine.space.is_device_failing(self.device) || self.is_interrupted()
     }
@@ -246,7 +237,7 @@ impl<'e> DeviceSpace<'e> {
         self.engine.stopping() || self.engine.gate.is_closed() || self.engine.space.is_change_wanted()
     }
 
-    /// Frees what is on its way: it is nobody's, and would be taken for what cannot be moved.
+    /// Frees pending slots. They have no owner, so they would look unmovable.
     fn flush(&self) {
         if self.engine.space.nr_on_their_way(self.device) > 0 {
             let _pass = self.engine.gate.enter(signals::thread_id());
@@ -258,7 +249,7 @@ impl<'e> DeviceSpace<'e> {
         self.engine.space.slot_on(self.device, SlotId::from_index(unit.index()))
     }
 
-    /// The owners of all slots, as the walk found them.
+    /// The owners of all slots, as found by the walk.
     fn owners(&self) -> &[Owner] {
         self.owners.get_or_init(|| {
             let begun = Instant::now();
@@ -274,7 +265,8 @@ impl<'e> DeviceSpace<'e> {
                 }
             }
             owners.sort_unstable_by_key(Owner::key);
-            // It does not use the device. What was just found is used while it is fresh: the thread rests after the next moves.
+            // The walk does not use the device, so no pause is due yet: its result is used while it is fresh, and the
+            // thread rests after the next moves.
             let pace = self.pace.get();
             self.pace.set(Pace { rests: pace.rests + begun.elapsed(), ..pace });
             owners
@@ -317,15 +309,16 @@ impl<'e> DeviceSpace<'e> {
         let is_clean = |frame| engine.zones.of(frame).list(frame) == Some(List::Standby);
         match locked.state(index) {
             State::Resident(_) => self.give_copy_up(&mut locked, index),
-            // It may have been written to since it was read: the copy says nothing.
+            // Not clean: the folio may have been written to, and then its copy is stale.
             State::Standby(frame) if !is_clean(frame) => self.give_copy_up(&mut locked, index),
             State::Standby(frame) => {
-                // SAFETY: the block is locked, and the folio is on standby, so at home; its slots change, its frames do not.
+                // SAFETY: the block is locked and the folio is on standby, so its content is at home. Its slots change,
+                // its frames do not.
                 let bytes = unsafe { engine.frames.bytes_at_home(frame, from.order) };
                 self.write_elsewhere(&mut locked, index, bytes, to)
             }
             State::Swapped(_) if self.wants_at_once(slot) => {
-                // A fault waits for one folio, not for its cluster; and a fork for neither.
+                // Read the cluster outside lock and gate: a fault waits for one folio only, and a fork for neither.
                 drop((locked, pass));
                 self.read_at_once();
                 self.move_folio(folio, from, to)
@@ -335,7 +328,7 @@ impl<'e> DeviceSpace<'e> {
         }
     }
 
-    /// What a folio in RAM has on the device can be had again by writing it.
+    /// Frees the copy of a folio in RAM. It can be written again.
     fn give_copy_up(&self, locked: &mut Locked<'_>, index: usize) -> Migrated {
         self.engine.release_slot(locked, index);
         Migrated::Gone
@@ -358,7 +351,7 @@ impl<'e> DeviceSpace<'e> {
         self.write_elsewhere(locked, index, bytes, to)
     }
 
-    /// The same with what was read of its cluster in one go, if that is what the folio holds.
+    /// Moves a folio from the cluster read in one go, if its content is still the same.
     fn carry_as_read(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId, to: UnitId) -> Option<Migrated> {
         let mut at_once = self.at_once.borrow_mut();
         let AtOnce { buffer: Some(buffer), block: Some(block), is_read: true } = &mut *at_once else { return None };
@@ -369,8 +362,8 @@ impl<'e> DeviceSpace<'e> {
         right.then(|| self.write_elsewhere(locked, index, folio, to))
     }
 
-    /// Whether the cluster that is being emptied is to be read in one go first. From a device that lies in memory there is
-    /// nothing to gain.
+    /// Whether the cluster that is being emptied should be read in one go first. There is nothing to gain on a device
+    /// in memory.
     fn wants_at_once(&self, slot: SlotId) -> bool {
         let at_once = self.at_once.borrow();
         at_once.block.is_some() && !at_once.is_read && self.engine.space.memory(slot).is_none()
@@ -382,7 +375,7 @@ impl<'e> DeviceSpace<'e> {
         let bytes = buffer.get_or_insert_with(Buffer::new).pages(BLOCK_PAGES);
         *is_read = self.engine.space.read(self.slot(block.first_unit(Order::HUGE)), bytes).is_ok();
         if !*is_read {
-            at_once.block = None; // its folios are tried alone, and told of then
+            at_once.block = None; // its folios are read alone, where errors are reported
         }
     }
 
@@ -395,7 +388,7 @@ impl<'e> DeviceSpace<'e> {
         Migrated::Busy
     }
 
-    /// Pauses now and then when others use the device, so that a tenth of the time is spent on moves.
+    /// Pauses now and then while others use the device, so that moves take a tenth of the time.
     fn keep_pace(&self, took: Duration) {
         let mut pace = self.pace.get();
         pace.worked += took;
@@ -418,7 +411,7 @@ impl<'e> DeviceSpace<'e> {
     }
 }
 
-/// Folios that the arena has swapped in and out.
+/// Folios swapped in and out by the arena.
 fn nr_swapped(engine: &Engine) -> u64 {
     engine.stats.swapped_in_folios.get() + engine.stats.swapped_out_folios.get()
 }
@@ -484,7 +477,7 @@ impl Space for DeviceSpace<'_> {
         moved
     }
 
-    /// Slots of a folio stay together.
+    /// A folio's slots stay together.
     fn split(&self, _folio: Units) -> bool {
         false
     }
@@ -502,7 +495,7 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::AtomicBool;
 
-    /// A byte of each page that stays, which is never 0.
+    /// Content of a page that stays. Never 0.
     fn mark(page: usize) -> u8 {
         (page % 251) as u8 + 1
     }
@@ -511,7 +504,7 @@ mod tests {
         page * 7 % 16 < 8
     }
 
-    /// Reads all pages that stay and counts the rounds in one of three of them, until it is done.
+    /// Reads all pages that stay, and counts the rounds in one of three of them, until `done`.
     fn use_pages(bytes: &mut [u8], first_page: usize, done: &AtomicBool) {
         let nr_pages = bytes.len() / PAGE_SIZE;
         for round in (0..=u8::MAX).cycle() {
@@ -542,7 +535,8 @@ mod tests {
 
     fn move_folios_in_use(device: DeviceSpec, nr_moved: u64) {
         let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
-        // What is freed is on its way for a while: the thread ends as soon as whole clusters are free, and is to move folios.
+        // Keeps freed slots pending for a while: the thread ends as soon as whole clusters are free, but should move
+        // folios here.
         let arena = builder.frees(Frees::Collected).build().unwrap();
         let mut region = arena.map_with(64 << 20, FolioSize::Fixed(Order::PAGE)).unwrap();
         let nr_pages = region.len() / PAGE_SIZE;

@@ -1,14 +1,12 @@
-//! The swap space: the slots of all devices of an arena, as one range.
+//! The swap space: the slots of an arena's devices, in one range of numbers. A device's begin at `index << 32`.
 //!
-//! A device's slots have the numbers from `index << 32` on. Which device is used, `core::swap::Availability` says: a
-//! list for each NUMA node, by priority, and the next one when the one before has no place for a folio's order, whole. Small folios of
-//! one CPU go to one device until they are as many slots as a cluster has, so that they are written together where
-//! devices take turns. A device may come and go while others work; its index is used again once nothing refers to its slots.
+//! `core::swap::Availability` chooses the device: each NUMA node has a list by priority, and the next device is tried
+//! when one has no place for the whole folio. Small folios of a CPU stay on one device for a cluster's worth of slots,
+//! so they are written together. The index of a removed device is reused once no slot of it is in use.
 //!
-//! **Locking.** A read lock for each device, held for the length of a call: for I/O too, which the holder of the lock of
-//! the slot's block does. It is locked for writing only to put a device there, or to take one away none of whose slots
-//! is in use, so what waits for it is short. `changes` is taken before, and held as long as a removal takes,
-//! or a run of compaction, which ends as soon as somebody else wants it.
+//! **Locking.** A read lock per device is held during each call, I/O included. The write lock only adds a device, or
+//! removes one that is unused, so waits are short. `changes` is taken first, and held for a whole removal, or for a run
+//! of compaction, which gives way.
 
 mod fronts;
 
@@ -31,49 +29,51 @@ use crate::shared_stats::SharedCounters;
 use crate::topology::Topology;
 use crate::wakeup::Pass;
 
-/// The most bytes of one device: 16 TiB. One that is larger is refused ([`Error::SwapTooLarge`](crate::Error::SwapTooLarge)).
+/// The most bytes of one device: 16 TiB. A larger one is refused ([`Error::SwapTooLarge`](crate::Error::SwapTooLarge)).
 pub const MAX_DEVICE_BYTES: u64 = Clusters::MAX_SLOTS * Order::PAGE.bytes() as u64;
 
-/// Swap devices that an arena takes.
+/// Most swap devices of an arena.
 pub const MAX_DEVICES: usize = 32;
 
-/// Where slots lie, for I/O that goes round the device's own calls.
+/// Where slots lie, for I/O that bypasses the device's own calls.
 #[derive(Clone)]
 pub(crate) struct Extent {
     pub fd: RawFd,
     pub offset: u64,
-    /// What the disk takes in one request.
+    /// Most bytes that the disk takes in one request.
     pub most_bytes_at_once: usize,
-    /// Of the device, to be counted there.
+    /// The device's I/O statistics, which count this I/O too.
     pub figures: Arc<IoFigures>,
 }
 
-/// A swap device of an arena, as it is at one moment.
+/// A snapshot of a swap device of an arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// What it is called, for [`Arena::remove_device`](crate::Arena::remove_device).
+    /// Its name, for [`Arena::remove_device`](crate::Arena::remove_device).
     pub name: String,
-    /// Bytes of its slots that hold something, copies of what is in RAM among them.
+    /// Bytes of slots in use, including copies of folios that are in RAM.
     pub used_bytes: u64,
-    /// Bytes that it has taken of the disk, or could use of a block device or RAM so far.
+    /// Bytes reserved for its slots: disk space, or the part of a block device or RAM in use so far.
     pub reserved_bytes: u64,
-    /// Bytes that it can hold at most; none: as many as the file system has.
+    /// The most bytes it can hold. `None`: limited by the file system only.
     pub size_bytes: Option<u64>,
-    /// What is in its memory, of compressed RAM; its other sizes are those of slots, which are many times what it can hold.
+    /// Memory use of compressed RAM. Its other sizes count slots, of which there are many times more than fit in its
+    /// memory.
     pub memory: Option<MemoryUse>,
-    /// When it is used: higher first. Below 0: of the system's choice, and before all others of these on its own node.
+    /// Devices of higher priority are used first. The system chooses negative ones, and such a device comes before all
+    /// others of negative priority on its own node.
     pub priority: Priority,
-    /// The NUMA node that it is on, if that is known.
+    /// Its NUMA node, if known.
     pub node: Option<NodeId>,
-    /// What went to and from it, and how long that took. Of all processes that share their counters, if this one does.
+    /// I/O counts and times. Processes that share their counters are counted together.
     pub io: DeviceIo,
-    /// Whether folios go there.
+    /// Whether folios are written to it.
     pub state: DeviceState,
     /// How often it failed.
     pub errors: DeviceErrors,
 }
 
-/// A place for a device, on cache lines of its own.
+/// A place for a device, on its own cache lines.
 #[repr(align(128))]
 #[derive(Default)]
 struct Place(RwLock<Option<Attached>>);
@@ -84,28 +84,29 @@ impl Place {
     }
 
     fn set(&self, attached: Option<Attached>) -> Option<Attached> {
-        // A handler that touched managed memory now would wait for this thread.
+        // A signal handler that touched managed memory now would wait for this thread.
         let _blocked = folioswap_sys::signals::block_all();
         std::mem::replace(&mut *self.0.write().expect("nothing panics under this lock"), attached)
     }
 }
 
-/// What one CPU's small folios go to: the device's number, how many slots still go there, and the node that was chosen for (CPUs may
-/// share a record); on cache lines of its own. The CPU may change between two looks: then a few go elsewhere.
+/// The device that takes one CPU's small folios: its number, how many more slots go there, and the node for which it
+/// was chosen, since CPUs may share a record. On its own cache lines. Updates may race if the thread changes CPU; then
+/// a few folios go elsewhere.
 #[repr(align(128))]
 #[derive(Default)]
 struct Recent(AtomicU64);
 
 impl Recent {
-    /// Bits of the number of slots.
+    /// Bits for the number of slots.
     const SHIFT: u32 = 16;
 
-    /// What two words say that differ in the number of slots alone.
+    /// The part of a record without the number of slots.
     fn head(node: NodeId, device: DeviceId) -> u64 {
         (u64::from(node.get()) << 32 | u64::from(device.get())) << Self::SHIFT
     }
 
-    /// The device for so many slots more of this node.
+    /// The device, if this node may take `nr_slots` more slots there.
     fn take(&self, node: NodeId, nr_slots: usize) -> Option<DeviceId> {
         let seen = self.0.load(Ordering::Relaxed);
         let left = (seen & ((1 << Self::SHIFT) - 1)).checked_sub(nr_slots as u64)?;
@@ -117,14 +118,14 @@ impl Recent {
         Some(device)
     }
 
-    /// Begins a cluster's worth of slots, of which so many are taken.
+    /// Begins a cluster's worth of slots, of which `nr_slots` are taken.
     fn begin(&self, node: NodeId, device: DeviceId, nr_slots: usize) {
         let left = Order::HUGE.nr_pages().saturating_sub(nr_slots) as u64;
         self.0.store(Self::head(node, device) | left, Ordering::Relaxed);
     }
 }
 
-/// A device that is there as long as this is held, and a slot's number within it.
+/// A slot's number on its device. The device stays while this is held.
 struct At<'s> {
     place: RwLockReadGuard<'s, Option<Attached>>,
     within: SlotId,
@@ -146,7 +147,7 @@ impl InMemory<'_> {
         self.0.device.memory().expect("it was seen to lie in memory")
     }
 
-    /// What the slots hold, to be compared with. For the holder of the lock of their folio's block.
+    /// Content of the slots, for comparison. The caller holds the lock of their folio's block.
     pub fn bytes(&self, len: usize) -> &[u8] {
         self.device().bytes(self.0.within.offset_bytes(), len)
     }
@@ -167,7 +168,7 @@ impl InMemory<'_> {
 /// All devices of an arena.
 pub(crate) struct SwapSpace {
     places: Box<[Place]>,
-    /// Places from here on have never had a device.
+    /// Places from this index on never had a device.
     nr_places: AtomicUsize,
     availability: Availability,
     topology: Topology,
@@ -177,18 +178,18 @@ pub(crate) struct SwapSpace {
     /// Threads that wait to add or remove a device.
     nr_changing: AtomicUsize,
     layout: Layout,
-    /// There is a device that compresses.
+    /// Whether a device compresses.
     compresses: AtomicBool,
-    /// Threads that write to one.
+    /// Threads that are writing to such a device.
     nr_compressing: AtomicUsize,
-    /// Where devices are counted; none: each for itself.
+    /// Shared I/O counters of devices. `None`: each device has its own.
     shared: Option<&'static SharedCounters>,
-    /// Every order is allocated as single slots, one after another: what it costs not to keep folios whole.
+    /// Hands out single slots only, so that larger folios are split. For measuring what whole folios gain.
     split_slots: bool,
 }
 
 impl SwapSpace {
-    /// Without a topology it is the machine's.
+    /// Without a topology, uses that of the machine.
     pub fn new(
         devices: Vec<Opened>,
         mut layout: Layout,
@@ -219,7 +220,7 @@ impl SwapSpace {
         space
     }
 
-    /// Adds a device; `false` when there are too many.
+    /// Adds a device. `false`: there are too many.
     pub fn add(&self, opened: Opened) -> bool {
         let Opened { device, priority, node } = opened;
         let _alone = self.changing();
@@ -238,12 +239,12 @@ impl SwapSpace {
         true
     }
 
-    /// The NUMA nodes that devices and CPUs are on.
+    /// The NUMA nodes of devices and CPUs.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Waits until no other thread adds or removes devices, and keeps them from it.
+    /// Waits until no other thread adds or removes devices, and keeps others from it.
     pub fn changing(&self) -> MutexGuard<'_, ()> {
         self.nr_changing.fetch_add(1, Ordering::SeqCst);
         let alone = self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -251,28 +252,28 @@ impl SwapSpace {
         alone
     }
 
-    /// Keeps others from adding and removing devices, if nobody is about to. For who gives way as soon as
+    /// Keeps others from adding and removing devices, unless one is doing so. The caller gives way as soon as
     /// [`SwapSpace::is_change_wanted`].
     pub fn try_changing(&self) -> Option<MutexGuard<'_, ()>> {
         self.changes.try_lock().ok()
     }
 
-    /// Whether somebody waits to add or remove a device.
+    /// Whether a thread waits to add or remove a device.
     pub fn is_change_wanted(&self) -> bool {
         self.nr_changing.load(Ordering::SeqCst) > 0
     }
 
-    /// The first device after this one in which a large folio should find a run of slots, and might not: see
+    /// The next device on which a large folio may find no run of slots in spite of free room. See
     /// [`Attached::has_scattered_room`].
     pub fn next_scattered(&self, after: Option<DeviceId>) -> Option<DeviceId> {
         let passes = |id: DeviceId| after.is_none_or(|after| id > after) && !self.split_slots;
         self.each(|id, attached| (passes(id) && attached.has_scattered_room()).then_some(id))
     }
 
-    /// The slots of a device, for who keeps it from being removed.
+    /// Passes a device's clusters to `look`. The caller keeps the device from being removed.
     pub fn clusters<T>(&self, id: DeviceId, look: impl FnOnce(&Clusters) -> T) -> T {
         let seen = self.device(id, |attached| look(&attached.clusters));
-        self.availability.freed(id); // clusters that were set aside may be back
+        self.availability.freed(id); // isolated clusters may be back
         seen
     }
 
@@ -281,13 +282,13 @@ impl SwapSpace {
         SlotId::new(u64::from(id.get()) << self.layout.device_shift | within.get())
     }
 
-    /// A slot's number on this device, if it is of it.
+    /// A slot's number on this device. `None` if it is on another device.
     pub fn slot_within(&self, id: DeviceId, slot: SlotId) -> Option<SlotId> {
         (self.device_of(slot) == id).then(|| self.within(slot))
     }
 
-    /// Whether a slot lies so many after another on the same device, so that one read or write may reach from one to the other.
-    /// The first slot of a device has the number after the last one that the device before it may have.
+    /// Whether `slot` is `nr_slots` after `first` on the same device, so that one read or write can reach both. The
+    /// number alone is not enough, because a device's last slot may be followed by the first slot of the next device.
     pub fn follows(&self, slot: SlotId, first: SlotId, nr_slots: usize) -> bool {
         slot.index() == first.index() + nr_slots && self.device_of(slot) == self.device_of(first)
     }
@@ -296,13 +297,13 @@ impl SwapSpace {
         self.each(|id, attached| (attached.name == name).then_some(id))
     }
 
-    /// Shows `look` each device until it has found something.
+    /// Calls `look` with each device until it returns a value.
     fn each<T>(&self, mut look: impl FnMut(DeviceId, &Attached) -> Option<T>) -> Option<T> {
         let places = &self.places[..self.nr_places.load(Ordering::Acquire)];
         places.iter().enumerate().find_map(|(index, place)| look(DeviceId::from_index(index), place.read().as_ref()?))
     }
 
-    /// The most that devices in memory may have of it, plain or compressed.
+    /// The most memory that devices in memory may use, plain or compressed.
     pub fn most_bytes_in_ram(&self) -> u64 {
         let mut sum = 0;
         self.each(|_, attached| {
@@ -314,19 +315,19 @@ impl SwapSpace {
         sum
     }
 
-    /// The same as [`SwapSpace::each`] for one device.
+    /// As [`SwapSpace::each`], for one device.
     fn device<T>(&self, id: DeviceId, look: impl FnOnce(&Attached) -> T) -> T {
         look(self.places[id.index()].read().as_ref().expect("who removes a device alone ends it"))
     }
 
-    /// From now on no slot of the device is handed out. It may be so already, of one that is failing.
+    /// Stops handing out slots of the device. A failing device may be in this state already.
     pub fn begin_removal(&self, id: DeviceId) {
         if self.device(id, Attached::begin_removal) {
             self.availability.begin_removal(id);
         }
     }
 
-    /// Its slots are handed out again, unless it is failing.
+    /// Hands out its slots again, unless it is failing.
     pub fn cancel_removal(&self, id: DeviceId) {
         if !self.is_device_failing(id) {
             self.device(id, Attached::cancel_removal);
@@ -344,7 +345,7 @@ impl SwapSpace {
         failing
     }
 
-    /// Whether a device is failing, for who keeps it from being removed.
+    /// Whether a device is failing. The caller keeps it from being removed.
     pub fn is_device_failing(&self, id: DeviceId) -> bool {
         self.device(id, |attached| attached.health.is_failing())
     }
@@ -354,24 +355,24 @@ impl SwapSpace {
         self.at(slot).health.is_failing()
     }
 
-    /// Counts a failure of the slot's device: see [`Health::note`](crate::failing::Health::note).
+    /// Counts a failure of the slot's device. See [`Health::note`](crate::failing::Health::note).
     pub fn note_trouble(&self, slot: SlotId, trouble: &Trouble, again: bool) -> Option<String> {
         let at = self.at(slot);
         at.figures.failed(trouble.kind());
         at.health.note(trouble, again)
     }
 
-    /// A write that went round the device's own calls went well.
+    /// Notes the success of a write that bypassed the device's own calls.
     pub fn note_written(&self, slot: SlotId) {
         self.at(slot).health.wrote();
     }
 
-    /// Whether nothing is on a device that is being removed, from which freed slots go at once.
+    /// Whether a device that is being removed holds nothing. Slots freed there are free at once.
     pub fn is_unused(&self, id: DeviceId) -> bool {
         self.device(id, |attached| attached.nr_used() == 0)
     }
 
-    /// Ends a device that is being removed and on which nothing is.
+    /// Closes an unused device that is being removed.
     pub fn detach(&self, id: DeviceId) {
         assert!(self.is_unused(id), "a device is in use until its last slot is free");
         {
@@ -384,28 +385,29 @@ impl SwapSpace {
         self.compresses.store(compresses, Ordering::Relaxed);
     }
 
-    /// The device that a slot is of.
+    /// The device of a slot.
     pub fn device_of(&self, slot: SlotId) -> DeviceId {
         DeviceId::new((slot.get() >> self.layout.device_shift) as u32)
     }
 
-    /// Whether the slot's device is being removed or failing: nothing new is written there.
+    /// Whether the slot's device is being removed or failing. Nothing new is written there then.
     pub fn is_leaving(&self, slot: SlotId) -> bool {
         self.at(slot).is_leaving()
     }
 
-    /// The NUMA node on which the slot's device comes first for being there.
+    /// The NUMA node that prefers the slot's device because it is on that node. `None` if the node is unknown or a
+    /// priority was set.
     pub fn home_of(&self, slot: SlotId) -> Option<NodeId> {
         self.at(slot).home
     }
 
-    /// [`SwapSpace::allocate_for`] the node of the CPU.
+    /// As [`SwapSpace::allocate_for`], for the CPU's node.
     pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
         self.allocate_for(self.topology.node_of(cpu), cpu, order)
     }
 
-    /// The first of 2^k free slots in a row, near the ones handed out on this CPU before, on the first device on the node's list
-    /// that has them; `None` when none has.
+    /// Allocates 2^k contiguous slots, near those last handed out on this CPU, on the first device of the node's list
+    /// that has them. Returns the first slot, or `None` if no device has them.
     pub fn allocate_for(&self, node: NodeId, cpu: CpuId, order: Order) -> Option<SlotId> {
         if self.split_slots && order > Order::PAGE {
             return None;
@@ -422,14 +424,14 @@ impl SwapSpace {
             has_room_before |= matches!(attempt, Attempt::NoRun);
             attempt
         })?;
-        // A device that had no run of this order is still the first for smaller folios.
+        // An earlier device without a run of this order still comes first for smaller folios.
         if order < Order::HUGE && !has_room_before {
             recent.begin(node, self.device_of(slot), nr_slots);
         }
         Some(slot)
     }
 
-    /// The same on one device, which may have gone.
+    /// Allocates on one device, which may have been removed meanwhile.
     fn allocate_on(&self, id: DeviceId, cpu: CpuId, order: Order) -> Attempt<SlotId> {
         let place = self.places[id.index()].read();
         let Some(attached) = place.as_ref() else { return Attempt::NoRun };
@@ -440,7 +442,7 @@ impl SwapSpace {
         }
     }
 
-    /// Frees slots soon, all that were handed out at once or an aligned part of them.
+    /// Frees slots, possibly later: all that were handed out at once, or an aligned part of them.
     pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
         let freed = {
             let at = self.at(slot);
@@ -450,7 +452,7 @@ impl SwapSpace {
         freed
     }
 
-    /// The same at once, for slots that were handed out and not used.
+    /// As [`SwapSpace::free`], at once, for slots that were handed out and not used.
     pub fn free_now(&self, slot: SlotId, order: Order) {
         {
             let at = self.at(slot);
@@ -459,7 +461,7 @@ impl SwapSpace {
         self.availability.freed(self.device_of(slot));
     }
 
-    /// Frees what is on its way; all that was freed before is free after it.
+    /// Frees all pending slots. What was freed before this call is free after it.
     pub fn flush(&self) {
         self.each(|_, attached| {
             attached.flush();
@@ -467,18 +469,18 @@ impl SwapSpace {
         });
     }
 
-    /// The same for one device, by who keeps it from being removed.
+    /// As [`SwapSpace::flush`], for one device. The caller keeps it from being removed.
     pub fn flush_device(&self, id: DeviceId) {
         self.device(id, Attached::flush);
     }
 
-    /// Slots of such a device that are on their way.
+    /// Pending slots of a device. The caller keeps it from being removed.
     pub fn nr_on_their_way(&self, id: DeviceId) -> usize {
         self.device(id, Attached::nr_on_their_way)
     }
 
-    /// [`SwapSpace::flush`] for the thread that frees, before it sleeps until it is woken. Says whether anything was on
-    /// its way.
+    /// As [`SwapSpace::flush`], for the freeing thread before it sleeps until it is woken. Returns whether any slots
+    /// were pending.
     pub fn sweep(&self) -> bool {
         let mut any = false;
         self.each(|_, attached| {
@@ -488,7 +490,7 @@ impl SwapSpace {
         any
     }
 
-    /// Frees what has become as much as should be freed at once.
+    /// Frees the batches of pending slots that are full.
     pub fn free_full(&self) {
         self.each(|_, attached| {
             attached.free_full();
@@ -496,13 +498,13 @@ impl SwapSpace {
         });
     }
 
-    /// Takes slots whose write failed out of use for good.
+    /// Takes slots out of use permanently after a failed write.
     pub fn mark_bad(&self, slot: SlotId, order: Order) {
         let at = self.at(slot);
         at.mark_bad(at.within, order);
     }
 
-    /// Whether a folio that was read back should keep its slots: only while its device has plenty.
+    /// Whether a folio that was read back should keep its slots: only while its device has plenty of room.
     pub fn keeps_copies(&self, slot: SlotId) -> bool {
         let attached = self.at(slot);
         !attached.is_leaving() && attached.has_plenty()
@@ -513,7 +515,7 @@ impl SwapSpace {
         at.figures.measure(Direction::Read, bytes.len(), || at.device.read(at.within.offset_bytes(), bytes))
     }
 
-    /// Fills several pieces of memory from slots in a row.
+    /// Reads contiguous slots into several pieces of memory.
     pub fn read_pieces(&self, slot: SlotId, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
         let (at, len) = (self.at(slot), pieces.iter().map(|piece| piece.len()).sum());
         at.figures.measure(Direction::Read, len, || at.device.read_pieces(at.within.offset_bytes(), pieces))
@@ -541,13 +543,13 @@ impl SwapSpace {
         Ok(())
     }
 
-    /// The slot's place in memory, when its device is that.
+    /// The slot's place in memory, if its device lies there.
     pub fn memory(&self, slot: SlotId) -> Option<InMemory<'_>> {
         let at = self.at(slot);
         at.device.memory().is_some().then_some(InMemory(at))
     }
 
-    /// Where the slot lies for io_uring, if its device has a descriptor: for as long as the slot is in use.
+    /// Where the slot lies, for io_uring, if its device has a descriptor. Valid as long as the slot is in use.
     pub fn extent(&self, slot: SlotId) -> Option<Extent> {
         let at = self.at(slot);
         let fd = at.device.fd()?;
@@ -560,13 +562,13 @@ impl SwapSpace {
         self.at(slot).name.clone()
     }
 
-    /// Whether a device has so much to give back that it should.
+    /// Whether a device has enough emptied clusters to give some back.
     pub fn discards_due(&self) -> bool {
         self.each(|_, attached| attached.discards_due().then_some(())).is_some()
     }
 
-    /// Gives up to `most` emptied clusters of each device back, where they are more than what is used; `false` when they
-    /// are nowhere.
+    /// Gives up to `most` emptied clusters back on each device that has more of them than clusters in use. `false`: no
+    /// device has. `enter` passes the fork gate.
     pub fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) -> bool {
         let mut any = false;
         self.each(|id, attached| {
@@ -581,13 +583,13 @@ impl SwapSpace {
         any
     }
 
-    /// All devices as they are now, higher priorities first, and those added first among equals; exact after a flush.
+    /// All devices, by descending priority, then by age. Exact after a flush.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         let _blocked = folioswap_sys::signals::block_all(); // as in `Place::set`
         let listed = self.availability.devices();
         let info = |listed: Listed| {
             let place = self.places[listed.device.index()].read();
-            let attached = place.as_ref()?; // it may have gone meanwhile
+            let attached = place.as_ref()?; // it may have been removed meanwhile
             Some(DeviceInfo {
                 name: attached.name.clone(),
                 used_bytes: attached.used_bytes(),
@@ -613,7 +615,7 @@ impl SwapSpace {
         sum
     }
 
-    /// One line on what is full and what would help.
+    /// Says in one line which devices are full.
     pub fn describe_full(&self) -> String {
         let shown = |device: DeviceInfo| match device.state {
             DeviceState::Failing => format!("{}, which is failing", device.name),
@@ -623,8 +625,8 @@ impl SwapSpace {
         if names.is_empty() { "there is no swap".into() } else { format!("swap is full ({})", names.join(", ")) }
     }
 
-    /// What reads and writes are under way, and where; none where there are none. Those of devices that compress do not
-    /// count: nothing can keep them but other threads.
+    /// Describes the I/O in flight, by device. `None` if there is none. Devices that compress do not count, because
+    /// only other threads can hold them up.
     pub fn describe_in_flight(&self) -> Option<String> {
         let mut described = Vec::new();
         self.each(|_, attached| {
@@ -682,7 +684,7 @@ mod tests {
         let space = space(TWO, &["ram:4M,node=0", "ram:6M"]);
         assert_eq!(devices_of(&space, 3, Order::HUGE, 1), [1]);
         assert_eq!(devices_of(&space, 0, Order::PAGE, 3), [0, 0, 0]);
-        // Whole on the next device before it is split; then nowhere, until something is free.
+        // A whole folio goes to the next device before it is split. Then there is no room until something is freed.
         assert_eq!(devices_of(&space, 2, Order::HUGE, 9), [0, 1, 1]);
         assert_eq!(devices_of(&space, 1, Order::PAGE, 600), [0; 509]);
         assert_eq!(devices_of(&space, 1, Order::PAGE, 1), []);

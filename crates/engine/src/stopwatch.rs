@@ -1,12 +1,12 @@
-//! What a fault spends its time on: one reading of the clock where one phase ends and the next begins, in the faults whose
-//! phases are timed. In all others the clock is read where they begin and where they end.
+//! Measures a fault. Faults drawn at random, and long parts of others, are timed by phase, with one clock reading where
+//! a phase ends. In all other faults the clock is read only at the beginning and the end.
 //!
-//! A stopwatch is handed along with the fault. What is done for nobody who waits (readahead) has one that stands still.
+//! A stopwatch is passed along with the fault. Work for which nobody waits (readahead) has one that stands still.
 
 use folioswap_core::{FaultTimes, Phase, is_drawn};
 use folioswap_sys::clock::{Clock, Moment};
 
-/// The time of one fault so far. Public for `bench latency`, which measures what it costs.
+/// The time of one fault so far. Public for `bench latency`, which measures its cost.
 pub struct Stopwatch<'c> {
     running: Option<Running<'c>>,
     times: FaultTimes,
@@ -17,7 +17,7 @@ struct Running<'c> {
     last: Moment,
     /// Laps are timed.
     in_phases: bool,
-    /// Laps were passed over since the last look at the clock.
+    /// Laps were skipped since the last clock reading.
     passed_over: bool,
 }
 
@@ -29,7 +29,7 @@ impl Running<'_> {
 }
 
 impl<'c> Stopwatch<'c> {
-    /// The fault begins. Whether it is one whose phases are counted is drawn.
+    /// Begins a fault. Whether its phases are timed is drawn at random.
     pub fn start(clock: &'c Clock) -> Self {
         let last = clock.now();
         Stopwatch::begun(clock, last, is_drawn(last.reading()))
@@ -40,13 +40,13 @@ impl<'c> Stopwatch<'c> {
         Stopwatch { running, times: FaultTimes::new(drawn) }
     }
 
-    /// One that measures nothing.
+    /// A stopwatch that measures nothing.
     pub fn still() -> Self {
         Stopwatch { running: None, times: FaultTimes::default() }
     }
 
-    /// Something long begins, beside which a look at the clock is nothing: from here on the phases are timed. The time until
-    /// now was spent on the phase `before`, unless laps of others were passed over.
+    /// Begins a long part of the fault, for which the cost of the clock does not matter: phases are timed from here on.
+    /// The time until now counts for the phase `before`, unless laps were skipped.
     pub fn long_part(&mut self, before: Phase) {
         if let Some(running) = &mut self.running {
             running.in_phases = true;
@@ -58,7 +58,7 @@ impl<'c> Stopwatch<'c> {
         self.lap(before);
     }
 
-    /// The time since the last lap, or the start, was spent on this phase. A phase may have several laps.
+    /// Counts the time since the last lap, or the start, for this phase. A phase may have several laps.
     #[inline]
     pub fn lap(&mut self, phase: Phase) {
         if let Some(running) = &mut self.running {
@@ -70,7 +70,7 @@ impl<'c> Stopwatch<'c> {
         }
     }
 
-    /// The fault ends with this phase: what it spent on each, if that was timed.
+    /// Ends the fault with this phase. Returns its times, by phase where those were timed.
     pub fn stop(&mut self, phase: Phase) -> &FaultTimes {
         match &mut self.running {
             Some(running) if !running.in_phases => self.times.add_uncut(running.since_last()),
@@ -94,8 +94,8 @@ mod tests {
         while begun.elapsed() < Duration::from_micros(us) {}
     }
 
-    /// The times of a fault with these laps and 50 us after them, and at most how long it took. `long` laps in, it says that a
-    /// long part begins.
+    /// The times of a fault with these laps and 50 us after them, and an upper bound of its length. A long part begins
+    /// after `long` laps.
     fn timed(clock: &Clock, drawn: bool, long: Option<usize>) -> (FaultTimes, u64) {
         let begun = clock.now();
         let mut watch = Stopwatch::begun(clock, clock.now(), drawn);

@@ -1,4 +1,6 @@
-//! Frames for a folio: free ones, those of clean folios, or, when there are none, by reclaiming on the spot.
+//! Frames for a folio: free frames, those of clean folios, or frames from direct reclaim.
+//!
+//! A thread that needs a frame may hold one block's lock. Other blocks are only tried for.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,19 +16,20 @@ use crate::map::MapError;
 use crate::reclaim::SCAN;
 use crate::stopwatch::Stopwatch;
 
-/// How long a thread waits for a frame without any being freed before it asks what is being waited for.
+/// How long a thread waits without any frame being freed before it looks for the reason.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a thread waits for others to begin to compress a folio before it does it itself, and for them to be done.
+/// How long a thread waits for the reclaim threads to start compressing before it does so itself, and how long at most
+/// for them to finish.
 const COMPRESSING: Duration = Duration::from_millis(1);
 const MOST_COMPRESSING: Duration = Duration::from_millis(20);
 
-/// Pageblocks that keep their small pages after the kernel had no huge one, before it is asked again.
+/// Pageblocks that keep small pages after the kernel had no huge page, before it is asked again.
 const NOT_TRIED: usize = 32;
 
 impl Engine {
-    /// Frames for a folio of this order. Reclaims directly when there are none, and ends the program when none can be
-    /// had. `None`: there are frames, but not so many in one place; smaller ones can be had at once.
+    /// Takes frames for a folio of this order. Reclaims directly if there are none, and ends the program if none can be
+    /// had. `None`: there are enough frames, but not contiguous ones; smaller folios get theirs at once.
     pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
         let mut begun: Option<Instant> = None;
         let mut freed = self.frame_freed.now();
@@ -34,7 +37,7 @@ impl Engine {
         loop {
             let before = std::mem::replace(&mut freed, self.frame_freed.now());
             if freed != before {
-                begun = begun.map(|_| Instant::now()); // others had it, but there is progress
+                begun = begun.map(|_| Instant::now()); // other threads took the frames, but there is progress
             }
             if let Some(taken) = self.try_take_frame(order, 0) {
                 return Some(taken);
@@ -45,7 +48,7 @@ impl Engine {
             let contiguity = self.zones.contiguity(order);
             if contiguity == Contiguity::Run && nr_late < SCAN {
                 nr_late += 1;
-                continue; // it was freed after this thread had looked
+                continue; // frames were freed after this thread looked
             }
             if self.are_scattered(order, contiguity) {
                 watch.long_part(Phase::Frame);
@@ -74,21 +77,22 @@ impl Engine {
         }
     }
 
-    /// Whether frames enough for a folio of this order are to be had, but not in one place. `contiguity` is of one moment, and says that what
-    /// was free then was in pieces: that there are more frames now than when this thread got none is no reason to split a folio.
+    /// Whether there are enough frames for a folio of this order, but not contiguous ones. `contiguity` is a snapshot
+    /// of one moment. More frames may have been freed since this thread got none, which is no reason to split a folio.
     fn are_scattered(&self, order: Order, contiguity: Contiguity) -> bool {
         let wanted = self.zones.watermarks().low.max(order.nr_pages());
         match contiguity {
             _ if order == Order::PAGE => false,
             Contiguity::Pieces => self.zones.available() >= wanted,
-            // What small folios on standby leave is in pieces too.
+            // Frames of small folios on standby are scattered too.
             Contiguity::Few => order == Order::HUGE && self.zones.class_counts(Size::Small).standby >= wanted,
             Contiguity::Run => false,
         }
     }
 
-    /// Leaves compressing to the threads that are there for it, and waits for the first frame that they free; `false` when there is
-    /// no such device, or none of them is at it: while another thread forks, they wait for who is in a fault.
+    /// Leaves compression to the reclaim threads, and waits for the first frame that they free. `false`: no device
+    /// compresses, no thread is compressing now, or it takes too long. While another thread forks, the reclaim threads
+    /// wait for threads that are in a fault, as this one is.
     fn await_compressed(&self, freed: u32) -> bool {
         if !self.space.compresses() {
             return false;
@@ -106,15 +110,15 @@ impl Engine {
         }
     }
 
-    /// A whole folio found no place: the compaction thread is to make some.
+    /// Asks the compaction thread for contiguous frames: a whole folio found none.
     pub fn want_whole(&self) {
         self.whole_wanted.fetch_add(1, Ordering::Relaxed);
         self.compactor.wanted.signal();
     }
 
-    /// No frame was freed for long, up to this count of them. A device that is reading or writing is waited for as long as it
-    /// takes (an NVMe disk alone takes 30 s to report that it is stuck), which is said once; else the program ends, unless
-    /// there are copies to be given up after all.
+    /// Handles a long wait without a freed frame; `freed` is the count of `frame_freed`, unchanged for that long. Waits
+    /// for devices with I/O in flight as long as they take (an NVMe disk takes 30 s to report that it is stuck), and
+    /// says that once. Otherwise ends the program, unless copies can be given up.
     fn wait_for_devices_or_end(&self, freed: u32) {
         let Some(devices) = self.space.describe_in_flight() else {
             return if !self.shed_all_copies() {
@@ -146,17 +150,17 @@ impl Engine {
         }
     }
 
-    /// Free frames in one place, or those of the oldest clean folio, if more than `reserve` are to be had.
+    /// Contiguous free frames, or those of the oldest clean folio. `reserve` frames stay available.
     pub fn try_take_frame(&self, order: Order, reserve: usize) -> Option<Taken> {
         self.try_take_frame_near(current_cpu(), order, reserve)
     }
 
-    /// The same for who will use them on another CPU: as near to it as there are some.
+    /// As [`Engine::try_take_frame`], for use on another CPU: from that CPU's zone if possible.
     pub fn try_take_frame_near(&self, cpu: CpuId, order: Order, reserve: usize) -> Option<Taken> {
         if reserve == 0
             && let Some(taken) = self.zones.take_listed(cpu, order)
         {
-            return Some(taken); // a few were got while there were many, or were just given back
+            return Some(taken); // from the CPU's own list
         }
         let zone = self.zones.on(cpu);
         let available = zone.available();
@@ -176,7 +180,7 @@ impl Engine {
         None
     }
 
-    /// The same in one zone.
+    /// As [`Engine::try_take_frame`], in one zone.
     pub fn try_take_frame_in(&self, zone: &Zone, order: Order, reserve: usize) -> Option<Taken> {
         if zone.available() < reserve + order.nr_pages() {
             return None;
@@ -190,7 +194,7 @@ impl Engine {
         None
     }
 
-    /// Frames in one place of a zone that are free at this moment.
+    /// Contiguous frames of a zone that are free now.
     pub fn take_now_in(&self, zone: &Zone, order: Order) -> Option<Taken> {
         self.note_taken(zone.take_on(current_cpu(), order))
     }
@@ -205,7 +209,7 @@ impl Engine {
     /// Gives memory of the right kind to frames that were taken for a folio of this order.
     pub fn prepare(&self, taken: Taken, order: Order) -> Prepared<'_> {
         let frame = self.give_memory(taken, order);
-        // SAFETY: the zone has given the frames to the caller, which hands them over here; they have just got memory.
+        // SAFETY: the caller took the frames from the zone and hands them over here. They have just been given memory.
         unsafe { self.frames.prepared(frame, order) }
     }
 
@@ -225,9 +229,8 @@ impl Engine {
         frame
     }
 
-    /// Decides what becomes of the memory of a pageblock that was taken whole, and says whether it has a huge page then.
-    /// `Some(false)`: it keeps its small ones, because the kernel has no other. `None`: it has none now, which is for
-    /// [`Engine::populate_huge`] to give.
+    /// Decides about the memory of a pageblock that was taken whole. `Some`: whether it has a huge page now; it keeps
+    /// small pages if the kernel has no huge one. `None`: it has no memory now, and needs [`Engine::populate_huge`].
     fn settle_memory(&self, taken: Taken) -> Option<bool> {
         let frame = taken.frame;
         match taken.memory {
@@ -241,12 +244,13 @@ impl Engine {
             self.zones.of(frame).carve(frame, Order::HUGE);
             return Some(false);
         }
-        // SAFETY: the pageblock was taken whole from its zone, for this call's caller.
+        // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
         unsafe { self.frames.unpopulate(frame) };
         None
     }
 
-    /// Gives a pageblock without memory a huge page; `false` when it has small ones, because the kernel has no other.
+    /// Gives a huge page to a pageblock without memory. `false`: it got small pages, because the kernel had no huge
+    /// page.
     fn populate_huge(&self, frame: FrameId) -> Result<bool, MapError> {
         let is_huge = self.mapper.populate(self.frames.home(frame))?;
         if !is_huge {
@@ -255,8 +259,8 @@ impl Engine {
         Ok(is_huge)
     }
 
-    /// Gives a pageblock that was taken whole a huge page, on behalf of nobody who needs it now: when there is no memory,
-    /// it goes back to the zone without. Says whether it got one.
+    /// Gives a huge page to a pageblock that was taken whole, ahead of demand. If there is no memory, the pageblock
+    /// goes back to the zone without. Returns whether it got a huge page.
     pub fn try_make_huge(&self, taken: Taken) -> bool {
         match self.settle_memory(taken).map_or_else(|| self.populate_huge(taken.frame), Ok) {
             Ok(true) => return true,
@@ -269,27 +273,27 @@ impl Engine {
         false
     }
 
-    /// A pageblock, held, got small pages instead of a huge one.
+    /// Notes that a pageblock that the caller holds got small pages instead of a huge page.
     pub fn note_small(&self, frame: FrameId) {
         self.stats.thp_fault_fallback.add(1);
         self.huge_pages_short.store(NOT_TRIED, Ordering::Relaxed);
         self.zones.of(frame).carve(frame, Order::HUGE);
     }
 
-    /// Gives a pageblock that was taken whole small pages.
+    /// Gives small pages to a pageblock that was taken whole.
     fn make_small(&self, taken: Taken) {
         if taken.memory == Memory::Huge && self.frames.is_locked() && self.divide_in_place(taken.frame) {
             return;
         }
         if taken.memory != Memory::Absent {
-            // SAFETY: as in `settle_memory`.
+            // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
             unsafe { self.frames.unpopulate(taken.frame) };
         }
         self.patiently("made", || self.mapper.populate_small(self.frames.home(taken.frame)));
     }
 
-    /// Frames for the folio of a locked block that holds a page and is not in RAM. Where there are none in one place, the
-    /// block is split until there are. Says which folio of the block it is then.
+    /// Takes frames for the folio of a locked block that holds a page and is not in RAM. Splits the block until
+    /// contiguous frames are found. Returns the folio's index after that.
     pub fn supply(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> (usize, Taken) {
         loop {
             let order = locked.order();
@@ -304,8 +308,8 @@ impl Engine {
         }
     }
 
-    /// Takes a clean folio that helps a folio of this order out of RAM, the oldest one of the nearest zone that has one; its copy
-    /// stays on the device. Where more is in use than may be, that frees nothing for others.
+    /// Evicts a clean folio that helps a folio of this order, the oldest of the CPU's zone or else of another. Its copy
+    /// stays on the device. Zones over their budget come last, because evicting there frees nothing for others.
     fn evict_standby_near(&self, cpu: CpuId, order: Order) -> bool {
         if let [only] = self.zones.all() {
             return self.evict_standby_of(only, order);
@@ -314,13 +318,13 @@ impl Engine {
         zones(false).chain(zones(true)).any(|zone| self.evict_standby_of(zone, order))
     }
 
-    /// The same of any zone.
+    /// As [`Engine::evict_standby_of`], in any zone.
     #[cfg(test)]
     pub fn evict_standby(&self, order: Order) -> bool {
         self.evict_standby_near(current_cpu(), order)
     }
 
-    /// The same of one zone.
+    /// As [`Engine::evict_standby_near`], in one zone.
     pub fn evict_standby_of(&self, zone: &Zone, order: Order) -> bool {
         let oldest = |size| zone.oldest(size, List::Standby);
         let size = match Size::of(order) {
@@ -344,7 +348,7 @@ impl Engine {
         false
     }
 
-    /// A clean folio's frames become free.
+    /// Frees the frames of a clean folio. Its copy stays on the device.
     pub fn leave(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
         let pages = locked.order().nr_pages() as u32;
         assert!(locked.folio(index).slot().is_some(), "a folio leaves RAM once a device holds it");
@@ -353,7 +357,7 @@ impl Engine {
         self.release_frame(frame);
     }
 
-    /// Which folio of a block that was locked after it was found on a list it was, if it is still there.
+    /// The index of a folio that was found on a list before its block was locked, if it is still there.
     pub fn still_there(&self, locked: &Locked<'_>, oldest: &Oldest, list: List) -> Option<usize> {
         let index = locked.index_of(oldest.folio.page_in_block());
         let there = locked.order() == oldest.order
@@ -363,12 +367,12 @@ impl Engine {
     }
 }
 
-/// The class whose oldest folio on a list of a zone is the older one.
+/// The class whose oldest folio on a list of a zone is older.
 pub(crate) fn older_class(zone: &Zone, list: List) -> Option<Size> {
     older_of(zone.oldest(Size::Whole, list), zone.oldest(Size::Small, list))
 }
 
-/// The class of the older one of two.
+/// The class of the older of two folios.
 fn older_of(whole: Option<Oldest>, small: Option<Oldest>) -> Option<Size> {
     match (whole, small) {
         (Some(whole), Some(small)) => Some(if small.age > whole.age { Size::Small } else { Size::Whole }),
@@ -386,8 +390,8 @@ mod tests {
     use crate::fault::FaultMode;
     use crate::region::ArenaVec;
 
-    /// Where all folios have one size, free frames are never in too small pieces for one: none is split, however often threads that
-    /// take frames and the one that frees them meet.
+    /// With folios of one size only, free frames are never in pieces too small for one. No folio is split, whatever
+    /// races there are between threads that take frames and the thread that frees them.
     #[test]
     fn folios_of_one_size_are_never_split_for_want_of_frames() {
         for order in [Order::new(2).unwrap(), PIECE, Order::HUGE] {

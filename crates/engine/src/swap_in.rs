@@ -1,7 +1,7 @@
-//! Whether a folio that went out whole comes back whole: the policy that an arena is given.
+//! The arena's policy whether a folio that went out whole comes back whole.
 //!
-//! What a program advises for a block against large folios ([`Wish::Pages`]) holds under every policy. Where the engine
-//! chooses the size of folios ([`FolioSize::Auto`](crate::FolioSize::Auto)), "in one piece" leaves the choice to it.
+//! Advice against large folios for a block ([`Wish::Pages`]) holds under every policy. Where the engine chooses the
+//! size of folios ([`FolioSize::Auto`](crate::FolioSize::Auto)), a policy of "in one piece" leaves the choice to it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,20 +10,20 @@ use folioswap_core::Wish;
 
 use crate::fault::UnknownName;
 
-/// When a folio is read back as one piece. The names are those of Linux's settings for large folios.
+/// When a folio is read back in one piece. The names are those of Linux's settings for large folios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SwapIn {
     /// In one piece.
     #[default]
     Always,
-    /// In one piece where the program advised it, else page by page.
+    /// In one piece if the program advised it, otherwise page by page.
     Madvise,
     /// Page by page, each as it is touched.
     Never,
 }
 
 impl SwapIn {
-    /// Whether a block comes back in one piece, given what the program advised for it.
+    /// Whether a block may come back in one piece, given the program's advice for it.
     pub(crate) fn allows_whole(self, wish: Wish) -> bool {
         match (self, wish) {
             (SwapIn::Never, _) | (_, Wish::Pages) => false,
@@ -32,7 +32,7 @@ impl SwapIn {
         }
     }
 
-    /// As a number, to be kept in an atomic.
+    /// A number for storage in an atomic.
     pub(crate) fn number(self) -> u8 {
         self as u8
     }

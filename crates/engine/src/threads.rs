@@ -1,5 +1,5 @@
-//! The engine's own threads: all signals blocked, with a table of descriptors of their own, by which a face knows them
-//! from the program's.
+//! The engine's own threads. They block all signals, and have their own table of descriptors, by which a face tells
+//! them from the program's threads.
 
 use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
@@ -37,7 +37,7 @@ pub(crate) fn spawn(
     spawned.map(Thread).map_err(Error::system("starting a thread"))
 }
 
-/// Has panics of these threads, whose table has no standard error, said on the program's.
+/// Prints panics of these threads, whose own table has no standard error, on the program's standard error.
 fn say_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

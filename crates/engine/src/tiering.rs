@@ -1,15 +1,13 @@
-//! Compressed RAM in front of other devices: what has not been wanted for longest goes on to them.
+//! Writeback from compressed RAM to the devices behind it.
 //!
-//! A device that compresses is the *front* of all others that come after it by priority. Once seven eighths of its memory
-//! are in use, a thread writes the folios that left RAM first to those, until it is three quarters: so what leaves
-//! RAM finds place in front, and what comes back soon is still there. A folio goes as what it is, whole, and is checked on the
-//! way; its entry names the old slots until it has arrived, and whoever wants it meanwhile waits for this folio alone.
+//! A device that compresses is the *front* of the other devices of lower priority. When seven eighths of its memory are
+//! in use, a thread moves the folios that left RAM first to those devices, until three quarters are in use. A block's
+//! entry notes when it left RAM, by the count of evicted pages ([`Block::left_at`](folioswap_core::Block)).
 //!
-//! How long ago a block left RAM is noted in its entry ([`Block::left_at`](folioswap_core::Block)), in pages that have left since; one
-//! walk of the table finds the oldest. While the others have no room, nothing is tried until a while later.
+//! **Invariant.** A folio is verified on the way, and its entry names the old slots until the new ones hold it.
 //!
-//! **Locking.** As removal: a block's lock for each block, and nobody removes a device meanwhile. Who wants to waits for one folio
-//! at most.
+//! **Locking.** One block's lock at a time. No device is removed meanwhile. A thread that wants that, or a fault, waits
+//! for one block at most.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -23,18 +21,19 @@ use crate::engine::{Engine, current_cpu};
 use crate::fatal::AbortOnPanic;
 use crate::removal::Buffer;
 
-/// In eighths of the front's memory: from when on it is relieved, and until when.
+/// Eighths of the front's memory at which writeback begins and ends.
 const HIGH: u64 = 7;
 const LOW: u64 = 6;
 
-/// Blocks that one walk of the table chooses.
+/// Most blocks chosen in one walk of the table.
 const CHOSEN: usize = 256;
 
-/// When to try again to write to devices that had no room, or took nothing: twice as late each time.
+/// Pause before another attempt to write to devices that were full or failed, doubled each time up to `MOST_AGAIN`.
 const AGAIN: Duration = Duration::from_millis(100);
 const MOST_AGAIN: Duration = Duration::from_secs(10);
 
-/// The thread's body; returns when the arena stops. `buffer` was there before the arena was, when memory could still be refused.
+/// The thread's body. Returns when the arena stops. `buffer` was allocated before the arena, when failure could still
+/// be reported.
 pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
     let _abort = AbortOnPanic("tiering");
     let mut pause = AGAIN;
@@ -49,7 +48,7 @@ pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
             engine.wants_relief.store(true, Ordering::SeqCst);
             engine.front_filled.wait(seen);
         } else {
-            // Nobody tells of what fills it meanwhile: there is no room for it.
+            // The front's filling need not wake the thread meanwhile: there is no room behind it.
             engine.wants_relief.store(false, Ordering::SeqCst);
             engine.front_filled.wait_for(seen, pause);
             pause = (2 * pause).min(MOST_AGAIN);
@@ -57,8 +56,8 @@ pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
     }
 }
 
-/// Pieces that were noted as one are noted by their pages. Or else the first page of each that is wanted would have all of it
-/// read.
+/// Gives each page its own hash in pieces that have one hash. Otherwise a fault on one page would have to read its
+/// whole piece.
 fn note_pieces_by_pages(locked: &mut Locked<'_>, first_page: usize, bytes: &[u8]) {
     for (index, piece) in bytes.chunks(PIECE.bytes()).enumerate() {
         let page = first_page + index * PIECE.nr_pages();
@@ -69,7 +68,7 @@ fn note_pieces_by_pages(locked: &mut Locked<'_>, first_page: usize, bytes: &[u8]
 }
 
 impl Engine {
-    /// A folio was written; the thread is told when its device has become a front that is to be relieved.
+    /// Wakes the thread if a written folio has filled a front.
     pub fn note_filling(&self, slot: SlotId) {
         let is_front = self.space.compresses() && self.wants_relief.load(Ordering::Relaxed);
         if is_front && self.space.is_filled(self.space.device_of(slot), HIGH) {
@@ -77,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Writes the oldest folios of each full front to devices behind it; `false` when some should have gone and could not.
+    /// Writes the oldest folios of each full front to devices behind it. `false`: not all could be moved.
     fn relieve_fronts(&self, buffer: &mut Buffer) -> bool {
         let Some(_alone) = self.space.try_changing() else { return false };
         let mut done = true;
@@ -106,7 +105,7 @@ impl Engine {
         done
     }
 
-    /// The blocks with folios on this device alone that left RAM first, the first of all first.
+    /// The blocks with folios on this device only that left RAM first, oldest first.
     fn oldest_blocks_on(&self, device: DeviceId) -> Vec<BlockId> {
         let now = self.nr_evictions.load(Ordering::Relaxed);
         let mut found = Vec::new();
@@ -134,7 +133,7 @@ impl Engine {
         found.into_iter().map(|(_, block)| block).collect()
     }
 
-    /// Writes what a block has on one device alone to others. Says whether any of it went.
+    /// Writes a block's folios that are only on the front to devices behind it. Returns whether any moved.
     fn write_back(&self, block: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
         let _blocked = signals::block_all();
         let _pass = self.gate.enter(signals::thread_id());
@@ -146,7 +145,7 @@ impl Engine {
             let place = || self.space.allocate_on_one(behind, current_cpu(), order);
             let places: Vec<SlotId> = (0..nr_folios).map_while(|_| place()).collect();
             if places.is_empty() {
-                // No room for it in one piece: in smaller ones, as it would have gone there from RAM.
+                // No room in one piece: move it in smaller ones, as from RAM.
                 let smaller = (0..order.exponent()).rev().filter_map(Order::new);
                 let Some(fits) = smaller.into_iter().find(|&smaller| self.fits_behind(behind, smaller)) else { break };
                 self.split_block(&mut locked, fits);
@@ -156,7 +155,7 @@ impl Engine {
             page = run.pages.end;
             let bytes = buffer.pages(run.pages.len());
             if self.read_run_alone(&mut locked, &run, bytes).is_err() {
-                // Whoever wants it will be told.
+                // A thread that needs it will get the error.
                 places.into_iter().for_each(|slot| self.put_back_slots(slot, order));
                 continue;
             }
@@ -169,7 +168,7 @@ impl Engine {
             }
         }
         drop(locked);
-        self.space.flush_device(front); // what was given up there is free now
+        self.space.flush_device(front); // its old slots are free now
         any
     }
 

@@ -1,17 +1,13 @@
-//! Which NUMA node each CPU is on, and which nodes there are: the machine's, or as somebody states them.
-//!
-//! A stated topology is plain text, so that a machine with one node can do what one with several does:
+//! NUMA nodes, with their CPUs and devices: the machine's, read when an arena is built, or stated in plain text:
 //! ```text
-//! # two nodes of two CPUs, and a device beside each
+//! # two nodes of two CPUs, one with a device
 //! node 0 cpus 0-1
 //! node 1 cpus 2-3
 //! device /mnt/a/swap node 0
-//! device /mnt/b/swap node 1
 //! ```
-//! A node may have no CPUs; a CPU that is on none counts as on the first. A device is named as for `--swap`, by its absolute path
-//! or as in ram:4G; one that is not named is on no node, whatever the kernel knows of it.
-//!
-//! The machine's is read once, when an arena is built: nodes and CPUs that come later count as the first node.
+//! A node may have no CPUs. A CPU on no node, or added later, counts as on the first. Devices are named as for
+//! `--swap`, by absolute path or as in ram:4G. A device that is not named in a stated topology is on no node, whatever
+//! the kernel reports.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -23,21 +19,21 @@ use crate::device::DeviceSpec;
 use crate::error::Error;
 use crate::size::SizeError;
 
-/// Nodes have numbers below this.
+/// Node numbers are below this.
 const MOST_NODES: u32 = 1024;
 
-/// The NUMA nodes of a machine, the CPUs on them, and devices that are known to be on one.
+/// The NUMA nodes of a machine, their CPUs, and devices known to be on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// In the order of their numbers; at least one.
+    /// By number; at least one.
     nodes: Vec<NodeId>,
-    /// By the number of the CPU.
+    /// By CPU number.
     node_of_cpu: Vec<Option<NodeId>>,
     devices: Vec<(String, NodeId)>,
     is_stated: bool,
 }
 
-/// Why a text is no topology.
+/// Why a text is not a topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TopologyError(String);
@@ -47,12 +43,12 @@ impl Topology {
         Topology { nodes: Vec::new(), node_of_cpu: Vec::new(), devices: Vec::new(), is_stated }
     }
 
-    /// That of this machine, as the kernel shows it; one node where it does not.
+    /// The machine's topology, as the kernel reports it, or one node if it reports none.
     #[must_use]
     pub fn of_machine() -> Topology {
         let mut topology = Topology::empty(false);
         for node in numa::nodes() {
-            // What contradicts itself is left out.
+            // Contradictions are left out.
             let _ = topology.add_node(node.number as u32, &node.cpus);
         }
         if topology.nodes.is_empty() {
@@ -61,10 +57,10 @@ impl Topology {
         topology
     }
 
-    /// A stated one, from a file.
+    /// A stated topology, from a file.
     ///
     /// # Errors
-    /// [`Error::Topology`]: it cannot be read, or is none.
+    /// [`Error::Topology`]: the file cannot be read, or is not a topology.
     pub fn from_file(path: &Path) -> Result<Topology, Error> {
         let wrong = |reason: String| Error::Topology { path: path.into(), reason };
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
@@ -104,7 +100,7 @@ impl Topology {
             }
             "device" => {
                 let (name, node) = rest.rsplit_once(" node ").ok_or("a device is on a node: device NAME node N")?;
-                // ram:4096M is ram:4G, and a size of a file is not a part of its name.
+                // ram:4096M is ram:4G, and the size of a file is not part of its name.
                 let name = match name.trim().parse().map_err(|error: SizeError| error.to_string())? {
                     DeviceSpec::File { path, .. } => path.display().to_string(),
                     memory => memory.to_string(),
@@ -116,47 +112,47 @@ impl Topology {
         }
     }
 
-    /// Whether there is such a node.
+    /// Whether this node exists.
     #[must_use]
     pub fn has(&self, node: NodeId) -> bool {
         self.nodes.contains(&node)
     }
 
-    /// Its nodes, in the order of their numbers.
+    /// All nodes, by number.
     #[must_use]
     pub fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }
 
-    /// Those that have CPUs; the first one, if none has.
+    /// The nodes with CPUs, or the first node if none has.
     pub(crate) fn nodes_with_cpus(&self) -> Vec<NodeId> {
         let with_cpus = |node: &&NodeId| self.node_of_cpu.contains(&Some(**node));
         let found: Vec<_> = self.nodes.iter().filter(with_cpus).copied().collect();
         if found.is_empty() { vec![self.nodes[0]] } else { found }
     }
 
-    /// All numbers of CPUs that are on a node are below this.
+    /// One more than the highest number of a CPU on a node.
     pub(crate) fn nr_cpus(&self) -> usize {
         self.node_of_cpu.len()
     }
 
-    /// Whether somebody has stated it, whatever the kernel says.
+    /// Whether it was stated, not read from the kernel.
     pub(crate) fn is_stated(&self) -> bool {
         self.is_stated
     }
 
-    /// All numbers of nodes are below this.
+    /// One more than the highest node number.
     pub(crate) fn nr_numbers(&self) -> usize {
         self.nodes.last().map_or(1, |last| last.index() + 1)
     }
 
-    /// The node that a CPU is on.
+    /// The node of a CPU.
     #[must_use]
     pub fn node_of(&self, cpu: CpuId) -> NodeId {
         self.node_of_cpu.get(cpu.index()).copied().flatten().unwrap_or(self.nodes[0])
     }
 
-    /// The node of a device of this name; `known` is what the kernel says, which counts on the machine's own nodes only.
+    /// The node of a device of this name. `known` is the node that the kernel reports; a stated topology ignores it.
     pub(crate) fn node_of_device(&self, name: &str, known: Option<usize>) -> Option<NodeId> {
         if self.is_stated {
             return self.devices.iter().find(|(named, _)| named == name).map(|(_, node)| *node);
@@ -164,7 +160,7 @@ impl Topology {
         known.map(NodeId::from_index).filter(|&node| self.has(node))
     }
 
-    /// The sentence for a node that is not there.
+    /// The error text for a node that does not exist.
     pub(crate) fn describe_missing(&self, node: NodeId) -> String {
         let nodes: Vec<_> = self.nodes.iter().map(|node| node.get().to_string()).collect();
         let (node, nodes) = (node.get(), nodes.join(", "));

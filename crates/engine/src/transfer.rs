@@ -1,5 +1,5 @@
-//! Reads and writes in flight: several at once over io_uring where the device has a descriptor and the kernel permits
-//! it, else one at a time by the calling thread. The same calls either way.
+//! Reads and writes in flight. With io_uring, if the device has a descriptor and the kernel permits it, several at
+//! once; otherwise the calling thread does one at a time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,15 +10,15 @@ use folioswap_sys::uring::{Ring, Start};
 use crate::io_figures::Begun;
 use crate::space::Extent;
 
-/// Transfers that one thread keeps in flight.
+/// Most transfers that one thread keeps in flight.
 pub(crate) const DEPTH: usize = 8;
 
-/// Transfers of one thread; `J` is what the owner needs to know of each at its end.
+/// Transfers of one thread. `J` is what their owner needs when each one ends.
 pub(crate) struct Transfers<J> {
-    /// Before the jobs: it waits for what is in flight when it is dropped, and only then may they be.
+    /// Declared before the jobs: its drop waits for the transfers in flight, and only then may their jobs be dropped.
     ring: Option<Ring>,
     jobs: Vec<Option<Flight<J>>>,
-    /// Those that have ended and were not handed back yet.
+    /// Transfers that have ended but were not returned yet.
     ended: VecDeque<(u64, io::Result<usize>)>,
     nr_in_flight: usize,
 }
@@ -33,7 +33,7 @@ struct Flight<J> {
 }
 
 impl<J> Transfers<J> {
-    /// Room for [`DEPTH`] transfers. Without io_uring there is no room, and [`Transfers::has_room`] says so.
+    /// Room for [`DEPTH`] transfers. Without io_uring none can be started: see [`Transfers::asynchronous`].
     pub fn new() -> Self {
         Transfers {
             ring: Ring::new(DEPTH as u32).ok(),
@@ -52,7 +52,7 @@ impl<J> Transfers<J> {
         self.nr_in_flight
     }
 
-    /// What is in flight.
+    /// The jobs in flight.
     pub fn jobs(&self) -> impl Iterator<Item = &J> {
         self.jobs.iter().flatten().map(|flight| &flight.job)
     }
@@ -64,19 +64,19 @@ impl<J> Transfers<J> {
     /// Starts a transfer between `extent` and the memory at `addr`.
     ///
     /// # Panics
-    /// Without room.
+    /// Without room, or without io_uring.
     ///
     /// # Safety
-    /// The job keeps `len` bytes at `addr` mapped, present and, for a read, writable; and for itself, so that nobody else reads
-    /// or writes them, until it is dropped or [`Transfers::finish`] has handed it back: it holds the lock of the folio's block,
-    /// or the buffer. So long the extent's descriptor stays open: its slots are in use, and their device is not removed.
+    /// Until the job is dropped, or returned by [`Transfers::finish`], it keeps `len` bytes at `addr` mapped, present
+    /// and, for a read, writable, and nobody else reads or writes them: it holds the lock of the folio's block, or the
+    /// buffer. The extent's descriptor stays open as long: its slots are in use, so their device is not removed.
     pub unsafe fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
         let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
         let (fd, offset, begun) = (extent.fd, extent.offset, extent.figures.begin());
         let start = Start::of(len, extent.most_bytes_at_once);
-        // SAFETY: the memory is present, of this length and used by nobody else as long as there is the job (the caller's promise),
-        // which is kept until after the completion; so long the descriptor stays open (its promise).
+        // SAFETY: the memory is present, has this length, and is used by nobody else while the job exists (the caller's
+        // promise). The job is kept until after the completion, and the descriptor stays open as long (its promise).
         let queued = unsafe {
             match direction {
                 Direction::Read => ring.submit_read(fd, addr as *mut u8, len, offset, token as u64, start),
@@ -86,13 +86,13 @@ impl<J> Transfers<J> {
         self.jobs[token] = Some(Flight { job, direction, extent, addr, len, begun });
         self.nr_in_flight += 1;
         if let Err(error) = queued.and_then(|()| ring.submit()) {
-            // What is queued may still be started by a later call: its memory could never be used again.
+            // A later call may still start queued transfers, so their memory could never be used again.
             crate::fatal::die(&format!("io_uring: {error}"));
         }
     }
 
-    /// Hands back one transfer that has ended, those that ended first before others; if none has, waits for one or returns
-    /// `None`. A disk may end many at once: what there is to do for each can be done while the next are under way.
+    /// Returns one transfer that has ended, the earliest first. If none has, waits for one or returns `None`. A disk
+    /// may end many at once: taking them one by one lets the caller handle each while the next are in flight.
     pub fn finish(&mut self, wait: bool) -> Option<(J, io::Result<()>)> {
         if self.ended.is_empty() && self.nr_in_flight > 0 {
             let ring = self.ring.as_mut().expect("what is in flight is in the ring");
@@ -114,13 +114,13 @@ impl<J> Transfers<J> {
 }
 
 impl<J> Flight<J> {
-    /// Does what a short transfer left, on the spot.
+    /// Does the rest of a short transfer synchronously.
     fn complete(&self, done: usize) -> io::Result<()> {
         if done == self.len {
             return Ok(());
         }
         let (addr, len, offset) = (self.addr + done, self.len - done, self.extent.offset + done as u64);
-        // SAFETY: a part of the memory of this flight, which the job still holds; the kernel is done with it.
+        // SAFETY: a part of this flight's memory, which the job still keeps. The kernel is done with it.
         let rest = || unsafe {
             match self.direction {
                 Direction::Read => {

@@ -1,14 +1,14 @@
-//! Sleeping and waking between the engine's threads and those that fault: events, and the gate that fork closes.
+//! Sleeping and waking, for the engine's threads and those that fault: events, and the gate that fork closes.
 //!
-//! All of it is futexes on plain words: it is used in signal handlers, where nothing may allocate.
+//! All of it uses futexes on plain words, because signal handlers use it and must not allocate.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use folioswap_sys::futex;
 
-/// Something that happens again and again. Who wants to wait reads [`Event::now`], looks whether it still has to
-/// wait, and then waits for a change from there: a signal in between is not lost.
+/// An event that occurs repeatedly. A waiter reads [`Event::now`], checks whether it still has to wait, and waits for a
+/// change from that count, so a signal in between is not lost.
 #[derive(Default)]
 pub(crate) struct Event {
     count: AtomicU32,
@@ -27,7 +27,7 @@ impl Event {
         }
     }
 
-    /// Sleeps until the event has happened since `seen`.
+    /// Sleeps until the event has occurred since `seen`.
     pub fn wait(&self, seen: u32) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         while self.now() == seen {
@@ -36,7 +36,7 @@ impl Event {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The same, for `limit` at most.
+    /// As [`Event::wait`], but for at most `limit`.
     pub fn wait_for(&self, seen: u32, limit: Duration) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         if self.now() == seen {
@@ -46,7 +46,7 @@ impl Event {
     }
 }
 
-/// Waits until something is so that other threads see to.
+/// Waits until other threads make a condition true.
 #[cfg(test)]
 pub(crate) fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
@@ -58,21 +58,21 @@ pub(crate) fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
 
 const CLOSED: u32 = 1 << 31;
 
-/// What every thread passes before it changes the state of folios. fork closes it for the moment of the fork, so that
-/// the child's copy of memory and what is known of it agree.
+/// Every thread enters the gate before it changes the state of folios. A fork closes it meanwhile, so that the child's
+/// copy of memory agrees with what the engine knows of it.
 #[derive(Default)]
 pub(crate) struct Gate {
-    /// How many are inside, and [`CLOSED`].
+    /// The number of threads inside, and [`CLOSED`].
     word: AtomicU32,
-    /// The thread that closed it; its own faults pass all the same.
+    /// The thread that closed it. Its own faults pass nevertheless.
     closer: AtomicU32,
 }
 
-/// Being inside.
+/// Held while inside.
 pub(crate) struct Pass<'g>(Option<&'g Gate>);
 
 impl Gate {
-    /// Goes in on behalf of `thread`; sleeps while another thread keeps the gate closed.
+    /// Enters on behalf of `thread`. Sleeps while another thread keeps the gate closed.
     pub fn enter(&self, thread: u32) -> Pass<'_> {
         loop {
             let word = self.word.load(Ordering::SeqCst);
@@ -88,7 +88,7 @@ impl Gate {
         }
     }
 
-    /// Goes in if that needs no sleep. For who holds what those inside may wait for.
+    /// Enters if that needs no sleep. For callers that hold something for which threads inside may wait.
     pub fn try_enter(&self, thread: u32) -> Option<Pass<'_>> {
         loop {
             let word = self.word.load(Ordering::SeqCst);
@@ -101,7 +101,7 @@ impl Gate {
         }
     }
 
-    /// Closes it for everyone but `thread` and waits until all are outside.
+    /// Closes the gate for all but `thread`, and waits until nobody is inside.
     pub fn close(&self, thread: u32) {
         loop {
             let word = self.word.load(Ordering::SeqCst);
@@ -121,12 +121,12 @@ impl Gate {
         }
     }
 
-    /// Whether somebody keeps it closed, or waits for those inside to leave.
+    /// Whether a thread keeps it closed, or waits for those inside to leave.
     pub fn is_closed(&self) -> bool {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// Whether `thread` is the one that keeps it closed.
+    /// Whether `thread` keeps it closed.
     pub fn closed_by(&self, thread: u32) -> bool {
         self.word.load(Ordering::SeqCst) & CLOSED != 0 && self.closer.load(Ordering::SeqCst) == thread
     }

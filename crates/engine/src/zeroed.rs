@@ -1,9 +1,9 @@
-//! A stock of zeroed pageblocks, so that the first touch of a whole folio does not clear 2 MiB in its fault.
+//! A stock of zeroed pageblocks, so that a fault need not clear 2 MiB at the first touch of a whole folio.
 //!
-//! A thread fills the stock while whole folios are touched for the first time: with a block for each [`TOUCHES_EACH`]
-//! touches so far, [`MOST`] of a zone at most, and only of frames that are to be had without a write. Frames in it are held, and in
-//! nobody's count of free ones. They go back as soon as a fault finds no frame, the budget is made smaller, or reclaim
-//! is needed and nothing was touched for the first time since it was last. An idle arena costs no CPU.
+//! A thread fills it while whole folios are touched for the first time: one block for each [`TOUCHES_EACH`] touches so
+//! far, at most [`MOST`] per zone, and only with frames available without a write. Its frames are held and do not count
+//! as free. They are given back when a fault finds no frame, when the budget is lowered, or when reclaim begins and
+//! there was no first touch since it last did.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -14,32 +14,32 @@ use crate::engine::{Engine, current_cpu};
 use crate::fatal::AbortOnPanic;
 use crate::wakeup::Event;
 
-/// Most blocks of a zone in stock, and most as a share of its limit: what lies here serves nobody else.
+/// Most blocks of a zone in stock, and the largest share of its limit: nobody else can use these frames.
 const MOST: usize = 16;
 const BUDGET_SHARE: usize = 32;
 
-/// First touches for each block in stock: a program that touches a few gets none.
+/// First touches for each block in stock, so that a program with only a few gets none.
 const TOUCHES_EACH: usize = 4;
 
 /// The stock of an arena.
 pub(crate) struct ZeroedStock {
     blocks: Mutex<Vec<FrameId>>,
-    /// How many there are. Changed under the lock, read without.
+    /// Number of blocks. Changed under the lock, read without it.
     nr: AtomicUsize,
-    /// The CPU of the last first touch, near which the next blocks are taken.
+    /// The CPU of the last first touch. The next blocks are taken near it.
     touched_on: AtomicU32,
     nr_touches: AtomicUsize,
-    /// First touches when reclaim last looked.
+    /// The number of first touches when reclaim last looked.
     nr_touches_seen: AtomicUsize,
     enabled: bool,
-    /// What wakes the thread.
+    /// Wakes the thread.
     pub wanted: Event,
 }
 
 impl ZeroedStock {
     pub fn new(enabled: bool, nr_zones: usize) -> Self {
         ZeroedStock {
-            blocks: Mutex::new(Vec::with_capacity(MOST * nr_zones)), // faults do not wait while it grows
+            blocks: Mutex::new(Vec::with_capacity(MOST * nr_zones)), // never grows, so faults do not wait for that
             nr: AtomicUsize::new(0),
             touched_on: AtomicU32::new(0),
             nr_touches: AtomicUsize::new(0),
@@ -49,7 +49,7 @@ impl ZeroedStock {
         }
     }
 
-    /// How many there should be of a zone.
+    /// The number of blocks of a zone to keep.
     fn target(&self, zone: &Zone) -> usize {
         let most = MOST.min(zone.counts().limit / Order::HUGE.nr_pages() / BUDGET_SHARE);
         if self.enabled { most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH) } else { 0 }
@@ -66,7 +66,7 @@ impl ZeroedStock {
         if self.nr.load(Ordering::Relaxed) == 0 { None } else { self.change(Vec::pop) }
     }
 
-    /// One of a zone, and how many of it are left.
+    /// Takes a block of a zone. Also returns how many of that zone are left.
     fn pop_of(&self, zones: &Zones, zone: &Zone) -> (Option<FrameId>, usize) {
         if self.nr.load(Ordering::Relaxed) == 0 {
             return (None, 0);
@@ -79,7 +79,7 @@ impl ZeroedStock {
     }
 }
 
-/// The thread's body; returns when the arena stops.
+/// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("zeroing");
     folioswap_sys::cpu::wait_for_turns();
@@ -99,14 +99,14 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 impl Engine {
-    /// A pageblock of zeros for the first touch of a whole folio, which is told of by this.
+    /// Counts a first touch of a whole folio, and takes a zeroed pageblock for it.
     pub fn take_zeroed(&self) -> Option<FrameId> {
         let stock = &self.zeroed;
         stock.nr_touches.fetch_add(1, Ordering::Relaxed);
         let cpu = current_cpu();
         let zone = self.zones.on(cpu);
         let (taken, nr_left) = stock.pop_of(&self.zones, zone);
-        // Half of it is left when the thread is woken: once for several touches.
+        // Wakes the thread when half of the stock is left, once for several touches.
         if nr_left < stock.target(zone).div_ceil(2) {
             stock.touched_on.store(cpu.get(), Ordering::Relaxed);
             stock.wanted.signal();
@@ -114,7 +114,7 @@ impl Engine {
         taken
     }
 
-    /// Clears one more pageblock for the stock; `false` when there are enough, or none to be had.
+    /// Clears one more pageblock for the stock. `false`: there are enough, or no frames.
     fn stock_one(&self) -> bool {
         let stock = &self.zeroed;
         let zone = self.zones.on(CpuId::new(stock.touched_on.load(Ordering::Relaxed)));
@@ -128,17 +128,18 @@ impl Engine {
             return false; // without a huge page a first touch gains little
         }
         if taken.memory != Memory::Absent {
-            // SAFETY: taken from the zone above, with memory at home since `try_make_huge` has said so.
+            // SAFETY: taken from the zone above, so nobody else uses it, and `try_make_huge` has given it memory at
+            // home.
             unsafe { self.frames.clear(taken.frame) };
         }
         stock.change(|blocks| blocks.push(taken.frame));
         if self.zones.surplus() > 0 {
-            self.reclaim_wanted.signal(); // the budget was made smaller meanwhile: reclaim takes the stock first
+            self.reclaim_wanted.signal(); // the budget was lowered meanwhile: reclaim takes the stock first
         }
         true
     }
 
-    /// Gives the stock back to the zone. Says whether there was any.
+    /// Gives the stock back to the zone. Returns whether there was any.
     pub fn give_stock_back(&self) -> bool {
         let mut any = false;
         while let Some(frame) = self.zeroed.pop() {
@@ -148,7 +149,7 @@ impl Engine {
         any
     }
 
-    /// Reclaim begins: nobody gains by the stock when nothing was touched for the first time since it last did.
+    /// Called when reclaim begins: gives the stock back if there was no first touch since it last did.
     pub fn give_idle_stock_back(&self) {
         let stock = &self.zeroed;
         let nr_touches = stock.nr_touches.load(Ordering::Relaxed);
@@ -181,7 +182,7 @@ mod tests {
             comes_true("the stock is not filled", || stock.nr.load(Ordering::Relaxed) >= 2);
             region.advise(.., crate::advise::Advice::DontNeed);
         }
-        // All that the budget has is needed, and more.
+        // More than the whole budget is needed.
         let mut second = arena.map(300 << 20).unwrap();
         second.chunks_mut(BLOCK).for_each(|bytes| bytes.fill(7));
         for _ in 0..3 {

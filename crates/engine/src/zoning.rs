@@ -1,7 +1,7 @@
-//! Which zones the budget is divided into: one for each NUMA node that has CPUs.
+//! Divides the budget into zones: one for each NUMA node that has CPUs.
 //!
-//! The memory of a zone's frames is of its node, on a machine that has such nodes; in a topology that was only stated nothing is
-//! bound. A budget too small for so many zones has fewer, and then each is of several nodes and bound to none.
+//! On a machine with several nodes, the memory of a zone's frames is bound to its node; under a stated topology nothing
+//! is bound. A budget too small for all nodes has fewer zones, each of several nodes and bound to none.
 
 use folioswap_core::{CpuId, NodeId, Zones};
 use folioswap_sys::numa;
@@ -10,16 +10,16 @@ use crate::fatal;
 use crate::frames::Frames;
 use crate::topology::Topology;
 
-/// Pageblocks that a zone has at least.
+/// Fewest pageblocks of a zone.
 const LEAST_BLOCKS: usize = 8;
 
-/// The zones of an arena to be.
+/// The zones of an arena that is being built.
 pub(crate) struct Zoning {
     pub nr_zones: usize,
     zone_of_cpu: Box<[usize]>,
-    /// The node of each zone; none where a zone is of several.
+    /// The node of each zone. Empty if zones span several nodes.
     pub nodes: Box<[NodeId]>,
-    /// Whether the zones have memory of their nodes, or whatever the kernel gives.
+    /// Whether the memory of zones is bound to their nodes.
     is_bound: bool,
 }
 
@@ -37,12 +37,12 @@ impl Zoning {
         Zoning { nr_zones, zone_of_cpu, nodes: nodes.into(), is_bound }
     }
 
-    /// The zones, with no limit yet.
+    /// The zones, without a limit yet.
     pub fn zones(self, nr_pageblocks_max: usize, nr_cpus: usize) -> Zones {
         Zones::new(nr_pageblocks_max, self.nr_zones, nr_cpus, self.zone_of_cpu)
     }
 
-    /// Has the frames' memory come from the zones' nodes, as far as these have some.
+    /// Binds the frames' memory to the zones' nodes.
     pub fn bind(&self, frames: &Frames) {
         for (zone, node) in self.nodes.iter().enumerate().filter(|_| self.is_bound) {
             for range in [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)] {
@@ -96,8 +96,8 @@ mod tests {
 
     const LEN: usize = 4 << 20;
 
-    /// Writes each page, on a CPU: in an order that is no stream, for what is read ahead is read when that thread gets to it, and then
-    /// has memory of the node for which it was asked, whoever touches it first.
+    /// Writes each page from one CPU, in an order that is not a stream. A page that is read ahead gets memory of the
+    /// node for which readahead was requested, whichever thread touches it first.
     fn mark(bytes: &mut [u8], cpu: usize, mark: u8) {
         cpu::stay_on(cpu).unwrap();
         let nr_pages = bytes.len() / PAGE_SIZE;
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// MiB on each device once all has been sent out.
+    /// MiB on each device after all folios have been evicted.
     fn on_devices(arena: &Arena, expected: [usize; 2]) {
         comes_true("what is busy is left where it is, and leaves at another time", || {
             arena.evict_all();
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(in_ram, [4, 4], "MiB in RAM: {faults}, {order}");
             on_devices(&arena, [4, 4]);
             while arena.engine().evict_standby(order) {}
-            // What was on the first node is changed on the second, and stays there.
+            // Pages of the first node are changed on the second, and stay there.
             std::thread::scope(|scope| scope.spawn(|| mark(&mut region, cpus[1], 0x80)).join().unwrap());
             on_devices(&arena, [0, 8]);
             assert_eq!(arena.engine().stats.snapshot().readahead_folios, 0, "{faults}, {order}");

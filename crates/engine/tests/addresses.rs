@@ -1,4 +1,4 @@
-//! How much can be managed, and what is said where it is more than that.
+//! How many addresses an arena can manage, and the errors beyond that.
 
 use folioswap::{Arena, ArenaBuilder, DeviceSpec};
 
@@ -8,7 +8,7 @@ fn builder() -> ArenaBuilder {
     Arena::builder().memory(16 << 20).device(DeviceSpec::Ram { size: 64 << 20 })
 }
 
-/// An arena, unless this machine gives out fewer addresses.
+/// An arena, unless this process may not have as many addresses.
 fn build(builder: ArenaBuilder) -> Option<Arena> {
     match builder.build() {
         Err(error) if error.to_string().contains("Cannot allocate memory") => {
@@ -28,7 +28,7 @@ fn the_far_end_of_64_tib_is_as_good_as_any() {
     let at = space.span().end - LEN;
     // SAFETY: addresses of the arena's own that nobody uses yet.
     unsafe { space.map_at(at, LEN) }.unwrap();
-    // SAFETY: just mapped, readable and writable, and nobody else's.
+    // SAFETY: just mapped, readable and writable, and used by nobody else.
     let words = unsafe { std::slice::from_raw_parts_mut(at as *mut u64, LEN / 8) };
     for turn in 1..3 {
         words.iter_mut().zip(1..).for_each(|(word, number)| *word = number * turn);

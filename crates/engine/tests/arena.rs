@@ -1,4 +1,4 @@
-//! The public API on the real kernel, in both fault modes and by both mappings.
+//! The public API on the real kernel, in both fault modes and with both mappings.
 
 mod words;
 
@@ -12,7 +12,7 @@ use words::{check, fill};
 
 const MIB: usize = 1 << 20;
 
-/// The four ways to run that this system permits; says which it leaves out.
+/// The four ways of running that this system permits. Prints those that it skips.
 fn ways() -> Vec<(FaultMode, Mapping)> {
     let all = [
         (FaultMode::Direct, Mapping::Move),
@@ -71,13 +71,13 @@ fn every_order_travels() {
     }
 }
 
-/// Has 64 threads touch one folio at once that was evicted before; the number of reads that it took.
+/// Lets 64 threads touch one evicted folio at once. Returns the number of reads.
 fn reads_of_a_crowd(faults: FaultMode, mapping: Mapping) -> u64 {
     let arena = arena(16, faults, mapping).unwrap();
     let mut words = ArenaVec::<u64>::zeroed(&arena, 8 * MIB / 8).unwrap();
     fill(&mut words, 1);
     arena.evict_all();
-    // Others take the frames, so that nothing is left on standby.
+    // Others take the frames, so that nothing stays on standby.
     let mut others = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
     fill(&mut others, 2);
     let before = arena.stats().swapped_in_folios;
@@ -98,7 +98,7 @@ fn reads_of_a_crowd(faults: FaultMode, mapping: Mapping) -> u64 {
 #[test]
 fn sixty_four_threads_on_one_folio_cost_one_read() {
     for (faults, mapping) in ways() {
-        // A folio that was busy when it was to be evicted may be on standby still, and then costs none.
+        // A folio that was too busy to evict may still be on standby, and then needs no read.
         let reads: Vec<_> = (0..5).map(|_| reads_of_a_crowd(faults, mapping)).collect();
         assert!(reads.iter().all(|&reads| reads <= 1) && reads.contains(&1), "{faults} {mapping}: {reads:?}");
     }
@@ -132,7 +132,7 @@ fn advice_changes_no_content_but_what_is_not_needed() {
             region.advise(.., advice);
             assert!(region.iter().all(|&byte| byte == 7), "{advice:?}");
         }
-        // Not on any boundary: just these bytes become zero.
+        // Not aligned: exactly these bytes become zero.
         let hole = 3 * MIB + 5..9 * MIB - 11;
         region.advise(hole.clone(), Advice::DontNeed);
         assert!(region[hole.clone()].iter().all(|&byte| byte == 0));
@@ -144,7 +144,7 @@ fn advice_changes_no_content_but_what_is_not_needed() {
 fn a_page_may_be_dropped_and_touched_again_without_end() {
     let arena = arena(16, FaultMode::Direct, Mapping::Auto).unwrap();
     let mut region = arena.map_with(2 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
-    // More often than a page that is in RAM may fault before the program is ended.
+    // More faults than a page in RAM may have in a row before the program is ended.
     for round in 0..110_000u32 {
         assert_eq!(region[0], 0, "round {round}");
         region[0] = 1;
@@ -169,7 +169,7 @@ fn the_budget_changes_while_running() {
 
 #[test]
 fn devices_are_used_in_turn_and_a_swap_that_just_suffices_is_enough() {
-    // 64 MiB of data, 16 of them in RAM: the devices hold the other 48 and a little more.
+    // 64 MiB of data, 16 of them in RAM. The devices hold the other 48 and a little more.
     let arena = Arena::builder()
         .memory(16 << 20)
         .device(DeviceSpec::Ram { size: 8 << 20 })
@@ -189,7 +189,7 @@ fn raw_memory_grows_moves_and_shrinks_with_its_content() {
         let arena = arena(16, faults, mapping).unwrap();
         let raw = arena.raw();
         let at = raw.map(6 * MIB).unwrap();
-        let blocker = raw.map(2 * MIB).unwrap(); // so that it cannot grow where it is
+        let blocker = raw.map(2 * MIB).unwrap(); // keeps it from growing in place
         // SAFETY: `at` is 6 MiB of this test's own.
         unsafe { std::slice::from_raw_parts_mut(at as *mut u8, 6 * MIB) }.fill(3);
         // SAFETY: the mapping is this test's own and unused meanwhile.
@@ -261,11 +261,11 @@ fn faults_are_timed_and_the_phases_of_some() {
     let mut words = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
     let (block, mut outside_ns) = (2 * MIB / 8, 0);
     for round in 0..16u64 {
-        // Not in order: nothing is to be read ahead.
+        // Not in order, so that nothing is read ahead.
         for at in (0..32).map(|step| step * 13 % 32 * block + 8) {
             let begun = Instant::now();
             assert_eq!(words[at], round);
-            words[at] += 1; // it may have left again
+            words[at] += 1; // it may have left RAM again
             outside_ns += begun.elapsed().as_nanos() as u64;
         }
     }
@@ -273,16 +273,17 @@ fn faults_are_timed_and_the_phases_of_some() {
     assert!(stats.fault(FaultKind::FirstTouch).count() == 32 && stats.swap_in(Order::HUGE).count() >= 400, "{stats:?}");
     assert_eq!(stats.fault(FaultKind::SwapIn), stats.swap_in(Order::HUGE));
     for phase in [Phase::Frame, Phase::Read, Phase::Map] {
-        // One in 16; that none of more than 400 is drawn, or a quarter of them, is not to be expected.
+        // One fault in 16 is drawn. None of more than 400, or a quarter of them, is very unlikely.
         let count = stats.phase(phase).count();
         assert!((1..stats.nr_faults() / 4).contains(&count), "{phase:?}: {stats:?}");
     }
     let inside_ns = stats.stalled_ns();
     let in_phases_ns: u64 = stats.phases.iter().map(|phase| phase.sum()).sum();
     assert!(in_phases_ns <= inside_ns, "{in_phases_ns} of {inside_ns}");
-    // Each swap-in of 2 MiB is long, so of the slow ones it is known what was longest.
+    // Each swap-in of 2 MiB is long, so the longest phase of slow ones is known.
     assert_eq!(stats.slow_unknown(FaultKind::SwapIn), 0);
-    // What is missing is the kernel's way to the handler and back, and however long the thread did not run; 1 % for the rate of the clock.
+    // The rest is the kernel's path to the handler and back, and time when the thread did not run. 1 % for the rate of
+    // the clock.
     assert!(inside_ns > 0 && inside_ns <= outside_ns / 100 * 101, "{inside_ns} of {outside_ns}");
 }
 

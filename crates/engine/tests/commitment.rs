@@ -1,32 +1,32 @@
-//! What an arena asks of a kernel that counts what programs could use (`vm.overcommit_memory=2`): not much beyond its budget.
-//! In a process of its own, for it is the process that is looked at.
+//! An arena commits little memory beyond its budget, which matters with strict overcommit (`vm.overcommit_memory=2`).
+//! In a process of its own, because the figures are those of the process.
 
 use folioswap::{Arena, Codec, DeviceSpec};
 
 const MIB: usize = 1 << 20;
 
-/// A line of a file of the kernel's, in bytes.
+/// A line of a kernel file, in bytes.
 fn line_of(file: &str, name: &str) -> usize {
     let text = std::fs::read_to_string(file).unwrap();
     let line = text.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// Bytes of private memory that this process could write.
+/// Bytes of private writable memory of this process.
 fn writable_bytes() -> usize {
     line_of("/proc/self/status", "VmData:")
 }
 
-/// Has the kernel grant this process no more than so many bytes that it could write.
+/// Limits the private writable memory of this process.
 fn deny_more_than(bytes: usize) {
     let limit = libc::rlimit { rlim_cur: bytes as u64, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: a limit of this frame.
+    // SAFETY: the kernel reads a local limit.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limit) }, 0);
 }
 
 #[test]
 fn little_more_than_the_budget_is_writable() {
-    // Stacks of threads, buffers of writes; records of as many frames as the budget might ever have.
+    // Stacks of threads, write buffers, and records for the most frames that the budget might ever have.
     let most_beside = 64 * MIB + line_of("/proc/meminfo", "MemTotal:") / 128;
     let before = writable_bytes();
     let front = DeviceSpec::Zram { size: 1 << 30, codec: Codec::default() };
@@ -36,7 +36,7 @@ fn little_more_than_the_budget_is_writable() {
     arena.set_memory(96 << 20).unwrap();
     assert!(beside(96) < most_beside, "{} MiB", beside(96) / MIB);
 
-    // Pages that compress to all kinds of sizes.
+    // Pages that compress to many different sizes.
     let mut region = arena.map(256 * MIB).unwrap();
     let word = |page: usize, at: usize| {
         if at < page % 512 { ((page * 512 + at) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { 7 }
@@ -51,11 +51,11 @@ fn little_more_than_the_budget_is_writable() {
     assert!(pages.all(|(page, bytes)| {
         bytes.chunks_exact(8).enumerate().all(|(at, bytes)| bytes == word(page, at).to_le_bytes())
     }));
-    // What the device holds, and where objects of each size may lie next.
+    // What the device holds, and the open areas for objects of each size.
     let held = arena.devices()[0].memory.unwrap().memory_bytes as usize / MIB;
     assert!(beside(96 + 256 + held) < most_beside + 256 * MIB, "{} MiB", beside(96 + 256 + held) / MIB);
 
-    // What the kernel does not grant is refused, and the budget is what it was.
+    // A budget that the kernel refuses leaves the old one.
     deny_more_than(writable_bytes() + 16 * MIB);
     assert!(arena.set_memory(4 << 30).is_err() && arena.memory() == 96 << 20);
     region.fill(3);
@@ -66,7 +66,8 @@ fn little_more_than_the_budget_is_writable() {
     compressed_ram_that_is_denied_memory_is_full();
 }
 
-/// By the test above, once it has lifted its limit: one at a time counts what this process may write.
+/// Called by the test above once it has lifted its limit, because tests at the same time would change each other's
+/// figures.
 fn compressed_ram_that_is_denied_memory_is_full() {
     let front = DeviceSpec::Zram { size: 64 << 20, codec: Codec::default() };
     let behind = DeviceSpec::Ram { size: 128 << 20 };

@@ -1,4 +1,4 @@
-//! Compaction of frames in a running arena: whole blocks come of scattered free frames, and every byte stays what it was.
+//! Compaction of frames in a running arena: scattered free frames become whole blocks, and content stays intact.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ const BLOCK: usize = 2 * MIB;
 const PIECE: usize = 64 << 10;
 const WORD: usize = 8;
 
-/// Each way of mapping with each way in which it lets folios get new homes.
+/// Each mapping with the ways in which it can give folios new homes.
 const WAYS: [(Mapping, CompactionMeans); 3] = [
     (Mapping::Move, CompactionMeans::Migration),
     (Mapping::Move, CompactionMeans::Exchange),
@@ -42,7 +42,7 @@ fn is_set(region: &Region, at: usize) -> bool {
     region[at..at + WORD] == mark(at).to_ne_bytes()
 }
 
-/// A region of folios of one size with a word in each page, of which every other `step` bytes are dropped again.
+/// A region of folios of one size with a word in each page. Every other `step` bytes are dropped again.
 fn scattered(arena: &Arena, len: usize, folio: Order, step: usize) -> Region {
     let mut region = arena.map_with(len, FolioSize::Fixed(folio)).unwrap();
     (0..len).step_by(4096).for_each(|at| set(&mut region, at));
@@ -85,7 +85,7 @@ fn what_is_asked_for_is_compacted_with_either_mapping() {
         assert!(arena.compact());
         let stats = arena.stats();
         assert!(stats.pgmigrate_success > 0 && stats.pgmigrate_fail == 0, "{stats:?}");
-        // Whole folios find places now, and nothing more is moved for them.
+        // Whole folios find frames now, and nothing more is moved for them.
         let mut large = arena.map_with(16 * MIB, FolioSize::Fixed(Order::HUGE)).unwrap();
         (0..large.len()).step_by(BLOCK).for_each(|at| set(&mut large, at));
         let after = arena.stats();
@@ -114,7 +114,7 @@ fn folios_in_use_are_moved(means: CompactionMeans) {
             scope.spawn(move || {
                 let mut round = 1_u8;
                 while !done.load(Ordering::Relaxed) {
-                    // The last byte of each page that was kept counts the rounds.
+                    // The last byte of each kept page counts the rounds.
                     let kept = (0..words.len()).step_by(4096).filter(|at| at / PIECE % 2 == 1);
                     for at in kept.map(|at| at + 4095) {
                         assert_eq!(words[at], round - 1, "byte {at}");
@@ -131,7 +131,7 @@ fn folios_in_use_are_moved(means: CompactionMeans) {
             });
         }
         for _ in 0..6 {
-            // They fill what is left between the others, and leave it open again.
+            // Fills the gaps between the others, and leaves them free again.
             let other = scattered(&arena, 24 * MIB, Order::PAGE, PIECE);
             arena.compact();
             check(&other, PIECE);

@@ -1,5 +1,5 @@
-//! Compaction of a device's slots in a running arena: folios of 2 MiB find whole runs of slots again, and every byte stays what
-//! it was.
+//! Compaction of a device's slots in a running arena: folios of 2 MiB find whole runs of slots again, and content stays
+//! intact.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn mark(at: usize) -> u64 {
     (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Whether a page is one of those that stay: half of them, without a pattern.
+/// Whether a page stays: about half of them do, without a pattern.
 fn stays(at: usize, step: usize) -> bool {
     mark(at / step) >> 40 & 1 == 0
 }
@@ -38,7 +38,7 @@ fn is_set(region: &[u8], at: usize) -> bool {
     region[at..at + WORD] == mark(at).to_ne_bytes()
 }
 
-/// A region over three quarters of the device, of which half of the folios are dropped once it has gone out.
+/// A region of three quarters of the device. Half of its folios are dropped after they have been written out.
 fn scattered(arena: &Arena, folio: Order, step: usize) -> Region {
     let mut region = arena.map_with(DEVICE / 4 * 3, FolioSize::Fixed(folio)).unwrap();
     (0..region.len()).step_by(PAGE).for_each(|at| set(&mut region, at));
@@ -55,7 +55,7 @@ fn check(region: &Region, step: usize) {
     }
 }
 
-/// Writes folios of 2 MiB, each of which goes out before the next one.
+/// Writes folios of 2 MiB, and evicts each before the next.
 fn send_out(arena: &Arena, nr_folios: usize) -> (Region, StatsSnapshot) {
     let mut large = arena.map_with(nr_folios * BLOCK, FolioSize::Fixed(Order::HUGE)).unwrap();
     for at in (0..large.len()).step_by(BLOCK) {
@@ -78,7 +78,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What compaction makes of a device on which folios of 2 MiB found no place.
+/// Checks compaction of a device on which folios of 2 MiB found no run.
 fn whole_runs_come_back(arena: &Arena, small: &Region, step: usize) {
     let nr_free = DEVICE / 4 / BLOCK;
     let (first, stats) = send_out(arena, nr_free + 2);
@@ -86,7 +86,7 @@ fn whole_runs_come_back(arena: &Arena, small: &Region, step: usize) {
     until("compaction", || arena.stats().slot_compact_success > 0);
     let stats = arena.stats();
     assert!(stats.slots_migrated > 0 && stats.verify_failures == 0, "{stats:?}");
-    // One may be busy when it is told to leave, or find no place in RAM that is whole.
+    // The folio may be busy when it is evicted, or find no whole pageblock in RAM.
     until("a whole swap-out", || {
         let (large, after) = send_out(arena, 1);
         check_large(&large);
@@ -114,7 +114,8 @@ fn pages_of_what_went_out_whole_are_moved_too() {
     let mut small = arena.map_with(DEVICE / 4 * 3, FolioSize::Fixed(Order::HUGE)).unwrap();
     (0..small.len()).step_by(PAGE).for_each(|at| set(&mut small, at));
     arena.evict_all();
-    // What is touched comes back as one page, and its block is pages from then on, hashed as they were written.
+    // Touched content comes back as one page, and its block is kept in pages from then on, whose hashes are those noted
+    // at the write.
     let touched: Vec<usize> = (0..small.len()).step_by(BLOCK).collect();
     touched.iter().for_each(|&at| assert!(is_set(&small, at)));
     for at in (0..small.len()).step_by(PAGE).filter(|&at| !stays(at, PAGE)) {
@@ -128,7 +129,8 @@ fn without_compaction_nothing_is_moved() {
     let arena = arena(None);
     let small = scattered(&arena, Order::PAGE, PAGE);
     let mut whole = Vec::new();
-    // What finds no whole pageblock in RAM, which is not compacted either, does not go out whole, and is dropped again.
+    // A folio that finds no whole pageblock in RAM, which is not compacted either, does not go out whole. It is dropped
+    // again.
     until("a swap-out without a place", || {
         let nr_before = arena.stats().thp_swpout;
         let (large, stats) = send_out(&arena, 1);

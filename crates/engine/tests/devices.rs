@@ -1,4 +1,4 @@
-//! Devices that come and go while the arena runs, disks that turn, and space that is given back.
+//! Devices that come and go while the arena runs, rotational disks, and space that is given back.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ fn ram(mib: usize) -> DeviceSpec {
     DeviceSpec::Ram { size: (mib * MIB) as u64 }
 }
 
-/// A file of its own directory, so that it is found among the process's.
+/// A file in a directory of its own, so that it can be found among the process's files.
 fn file(directory: &std::path::Path) -> DeviceSpec {
     DeviceSpec::File { path: directory.join("swap"), size: None }
 }
@@ -31,7 +31,7 @@ fn directory(name: &str) -> std::path::PathBuf {
     directory
 }
 
-/// Bytes on the disk of the unlinked files that this process has open in a directory.
+/// Disk space of this process's unlinked open files in a directory.
 fn bytes_on_disk(directory: &std::path::Path) -> u64 {
     let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let ours = files.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target.starts_with(directory)));
@@ -66,7 +66,7 @@ fn assert_sound(arena: &Arena) {
     assert_eq!((stats.verify_failures, stats.io_errors), (0, 0));
 }
 
-/// Runs `change` while four threads write and read; each of them goes through its memory at least twice after it.
+/// Runs `change` while four threads write and read. Each goes through its memory at least twice afterwards.
 fn under_load(arena: &Arena, mib_each: usize, change: impl FnOnce()) {
     let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
@@ -89,13 +89,13 @@ fn under_load(arena: &Arena, mib_each: usize, change: impl FnOnce()) {
         while rounds.load(Ordering::SeqCst) < 4 {
             thread::yield_now();
         }
-        let _ends = Over(&over); // also when `change` panics: the threads would go on for ever
+        let _ends = Over(&over); // even if `change` panics: otherwise the threads would run forever
         change();
     });
     assert_sound(arena);
 }
 
-/// Says on its drop that something is over.
+/// Ends the threads when dropped.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {
@@ -104,7 +104,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Removes a device, and tries once more as long as it is told to: on a busy machine what it holds may be in use again and again.
+/// Removes a device, and retries as long as the error asks for it: on a busy machine its folios may be in use each
+/// time.
 fn remove(arena: &Arena, name: &str) {
     while let Err(error) = arena.remove_device(name) {
         assert!(error.to_string().contains("try once more"), "{error}");
@@ -205,7 +206,7 @@ fn a_device_can_be_added_and_used_while_running() {
     assert_sound(&arena);
 }
 
-/// By priority, with the bytes in use.
+/// The devices by priority, with the bytes in use.
 fn used(arena: &Arena) -> Vec<(String, i32, u64)> {
     arena.devices().into_iter().map(|device| (device.name, device.priority.get(), device.used_bytes)).collect()
 }
@@ -302,7 +303,7 @@ fn dropped_memory_gives_its_disk_space_back_and_it_is_used_again() {
         assert!(after <= on_disk - 200 * MIB as u64, "{on_disk} -> {after}");
     }
     check(&kept, 1);
-    // More than what was never written: the holes are filled again.
+    // More than fits into slots never used before, so discarded clusters are used again.
     let again = words(&arena, before as usize / MIB - 40, 3);
     check(&again, 3);
     check(&kept, 1);

@@ -1,11 +1,11 @@
-//! Each device's own figures: they add up to what is counted of all, and are of the device alone.
+//! Each device's own figures: they add up to the totals, and count that device only.
 
 use folioswap::{Arena, ArenaVec, DeviceInfo, DeviceSpec, FolioSize, Order, SwapDevice};
 
 const MIB: usize = 1 << 20;
 
 fn arena(devices: &[&str], folio: FolioSize) -> Arena {
-    // Compaction reads and writes on its own account.
+    // Compaction does I/O of its own.
     let mut builder = Arena::builder().memory(16 << 20).folio(folio).compaction(None);
     for device in devices {
         builder = builder.device(device.parse::<SwapDevice>().unwrap());
@@ -19,7 +19,7 @@ fn file(name: &str) -> String {
     path.display().to_string()
 }
 
-/// Writes 64 MiB, and checks them page by page: in a row, which is read ahead, or in the order that steps of `stride` have.
+/// Writes 64 MiB, and checks them page by page: in sequence, which is read ahead, or in steps of `stride`.
 fn sweep(arena: &Arena, stride: usize) {
     let mut words = ArenaVec::<u64>::zeroed(arena, 64 * MIB / 8).unwrap();
     words.iter_mut().enumerate().for_each(|(at, word)| *word = at as u64 | 1 << 60);
@@ -36,7 +36,7 @@ fn sum(devices: &[DeviceInfo], of: impl Fn(&DeviceInfo) -> u64) -> u64 {
 
 #[test]
 fn the_devices_add_up_to_the_whole() {
-    // Folios of no other order: a part of one that was hashed as one is read with the rest of it.
+    // Only these orders: a page of a larger folio with one hash is read together with the rest of its piece.
     for (name, folio, stride) in
         [("huge", FolioSize::Fixed(Order::HUGE), 1), ("small", FolioSize::Fixed(Order::PAGE), 5003)]
     {
@@ -48,7 +48,7 @@ fn the_devices_add_up_to_the_whole() {
             (sum(&devices, |device| device.io.reads.bytes), sum(&devices, |device| device.io.writes.bytes));
         assert!(stats.swapped_out_bytes > 40 << 20 && stats.swapped_in_bytes > 40 << 20, "{stats:?}");
         assert_eq!(read, stats.swapped_in_bytes, "{devices:?}");
-        // What was touched while it was being written is not swapped out.
+        // A folio that was touched during its write does not count as swapped out.
         let swapped_out = stats.swapped_out_bytes;
         assert!((swapped_out..swapped_out + (8 << 20)).contains(&written), "{swapped_out}: {devices:?}");
         for device in &devices {

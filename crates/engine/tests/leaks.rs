@@ -1,4 +1,4 @@
-//! What an arena leaves behind (nothing), and what it costs when nobody uses it (nothing).
+//! An arena leaves nothing behind, and costs nothing while nobody uses it.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn count(path: &str) -> usize {
     fs::read_dir(path).unwrap().count()
 }
 
-/// Resident bytes of this process.
+/// Resident KiB of this process.
 fn resident_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
@@ -27,14 +27,14 @@ fn use_an_arena(faults: FaultMode) {
 /// One test for both, so that neither sees the other's threads.
 #[test]
 fn nothing_is_left_behind_and_idle_costs_nothing() {
-    use_an_arena(FaultMode::Direct); // what is allocated once stays
+    use_an_arena(FaultMode::Direct); // what is allocated only once stays
     let before = (count("/proc/self/fd"), count("/proc/self/task"));
     let resident = resident_kib();
     for _ in 0..10 {
         use_an_arena(FaultMode::Direct);
         use_an_arena(FaultMode::Auto);
     }
-    // The kernel lists a thread that was joined, and a worker of a ring that was closed, for a moment more.
+    // The kernel still lists joined threads, and workers of closed rings, for a moment.
     let after = || (count("/proc/self/fd"), count("/proc/self/task"));
     let ended = (0..600).any(|_| after() == before || (std::thread::sleep(Duration::from_millis(100)), false).1);
     assert!(ended, "descriptors and threads: {:?}, before {before:?}", after());
@@ -44,13 +44,14 @@ fn nothing_is_left_behind_and_idle_costs_nothing() {
     let arena = Arena::builder().memory(16 << 20).build().unwrap();
     let mut words = ArenaVec::<u64>::zeroed(&arena, (48 << 20) / 8).unwrap();
     words.fill(1);
-    // Faults that no device has to do with, after each of which the next one is looked for.
+    // Faults without a device, after each of which a monitor thread looks for the next fault.
     let quick = Arena::builder().memory(16 << 20).folio(Order::PAGE).build().unwrap();
     if quick.fault_mode() != FaultMode::Monitor {
         println!("SKIP a thread that looks for the next fault: faults are not for threads of the engine here");
     }
     ArenaVec::<u64>::zeroed(&quick, (4 << 20) / 8).unwrap().fill(1);
-    // Not to synchronise: idle time is what is measured. Writes in flight end before, on a busy machine some seconds later.
+    // The sleep is not for synchronisation: idle time is measured. Writes in flight end before that, on a busy machine
+    // after some seconds.
     let idle = || {
         let begun = cpu::process_cpu_time();
         std::thread::sleep(Duration::from_secs(2));

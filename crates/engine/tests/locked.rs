@@ -1,6 +1,6 @@
-//! A locked budget on the real kernel: all of it is in RAM, locked, from begin to end, whatever goes on in it.
+//! A locked budget on the real kernel: all of it is in RAM and locked from beginning to end, whatever happens.
 //!
-//! The kernel counts locked addresses by process, so these tests take turns.
+//! The kernel counts locked addresses per process, so these tests run one at a time.
 
 mod words;
 
@@ -22,7 +22,7 @@ fn my_turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An arena with a locked budget; none, and why, where the system has none for us.
+/// An arena with a locked budget. `None`, with the reason printed, where the system does not permit it.
 fn locked(faults: FaultMode, folio: FolioSize) -> Option<Arena> {
     let builder = Arena::builder().memory(BUDGET).locked(true).address_space(ADDRESSES);
     let device = DeviceSpec::Ram { size: 256 << 20 };
@@ -43,7 +43,7 @@ fn locked_bytes() -> u64 {
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Watches over what must not change while the arena runs.
+/// Checks what must not change while the arena runs.
 struct Watch {
     locked_bytes: u64,
     budget: u64,
@@ -56,7 +56,7 @@ impl Watch {
         watch
     }
 
-    /// Nothing moves at the moment: each page of the budget is in a region or at home.
+    /// Checks the budget while nothing moves: each of its pages is in a region or at home.
     fn check(&self, arena: &Arena) {
         assert_eq!(locked_bytes(), self.locked_bytes);
         assert!(self.locked_bytes >= self.budget + ADDRESSES, "{} locked", self.locked_bytes);
@@ -96,7 +96,7 @@ fn mark(at: usize, round: usize) -> [u8; 8] {
     ((at + round + 1) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes()
 }
 
-/// A region of small folios with a word in each page, every other `PIECE` of which is dropped again.
+/// A region of small folios with a word in each page. Every other `PIECE` is dropped again.
 fn scattered(arena: &Arena, len: usize, folio: Order, round: usize) -> Region {
     let mut region = arena.map_with(len, FolioSize::Fixed(folio)).unwrap();
     (0..len).step_by(PAGE).for_each(|at| region[at..at + 8].copy_from_slice(&mark(at, round)));
@@ -177,7 +177,7 @@ fn a_locked_budget_grows_and_does_not_shrink() {
     watch.check(&arena);
 }
 
-/// Has the kernel hold on to a page, as a device that reads into it would, until what is returned is dropped.
+/// Pins a page in the kernel, as a device that reads into it would, until the returned descriptor is dropped.
 fn pin(page: &[u8]) -> std::io::Result<OwnedFd> {
     const REGISTER_BUFFERS: libc::c_int = 0;
     let mut parameters = [0u64; 15];
@@ -186,18 +186,18 @@ fn pin(page: &[u8]) -> std::io::Result<OwnedFd> {
     if ring < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made, and is nobody else's.
+    // SAFETY: a descriptor that was just made, and that nobody else owns.
     let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
     let buffer = libc::iovec { iov_base: page.as_ptr() as *mut _, iov_len: page.len() };
-    // SAFETY: the kernel reads one iovec; nothing is ever read into the buffer.
+    // SAFETY: the kernel reads one iovec. Nothing is ever read into the buffer.
     let registered =
         unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_BUFFERS, &raw const buffer, 1) };
     if registered < 0 { Err(std::io::Error::last_os_error()) } else { Ok(ring) }
 }
 
-/// Whether this process is given huge pages when it touches memory.
+/// Sets whether this process gets huge pages when it touches memory.
 fn give_huge_pages(given: bool) {
-    // SAFETY: a flag of this process.
+    // SAFETY: sets a flag of this process.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, i32::from(!given), 0, 0, 0) }, 0);
 }
 
@@ -209,7 +209,7 @@ fn what_is_dropped_while_the_kernel_holds_it_is_replaced() {
         let watch = Watch::new(&arena);
         let mut region = arena.map(2 * BLOCK).unwrap();
         region.fill(7);
-        // A system call does not bring in what has left meanwhile; a touch does.
+        // A touch brings back a page that has left meanwhile; a system call does not.
         let mut tries = (0..1000).map(|_| {
             assert_eq!(std::hint::black_box(&region)[0], 7);
             pin(&region[..PAGE])
@@ -244,17 +244,17 @@ fn a_huge_page_in_a_pipe_is_no_obstacle() {
     large.fill(7);
     for block in large.chunks(BLOCK) {
         let page = libc::iovec { iov_base: block[PAGE..].as_ptr() as *mut _, iov_len: PAGE };
-        // A system call does not bring in what has left meanwhile; a touch does.
+        // A touch brings back a page that has left meanwhile; a system call does not.
         let splice = || {
             assert_eq!(std::hint::black_box(block)[PAGE], 7);
-            // SAFETY: the kernel reads one iovec, and refers to a page that is mapped.
+            // SAFETY: the kernel reads one iovec, and refers to a mapped page.
             unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const page, 1, 0) }
         };
         assert!((0..1000).any(|_| splice() == PAGE as isize), "{}", std::io::Error::last_os_error());
     }
     drop(large);
     watch.check(&arena);
-    // All of the budget is divided, those pageblocks among it.
+    // The whole budget is divided, including those pageblocks.
     let small = scattered(&arena, BUDGET as usize, Order::PAGE, 0);
     watch.check(&arena);
     for at in (0..small.len()).step_by(PAGE) {

@@ -1,13 +1,13 @@
-//! A kernel that has no huge pages left: folios are whole all the same, in small pages, and nothing says otherwise.
+//! A kernel without huge pages left: folios stay whole, in small pages, and the statistics say so.
 
 use folioswap::{Advice, Arena, DeviceSpec, FaultMode, FolioSize, Mapping, Order};
 
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Whether this process is given huge pages when it touches memory.
+/// Sets whether this process gets huge pages when it touches memory.
 fn give_huge_pages(given: bool) {
-    // SAFETY: a flag of this process.
+    // SAFETY: sets a flag of this process.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, i32::from(!given), 0, 0, 0) }, 0);
 }
 
@@ -42,6 +42,6 @@ fn folios_are_whole_in_small_pages_until_there_are_huge_ones_again() {
     }
     let stats = arena.stats();
     assert!(stats.swpin[9] > 0 && stats.verify_failures == 0, "{stats:?}");
-    // Each pageblock that comes and goes is tried again, now and then.
+    // Pageblocks are tried again now and then as they are freed and taken.
     assert!(arena.measure().unwrap().huge_bytes > 16 << 20, "{:?}", arena.measure());
 }

@@ -1,4 +1,4 @@
-//! Folios of several orders in one arena: what went out whole comes back in part, is dropped in part, and becomes whole.
+//! Folios of several orders in one arena: whole folios come back in part, are dropped in part, and become whole again.
 
 use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, FaultMode, FolioSize, Order, Region, SwapIn};
 
@@ -10,7 +10,7 @@ fn builder(memory_mib: u64) -> folioswap::ArenaBuilder {
     Arena::builder().memory(memory_mib << 20).address_space(1 << 30).faults(FaultMode::Direct)
 }
 
-/// A byte that tells where it is.
+/// A byte that depends on its page.
 fn mark(at: usize) -> u8 {
     (at / PAGE * 31 % 251) as u8 + 1
 }
@@ -29,7 +29,7 @@ fn check(region: &Region, pages: impl Iterator<Item = usize>) {
     }
 }
 
-/// A region all of whose content has left RAM in whole blocks.
+/// A region whose content has left RAM in whole blocks.
 fn swapped_out(arena: &Arena, len: usize) -> Region {
     let mut region = arena.map(len).unwrap();
     fill(&mut region);
@@ -38,7 +38,7 @@ fn swapped_out(arena: &Arena, len: usize) -> Region {
     region
 }
 
-/// Fills RAM with something else, so that clean folios leave it.
+/// Fills RAM with other content, so that clean folios leave it.
 fn push_out(arena: &Arena) {
     let mut other = arena.map(2 * arena.memory() as usize).unwrap();
     for at in (0..other.len()).step_by(PAGE) {
@@ -55,7 +55,7 @@ fn a_page_of_what_went_out_whole_comes_back_alone() {
     check(&region, [3, 512, 700, 2047].into_iter());
     let after = arena.stats();
     assert_eq!((after.swpin[0] - before.swpin[0], after.swpin[9]), (4, before.swpin[9]));
-    // The rest stayed swapped and is as right; in one piece, once the policy says so.
+    // The rest stayed swapped and intact. It comes back in one piece once the policy says so.
     arena.set_swap_in(SwapIn::Always);
     check(&region, 0..region.len() / PAGE);
     assert!(arena.stats().swpin[9] > before.swpin[9]);
@@ -80,7 +80,7 @@ fn a_part_that_is_dropped_reads_zero_and_gives_its_slots_back() {
         let mut region = swapped_out(&arena, 8 * MIB);
         let used = |arena: &Arena| arena.devices()[0].used_bytes;
         let before = used(&arena);
-        // Pages 100..300 and 37 bytes at either side, in one block; a whole block; one page of the last.
+        // Pages 100..300 and 37 bytes on either side, in one block; a whole block; the last page of the last block.
         region.advise(100 * PAGE - 37..300 * PAGE + 37, Advice::DontNeed);
         region.advise(BLOCK..2 * BLOCK, Advice::DontNeed);
         region.advise(2047 * PAGE.., Advice::DontNeed);
@@ -130,7 +130,7 @@ fn a_block_whose_parts_are_all_wanted_becomes_one_folio_again() {
     let mut region = swapped_out(&arena, 4 * MIB);
     check(&region, (0..512).step_by(3));
     for at in (0..BLOCK).step_by(5 * PAGE) {
-        region[at..at + PAGE].fill(mark(at)); // some parts dirty, some clean, some on the device
+        region[at..at + PAGE].fill(mark(at)); // some parts are dirty, some clean, some on the device
     }
     arena.set_swap_in(SwapIn::Always);
     arena.evict_all();
@@ -153,7 +153,7 @@ fn on_a_nearly_full_device_blocks_leave_in_the_parts_that_fit() {
     let mut small = arena.map_with(30 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
     fill(&mut small);
     small.advise(.., Advice::Cold);
-    // Every other page of it goes: half of the device is free, and hardly two slots in a row are.
+    // Drop every other page: half of the device is free, with hardly two contiguous slots.
     for at in (0..small.len()).step_by(2 * PAGE) {
         small.advise(at..at + PAGE, Advice::DontNeed);
     }
@@ -178,7 +178,7 @@ fn small_and_large_folios_take_turns_with_the_same_ram() {
     }
     let before = arena.stats();
     assert!(before.swpin[0] > 1000, "{before:?}");
-    // With the small ones left alone, the large ones get whole pageblocks again.
+    // While the small folios are left alone, the large ones get whole pageblocks again.
     let wholes = || arena.stats().swpin[9] - before.swpin[9];
     for _ in 0..20 {
         check(&large, 0..large.len() / PAGE);
@@ -196,7 +196,7 @@ fn a_mapping_that_moves_takes_its_parts_with_it() {
     let arena = builder(16).swap_in(SwapIn::Never).build().unwrap();
     let raw = arena.raw();
     let old = raw.map(4 * MIB).unwrap();
-    // SAFETY: a mapping of the test's own, of this length, used through this slice alone until it moves.
+    // SAFETY: a mapping of the test's own, of this length, used only through this slice until it moves.
     let bytes = unsafe { std::slice::from_raw_parts_mut(old as *mut u8, 4 * MIB) };
     bytes.chunks_mut(PAGE).enumerate().for_each(|(page, bytes)| bytes.fill(mark(page * PAGE)));
     arena.evict_all();
@@ -206,7 +206,7 @@ fn a_mapping_that_moves_takes_its_parts_with_it() {
     // SAFETY: the old mapping is not used any more.
     let new = unsafe { raw.remap(old, 4 * MIB, 12 * MIB, true) }.unwrap();
     assert_ne!(new, old);
-    // SAFETY: the mapping has moved here, and is this long.
+    // SAFETY: the mapping has moved here, and has this length.
     let bytes = unsafe { std::slice::from_raw_parts(new as *const u8, 12 * MIB) };
     for (page, bytes) in bytes.chunks(PAGE).enumerate() {
         let right = if page < 1024 { mark(page * PAGE) } else { 0 };

@@ -1,7 +1,7 @@
-//! Eight threads map, advise, read, write and drop at random against a shadow copy, in the four ways of running, and with two
-//! NUMA nodes, while the budget changes, swap devices are replaced and RAM is compacted all the time.
+//! Eight threads map, advise, read, write and drop at random against a shadow copy, in the four ways of running and
+//! with two NUMA nodes. Meanwhile the budget changes, swap devices are replaced and RAM is compacted.
 //!
-//! `FOLIOSWAP_SOAK_SECONDS` sets how long all of it takes (default: 8); `FOLIOSWAP_SOAK_SEED` repeats a run's choices.
+//! `FOLIOSWAP_SOAK_SECONDS` sets the total time (default: 8). `FOLIOSWAP_SOAK_SEED` repeats a run's choices.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -28,7 +28,7 @@ impl Choices {
     }
 }
 
-/// A region and what every 4096th byte of it should be.
+/// A region, and the expected value of every 4096th byte.
 struct Shadowed {
     region: Region,
     bytes: Vec<u8>,
@@ -96,7 +96,7 @@ fn work(arena: &Arena, seed: u64, end: Instant, steps: &AtomicU64) {
     regions.iter().for_each(|shadowed| shadowed.check(0..shadowed.bytes.len()));
 }
 
-/// Replaces the arena's device by another file again and again.
+/// Replaces the arena's device by another file, repeatedly.
 fn replace_devices(arena: &Arena, end: Instant) -> usize {
     for nr_removed in 0.. {
         if Instant::now() >= end {

@@ -1,4 +1,4 @@
-//! Swap in compressed RAM: what comes back, how much memory it takes, and what becomes of what it does not take.
+//! Swap in compressed RAM: the content that comes back, the memory used, and where content goes that does not fit.
 
 use folioswap::{Advice, Arena, Codec, DeviceInfo, DeviceSpec, FolioSize, Region, SwapDevice};
 use folioswap_core::{Order, PAGE_SIZE};
@@ -9,7 +9,7 @@ fn zram(mib: usize, codec: Codec) -> DeviceSpec {
     DeviceSpec::Zram { size: (mib * MIB) as u64, codec }
 }
 
-/// A page that compresses three to one or so, and says where it belongs.
+/// A page that compresses about three to one, and depends on its number.
 fn fill_page(page: &mut [u8], number: usize, round: u8) {
     for (at, byte) in page.iter_mut().enumerate() {
         *byte = if at % 32 < 6 { (number.wrapping_mul(0x9e37_79b9) >> (at % 29)) as u8 ^ at as u8 } else { round | 1 };
@@ -199,7 +199,7 @@ fn it_can_be_removed() {
     assert!(is_right(&region, fill_page, 8));
 }
 
-/// Waits for what another thread does.
+/// Waits for another thread's work.
 fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is_true() {
@@ -220,7 +220,7 @@ fn what_is_cold_goes_on_to_the_device_behind() {
     ] {
         let behind: SwapDevice = behind.into();
         let arena = arena(&[zram(32, Codec::Lz4).into(), behind]);
-        // What leaves RAM first fills the front by more than the rest of it has room for.
+        // The cold folios leave RAM first, and take so much of the front that the hot ones do not fit too.
         let mut cold = arena.map_with(72 * MIB, size).unwrap();
         fill(&mut cold, fill_page, 2);
         arena.evict_all();
@@ -258,7 +258,7 @@ fn what_goes_on_and_will_come_back_by_pages_is_read_by_pages() {
     let read_bytes = || arena.devices().iter().find(|device| device.memory.is_none()).unwrap().io.reads.bytes;
     let (nr_blocks, mut nr_read, mut expected) = (cold.len() / (2 * MIB), 0, vec![0; PAGE_SIZE]);
     for index in 0..nr_blocks {
-        let number = index * 11 % nr_blocks * 512 + 7 * index; // no stream
+        let number = index * 11 % nr_blocks * 512 + 7 * index; // not a stream
         let before = read_bytes();
         fill_page(&mut expected, number, 2);
         assert!(cold[number * PAGE_SIZE..][..PAGE_SIZE] == expected, "page {number}");

@@ -1,5 +1,5 @@
-//! madvise and its kin on managed memory. What says nothing to the engine is taken as read; what promises something is done
-//! as the kernel does it, or refused with its error.
+//! madvise and its kin on managed memory. Advice that means nothing to the engine is accepted and ignored. Advice with
+//! guaranteed effects has the same effects as in the kernel, or fails with the kernel's error.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
@@ -12,27 +12,27 @@ use crate::protection::{self, ACCESS, Attributes, GUARD, LOCKED, NOT_FORKED, WIP
 use crate::real::kernel;
 use crate::{guard, state};
 
-/// Linux 5.18 and 6.13; the libc crate lacks them for some targets.
+/// Linux 5.18 and 6.13. The libc crate lacks them for some targets.
 const MADV_DONTNEED_LOCKED: c_int = 24;
 const MADV_GUARD_INSTALL: c_int = 102;
 const MADV_GUARD_REMOVE: c_int = 103;
 
-/// The calling thread and its process, where a descriptor of one is asked for. Linux 6.14.
+/// Values that stand for the calling thread and its process in place of a pidfd. Linux 6.14.
 const PIDFD_SELF: [c_int; 2] = [-10000, -10001];
 
-/// The whole folios of a range; may be empty.
+/// The whole folios of a range. May be empty.
 fn whole_folios(range: &Range<usize>) -> Range<usize> {
     range.start.next_multiple_of(FOLIO_BYTES)..range.end / FOLIO_BYTES * FOLIO_BYTES
 }
 
-/// Whether the kernel knows such advice: asked about no memory at all.
+/// Whether the kernel knows this advice. Asks it about an empty range.
 fn check_known(start: usize, advice: c_int) -> Result<(), c_int> {
-    // SAFETY: an empty range.
+    // SAFETY: the range is empty.
     let result = unsafe { kernel!(libc::SYS_madvise, start, 0, advice) };
     if result < 0 { Err(state::errno()) } else { Ok(()) }
 }
 
-/// EINVAL, as from the kernel, where a page of the range is locked.
+/// EINVAL, as from the kernel, if a page of the range is locked.
 fn none_locked(range: &Range<usize>) -> Result<(), c_int> {
     let is_locked = |run: &(Range<usize>, Attributes)| run.1 & LOCKED != 0;
     if !protection::is_empty() && protection::runs(range).iter().any(is_locked) { Err(libc::EINVAL) } else { Ok(()) }
@@ -40,12 +40,12 @@ fn none_locked(range: &Range<usize>) -> Result<(), c_int> {
 
 fn discard(space: &RawSpace, range: &Range<usize>) -> Result<(), c_int> {
     protection::discard(space, range, |part| {
-        // SAFETY: the program says that it does not need what these pages hold.
+        // SAFETY: the program declares that it does not need the content of these pages.
         unsafe { space.discard(part.start, part.len()) }
     })
 }
 
-/// Brings a range in, where all of it may be read, or written to.
+/// Faults a range in, if all of it is readable, or writable, as `access` says.
 fn populate(space: &RawSpace, range: &Range<usize>, access: c_int) -> Result<(), c_int> {
     all_mapped(space, range)?;
     for (_, attributes) in protection::runs(range) {
@@ -60,13 +60,13 @@ fn populate(space: &RawSpace, range: &Range<usize>, access: c_int) -> Result<(),
     Ok(())
 }
 
-/// Advice for a managed range, which is not empty.
+/// Applies advice to a managed range that is not empty.
 fn advise_managed(space: &RawSpace, range: &Range<usize>, advice: c_int) -> Result<(), c_int> {
     let whole = whole_folios(range);
     let set = |bits: Attributes, on: bool| {
         protection::change(space, range, |page| if on { page | bits } else { page & !bits })
     };
-    // As the kernel: what is mapped of the range is done, and that not all of it is, is said.
+    // As in the kernel, the mapped part is processed, and the call still fails if another part is not mapped.
     let mapped = all_mapped(space, range);
     match advice {
         libc::MADV_DONTNEED => {
@@ -74,11 +74,11 @@ fn advise_managed(space: &RawSpace, range: &Range<usize>, advice: c_int) -> Resu
             discard(space, range)?;
         }
         MADV_DONTNEED_LOCKED => discard(space, range)?,
-        libc::MADV_REMOVE => return Err(libc::EINVAL), // for shared memory
+        libc::MADV_REMOVE => return Err(libc::EINVAL), // shared memory only
         libc::MADV_FREE => {
             for (part, attributes) in protection::runs(range) {
                 if attributes == protection::PLAIN {
-                    // SAFETY: the program says that it does not need what these pages hold.
+                    // SAFETY: the program declares that it does not need the content of these pages.
                     unsafe { space.offer(part) };
                 }
             }
@@ -90,13 +90,13 @@ fn advise_managed(space: &RawSpace, range: &Range<usize>, advice: c_int) -> Resu
                 space.cold(whole.start, whole.len());
             }
         }
-        // A block is one folio or several: what is advised for a part of it is advised for all of it.
+        // A block comes back whole or in parts, so advice for a part of a block applies to all of it.
         libc::MADV_HUGEPAGE => space.wish(range.start, range.len(), Wish::Whole),
         libc::MADV_NOHUGEPAGE => space.wish(range.start, range.len(), Wish::Pages),
         libc::MADV_POPULATE_READ => populate(space, range, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?,
         libc::MADV_POPULATE_WRITE => populate(space, range, libc::PROT_WRITE)?,
-        libc::MADV_HWPOISON | libc::MADV_SOFT_OFFLINE => return Err(libc::EPERM), // the frames are the engine's
-        // Attributes are of mapped pages only.
+        libc::MADV_HWPOISON | libc::MADV_SOFT_OFFLINE => return Err(libc::EPERM), // the engine owns the frames
+        // The advice below sets attributes, which only mapped pages have.
         _ if mapped.is_err() => {}
         MADV_GUARD_INSTALL => {
             none_locked(range)?;
@@ -113,10 +113,10 @@ fn advise_managed(space: &RawSpace, range: &Range<usize>, advice: c_int) -> Resu
     mapped
 }
 
-/// What `madvise` does on a range of which a part may be managed.
+/// Implements `madvise` on a range of which a part may be managed.
 fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let kernel = |part: &Range<usize>| {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { kernel!(libc::SYS_madvise, part.start, part.len(), advice) }
     };
     let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
@@ -139,17 +139,17 @@ export! {
 export! {
     fn posix_madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
         if advice == libc::POSIX_MADV_DONTNEED {
-            return 0; // not the kernel's: it must not lose anything
+            return 0; // unlike MADV_DONTNEED, this must not lose data
         }
         let errno = state::errno();
-        // SAFETY: the caller's own call; the other values of the two are the same.
+        // SAFETY: passes the caller's arguments on. The other POSIX values equal those of `madvise`.
         let result = if unsafe { madvise(addr, len, advice) } < 0 { state::errno() } else { 0 };
         state::fail(errno);
         result
     }
 }
 
-/// Whether a descriptor is this process's own.
+/// Whether a pidfd refers to this process.
 fn is_self(pidfd: c_int) -> bool {
     let _guard = guard::enter();
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
@@ -161,19 +161,19 @@ export! {
     fn process_madvise(pidfd: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let kernel = |count: usize| {
             crate::cover::touch(ranges, count * size_of::<libc::iovec>());
-            // SAFETY: the caller's own call, or the same for none of its ranges.
+            // SAFETY: the caller's call, with all of its ranges or with none.
             unsafe { kernel!(libc::SYS_process_madvise, pidfd, ranges, count, advice, flags) as isize }
         };
         if state::space().is_none() || count == 0 || count > 1024 || ranges.is_null() || !is_self(pidfd) {
             return kernel(count);
         }
-        // First what the kernel says of the advice and the descriptor.
+        // First let the kernel check the advice and the descriptor.
         if kernel(0) < 0 {
             return -1;
         }
         let mut done = 0;
         for index in 0..count {
-            // SAFETY: the caller's own array of `count` ranges.
+            // SAFETY: the caller passes an array of `count` ranges.
             let range = unsafe { *ranges.add(index) };
             if advise(range.iov_base as usize, range.iov_len, advice) < 0 {
                 return if done > 0 { done } else { -1 };

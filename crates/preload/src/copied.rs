@@ -1,8 +1,8 @@
-//! What the program hands to the kernel, copied to memory that the kernel always finds, and back.
+//! Copies of call arguments in unmanaged memory, which the kernel always finds present.
 //!
-//! The strongest cover for all that is not long: a call is made once, so nothing it does is done twice, no time limit
-//! begins again, and no result is lost because its page left while the call slept. Null, and what is not managed, is
-//! handed on as it is.
+//! This is the strongest cover for all arguments of moderate length. The call is made once, so it takes effect once, no
+//! timeout restarts, and no result is lost because its page was evicted while the call slept. Null and unmanaged
+//! pointers are passed through.
 
 use std::ffi::{CStr, c_char};
 
@@ -10,7 +10,7 @@ use libc::{nfds_t, pollfd, socklen_t};
 
 use crate::cover::{self, Bounce};
 
-/// A pointer of the program's, by whose type it is known whether the kernel writes there.
+/// A pointer argument. Its type tells whether the kernel writes through it.
 pub trait Pointer: Copy {
     const WRITTEN: bool;
     fn addr(self) -> usize;
@@ -37,19 +37,19 @@ impl<T> Pointer for *mut T {
     }
 }
 
-/// The most that is copied: no call takes or gives as much that is not bytes of a file or a stream.
+/// The longest range that is copied. No call takes or returns more than this, apart from file and stream data.
 const MOST_BYTES: usize = 64 << 20;
 
-/// What of a copy the kernel writes, and the program gets.
+/// Which part of a copy is written back to the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Written {
     Nothing,
     All,
-    /// The third field of each `pollfd`: another thread may change the others meanwhile.
+    /// Only `revents` of each `pollfd`: another thread may change the other fields during the call.
     Revents,
 }
 
-/// A piece of the program's memory, and its copy where it needs one.
+/// A range of the program's memory, and its copy where one is needed.
 pub struct Copied {
     addr: usize,
     len: usize,
@@ -58,18 +58,18 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Copies `len` bytes, if any of them are managed. More than [`MOST_BYTES`], or without memory for a copy, they are
-    /// brought in, and may leave again.
+    /// Copies `len` bytes if any of them are managed. If that is more than [`MOST_BYTES`], or there is no memory for a
+    /// copy, the range is only faulted in, and may be evicted again.
     ///
     /// # Safety
-    /// The range is the program's, to be handed to the kernel.
+    /// The range is the program's, and is an argument of a call.
     pub unsafe fn new(addr: usize, len: usize, written: bool) -> Copied {
         let written = if written { Written::All } else { Written::Nothing };
         let mut copied = Copied { addr, len, written, copy: None };
         if cover::needed(addr, len) {
             copied.copy = if len <= MOST_BYTES { Bounce::new(addr, len) } else { None };
             match &copied.copy {
-                // SAFETY: the program's memory, and a block of that length. No lock is held.
+                // SAFETY: the program's range and a block of the same length. No lock is held, so the source may fault.
                 Some(copy) => unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, copy.as_ptr(), len) },
                 None => cover::touch(addr as *const u8, len),
             }
@@ -77,23 +77,23 @@ impl Copied {
         copied
     }
 
-    /// The address to hand to the kernel.
+    /// The address to pass to the kernel.
     pub fn addr(&self) -> usize {
         self.copy.as_ref().map_or(self.addr, |copy| copy.as_ptr() as usize)
     }
 
-    /// The same as a pointer.
+    /// The same address as a pointer.
     pub fn at<P: Pointer>(&self, _for: P) -> P {
         P::at(self.addr())
     }
 
-    /// Gives the program what the kernel wrote.
+    /// Copies what the kernel wrote back to the program.
     ///
     /// # Safety
     /// The range is still the program's.
     pub unsafe fn bring_back(&self) {
         let Some(copy) = &self.copy else { return };
-        // SAFETY: the program's memory, and a block of that length. No lock is held.
+        // SAFETY: the program's range and a block of the same length. No lock is held, so the range may fault.
         unsafe {
             match self.written {
                 Written::Nothing => {}
@@ -101,7 +101,7 @@ impl Copied {
                 Written::Revents => {
                     let (from, to) = (copy.as_ptr().cast::<pollfd>(), self.addr as *mut pollfd);
                     for index in 0..self.len / size_of::<pollfd>() {
-                        // Neither needs to be aligned.
+                        // Neither list need be aligned.
                         let revents = (&raw const (*from.add(index)).revents).read_unaligned();
                         (&raw mut (*to.add(index)).revents).write_unaligned(revents);
                     }
@@ -111,25 +111,25 @@ impl Copied {
     }
 }
 
-/// `len` bytes.
+/// Copies `len` bytes.
 ///
 /// # Safety
-/// Null, or the program's.
+/// `at` is null or the program's.
 pub unsafe fn bytes<P: Pointer>(at: P, len: usize) -> Copied {
-    // SAFETY: handed on. Null is not managed.
+    // SAFETY: the caller upholds this function's own contract. Null is not managed.
     unsafe { Copied::new(at.addr(), len, P::WRITTEN) }
 }
 
-/// One value.
+/// Copies one value.
 ///
 /// # Safety
-/// Null, or the program's.
+/// `at` is null or the program's.
 pub unsafe fn value<P: Pointee>(at: P) -> Copied {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     unsafe { bytes(at, P::BYTES) }
 }
 
-/// What a pointer points at.
+/// A pointer whose target has a known size.
 pub trait Pointee: Pointer {
     const BYTES: usize;
 }
@@ -142,48 +142,48 @@ impl<T> Pointee for *mut T {
     const BYTES: usize = size_of::<T>();
 }
 
-/// So many values.
+/// Copies `count` values.
 ///
 /// # Safety
-/// Null, or the program's.
+/// `at` is null or the program's.
 pub unsafe fn values<P: Pointee>(at: P, count: usize) -> Copied {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     unsafe { bytes(at, count.saturating_mul(P::BYTES)) }
 }
 
-/// A list of so many descriptors to wait for.
+/// Copies a list of `count` descriptors to poll.
 ///
 /// # Safety
-/// Null, or the program's.
+/// `at` is null or the program's.
 pub unsafe fn polled<P: Pointer>(at: P, count: nfds_t) -> Copied {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     let copied = unsafe { bytes(at, (count as usize).saturating_mul(size_of::<pollfd>())) };
     Copied { written: Written::Revents, ..copied }
 }
 
-/// A C string.
+/// Copies a C string.
 ///
 /// # Safety
-/// Null, or a C string.
+/// `at` is null or a C string.
 pub unsafe fn text<P: Pointer>(at: P) -> Copied {
     let managed = cover::needed(at.addr(), 1);
-    // SAFETY: handed on; reading brings it in.
+    // SAFETY: a C string, by this function's contract. Reading it faults it in.
     let len = if managed { unsafe { CStr::from_ptr(at.addr() as *const c_char) }.count_bytes() + 1 } else { 0 };
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     unsafe { bytes(at, len) }
 }
 
-/// What a socket call fills in, as long as the number behind `len` says.
+/// Copies a socket call's result buffer, whose length is stored behind `len`.
 ///
 /// # Safety
-/// Each is null or the program's.
+/// Each pointer is null or the program's.
 pub unsafe fn named<P: Pointer>(at: P, len: *const socklen_t) -> Copied {
-    // SAFETY: handed on; reading the length brings it in.
+    // SAFETY: the caller upholds this function's own contract. Reading the length faults it in.
     unsafe { bytes(at, if len.is_null() { 0 } else { *len as usize }) }
 }
 
-/// Defines functions that are called once, with copies of what their pointers name: `argument: text`, `value`,
-/// `bytes(len)`, `values(count)`, `polled(count)` or `named(len)`.
+/// Defines functions that make one call with copies of what their arguments point to. Each pointer argument names its
+/// kind: `argument: text`, `value`, `bytes(len)`, `values(count)`, `polled(count)` or `named(len)`.
 macro_rules! copied {
     ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty {
         $($pointer:ident: $what:ident $(($len:expr))?),*
@@ -202,7 +202,8 @@ macro_rules! copied {
                     $crate::real::Real::new(NAME)
                 };
                 let real = REAL.get();
-                // SAFETY: the caller's own call, with pointers that are null or valid, or copies of what they name.
+                // SAFETY: the caller's call, whose pointers are null, valid, or replaced by copies of what they point
+                // to.
                 unsafe {
                     let copies = [$($crate::copied::$what($pointer $(, $len)?)),*];
                     let mut next = copies.iter();

@@ -1,14 +1,13 @@
-//! System calls in direct mode. The kernel does not wait for a missing page there: the call fails with EFAULT.
+//! Covers for system calls in direct mode, where the kernel cannot fault a page in: the call fails with EFAULT.
 //!
-//! Three covers, from the strongest to the cheapest:
-//! - *bounce*: up to 256 KiB go through memory that is not managed. Nothing can go wrong, not even for a datagram,
-//!   which the kernel drops when it cannot deliver it, or for a read that sleeps for hours;
-//! - *hold*: larger transfers of regular files and block devices, a few folios at a time, which are kept in RAM
-//!   meanwhile. Such calls do not sleep for long;
-//! - *touch*: paths and structures are brought in before the call, and again when it failed with EFAULT, which such
-//!   calls do before they have done anything (those that do not are in `calls::results`).
+//! - *bounce*: up to 256 KiB go through unmanaged memory. Safe for every call, even for a datagram, which the kernel
+//!   drops when it cannot copy it out, or for a read that sleeps for hours.
+//! - *hold*: longer transfers of files and block devices go a few folios at a time, held in RAM. Such calls do not
+//!   sleep long.
+//! - *touch*: paths and structures are faulted in before the call, and again if it failed with EFAULT. Such calls fail
+//!   before they have any effect. (`calls::results` handles the others.)
 //!
-//! In monitor mode the kernel waits as for any page, and only what it pins is covered: see [`pins`].
+//! In monitor mode the kernel waits for a missing page, so only pinned buffers are covered: see [`pins`].
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -16,9 +15,9 @@ use crate::heap::PRIVATE;
 use crate::real::kernel;
 use crate::{guard, state};
 
-/// Whether the kernel pins pages of the range while it reads or writes them: a descriptor with O_DIRECT. In monitor mode
-/// that is all there is to cover: a buffer larger than the budget could not be in RAM at once, and what is pinned must
-/// not be copied away. (In direct mode everything is covered, this too.)
+/// Whether the kernel pins the pages of the range during a transfer, as it does for O_DIRECT. Only such transfers need
+/// a cover in monitor mode: a buffer larger than the budget cannot be in RAM at once, and a pinned page must not be
+/// moved. False in direct mode, where everything is covered anyway.
 pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
     if state::space().is_none() || state::direct() || !state::overlaps(addr, len) || guard::inside() {
         return false;
@@ -31,16 +30,16 @@ pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
 /// The longest transfer through a bounce buffer.
 const BOUNCE_BYTES: usize = 256 << 10;
 
-/// The longest message; a longer one cannot be sent (EMSGSIZE). Linux allows sockets no buffers of this size by far, unless it is told to.
+/// The longest message. A longer one fails with EMSGSIZE. Linux does not allow socket buffers of this size by default.
 pub const MOST_MESSAGE_BYTES: usize = 16 << 20;
 
-/// The longest transfer that folios are held for at a time.
+/// The longest transfer for which folios are held at a time.
 const PIECE_BYTES: usize = 4 << 20;
 
 const FOLIO_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// How often a call that failed with EFAULT is repeated.
+/// How often a call that failed with EFAULT is repeated at most.
 const MOST_REPEATS: usize = 1000;
 
 /// Whether the kernel may find pages of the range missing.
@@ -48,12 +47,12 @@ pub fn needed(addr: usize, len: usize) -> bool {
     state::direct() && len > 0 && state::overlaps(addr, len) && !guard::inside()
 }
 
-/// Whether it takes more than a bounce buffer: what the descriptor is makes no difference to shorter transfers.
+/// Whether a transfer is too long for one bounce buffer. The kind of descriptor matters only then.
 pub fn exceeds_bounce(len: usize) -> bool {
     len > BOUNCE_BYTES
 }
 
-/// Brings in what is managed of a range.
+/// Faults in the managed part of a range.
 pub fn touch<T>(at: *const T, len: usize) {
     if needed(at as usize, len)
         && let Some(space) = state::space()
@@ -64,21 +63,21 @@ pub fn touch<T>(at: *const T, len: usize) {
     }
 }
 
-/// Brings in a C string. Null is none.
+/// Faults in a C string. Does nothing for null.
 pub fn text(at: *const c_char) {
     if needed(at as usize, 1) {
-        // SAFETY: the caller's caller gives a C string; this reads, and so brings in, all of it.
+        // SAFETY: the program passed a C string. Reading it faults all of it in.
         let len = unsafe { libc::strlen(at) };
         touch(at, len + 1);
     }
 }
 
-/// Brings in one value. Null is none.
+/// Faults in one value. Does nothing for null.
 pub fn value<T>(at: *const T) {
     touch(at, size_of::<T>());
 }
 
-/// Brings in a null-terminated list of C strings, and the strings.
+/// Faults in a null-terminated list of C strings, and the strings.
 pub fn texts(list: *const *const c_char) {
     if list.is_null() || !state::direct() {
         return;
@@ -86,20 +85,20 @@ pub fn texts(list: *const *const c_char) {
     let mut at = list;
     loop {
         value(at);
-        // SAFETY: the caller's caller gives a list that a null ends.
+        // SAFETY: the program passed a list that ends with a null.
         let entry = unsafe { *at };
         if entry.is_null() {
             return;
         }
         text(entry);
-        // SAFETY: as above: the list goes on.
+        // SAFETY: as above; this entry was not the terminating null.
         at = unsafe { at.add(1) };
     }
 }
 
-/// What a call returned.
+/// The result of a call.
 pub trait Outcome {
-    /// Whether it says that errno is set.
+    /// Whether the call failed and set errno.
     fn is_failure(&self) -> bool;
 }
 
@@ -127,7 +126,7 @@ impl<T> Outcome for *mut T {
     }
 }
 
-/// Brings in what the call needs, calls, and repeats both while a page is missing after all.
+/// Runs `touch` and then `call`, and repeats both while `call` fails with EFAULT.
 pub fn repeat<R: Outcome>(touch: impl Fn(), call: impl Fn() -> R) -> R {
     if !state::direct() || guard::inside() {
         return call();
@@ -143,8 +142,8 @@ pub fn repeat<R: Outcome>(touch: impl Fn(), call: impl Fn() -> R) -> R {
     }
 }
 
-/// Memory that is not managed, at the same place within its page as the buffer that it stands in for: what O_DIRECT
-/// asks of the one holds for the other.
+/// Unmanaged memory at the same offset in its page as the buffer that it replaces, so that it meets O_DIRECT's
+/// alignment whenever that buffer does.
 pub struct Bounce {
     block: *mut u8,
     offset: usize,
@@ -168,7 +167,7 @@ impl Drop for Bounce {
     fn drop(&mut self) {
         let _guard = guard::enter();
         let errno = state::errno();
-        // SAFETY: this bounce's own block.
+        // SAFETY: this bounce owns the block.
         unsafe { PRIVATE.release(self.block) };
         state::fail(errno);
     }
@@ -178,13 +177,13 @@ impl Drop for Bounce {
 pub struct Held(std::ops::Range<usize>);
 
 impl Held {
-    /// Holds what is managed of a range of [`PIECE_BYTES`] at most.
+    /// Holds the managed part of a range of at most [`PIECE_BYTES`].
     pub fn new(addr: usize, len: usize) -> Held {
         let ours = len > 0 && state::overlaps(addr, len) && !guard::inside();
         let part = if ours { state::cut(addr, len)[1].clone() } else { 0..0 };
         if let Some(space) = state::space().filter(|_| !part.is_empty()) {
             let _guard = guard::enter();
-            // SAFETY: memory that the program has mapped: it is in use by the call that this is for.
+            // SAFETY: the program passes this range to a call, so it has mapped it.
             unsafe { space.hold(part.start, part.len()) };
         }
         Held(part)
@@ -196,32 +195,32 @@ impl Drop for Held {
         if let Some(space) = state::space().filter(|_| !self.0.is_empty()) {
             let errno = state::errno();
             let _guard = guard::enter();
-            // SAFETY: held by `new`.
+            // SAFETY: `new` held this range.
             unsafe { space.release_hold(self.0.start, self.0.len()) };
             state::fail(errno);
         }
     }
 }
 
-/// The next piece of a range that folios are held for: it ends with a folio.
+/// The length of the next piece to hold. A piece ends at a folio boundary.
 pub fn piece(addr: usize, left: usize) -> usize {
     left.min(PIECE_BYTES - addr % FOLIO_BYTES)
 }
 
-/// What a descriptor is, as far as long transfers differ.
+/// Kinds of descriptors that long transfers treat differently.
 pub enum Kind {
-    /// Calls do not sleep for long, and give all that is asked for but at the end.
+    /// A regular file or block device. Calls do not sleep for long, and transfer everything up to the end of the file.
     Storage,
-    /// A character device: it gives what it has, which may be all that is asked for.
+    /// A character device. It gives what it has, which may be everything asked for.
     Characters,
-    /// A socket on which a call is a message.
+    /// A socket on which each call is one message.
     Datagrams,
-    /// Bytes in a row, of which a call may take any part.
+    /// A byte stream, of which a call may transfer any part.
     Stream,
 }
 
 pub fn kind(fd: c_int) -> Kind {
-    // SAFETY: all zero is a valid value, and the kernel fills in the locals.
+    // SAFETY: all zeroes is a valid `stat`, and the kernel fills in the locals.
     unsafe {
         let mut about: libc::stat = std::mem::zeroed();
         if kernel!(libc::SYS_fstat, fd, &raw mut about) != 0 {
@@ -241,18 +240,18 @@ pub fn kind(fd: c_int) -> Kind {
     }
 }
 
-/// How a transfer of several pieces goes on.
+/// How a transfer of several pieces proceeds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Pieces {
-    /// The kernel gives or takes all at once where it can; folios are held. For what exceeds a bounce buffer.
+    /// The kernel transfers everything where it can. Folios are held. For lengths above a bounce buffer's.
     Storage,
-    /// The kernel pins what it reads and writes; folios are held, however short the transfer.
+    /// The kernel pins the buffer. Folios are held, however short the transfer is.
     Pinned,
-    /// Go on until all is done; through a bounce buffer.
+    /// Continue until everything is transferred, through a bounce buffer.
     All,
-    /// What the first piece gives is enough; through a bounce buffer.
+    /// Stop after the first piece, which goes through a bounce buffer.
     First,
-    /// One call for all of it, a message; through a bounce buffer of [`MOST_MESSAGE_BYTES`] at most.
+    /// One call for the whole message, through a bounce buffer of at most [`MOST_MESSAGE_BYTES`].
     Whole,
 }
 
@@ -273,15 +272,15 @@ pub fn receive(
         let Some(bounce) = Bounce::new(at, len) else { return no_memory() };
         let result = call(bounce.as_ptr().cast(), len, done);
         if result > 0 {
-            // SAFETY: the kernel has filled in that many bytes of the one (never more than its length), and the other
-            // is the program's buffer. No lock is held.
+            // SAFETY: the copy is no longer than the bounce buffer, which the kernel has filled in, nor than this piece
+            // of the program's buffer. No lock is held, so the destination may fault.
             unsafe { std::ptr::copy_nonoverlapping(bounce.as_ptr(), at as *mut u8, len.min(result as usize)) };
         }
         result
     })
 }
 
-/// Sends from a buffer; as [`receive`].
+/// Sends from a buffer. See [`receive`] for the arguments.
 pub fn send(
     buffer: *const c_void,
     len: usize,
@@ -300,7 +299,8 @@ pub fn send(
             return call(at as *const c_void, len, done);
         }
         let Some(bounce) = Bounce::new(at, len) else { return no_memory() };
-        // SAFETY: the program's buffer, and a fresh block. No lock is held.
+        // SAFETY: `len` bytes of the program's buffer and a fresh block of that length. No lock is held, so the source
+        // may fault.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, bounce.as_ptr(), len) };
         call(bounce.as_ptr().cast_const().cast(), len, done)
     })
@@ -329,7 +329,7 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
             return if done > 0 { done as isize } else { result };
         }
         if result as usize > want {
-            return result; // MSG_TRUNC tells how long the datagram was
+            return result; // MSG_TRUNC returns the datagram's full length
         }
         done += result as usize;
         if (result as usize) < want || done == len || matches!(pieces, Pieces::First | Pieces::Whole) {

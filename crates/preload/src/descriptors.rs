@@ -1,9 +1,8 @@
-//! The engine's descriptors do not exist for the program: what closes, copies or replaces one answers as for a number
-//! that is not open.
+//! Hides the engine's descriptors from the program: calls that close, copy or replace one fail with EBADF.
 //!
-//! They have numbers that programs do not get by themselves (`folioswap_sys::descriptor`), so this is for those that go
-//! through all numbers: daemons, shells, what starts other programs. A number of the engine's cannot be the target of
-//! dup2 either: EBADF, as for one above the limit. A list of /proc/self/fd still shows them.
+//! The engine's descriptors have high numbers that programs do not get by themselves (`folioswap_sys::descriptor`).
+//! This file is for programs that walk over all numbers: daemons, shells and launchers. An engine's number is no valid
+//! target of dup2 either, like a number above the limit. /proc/self/fd still lists these descriptors.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
@@ -15,7 +14,7 @@ use crate::{guard, state};
 
 real!(FCNTL = c"fcntl": fn(c_int, c_int, *mut c_void) -> c_int);
 
-/// Whether the number is the engine's, and a program's call that names it must fail.
+/// Whether the program names one of the engine's descriptors, so that its call must fail.
 fn is_engines(fd: c_int) -> bool {
     is_hidden(fd) && !guard::inside()
 }
@@ -25,8 +24,8 @@ fn not_open() -> c_int {
     -1
 }
 
-/// A call with descriptors by its number, where the engine's are concerned: what the kernel would return for numbers that
-/// are not open. `None`: the call may be made.
+/// Answers a descriptor call made by number if it names one of the engine's descriptors, as the kernel would if it were
+/// not open. `None`: the call may be made.
 pub fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<isize> {
     let named = |at: usize| is_engines(arguments[at] as c_int);
     let concerned = match number {
@@ -41,10 +40,10 @@ pub fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<isize> {
     concerned.then_some(-(libc::EBADF as isize))
 }
 
-/// Closes a range of numbers but the engine's; 0 or a negative error number.
+/// Closes a range of descriptors except the engine's. Returns 0 or a negative error number.
 fn close_others(first: c_uint, last: c_uint, flags: c_uint) -> c_long {
     let close = |first: c_uint, last: c_uint| {
-        // SAFETY: takes numbers; the caller's own call, without the engine's descriptors.
+        // SAFETY: takes no pointers. The range holds none of the engine's descriptors.
         match unsafe { kernel!(libc::SYS_close_range, first, last, flags) } {
             -1 => c_long::from(-state::errno()),
             result => result,
@@ -63,7 +62,7 @@ fn close_others(first: c_uint, last: c_uint, flags: c_uint) -> c_long {
         }
         from = hidden + 1;
     }
-    // All of the rest; and what the kernel says of a range that is none.
+    // The rest of the range. An invalid range goes to the kernel too, which returns the error.
     if from > last && first <= last { 0 } else { close(from, last) }
 }
 
@@ -73,14 +72,14 @@ export! {
             return not_open();
         }
         real!(REAL = c"close": fn(c_int) -> c_int);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { REAL.get()(fd) }
     }
 }
 
 export! {
     fn __close(fd: c_int) -> c_int {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { close(fd) }
     }
 }
@@ -100,7 +99,7 @@ export! {
         let errno = state::errno();
         if close_others(first.max(0) as c_uint, c_uint::MAX, 0) == c_long::from(-libc::ENOSYS) {
             (first.max(0)..c_int::from(i16::MAX)).filter(|&fd| !is_engines(fd)).for_each(|fd| {
-                // SAFETY: takes a number.
+                // SAFETY: takes no pointers.
                 unsafe { kernel!(libc::SYS_close, fd) };
             });
         }
@@ -113,7 +112,7 @@ export! {
         if is_engines(fd) {
             return not_open();
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { kernel!(libc::SYS_dup, fd) as c_int }
     }
 }
@@ -124,14 +123,14 @@ export! {
             return not_open();
         }
         real!(REAL = c"dup2": fn(c_int, c_int) -> c_int);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { REAL.get()(fd, target) }
     }
 }
 
 export! {
     fn __dup2(fd: c_int, target: c_int) -> c_int {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { dup2(fd, target) }
     }
 }
@@ -141,7 +140,7 @@ export! {
         if is_engines(fd) || is_engines(target) {
             return not_open();
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { kernel!(libc::SYS_dup3, fd, target, flags) as c_int }
     }
 }
@@ -152,7 +151,7 @@ export! {
             return not_open();
         }
         let real = FCNTL.get();
-        // SAFETY: the caller's own call, as often as it fails for a missing page.
+        // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing.
         crate::cover::repeat(
             || crate::cover::touch(argument, size_of::<libc::flock>()),
             || unsafe { real(fd, request, argument) },
@@ -162,14 +161,14 @@ export! {
 
 export! {
     fn fcntl64(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { fcntl(fd, request, argument) }
     }
 }
 
 export! {
     fn __fcntl(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { fcntl(fd, request, argument) }
     }
 }
@@ -178,7 +177,8 @@ export! {
     #[allow(non_snake_case)] // the C library's name
     fn _Fork() -> libc::pid_t {
         real!(REAL = c"_Fork": fn() -> libc::pid_t);
-        // SAFETY: takes nothing. No function of anybody's runs around this fork: the child closes what is the engine's here.
+        // SAFETY: takes no pointers. No fork handlers run around `_Fork`, so the child closes the engine's descriptors
+        // here.
         let child = unsafe { REAL.get()() };
         if child == 0 {
             folioswap_sys::descriptor::close_in_child();

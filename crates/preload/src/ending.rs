@@ -1,7 +1,7 @@
-//! The end of a process: what it had in RAM is noted for `run`, which says what was not managed.
+//! Records a process's memory at its end, so that `run` can report what was not managed.
 //!
-//! Called as the last destructors are, by `exit` and the return from `main`. A process that ends in another way (`_exit`, a signal,
-//! exec) is not noted; the kernel tells `run` of the largest.
+//! Runs with the last destructors, from `exit` or the return from `main`. A process that ends otherwise (`_exit`, a
+//! signal, exec) is not recorded. For those, `run` asks the kernel for the largest one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use folioswap_sys::resident::Resident;
 use crate::guard;
 use crate::state::{self, Phase};
 
-/// Memory that it is worth looking at the whole for.
+/// Unmapping less than this is not worth a look at the process's memory.
 const LARGE: usize = 8 << 20;
 
 static COUNTERS: OnceLock<&'static SharedCounters> = OnceLock::new();
@@ -22,18 +22,18 @@ static COUNTERS: OnceLock<&'static SharedCounters> = OnceLock::new();
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-/// Has the end noted there.
+/// Sets where the end is recorded.
 pub fn note_in(counters: &'static SharedCounters) {
     let _ = COUNTERS.set(counters);
 }
 
-/// The most that was not managed so far, and the shared memory of it.
+/// The highest unmanaged memory seen so far, and the shared memory in it.
 static OUTSIDE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// What a child inherits of managed memory.
+/// The managed memory that a child inherits.
 static INHERITED: AtomicU64 = AtomicU64::new(0);
 
-/// Looks at what is in RAM now.
+/// Samples what is in RAM now.
 fn look(managed: u64) -> Option<Resident> {
     let resident = Resident::now()?;
     let outside = (resident.anonymous + resident.shared).saturating_sub(managed);
@@ -43,17 +43,17 @@ fn look(managed: u64) -> Option<Resident> {
     Some(resident)
 }
 
-/// Managed memory in RAM; in a forked child what it has inherited, most of which is one with its parent's.
+/// Managed memory in RAM. In a forked child: what it inherited, most of which it shares with its parent.
 fn managed() -> u64 {
     state::space().map_or(INHERITED.load(Ordering::Relaxed), |space| space.resident_bytes())
 }
 
-/// Before a fork, while the engine is at rest.
+/// Called before a fork, while the engine is paused.
 pub fn before_fork(space: &RawSpace) {
     INHERITED.store(space.resident_bytes(), Ordering::Relaxed);
 }
 
-/// Before memory is given back that is not managed: at the end it will not be seen any more.
+/// Called before unmanaged memory is unmapped, which would not be seen at the end.
 pub fn before_unmapping(len: usize) {
     if len >= LARGE && COUNTERS.get().is_some() && !guard::inside() {
         let _guard = guard::enter();

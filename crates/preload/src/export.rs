@@ -1,7 +1,7 @@
-//! How this library's functions get the names of the C library's.
+//! How this library's functions get the names of the C library's functions.
 
-/// Defines a function under the C library's name for it. Test builds keep their own C library. A thread that is cancelled
-/// in a call unwinds through it.
+/// Defines a function under its C library name. Test builds do not export it, and keep their C library. The ABI is
+/// C-unwind because cancelling a thread unwinds through the function.
 macro_rules! export {
     ($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
         $(#[$attribute])*
@@ -11,8 +11,7 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Declares `static NAME: Real<type>` for the C library's own function `name`, among those that are looked up at the
-/// start.
+/// Declares `static NAME: Real<type>` for the C library's function `name`, which is looked up at the start.
 macro_rules! real {
     ($constant:ident = $name:literal: fn($($type:ty),*) -> $result:ty) => {
         #[used]

@@ -1,7 +1,7 @@
 //! fork: the child keeps what was in RAM, as ordinary memory, and manages nothing.
 //!
-//! Around the fork the engine pauses and both heaps are at rest. posix_spawn, system, popen and vfork do not come
-//! through here, and need not: their children share the parent's memory until they exec.
+//! The engine is paused and both heaps are locked around the fork. posix_spawn, system, popen and vfork do not run
+//! these handlers and need not: their children share the parent's memory until they exec.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -22,17 +22,15 @@ type Handler = Option<extern "C" fn()>;
 
 real!(REGISTER = c"__register_atfork": fn(Handler, Handler, Handler, *mut c_void) -> c_int);
 
-/// Has the functions below called around each fork.
-///
-/// Before any other handlers of the process, also those of libraries that begin before this one: what is registered
-/// first is called last before a fork, and first after it. So others' handlers, which may allocate or wait for threads
-/// of theirs, run while the engine does.
+/// Registers the fork handlers below, before all others, even those of libraries whose constructors run earlier. The
+/// first registered handler runs last before a fork, and first after it. So other handlers, which may allocate or wait
+/// for their own threads, find the engine running.
 pub fn prepare() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if DONE.swap(true, Ordering::SeqCst) {
         return;
     }
-    // SAFETY: three functions that live as long as the process; no library whose end would take them back.
+    // SAFETY: the three functions live as long as the process, so no library handle is needed to remove them.
     if unsafe { REGISTER.get()(Some(before), Some(parent), Some(child), null_mut()) } != 0 {
         state::say("forked children will not find their memory: there was none to note what they need");
     }
@@ -41,19 +39,19 @@ pub fn prepare() {
 export! {
     fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int {
         self::prepare();
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { REGISTER.get()(prepare, parent, child, library) }
     }
 }
 
-/// What the child of the fork that is going on is not to inherit as it is: written by the one thread that forks.
+/// What the child must not inherit as it is. Only the forking thread writes it.
 static SPECIAL: Mutex<Vec<(Range<usize>, Attributes)>> = Mutex::new(Vec::new());
 
-/// In the child: wipes what the program wants wiped, and takes away what it wants kept from children.
+/// In the child: wipes memory with `MADV_WIPEONFORK`, and unmaps memory with `MADV_DONTFORK`.
 fn set_apart(space: &RawSpace, range: &Range<usize>, attributes: Attributes) {
     space.not_inherited(range.clone());
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: managed addresses, which are the child's own to use as it likes.
+    // SAFETY: managed addresses, which belong to the child alone.
     unsafe {
         if attributes & NOT_FORKED != 0 {
             kernel!(libc::SYS_munmap, range.start, range.len());

@@ -1,9 +1,9 @@
-//! Keeps the program's signal handlers out while a thread of the program is in the engine's or this library's code.
+//! Keeps the program's signal handlers out while a thread runs code of the engine or of this library.
 //!
-//! A handler of the program may touch managed memory at any time. If it interrupted its own thread inside the engine,
-//! its fault could wait for a lock that this thread holds. So every call into the engine, and every allocation of this
-//! library's own code, happens with signals blocked. Those that a thread causes by what it does stay open: in direct
-//! mode SIGBUS is how faults arrive, and SIGSYS how system calls do that are not the C library's.
+//! A handler may touch managed memory at any time. If it interrupted its own thread inside the engine, its fault could
+//! wait for a lock that this thread holds. So every call into the engine, and every allocation of this library, runs
+//! with signals blocked. Signals that an instruction raises stay open: in direct mode faults arrive as SIGBUS, and
+//! system calls from outside the C library as SIGSYS.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// What a guard blocks: all but the signals that an instruction causes.
+/// What a guard blocks: all signals except those that an instruction raises.
 const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGSYS)
     | bit(libc::SIGSEGV)
@@ -26,25 +26,25 @@ const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
     | bit(libc::SIGTRAP));
 
-/// Signals are blocked, and allocations are this library's own, until this is dropped.
+/// Until this is dropped, signals are blocked and allocations come from the private heap.
 pub struct Guard {
     before: Option<u64>,
 }
 
-/// Enters; nested entries are cheap.
+/// Enters. Nested entries are cheap: only the outermost makes a system call.
 pub fn enter() -> Guard {
     let before = if inside() { None } else { Some(block()) };
     DEPTH.set(DEPTH.get() + 1);
     Guard { before }
 }
 
-/// The same in a signal handler that runs with all signals blocked.
+/// Enters from a signal handler that runs with all signals blocked.
 pub fn enter_blocked() -> Guard {
     DEPTH.set(DEPTH.get() + 1);
     Guard { before: None }
 }
 
-/// Whether this thread runs the engine's or this library's own code now.
+/// Whether this thread is running code of the engine or of this library.
 pub fn inside() -> bool {
     DEPTH.get() > 0 || folioswap::internal_thread()
 }
@@ -64,7 +64,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
         if let Some(before) = self.before {
-            // SAFETY: the kernel reads the set that `block` was given.
+            // SAFETY: the kernel reads the 8-byte set that `block` returned.
             unsafe {
                 kernel!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8,);
             }

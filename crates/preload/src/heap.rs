@@ -1,14 +1,12 @@
-//! Memory that is never managed: two heaps over spans of their own.
+//! Memory that is never managed: two heaps, each in a reserved span of its own.
 //!
-//! [`PRIVATE`] is for the code of this library and of the engine, and the only heap that the way of a fault may use.
-//! [`ORDINARY`] is for the program: all it asks for before the engine is up, what the C library itself asks for
-//! (stdio buffers, which the kernel reads and writes behind our back), a first share of its small blocks, and
-//! everything in a forked child.
+//! [`PRIVATE`] serves this library and the engine, and is the only heap that the fault path may use. [`ORDINARY`]
+//! serves the program: everything before the engine runs and in a forked child, the C library's own requests (stdio
+//! buffers, which the kernel accesses unseen by us), and a first share of small blocks.
 //!
-//! Locking: each heap has a lock of its own. Who holds `PRIVATE`'s has the program's signals blocked ([`guard`]), so a
-//! signal handler that faults never waits for its own thread. Neither heap touches managed memory.
-//!
-//! Whose a block is follows from its address: a heap is one reserved span.
+//! A block's address tells which heap owns it. Each heap has its own lock. `PRIVATE`'s is taken with the program's
+//! signals blocked ([`guard`]), so a handler that faults never waits for its own thread. Neither heap touches managed
+//! memory.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -20,49 +18,49 @@ use folioswap_sys::futex;
 use crate::guard;
 use crate::real::kernel;
 
-/// Addresses of one heap. Reserving costs nothing; a program's ordinary share is a few MiB.
+/// Addresses of one heap. Reserving them is free. A program's ordinary share is a few MiB.
 const SPAN_BYTES: usize = 64 << 30;
 
-/// What of it becomes usable at a time. The kernel may count what programs could use (`vm.overcommit_memory=2`).
+/// Granularity of making addresses usable. The kernel may charge for usable memory (`vm.overcommit_memory=2`).
 const OPENED_BYTES: usize = 1 << 20;
 
-/// Every block is aligned to this at least.
+/// Minimum alignment of every block.
 pub const ALIGNMENT: usize = 16;
 
-/// Heap memory of the library and the engine.
+/// Heap of the library and the engine.
 pub static PRIVATE: Heap = Heap::new();
 
-/// The program's ordinary memory.
+/// The program's ordinary heap.
 pub static ORDINARY: Heap = Heap::new();
 
-/// A heap over one span of addresses.
+/// A heap in one span of addresses.
 pub struct Heap {
     lock: AtomicU32,
     dlmalloc: UnsafeCell<Dlmalloc<Span>>,
-    /// Where the span begins; zero before its first use.
+    /// Start of the span; zero before the first use.
     start: AtomicUsize,
-    /// Bytes of the blocks in use.
+    /// Bytes in allocated blocks.
     used: AtomicUsize,
 }
 
-// SAFETY: the allocator within is touched by the holder of `lock` only.
+// SAFETY: only the holder of `lock` accesses the allocator.
 unsafe impl Sync for Heap {}
 
-/// Gives a heap its span, piece after piece.
+/// Hands the span to dlmalloc piece by piece.
 struct Span {
     start: UnsafeCell<usize>,
     taken: UnsafeCell<usize>,
-    /// Bytes from the start that can be read and written.
+    /// Bytes from the start that are readable and writable.
     open: UnsafeCell<usize>,
 }
 
-// SAFETY: the cells are touched only through the heap, by the holder of its lock.
+// SAFETY: the cells are accessed only through the heap, under its lock.
 unsafe impl Send for Span {}
 
 // SAFETY: every piece is fresh, zeroed, readable and writable memory that is handed out once.
 unsafe impl dlmalloc::Allocator for Span {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        // SAFETY: the holder of the heap's lock is alone here.
+        // SAFETY: the caller holds the heap's lock, so these references are exclusive.
         let (start, taken, open) = unsafe { (&mut *self.start.get(), &mut *self.taken.get(), &mut *self.open.get()) };
         if *start == 0 {
             *start = reserve();
@@ -109,13 +107,13 @@ unsafe impl dlmalloc::Allocator for Span {
 
 fn reserve() -> usize {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let start = unsafe { kernel!(libc::SYS_mmap, 0usize, SPAN_BYTES, libc::PROT_NONE, flags, -1i32, 0usize) };
     if start < 0 { 0 } else { start as usize }
 }
 
 fn make_usable(addr: usize, len: usize) -> bool {
-    // SAFETY: a part of a span that was reserved and that nobody has been given yet.
+    // SAFETY: a part of the reserved span that has not been handed out yet.
     unsafe { kernel!(libc::SYS_mprotect, addr, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
@@ -130,49 +128,49 @@ impl Heap {
         }
     }
 
-    /// Whether the block is one of this heap's.
+    /// Whether this heap owns the block.
     pub fn owns(&self, block: *const u8) -> bool {
         let start = self.start.load(Ordering::Relaxed);
         start != 0 && (block as usize).wrapping_sub(start) < SPAN_BYTES
     }
 
-    /// Bytes of the blocks in use.
+    /// Bytes in allocated blocks.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A block; null when there is no memory. `align` is a power of two.
+    /// Allocates a block; null if there is no memory. `align` is a power of two.
     pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
         if size > SPAN_BYTES {
             return std::ptr::null_mut();
         }
-        // SAFETY: any size and any power of two may be asked for.
+        // SAFETY: valid for any size and any power-of-two alignment.
         self.with(|heap| unsafe { heap.c_memalign(align.max(ALIGNMENT), size) })
     }
 
-    /// Ends a block.
+    /// Frees a block.
     ///
     /// # Safety
-    /// The block is this heap's, and nobody uses it any more.
+    /// This heap owns the block, and nobody uses it any more.
     pub unsafe fn release(&self, block: *mut u8) {
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe {
             self.used.fetch_sub(usable(block), Ordering::Relaxed);
             self.locked(|heap| heap.c_free(block));
         }
     }
 
-    /// Makes a block longer or shorter; null, and the block as it was, when there is no memory.
+    /// Resizes a block. If there is no memory, returns null and leaves the block as it was.
     ///
     /// # Safety
-    /// The block is this heap's; its old address is gone unless the result is null.
+    /// This heap owns the block. Its old address is invalid afterwards unless the result is null.
     pub unsafe fn resize(&self, block: *mut u8, size: usize) -> *mut u8 {
         if size > SPAN_BYTES {
             return std::ptr::null_mut();
         }
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         let before = unsafe { usable(block) };
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         let moved = self.with(|heap| unsafe { heap.c_realloc(block, size) });
         if !moved.is_null() {
             self.used.fetch_sub(before, Ordering::Relaxed);
@@ -180,7 +178,7 @@ impl Heap {
         moved
     }
 
-    /// Calls and accounts for the block that comes out.
+    /// Runs an allocation, and accounts for the block that it returns.
     fn with(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> *mut u8) -> *mut u8 {
         let block = self.locked(|heap| {
             let block = call(heap);
@@ -191,7 +189,7 @@ impl Heap {
             block
         });
         if !block.is_null() {
-            // SAFETY: a block of this heap's.
+            // SAFETY: this heap just allocated the block.
             self.used.fetch_add(unsafe { usable(block) }, Ordering::Relaxed);
         }
         block
@@ -205,7 +203,7 @@ impl Heap {
         result
     }
 
-    /// Takes the lock; for fork, which must find the heap at rest.
+    /// Takes the lock. fork uses this to bring the heap to rest.
     pub fn acquire(&self) {
         for _ in 0..100 {
             if self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -218,7 +216,7 @@ impl Heap {
         }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     pub fn free_lock(&self) {
         if self.lock.swap(0, Ordering::Release) == 2 {
             futex::wake_one(&self.lock);
@@ -226,21 +224,21 @@ impl Heap {
     }
 }
 
-/// How many bytes of a block may be used. The word before a block holds its chunk's size, with three flags; one word
-/// of a chunk is its own. (Layout of the pinned version of the dlmalloc crate; the test below holds it.)
+/// Usable bytes of a block. The word before a block holds the size of its chunk and three flag bits, and is part of
+/// that size. This is the layout of the pinned dlmalloc version, which the test below checks.
 ///
 /// # Safety
-/// The block is one of these heaps'.
+/// One of these heaps owns the block.
 pub unsafe fn usable(block: *const u8) -> usize {
     // SAFETY: the word before a block belongs to its chunk.
     let head = unsafe { *block.cast::<usize>().sub(1) };
     (head & !7) - size_of::<usize>()
 }
 
-/// Gives all Rust code of this library its memory.
+/// The global allocator of this library's Rust code.
 pub struct Global;
 
-// SAFETY: blocks are fresh memory of the layout asked for, until they are given back; no call unwinds.
+// SAFETY: blocks are fresh memory of the requested layout until they are freed. No call unwinds.
 unsafe impl GlobalAlloc for Global {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _guard = guard::enter();
@@ -249,19 +247,19 @@ unsafe impl GlobalAlloc for Global {
 
     unsafe fn dealloc(&self, block: *mut u8, _layout: Layout) {
         let _guard = guard::enter();
-        // SAFETY: the caller gives back what `alloc` gave.
+        // SAFETY: the caller returns a block that `alloc` gave out.
         unsafe { PRIVATE.release(block) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let _guard = guard::enter();
         if layout.align() <= ALIGNMENT {
-            // SAFETY: the caller gives back what `alloc` gave.
+            // SAFETY: the caller returns a block that `alloc` gave out.
             return unsafe { PRIVATE.resize(block, size) };
         }
         let moved = PRIVATE.allocate(size, layout.align());
         if !moved.is_null() {
-            // SAFETY: two blocks of at least the shorter length, and the old one is not used any more.
+            // SAFETY: both blocks have at least the shorter length, and the old one is not used any more.
             unsafe {
                 std::ptr::copy_nonoverlapping(block, moved, size.min(layout.size()));
                 PRIVATE.release(block);
@@ -283,7 +281,7 @@ mod tests {
             let align = 1 << (size % 13);
             let block = HEAP.allocate(size, align);
             assert!(HEAP.owns(block) && (block as usize).is_multiple_of(align.max(ALIGNMENT)));
-            // SAFETY: a block of this heap's, filled within what it says may be used.
+            // SAFETY: this heap's block, filled within its usable length.
             unsafe {
                 assert!(usable(block) >= size);
                 block.write_bytes(size as u8, usable(block));
@@ -296,7 +294,7 @@ mod tests {
             assert!(bytes.iter().all(|&byte| byte == size as u8));
         }
         for (block, size) in blocks {
-            // SAFETY: each block is resized and given back once.
+            // SAFETY: each block is resized and freed once.
             unsafe {
                 let moved = HEAP.resize(block, size * 2 + 1);
                 assert!(usable(moved) > size * 2);

@@ -1,33 +1,33 @@
-//! Large blocks of the program's heap: each a mapping of its own, so that its folios are free again when it is freed,
-//! and growing it moves folios instead of bytes.
+//! Large blocks of the program's heap. Each is a mapping of its own: freeing it frees its folios, and growing it moves
+//! folios instead of copying bytes.
 //!
-//! Such a block begins on a folio, which tells it from others at a glance; the list of them has its own lock, held for
-//! a look-up only.
+//! Such a block starts on a folio boundary, which rules out most other blocks at once. The list of blocks has its own
+//! lock, held for a lookup only.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::{guard, mapping, state};
 
-/// From this size on a block is a mapping of its own. The last folio of one is wasted by half on average.
+/// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
 const LEAST_BYTES: usize = 8 << 20;
 
-/// Blocks begin on multiples of this.
+/// Alignment of these blocks.
 const FOLIO_BYTES: usize = 2 << 20;
 
-/// Block -> its length in bytes, in whole folios.
+/// Block -> its length in bytes, a multiple of the folio size.
 static BLOCKS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 fn blocks() -> MutexGuard<'static, BTreeMap<usize, usize>> {
     BLOCKS.lock().expect("nothing panics under this lock")
 }
 
-/// Whether a block of this size and alignment is one of these.
+/// Whether a block of this size and alignment is served here.
 pub fn serves(size: usize, align: usize) -> bool {
     size >= LEAST_BYTES && align <= FOLIO_BYTES && size <= isize::MAX as usize
 }
 
-/// A block of zeros; null when there is none.
+/// Allocates a zeroed block; null if there is no memory.
 pub fn allocate(size: usize) -> *mut u8 {
     let len = size.next_multiple_of(FOLIO_BYTES);
     let _guard = guard::enter();
@@ -41,7 +41,7 @@ pub fn allocate(size: usize) -> *mut u8 {
     }
 }
 
-/// The length of a block; `None` when it is not one of these.
+/// The length of a block; `None` if it is not one of these.
 pub fn len(block: usize) -> Option<usize> {
     if !block.is_multiple_of(FOLIO_BYTES) {
         return None;
@@ -50,7 +50,7 @@ pub fn len(block: usize) -> Option<usize> {
     blocks().get(&block).copied()
 }
 
-/// Ends a block; `false` when it is not one of these.
+/// Frees a block; `false` if it is not one of these.
 pub fn release(block: usize) -> bool {
     if !block.is_multiple_of(FOLIO_BYTES) {
         return false;
@@ -61,13 +61,13 @@ pub fn release(block: usize) -> bool {
     true
 }
 
-/// Makes a block longer or shorter; null, and the block as it was, when there is no room.
+/// Resizes a block. If there is no room, returns null and leaves the block as it was.
 pub fn resize(block: usize, size: usize) -> *mut u8 {
     let new_len = size.next_multiple_of(FOLIO_BYTES);
     let _guard = guard::enter();
     let Some(space) = state::space() else { return std::ptr::null_mut() };
     let Some(old_len) = blocks().remove(&block) else { return std::ptr::null_mut() };
-    // SAFETY: one mapping of this block's own; who resizes a block does not use it meanwhile.
+    // SAFETY: the mapping belongs to this block alone, and the program does not use a block while it resizes it.
     match unsafe { space.remap(block, old_len, new_len, true) } {
         Ok(addr) => {
             blocks().insert(addr, new_len);

@@ -1,22 +1,15 @@
-//! What `folioswap run` puts into a program by LD_PRELOAD: a C library's memory functions over managed memory.
+//! The library that `folioswap run` loads into a program through LD_PRELOAD. It replaces functions of the C library.
+//! - [`start`]: the constructor, which builds the engine. `fork`: what a child keeps. `ending`: memory figures at exit.
+//! - `malloc`, `program_heap`, `huge`, `heap`: the malloc family. [`heap`] serves what must not be managed.
+//! - `mapping`, `remap`, `protection`, `advice`: mmap and its kin. Large private anonymous mappings are managed.
+//! - `signals`, `threads`, `signal_stack`: in direct mode a fault is a SIGBUS on the faulting thread.
+//! - `cover`, `copied`, `calls`, `net`: in direct mode the kernel cannot fault pages in, so system calls are covered.
+//! - `descriptors`: hides the engine's file descriptors from the program.
 //!
-//! - [`start`]: the constructor; builds the engine from what the environment asks for, or lets everything pass.
-//! - `malloc`, `program_heap`, `huge`, `heap`: the malloc family. Small blocks come from mimalloc over managed memory,
-//!   large ones are mappings of their own; what must not be managed comes from [`heap`].
-//! - `mapping`, `remap`, `protection`, `advice`: mmap and its kin. Large private anonymous mappings are managed, the rest
-//!   passes.
-//! - `signals`, `threads`, `signal_stack`: in direct mode faults are SIGBUS on the thread that has them: the signal is
-//!   never blocked, the program's own action for it is kept beside ours, and every thread has a stack for it.
-//! - `cover`, `copied`, `calls`: in direct mode the kernel does not find missing pages; system calls are covered.
-//! - `net`: so are those that do not come from the C library.
-//! - `descriptors`: those of the engine do not exist for the program.
-//! - `fork`: what a child keeps. `ending`: what is noted of a process at its end.
-//!
-//! Rules: the engine's code and this library's run with the program's signals blocked ([`guard`]) and allocate from a
-//! heap of their own; managed memory is never touched under a lock of either; no function here depends on a name that
-//! must first be looked up to allocate or map memory.
+//! Rules: the engine and this library run with the program's signals blocked ([`guard`]), allocate from a private heap,
+//! and never touch managed memory under a lock. Allocating and mapping need no symbol lookup.
 
-// In the tests' own executable nothing is exported, and so nothing calls these functions.
+// The test executable exports nothing, so nothing calls these functions there.
 #![cfg_attr(test, allow(dead_code))]
 
 mod advice;

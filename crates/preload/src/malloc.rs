@@ -1,16 +1,13 @@
-//! The malloc family.
+//! The malloc family. A block's address tells which heap owns it. A block comes from:
 //!
-//! Where a block comes from:
-//! - the library's own code and the engine's: the private heap;
-//! - before the engine is up, and in a forked child: the ordinary heap;
-//! - what the C library asks for itself, between 512 bytes and 64 KiB: the ordinary heap. Those are stdio buffers and
-//!   the like, which the kernel reads and writes in system calls that nobody can cover. It is told by the return
-//!   address, which is why three functions here are a few instructions of assembly;
-//! - small blocks until the ordinary share of the budget is used up: the ordinary heap, so that what a program makes
-//!   first and uses always does not travel;
-//! - all others: the program heap, over managed memory.
-//!
-//! Whose a block is follows from its address.
+//! - the private heap, for the library's and the engine's own code;
+//! - the ordinary heap, before the engine runs and in a forked child;
+//! - the ordinary heap, if the C library itself asks for 512 bytes to 64 KiB. These are stdio buffers and the like,
+//!   which the kernel accesses in calls that cannot be covered. The return address identifies the caller, which is why
+//!   three functions here are written in assembly;
+//! - the ordinary heap, for small blocks until the ordinary share of the budget is used up. What a program allocates
+//!   first and uses always then stays in RAM;
+//! - the program heap in managed memory, for all others.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -29,7 +26,7 @@ real!(MEMALIGN = c"memalign": fn(usize, usize) -> *mut c_void);
 real!(USABLE = c"malloc_usable_size": fn(*mut c_void) -> usize);
 real!(TRIM = c"malloc_trim": fn(usize) -> c_int);
 
-/// Blocks below this may be ordinary memory.
+/// Smaller blocks may come from the ordinary heap.
 const SMALL_BYTES: usize = 64 << 10;
 
 /// The smallest block that the C library uses as a buffer.
@@ -39,19 +36,19 @@ static SHARE_BYTES: AtomicUsize = AtomicUsize::new(0);
 static LIBC_START: AtomicUsize = AtomicUsize::new(0);
 static LIBC_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets the program's share of ordinary memory, and finds where the C library is.
+/// Sets the program's share of ordinary memory, and locates the C library's code.
 pub fn prepare(share_bytes: usize) {
     SHARE_BYTES.store(share_bytes, Ordering::Relaxed);
-    // SAFETY: calls back within this call only; a C string.
+    // SAFETY: the name is a C string, and the callback runs only during this call.
     unsafe {
         let mut inside = libc::dlsym(libc::RTLD_NEXT, c"fopen".as_ptr()) as usize;
         libc::dl_iterate_phdr(Some(find_libc), (&raw mut inside).cast());
     }
 }
 
-/// Notes the code of the object that holds the address behind `inside`.
+/// Stores the segment that contains the address behind `inside`, if this object has it.
 unsafe extern "C" fn find_libc(object: *mut libc::dl_phdr_info, _size: usize, inside: *mut c_void) -> c_int {
-    // SAFETY: the loader gives a valid object; `inside` is `prepare`'s address.
+    // SAFETY: the loader passes a valid object, and `inside` points to `prepare`'s local.
     let (object, inside) = unsafe { (&*object, *inside.cast::<usize>()) };
     for index in 0..usize::from(object.dlpi_phnum) {
         // SAFETY: the object has that many headers.
@@ -66,7 +63,7 @@ unsafe extern "C" fn find_libc(object: *mut libc::dl_phdr_info, _size: usize, in
     0
 }
 
-/// Where the C library's code is.
+/// The address range of the C library's code.
 pub fn libc_code() -> std::ops::Range<usize> {
     let start = LIBC_START.load(Ordering::Relaxed);
     start..start + LIBC_LEN.load(Ordering::Relaxed)
@@ -110,7 +107,7 @@ fn allocate(size: usize, align: usize, caller: usize) -> *mut u8 {
     match source(size, caller) {
         Source::Heap(heap) => checked(heap.allocate(size, align)),
         Source::Program => checked(program_heap::allocate(size, align)),
-        // SAFETY: any size and any power of two may be asked for.
+        // SAFETY: valid for any size and any power-of-two alignment.
         Source::Libc => unsafe {
             if align <= ALIGNMENT { MALLOC.get()(size).cast() } else { MEMALIGN.get()(align, size).cast() }
         },
@@ -125,12 +122,12 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
     let Some(bytes) = count.checked_mul(size) else { return out_of_memory().cast() };
     let block = match source(bytes, caller) {
         Source::Program => checked(program_heap::allocate_zeroed(bytes)),
-        // SAFETY: as for any caller.
+        // SAFETY: passes the caller's arguments on unchanged.
         Source::Libc => unsafe { CALLOC.get()(count, size).cast() },
         Source::Heap(heap) => {
             let block = checked(heap.allocate(bytes, 1));
             if !block.is_null() {
-                // SAFETY: a fresh block of that many bytes.
+                // SAFETY: a new block of at least that many bytes.
                 unsafe { block.write_bytes(0, bytes) };
             }
             block
@@ -139,12 +136,12 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
     block.cast()
 }
 
-/// Ends a block of any source.
+/// Frees a block from any source.
 ///
 /// # Safety
 /// As `free`.
 unsafe fn release(block: *mut u8) {
-    // SAFETY: each is given a block of its own; the caller gives it up.
+    // SAFETY: each allocator gets a block that it handed out, and the caller gives it up.
     unsafe {
         if block.is_null() {
         } else if ORDINARY.owns(block) {
@@ -153,7 +150,7 @@ unsafe fn release(block: *mut u8) {
             let _guard = guard::enter();
             PRIVATE.release(block);
         } else if state::is_managed(block as usize) {
-            // A child may lack the heap's records, and its memory ends with it.
+            // A child may lack mimalloc's metadata, and its memory ends with it anyway.
             if state::phase() == Phase::Managed {
                 program_heap::release(block);
             }
@@ -163,12 +160,12 @@ unsafe fn release(block: *mut u8) {
     }
 }
 
-/// How many bytes of a block of any source may be used.
+/// Usable bytes of a block from any source.
 ///
 /// # Safety
-/// As `malloc_usable_size`; not null.
+/// As `malloc_usable_size`. Not null.
 unsafe fn usable(block: *mut u8) -> usize {
-    // SAFETY: each is given a block of its own.
+    // SAFETY: each allocator gets a block that it handed out.
     unsafe {
         if ORDINARY.owns(block) || PRIVATE.owns(block) {
             heap::usable(block)
@@ -182,12 +179,12 @@ unsafe fn usable(block: *mut u8) -> usize {
     }
 }
 
-/// Makes a block longer or shorter where it is kept, if that is where a block of the new size belongs.
+/// Resizes a block within its heap, if a block of the new size belongs there.
 ///
 /// # Safety
-/// As `realloc`; not null.
+/// As `realloc`. Not null.
 unsafe fn resize_in_place(block: *mut u8, size: usize, caller: usize) -> Option<*mut u8> {
-    // SAFETY: each is given a block of its own.
+    // SAFETY: each allocator gets a block that it handed out.
     unsafe {
         if state::is_managed(block as usize) {
             return if state::phase() == Phase::Managed { program_heap::resize(block, size) } else { None };
@@ -207,10 +204,10 @@ unsafe extern "C" fn realloc_for(block: *mut c_void, size: usize, caller: usize)
     if block.is_null() {
         return malloc_for(size, caller);
     }
-    // SAFETY: the caller's block, which is used no more once a new one holds its bytes.
+    // SAFETY: the caller's block, which is not used any more once a new block holds its bytes.
     unsafe {
         if size == 0 && state::phase() != Phase::Passing {
-            release(block); // what the GNU C library does
+            release(block); // as glibc does
             return null_mut();
         }
         if let Some(resized) = resize_in_place(block, size, caller) {
@@ -225,7 +222,7 @@ unsafe extern "C" fn realloc_for(block: *mut c_void, size: usize, caller: usize)
     }
 }
 
-// Each hands its own arguments on and adds the address that it returns to.
+// Each passes its arguments on, and adds its return address.
 
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -248,7 +245,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
 export! {
     fn free(block: *mut c_void) -> () {
         let errno = state::errno();
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller upholds the contract of the C function.
         unsafe { release(block.cast()) };
         state::fail(errno);
     }
@@ -257,7 +254,7 @@ export! {
 export! {
     fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
         match count.checked_mul(size) {
-            // SAFETY: the caller's duty.
+            // SAFETY: the caller upholds the contract of the C function.
             Some(bytes) => unsafe { realloc_for(block, bytes, 0) },
             None => out_of_memory().cast(),
         }
@@ -317,7 +314,7 @@ export! {
 
 export! {
     fn malloc_usable_size(block: *mut c_void) -> usize {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller upholds the contract of the C function.
         if block.is_null() { 0 } else { unsafe { usable(block.cast()) } }
     }
 }
@@ -325,7 +322,7 @@ export! {
 export! {
     fn malloc_trim(pad: usize) -> c_int {
         match state::phase() {
-            // SAFETY: takes a number.
+            // SAFETY: takes no pointers.
             Phase::Passing => unsafe { TRIM.get()(pad) },
             _ => 0,
         }

@@ -1,10 +1,11 @@
-//! mmap and its kin: which mappings are managed, and what the program does with those.
+//! mmap and its kin: which mappings are managed, and how calls on managed mappings behave.
 //!
-//! Managed are private anonymous mappings of 2 MiB and more that are readable and writable from the start and may lie
-//! anywhere, as long as there are managed addresses. All others are the kernel's as ever. A call on a range that lies in part in managed memory is cut.
+//! A mapping is managed if it is private and anonymous, at least 2 MiB long, readable and writable from the start, has
+//! none of the flags in [`UNMANAGED`], and managed addresses are left. All other mappings stay with the kernel. A call
+//! on a range that is partly managed is split at the managed span.
 //!
-//! The kernel is called directly, never through a name that would have to be looked up: mimalloc and the loader call
-//! these functions at any time.
+//! These functions enter the kernel directly, without a symbol lookup: mimalloc and the loader may call them at any
+//! time.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
@@ -16,11 +17,11 @@ use crate::export::export;
 use crate::real::kernel;
 use crate::{ending, guard, protection, state};
 
-/// The smallest managed mapping, the size of the blocks in which addresses are handed out, and of the largest folio.
+/// The smallest managed mapping, the unit in which addresses are handed out, and the size of the largest folio.
 pub const FOLIO_BYTES: usize = 2 << 20;
 pub const PAGE_BYTES: usize = 4096;
 
-/// Flags of mappings that stay the kernel's.
+/// Flags of mappings that stay with the kernel.
 const UNMANAGED: c_int = libc::MAP_FIXED
     | libc::MAP_FIXED_NOREPLACE
     | libc::MAP_STACK
@@ -30,7 +31,7 @@ const UNMANAGED: c_int = libc::MAP_FIXED
     | libc::MAP_32BIT;
 
 const PLAIN: c_int = libc::PROT_READ | libc::PROT_WRITE;
-/// Of `mprotect`: memory for semaphores; without effect here. The libc crate lacks it.
+/// An `mprotect` flag for memory that holds semaphores. No effect on this architecture. Missing from the libc crate.
 const PROT_SEM: c_int = 8;
 
 fn is_manageable(len: usize, access: c_int, flags: c_int) -> bool {
@@ -51,7 +52,7 @@ pub fn pages(len: usize) -> usize {
     len.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
 }
 
-/// A new managed mapping. The pages past its end, up to the next folio, are none of it.
+/// Creates a managed mapping. The pages between its end and the end of its last folio are unmapped.
 fn map_managed(space: &RawSpace, len: usize) -> Result<*mut c_void, Error> {
     let _guard = guard::enter();
     let addr = space.map(len)?;
@@ -59,7 +60,7 @@ fn map_managed(space: &RawSpace, len: usize) -> Result<*mut c_void, Error> {
     Ok(addr as *mut c_void)
 }
 
-/// What could not be managed is the kernel's, if that has it. Said once: such memory is beside the budget.
+/// Maps memory outside the engine when it could not be managed. Warns once, because such memory is not in the budget.
 pub fn map_unmanaged(why: &Error, map: impl FnOnce() -> *mut c_void) -> *mut c_void {
     static SAID: AtomicBool = AtomicBool::new(false);
     let at = map();
@@ -74,7 +75,7 @@ pub fn map_unmanaged(why: &Error, map: impl FnOnce() -> *mut c_void) -> *mut c_v
 pub fn drop_tail(space: &RawSpace, end: usize) {
     let tail = end.next_multiple_of(FOLIO_BYTES) - end;
     if tail > 0 {
-        // SAFETY: pages that were just mapped, beyond what the program asked for.
+        // SAFETY: these pages were just mapped, and lie beyond what the program asked for.
         unsafe { space.unmap(end, tail) };
     }
 }
@@ -87,7 +88,7 @@ pub fn unmap_managed(range: Range<usize>) {
     protection::unmap(space, &range, || unsafe { space.unmap(range.start, range.len()) });
 }
 
-/// Applies a system call to the parts of a range that are not managed.
+/// Applies a system call to the unmanaged parts of a range.
 fn outside(parts: &[Range<usize>; 3], call: impl Fn(&Range<usize>) -> c_long) -> c_int {
     for part in [&parts[0], &parts[2]] {
         if !part.is_empty() && call(part) < 0 {
@@ -105,12 +106,12 @@ pub unsafe fn kernel_mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's own call.
+    // SAFETY: passes the caller's arguments on unchanged.
     unsafe { kernel!(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
 }
 
-/// A mapping at a fixed address in managed memory. Anonymous, readable and writable: the pages are zero again. Others
-/// can only take the place of whole folios, whose addresses are then not managed any more.
+/// MAP_FIXED over managed memory. An anonymous private mapping within the managed span makes the pages zero again.
+/// Anything else fails with ENOMEM.
 fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_int) -> *mut c_void {
     let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let parts = state::cut(addr, len);
@@ -121,7 +122,8 @@ fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_i
     let _guard = guard::enter();
     let range = addr..addr + len;
     protection::forget(space, &range);
-    // SAFETY: the program replaces what these pages hold. Zero and mapped from here on, also where nothing was mapped any more.
+    // SAFETY: the program gives up the content of these pages. They are mapped and zero from here on, even where
+    // nothing was mapped before.
     if unsafe { space.map_at(addr, len) }.is_err() {
         return out_of_memory();
     }
@@ -130,7 +132,7 @@ fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_i
         return libc::MAP_FAILED;
     }
     if flags & libc::MAP_LOCKED != 0 {
-        let _ = protection::lock(space, &range, false); // the kernel too leaves it mapped when it cannot be locked
+        let _ = protection::lock(space, &range, false); // mmap keeps an unlocked mapping too
     }
     addr as *mut c_void
 }
@@ -140,7 +142,7 @@ export! {
         if let Some(space) = state::space() {
             if is_manageable(len, access, flags) {
                 return map_managed(space, pages(len)).unwrap_or_else(|error| {
-                    // SAFETY: the caller's own call.
+                    // SAFETY: passes the caller's arguments on unchanged.
                     map_unmanaged(&error, || unsafe { kernel_mmap(addr, len, access, flags, fd, offset) })
                 });
             }
@@ -148,14 +150,14 @@ export! {
                 return map_over(space, addr as usize, pages(len), access, flags);
             }
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { kernel_mmap(addr, len, access, flags, fd, offset) }
     }
 }
 
 export! {
     fn mmap64(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { mmap(addr, len, access, flags, fd, offset) }
     }
 }
@@ -163,7 +165,7 @@ export! {
 export! {
     fn munmap(addr: *mut c_void, len: usize) -> c_int {
         let kernel = |part: &Range<usize>| {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             unsafe { kernel!(libc::SYS_munmap, part.start, part.len()) }
         };
         let start = addr as usize;
@@ -177,13 +179,13 @@ export! {
     }
 }
 
-/// Fails with an error's number.
+/// Sets errno and returns -1.
 pub fn refused(errno: c_int) -> c_int {
     state::fail(errno);
     -1
 }
 
-/// What a call on a range gives, of which a part is managed: that part first, then the kernel's.
+/// The result of a call on a range that is partly managed: the managed part first, then the kernel's parts.
 pub fn both(managed: Result<(), c_int>, parts: &[Range<usize>; 3], kernel: impl Fn(&Range<usize>) -> c_long) -> c_int {
     match managed {
         Ok(()) => outside(parts, kernel),
@@ -191,14 +193,14 @@ pub fn both(managed: Result<(), c_int>, parts: &[Range<usize>; 3], kernel: impl 
     }
 }
 
-/// ENOMEM, as from the kernel, where a part of a managed range is not mapped.
+/// ENOMEM, as from the kernel, if a page of a managed range is not mapped.
 pub fn all_mapped(space: &RawSpace, range: &Range<usize>) -> Result<(), c_int> {
     if space.is_mapped(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
-/// What `mprotect` and `pkey_mprotect` do. No key: each page keeps its own.
+/// Implements `mprotect` and `pkey_mprotect`. Without a key each page keeps its own.
 fn protect(space: &RawSpace, range: &Range<usize>, access: c_int, key: Option<u16>) -> Result<(), c_int> {
-    // Memory that grows by itself is never managed, nor is a protection that the kernel would not know.
+    // PROT_GROWSDOWN and PROT_GROWSUP do not apply to managed memory, and the kernel rejects unknown bits.
     if access & !(PROT_SEM | c_int::from(protection::ACCESS)) != 0 {
         return Err(libc::EINVAL);
     }
@@ -214,7 +216,7 @@ fn protect(space: &RawSpace, range: &Range<usize>, access: c_int, key: Option<u1
 export! {
     fn mprotect(addr: *mut c_void, len: usize, access: c_int) -> c_int {
         let kernel = |part: &Range<usize>| {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             unsafe { kernel!(libc::SYS_mprotect, part.start, part.len(), access) }
         };
         let start = addr as usize;
@@ -230,10 +232,10 @@ export! {
     }
 }
 
-/// Whether a key is one of the program's: asked about memory of our own.
+/// Whether the program may use a protection key. Asks the kernel, with a page of our own.
 fn check_key(key: c_int) -> Result<(), c_int> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a page that is made for this and taken away again.
+    // SAFETY: only touches a page that is mapped and unmapped here.
     unsafe {
         let page = kernel_mmap(std::ptr::null_mut(), PAGE_BYTES, PLAIN, flags, -1, 0);
         if page == libc::MAP_FAILED {
@@ -249,7 +251,7 @@ fn check_key(key: c_int) -> Result<(), c_int> {
 export! {
     fn pkey_mprotect(addr: *mut c_void, len: usize, access: c_int, key: c_int) -> c_int {
         let kernel = |part: &Range<usize>| {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             unsafe { kernel!(libc::SYS_pkey_mprotect, part.start, part.len(), access, key) }
         };
         let start = addr as usize;
@@ -266,7 +268,7 @@ export! {
     }
 }
 
-/// Pages that a lock of `addr..addr + len` concerns, cut at the managed span.
+/// The pages that a lock of `addr..addr + len` covers, split at the managed span.
 fn locked_parts(addr: *const c_void, len: usize) -> [Range<usize>; 3] {
     let start = addr as usize & !(PAGE_BYTES - 1);
     state::cut(start, pages((addr as usize).saturating_add(len) - start))
@@ -274,7 +276,7 @@ fn locked_parts(addr: *const c_void, len: usize) -> [Range<usize>; 3] {
 
 export! {
     fn mlock(addr: *const c_void, len: usize) -> c_int {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { mlock2(addr, len, 0) }
     }
 }
@@ -282,7 +284,7 @@ export! {
 export! {
     fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
         let kernel = |part: &Range<usize>| {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             unsafe { kernel!(libc::SYS_mlock2, part.start, part.len(), flags) }
         };
         let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
@@ -302,7 +304,7 @@ export! {
 export! {
     fn munlock(addr: *const c_void, len: usize) -> c_int {
         let kernel = |part: &Range<usize>| {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             unsafe { kernel!(libc::SYS_munlock, part.start, part.len()) }
         };
         let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
@@ -321,10 +323,10 @@ export! {
             let _guard = guard::enter();
             protection::unlock_all(space);
             if space.is_locked() {
-                return 0; // the kernel's would unlock the budget with the rest; what else the program locked stays so
+                return 0; // the kernel's munlockall would unlock the budget too; the program's other locks stay
             }
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { kernel!(libc::SYS_munlockall) as c_int }
     }
 }
@@ -332,11 +334,11 @@ export! {
 export! {
     fn mlockall(flags: c_int) -> c_int {
         if state::space().is_some() {
-            // All of memory, more than the budget, cannot be kept in RAM: what the kernel says beyond RLIMIT_MEMLOCK.
+            // More memory than the budget cannot be locked in RAM. The kernel returns ENOMEM beyond RLIMIT_MEMLOCK too.
             state::fail(libc::ENOMEM);
             return -1;
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
     }
 }

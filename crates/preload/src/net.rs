@@ -1,16 +1,13 @@
-//! The net under the covers of the C library's functions: system calls that do not come from it at all, but from code
-//! that has the instruction itself (other run times, compilers at run time, the loader).
+//! The net: catches system calls that are made outside the C library, by other run times, JIT code or the loader.
 //!
-//! In direct mode each thread asks the kernel to make no system call but those of the C library's code (PR_SET_SYSCALL_USER_DISPATCH).
-//! For the others it gives the thread a SIGSYS, whose handler makes the call as `syscall` would, with the same covers.
-//! This costs calls of the C library nothing that can be measured, and the others 1.5 us each.
-//!
+//! In direct mode the kernel raises SIGSYS for them (PR_SET_SYSCALL_USER_DISPATCH). The handler makes the call as
+//! `syscall` would, with the same covers. A caught call costs 1.5 us more, a C library call nothing measurable.
 //! - This library's own calls go through the C library's instruction ([`crate::real::raw`]).
-//! - SIGSYS is never blocked, for the kernel would end the process; the program's own action for it gets what is not
-//!   caught here. Masks and alternate stacks that a caught call sets are those of the interrupted context.
-//! - A call that returns twice, or on another stack, is not made by the handler. The thread makes it from a place of this
-//!   library's ([`departures`]) with the net open, and the parent closes the net there. A new thread has no net.
-//! - A program that uses the mechanism itself, or other segment registers, has it: the net steps back on that thread.
+//! - SIGSYS is never blocked: the kernel would kill the process. A caught call sets the mask and stack of the
+//!   interrupted code.
+//! - A call that returns twice or on another stack is made from one of the [`departures`], with dispatch off. Then the
+//!   parent switches it on again. New threads start without it.
+//! - A program that uses the mechanism itself, or sets another FS base, disables it for that thread.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,10 +23,10 @@ use crate::{guard, malloc, signal_stack, signals, state, threads};
 pub const SET_DISPATCH: usize = 59;
 const DISPATCH_OFF: usize = 0;
 const DISPATCH_ON: usize = 1;
-/// What the selector of a thread says.
+/// Values of a thread's selector.
 const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;
-/// Why there is a SIGSYS: not for a filter (1), but for this.
+/// The `si_code` of a SIGSYS from dispatch; a seccomp filter's is 1.
 const SYS_USER_DISPATCH: c_int = 2;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const ARCH_SET_FS: usize = 0x1002;
@@ -37,10 +34,10 @@ const ARCH_SET_FS: usize = 0x1002;
 /// Whether threads get the net.
 static READY: AtomicBool = AtomicBool::new(false);
 
-/// Where the C library returns from a signal handler.
+/// The C library's return from a signal handler.
 static RESTORER: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the program goes on after a call made from the departure of the same index; zero: not in use.
+/// Where the program continues after a call from the departure of the same index. Zero: the departure is free.
 static RETURNS: [AtomicUsize; DEPARTURES] = [const { AtomicUsize::new(0) }; DEPARTURES];
 const DEPARTURES: usize = 16;
 const DEPARTURE_BYTES: usize = 32;
@@ -49,9 +46,9 @@ thread_local! {
     static ARMED: Cell<bool> = const { Cell::new(false) };
 }
 
-// The selector is a byte of each thread's, which the kernel reads. A departure makes its call, and, unless it is the
-// child's return from it, closes the net again; then it goes on where the program made the call. The instruction that
-// makes the call leaves nothing in rcx and r11; `jrcxz` changes no flags.
+// The selector is a byte in each thread's TLS that the kernel reads. A departure makes its call, then sets the selector
+// to BLOCK unless it returns in the child, and jumps to where the program made the call. The `syscall` instruction
+// leaves nothing in rcx and r11, so they are free to use, and `jrcxz` changes no flags.
 std::arch::global_asm!(
     ".pushsection .tbss,\"awT\",@nobits",
     ".hidden folioswap_selector",
@@ -76,10 +73,10 @@ std::arch::global_asm!(
     returns = sym RETURNS,
 );
 
-/// This thread's selector.
+/// The calling thread's selector.
 fn selector() -> *mut u8 {
     let at: *mut u8;
-    // SAFETY: reads where this thread's storage is, and the offset in it.
+    // SAFETY: reads the thread pointer, and the selector's offset from it.
     unsafe {
         std::arch::asm!(
             "mov {at}, qword ptr fs:[0]",
@@ -98,12 +95,12 @@ fn departures() -> usize {
     &raw const folioswap_departures as usize
 }
 
-/// Gets everything ready for [`arm`]. Where the kernel, or a C library in several parts, does not allow for the net,
-/// there is none.
+/// Prepares [`arm`]. There is no net if the kernel does not support it, or if the C library consists of several
+/// objects.
 pub fn prepare() {
     static CREATE: Real<unsafe extern "C" fn()> = Real::new(c"pthread_create");
     if !malloc::libc_code().contains(&(CREATE.get() as usize)) {
-        return; // half of what makes system calls would be caught
+        return; // only half of the C library's calls would be recognised
     }
     if let Err(error) = sigbus::install_syscall(on_caught) {
         return state::say(&format!("system calls outside the C library are not covered: {error}"));
@@ -115,13 +112,13 @@ pub fn prepare() {
     READY.store(malloc::libc_code().contains(&action[2]), Ordering::SeqCst);
 }
 
-/// Puts the net under the calling thread.
+/// Enables the net for the calling thread.
 pub fn arm() {
     if !READY.load(Ordering::Relaxed) || ARMED.get() {
         return;
     }
     let code = malloc::libc_code();
-    // SAFETY: the selector is this thread's, and there as long as it is.
+    // SAFETY: the selector is in this thread's TLS, and lives as long as the thread.
     unsafe {
         *selector() = BLOCK;
         let armed = kernel!(libc::SYS_prctl, SET_DISPATCH, DISPATCH_ON, code.start, code.len(), selector());
@@ -129,24 +126,24 @@ pub fn arm() {
     }
 }
 
-/// In a forked child, whose thread the kernel has taken the net from.
+/// Called in a forked child, for whose thread the kernel has disabled dispatch.
 pub fn forget() {
     ARMED.set(false);
 }
 
-/// Threads to come get no net: the program has set a filter, which may end who asks for one.
+/// Stops giving new threads the net. The program has set a seccomp filter, which may kill a thread that asks for it.
 pub fn leave_new_threads() {
     READY.store(false, Ordering::Relaxed);
 }
 
-/// Takes the net away from the calling thread.
+/// Disables the net for the calling thread.
 pub fn step_back() {
-    // SAFETY: takes numbers.
+    // SAFETY: takes no pointers.
     unsafe { kernel!(libc::SYS_prctl, SET_DISPATCH, DISPATCH_OFF, 0usize, 0usize, 0usize) };
     ARMED.set(false);
 }
 
-/// The number and the architecture of a call that was caught.
+/// The number and the architecture of a caught call.
 fn about(info: &libc::siginfo_t) -> (c_long, u32) {
     #[repr(C)]
     struct Caught {
@@ -155,7 +152,7 @@ fn about(info: &libc::siginfo_t) -> (c_long, u32) {
         number: c_int,
         architecture: u32,
     }
-    // SAFETY: the kernel's siginfo of a SIGSYS has these parts.
+    // SAFETY: the kernel's siginfo for SIGSYS has this layout.
     let caught = unsafe { &*(&raw const *info).cast::<Caught>() };
     (caught.number.into(), caught.architecture)
 }
@@ -170,7 +167,7 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
     let words = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9].map(word);
     if architecture != AUDIT_ARCH_X86_64 || (number == libc::SYS_arch_prctl && words[0] == ARCH_SET_FS) {
         step_back();
-        context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2; // the instruction again
+        context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2; // runs the instruction again
         return Handled::Yes;
     }
     let result = match number {
@@ -184,14 +181,14 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
         }
         libc::SYS_rt_sigprocmask => set_mask(context, &words),
         libc::SYS_sigaltstack => set_stack(context, &words),
-        // SAFETY: the program's own call.
+        // SAFETY: makes the call that the program itself made.
         _ => unsafe { by_number::call(number, &words) },
     };
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
     Handled::Yes
 }
 
-/// Has the thread make the call from a departure. When all are taken the net stays open from here on.
+/// Lets the thread make the call from a departure. If all are taken, the net stays open on this thread.
 fn depart(context: &mut libc::ucontext_t) {
     let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     let next = *at as usize;
@@ -206,14 +203,14 @@ fn depart(context: &mut libc::ucontext_t) {
     }
 }
 
-/// `rt_sigprocmask`: of the interrupted context, for the handler's own mask ends with it.
+/// `rt_sigprocmask` on the interrupted context, because the handler's own mask ends with the handler.
 fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usize; 6]) -> isize {
     if len != 8 {
         return -(libc::EINVAL as isize);
     }
     let mask = (&raw mut context.uc_sigmask).cast::<u64>();
     let ours = signals::OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
-    // SAFETY: the context is the handler's; the others are null or the caller's, and touching them brings them in.
+    // SAFETY: the context is the handler's. The pointers are null or the caller's, and accesses fault their pages in.
     unsafe {
         let known = *mask;
         if set != 0 {
@@ -233,17 +230,17 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
 }
 
 extern "C" fn set_now(stack: usize) -> bool {
-    // SAFETY: the kernel reads the description that `set_stack` gives.
+    // SAFETY: the kernel reads the description that `set_stack` passes.
     unsafe { kernel!(libc::SYS_sigaltstack, stack, 0usize) == 0 }
 }
 
-/// `sigaltstack`: the same.
+/// `sigaltstack` on the interrupted context.
 fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) -> isize {
     let (known, stood_for) = (context.uc_stack, signal_stack::stands_for());
     let on_it =
         (context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize).wrapping_sub(known.ss_sp as usize).wrapping_sub(1)
             < known.ss_size;
-    // SAFETY: null or the caller's; touching them brings them in.
+    // SAFETY: the pointers are null or the caller's, and accesses fault their pages in.
     unsafe {
         if new != 0 {
             let wanted = *(new as *const libc::stack_t);
@@ -257,8 +254,8 @@ fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) ->
             threads::hold(set.ss_sp as usize, set.ss_size);
             set.ss_flags &= !libc::SS_ONSTACK;
             context.uc_stack = set;
-            // The kernel changes nothing for who runs on the stack that is set, as this handler may. No handler runs
-            // meanwhile: it would begin where this one did.
+            // The kernel does not change the stack of a thread that runs on it, as this handler may. So the call is
+            // made from the fault stack. Signals are blocked meanwhile: a handler would overwrite this one's frames.
             let _guard = guard::enter();
             folioswap_sys::fault_stack::call(set_now, &raw const set as usize);
         }

@@ -1,7 +1,6 @@
-//! The program's heap over managed memory: mimalloc, whose memory comes from this library's own `mmap`.
+//! The program's heap in managed memory: mimalloc, which gets its memory from this library's `mmap`.
 //!
-//! mimalloc is never called before the engine is up, and not in a forked child, which may lack the memory that its
-//! records are in.
+//! mimalloc is not called before the engine runs, nor in a forked child, which may lack the memory of its metadata.
 
 use std::ffi::c_void;
 
@@ -9,13 +8,13 @@ use libmimalloc_sys as mi;
 
 use crate::huge;
 
-/// What mimalloc reserves at a time, in KiB. Addresses only: folios are made by their first touch.
+/// What mimalloc reserves at a time, in KiB. Only addresses: folios are allocated on first touch.
 const RESERVE_KIB: i64 = 1 << 20;
 
-/// After how many milliseconds mimalloc offers free memory back. Only whole folios of it are taken.
+/// Milliseconds until mimalloc purges free memory. Only whole folios of it are freed.
 const PURGE_DELAY_MS: i64 = 200;
 
-// Numbers of options that the binding does not name (mimalloc 2.3, `enum mi_option_e`).
+// Option numbers that the binding does not name (mimalloc 2.3, `enum mi_option_e`).
 const EAGER_COMMIT: mi::mi_option_t = 3;
 const ARENA_EAGER_COMMIT: mi::mi_option_t = 4;
 const PURGE_DECOMMITS: mi::mi_option_t = 5;
@@ -23,10 +22,10 @@ const PURGE_DELAY: mi::mi_option_t = 15;
 const DESTROY_ON_EXIT: mi::mi_option_t = 22;
 const ARENA_RESERVE: mi::mi_option_t = 23;
 
-/// What makes mimalloc do nothing at exit. It would otherwise walk, and so bring in, the whole heap.
+/// Makes mimalloc do nothing at exit. Otherwise it would walk the whole heap, and so swap it in.
 const NOTHING_AT_EXIT: i64 = 2;
 
-/// Sets mimalloc up. Under a guard, so that what it maps for its records now is ordinary memory.
+/// Configures mimalloc. Runs under a guard, so that the metadata it maps now is unmanaged.
 pub fn prepare() {
     for (option, value) in [
         (mi::mi_option_show_errors, 0),
@@ -44,19 +43,19 @@ pub fn prepare() {
         (DESTROY_ON_EXIT, NOTHING_AT_EXIT),
         (ARENA_RESERVE, RESERVE_KIB),
     ] {
-        // SAFETY: sets a number; mimalloc has not begun.
+        // SAFETY: sets a number. mimalloc is not running yet.
         unsafe { mi::mi_option_set(option, value) };
     }
     // SAFETY: may be called at any time.
     unsafe { mi::mi_process_init() }
 }
 
-/// A block; null when there is none.
+/// Allocates a block; null if there is no memory.
 pub fn allocate(size: usize, align: usize) -> *mut u8 {
     if huge::serves(size, align) {
         return huge::allocate(size);
     }
-    // SAFETY: any size and any power of two may be asked for.
+    // SAFETY: valid for any size and any power-of-two alignment.
     unsafe {
         if align <= crate::heap::ALIGNMENT {
             mi::mi_malloc(size).cast()
@@ -66,47 +65,47 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
     }
 }
 
-/// A block of zeros; null when there is none.
+/// Allocates a zeroed block; null if there is no memory.
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
     if huge::serves(size, 1) {
         return huge::allocate(size);
     }
-    // SAFETY: any size may be asked for.
+    // SAFETY: valid for any size.
     unsafe { mi::mi_zalloc(size).cast() }
 }
 
-/// Ends a block.
+/// Frees a block.
 ///
 /// # Safety
-/// The block is one of [`allocate`]'s, and nobody uses it any more.
+/// The block comes from [`allocate`], and nobody uses it any more.
 pub unsafe fn release(block: *mut u8) {
     if !huge::release(block as usize) {
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe { mi::mi_free(block.cast::<c_void>()) }
     }
 }
 
-/// How many bytes of a block may be used.
+/// Usable bytes of a block.
 ///
 /// # Safety
-/// The block is one of [`allocate`]'s.
+/// The block comes from [`allocate`].
 pub unsafe fn usable(block: *const u8) -> usize {
     match huge::len(block as usize) {
         Some(len) => len,
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         None => unsafe { mi::mi_usable_size(block.cast()) },
     }
 }
 
-/// Makes a block longer or shorter in a way of its own; `None` when it takes a new block and a copy.
+/// Resizes a block without a new block and a copy; `None` if it takes those.
 ///
 /// # Safety
-/// The block is one of [`allocate`]'s; its old address is gone unless the result is `None` or null.
+/// The block comes from [`allocate`]. Its old address is invalid afterwards unless the result is `None` or null.
 pub unsafe fn resize(block: *mut u8, size: usize) -> Option<*mut u8> {
     let huge_now = huge::len(block as usize).is_some();
     match (huge_now, huge::serves(size, 1)) {
         (true, true) => Some(huge::resize(block as usize, size)),
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         (false, false) => Some(unsafe { mi::mi_realloc(block.cast(), size).cast() }),
         _ => None,
     }

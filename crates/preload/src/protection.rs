@@ -1,15 +1,13 @@
-//! What the program has set for pages of managed memory, beyond being readable and writable: the table of attributes, and
-//! what follows from them.
+//! Attributes that the program sets for managed pages (protection, keys, locks), and their consequences.
 //!
-//! - *No access* (PROT_NONE, guards): such pages are sealed in the engine where that can be, and take no RAM.
-//! - *Any other protection, a key, or locked*: the kernel moves pages between writable memory only, and what is locked must
-//!   not leave RAM. All folios with such a page are brought in before the protection changes, and their blocks are held as
-//!   long as there is one. So a block that comes in later never meets memory that cannot be written to.
+//! - *No access* (PROT_NONE, guards): the engine seals such pages if it can. Sealed pages need no RAM.
+//! - *Other protections, keys, locks*: the kernel moves pages between writable memory only, and locked pages must not
+//!   leave RAM. So all folios with such a page are swapped in before the protection changes, and their blocks are held
+//!   while they have one. A swap-in then never meets memory that is not writable.
 //!
-//! Held blocks are counted, each once, for as much as can be in RAM of them, and are half of the budget at most: the other
-//! half must be able to leave.
-//!
-//! One lock, [`CHANGING`], makes the table, the holds and the kernel's protection one. Faults do not take it.
+//! Each held block counts once, at its full size. At most half of the budget may be held: the other half must stay
+//! evictable. One lock, [`CHANGING`], keeps the table, the holds and the kernel's protection consistent. Faults do not
+//! take it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -26,30 +24,30 @@ const PAGE_BYTES: usize = 4096;
 const BLOCK_BYTES: usize = 2 << 20;
 const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
 
-/// What is set for a page: its protection, as the numbers of `mprotect`, and the bits below.
+/// The attributes of a page: its protection, with the values of `mprotect`, and the bits below.
 pub type Attributes = u16;
 pub const ACCESS: Attributes = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as Attributes;
-/// Of a page for which nothing was set.
+/// Attributes of a page for which the program has set nothing.
 pub const PLAIN: Attributes = (libc::PROT_READ | libc::PROT_WRITE) as Attributes;
 /// Locked in RAM by `mlock`.
 pub const LOCKED: Attributes = 1 << 3;
-/// Without access whatever its protection: `MADV_GUARD_INSTALL`.
+/// No access, whatever the protection: `MADV_GUARD_INSTALL`.
 pub const GUARD: Attributes = 1 << 4;
-/// Zero in forked children: `MADV_WIPEONFORK`.
+/// Zeroed in forked children: `MADV_WIPEONFORK`.
 pub const WIPED: Attributes = 1 << 5;
-/// Not there in forked children: `MADV_DONTFORK`.
+/// Absent in forked children: `MADV_DONTFORK`.
 pub const NOT_FORKED: Attributes = 1 << 6;
-/// Sealed in the engine, instead of held and protected. Follows from the others.
+/// Sealed in the engine, instead of held and protected. Derived from the other bits.
 const SEALED: Attributes = 1 << 7;
 /// The number of a protection key, 0 to 15.
 pub const KEY: Attributes = 15 << KEY_SHIFT;
 const KEY_SHIFT: u32 = 8;
 
-/// What is set for each page of a block.
+/// The attributes of each page of a block.
 type Pages = Box<[Attributes; BLOCK_PAGES]>;
 
-/// Blocks by address; only those with a page that is not plain. (A tree, not a hash table: those begin with random numbers, and to ask for
-/// them is a point at which a thread that was cancelled ends.)
+/// Blocks by address, only those with a page that is not plain. A tree, because a hash table draws random numbers, and
+/// that call is a cancellation point.
 struct Table {
     blocks: BTreeMap<usize, Pages>,
     nr_held: usize,
@@ -59,14 +57,14 @@ struct Table {
 static TABLE: Mutex<Table> = Mutex::new(Table { blocks: BTreeMap::new(), nr_held: 0, nr_locked_pages: 0 });
 static NR_BLOCKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Held while anything of this changes.
+/// Serialises all changes to attributes. Taken before [`TABLE`].
 static CHANGING: Mutex<()> = Mutex::new(());
 
 fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().expect("nothing panics under this lock")
 }
 
-/// That nobody else changes what is set for pages, or unmaps any.
+/// Proof that no other thread changes attributes or unmaps managed pages.
 pub type Alone = MutexGuard<'static, ()>;
 
 pub fn changing() -> Alone {
@@ -78,22 +76,22 @@ pub fn is_empty() -> bool {
     NR_BLOCKS.load(Ordering::Relaxed) == 0
 }
 
-/// The attributes of a protection and a key.
+/// Combines a protection and a key.
 pub fn of_key(access: Attributes, key: u16) -> Attributes {
     access | key << KEY_SHIFT & KEY
 }
 
-/// The access and the key that a page has in the end, as the kernel knows them.
+/// The access and the key that the kernel applies to a page.
 fn of_kernel(attributes: Attributes) -> Attributes {
     if attributes & GUARD != 0 { attributes & KEY } else { attributes & (ACCESS | KEY) }
 }
 
-/// Whether a page of this kind keeps its block in RAM, which one without access need not.
+/// Whether a page with these attributes keeps its block in RAM. A sealed page does not.
 fn must_stay(attributes: Attributes) -> bool {
     attributes & LOCKED != 0 || !(of_kernel(attributes) == PLAIN || attributes & SEALED != 0)
 }
 
-/// The same of a page that is to be of this kind: one without access may yet be sealed.
+/// The same for attributes that are about to be set: a page without access may still be sealed.
 fn will_stay(attributes: Attributes) -> bool {
     attributes & LOCKED != 0 || !matches!(of_kernel(attributes), PLAIN | 0)
 }
@@ -110,7 +108,7 @@ fn pages_at(block: usize) -> Pages {
     table().blocks.get(&block).cloned().unwrap_or_else(plain)
 }
 
-/// Stores what a block's pages are.
+/// Stores the attributes of a block's pages, and updates the counts.
 fn note(block: usize, pages: Pages) {
     let mut table = table();
     let before = table.blocks.remove(&block).unwrap_or_else(plain);
@@ -124,7 +122,7 @@ fn note(block: usize, pages: Pages) {
     NR_BLOCKS.store(table.blocks.len(), Ordering::Relaxed);
 }
 
-/// The range cut at blocks: the address of each, and its pages.
+/// Splits a range at block boundaries: the address of each block, and its page indices.
 fn by_block(range: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
     let range = range.clone();
     let first = range.start / BLOCK_BYTES;
@@ -136,7 +134,7 @@ fn by_block(range: &Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)>
     })
 }
 
-/// The range cut where attributes change.
+/// Splits a range where the attributes change.
 pub fn runs(range: &Range<usize>) -> Vec<(Range<usize>, Attributes)> {
     let mut runs: Vec<(Range<usize>, Attributes)> = Vec::new();
     let mut add = |part: Range<usize>, attributes: Attributes| match runs.last_mut() {
@@ -157,7 +155,7 @@ pub fn runs(range: &Range<usize>) -> Vec<(Range<usize>, Attributes)> {
 /// Gives pages the access and the key of `new` in the kernel.
 fn kernel_protect(part: &Range<usize>, old: Attributes, new: Attributes) -> Result<(), c_int> {
     let (access, key) = (c_int::from(of_kernel(new) & ACCESS), (new & KEY) >> KEY_SHIFT);
-    // SAFETY: the program asked for it, for memory of its own.
+    // SAFETY: the program asked for this protection, for memory of its own.
     let result = unsafe {
         if (old | new) & KEY == 0 {
             kernel!(libc::SYS_mprotect, part.start, part.len(), access)
@@ -184,20 +182,21 @@ impl Changing<'_> {
         self.block + pages.start * PAGE_BYTES..self.block + pages.end * PAGE_BYTES
     }
 
-    /// Keeps the block in RAM, as far as it is and comes in.
+    /// Holds the block: keeps in RAM what is there and what comes in later.
     fn hold(&mut self) -> Result<(), c_int> {
         if !self.is_held {
             if !has_room(self.space, 1) {
                 return Err(libc::ENOMEM);
             }
-            // SAFETY: a mapped block: the program changes it.
+            // SAFETY: the block is mapped, since the program changes its pages.
             unsafe { self.space.hold_present(self.block, 1) };
             self.is_held = true;
         }
         Ok(())
     }
 
-    /// Seals pages that are readable and writable. Where there is no room to hold the block instead it leaves RAM for that.
+    /// Seals pages that are readable and writable. If there is no room to hold the block instead, a whole folio is
+    /// written out in parts so that the pages can be sealed. Returns whether they are sealed.
     fn seal(&self, part: &Range<usize>) -> Result<bool, c_int> {
         let kinds = [WholeFolio::Keep, WholeFolio::WriteInParts];
         let nr_kinds = if self.is_held || has_room(self.space, 1) { 1 } else { 2 };
@@ -210,10 +209,10 @@ impl Changing<'_> {
         Ok(false)
     }
 
-    /// Brings pages of the held block in.
+    /// Swaps pages of the block in, and holds the block.
     fn bring_in(&mut self, part: &Range<usize>) -> Result<(), c_int> {
         self.hold()?;
-        // SAFETY: mapped pages; the hold of the block goes on after that of the part.
+        // SAFETY: the pages are mapped. The block's own hold outlives that of the range.
         unsafe {
             let all = self.space.hold(part.start, part.len());
             self.space.release_hold(part.start, part.len());
@@ -221,7 +220,7 @@ impl Changing<'_> {
         }
     }
 
-    /// Makes pages of one kind those of another. What they are then.
+    /// Changes pages from `old` to `new`. Returns the attributes that they then have.
     fn change(&mut self, pages: &Range<usize>, old: Attributes, new: Attributes) -> Result<Attributes, c_int> {
         let part = self.range(pages);
         let (before, after) = (of_kernel(old), of_kernel(new));
@@ -247,14 +246,15 @@ impl Changing<'_> {
     }
 }
 
-/// Whether so many blocks more can be held.
+/// Whether this many more blocks can be held.
 pub fn has_room(space: &RawSpace, nr_blocks: usize) -> bool {
     ((table().nr_held + nr_blocks) * BLOCK_BYTES) as u64 <= space.memory() / 2
 }
 
-/// Makes the pages of a block what is wanted. On failure some are, and the table says which.
+/// Gives the pages of a block the attributes `wanted`. After a failure some are changed, and the table records which.
 fn apply(space: &RawSpace, block: usize, wanted: &Pages) -> Result<(), c_int> {
-    // What loses the last of its access can be sealed only while it may be moved, and so is plain for a moment.
+    // Only readable and writable pages of a block that is not held can be sealed. So a page that loses its last access
+    // becomes plain first.
     let mut between = pages_at(block);
     let mut is_other = false;
     for (old, new) in between.iter_mut().zip(wanted.iter()) {
@@ -288,17 +288,17 @@ fn make(space: &RawSpace, block: usize, wanted: &Pages) -> Result<(), c_int> {
     }
     let stays = pages.iter().any(|&page| must_stay(page));
     if changing.is_held && !stays {
-        // SAFETY: held when its first page was, by `hold`; none is any more.
+        // SAFETY: `hold` held the block for its first such page. None is left.
         unsafe { space.release_hold(block, 1) };
     }
     note(block, pages);
     result
 }
 
-/// Changes what is set for pages, which are mapped. All or none of them, but for what a failure to undo leaves.
+/// Changes the attributes of mapped pages: all or none of them, unless undoing a failed change fails too.
 ///
 /// # Errors
-/// ENOMEM: no room in RAM for what must stay there, or none in the kernel for another mapping.
+/// ENOMEM: no room in RAM for pages that must stay there, or the kernel allows no further mapping.
 pub fn change(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes) -> Attributes) -> Result<(), c_int> {
     if is_empty() && set(PLAIN) == PLAIN {
         return Ok(());
@@ -331,7 +331,7 @@ fn change_locked(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes
         done.push((block, old));
         if let Err(errno) = result {
             for (block, old) in done {
-                let _ = apply(space, block, &old); // takes away only what was added
+                let _ = apply(space, block, &old); // only takes away what was added
             }
             return Err(errno);
         }
@@ -339,7 +339,7 @@ fn change_locked(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes
     Ok(())
 }
 
-/// Forgets what was set for pages that are about to be unmapped, and makes those that are not sealed readable and writable.
+/// Drops the attributes of pages that are about to be unmapped. Makes those that are not sealed readable and writable.
 pub fn forget(space: &RawSpace, range: &Range<usize>) {
     if !is_empty() {
         forget_alone(space, range, &changing());
@@ -354,15 +354,15 @@ fn forget_alone(space: &RawSpace, range: &Range<usize>, _alone: &Alone) {
         let mut pages = pages_at(block);
         let is_gone = |page: Attributes| if page & SEALED != 0 { SEALED } else { PLAIN };
         pages[part.clone()].iter_mut().for_each(|page| *page = is_gone(*page));
-        let _ = apply(space, block, &pages); // what stays protected is dropped in a slower way
+        let _ = apply(space, block, &pages); // unmapping pages that stay protected is slower
         let mut pages = pages_at(block);
         pages[part].fill(PLAIN);
         note(block, pages);
     }
 }
 
-/// Has pages unmapped, whatever is set for them. Nobody else unmaps meanwhile: a block that is closed may be another thread's new
-/// mapping at once.
+/// Runs `unmap` on pages with any attributes. No other thread may unmap meanwhile: once a block is closed, another
+/// thread may map it anew at once.
 pub fn unmap(space: &RawSpace, range: &Range<usize>, unmap: impl FnOnce()) {
     let alone = changing();
     forget_alone(space, range, &alone);
@@ -370,15 +370,15 @@ pub fn unmap(space: &RawSpace, range: &Range<usize>, unmap: impl FnOnce()) {
     after_unmap(space, range, &alone);
 }
 
-/// Takes access to pages that were unmapped where others of their blocks are not, and that could not be sealed: they are in a
-/// block that is held, or in use.
+/// Takes away access to pages that were unmapped while other pages of their block stay mapped, unless they are sealed.
+/// They could not be sealed because the block is held or in use.
 pub fn after_unmap(space: &RawSpace, range: &Range<usize>, _alone: &Alone) {
     for (block, part) in by_block(range).filter(|(_, part)| part.len() < BLOCK_PAGES) {
         let pages = block + part.start * PAGE_BYTES..block + part.end * PAGE_BYTES;
         if !space.is_open(block) {
-            note(block, plain()); // all of it is unmapped, and its holds went with it
+            note(block, plain()); // the whole block is unmapped, and its holds are gone
         } else if space.are_holes(pages.clone()) && !space.is_sealed(pages.clone()) {
-            let _ = change_locked(space, &pages, |_| 0); // without room for that they read as zero
+            let _ = change_locked(space, &pages, |_| 0); // without room for this the pages read as zero
         }
     }
 }
@@ -388,10 +388,10 @@ pub fn is_held_for(attributes: Attributes) -> bool {
     will_stay(attributes)
 }
 
-/// Runs `discard` on each part of the range, which is writable meanwhile unless it is sealed.
+/// Runs `discard` on each part of the range. A part is made writable for this, unless it is sealed.
 ///
 /// # Errors
-/// ENOMEM, when a part could not be made what it was.
+/// ENOMEM if the attributes of a part could not be restored.
 pub fn discard(space: &RawSpace, range: &Range<usize>, discard: impl Fn(&Range<usize>)) -> Result<(), c_int> {
     if is_empty() {
         discard(range);
@@ -419,17 +419,17 @@ pub fn discard(space: &RawSpace, range: &Range<usize>, discard: impl Fn(&Range<u
     Ok(())
 }
 
-/// What `mlock` does, for managed memory that is mapped.
+/// Implements `mlock` for mapped managed memory.
 ///
 /// # Errors
-/// EPERM and ENOMEM as the kernel has them for RLIMIT_MEMLOCK; ENOMEM beyond half of the budget, and where there is no
+/// EPERM and ENOMEM for RLIMIT_MEMLOCK, as the kernel has them. ENOMEM beyond half of the budget, and for pages without
 /// access.
 pub fn lock(space: &RawSpace, range: &Range<usize>, on_fault: bool) -> Result<(), c_int> {
     let known = runs(range);
     let bytes =
         |bit: Attributes| known.iter().filter(|run| run.1 & LOCKED == bit).map(|run| run.0.len()).sum::<usize>();
     let all_bytes = table().nr_locked_pages * PAGE_BYTES + bytes(0);
-    // The addresses of a locked budget are all counted by the kernel already.
+    // The kernel already counts all addresses of a locked budget.
     if !space.is_locked() && all_bytes > 0 {
         memory::may_lock(all_bytes).map_err(errno_of)?;
     }
@@ -437,7 +437,7 @@ pub fn lock(space: &RawSpace, range: &Range<usize>, on_fault: bool) -> Result<()
     if on_fault {
         return Ok(());
     }
-    // SAFETY: mapped memory, which stays held by its blocks.
+    // SAFETY: mapped memory, whose blocks stay held.
     let all = unsafe {
         let all = space.hold(range.start, range.len());
         space.release_hold(range.start, range.len());
@@ -450,20 +450,20 @@ pub fn lock(space: &RawSpace, range: &Range<usize>, on_fault: bool) -> Result<()
     }
 }
 
-/// What `munlock` does, for managed memory.
+/// Implements `munlock` for managed memory.
 pub fn unlock(space: &RawSpace, range: &Range<usize>) {
-    // Taking an attribute away needs no room.
+    // Removing an attribute needs no room, so this cannot fail for lack of it.
     let _ = change(space, range, |page| page & !LOCKED);
 }
 
-/// What `munlockall` does.
+/// Implements `munlockall` for managed memory.
 pub fn unlock_all(space: &RawSpace) {
     let locked: Vec<usize> =
         table().blocks.iter().filter(|(_, pages)| count(pages, LOCKED) > 0).map(|b| *b.0).collect();
     locked.into_iter().for_each(|block| unlock(space, &(block..block + BLOCK_BYTES)));
 }
 
-/// What forked children are to have in another way: wiped, or not at all.
+/// Ranges that forked children get wiped, or not at all.
 pub fn for_children() -> Vec<(Range<usize>, Attributes)> {
     if is_empty() {
         return Vec::new();

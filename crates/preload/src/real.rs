@@ -1,18 +1,18 @@
 //! The C library's own functions behind the names that this library takes over.
 //!
-//! All are looked up when the library begins: looking up takes the loader's lock, which nobody may wait for on the way
-//! of a fault or in a signal handler. What is called before that is looked up on first use. Looking up may allocate;
-//! the allocation functions themselves depend on no lookup while this library is at work, so there is no recursion.
-//! What is looked up never changes: a race stores the same pointer twice.
+//! All are looked up when the library starts: dlsym takes the loader's lock, which neither the fault path nor a signal
+//! handler may wait for. A function that is called earlier is looked up on first use. dlsym may allocate, but the
+//! allocation functions need no lookup while the engine runs, so there is no recursion. A lookup always gives the same
+//! pointer, so racing lookups store the same value.
 //!
-//! The statics lie side by side in a section of their own, which is how they are found: all have the same layout.
+//! The statics are contiguous in a section of their own, and all have the same layout. This is how they are found.
 
 use std::ffi::{CStr, c_long, c_void};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The next definition of a name after this library's; `F` is its function pointer type.
+/// The next definition of a name after this library's. `F` is its function pointer type.
 #[repr(C)]
 pub struct Real<F> {
     name: &'static CStr,
@@ -20,7 +20,7 @@ pub struct Real<F> {
     kind: PhantomData<F>,
 }
 
-// SAFETY: an atomic pointer to code and a name; `F` is a function pointer, which any thread may call.
+// SAFETY: an atomic pointer to code, and a name. `F` is a function pointer, which any thread may call.
 unsafe impl<F> Sync for Real<F> {}
 
 impl<F: Copy> Real<F> {
@@ -30,13 +30,14 @@ impl<F: Copy> Real<F> {
     }
 
     fn look_up(&self) -> *mut c_void {
-        // SAFETY: a C string; any thread may ask.
+        // SAFETY: a C string. Any thread may call dlsym.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Relaxed);
         found
     }
 
-    /// The function. Ends the process when the C library has none of this name: the caller has just called one.
+    /// The function. Ends the process if the C library does not define it: the caller has just been called by that
+    /// name.
     pub fn get(&self) -> F {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
@@ -45,12 +46,13 @@ impl<F: Copy> Real<F> {
                 crate::state::end(70, &format!("the C library has no {}", self.name.to_string_lossy()));
             }
         }
-        // SAFETY: `F` is a function pointer type of the same size (asserted), and by the declaration that of this name.
+        // SAFETY: `F` is a function pointer type of the same size (asserted), and the declaration gives it this name's
+        // type.
         unsafe { std::mem::transmute_copy(&found) }
     }
 }
 
-/// Looks all of them up. What the C library lacks, no program calls.
+/// Looks up all functions. Programs do not call what the C library lacks.
 pub fn look_up_all() {
     type Any = Real<unsafe extern "C" fn()>;
     unsafe extern "C" {
@@ -61,20 +63,20 @@ pub fn look_up_all() {
     }
     let (mut at, end) = ((&raw const FIRST).cast::<Any>(), (&raw const END).cast::<Any>());
     while at < end {
-        // SAFETY: the linker's bounds of the section, in which only such statics lie, without gaps.
+        // SAFETY: the linker's bounds of a section that holds only such statics, without gaps.
         unsafe {
             (*at).look_up();
             at = at.add(1);
         }
     }
-    // SAFETY: a C string; any thread may ask.
+    // SAFETY: a C string. Any thread may call dlsym.
     SYSCALL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) }, Ordering::Relaxed);
 }
 
 /// The C library's `syscall`, once it has been looked up.
 static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Makes a system call by number, past this library's own `syscall`: -1 with errno when it fails.
+/// Makes a system call by number, bypassing this library's own `syscall`. Returns -1 and sets errno on failure.
 macro_rules! kernel {
     ($number:expr $(, $argument:expr)* $(,)?) => {
         $crate::real::raw($number, &[$($argument as usize),*])
@@ -82,8 +84,8 @@ macro_rules! kernel {
 }
 pub(crate) use kernel;
 
-/// What [`kernel`] does. The C library's own instruction makes the call, as soon as it is known where that is:
-/// [`crate::net`] lets no others pass.
+/// Implements [`kernel`]. The C library's own instruction makes the call as soon as its address is known, because
+/// [`crate::net`] catches all others.
 ///
 /// # Safety
 /// As the system call.
@@ -93,7 +95,7 @@ pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
     let [a, b, c, d, e, f] = all;
     let known = SYSCALL.load(Ordering::Relaxed);
     if known.is_null() {
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         let result = unsafe { instruction(number, &all) };
         if (-4095..0).contains(&result) {
             crate::state::fail(-result as i32);
@@ -102,17 +104,18 @@ pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
         return result as c_long;
     }
     type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    // SAFETY: the C library's symbol of this name takes six words after the number; the rest is handed on.
+    // SAFETY: the C library's `syscall` takes six words after the number. The caller upholds this function's own
+    // contract.
     unsafe { std::mem::transmute::<*mut c_void, Syscall>(known)(number, a, b, c, d, e, f) }
 }
 
-/// The same as the kernel says it: a negative error number when it fails. errno is as before.
+/// The same with the kernel's result: a negative error number on failure. Keeps errno.
 ///
 /// # Safety
 /// As the system call.
 pub unsafe fn raw_result(number: c_long, arguments: &[usize; 6]) -> isize {
     let kept = crate::state::errno();
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     let result = unsafe { raw(number, arguments) };
     let said = if result == -1 { -(crate::state::errno() as isize) } else { result as isize };
     crate::state::fail(kept);
@@ -122,7 +125,7 @@ pub unsafe fn raw_result(number: c_long, arguments: &[usize; 6]) -> isize {
 #[cfg(target_arch = "x86_64")]
 unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
     let result;
-    // SAFETY: the caller's call; the instruction keeps all registers but these.
+    // SAFETY: the caller's call. The instruction keeps all registers but those declared here.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -137,7 +140,7 @@ unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize
 #[cfg(target_arch = "aarch64")]
 unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
     let result;
-    // SAFETY: the caller's call; the instruction keeps all registers but these.
+    // SAFETY: the caller's call. The instruction keeps all registers but those declared here.
     unsafe {
         std::arch::asm!(
             "svc 0",

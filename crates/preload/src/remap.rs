@@ -1,4 +1,4 @@
-//! mremap: managed mappings that grow, shrink and move, within managed memory and out of it.
+//! mremap: managed mappings grow, shrink and move, within managed memory and out of it.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::{guard, state};
 
 const MREMAP_DONTUNMAP: c_int = 4;
 
-/// What `mremap` was asked for, in whole pages.
+/// The arguments of `mremap`, in whole pages.
 struct Request {
     old: Range<usize>,
     new_len: usize,
@@ -30,7 +30,7 @@ impl Request {
         self.target..self.target.saturating_add(self.new_len)
     }
 
-    /// The kernel's own checks of the arguments.
+    /// Checks the arguments as the kernel does.
     fn check(&self) -> Result<(), c_int> {
         let moves = self.has(libc::MREMAP_FIXED) || self.has(MREMAP_DONTUNMAP);
         let target = self.new_range();
@@ -47,7 +47,7 @@ impl Request {
     }
 }
 
-/// What is set for a mapping: the same for all pages, but for guards, which are of pages.
+/// The attributes of a mapping. They must be the same for all pages, except for guards, which are set page by page.
 fn attributes_of(space: &RawSpace, range: &Range<usize>) -> Result<Vec<(Range<usize>, Attributes)>, c_int> {
     if !state::is_managed(range.end - 1) || all_mapped(space, range).is_err() {
         return Err(libc::EFAULT);
@@ -57,7 +57,8 @@ fn attributes_of(space: &RawSpace, range: &Range<usize>) -> Result<Vec<(Range<us
     if runs.iter().any(|run| run.1 & !GUARD != first) { Err(libc::EFAULT) } else { Ok(runs) }
 }
 
-/// Makes pages at `range` what those of another mapping were, from their beginning on; the rest is like its first.
+/// Gives the pages at `range` the attributes of another mapping, page by page from its start. Pages past its end get
+/// those of its first page.
 fn set_as(
     space: &RawSpace,
     range: &Range<usize>,
@@ -75,7 +76,7 @@ fn set_as(
     Ok(())
 }
 
-/// Where a mapping that must move goes: zero, readable and writable.
+/// Maps the target of a move: zero pages, readable and writable.
 fn place(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     let target = request.new_range();
     if !request.has(libc::MREMAP_FIXED) {
@@ -100,26 +101,27 @@ fn place(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
         return Err(libc::ENOMEM);
     }
     protection::forget(space, &target);
-    // SAFETY: the program gives up what these pages hold.
+    // SAFETY: the program gives up the content of these pages.
     unsafe { space.map_at(target.start, target.len()) }.map_err(|_| libc::ENOMEM)?;
     Ok(target.start)
 }
 
-/// The same where managed memory has no addresses left.
+/// The same when managed memory has no addresses left.
 fn place_outside(why: &Error, len: usize) -> Result<usize, c_int> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE; // as managed memory is
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE; // like managed memory
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let map = || unsafe { mapping::kernel_mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
     let at = mapping::map_unmanaged(why, map);
     if at == libc::MAP_FAILED { Err(state::errno()) } else { Ok(at as usize) }
 }
 
-/// Moves a mapping whose pages are readable and writable now to where the program wants it, or leaves an empty one behind.
+/// Moves a mapping, whose pages are readable and writable now, to where the program wants it. MREMAP_DONTUNMAP leaves
+/// an empty mapping behind.
 fn move_away(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     let at = place(space, request)?;
     let old = &request.old;
-    // SAFETY: the program's old mapping and one that was made for it now; it uses neither meanwhile.
+    // SAFETY: the program's old mapping and one just made for this. The program uses neither meanwhile.
     unsafe {
         space.carry(old.start, at, old.len().min(request.new_len));
         if request.has(MREMAP_DONTUNMAP) {
@@ -131,7 +133,7 @@ fn move_away(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     Ok(at)
 }
 
-/// Makes a mapping longer or shorter, where it is if that can be.
+/// Resizes a mapping, in place if possible.
 fn resize(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     let (old, new_len) = (&request.old, request.new_len);
     let alone = protection::changing();
@@ -154,14 +156,14 @@ fn resize(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     Ok(at)
 }
 
-/// Whether what is set for a mapping can be set for it at another place too.
+/// Whether the attributes of a mapping can be set at its new place too.
 fn has_room(space: &RawSpace, request: &Request, attributes: Attributes) -> bool {
     let start = if request.has(libc::MREMAP_FIXED) { request.target } else { request.old.start };
     let nr_blocks = (start % FOLIO_BYTES + request.new_len).div_ceil(FOLIO_BYTES);
     !protection::is_held_for(attributes) || protection::has_room(space, nr_blocks)
 }
 
-/// What `mremap` does to a managed mapping.
+/// Implements `mremap` for a managed mapping.
 fn remap_managed(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     request.check()?;
     let old = &request.old;
@@ -196,7 +198,7 @@ fn remap_managed(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
     Ok(at)
 }
 
-/// The same for memory that is not managed any more.
+/// Sets protection and lock of a mapping that is no longer managed.
 fn protect_in_kernel(range: &Range<usize>, attributes: Attributes) {
     // SAFETY: a mapping of the program's that was just made.
     unsafe {
@@ -210,7 +212,7 @@ fn protect_in_kernel(range: &Range<usize>, attributes: Attributes) {
 export! {
     fn mremap(addr: *mut c_void, old_len: usize, new_len: usize, flags: c_int, target: *mut c_void) -> *mut c_void {
         let Some(space) = state::space() else {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
         };
         if state::is_managed(addr as usize) {
@@ -229,7 +231,7 @@ export! {
             state::say(&format!("a mapping that is not managed cannot be moved onto managed memory, at {target:?}"));
             return out_of_memory();
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void }
     }
 }

@@ -1,7 +1,7 @@
-//! What `folioswap run` asked for, from the environment variable that it sets.
+//! The settings of `folioswap run`, from the environment variable that it sets.
 //!
-//! Form: `key=value` pairs separated by `;`, `swap` once a device, `prio`, `node`, `force`, `algo` and `shared` after the one that they are of; `%XX` in values
-//! stands for a byte.
+//! Format: `key=value` pairs separated by `;`. `swap` appears once per device. `prio`, `node`, `force`, `algo` and
+//! `shared` apply to the device before them. `%XX` in a value is a byte.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -12,7 +12,7 @@ use folioswap::{DeviceSpec, FaultMode, FolioSize, Mapping, SwapDevice, SwapIn, p
 /// Name of the variable.
 pub const VARIABLE: &str = "FOLIOSWAP_RUN";
 
-/// What was asked for.
+/// The settings.
 #[derive(Debug, PartialEq)]
 pub struct Settings {
     pub memory_bytes: u64,
@@ -22,15 +22,15 @@ pub struct Settings {
     pub swap_in: SwapIn,
     /// Whether the budget is locked in RAM.
     pub lock: bool,
-    /// Where the counters are.
+    /// Path of the shared counters.
     pub stats: Option<PathBuf>,
-    /// The file that states the NUMA nodes.
+    /// The file that describes the NUMA nodes.
     pub topology: Option<PathBuf>,
     pub devices: Vec<SwapDevice>,
 }
 
 impl Settings {
-    /// Reads the variable's value; the error says what is wrong with it.
+    /// Parses the variable's value. The error names the wrong part.
     pub fn parse(text: &[u8]) -> Result<Settings, String> {
         let mut settings = Settings {
             memory_bytes: 0,
@@ -74,13 +74,13 @@ impl Settings {
                 let device = self.devices.last_mut().ok_or("no device before it")?;
                 device.shared = Some(text()?.parse().map_err(|()| "no device that is shared")?);
             }
-            _ => {} // of a newer command
+            _ => {} // keys of a newer command are ignored
         }
         Ok(())
     }
 }
 
-/// A device's text. A path that is not UTF-8 can have no size, for that is read as text.
+/// Parses a device. If the path is not UTF-8, only the form of [`raw_path`] is possible.
 fn device(value: Vec<u8>) -> Result<DeviceSpec, String> {
     match String::from_utf8(value) {
         Ok(text) => text.parse().map_err(|error: folioswap::SizeError| error.to_string()),
@@ -88,7 +88,7 @@ fn device(value: Vec<u8>) -> Result<DeviceSpec, String> {
     }
 }
 
-/// `PATH[:BYTES]` of a path that is not UTF-8.
+/// `PATH[:BYTES]` with a path that is not UTF-8.
 fn raw_path(mut bytes: Vec<u8>) -> DeviceSpec {
     let mut size = None;
     if let Some(colon) = bytes.iter().rposition(|&byte| byte == b':')

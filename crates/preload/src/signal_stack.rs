@@ -1,6 +1,7 @@
-//! The alternate signal stack of each thread in direct mode, never managed, unless the program sets a large one of its own:
-//! the thread's own stack may be in managed memory (a coroutine's in a malloc block), and the kernel cannot put a
-//! signal's frame on a page that is missing. The engine runs on a stack of its own (`folioswap_sys::fault_stack`).
+//! An unmanaged alternate signal stack for each thread in direct mode, unless the program sets a large one itself.
+//!
+//! The thread's own stack may be managed (a coroutine's stack in a malloc block), and the kernel cannot push a signal
+//! frame onto a missing page. The engine runs on yet another stack (`folioswap_sys::fault_stack`).
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -9,25 +10,25 @@ use crate::real::kernel;
 use crate::state;
 
 const SIGNAL_BYTES: usize = 64 << 10;
-/// The least that a stack of the program's must have to be used.
+/// The smallest stack of the program's that is really used.
 const LEAST_BYTES: usize = 32 << 10;
-/// No memory, below it.
+/// A guard page below the stack.
 const GUARD_BYTES: usize = 4096;
 
 /// Mappings of threads that have ended.
 static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Where this thread's mapping begins; zero when it has none.
+    /// Start of this thread's mapping; zero if it has none.
     static MAPPING: Cell<usize> = const { Cell::new(0) };
-    /// The program's stack that this one stands in for.
+    /// The program's stack that this one replaces.
     static STANDS_FOR: Cell<Option<libc::stack_t>> = const { Cell::new(None) };
 }
 
 fn map() -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping, whose first page nobody has used.
+    // SAFETY: a new mapping, whose first page nobody uses yet.
     unsafe {
         let addr = kernel!(libc::SYS_mmap, 0usize, GUARD_BYTES + SIGNAL_BYTES, access, flags, -1i32, 0usize);
         if addr < 0 {
@@ -38,7 +39,7 @@ fn map() -> Option<usize> {
     }
 }
 
-/// Gives the calling thread its stack. Under a guard.
+/// Sets the calling thread's stack. Called under a guard.
 pub fn attach() {
     if MAPPING.get() != 0 {
         return;
@@ -51,13 +52,13 @@ pub fn attach() {
     MAPPING.set(mapping);
     let before = set_signal_stack(None);
     if before.is_some_and(|before| before.ss_flags & libc::SS_DISABLE == 0) {
-        set_signal_stack(before); // the program was first
+        set_signal_stack(before); // the program has set one already
     } else {
         set_signal_stack(own_signal_stack());
     }
 }
 
-/// Takes the calling thread's stack back. Under a guard.
+/// Takes the calling thread's stack back. Called under a guard.
 pub fn detach() {
     let mapping = MAPPING.replace(0);
     if mapping == 0 {
@@ -75,7 +76,7 @@ fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
     mapping != 0 && stack.ss_sp as usize == mapping + GUARD_BYTES
 }
 
-/// This thread's own alternate stack, to be set.
+/// This thread's own alternate stack.
 pub fn own_signal_stack() -> Option<libc::stack_t> {
     match MAPPING.get() {
         0 => None,
@@ -87,8 +88,8 @@ pub fn own_signal_stack() -> Option<libc::stack_t> {
     }
 }
 
-/// What to set when the program wants a stack, or none. Small ones are kept in name only: a system call that is caught,
-/// with a fault in it, takes more than 8 KiB of some processors.
+/// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
+/// with a fault in it needs more than 8 KiB on some processors.
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     let Some(own) = own_signal_stack() else { return wanted };
     let none = wanted.ss_flags & libc::SS_DISABLE != 0;
@@ -97,7 +98,7 @@ pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     if none || small { own } else { wanted }
 }
 
-/// The program's stack that this library's stands in for.
+/// The program's stack that this library's stack replaces.
 pub fn stands_for() -> Option<libc::stack_t> {
     STANDS_FOR.get()
 }
@@ -106,7 +107,7 @@ pub fn set_stands_for(stack: Option<libc::stack_t>) {
     STANDS_FOR.set(stack);
 }
 
-/// What the program is told when this is set, and stands for that.
+/// What the program is told when `set` is set and replaces `stands_for`.
 pub fn told(set: libc::stack_t, stands_for: Option<libc::stack_t>) -> libc::stack_t {
     if !is_own(&set, MAPPING.get()) {
         return set;
@@ -117,12 +118,12 @@ pub fn told(set: libc::stack_t, stands_for: Option<libc::stack_t>) -> libc::stac
     }
 }
 
-/// Sets the alternate stack; `None` sets none. Gives the one before.
+/// Sets the alternate stack, or none for `None`. Returns the previous one.
 fn set_signal_stack(stack: Option<libc::stack_t>) -> Option<libc::stack_t> {
     let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
     let stack = stack.unwrap_or(none);
     let mut before = none;
-    // SAFETY: the kernel reads one description and fills in the other; whose memory it names lives as long as it is set.
+    // SAFETY: the kernel reads one description and fills in the other. The stack's memory lives as long as it is set.
     let result = unsafe { kernel!(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
     (result == 0).then_some(before)
 }

@@ -1,7 +1,7 @@
-//! Signals in direct mode, where SIGBUS is how faults arrive.
+//! Signals in direct mode, where faults arrive as SIGBUS.
 //!
-//! SIGBUS and SIGSYS are never blocked, and the action that the program sets for them is kept beside ours: it gets what is not
-//! this library's, and is what the program is told of. Everything else about signals is the program's.
+//! SIGBUS and SIGSYS are never blocked. The actions that the program sets for them are kept here, and the program reads
+//! back those. They get the signals that this library does not handle. Nothing else about signals changes.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -29,7 +29,7 @@ real!(SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int);
 real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
 real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
 
-/// Gives signals stacks of this library's, and lets SIGBUS through on the first thread.
+/// Installs the SIGBUS handler and the net of [`crate::net`], and prepares the first thread.
 pub fn prepare() {
     signal_stack::attach();
     if let Err(error) = sigbus::install(on_sigbus) {
@@ -39,7 +39,7 @@ pub fn prepare() {
     open_ours();
 }
 
-/// Lets the signals that are never blocked through on the calling thread, and has its system calls caught.
+/// Unblocks [`OURS`] on the calling thread, and has its system calls caught.
 pub fn open_ours() {
     let set = OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
     // SAFETY: the kernel reads a set of 8 bytes.
@@ -63,15 +63,15 @@ extern "C" fn resolve(addr: usize) -> bool {
 /// The signals that are never blocked: faults, and the system calls that [`crate::net`] catches.
 pub const OURS: [c_int; 2] = [libc::SIGBUS, libc::SIGSYS];
 
-/// The set without the signals that are never blocked.
+/// A copy of the set without [`OURS`]; `None` if the caller's own set can be used.
 ///
 /// # Safety
-/// Null, or a set.
+/// `set` is null or valid.
 pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
     if set.is_null() || !state::direct() {
         return None;
     }
-    // SAFETY: a valid set, copied; the copy is changed.
+    // SAFETY: `set` is valid, and only the copy is changed.
     unsafe {
         let mut copy = *set;
         OURS.iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
@@ -101,10 +101,10 @@ export! {
     fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
         let real = SIGACTION.get();
         if !state::direct() {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(signal, action, before) };
         }
-        // SAFETY: null or valid, as for `sigaction`; only copies are changed.
+        // SAFETY: the pointers are null or valid, as `sigaction` requires. Only copies are changed.
         unsafe {
             if is_ours(signal) {
                 let _guard = guard::enter();
@@ -132,10 +132,10 @@ export! {
     }
 }
 
-/// Notes a plain handler as the program's for a signal of [`OURS`]; gives the one before.
+/// Records a plain handler as the program's for a signal of [`OURS`]. Returns the previous handler.
 fn set_own_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     let _guard = guard::enter();
-    // SAFETY: all zero is a valid action.
+    // SAFETY: all zeroes is a valid action.
     let mut action: Action = unsafe { zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
@@ -149,14 +149,14 @@ export! {
         if is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESTART);
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { SIGNAL.get()(signal, handler) }
     }
 }
 
 export! {
     fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { signal(number, handler) }
     }
 }
@@ -166,19 +166,19 @@ export! {
         if is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER);
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { SYSV_SIGNAL.get()(signal, handler) }
     }
 }
 
 export! {
     fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { __sysv_signal(signal, handler) }
     }
 }
 
-/// A signal's action as the kernel takes it.
+/// A signal action in the kernel's layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct KernelAction {
@@ -188,10 +188,10 @@ pub struct KernelAction {
     mask: u64,
 }
 
-/// What `rt_sigaction` does when it is called by number.
+/// Implements `rt_sigaction` when it is called by number.
 ///
 /// # Safety
-/// Null or valid, as for the system call.
+/// The pointers are null or valid, as for the system call.
 pub unsafe fn kernel_action(
     signal: c_int,
     action: *const KernelAction,
@@ -199,7 +199,7 @@ pub unsafe fn kernel_action(
     set_len: usize,
 ) -> c_int {
     let ours = OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
-    // SAFETY: null or valid, as the caller says; only copies are handed on.
+    // SAFETY: the pointers are null or valid, by this function's contract. The kernel gets copies only.
     unsafe {
         let mut wanted = (!action.is_null()).then(|| *action);
         let mut known = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
@@ -234,14 +234,14 @@ pub unsafe fn kernel_action(
 
 export! {
     fn __sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { sigaction(signal, action, before) }
     }
 }
 
 export! {
     fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { signal(number, handler) }
     }
 }
@@ -251,7 +251,7 @@ export! {
         if is_ours(number) {
             return set_own_handler(number, handler, 0);
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { SIGSET.get()(number, handler) }
     }
 }
@@ -262,54 +262,55 @@ export! {
             set_own_handler(number, libc::SIG_IGN, 0);
             return 0;
         }
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { SIGIGNORE.get()(number) }
     }
 }
 
 export! {
     fn sighold(number: c_int) -> c_int {
-        // SAFETY: the caller's own call, unless the signal is never blocked.
+        // SAFETY: passes the caller's argument on, unless the signal is one that is never blocked.
         if is_ours(number) { 0 } else { unsafe { SIGHOLD.get()(number) } }
     }
 }
 
 export! {
     fn siginterrupt(number: c_int, on: c_int) -> c_int {
-        // SAFETY: the caller's own call, unless it would set the action for a signal of this library's.
+        // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`OURS`].
         if is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
     }
 }
 
 export! {
     fn __sigsuspend(set: *const sigset_t) -> c_int {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { sigsuspend(set) }
     }
 }
 
-/// Old masks, of 32 signals.
+/// Masks of the old interfaces have 32 signals.
 fn without_ours_of_old(mask: c_int) -> c_int {
     if state::direct() { OURS.iter().fold(mask, |mask, signal| mask & !(1 << (signal - 1))) } else { mask }
 }
 
 export! {
     fn sigblock(mask: c_int) -> c_int {
-        // SAFETY: takes a number.
+        // SAFETY: takes no pointers.
         unsafe { SIGBLOCK.get()(without_ours_of_old(mask)) }
     }
 }
 
 export! {
     fn sigsetmask(mask: c_int) -> c_int {
-        // SAFETY: takes a number.
+        // SAFETY: takes no pointers.
         unsafe { SIGSETMASK.get()(without_ours_of_old(mask)) }
     }
 }
 
 export! {
     fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
-        // SAFETY: null or valid, as for `sigprocmask`; a local stands in for a result that the kernel may not reach.
+        // SAFETY: the pointers are null or valid, as `sigprocmask` requires. A local receives the old mask, because the
+        // kernel may find the program's page missing.
         unsafe {
             let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
@@ -339,7 +340,7 @@ export! {
 
 export! {
     fn sigsuspend(set: *const sigset_t) -> c_int {
-        // SAFETY: a valid set, as for `sigsuspend`.
+        // SAFETY: `set` is valid, as `sigsuspend` requires.
         unsafe {
             let copy = without_ours(set);
             SIGSUSPEND.get()(pointer(&copy, set))
@@ -351,10 +352,10 @@ export! {
     fn sigaltstack(stack: *const stack_t, before: *mut stack_t) -> c_int {
         let real = SIGALTSTACK.get();
         if !state::direct() {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(stack, before) };
         }
-        // SAFETY: null or valid, as for `sigaltstack`; copies are handed on.
+        // SAFETY: the pointers are null or valid, as `sigaltstack` requires. The kernel gets copies.
         unsafe {
             let stood_for = signal_stack::stands_for();
             let mut wanted = if stack.is_null() { None } else { Some(*stack) };

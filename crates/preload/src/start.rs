@@ -1,6 +1,6 @@
-//! The library's beginning: before `main`, on the program's first thread.
+//! The constructor, which runs before `main` on the program's first thread.
 //!
-//! A program that does not begin as asked does not begin at all: one line on standard error, and the exit status of
+//! If the engine cannot start as asked, the program does not start: one line on standard error, and the exit status of
 //! the engine's error.
 
 use std::os::unix::ffi::OsStrExt;
@@ -12,10 +12,10 @@ use crate::settings::{Settings, VARIABLE};
 use crate::state::{self, Phase};
 use crate::{ending, fork, guard, malloc, program_heap, real, signals};
 
-/// The most of the budget that is left to the program's ordinary memory.
+/// Upper limit of the budget's share for the program's ordinary memory.
 const MOST_ORDINARY: u64 = 32 << 20;
 
-/// What part of the budget that is.
+/// The budget is divided by this to get the share.
 const ORDINARY_PART: u64 = 16;
 
 #[cfg(not(test))]
@@ -32,7 +32,7 @@ extern "C" fn start() {
     };
     let settings = Settings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(64, &error));
     let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
-    descriptor::may_raise_limit(true); // the program has not begun: this is the only thread that does anything
+    descriptor::may_raise_limit(true); // the program has not started, so no other thread is running
     let built = build(settings, ordinary_bytes);
     descriptor::may_raise_limit(false);
     match built {
@@ -54,7 +54,7 @@ fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Er
     for device in settings.devices {
         builder = builder.device(device);
     }
-    // Counters that cannot be opened belong to a command that has ended: nobody will print them.
+    // If the counters cannot be opened, the command has ended, and nobody would print them.
     if let Some(stats) = settings.stats.and_then(|path| open_shared_stats(&path).ok()) {
         ending::note_in(stats);
         builder = builder.shared_stats(stats);
@@ -76,9 +76,9 @@ fn begin(arena: Arena, ordinary_bytes: u64) {
     }
 }
 
-/// A folio that is copied leaves RAM though a device is about to write to its pages, which then writes to pages that nobody has any
-/// more: who pins them cannot be seen. So what pins pages for longer than a call is refused to the program; the engine's threads, which have
-/// their rings, are not concerned.
+/// With copying, a folio may be evicted while a device writes to its pages, and this data is lost, because pins cannot
+/// be seen. So the program is refused the calls that pin pages beyond their end. The filter does not apply to the
+/// engine's threads, which are running already.
 fn refuse_pins() {
     if let Err(error) = seccomp::refuse([libc::SYS_io_uring_setup, libc::SYS_io_setup]) {
         state::say(&format!(

@@ -1,21 +1,21 @@
-//! Which part of its life the library is in, and the managed memory once there is some.
+//! The library's phase, and the managed memory once there is some.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use folioswap::{Arena, FaultMode, RawSpace};
 
-/// The library's life.
+/// The library's phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
     /// Before the constructor has decided.
     Early = 0,
-    /// Nothing was asked of this library: everything goes to the C library.
+    /// Nothing was asked of this library. All calls go to the C library.
     Passing = 1,
-    /// At work.
+    /// The engine is running.
     Managed = 2,
-    /// A forked child: what is inherited may be used, nothing new is managed.
+    /// A forked child. It may use inherited memory, but manages nothing new.
     Child = 3,
 }
 
@@ -25,7 +25,7 @@ static SPAN_LEN: AtomicUsize = AtomicUsize::new(0);
 static ARENA: OnceLock<(Arena, RawSpace)> = OnceLock::new();
 static DIRECT: AtomicBool = AtomicBool::new(false);
 
-/// Where the library is now.
+/// The current phase.
 pub fn phase() -> Phase {
     match PHASE.load(Ordering::Relaxed) {
         0 => Phase::Early,
@@ -39,7 +39,7 @@ pub fn set_phase(phase: Phase) {
     PHASE.store(phase as u8, Ordering::SeqCst);
 }
 
-/// Makes an arena's memory the managed memory. Once a process.
+/// Makes an arena's memory the managed memory. Called once per process.
 pub fn adopt(arena: Arena) -> &'static RawSpace {
     let (_, space) = ARENA.get_or_init(|| {
         let space = arena.raw();
@@ -52,23 +52,23 @@ pub fn adopt(arena: Arena) -> &'static RawSpace {
     space
 }
 
-/// The managed memory, while the library is at work.
+/// The managed memory, while the engine is running.
 pub fn space() -> Option<&'static RawSpace> {
     if phase() == Phase::Managed { ARENA.get().map(|(_, space)| space) } else { None }
 }
 
-/// Whether the address lies in the managed span; also in a forked child.
+/// Whether the address lies in the managed span. Valid in a forked child too.
 pub fn is_managed(addr: usize) -> bool {
     addr.wrapping_sub(SPAN_START.load(Ordering::Relaxed)) < SPAN_LEN.load(Ordering::Relaxed)
 }
 
-/// Whether any of the range does.
+/// Whether any part of the range lies in the managed span.
 pub fn overlaps(addr: usize, len: usize) -> bool {
     let start = SPAN_START.load(Ordering::Relaxed);
     addr < start + SPAN_LEN.load(Ordering::Relaxed) && start < addr.saturating_add(len)
 }
 
-/// The three parts of a range: before, in and after the managed span.
+/// Splits a range into its parts before, in and after the managed span.
 pub fn cut(addr: usize, len: usize) -> [std::ops::Range<usize>; 3] {
     let start = SPAN_START.load(Ordering::Relaxed);
     let end = start + SPAN_LEN.load(Ordering::Relaxed);
@@ -76,17 +76,17 @@ pub fn cut(addr: usize, len: usize) -> [std::ops::Range<usize>; 3] {
     [addr..last.min(start), addr.max(start)..last.min(end), addr.max(end)..last]
 }
 
-/// Whether faults are resolved by the threads that have them, so that the kernel finds pages missing in system calls.
+/// Whether threads resolve their own faults. The kernel then finds pages missing in system calls.
 pub fn direct() -> bool {
     DIRECT.load(Ordering::Relaxed) && phase() == Phase::Managed
 }
 
-/// One line on standard error, past the program's own buffers.
+/// Writes one line to standard error, without stdio.
 pub fn say(message: &str) {
     folioswap_sys::own_table::write_to_stderr(["folioswap: ", message, "\n"]);
 }
 
-/// Says why, and ends the process at once.
+/// Prints the reason and ends the process at once.
 pub fn end(status: i32, message: &str) -> ! {
     say(message);
     folioswap_sys::signals::exit_now(status)

@@ -1,8 +1,8 @@
-//! Threads of the program: stacks for their faults, and their own stacks where those lie in managed memory.
+//! The program's threads: signal stacks for their faults, and thread stacks in managed memory.
 //!
-//! A stack that the program gives a thread is held in RAM from before the thread begins until it has surely ended:
-//! the kernel writes to it at any time. Whether a thread has ended is asked of the kernel when the next one is made or
-//! joined, since the last that runs of a thread is no code of anybody's here.
+//! A stack that the program supplies is held in RAM from before the thread starts until the thread has certainly ended,
+//! because the kernel may write to it at any time. No code of this library runs last in a thread, so the kernel is
+//! asked which threads have ended when the next one is created or joined.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -20,35 +20,35 @@ type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body, *mut c_void) -> c_int);
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
-/// A stack in managed memory.
+/// A thread stack in managed memory.
 struct HeldStack {
     addr: usize,
     len: usize,
-    /// The thread that runs on it; 0 until it has begun.
+    /// The thread that runs on it; 0 until it has started.
     thread: u32,
-    /// Which beginning this is.
+    /// Identifies the entry until the thread has started.
     number: u32,
 }
 
 static HELD: Mutex<Vec<HeldStack>> = Mutex::new(Vec::new());
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
-/// What a new thread is to do.
+/// The start routine of a new thread.
 struct Beginning {
     body: Body,
     argument: *mut c_void,
-    /// Of its held stack; 0: none.
+    /// The number of its held stack; 0 if it has none.
     number: u32,
 }
 
-/// Keeps a range in RAM for good, as far as it is managed. What the kernel writes to without being asked.
+/// Holds a range in RAM for good, if it is managed: memory that the kernel writes to on its own.
 pub fn hold(addr: usize, len: usize) {
     if let Some(space) = state::space()
         && len > 0
         && state::is_managed(addr)
     {
         let _guard = guard::enter();
-        // SAFETY: memory of the program's that it has mapped.
+        // SAFETY: the program has mapped this memory.
         unsafe { space.hold(addr, len) };
     }
 }
@@ -60,7 +60,7 @@ unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usi
     }
     let mut addr = MaybeUninit::<*mut c_void>::uninit();
     let mut len = MaybeUninit::<usize>::uninit();
-    // SAFETY: valid attributes; both results are filled in on success.
+    // SAFETY: the attributes are valid. Both results are filled in on success.
     unsafe {
         if libc::pthread_attr_getstack(attributes, addr.as_mut_ptr(), len.as_mut_ptr()) != 0 {
             return None;
@@ -70,14 +70,14 @@ unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usi
     }
 }
 
-/// Ends the holds of stacks whose threads have ended.
+/// Releases the stacks of threads that have ended.
 fn release_ended() {
     let Some(space) = state::space() else { return };
     let mut held = HELD.lock().expect("nothing panics under this lock");
     if held.is_empty() {
         return;
     }
-    // SAFETY: takes no pointers; signal 0 only asks whether the thread is there.
+    // SAFETY: takes no pointers. Signal 0 only checks whether the thread exists.
     let ended = |stack: &HeldStack| unsafe {
         stack.thread != 0 && kernel!(libc::SYS_tgkill, libc::getpid(), stack.thread, 0) < 0
     };
@@ -85,12 +85,12 @@ fn release_ended() {
     *held = still;
     drop(held);
     for stack in over {
-        // SAFETY: held when its thread was made.
+        // SAFETY: held when its thread was created.
         unsafe { space.release_hold(stack.addr, stack.len) };
     }
 }
 
-/// In a forked child: the other threads are not there.
+/// Called in a forked child, which has no other threads.
 pub fn forget_others() {
     if let Ok(mut held) = HELD.try_lock() {
         held.clear();
@@ -100,7 +100,7 @@ pub fn forget_others() {
 extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
     let (body, argument) = {
         let _guard = guard::enter();
-        // SAFETY: made by `pthread_create` below for this thread alone.
+        // SAFETY: `pthread_create` below made this box for this thread alone.
         let beginning = unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
         if beginning.number != 0 {
             let thread = folioswap_sys::signals::thread_id();
@@ -119,11 +119,11 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
     body(argument)
 }
 
-/// Has the thread's fault stack taken back when it ends.
+/// Arranges for the thread's signal stack to be taken back when the thread ends.
 fn detach_at_end() {
     static KEY: Mutex<Option<pthread_key_t>> = Mutex::new(None);
     let mut key = KEY.lock().expect("nothing panics under this lock");
-    // SAFETY: the result is filled in on success; the destructor lives as long as the program.
+    // SAFETY: the key is filled in on success, and the destructor lives as long as the program.
     unsafe {
         if key.is_none() {
             let mut made = MaybeUninit::uninit();
@@ -148,10 +148,11 @@ export! {
     ) -> c_int {
         let real = CREATE.get();
         let Some(space) = state::space().filter(|_| !guard::inside()) else {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(thread, attributes, body, argument) };
         };
-        // SAFETY: the caller's own call, with a beginning that the new thread alone takes; the stack it names is its own.
+        // SAFETY: the caller's call, with a start routine and argument that only the new thread uses. The program has
+        // mapped the stack that it supplies.
         unsafe {
             let stack = managed_stack(attributes);
             let (beginning, number) = {
@@ -181,7 +182,7 @@ export! {
 
 export! {
     fn pthread_join(thread: pthread_t, value: *mut *mut c_void) -> c_int {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         let result = unsafe { JOIN.get()(thread, value) };
         if state::space().is_some() && !guard::inside() {
             let _guard = guard::enter();

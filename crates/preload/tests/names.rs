@@ -1,5 +1,5 @@
-//! Every function that the C library exports is taken over by this library, or is on a list (`names.txt`) with the reason
-//! why it needs none. A new version of the C library brings new names: there the test says which, and passes.
+//! Every function that the C library exports is either overridden by this library, or listed in `names.txt` with the
+//! reason why not. A newer C library has new names: for other versions the test prints them, and passes.
 
 mod library;
 
@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::process::Command;
 
-/// The functions that a shared object exports for programs; `None` when there is no `readelf`.
+/// The functions that a shared object exports for programs; `None` if there is no `readelf`.
 fn exported(object: &Path) -> Option<BTreeSet<String>> {
     let output = match Command::new("readelf").args(["--dyn-syms", "-W"]).arg(object).env("LC_ALL", "C").output() {
         Ok(output) => output,
@@ -41,7 +41,7 @@ fn version() -> String {
     unsafe extern "C" {
         fn gnu_get_libc_version() -> *const std::ffi::c_char;
     }
-    // SAFETY: gives a C string that stays.
+    // SAFETY: returns a static C string.
     unsafe { CStr::from_ptr(gnu_get_libc_version()) }.to_str().unwrap().to_owned()
 }
 

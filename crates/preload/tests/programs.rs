@@ -1,6 +1,6 @@
-//! Small C programs under the library, with several times their budget in data: in both fault modes, with both ways of
-//! mapping. Each checks what it does and ends with status 0; one that takes more than a minute is killed with all its
-//! children, and has failed.
+//! Small C programs under the library, with several times their budget in data, in both fault modes and with both ways
+//! of mapping. Each checks its results and exits with status 0. One that runs longer than [`LIMIT`] is killed with all
+//! its children, and has failed.
 
 mod library;
 
@@ -15,7 +15,7 @@ use library::library;
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Fault mode, mapping, swap: each kind of device with each fault mode.
+/// Fault mode, mapping, swap. Each fault mode is combined with each kind of device.
 const COMBINATIONS: [(&str, &str, &str); 4] = [
     ("direct", "move", ""),
     ("direct", "copy", ";swap=ram:512M"),
@@ -23,18 +23,18 @@ const COMBINATIONS: [(&str, &str, &str); 4] = [
     ("monitor", "copy", ""),
 ];
 
-/// The same in a locked budget, which needs folios that move.
+/// The same with a locked budget, which needs folios that move.
 const LOCKED: [(&str, &str, &str); 2] =
     [("direct", "move", ";swap=ram:512M;lock=yes"), ("monitor", "move", ";swap=ram:512M;lock=yes")];
 
-/// The library's exit status where a budget may not be locked.
+/// The library's exit status if the budget may not be locked.
 const LOCK_NOT_PERMITTED: i32 = 74;
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Compiles a program; `None` when there is no compiler.
+/// Compiles a program; `None` if there is no compiler.
 fn compiled(name: &str) -> Option<PathBuf> {
     compiled_with(name, name, &[])
 }
@@ -56,7 +56,7 @@ fn compiled_with(name: &str, output: &str, more: &[&OsStr]) -> Option<PathBuf> {
     Some(program)
 }
 
-/// Runs a program in one combination; what it printed, if it failed.
+/// Runs a program in one combination. The error contains its output.
 fn run(program: &Path, budget: &str, (faults, mapper, swap): (&str, &str, &str)) -> Result<(), String> {
     let name = program.file_name().unwrap().to_str().unwrap();
     let log = folder().join(format!("{name}-{faults}-{mapper}.log"));
@@ -72,7 +72,7 @@ fn run(program: &Path, budget: &str, (faults, mapper, swap): (&str, &str, &str))
             break Some(status);
         }
         if begun.elapsed() > LIMIT {
-            // SAFETY: takes no pointers; the group is the child's own.
+            // SAFETY: takes no pointers. The process group is the child's own.
             unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
             child.wait().unwrap();
             break None;
@@ -101,8 +101,8 @@ fn in_all_combinations(program: &Path, budget: &str) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// What a program prints and how it ends, alone (`None`) or under the library; with a soft limit of 1024 descriptors, as
-/// most systems have.
+/// The output and exit status of a program, alone (`None`) or under the library, with a soft limit of 1024 descriptors,
+/// as on most systems.
 fn outcome(program: &Path, argument: &str, settings: Option<&str>) -> (Option<i32>, String) {
     let mut command = Command::new("timeout");
     command.args(["-k", "1", "60", "prlimit", "--nofile=1024:", "--", "env"]);
@@ -122,7 +122,7 @@ fn descriptors_that_a_program_did_not_open_are_not_there_for_it() {
     let mut scenarios =
         vec!["numbers", "close-loop", "closefrom", "listed", "replace", "inline-close", "inline-replace"];
     scenarios.extend(["own-table", "vfork", "fork", "emfile"]);
-    // SAFETY: takes nothing.
+    // SAFETY: takes no pointers.
     if unsafe { libc::geteuid() } == 0 {
         scenarios.extend(["setuid", "chroot"]);
     } else {
@@ -138,7 +138,8 @@ fn descriptors_that_a_program_did_not_open_are_not_there_for_it() {
     }
 }
 
-/// A program without the library, for what a kernel without a limit does, and with it in all combinations.
+/// Runs a program without the library, to check it against a kernel without a budget, and then with it in all
+/// combinations.
 fn as_without(name: &str, budget: &str) {
     let Some(program) = compiled(name) else { return };
     let status = Command::new(&program).env("TEST_FOLDER", folder()).status().unwrap();

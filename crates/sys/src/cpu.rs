@@ -1,22 +1,22 @@
-//! The CPU that runs this thread, how many there are, and the time and memory that were used.
+//! CPUs (which one runs a thread, how many there are, scheduling), and the CPU time and memory used.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::time::Duration;
 
-/// The CPU that runs the calling thread now; it may run on another one right after. Costs about 20 ns.
+/// The CPU that runs the calling thread now. It may run on another one right after. Costs about 20 ns.
 #[must_use]
 pub fn current_cpu() -> usize {
-    // SAFETY: takes nothing.
+    // SAFETY: takes no pointers.
     let cpu = unsafe { libc::sched_getcpu() };
     usize::try_from(cpu).unwrap_or(0)
 }
 
-/// Where the CPU is among what the kernel says of a thread, counted from behind its name.
+/// Index of the CPU among the fields of a thread's `stat` file, counted after its name.
 const PROCESSOR: usize = 36;
 
-/// The CPU that runs another thread of this process, or ran it last; `None` when there is no such thread any more. Costs a few
-/// microseconds, takes nothing from the heap, and has a descriptor meanwhile.
+/// The CPU that runs another thread of this process, or ran it last; `None` if the thread is gone. Costs a few
+/// microseconds, does not allocate, and opens a descriptor meanwhile.
 #[must_use]
 pub fn cpu_of(thread: u32) -> Option<usize> {
     let mut name = io::Cursor::new([0u8; 40]);
@@ -24,13 +24,13 @@ pub fn cpu_of(thread: u32) -> Option<usize> {
     let name = &name.get_ref()[..name.position() as usize];
     let mut said = [0u8; 1024];
     let len = File::open(std::str::from_utf8(name).ok()?).ok()?.read(&mut said).ok()?;
-    // The name is in brackets, and may have some of its own.
+    // The name is in parentheses, and may itself contain parentheses.
     let behind_name = said[..len].rsplit(|&byte| byte == b')').next()?;
     let field = behind_name.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(PROCESSOR)?;
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// From now on the calling thread runs on this CPU only.
+/// Pins the calling thread to this CPU.
 ///
 /// # Errors
 /// EINVAL: there is no such CPU, or the process may not use it.
@@ -38,7 +38,8 @@ pub fn stay_on(cpu: usize) -> io::Result<()> {
     if cpu >= size_of::<libc::cpu_set_t>() * 8 {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    // SAFETY: all zeros are an empty set; it has the CPU (checked); the kernel reads a set of this frame's; 0 is the calling thread.
+    // SAFETY: all zeroes is an empty set, which has room for the CPU (checked). The kernel reads a local of this frame.
+    // 0 is the calling thread.
     crate::check(unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -53,11 +54,10 @@ pub fn nr_cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// From now on the calling thread, when it is woken, does not take the CPU away from one that is running there; it gets its
-/// share when that one's time is up. Whether the kernel agreed is of no account.
+/// Makes the calling thread SCHED_BATCH: when woken it does not preempt the running thread. Failure is ignored.
 pub fn wait_for_turns() {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread; the parameters are of this frame and only read.
+    // SAFETY: 0 is the calling thread. The parameters are a local of this frame and only read.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_BATCH, &parameters) };
 }
 
@@ -73,7 +73,7 @@ pub fn process_cpu_time() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Whose use of the machine to ask for.
+/// Whose resource usage to query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
     /// This process.
@@ -82,14 +82,14 @@ pub enum Whose {
     Children,
 }
 
-/// What was used of the machine.
+/// Resource usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     /// CPU time in user mode.
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// The most RAM at any time; for children, of the largest one.
+    /// Peak RAM; for children, that of the largest one.
     pub max_resident_bytes: u64,
     /// Page faults without I/O.
     pub minor_faults: u64,
@@ -97,7 +97,7 @@ pub struct Usage {
     pub major_faults: u64,
 }
 
-/// What was used of the machine so far.
+/// The resource usage so far.
 ///
 /// # Errors
 /// None that Linux is known to give.
@@ -106,9 +106,9 @@ pub fn rusage(whose: Whose) -> io::Result<Usage> {
         Whose::Process => libc::RUSAGE_SELF,
         Whose::Children => libc::RUSAGE_CHILDREN,
     };
-    // SAFETY: all zeros are a valid rusage.
+    // SAFETY: all zeroes is a valid rusage.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills a structure of this frame's own.
+    // SAFETY: the kernel fills in a local of this frame.
     crate::check(unsafe { libc::getrusage(whose, &mut usage) }.into())?;
     let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
     Ok(Usage {
@@ -122,7 +122,7 @@ pub fn rusage(whose: Whose) -> io::Result<Usage> {
 
 fn clock(id: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills a structure of this frame's own. These clocks always exist.
+    // SAFETY: the kernel fills in a local of this frame. These clocks always exist.
     unsafe { libc::clock_gettime(id, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -147,7 +147,7 @@ mod tests {
         let (told, ended) = (std::sync::mpsc::channel(), std::sync::Barrier::new(2));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // SAFETY: a name of this frame, which ends with a zero and is copied.
+                // SAFETY: a NUL-terminated name, which the kernel copies.
                 unsafe { libc::prctl(libc::PR_SET_NAME, c"a) R (b 1 2".as_ptr()) };
                 let cpu = current_cpu();
                 stay_on(cpu).unwrap();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_waits_for_its_turns_is_the_only_one_that_does() {
-        // SAFETY: 0 is the calling thread; nothing is written.
+        // SAFETY: takes no pointers. 0 is the calling thread.
         let policy = || unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
         let before = policy();
         let waiting = std::thread::spawn(move || {

@@ -1,12 +1,12 @@
-//! The engine's descriptors, in a process whose program does not know of them.
+//! The engine's descriptors, hidden in a process whose program does not know about them.
 //!
-//! A hidden [`Descriptor`] is open in two tables: that of the engine's threads ([`own_table`]) and the program's, for calls
-//! on the program's threads. Its number in the program's table is above RLIMIT_NOFILE where that can be arranged
-//! ([`may_raise_limit`]); [`is_hidden`] tells a face which numbers to protect. If a number is closed or reused all the same
-//! (an inline system call, a vfork child), [`Descriptor::with`] notices before it uses the number, and the call goes through
-//! the keeper thread: slower, still correct.
+//! A hidden [`Descriptor`] is open in two tables: that of the engine's threads ([`own_table`]) and the program's, for
+//! calls on the program's threads. Its number in the program's table is above RLIMIT_NOFILE if possible
+//! ([`may_raise_limit`]). A preloaded library asks [`is_hidden`] which numbers to protect. If a number is closed or
+//! reused anyway (an inline system call, a vfork child), [`Descriptor::with`] notices before it uses the number, and
+//! the keeper thread makes the call: slower, but still correct.
 //!
-//! A forked child closes its copies before any code of its own runs, if it was made by the C library's fork.
+//! A child created by the C library's fork closes its copies before it runs any code of its own.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use crate::{check, fork, own_table};
 
-/// The engine's descriptors go no higher than this where the limit would let them: the kernel's table is as long as the
-/// highest number, and is copied at each fork (128 KiB).
+/// Upper limit for where the engine's numbers start. The kernel's table is as long as the highest number, and each fork
+/// copies it (128 KiB).
 const HIGHEST_BASE: u64 = 16384;
 
-/// So many numbers above the program's limit, or below it where there are none above, are the engine's.
+/// How many numbers the engine may use, above the program's limit or, if there are none, below it.
 const NR_NUMBERS: u64 = 1024;
 const NR_NUMBERS_BELOW: u64 = 64;
 
@@ -29,7 +29,7 @@ const NR_NUMBERS_BELOW: u64 = 64;
 pub struct Descriptor {
     /// Its number in the program's table.
     here: RawFd,
-    /// Its number in the table of the engine's threads, and whose table that is, if it is hidden.
+    /// If it is hidden: its number in the table of the engine's threads, and whose table that is.
     own: Option<Own>,
     file: FileId,
 }
@@ -42,21 +42,21 @@ struct Own {
 }
 
 impl Own {
-    /// Whether that is the table of this process's keeper. In a child that has a copy of the memory it is not: what is open there
-    /// is not this process's to use.
+    /// Whether the table belongs to this process's keeper. In a child with a copy of the memory it does not, and the
+    /// child must not use it.
     fn is_ours(self) -> bool {
         own_table::current() == self.keeper
     }
 }
 
-/// What no descriptor has: calls with it fail with EBADF.
+/// A number that no descriptor has: calls with it fail with EBADF.
 const CLOSED: RawFd = -1;
 
-/// What tells files apart: device and inode. All userfaultfds, eventfds and their like have the same.
+/// Identifies a file: device and inode. All userfaultfds, eventfds and the like have the same.
 type FileId = (u64, u64);
 
 impl From<OwnedFd> for Descriptor {
-    /// As it is: for what is used and closed within one call of the engine.
+    /// Not hidden: for descriptors that one call of the engine uses and closes.
     fn from(fd: OwnedFd) -> Self {
         let file = file_id(fd.as_raw_fd()).unwrap_or_default();
         Descriptor { here: fd.into_raw_fd(), own: None, file }
@@ -67,7 +67,7 @@ impl Descriptor {
     /// Hides a descriptor from the program.
     ///
     /// # Errors
-    /// EMFILE: no number is left. What the kernel said when the engine's own table could not be made (Linux 5.9).
+    /// EMFILE: no number is left. The kernel's error if the engine's own table could not be created (needs Linux 5.9).
     pub fn hidden(fd: OwnedFd) -> io::Result<Self> {
         let file = file_id(fd.as_raw_fd())?;
         let number = own_table::import(fd.as_fd())?;
@@ -90,11 +90,12 @@ impl Descriptor {
             return Ok(self);
         }
         let here = std::mem::ManuallyDrop::new(self).here;
-        // SAFETY: the number was this descriptor's, which is not dropped.
+        // SAFETY: this descriptor owned the number, and is not dropped.
         Self::hidden(unsafe { OwnedFd::from_raw_fd(here) })
     }
 
-    /// Its number in the calling thread's table. In the program's it may be another file's by now: [`Descriptor::with`].
+    /// Its number in the calling thread's table. In the program's table it may be another file by now: see
+    /// [`Descriptor::with`].
     #[must_use]
     pub fn number(&self) -> RawFd {
         match self.own {
@@ -105,8 +106,8 @@ impl Descriptor {
         }
     }
 
-    /// Makes a call with the number: here if it is still this file's, else by the keeper. On a thread of the engine's at no
-    /// cost, on others at that of one fstat, 0.2 us.
+    /// Makes a call with the number: here if it is still this file's, else in the keeper. Free on the engine's threads,
+    /// the cost of one fstat (0.2 us) on others.
     pub fn with<R: Send>(&self, call: impl FnOnce(RawFd) -> R + Send) -> R {
         if self.own.is_none() || own_table::inside() {
             return call(self.number());
@@ -117,7 +118,7 @@ impl Descriptor {
         if self.is_here() { call(self.number()) } else { self.elsewhere(call) }
     }
 
-    /// Makes a call with the number where it is this file's for certain.
+    /// Makes a call with the number where it is certainly this file's.
     pub(crate) fn elsewhere<R: Send>(&self, call: impl FnOnce(RawFd) -> R + Send) -> R {
         match self.own {
             None => call(self.here),
@@ -129,13 +130,13 @@ impl Descriptor {
         }
     }
 
-    /// What tells its file from others: device and inode.
+    /// Identifies its file: device and inode.
     #[must_use]
     pub fn file_id(&self) -> (u64, u64) {
         self.file
     }
 
-    /// Whether the number is still this file's in the program's table (or one that cannot be told from it).
+    /// Whether the number is still this file's in the program's table, or that of a file with the same identity.
     pub(crate) fn is_here(&self) -> bool {
         file_id(self.here).is_ok_and(|file| file == self.file)
     }
@@ -160,13 +161,13 @@ impl Drop for Descriptor {
 }
 
 fn close(fd: RawFd) {
-    // SAFETY: takes a number; whoever owned it gives it up.
+    // SAFETY: takes no pointers. The number's owner gives it up.
     unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
 fn file_id(fd: RawFd) -> io::Result<FileId> {
     let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills the structure in; it is read after it has.
+    // SAFETY: the kernel fills in the structure before it is read.
     unsafe {
         check(libc::syscall(libc::SYS_fstat, fd, about.as_mut_ptr()))?;
         let about = about.assume_init();
@@ -177,25 +178,25 @@ fn file_id(fd: RawFd) -> io::Result<FileId> {
 /// The numbers of hidden descriptors in the program's table; -1: none.
 static NUMBERS: [AtomicI32; NR_NUMBERS as usize] = [const { AtomicI32::new(NONE) }; NR_NUMBERS as usize];
 const NONE: RawFd = -1;
-/// No hidden one is below this: what programs ask of others is answered by one comparison.
+/// No hidden number is below this, so one comparison answers for the program's other descriptors.
 static LOWEST: AtomicI32 = AtomicI32::new(RawFd::MAX);
-/// No entry of the list from here on was ever used.
+/// Entries of the list from here on were never used.
 static NR_USED: AtomicUsize = AtomicUsize::new(0);
-/// Descriptors that a thread of the engine's dropped: a thread of the program's closes them.
+/// Descriptors that one of the engine's threads dropped. A thread of the program closes them.
 static NR_RETIRED: AtomicUsize = AtomicUsize::new(0);
 
-/// How a number is listed that is to be closed.
+/// The list entry of a number that is yet to be closed.
 fn retired(number: RawFd) -> RawFd {
     -2 - number
 }
 
-/// Whether a number of the program's table is a hidden descriptor's, so that to the program it is not open.
+/// Whether a number of the program's table belongs to a hidden descriptor, and so must look closed to the program.
 #[must_use]
 pub fn is_hidden(number: RawFd) -> bool {
     number >= LOWEST.load(Ordering::Relaxed) && next_hidden(number) == Some(number)
 }
 
-/// The lowest hidden number from this one on. One that is still to be closed is hidden too.
+/// The lowest hidden number from `from` on, including those that are yet to be closed.
 #[must_use]
 pub fn next_hidden(from: RawFd) -> Option<RawFd> {
     let number = |entry: &AtomicI32| match entry.load(Ordering::Relaxed) {
@@ -230,7 +231,7 @@ fn retire(number: RawFd) {
     }
 }
 
-/// Closes what threads of the engine's have dropped.
+/// Closes what the engine's threads have dropped.
 fn close_retired() {
     if NR_RETIRED.swap(0, Ordering::AcqRel) == 0 {
         return;
@@ -243,16 +244,16 @@ fn close_retired() {
     }
 }
 
-/// Whether the limit of descriptors may be raised for a moment.
+/// Whether the limit of descriptors may be raised briefly.
 static MAY_RAISE: AtomicBool = AtomicBool::new(false);
 
-/// Says whether the process's limit of descriptors may be raised for a moment, so that hidden numbers are above what the program
-/// can get: only while nobody else reads it, sets it or starts a program.
+/// Sets whether the process's limit of descriptors may be raised briefly, so that hidden numbers are above what the
+/// program can get. Only while nobody else reads or sets the limit, or starts a program.
 pub fn may_raise_limit(may: bool) {
     MAY_RAISE.store(may, Ordering::Relaxed);
 }
 
-/// Puts a descriptor of the program's table where programs do not look, and lists its number.
+/// Moves a descriptor of the program's table to a number where programs do not look, and lists it.
 pub(crate) fn hide_number(fd: OwnedFd) -> io::Result<RawFd> {
     close_copies_in_children();
     let high = above_the_limit(&fd).or_else(|_| {
@@ -264,15 +265,15 @@ pub(crate) fn hide_number(fd: OwnedFd) -> io::Result<RawFd> {
 }
 
 fn duplicate(fd: &OwnedFd, from: u64) -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers.
+    // SAFETY: takes no pointers.
     let number = check(unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from.max(3)) })?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number as RawFd) })
 }
 
 fn limits() -> io::Result<libc::rlimit64> {
     let mut limits = MaybeUninit::uninit();
-    // SAFETY: the kernel fills the structure in; it is read after it has.
+    // SAFETY: the kernel fills in the structure before it is read.
     unsafe {
         check(libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0usize, limits.as_mut_ptr()))?;
         Ok(limits.assume_init())
@@ -280,11 +281,11 @@ fn limits() -> io::Result<libc::rlimit64> {
 }
 
 fn set_limits(limits: libc::rlimit64) -> io::Result<()> {
-    // SAFETY: the kernel reads a structure of this frame's own.
+    // SAFETY: the kernel reads a local of this frame.
     check(unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limits, 0usize) }).map(drop)
 }
 
-/// Duplicates a descriptor to a number that the program cannot get by its limit, which is higher for a moment.
+/// Duplicates a descriptor to a number beyond the program's limit, which is raised meanwhile.
 fn above_the_limit(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let limits = limits()?;
     let (soft, hard) = (limits.rlim_cur, limits.rlim_max);
@@ -300,12 +301,12 @@ fn above_the_limit(fd: &OwnedFd) -> io::Result<OwnedFd> {
     high
 }
 
-/// Has forked children close the engine's descriptors: they could read what their parent swaps out later, and write into
-/// its memory.
+/// Makes forked children close the engine's descriptors. Otherwise a child could read what its parent swaps out later,
+/// and write into its memory.
 fn close_copies_in_children() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Out of memory: then children keep them until they exec.
+        // Fails for lack of memory only. Children then keep the descriptors until they exec.
         let _ = fork::at_fork(nothing, nothing, close_in_child);
     });
 }

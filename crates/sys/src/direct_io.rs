@@ -1,4 +1,4 @@
-//! Files and block devices past the page cache, and space in them.
+//! Direct I/O on files and block devices, and allocation of file space.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, IoSliceMut};
@@ -14,7 +14,7 @@ use crate::{check, errno};
 /// Why a swap device cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// EINVAL of O_DIRECT.
+    /// EINVAL from O_DIRECT.
     #[error("its file system cannot be read and written directly (O_DIRECT)")]
     NoDirectIo,
     /// EACCES, EPERM, EROFS.
@@ -23,7 +23,7 @@ pub enum OpenError {
     /// ENOENT, ENOTDIR.
     #[error("no such directory or device")]
     NotFound,
-    /// It exists and is an ordinary file, a directory or something else that must not be overwritten.
+    /// A regular file, a directory or something else that must not be overwritten.
     #[error("exists and is no block device: name a file that does not exist yet")]
     NotBlockDevice,
     /// EBUSY: claimed by the kernel.
@@ -32,7 +32,7 @@ pub enum OpenError {
     /// ENOSPC, EDQUOT.
     #[error("no space left for a file")]
     NoSpace,
-    /// Anything else.
+    /// Any other error.
     #[error("{0}")]
     System(io::Error),
 }
@@ -50,17 +50,17 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// What a directory lies on, as far as it matters to swap.
+/// The kind of file system of a directory, as far as it matters to swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileSystem {
-    /// RAM: what is swapped out there saves none.
+    /// In RAM: swapping out to it saves none.
     Tmpfs,
-    /// Another one.
+    /// Any other one.
     Other,
 }
 
-/// A new file in `directory` that has no name, mode 0600, past the page cache: gone when the descriptor is closed,
-/// whatever ends the process.
+/// Creates an unnamed file in `directory` for direct I/O, mode 0600. It disappears when the descriptor is closed,
+/// however the process ends.
 ///
 /// # Errors
 /// [`OpenError`] by name.
@@ -73,7 +73,7 @@ pub fn unlinked_file(directory: &Path) -> Result<OwnedFd, OpenError> {
         .open(directory);
     match made {
         Ok(file) => Ok(file.into()),
-        // A file system without O_TMPFILE says EOPNOTSUPP; a kernel's that takes it for a directory, EISDIR.
+        // EOPNOTSUPP from a file system without O_TMPFILE, EISDIR from a kernel without it.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
             named_and_unlinked(directory)
         }
@@ -81,24 +81,24 @@ pub fn unlinked_file(directory: &Path) -> Result<OwnedFd, OpenError> {
     }
 }
 
-/// The same by a name that lives for a moment.
+/// The same through a name that is removed at once.
 fn named_and_unlinked(directory: &Path) -> Result<OwnedFd, OpenError> {
     let mut path = directory.join("folioswap.XXXXXX").as_os_str().as_bytes().to_vec();
     path.push(0);
-    // SAFETY: a path that ends in 0, in a buffer of our own; the call replaces the six X in place.
+    // SAFETY: a NUL-terminated path in our own buffer. The call replaces the six X in place.
     let fd = check(unsafe { libc::mkostemp(path.as_mut_ptr().cast(), libc::O_DIRECT | libc::O_CLOEXEC) }.into());
-    // mkostemp creates the file before it finds that O_DIRECT is refused (EINVAL): the name goes in any case.
+    // mkostemp creates the file before it finds that O_DIRECT is refused (EINVAL), so the name must be removed then
+    // too.
     let refused = fd.as_ref().is_err_and(|error| error.raw_os_error() != Some(libc::EINVAL));
     if !refused {
-        // SAFETY: the path that the call has filled in, ending in 0.
+        // SAFETY: the path that the call has filled in, NUL-terminated.
         unsafe { libc::unlink(path.as_ptr().cast()) };
     }
-    // SAFETY: the C library has just made this descriptor for us.
+    // SAFETY: the C library just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd? as RawFd) })
 }
 
-/// Opens a block device for this process alone, past the page cache; also says its size in bytes. Anything that is no
-/// block device is left as it is.
+/// Opens a block device exclusively for direct I/O, and returns its size in bytes. Anything else is left untouched.
 ///
 /// # Errors
 /// [`OpenError`] by name.
@@ -106,7 +106,7 @@ pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
     if !std::fs::metadata(path)?.file_type().is_block_device() {
         return Err(OpenError::NotBlockDevice);
     }
-    // O_EXCL of a block device: not while it is mounted, swap, a part of another device, or opened so by somebody else.
+    // O_EXCL on a block device fails if it is mounted, swap, part of another device, or already open with O_EXCL.
     let flags = libc::O_DIRECT | libc::O_CLOEXEC | libc::O_EXCL;
     let file = File::options().read(true).write(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.file_type().is_block_device() {
@@ -119,44 +119,45 @@ pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
 fn size_of_block_device(file: &File) -> io::Result<u64> {
     const BLKGETSIZE64: u64 = 0x8008_1272;
     let mut size = 0u64;
-    // SAFETY: the request writes eight bytes, of this frame's own.
+    // SAFETY: the request writes eight bytes, into a local of this frame.
     check(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), BLKGETSIZE64, &raw mut size) })?;
     Ok(size)
 }
 
-/// Calls fcntl with a lock of all of a file, for the calling process.
+/// Calls fcntl with a lock on the whole file, for the calling process.
 fn with_lock(fd: RawFd, request: libc::c_int) -> io::Result<libc::flock> {
-    // SAFETY: a plain structure of numbers, of which zeros are a value: from the begin to the end.
+    // SAFETY: a plain structure of numbers. All zeroes is a valid value, and means the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     (lock.l_type, lock.l_whence) = (libc::F_WRLCK as _, libc::SEEK_SET as _);
-    // SAFETY: the kernel reads the structure and may fill it in, of this frame's own.
+    // SAFETY: the kernel reads the structure, and may fill it in. It is a local of this frame.
     check(unsafe { libc::syscall(libc::SYS_fcntl, fd, request, &raw mut lock) })?;
     Ok(lock)
 }
 
-/// Locks all of a file for this process, as [`locked_of_other`] asks for: until any descriptor of the file is closed.
+/// Locks the whole file for this process, for [`locked_of_other`] to see. The lock is lost when the process closes any
+/// descriptor of the file.
 ///
 /// # Errors
-/// EAGAIN, EACCES: another process has. The kernel's.
+/// EAGAIN, EACCES: another process holds the lock. Other kernel errors.
 pub fn lock_for_process(fd: RawFd) -> io::Result<()> {
     with_lock(fd, libc::F_SETLK).map(drop)
 }
 
-/// Whether another process has locked a part of a file so.
+/// Whether another process holds such a lock on any part of the file.
 fn is_locked_by_other(file: &File) -> io::Result<bool> {
     Ok(with_lock(file.as_raw_fd(), libc::F_GETLK)?.l_type != libc::F_UNLCK as libc::c_short)
 }
 
-/// Opens what another process has open, by its `/proc/<pid>/fd/<n>`, for this process alone of all that open it so. Also says the
-/// size of a block device. None: another one has it.
+/// Opens a file that another process has open, through `/proc/<pid>/fd/<n>`, for this process alone among all that open
+/// it this way. Also returns the size of a block device. `None`: another process has it.
 ///
-/// Two locks: that of `fcntl` ([`lock_for_process`], which the caller takes on the descriptor that it keeps) goes with the process, so it
-/// says at once whether a living one has it. That of `flock` goes with the
-/// last use of its descriptor, I/O in flight included, which may be a moment after the process has ended or executed another program:
-/// that moment is waited for, `patience` at most.
+/// Two locks are used. The `fcntl` lock ([`lock_for_process`], which the caller takes on the descriptor that it keeps)
+/// ends with the process, so it tells at once whether a living process has the file. The `flock` lock ends with the
+/// last use of its descriptor, I/O in flight included, which may be shortly after the process has ended or executed
+/// another program. This function waits for that, for at most `patience`.
 ///
 /// # Errors
-/// [`OpenError::NotFound`] if it is something else by now; the kernel's.
+/// [`OpenError::NotFound`] if the path is another file by now. Other kernel errors.
 pub fn locked_of_other(
     path: &Path,
     identity: (u64, u64),
@@ -182,26 +183,27 @@ pub fn locked_of_other(
     Ok(Some((file.into(), size)))
 }
 
-/// Makes sure that a part of a file has space on the disk, and that the file reaches as far; what is in it stays.
+/// Allocates disk space for a part of a file, and extends the file to the end of that part if it is shorter. Content
+/// stays.
 ///
 /// # Errors
-/// ENOSPC ([`io::ErrorKind::StorageFull`]) and its like. A file system that cannot promise space is no error: the file
-/// is made longer where that is needed, and a write may meet a full disk.
+/// ENOSPC ([`io::ErrorKind::StorageFull`]) and the like. A file system that cannot allocate ahead is not an error: the
+/// file is extended if necessary, and a later write may find the disk full.
 pub fn preallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     let too_large = || io::Error::from_raw_os_error(libc::EFBIG);
     let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok()).ok_or_else(too_large)?;
     loop {
-        // SAFETY: takes numbers.
+        // SAFETY: takes no pointers.
         match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, 0, offset, len) }) {
             Ok(_) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                // SAFETY: takes numbers; where the descriptor stands is of no meaning to anybody.
+                // SAFETY: takes no pointers. Nobody uses the descriptor's position.
                 let size = check(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
                 if size as u64 >= end as u64 {
                     return Ok(());
                 }
-                // SAFETY: takes numbers.
+                // SAFETY: takes no pointers.
                 return check(unsafe { libc::ftruncate(fd, end) }.into()).map(drop);
             }
             Err(error) => return Err(error),
@@ -209,41 +211,41 @@ pub fn preallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Gives a part of a file back to the file system, or a part of a block device to the device; it reads as zeros. One
-/// that cannot do that keeps it: no error.
+/// Frees a part of a file, or discards a part of a block device. It reads as zeros then. If the file system or device
+/// does not support this, nothing happens, and it is not an error.
 ///
 /// # Errors
-/// What the kernel says.
+/// Kernel errors.
 pub fn punch_hole(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: takes numbers.
+    // SAFETY: takes no pointers.
     match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) }) {
         Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Reads all of `bytes` at `offset`. The buffer may be memory that the engine owns; it must be present. With O_DIRECT
-/// address, length and offset are multiples of the device's block.
+/// Reads all of `bytes` at `offset`. The buffer may be memory of the engine's, and must be present. With O_DIRECT
+/// address, length and offset must be multiples of the device's block size.
 ///
 /// # Errors
-/// What the device says; [`io::ErrorKind::UnexpectedEof`] when it ends before.
+/// The device's error; [`io::ErrorKind::UnexpectedEof`] if it ends before.
 pub fn pread_exact(fd: RawFd, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     exactly(bytes.len(), io::ErrorKind::UnexpectedEof, |done| {
         let rest = &mut bytes[done..];
-        // SAFETY: the kernel writes at most as many bytes as `rest` has.
+        // SAFETY: the kernel writes at most the length of `rest`.
         unsafe { libc::syscall(libc::SYS_pread64, fd, rest.as_mut_ptr(), rest.len(), offset + done as u64) }
     })
 }
 
-/// Writes all of `bytes` at `offset`, as [`pread_exact`] reads.
+/// Writes all of `bytes` at `offset`, under the conditions of [`pread_exact`].
 ///
 /// # Errors
-/// What the device says; [`io::ErrorKind::WriteZero`] when it takes nothing more.
+/// The device's error; [`io::ErrorKind::WriteZero`] if it accepts no more.
 pub fn pwrite_exact(fd: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
     exactly(bytes.len(), io::ErrorKind::WriteZero, |done| {
         let rest = &bytes[done..];
-        // SAFETY: the kernel reads at most as many bytes as `rest` has.
+        // SAFETY: the kernel reads at most the length of `rest`.
         unsafe { libc::syscall(libc::SYS_pwrite64, fd, rest.as_ptr(), rest.len(), offset + done as u64) }
     })
 }
@@ -251,15 +253,14 @@ pub fn pwrite_exact(fd: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
 /// The most pieces that one system call takes (`IOV_MAX`).
 const MOST_PIECES: usize = 1024;
 
-/// Fills several pieces of memory, one after the other, from `offset` on, as [`pread_exact`] fills one. The pieces are
-/// used up.
+/// Fills several pieces of memory in order, from `offset` on, like [`pread_exact`]. The pieces are consumed.
 ///
 /// # Errors
 /// As [`pread_exact`].
 pub fn preadv_exact(fd: RawFd, mut pieces: &mut [IoSliceMut<'_>], mut offset: u64) -> io::Result<()> {
     while !pieces.is_empty() {
         let count = pieces.len().min(MOST_PIECES);
-        // SAFETY: the kernel writes within the pieces, whose layout is that of iovec.
+        // SAFETY: the kernel writes within the pieces, which have the layout of iovec.
         let done = unsafe { libc::syscall(libc::SYS_preadv, fd, pieces.as_mut_ptr(), count, offset, 0) };
         match done {
             -1 if errno() == libc::EINTR => {}
@@ -274,7 +275,7 @@ pub fn preadv_exact(fd: RawFd, mut pieces: &mut [IoSliceMut<'_>], mut offset: u6
     Ok(())
 }
 
-/// Repeats `step` from where it came to until `len` bytes are done.
+/// Repeats `step`, with the bytes done so far, until `len` bytes are done.
 fn exactly(len: usize, at_end: io::ErrorKind, mut step: impl FnMut(usize) -> libc::c_long) -> io::Result<()> {
     let mut done = 0;
     while done < len {
@@ -288,19 +289,19 @@ fn exactly(len: usize, at_end: io::ErrorKind, mut step: impl FnMut(usize) -> lib
     Ok(())
 }
 
-/// What `path` lies on.
+/// The file system of `path`.
 ///
 /// # Errors
-/// What the kernel says.
+/// Kernel errors.
 pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     let magic = statfs(path)?.f_type;
     Ok(if magic == libc::TMPFS_MAGIC { FileSystem::Tmpfs } else { FileSystem::Other })
 }
 
-/// Bytes that this user may still use on the file system that `path` lies on.
+/// Bytes that this user may still use on the file system of `path`.
 ///
 /// # Errors
-/// What the kernel says.
+/// Kernel errors.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let found = statfs(path)?;
     Ok(found.f_bavail.saturating_mul(found.f_bsize as u64))
@@ -309,9 +310,9 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
 fn statfs(path: &Path) -> io::Result<libc::statfs> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     let mut found = MaybeUninit::uninit();
-    // SAFETY: the path ends in 0, and the kernel fills a structure of this frame's own.
+    // SAFETY: the path is NUL-terminated, and the kernel fills in a local of this frame.
     check(unsafe { libc::statfs(path.as_ptr(), found.as_mut_ptr()) }.into())?;
-    // SAFETY: filled, since the call succeeded.
+    // SAFETY: filled in, since the call succeeded.
     Ok(unsafe { found.assume_init() })
 }
 
@@ -341,7 +342,7 @@ mod tests {
         let meta = file.metadata().unwrap();
         assert_eq!((meta.nlink(), meta.mode() & 0o777, meta.size()), (0, 0o600, LEN as u64));
         let area = memory::anonymous_huge(2 * LEN).unwrap();
-        // SAFETY: readable and writable memory of the test's own, and no other reference to it.
+        // SAFETY: readable and writable memory of the test's own, to which there is no other reference.
         let (out, back) = unsafe { std::slice::from_raw_parts_mut(area.addr() as *mut u8, 2 * LEN) }.split_at_mut(LEN);
         out.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
         pwrite_exact(fd, out, 0).unwrap();
@@ -375,7 +376,7 @@ mod tests {
             Ok(_) | Err(OpenError::NoDirectIo) => {}
             Err(error) => panic!("{error}"),
         }
-        std::fs::remove_dir(&directory).unwrap(); // fails when a name is left
+        std::fs::remove_dir(&directory).unwrap(); // fails if a name is left
     }
 
     #[test]

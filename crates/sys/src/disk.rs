@@ -1,4 +1,4 @@
-//! What the kernel says of the disk below a file.
+//! What the kernel reports about the disk below a file.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 
 use crate::check;
 
-/// Names of disks that say that they turn, or might, and are none: virtio, Xen, NVMe.
+/// Name prefixes of disks that are not rotational, whatever they report: virtio, Xen, NVMe.
 const NEVER: [&str; 3] = ["vd", "xvd", "nvme"];
 
-/// Vendors of the SCSI disks that hypervisors make up.
+/// Vendors of SCSI disks that hypervisors emulate.
 const VIRTUAL: [&str; 6] = ["QEMU", "VMware", "Msft", "Google", "VBOX", "ORACLE"];
 
-/// How deep devices may lie on devices.
+/// How deep devices may be stacked.
 pub(crate) const DEPTH: usize = 8;
 
-/// Whether a block device, or the one on which a file lies, is a disk that turns. `false` where that cannot be told:
-/// file systems without a device of their own, virtual disks.
+/// Whether a block device, or the one that holds a file, is a rotational disk. `false` if this is unknown: file systems
+/// without a device of their own, virtual disks.
 #[must_use]
 pub fn is_rotational(fd: RawFd) -> bool {
     entry(fd).is_some_and(|entry| turns(&entry, DEPTH))
 }
 
-/// The most bytes that a block device, or the one on which a file lies, takes in one request at this time; more are divided by the
-/// kernel. `None` where that cannot be told.
+/// The largest request that a block device, or the one that holds a file, takes at present, in bytes. The kernel splits
+/// larger ones. `None` if this is unknown.
 #[must_use]
 pub fn most_bytes_at_once(fd: RawFd) -> Option<usize> {
     let found = fs::canonicalize(entry(fd)?).ok()?;
@@ -33,14 +33,14 @@ pub fn most_bytes_at_once(fd: RawFd) -> Option<usize> {
     kib.parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// What is said of a disk, in whose directory its partitions' lie.
+/// Reads an attribute of a disk, for the disk itself or one of its partitions, whose directory is inside the disk's.
 fn said_of_disk(found: &Path, what: &str) -> Option<String> {
     let said = found.ancestors().take(2).find_map(|at| fs::read_to_string(at.join(what)).ok())?;
     Some(said.trim().to_string())
 }
 
-/// The devices that a device lies on: of one that is mapped those that it is made of, of a loop device the disk of its file. `None` where
-/// that cannot be told: the file of a loop device has no name any more.
+/// The devices below a device: the components of a mapped device, or the disk that holds a loop device's file. `None`
+/// if this is unknown: the loop device's file has no name any more.
 pub(crate) fn below(found: &Path) -> Option<Vec<PathBuf>> {
     if let Ok(file) = fs::read_to_string(found.join("loop/backing_file")) {
         let file = fs::metadata(file.trim_end_matches('\n')).ok()?;
@@ -50,14 +50,14 @@ pub(crate) fn below(found: &Path) -> Option<Vec<PathBuf>> {
     Some(all.unwrap_or_default())
 }
 
-/// Where sysfs has a block device, or the one on which a file lies, if it has.
+/// The sysfs directory of a block device, or of the one that holds a file.
 pub(crate) fn entry(fd: RawFd) -> Option<PathBuf> {
     let mut found = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills a structure of this frame's own.
+    // SAFETY: the kernel fills in a local of this frame.
     if check(unsafe { libc::fstat(fd, found.as_mut_ptr()) }.into()).is_err() {
         return None;
     }
-    // SAFETY: filled, since the call succeeded.
+    // SAFETY: filled in, since the call succeeded.
     let found = unsafe { found.assume_init() };
     let device = if found.st_mode & libc::S_IFMT == libc::S_IFBLK { found.st_rdev } else { found.st_dev };
     Some(entry_of(device))
@@ -67,10 +67,10 @@ fn entry_of(device: libc::dev_t) -> PathBuf {
     format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)).into()
 }
 
-/// The same for a device's directory in sysfs, or a link to it.
+/// The same for a device's sysfs directory, or a link to it.
 fn turns(entry: &Path, depth: usize) -> bool {
     let Ok(found) = fs::canonicalize(entry) else { return false };
-    // A partition's directory lies in its disk's.
+    // A partition's directory is inside its disk's.
     let Some(disk) = found.ancestors().take(2).find(|at| at.join("queue/rotational").exists()) else { return false };
     let name = disk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let said = fs::read_to_string(disk.join("queue/rotational")).unwrap_or_default();

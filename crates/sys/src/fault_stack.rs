@@ -1,23 +1,24 @@
-//! Stacks for what is done in a signal handler: the alternate stack that a thread runs it on may be as small as 2 KiB,
-//! and Rust's own has 8 KiB on most machines, of which the signal's frame takes up to half. A fault takes 5 KiB, and more
-//! to report why it failed.
+//! Stacks for work in signal handlers. A thread's alternate stack may be as small as 2 KiB, and Rust's own has 8 KiB on
+//! most machines, of which the signal frame takes up to half. Handling a fault takes 5 KiB, and more to report why it
+//! failed.
 //!
-//! A few stacks are kept for all threads; who takes one has it alone until it is given back. When there is none a new
-//! one is mapped, so there are as many as threads were ever in a fault at once. Nothing here allocates or locks.
+//! All threads share a pool of stacks. A thread owns the one that it takes until it gives it back. If the pool is
+//! empty, a new stack is mapped, so there are as many as threads were ever in a fault at once. Nothing here allocates
+//! or locks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::memory::{self, Reservation};
 
-/// The lowest page of it is no memory at all.
+/// Includes the guard page at the bottom.
 const STACK_BYTES: usize = 192 << 10;
 const GUARD_BYTES: usize = 4096;
 
-/// Where the stacks begin that nobody uses; zero: none.
+/// Start addresses of the unused stacks; zero: none.
 static SPARE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// Calls `function(argument)` on a stack of its own. On the one it is called on when no memory is left for another, or
-/// on processors for which the switch is not written.
+/// Calls `function(argument)` on a stack of its own. If no memory is left for one, or the stack switch is not
+/// implemented for the processor, calls it on the current stack.
 pub fn call(function: extern "C" fn(usize) -> bool, argument: usize) -> bool {
     let first = first_place();
     let Some(stack) = take(first).or_else(map) else { return function(argument) };
@@ -26,7 +27,7 @@ pub fn call(function: extern "C" fn(usize) -> bool, argument: usize) -> bool {
     result
 }
 
-/// The place where a thread looks first: its own, as long as there are few.
+/// Where a thread looks first. While there are few threads, each has a place of its own.
 fn first_place() -> usize {
     let here = 0u8;
     (&raw const here as usize >> 14) % SPARE.len()
@@ -37,7 +38,7 @@ fn places(first: usize) -> impl Iterator<Item = &'static AtomicUsize> {
 }
 
 fn take(first: usize) -> Option<usize> {
-    // Acquire: what its last user left on it was written before it was given back.
+    // Acquire: pairs with the release in `give`, so the last user's writes to the stack come before ours.
     let taken = |place: &AtomicUsize| match place.load(Ordering::Relaxed) {
         0 => 0,
         _ => place.swap(0, Ordering::Acquire),
@@ -51,8 +52,8 @@ fn give(stack: usize, first: usize) {
             && place.compare_exchange(0, stack, Ordering::Release, Ordering::Relaxed).is_ok()
     };
     if !places(first).any(into) {
-        // SAFETY: more threads at once than places: the stack is in none, so nobody runs on it or will. It is all of a
-        // reservation that was leaked. A failure leaves it mapped, and unused.
+        // SAFETY: more threads at once than places. The stack is in no place, so nobody runs on it or will. It is a
+        // whole reservation that was leaked. If this fails, it stays mapped and unused.
         let _ = unsafe { memory::unmap(stack, STACK_BYTES) };
     }
 }
@@ -68,8 +69,8 @@ fn map() -> Option<usize> {
 #[cfg(target_arch = "x86_64")]
 fn switch(function: extern "C" fn(usize) -> bool, argument: usize, top: usize) -> bool {
     let result: u8;
-    // SAFETY: the stack is the caller's alone, mapped below `top` and aligned to 16 bytes. The function follows the C
-    // calling convention, keeps r12, does not unwind (a panic that would leave it aborts), and returns to here.
+    // SAFETY: only the caller uses the stack, which is mapped below `top` and aligned to 16 bytes. The function follows
+    // the C calling convention, preserves r12, does not unwind (a panic that would leave it aborts), and returns here.
     unsafe {
         std::arch::asm!(
             "xchg rsp, r12",
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    /// Notes where it runs, and calls itself so many times.
+    /// Fills a part of the stack, calls itself `depth` times, and checks that part.
     extern "C" fn nest(depth: usize) -> bool {
         let filled = std::hint::black_box([depth as u8; 4 << 10]);
         let inner = depth == 0 || call(nest, depth - 1);

@@ -1,6 +1,6 @@
-//! Sleeping on a word and waking who sleeps on it, within one process.
+//! Futex waits and wakes within one process.
 //!
-//! No call here allocates, and errno is kept as it was: all of them run in signal handlers.
+//! No call here allocates, and errno is preserved: all of them run in signal handlers.
 
 use std::ptr;
 use std::sync::atomic::AtomicU32;
@@ -8,29 +8,29 @@ use std::time::Duration;
 
 use crate::{errno, set_errno};
 
-/// Sleeps while `word` holds `expected`, until woken. May return early: the caller looks again.
+/// Sleeps while `word` holds `expected`, until woken. May return early, so the caller must check again.
 pub fn wait(word: &AtomicU32, expected: u32) {
     call(word, libc::FUTEX_WAIT, expected, ptr::null());
 }
 
-/// The same, for `limit` at most; `false` when that time is over.
+/// The same, for at most `limit`; `false` if that time is over.
 pub fn wait_timeout(word: &AtomicU32, expected: u32, limit: Duration) -> bool {
     let seconds = libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX);
     let limit = libc::timespec { tv_sec: seconds, tv_nsec: libc::c_long::from(limit.subsec_nanos() as i32) };
     call(word, libc::FUTEX_WAIT, expected, &limit) != libc::ETIMEDOUT
 }
 
-/// Wakes everyone who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 pub fn wake_all(word: &AtomicU32) {
     call(word, libc::FUTEX_WAKE, i32::MAX as u32, ptr::null());
 }
 
-/// Wakes one of those who sleep on `word`.
+/// Wakes one thread that sleeps on `word`.
 pub fn wake_one(word: &AtomicU32) {
     call(word, libc::FUTEX_WAKE, 1, ptr::null());
 }
 
-/// Sleeps for this long. Unlike the C library's sleep it is no cancellation point.
+/// Sleeps for this long. Unlike the C library's sleep it is not a cancellation point.
 pub fn sleep(time: Duration) {
     wait_timeout(&AtomicU32::new(0), 0, time);
 }
@@ -39,7 +39,7 @@ pub fn sleep(time: Duration) {
 fn call(word: &AtomicU32, operation: libc::c_int, value: u32, limit: *const libc::timespec) -> i32 {
     let kept = errno();
     let operation = operation | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word is borrowed for the whole call; `limit` is null or points at a timespec of the caller's frame.
+    // SAFETY: the word is borrowed for the whole call. `limit` is null or points to a timespec in the caller's frame.
     let result = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, limit) };
     let number = if result == -1 { errno() } else { 0 };
     set_errno(kept);

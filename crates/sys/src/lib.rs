@@ -1,12 +1,12 @@
-//! Linux, typed: what the engine needs of the kernel, and the home of unsafe code.
+//! Typed Linux interfaces for the engine, and the home of its unsafe code.
 //!
-//! Kernel error numbers become named meanings here. Memory is passed as plain addresses: an address in managed memory
-//! is not a Rust object, and many of these calls are about memory that is *not* there. Calls that could break what others
-//! have at an address are `unsafe fn`; see [`memory`].
+//! Kernel error numbers become named errors here. Memory is passed as plain addresses: an address in managed memory is
+//! not a Rust object, and many calls are about memory that is *not* present. Calls that could invalidate others' memory
+//! are `unsafe fn`; see [`memory`].
 //!
-//! The calls that a preloaded library interposes (mmap and its kin, reads, writes) are made as raw system calls, so
-//! that the engine's own never come back to it. So are all on the way of a fault: the C library's open, read, write,
-//! close and sleep are points at which a thread that was cancelled ends, whatever it has locked.
+//! Calls that a preloaded library interposes (mmap and its kin, reads, writes) are raw system calls, so the engine's
+//! own calls never come back to it. The same holds on the fault path: the C library's open, read, write, close and
+//! sleep are cancellation points, at which a cancelled thread would end with locks held.
 
 pub mod clock;
 pub mod cpu;
@@ -33,14 +33,14 @@ pub mod zstd;
 
 use std::io;
 
-/// Turns the -1 of a C call into the error that errno names.
+/// Converts the -1 of a C call into the error in errno.
 fn check(result: libc::c_long) -> io::Result<usize> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result as usize) }
 }
 
 /// The calling thread's errno.
 fn errno() -> i32 {
-    // SAFETY: the location is the calling thread's own and valid as long as the thread is.
+    // SAFETY: the location is the calling thread's own, and valid as long as the thread.
     unsafe { *libc::__errno_location() }
 }
 

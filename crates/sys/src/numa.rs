@@ -1,7 +1,7 @@
-//! NUMA nodes: which CPUs and disks they have, and memory that stays on one.
+//! NUMA nodes: their CPUs and disks, and memory bound to a node.
 //!
-//! The kernel's files are read here: hwloc would be a C library in every program that the engine is loaded into, for three small files,
-//! and the crates that read these are first versions that few use.
+//! This reads the kernel's files itself. hwloc would load a C library into every program for three small files, and the
+//! crates that read them are immature.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use std::path::Path;
 
 use crate::disk;
 
-/// The highest number of a node, and of a CPU, that is taken for one: what Linux can be built for at most is below it.
+/// Upper bound for the numbers of nodes and CPUs, above what Linux can be built for.
 const MOST: usize = 8192;
 
-/// Of `mbind`: the range gets memory of these nodes and of no other.
+/// `mbind` policy: allocate from this node, and from others only when it has no memory left.
 const MPOL_PREFERRED: libc::c_long = 1;
 
 /// A NUMA node.
@@ -25,7 +25,7 @@ pub struct Node {
     pub cpus: Vec<usize>,
 }
 
-/// The nodes of this machine, by their numbers; none where the kernel does not say.
+/// This machine's nodes in order of their numbers. Empty if the kernel does not report any.
 #[must_use]
 pub fn nodes() -> Vec<Node> {
     nodes_in(Path::new("/sys/devices/system/node"))
@@ -43,7 +43,7 @@ fn nodes_in(directory: &Path) -> Vec<Node> {
     nodes
 }
 
-/// The CPUs of a list as the kernel writes them: `0-3,8`. `None` when it is none.
+/// Parses a CPU list in the kernel's format: `0-3,8`. `None` if it is malformed.
 #[must_use]
 pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
@@ -58,13 +58,14 @@ pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// The node of a block device, or of the one on which a file lies, where the kernel knows it.
+/// The node of a block device, or of the one that holds a file, if the kernel knows it.
 #[must_use]
 pub fn node_of_disk(fd: RawFd) -> Option<usize> {
     node_of(&disk::entry(fd)?, disk::DEPTH)
 }
 
-/// The same for a device's directory in sysfs: what it is plugged in says it; of a device on others, these, if they agree.
+/// The same for a device's sysfs directory. The bus that the device is attached to reports the node. A stacked device
+/// has the node of the devices below it, if they agree.
 fn node_of(entry: &Path, depth: usize) -> Option<usize> {
     let found = fs::canonicalize(entry).ok()?;
     let said = |at: &Path| {
@@ -79,17 +80,17 @@ fn node_of(entry: &Path, depth: usize) -> Option<usize> {
     nodes.all(|node| node == Some(first)).then_some(first)
 }
 
-/// Binds a range that has no memory yet to a node: what it gets is of that node as long as it has some. (Bound without a way
-/// out, it would have a process ended when the node has none left, though others have.)
+/// Binds a range that has no memory yet to a node: its memory comes from that node as long as there is some. (With a
+/// strict policy the OOM killer could end a process whose node is full although others have memory.)
 ///
 /// # Errors
 /// EINVAL: there is no such node, or it has no memory. EPERM: a container's filter. ENOSYS: a kernel without NUMA.
 pub fn bind(addr: usize, len: usize, node: usize) -> io::Result<()> {
     let mut mask = vec![0u64; node / 64 + 1];
     mask[node / 64] = 1 << (node % 64);
-    let nr_bits = mask.len() * 64 + 1; // the kernel takes one off
-    // SAFETY: the kernel reads `nr_bits` - 1 bits of the mask, which it has; the range is its owner's (see `memory`), and only
-    // where its memory will come from changes.
+    let nr_bits = mask.len() * 64 + 1; // the kernel subtracts one
+    // SAFETY: the kernel reads `nr_bits` - 1 bits of the mask, which has that many. The range belongs to its owner (see
+    // `memory`), and only the source of its future memory changes.
     crate::check(unsafe { libc::syscall(libc::SYS_mbind, addr, len, MPOL_PREFERRED, mask.as_ptr(), nr_bits, 0usize) })?;
     Ok(())
 }

@@ -1,13 +1,12 @@
-//! A descriptor table that a program's threads do not share.
+//! A descriptor table for the engine's threads, which the program's threads do not share.
 //!
-//! A program may close, replace or list every descriptor of its table, also those that it did not open: daemons and
-//! shells do. So the engine's threads have another table, which inherits none of the program's descriptors: an inherited
-//! pipe end would delay EOF for its reader. One thread, the
-//! *keeper*, makes that table, starts all other threads that share it, and does for the program's threads what their
-//! own table cannot do any more ([`run`]).
+//! Daemons and shells close, replace or list all descriptors of their table, even those that they did not open. So the
+//! engine's threads have a table of their own. It inherits none of the program's descriptors: an inherited pipe end
+//! would delay EOF for its reader. One thread, the *keeper*, creates that table and all threads that share it, and
+//! makes calls for the program's threads if their own table lacks a descriptor ([`run`]).
 //!
-//! One keeper a process, started on first use, for the rest of the process. A forked child has none and starts its own.
-//! Nothing here allocates but the start of threads: [`run`] is called in signal handlers.
+//! There is one keeper for each process, from its first use on. A forked child has none, and starts its own. Only
+//! starting threads allocates: [`run`] is called in signal handlers.
 
 use std::cell::Cell;
 use std::io;
@@ -24,7 +23,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread has the keeper's table. Such threads are the engine's own.
+/// Whether the calling thread uses the keeper's table. Such threads are the engine's own.
 #[must_use]
 pub fn inside() -> bool {
     INSIDE.get()
@@ -33,7 +32,7 @@ pub fn inside() -> bool {
 /// Starts a thread with the keeper's table, and with signals blocked (see [`signals::block_all`]).
 ///
 /// # Errors
-/// EAGAIN: too many threads. What the kernel said when the keeper could not begin.
+/// EAGAIN: too many threads. The kernel's error if the keeper could not start.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     stack_size: usize,
@@ -46,23 +45,23 @@ pub fn spawn<T: Send + 'static>(
     run(|| signals::spawn(name, stack_size, body))?
 }
 
-/// Has the keeper make a call, with its own table, and waits for it. Calls are made one after another.
+/// Lets the keeper make a call, with its own table, and waits for it. Calls are serialised.
 ///
 /// # Errors
-/// What the kernel said when the keeper could not begin.
+/// The kernel's error if the keeper could not start.
 pub fn run<R: Send>(call: impl FnOnce() -> R + Send) -> io::Result<R> {
     if inside() {
         return Ok(call());
     }
-    // A handler of the program must not fault while this thread has the keeper's attention.
+    // A handler of the program must not fault while this thread occupies the keeper.
     let _blocked = signals::block_all();
     Ok(keeper()?.run(call))
 }
 
-/// Copies a descriptor of the program's table into the keeper's; returns its number there.
+/// Copies a descriptor of the program's table into the keeper's, and returns its number there.
 ///
 /// # Errors
-/// EMFILE; what the kernel said when the keeper could not begin, or when its socket was closed by the program.
+/// EMFILE. The kernel's error if the keeper could not start, or if the program has closed its socket.
 pub fn import(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
     let _blocked = signals::block_all();
     let keeper = keeper()?;
@@ -71,8 +70,8 @@ pub fn import(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
     keeper.run(|| receive(keeper.theirs))
 }
 
-/// Writes text to the program's standard error, all of it in one call, from any thread, past every buffer and lock of the
-/// process: whoever interrupted this thread may hold them. There is nowhere else to say what cannot be written.
+/// Writes text to the program's standard error in one call, from any thread. Bypasses all buffers and locks of the
+/// process, which the interrupted code may hold. A failure cannot be reported anywhere.
 pub fn write_to_stderr(parts: [&str; 3]) {
     let parts = parts.map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
     // SAFETY: the kernel reads the bytes of borrowed strings.
@@ -84,28 +83,28 @@ pub fn write_to_stderr(parts: [&str; 3]) {
     }
 }
 
-/// A copy of the program's standard error, for a thread whose own table has none: as it is now, so that nobody waits for
-/// the end of one that the program has closed.
+/// A copy of the program's current standard error, for a thread whose own table has none. Nothing is kept open, so a
+/// reader of a stream that the program has closed sees its end.
 fn program_stderr() -> io::Result<OwnedFd> {
     let taken = |number: usize| {
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         unsafe { OwnedFd::from_raw_fd(number as RawFd) }
     };
-    // SAFETY: takes numbers. A process's descriptor stands for its first thread, whose table is the program's.
+    // SAFETY: takes no pointers. A pidfd of the process stands for its first thread, whose table is the program's.
     let copied =
         check(unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) }).map(taken).and_then(|pid| {
-            // SAFETY: takes numbers.
+            // SAFETY: takes no pointers.
             check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pid.as_raw_fd(), libc::STDERR_FILENO, 0) }).map(taken)
         });
-    // A sandbox may forbid that: then by its name, which stands for the same file but a socket.
+    // A sandbox may forbid that. Then open it by path, which gives the same file, except for a socket.
     copied.or_else(|_| {
         let (path, flags) = (c"/proc/self/fd/2", libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY);
-        // SAFETY: a path that ends in 0.
+        // SAFETY: the path is NUL-terminated.
         check(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) }).map(taken)
     })
 }
 
-/// A call to be made; lives on the stack of the thread that waits for it.
+/// A call to be made. Lives on the stack of the thread that waits for it.
 struct Job {
     call: unsafe fn(*mut ()),
     data: *mut (),
@@ -113,29 +112,29 @@ struct Job {
 
 /// The process's keeper.
 struct Keeper {
-    /// Held from the posting of a job until it is done.
+    /// Held from posting a job until it is done.
     turn: Mutex<()>,
-    /// Held from the sending of a descriptor until it has arrived.
+    /// Held from sending a descriptor until it has arrived.
     importing: Mutex<()>,
     job: AtomicPtr<Job>,
-    /// Jobs so far; the keeper sleeps on it.
+    /// Jobs posted so far. The keeper sleeps on it.
     nr_posted: AtomicU32,
-    /// Of them, those that are done; who waits for one sleeps on it.
+    /// Jobs done so far. The thread that waits for one sleeps on it.
     nr_done: AtomicU32,
-    /// The socket by which descriptors travel: the end in the program's table, and the one in the keeper's.
+    /// The socket that descriptors travel through: its end in the program's table, and its end in the keeper's.
     ours: RawFd,
     theirs: RawFd,
 }
 
-/// What a process knows of its keeper.
+/// What a process knows about its keeper.
 struct Known {
     keeper: AtomicPtr<Keeper>,
-    /// Whether a thread starts one now.
+    /// Whether a thread is starting one now.
     starting: AtomicU32,
 }
 
-/// In a page that reads as zero in every child that has a copy of the memory, however it was made: it has no keeper. A
-/// child of vfork shares the memory, and its parent's keeper works for it.
+/// The page is zeroed in every child with a copy of the memory, however the child was created: such a child has no
+/// keeper. A vfork child shares the memory, and its parent's keeper serves it.
 fn known() -> io::Result<&'static Known> {
     static PAGE: OnceLock<usize> = OnceLock::new();
     let page = match PAGE.get() {
@@ -145,12 +144,12 @@ fn known() -> io::Result<&'static Known> {
             let addr = made.addr();
             let page = *PAGE.get_or_init(|| addr);
             if page == addr {
-                made.leak(); // else another thread was faster
+                made.leak(); // otherwise another thread was faster
             }
             page
         }
     };
-    // SAFETY: a page that stays, as long as `Known` and aligned to a page; zeros are a valid `Known`, and its fields are
+    // SAFETY: the page is never unmapped, large enough and aligned. Zeros are a valid `Known`, and its fields are
     // atomics.
     Ok(unsafe { &*(page as *const Known) })
 }
@@ -163,7 +162,7 @@ fn keeper() -> io::Result<&'static Keeper> {
             return Ok(keeper);
         }
         if known.starting.swap(1, Ordering::Acquire) == 0 {
-            // SAFETY: as above. Another thread may have been faster since the look.
+            // SAFETY: as above. Another thread may have been faster since the check.
             let started = unsafe { known.keeper.load(Ordering::Acquire).as_ref() }.map_or_else(start, Ok);
             if let Ok(keeper) = &started {
                 known.keeper.store(ptr::from_ref(*keeper).cast_mut(), Ordering::Release);
@@ -176,12 +175,13 @@ fn keeper() -> io::Result<&'static Keeper> {
     }
 }
 
-/// Which keeper this process has now, by a number that no other has had; 0: none.
+/// Identifies this process's keeper by a number that no other keeper has; 0 if there is none.
 pub(crate) fn current() -> usize {
     known().map_or(0, |known| known.keeper.load(Ordering::Acquire) as usize) // keepers are never freed
 }
 
-/// The numbers of the standard streams: nothing of the engine's may have one, for what the process prints goes there.
+/// The numbers of the standard streams. None of the engine's descriptors may have one, because the process prints
+/// there.
 const NR_STREAMS: RawFd = 3;
 
 fn start() -> io::Result<&'static Keeper> {
@@ -210,25 +210,24 @@ fn start() -> io::Result<&'static Keeper> {
     Ok(keeper)
 }
 
-/// Gives the calling thread a table of its own with `kept` alone in it, and with places taken where others look for the
-/// standard streams.
+/// Gives the calling thread a table of its own that holds only `kept`, and fills the places of the standard streams.
 fn leave_table(kept: RawFd) -> io::Result<()> {
     close_range(kept + 1, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)?;
     close_range(0, kept - 1, 0)?;
-    // What is printed there by mistake is gone, and no error. Where there is no such file an eventfd takes the place.
+    // Text printed there by mistake is lost without an error. If there is no /dev/null, an eventfd fills the place.
     for _ in 0..NR_STREAMS {
-        // SAFETY: a path that ends in 0. The table has no other owner; the three stay for good.
+        // SAFETY: the path is NUL-terminated. No other code owns this table, and the three stay open for good.
         let opened = check(unsafe {
             libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC)
         });
-        // SAFETY: takes numbers.
+        // SAFETY: takes no pointers.
         opened.or_else(|_| check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC) }))?;
     }
     Ok(())
 }
 
 fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> io::Result<()> {
-    // SAFETY: takes numbers. Only the keeper calls this, whose table is its own from the first call on.
+    // SAFETY: takes no pointers. Only the keeper calls this, and its table is its own from the first call on.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
 }
 
@@ -241,7 +240,8 @@ impl Keeper {
                 futex::wait(&self.nr_posted, seen);
                 continue;
             }
-            // SAFETY: whoever posted the job keeps it until it is counted as done, and nobody else takes it.
+            // SAFETY: the thread that posted the job keeps it alive until it is counted as done, and nobody else takes
+            // it.
             unsafe { ((*job).call)((*job).data) };
             self.nr_done.fetch_add(1, Ordering::Release);
             futex::wake_all(&self.nr_done);
@@ -268,14 +268,14 @@ impl Keeper {
     }
 }
 
-/// How the call behind `work` is made, given its address.
+/// The function that makes the call stored in `work`, given the address of `work`.
 fn make<R, F: FnOnce() -> R>(_work: &(Option<F>, Option<R>)) -> unsafe fn(*mut ()) {
     /// # Safety
     /// `data` is the address of such a pair, which nobody else uses meanwhile.
     unsafe fn call<R, F: FnOnce() -> R>(data: *mut ()) {
-        // SAFETY: the caller's duty.
+        // SAFETY: the caller upholds this function's own contract.
         let work = unsafe { &mut *data.cast::<(Option<F>, Option<R>)>() };
-        // A panic ends the process: somebody waits for the result, perhaps with locks.
+        // A panic ends the process: another thread waits for the result, perhaps with locks held.
         let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.0.take().map(|call| call())));
         work.1 = made.unwrap_or_else(|_| std::process::abort());
     }
@@ -284,23 +284,23 @@ fn make<R, F: FnOnce() -> R>(_work: &(Option<F>, Option<R>)) -> unsafe fn(*mut (
 
 fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
-    // SAFETY: the kernel fills in two numbers of this frame's own.
+    // SAFETY: the kernel fills in two numbers of this frame.
     check(unsafe {
         libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr())
     })?;
-    // SAFETY: the kernel has just made these descriptors for us.
+    // SAFETY: the kernel just created these descriptors, and nothing else owns them.
     let [ours, theirs] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     // Not among the standard streams, whose places the keeper fills.
-    // SAFETY: takes numbers.
+    // SAFETY: takes no pointers.
     let theirs =
         check(unsafe { libc::syscall(libc::SYS_fcntl, theirs.as_raw_fd(), libc::F_DUPFD_CLOEXEC, NR_STREAMS) })?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
     Ok((ours, unsafe { OwnedFd::from_raw_fd(theirs as RawFd) }))
 }
 
 const CONTROL_BYTES: usize = 64;
 
-/// A message of one byte with room for one descriptor.
+/// A message of one byte, with room for one descriptor.
 struct Message {
     byte: u8,
     part: libc::iovec,
@@ -312,15 +312,15 @@ impl Message {
         Message { byte: 0, part: libc::iovec { iov_base: null_mut(), iov_len: 1 }, control: [0; CONTROL_BYTES / 8] }
     }
 
-    /// Its header, which points into it.
+    /// The message's header, which points into the message.
     fn header(&mut self) -> libc::msghdr {
         self.part.iov_base = (&raw mut self.byte).cast();
-        // SAFETY: all zeros are a valid header: no name, no buffers.
+        // SAFETY: all zeroes is a valid header: no name, no buffers.
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
         header.msg_iov = &raw mut self.part;
         header.msg_iovlen = 1;
         header.msg_control = self.control.as_mut_ptr().cast();
-        // SAFETY: computes a length.
+        // SAFETY: only computes a length.
         header.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as usize;
         header
     }
@@ -329,8 +329,8 @@ impl Message {
 fn send(socket: RawFd, fd: RawFd) -> io::Result<()> {
     let mut message = Message::new();
     let header = message.header();
-    // SAFETY: the header's control data is this frame's, and has room for one control message with a number (64 bytes);
-    // the kernel reads the header and what it points to.
+    // SAFETY: the header's control data is in this frame, and has room for one control message with a number (64
+    // bytes). The kernel reads the header and what it points to.
     check(unsafe {
         let control = libc::CMSG_FIRSTHDR(&header);
         (*control).cmsg_level = libc::SOL_SOCKET;
@@ -346,13 +346,13 @@ fn receive(socket: RawFd) -> io::Result<RawFd> {
     let mut message = Message::new();
     let mut header = message.header();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the kernel writes within what the header points to, all of this frame.
+    // SAFETY: the kernel writes only where the header points, all within this frame.
     check(unsafe { libc::syscall(libc::SYS_recvmsg, socket, &raw mut header, flags) })?;
-    // SAFETY: the header as the kernel has filled it in; a control message that is there has a number in it.
+    // SAFETY: the header as the kernel filled it in. A control message, if present, holds a number.
     unsafe {
         let control = libc::CMSG_FIRSTHDR(&header);
         if control.is_null() || (*control).cmsg_type != libc::SCM_RIGHTS {
-            return Err(io::Error::from_raw_os_error(libc::EMFILE)); // the kernel drops what has no place
+            return Err(io::Error::from_raw_os_error(libc::EMFILE)); // the kernel drops a descriptor without a number
         }
         Ok(libc::CMSG_DATA(control).cast::<RawFd>().read_unaligned())
     }

@@ -1,5 +1,5 @@
-//! What of a range is in RAM, and how much of it in huge pages, as the kernel sees it: by the PAGEMAP_SCAN ioctl
-//! (Linux 6.7), else by `/proc/self/smaps`.
+//! How much of a range is in RAM, and in huge pages, according to the kernel: by the PAGEMAP_SCAN ioctl (Linux 6.7),
+//! else from `/proc/self/smaps`.
 
 use std::fs::File;
 use std::io;
@@ -40,25 +40,25 @@ struct PageRegion {
 
 const _: () = assert!(size_of::<ScanArguments>() == 96 && size_of::<PageRegion>() == 24);
 
-/// What was found in a range.
+/// The result of scanning a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scan {
-    /// Bytes in RAM; the shared zero page does not count.
+    /// Bytes in RAM, without the shared zero page.
     pub present_bytes: u64,
     /// Of these, bytes mapped as huge pages.
     pub huge_bytes: u64,
 }
 
-/// The page tables of this process, open: what is looked at later needs no free descriptor, no path and no permission.
+/// This process's page tables, kept open: later scans need no free descriptor, no path and no permission.
 #[derive(Debug)]
 pub struct Pagemap {
     entries: Descriptor,
-    /// Where there is no PAGEMAP_SCAN.
+    /// If there is no PAGEMAP_SCAN.
     smaps: Option<Descriptor>,
 }
 
 impl Pagemap {
-    /// For a moment: where looking at once is all there is.
+    /// Opens them without hiding the descriptors: for a single scan.
     ///
     /// # Errors
     /// `/proc/self/pagemap` or `/proc/self/smaps` cannot be opened.
@@ -78,10 +78,10 @@ impl Pagemap {
         Ok(Pagemap { entries: self.entries.hide()?, smaps })
     }
 
-    /// Looks at a page-aligned range. Costs time by what is present, about 20 ns a page, little for what is not.
+    /// Scans a page-aligned range. Costs about 20 ns for each present page, and little for absent ones.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Kernel errors.
     pub fn scan(&self, range: Range<usize>) -> io::Result<Scan> {
         match &self.smaps {
             _ if range.is_empty() => Ok(Scan::default()),
@@ -90,19 +90,19 @@ impl Pagemap {
         }
     }
 
-    /// Whether there is a page at an address, the shared page of zeros too.
+    /// Whether a page is present at an address. The shared zero page counts.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Kernel errors.
     pub fn is_present(&self, addr: usize) -> io::Result<bool> {
         const PRESENT: u64 = 1 << 63;
         self.entry(addr).map(|entry| entry & PRESENT != 0)
     }
 
-    /// Whether the kernel has swapped a page out (or has it under way to another place).
+    /// Whether the kernel has swapped a page out (or is migrating it).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Kernel errors.
     pub fn is_swapped(&self, addr: usize) -> io::Result<bool> {
         const SWAPPED: u64 = 1 << 62;
         self.entry(addr).map(|entry| entry & SWAPPED != 0)
@@ -116,7 +116,7 @@ impl Pagemap {
     }
 }
 
-/// Looks at a range once ([`Pagemap::scan`]).
+/// Scans a range once ([`Pagemap::scan`]).
 ///
 /// # Errors
 /// As [`Pagemap::open`] and [`Pagemap::scan`].
@@ -140,18 +140,18 @@ pub fn resident_bytes(range: Range<usize>) -> io::Result<u64> {
     scan(range).map(|scan| scan.present_bytes)
 }
 
-/// Whether the kernel does not know the request.
+/// Whether the kernel does not support the request.
 fn is_unknown<T>(result: &io::Result<T>) -> bool {
     let number = result.as_ref().err().and_then(io::Error::raw_os_error);
     matches!(number, Some(libc::ENOTTY | libc::EINVAL | libc::EPERM))
 }
 
-/// All of a text file of the kernel's, as it is now.
+/// Reads all of a kernel text file, as it is now.
 fn read_from_start(number: RawFd) -> io::Result<String> {
     let mut text = Vec::new();
     let mut part = [0; 16 << 10];
     loop {
-        // SAFETY: the kernel writes at most as many bytes as the part has.
+        // SAFETY: the kernel writes at most the length of `part`.
         let read = unsafe { libc::syscall(libc::SYS_pread64, number, part.as_mut_ptr(), part.len(), text.len()) };
         match check(read)? {
             0 => return Ok(String::from_utf8_lossy(&text).into_owned()),
@@ -179,8 +179,8 @@ fn scan_pagemap(pagemap: RawFd, range: &Range<usize>) -> io::Result<Scan> {
             category_anyof_mask: 0,
             return_mask: PAGE_IS_PRESENT | PAGE_IS_HUGE,
         };
-        // SAFETY: the kernel reads and writes the arguments, of the size they state, and writes at most `vec_len`
-        // regions at `vec`; both are of this frame. The scan changes nothing (no flags).
+        // SAFETY: the kernel reads and writes the arguments, whose size they state, and writes at most `vec_len`
+        // regions at `vec`. Both are locals of this frame. Without flags the scan changes nothing.
         let nr = check(unsafe { libc::syscall(libc::SYS_ioctl, pagemap, PAGEMAP_SCAN, &raw mut arguments) })?;
         for region in &regions[..nr] {
             let len = region.end - region.start;
@@ -197,7 +197,7 @@ fn scan_pagemap(pagemap: RawFd, range: &Range<usize>) -> io::Result<Scan> {
     Ok(found)
 }
 
-/// The sums of the mappings that lie in the range (or overlap it: smaps knows no parts).
+/// Adds up the mappings that overlap the range. smaps does not tell parts of a mapping apart.
 fn scan_smaps(smaps: &str, range: &Range<usize>) -> Scan {
     let mut found = Scan::default();
     let mut within = false;

@@ -1,23 +1,23 @@
-//! How much of its memory a process had in RAM, as the kernel counts it: managed or not.
+//! A process's memory in RAM, managed or not, as the kernel counts it.
 
 use std::io;
 use std::mem::MaybeUninit;
 
 use crate::check;
 
-/// What this process has in RAM, in bytes.
+/// This process's memory in RAM, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Resident {
-    /// The most so far, since it executed its program.
+    /// The peak since the process executed its program.
     pub peak: u64,
-    /// Anonymous memory, now.
+    /// Anonymous memory now.
     pub anonymous: u64,
-    /// Shared memory, now. (The rest is pages of files, which the kernel can drop.)
+    /// Shared memory now. (The rest is page cache, which the kernel can drop.)
     pub shared: u64,
 }
 
 impl Resident {
-    /// As `/proc/self/status` has it; none where that cannot be read.
+    /// Reads `/proc/self/status`; `None` if that is not possible.
     #[must_use]
     pub fn now() -> Option<Resident> {
         let mut status = [0; 4096];
@@ -34,11 +34,12 @@ impl Resident {
     }
 }
 
-/// Reads the file by system calls of its own: the C library's are points at which a thread that was cancelled ends, and this one may be
+/// Reads the file with raw system calls. The C library's functions are cancellation points, and this thread may be
 /// unmapping memory.
 fn read_status(bytes: &mut [u8]) -> io::Result<usize> {
     let (path, flags) = (c"/proc/self/status", libc::O_RDONLY | libc::O_CLOEXEC);
-    // SAFETY: a path that ends in 0; the kernel writes at most as many bytes as there are; the descriptor is this call's own.
+    // SAFETY: the path is NUL-terminated, the kernel writes at most the length of `bytes`, and the descriptor is this
+    // call's own.
     unsafe {
         let fd = check(libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags))?;
         let read = check(libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()));
@@ -47,13 +48,13 @@ fn read_status(bytes: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// The most that one process had in RAM: this one, or of its children that have ended and been waited for, and theirs, the one that
-/// had most.
+/// The peak of one process in RAM: of this one, or the highest among its descendants that have ended and were waited
+/// for.
 #[must_use]
 pub fn peak(of_children: bool) -> u64 {
     let who = if of_children { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF };
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the call fills the structure, of this frame's own; zeros are a value of it should it fail.
+    // SAFETY: the call fills in a local of this frame. If it fails, zeroes are a valid value.
     let usage = unsafe {
         libc::getrusage(who, usage.as_mut_ptr());
         usage.assume_init()

@@ -1,50 +1,51 @@
-//! Makes system calls fail with ENOSYS for the calling thread and whatever it starts from then on, across exec.
+//! Makes system calls fail with ENOSYS for the calling thread and everything that it starts later, across exec.
 
 use std::io;
 
 use crate::check;
 
-/// The kernel's name for the machine whose system calls are meant.
+/// The kernel's identifier of the architecture whose system calls are meant.
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const MACHINE: u32 = 0xc000_00b7;
 
-/// Of the classic packet filter: load a word of what the filter is given, jump if it is equal, return.
+/// Classic BPF: load a word of the filter's input, jump if equal, return.
 const LOAD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
-/// Where a filter finds the number of a system call, and the machine.
+/// Offsets of the system call's number and of the architecture in the filter's input.
 const NUMBER_AT: u32 = 0;
 const MACHINE_AT: u32 = 4;
 
-/// From the return on these calls fail with ENOSYS. It is for good. Threads that exist already are not concerned.
+/// Makes these calls fail with ENOSYS from now on, for good. Existing threads are not affected.
 ///
-/// Without CAP_SYS_ADMIN the kernel asks for `PR_SET_NO_NEW_PRIVS` first: set-user-ID programs that the thread starts then run
-/// without the privileges of their owner.
+/// Without CAP_SYS_ADMIN the kernel requires `PR_SET_NO_NEW_PRIVS` first. Set-user-ID programs that the thread starts
+/// then run without their owner's privileges.
 ///
 /// # Errors
-/// EINVAL and its like where the kernel or a sandbox has no filters.
+/// EINVAL and the like if the kernel or a sandbox has no filters.
 pub fn refuse<const N: usize>(calls: [libc::c_long; N]) -> io::Result<()> {
     let step = |code, if_equal, if_not, k| libc::sock_filter { code, jt: if_equal, jf: if_not, k };
     let nr_calls = N as u8;
     let mut filter = vec![
         step(LOAD, 0, 0, MACHINE_AT),
-        step(JUMP_IF_EQUAL, 0, nr_calls + 1, MACHINE), // programs for other machines are not concerned
+        step(JUMP_IF_EQUAL, 0, nr_calls + 1, MACHINE), // other architectures' programs pass
         step(LOAD, 0, 0, NUMBER_AT),
     ];
     filter.extend((1..).zip(calls).map(|(nr, call)| step(JUMP_IF_EQUAL, nr_calls - nr + 1, 0, call as u32)));
     filter.push(step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
     filter.push(step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the kernel copies the program, whose length is that of the vector it points to; both outlive the call.
+    // SAFETY: the kernel copies the program, which has the length of the vector that it points to. Both outlive the
+    // call.
     let install = || unsafe {
         check(libc::syscall(libc::SYS_prctl, libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program))
     };
     match install() {
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
-            // SAFETY: takes numbers.
+            // SAFETY: takes no pointers.
             check(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
             install().map(drop)
         }
@@ -56,7 +57,7 @@ pub fn refuse<const N: usize>(calls: [libc::c_long; N]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The error number of a call with no arguments but zeros.
+    /// The error number of a call whose arguments are all zero.
     fn error_of(call: libc::c_long) -> i32 {
         // SAFETY: these calls refuse a null pointer.
         check(unsafe { libc::syscall(call, 0, 0, 0) }).map_or_else(|error| error.raw_os_error().unwrap(), |_| 0)

@@ -12,11 +12,11 @@ use crate::check;
 /// Types that may live in [`SharedMemory`].
 ///
 /// # Safety
-/// All-zero bytes are a valid value, and so is whatever another process of the same program writes into it: it is
-/// `repr(C)` (or transparent), made of atomics only, and holds no pointer.
+/// All-zero bytes are a valid value, and so is anything that another process of the same program writes into it: the
+/// type is `repr(C)` (or transparent), consists of atomics only, and holds no pointer.
 pub unsafe trait Zeroable: Sync {}
 
-/// A `T` in shared memory. The memory goes with the last process that has it open or mapped.
+/// A `T` in shared memory. The memory is freed when no process has it open or mapped any more.
 #[derive(Debug)]
 pub struct SharedMemory<T: Zeroable> {
     fd: OwnedFd,
@@ -30,25 +30,25 @@ impl<T: Zeroable> SharedMemory<T> {
         size_of::<T>().next_multiple_of(4096)
     };
 
-    /// New memory, all zeros. `name` shows in `/proc/<pid>/fd`.
+    /// Creates zeroed memory. `name` shows in `/proc/<pid>/fd`.
     ///
     /// # Errors
     /// EMFILE, ENOMEM.
     pub fn create(name: &str) -> io::Result<Self> {
         let name = std::ffi::CString::new(name)?;
-        // SAFETY: a name that ends in 0.
+        // SAFETY: the name is NUL-terminated.
         let fd = check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) })?;
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
-        // SAFETY: takes numbers.
+        // SAFETY: takes no pointers.
         check(unsafe { libc::ftruncate(fd.as_raw_fd(), Self::LEN as libc::off_t) }.into())?;
         Self::map(fd)
     }
 
-    /// The memory that another process created, by its [`SharedMemory::path`].
+    /// Opens memory that another process created, by its [`SharedMemory::path`].
     ///
     /// # Errors
-    /// ENOENT: that process is gone. EACCES: it is another user's. InvalidData: it is not of this type's size.
+    /// ENOENT: that process is gone. EACCES: it belongs to another user. InvalidData: the size is not this type's.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         if file.metadata()?.len() != Self::LEN as u64 {
@@ -57,26 +57,27 @@ impl<T: Zeroable> SharedMemory<T> {
         Self::map(file.into())
     }
 
-    /// By what another process of the same user opens it while this one runs: `/proc/<pid>/fd/<n>`.
+    /// The path by which another process of the same user can open it while this one runs: `/proc/<pid>/fd/<n>`.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()))
     }
 
-    /// The value for the rest of the process.
+    /// The value, for the rest of the process.
     #[must_use]
     pub fn leak(self) -> &'static T {
         let value: *const T = &*self;
         let mapped = std::mem::ManuallyDrop::new(self);
-        // SAFETY: read once, of a value that is not dropped: only its descriptor is closed, which the mapping does not need.
+        // SAFETY: moves the descriptor out of a value that is never dropped. The mapping does not need it, so it is
+        // closed.
         drop(unsafe { std::ptr::read(&mapped.fd) });
-        // SAFETY: as in `deref`; the mapping stays, since its owner is forgotten.
+        // SAFETY: as in `deref`. The mapping stays, since its owner is never dropped.
         unsafe { &*value }
     }
 
     fn map(fd: OwnedFd) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice; nothing that exists is touched.
+        // SAFETY: a new mapping at an address that the kernel chooses. Existing mappings are not touched.
         let addr = check(unsafe {
             libc::syscall(libc::SYS_mmap, 0usize, Self::LEN, access, libc::MAP_SHARED, fd.as_raw_fd(), 0usize)
         })?;
@@ -88,8 +89,8 @@ impl<T: Zeroable> Deref for SharedMemory<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the mapping is at least as long as T, page aligned, and lives as long as `self`; its bytes are a
-        // valid T at all times, and shared access to it is sound, by the contract of `Zeroable`.
+        // SAFETY: the mapping is at least as long as T, page aligned, and lives as long as `self`. By the contract of
+        // `Zeroable`, its bytes are a valid T at all times, and shared access to it is sound.
         unsafe { &*(self.addr as *const T) }
     }
 }
@@ -102,7 +103,7 @@ impl<T: Zeroable> AsRawFd for SharedMemory<T> {
 
 impl<T: Zeroable> Drop for SharedMemory<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and borrows of it end before.
+        // SAFETY: this value owns the mapping, and borrows of it have ended.
         unsafe { libc::syscall(libc::SYS_munmap, self.addr, Self::LEN) };
     }
 }
@@ -128,7 +129,7 @@ mod tests {
         let memory = SharedMemory::<Numbers>::create("folioswap-test").unwrap();
         assert!(memory.0.iter().all(|number| number.load(Ordering::Relaxed) == 0));
         let again = SharedMemory::<Numbers>::open(&memory.path()).unwrap();
-        // SAFETY: the child stores one number and leaves without running anything of the parent's.
+        // SAFETY: the child stores one number, and exits without running any of the parent's code.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0);
         if pid == 0 {
@@ -136,7 +137,7 @@ mod tests {
             crate::signals::exit_now(0);
         }
         let mut status = 0;
-        // SAFETY: the status is of this frame; the child is ours.
+        // SAFETY: the status is a local of this frame. The child is ours.
         assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
         assert_eq!(memory.0[2].load(Ordering::SeqCst), 42);
         drop(memory);

@@ -1,4 +1,4 @@
-//! Threads without signals, a thread's number, and the ends that need no cleaning up.
+//! Threads with signals blocked, thread ids, and ways to end a process without cleanup.
 
 use std::io;
 use std::marker::PhantomData;
@@ -6,12 +6,12 @@ use std::thread::JoinHandle;
 
 use crate::check;
 
-/// While it lives, the calling thread gets no signals but those of its own faults, and threads that it starts inherit
-/// that for good.
+/// While it lives, the calling thread gets no signals except those of its own faults. Threads that it starts meanwhile
+/// inherit this for good.
 #[must_use = "signals are let in again when this is dropped"]
 pub struct Blocked {
     before: u64,
-    /// The mask is a thread's own: not to be dropped on another one.
+    /// The mask belongs to a thread, so it must be dropped on the same one.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -19,11 +19,11 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// By which the C library has every thread change its user: who does that waits for all of them.
+/// The signal by which glibc makes every thread change its user id. The caller waits for all threads.
 const SIGSETXID: i32 = 33;
 
-/// All signals but those of faults, for one that is blocked kills the process without a handler having been asked. The one
-/// by which the C library cancels threads is among them, which is not so in a full set of the library's own.
+/// All signals except those of faults: a blocked fault signal kills the process without calling a handler. glibc's
+/// cancellation signal is included, which glibc's own full set leaves out.
 const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGSEGV)
     | bit(libc::SIGILL)
@@ -44,10 +44,10 @@ impl Drop for Blocked {
     }
 }
 
-/// Sets the calling thread's mask and gives the one before. The C library's call would leave out its own signals.
+/// Sets the calling thread's mask, and returns the previous one. The C library's call would leave out its own signals.
 fn set_mask(mask: u64) -> u64 {
     let mut before = 0u64;
-    // SAFETY: the kernel reads one set of 8 bytes and fills in the other, both of this frame. It cannot fail.
+    // SAFETY: the kernel reads one set of 8 bytes and fills in the other, both locals of this frame. It cannot fail.
     unsafe {
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size_of::<u64>());
     }
@@ -71,11 +71,11 @@ pub fn spawn<T: Send + 'static>(
 /// The calling thread's id, unique in the system while it runs. A system call, about 50 ns.
 #[must_use]
 pub fn thread_id() -> u32 {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no pointers, and cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// Sends SIGBUS to a thread of this process; one that has ended gets nothing.
+/// Sends SIGBUS to a thread of this process. Does nothing if the thread has ended.
 pub fn send_sigbus(thread: u32) {
     let _ = send(thread, libc::SIGBUS);
 }
@@ -85,12 +85,12 @@ pub fn send_sigbus(thread: u32) {
 /// # Errors
 /// ESRCH: there is no such thread.
 pub fn send(thread: u32, signal: i32) -> io::Result<()> {
-    // SAFETY: takes numbers; the process is this one.
+    // SAFETY: takes no pointers. The process is this one.
     check(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) }).map(drop)
 }
 
-/// Whether a thread of this process that sleeps in a fault would be woken by a signal: the signal is neither blocked nor ignored, and it
-/// was not a system call that touched the memory (which would only touch it again). `false` too where that cannot be known.
+/// Whether a signal would wake a thread of this process that sleeps in a fault: the signal is neither blocked nor
+/// ignored, and no system call made the access (the call would only repeat it). `false` also if this is unknown.
 #[must_use]
 pub fn ends_wait(thread: u32, signal: i32) -> bool {
     let read = |what| std::fs::read_to_string(format!("/proc/self/task/{thread}/{what}"));
@@ -102,10 +102,10 @@ pub fn ends_wait(thread: u32, signal: i32) -> bool {
     is_not_in("SigBlk:") && is_not_in("SigIgn:") && call.starts_with("-1 ")
 }
 
-/// Ends the process at once: no destructors, no exit handlers, no flushing. Fit for signal handlers and forked
+/// Ends the process at once: no destructors, no exit handlers, no flushing. Safe in signal handlers and forked
 /// children.
 pub fn exit_now(status: i32) -> ! {
-    // SAFETY: takes a number and does not return.
+    // SAFETY: takes no pointers, and does not return.
     unsafe { libc::_exit(status) }
 }
 
@@ -113,7 +113,7 @@ pub fn exit_now(status: i32) -> ! {
 mod tests {
     use super::*;
 
-    /// The mask as the kernel has it.
+    /// The mask in the kernel.
     fn mask() -> u64 {
         let mask = set_mask(u64::MAX);
         set_mask(mask);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn blocked(signal: i32) -> bool {
-        // SAFETY: all zeros are a valid set; the calls fill it and look into it.
+        // SAFETY: all zeroes is a valid set. The calls fill it in and test it.
         unsafe {
             let mut mask: libc::sigset_t = std::mem::zeroed();
             libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);

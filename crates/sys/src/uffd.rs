@@ -1,8 +1,9 @@
-//! userfaultfd: opening it by whichever door is open, and its ioctls with their errors named.
+//! userfaultfd: opening it in whichever way is permitted, and its ioctls with named errors.
 //!
 //! [`Userfaultfd::move_pages`], [`Userfaultfd::copy`], [`Userfaultfd::zeropage`] and [`Userfaultfd::wake`] neither
-//! allocate nor lock: they run in a SIGBUS handler. All calls may be made by many threads at once. Those that take content
-//! from an address or put some there are `unsafe fn`; the others only decide who hears of faults, and change no page.
+//! allocate nor lock, because they run in a SIGBUS handler. Any number of threads may make calls at once. Calls that
+//! take content from an address or place some there are `unsafe fn`. The others only select where faults are delivered,
+//! and change no page.
 
 use std::fs::File;
 use std::io;
@@ -15,52 +16,52 @@ use crate::{check, errno, own_table};
 /// How faults are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// The faulting thread gets SIGBUS; a system call that touches a missing page fails with EFAULT.
+    /// The faulting thread gets SIGBUS. A system call that accesses a missing page fails with EFAULT.
     Sigbus,
-    /// A thread reads the descriptor; the faulting thread sleeps meanwhile, in system calls too.
+    /// A thread reads the descriptor. The faulting thread sleeps meanwhile, in system calls too.
     Monitor,
 }
 
-/// The way by which the descriptor was had.
+/// How the descriptor was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Door {
-    /// The system call: CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1.
+    /// The system call: needs CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1.
     Syscall,
     /// `/dev/userfaultfd`.
     Device,
-    /// The system call, for faults of user mode only: open to everybody.
+    /// The system call, for user-mode faults only. Needs no privilege.
     UserModeOnly,
 }
 
-/// What the kernel offers and the descriptor has switched on.
+/// Features that the kernel offers and that are enabled on the descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// `UFFDIO_MOVE` (Linux 6.8).
     pub has_move: bool,
     /// Write protection of anonymous memory (Linux 5.7).
     pub has_wp: bool,
-    /// Events name the thread that faulted.
+    /// Events name the faulting thread.
     pub has_thread_id: bool,
 }
 
-/// Why there is no userfaultfd, or a range cannot be registered.
+/// Why no userfaultfd could be opened, or a range could not be registered.
 #[derive(Debug, thiserror::Error)]
 pub enum UffdError {
-    /// This process may not have one of the wanted kind.
+    /// This process may not open one of the wanted kind.
     #[error("not permitted")]
     NotPermitted,
-    /// The kernel, or the sandbox, has no userfaultfd.
+    /// The kernel or the sandbox has no userfaultfd.
     #[error("this kernel or sandbox has no userfaultfd")]
     NotSupported,
     /// The kernel's userfaultfd lacks this feature.
     #[error("this kernel's userfaultfd has no {0}")]
     NoFeature(&'static str),
-    /// Anything else.
+    /// Any other error.
     #[error("{what}: {error}")]
     System {
         /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
 }
@@ -79,7 +80,7 @@ impl From<UffdError> for io::Error {
 /// Why pages were not mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MoveError {
-    /// EBUSY, or EAGAIN again and again: a page is pinned, in use by a system call, or shared by fork. Nothing moved.
+    /// EBUSY, or EAGAIN repeatedly: a page is pinned, in use by a system call, or shared by fork. Nothing moved.
     #[error("a page is pinned, in use, or shared with another process")]
     Busy,
     /// The first `moved` bytes (more than 0, less than all) are at the target, the rest where they were.
@@ -97,7 +98,7 @@ pub enum MoveError {
     /// EINVAL: unaligned, or source and target differ in protection, locking or kind.
     #[error("source and target do not fit each other")]
     Invalid,
-    /// ESRCH: the process whose memory it is has ended.
+    /// ESRCH: the process that owns the memory has ended.
     #[error("the process is gone")]
     ProcessGone,
     /// Another error number.
@@ -118,33 +119,33 @@ impl MoveError {
     }
 }
 
-/// What faults of a range are delivered.
+/// Which faults of a range are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Touches of missing pages.
+    /// Accesses to missing pages.
     Missing,
-    /// And writes to pages that [`Userfaultfd::write_protect`] protected.
+    /// Also writes to pages that [`Userfaultfd::write_protect`] protected.
     MissingAndWriteProtect,
 }
 
-/// What the descriptor reports.
+/// An event that the descriptor reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A thread touched a page that is missing or write-protected, and sleeps.
+    /// A thread accessed a missing or write-protected page, and sleeps.
     Pagefault {
-        /// The address that was touched; before Linux 5.18 its page's.
+        /// The address accessed; before Linux 5.18 that of its page.
         addr: usize,
         /// Whether it was a write.
         write: bool,
-        /// Whether the page is there and write-protected.
+        /// Whether the page is present and write-protected.
         wp: bool,
-        /// The thread's id; 0 where [`Features::has_thread_id`] is false.
+        /// The thread's id; 0 if [`Features::has_thread_id`] is false.
         thread: u32,
     },
-    /// Another event (fork, remap, remove, unmap); none is asked for by [`Userfaultfd::open`].
+    /// Another event (fork, remap, remove, unmap). [`Userfaultfd::open`] enables none of them.
     Other {
-        /// The kernel's number of it.
+        /// The kernel's number for it.
         event: u8,
     },
 }
@@ -152,13 +153,13 @@ pub enum Event {
 /// Why [`Waiter::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// There is, or was, something to read.
+    /// There is, or was, an event to read.
     Event,
     /// The stop descriptor is signalled.
     Stopped,
 }
 
-/// Calls in a row that may move nothing (EAGAIN) before a range counts as busy.
+/// Consecutive calls without progress (EAGAIN) before a range counts as busy.
 const MOST_RETRIES: u32 = 100;
 
 /// A userfaultfd of the calling process.
@@ -166,7 +167,7 @@ const MOST_RETRIES: u32 = 100;
 pub struct Userfaultfd(Descriptor);
 
 impl Userfaultfd {
-    /// The same, hidden from the program ([`Descriptor::hidden`]).
+    /// The same descriptor, hidden from the program ([`Descriptor::hidden`]).
     ///
     /// # Errors
     /// As there.
@@ -174,14 +175,14 @@ impl Userfaultfd {
         self.0.hide().map(Userfaultfd)
     }
 
-    /// Opens one with MOVE, write protection, thread ids and exact addresses wherever the kernel offers them.
+    /// Opens a userfaultfd with MOVE, write protection, thread ids and exact addresses where the kernel offers them.
     ///
-    /// For [`Delivery::Monitor`]: by the system call, else by `/dev/userfaultfd`; never for user mode only, since a
-    /// system call that touched a missing page would fail. For [`Delivery::Sigbus`] user mode only comes first: the
-    /// kind makes no difference there and needs no privilege.
+    /// For [`Delivery::Monitor`]: by the system call, else through `/dev/userfaultfd`. User mode only is not enough
+    /// there, since a system call that accesses a missing page would fail. For [`Delivery::Sigbus`] user mode only is
+    /// tried first: it behaves the same there, and needs no privilege.
     ///
     /// # Errors
-    /// [`UffdError`] by name; the one of the first door that failed.
+    /// [`UffdError`] by name, from the first way that failed.
     pub fn open(delivery: Delivery) -> Result<(Self, Features, Door), UffdError> {
         let doors: &[Door] = match delivery {
             Delivery::Monitor => &[Door::Syscall, Door::Device],
@@ -191,7 +192,7 @@ impl Userfaultfd {
         for &door in doors {
             match pass(door) {
                 Ok(asked) => {
-                    // The first handshake only asks; a descriptor can be told its features once.
+                    // The first handshake only queries: features can be enabled once per descriptor.
                     let offered = shake_hands(&asked, 0)?;
                     let wanted = wanted_features(delivery, offered)?;
                     let uffd = pass(door)?;
@@ -210,10 +211,10 @@ impl Userfaultfd {
         Err(refused.unwrap_or(UffdError::NotSupported))
     }
 
-    /// Has faults in a range delivered. The range must be anonymous private memory, page aligned.
+    /// Delivers faults of a range, which must be page-aligned, private and anonymous.
     ///
     /// # Errors
-    /// What the kernel says: EBUSY when another userfaultfd has it, EINVAL for other kinds of memory.
+    /// Kernel errors: EBUSY if another userfaultfd has the range, EINVAL for other kinds of memory.
     pub fn register(&self, addr: usize, len: usize, mode: Mode) -> Result<(), UffdError> {
         let mode = match mode {
             Mode::Missing => abi::REGISTER_MISSING,
@@ -223,58 +224,60 @@ impl Userfaultfd {
         self.ioctl(abi::UFFDIO_REGISTER, &mut register).map_err(system("UFFDIO_REGISTER"))
     }
 
-    /// Ends delivery for a range; threads that sleep in it are woken.
+    /// Ends delivery for a range, and wakes the threads that sleep in it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Kernel errors.
     pub fn unregister(&self, addr: usize, len: usize) -> Result<(), UffdError> {
         self.ioctl(abi::UFFDIO_UNREGISTER, &mut range(addr, len)).map_err(system("UFFDIO_UNREGISTER"))
     }
 
-    /// Moves the pages at `src` to `dst`, where none may be, and wakes who waits for them. No byte is copied; a huge
-    /// page moved whole and aligned stays one. `dst` must be registered with this descriptor.
+    /// Moves the pages at `src` to `dst`, where none may be present, and wakes the threads that wait for them. No byte
+    /// is copied, and a huge page that moves whole and aligned stays one. `dst` must be registered with this
+    /// descriptor.
     ///
     /// # Errors
-    /// [`MoveError`]; but for `Partial`, nothing has moved.
+    /// [`MoveError`]. Unless it is `Partial`, nothing has moved.
     ///
     /// # Safety
-    /// Both ranges are the caller's own mappings. Nobody uses a reference into the source until it has content again, unless
-    /// that touch is a fault which the caller resolves; what comes to the target is what its readers take for a value.
+    /// Both ranges are the caller's own mappings. Nobody uses a reference into the source until it has content again,
+    /// unless the caller resolves the fault. Readers of the target accept the new content as a value.
     pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
         self.transfer(abi::UFFDIO_MOVE, dst, src, len)
     }
 
-    /// Makes pages at `dst` that hold a copy of what is at `src`, and wakes who waits for them.
+    /// Places pages at `dst` with a copy of the content at `src`, and wakes the threads that wait for them.
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`].
     ///
     /// # Safety
-    /// The target is the caller's own mapping, and what comes there is what its readers take for a value. The source may be any
-    /// address that the kernel can read; nobody writes there meanwhile.
+    /// The target is the caller's own mapping, whose readers accept the new content as a value. The source may be any
+    /// address that the kernel can read. Nobody writes there meanwhile.
     pub unsafe fn copy(&self, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
         self.transfer(abi::UFFDIO_COPY, dst, src, len)
     }
 
-    /// Maps zeroed pages at `addr`, where none may be, and wakes who waits for them.
+    /// Maps zeroed pages at `addr`, where none may be present, and wakes the threads that wait for them.
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`].
     ///
     /// # Safety
-    /// The range is the caller's own mapping, and its readers take zeros for a value.
+    /// The range is the caller's own mapping, and its readers accept zeros as a value.
     pub unsafe fn zeropage(&self, addr: usize, len: usize) -> Result<(), MoveError> {
         self.fill(abi::UFFDIO_ZEROPAGE, addr, len)
     }
 
-    /// Poisons the pages at `addr`, where none may be, and wakes who waits for them: a touch of one is SIGBUS, and a system
-    /// call that reads or writes there fails with EFAULT. `madvise(MADV_DONTNEED)` ends that.
+    /// Poisons the pages at `addr`, where none may be present, and wakes the threads that wait for them. An access
+    /// raises SIGBUS, and a system call that accesses such a page fails with EFAULT. `madvise(MADV_DONTNEED)` removes
+    /// the poison.
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`]; `Invalid` before Linux 6.6.
     ///
     /// # Safety
-    /// The range is the caller's own mapping, and a touch there is a fault that the caller answers for.
+    /// The range is the caller's own mapping, and the caller handles faults there.
     pub unsafe fn poison(&self, addr: usize, len: usize) -> Result<(), MoveError> {
         self.fill(abi::UFFDIO_POISON, addr, len)
     }
@@ -287,10 +290,10 @@ impl Userfaultfd {
         })
     }
 
-    /// Write-protects the pages that are present in a range, or ends that and wakes who waits to write.
+    /// Write-protects the present pages of a range, or removes the protection and wakes the threads that wait to write.
     ///
     /// # Errors
-    /// ENOENT when the range is not registered for it; other kernel errors.
+    /// ENOENT if the range is not registered for it; other kernel errors.
     pub fn write_protect(&self, addr: usize, len: usize, on: bool) -> io::Result<()> {
         let mode = if on { abi::WRITEPROTECT_ON } else { 0 };
         for _ in 0..MOST_RETRIES {
@@ -304,7 +307,7 @@ impl Userfaultfd {
         Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
-    /// Wakes the threads that wait for pages of a range; they look again.
+    /// Wakes the threads that wait for pages of a range. They repeat the access.
     ///
     /// # Errors
     /// EINVAL for a bad range.
@@ -312,14 +315,14 @@ impl Userfaultfd {
         self.ioctl(abi::UFFDIO_WAKE, &mut range(addr, len))
     }
 
-    /// Reads one event; `None` when there is none now (another thread may have been first).
+    /// Reads one event; `None` if there is none (another thread may have read it).
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Kernel errors.
     pub fn read_event(&self) -> io::Result<Option<Event>> {
         let mut message = abi::Message::default();
         let len = size_of::<abi::Message>();
-        // SAFETY: the buffer is `len` bytes of this frame's own; any bytes are a valid `Message`.
+        // SAFETY: the buffer is `len` bytes of this frame, and any bytes are a valid `Message`.
         let read = check(unsafe { libc::syscall(libc::SYS_read, self.0.number(), &raw mut message, len) });
         match read {
             Ok(read) if read == len => Ok(Some(event(&message))),
@@ -345,8 +348,8 @@ impl Userfaultfd {
         }
     }
 
-    /// 0 or the error number. What another file than a userfaultfd would say may come from one that the program has put in
-    /// its place: then the call is made where it is ours for certain.
+    /// 0 or the error number. An error that other files than a userfaultfd give may come from a file that the program
+    /// has put in its place. The call is then repeated where the number is certainly ours.
     fn raw_ioctl<T: Send>(&self, request: u64, argument: &mut T) -> i32 {
         match raw_ioctl(self.0.number(), request, argument) {
             libc::EBADF | libc::ENOTTY => self.0.elsewhere(|number| raw_ioctl(number, request, argument)),
@@ -358,8 +361,8 @@ impl Userfaultfd {
     }
 }
 
-/// Repeats `step`, given the bytes done so far, until `len` bytes are done. A step says its error number and what the
-/// kernel wrote about its progress.
+/// Repeats `step`, with the bytes done so far, until `len` bytes are done. A step returns its error number, and the
+/// progress that the kernel reported.
 fn stepwise(len: usize, mut step: impl FnMut(usize) -> (i32, i64)) -> Result<(), MoveError> {
     let (mut done, mut idle) = (0, 0);
     loop {
@@ -385,7 +388,7 @@ fn stepwise(len: usize, mut step: impl FnMut(usize) -> (i32, i64)) -> Result<(),
 }
 
 fn yield_cpu() {
-    // SAFETY: takes nothing and touches nothing.
+    // SAFETY: takes no pointers.
     unsafe { libc::sched_yield() };
 }
 
@@ -401,24 +404,24 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> UffdError {
     }
 }
 
-/// 0 or the error number. `argument` is the structure that `request` names: the request's size field is its size.
+/// 0 or the error number. `argument` is the structure of `request`, whose size field is its size.
 fn raw_ioctl<T>(fd: RawFd, request: u64, argument: &mut T) -> i32 {
     debug_assert_eq!((request >> 16) as usize & 0x3fff, size_of::<T>());
     // SAFETY: the kernel reads and writes as many bytes at `argument` as the request's size field says, which is the
-    // size of T. What it does to the ranges named inside is the duty of each caller of this crate (see `memory`).
+    // size of T. Each caller in this crate answers for the effect on the ranges named inside (see `memory`).
     match unsafe { libc::syscall(libc::SYS_ioctl, fd, request, &raw mut *argument) } {
         -1 => errno(),
         _ => 0,
     }
 }
 
-/// A descriptor that has not shaken hands yet.
+/// Opens a descriptor that has not done the handshake yet.
 fn pass(door: Door) -> Result<OwnedFd, UffdError> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let opened = match door {
-        // SAFETY: takes flags only.
+        // SAFETY: takes no pointers.
         Door::Syscall => check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) }),
-        // SAFETY: takes flags only.
+        // SAFETY: takes no pointers.
         Door::UserModeOnly => check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | abi::USER_MODE_ONLY) }),
         Door::Device => File::options().read(true).write(true).open("/dev/userfaultfd").and_then(|device| {
             // SAFETY: this request takes flags, no pointer.
@@ -426,11 +429,11 @@ fn pass(door: Door) -> Result<OwnedFd, UffdError> {
         }),
     };
     let fd = opened.map_err(system("opening a userfaultfd"))?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Switches features on and returns those that the kernel offers.
+/// Enables features, and returns those that the kernel offers.
 fn shake_hands(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
     let mut api = abi::Api { api: abi::API_VERSION, features, ioctls: 0 };
     match raw_ioctl(fd.as_raw_fd(), abi::UFFDIO_API, &mut api) {
@@ -464,21 +467,20 @@ fn event(message: &abi::Message) -> Event {
     }
 }
 
-/// Where one of several threads sleeps until there is an event to read: an event wakes one of them, not all. (All that
-/// poll or read a userfaultfd itself are woken by every event.)
+/// Lets several threads sleep until there is an event to read. An event wakes one of them; if they polled or read the
+/// userfaultfd itself, it would wake all.
 #[derive(Debug)]
 pub struct Waiter(OwnedFd);
 
 impl Waiter {
-    /// A place to wait for events of `uffd`, and for `stop` to be signalled; for the calling thread's own table of
-    /// descriptors.
+    /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table.
     ///
     /// # Errors
-    /// EMFILE and its like.
+    /// EMFILE and the like.
     pub fn new(uffd: &Userfaultfd, stop: &EventFd) -> io::Result<Self> {
-        // SAFETY: takes a number only.
+        // SAFETY: takes no pointers.
         let fd = check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         let waiter = Waiter(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
         waiter.add(uffd.0.number(), (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32, EVENT)?;
         waiter.add(stop.0.number(), libc::EPOLLIN as u32, STOP)?;
@@ -487,21 +489,21 @@ impl Waiter {
 
     fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: token };
-        // SAFETY: an event of this frame's own, which the kernel reads.
+        // SAFETY: the kernel reads an event of this frame.
         let added =
             unsafe { libc::syscall(libc::SYS_epoll_ctl, self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         check(added).map(drop)
     }
 
-    /// Sleeps until there is an event to read, or none any more (another thread may have been first), or `stop` is
-    /// signalled; that goes first.
+    /// Sleeps until there may be an event to read (another thread may be faster), or until `stop` is signalled, which
+    /// takes precedence.
     ///
     /// # Errors
-    /// What the kernel says; a descriptor that reports an error is one.
+    /// Kernel errors. An error condition on a descriptor is one, too.
     pub fn wait(&self) -> io::Result<Woken> {
         let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 2];
         let (len, forever) = (ready.len(), -1);
-        // SAFETY: two entries of this frame's own; no time limit, no signal mask.
+        // SAFETY: two entries of this frame, no timeout, and no signal mask.
         let count = check(unsafe {
             libc::syscall(libc::SYS_epoll_pwait, self.0.as_raw_fd(), ready.as_mut_ptr(), len, forever, 0usize, 0usize)
         });
@@ -520,35 +522,35 @@ impl Waiter {
     }
 }
 
-/// What a [`Waiter`]'s events are known by.
+/// Tokens of a [`Waiter`]'s events.
 const EVENT: u64 = 0;
 const STOP: u64 = 1;
 
-/// A descriptor to wake other threads' polls by. Once signalled it stays so.
+/// A descriptor that wakes other threads' polls. Once signalled, it stays so.
 #[derive(Debug)]
 pub struct EventFd(Descriptor);
 
 impl EventFd {
-    /// One that is not signalled, hidden from the program ([`Descriptor::hidden`]).
+    /// Creates one that is not signalled, hidden from the program ([`Descriptor::hidden`]).
     ///
     /// # Errors
-    /// EMFILE and its like.
+    /// EMFILE and the like.
     pub fn new() -> io::Result<Self> {
         let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
-        // SAFETY: takes numbers only.
+        // SAFETY: takes no pointers.
         let fd = check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) })?;
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         Descriptor::hidden(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }).map(EventFd)
     }
 
-    /// Signals it, for all who wait now or later.
+    /// Signals it, for all present and future waiters.
     pub fn signal(&self) {
         let one = 1u64;
         let write = |number: RawFd| {
-            // SAFETY: eight bytes of this frame's own. A full counter (EAGAIN) is signalled already.
+            // SAFETY: eight bytes of this frame. If the counter is full (EAGAIN), it is signalled already.
             unsafe { libc::syscall(libc::SYS_write, number, &raw const one, size_of::<u64>()) }
         };
-        // Once in an arena's life: where the descriptor is ours for certain.
+        // Happens once in an arena's life, so the slower call that certainly hits our file is affordable.
         self.0.elsewhere(write);
     }
 }

@@ -1,5 +1,5 @@
-//! The kernel's side of userfaultfd: structures, request numbers and flags of linux/userfaultfd.h (Linux 6.8), which
-//! the libc crate has in part only. Sizes are part of the request numbers, so they are asserted.
+//! The kernel's userfaultfd ABI: structures, request numbers and flags of linux/userfaultfd.h (Linux 6.8), which the
+//! libc crate has only in part. Request numbers contain sizes, so sizes are asserted.
 
 const fn request(direction: u64, number: u64, size: usize) -> u64 {
     (direction << 30) | ((size as u64) << 16) | (0xAA << 8) | number
@@ -58,7 +58,7 @@ pub struct Register {
     pub ioctls: u64,
 }
 
-/// Of both UFFDIO_COPY and UFFDIO_MOVE. `done` is signed: negative is -errno, positive the bytes done.
+/// For UFFDIO_COPY and UFFDIO_MOVE. `done` is signed: -errno, or the number of bytes done.
 #[repr(C)]
 pub struct Transfer {
     pub dst: u64,
@@ -68,7 +68,7 @@ pub struct Transfer {
     pub done: i64,
 }
 
-/// Of both UFFDIO_ZEROPAGE and UFFDIO_POISON.
+/// For UFFDIO_ZEROPAGE and UFFDIO_POISON.
 #[repr(C)]
 pub struct InPlace {
     pub range: Range,
@@ -82,7 +82,7 @@ pub struct WriteProtect {
     pub mode: u64,
 }
 
-/// What a read of the descriptor gives. The kernel packs it; all fields are naturally aligned anyway.
+/// What reading the descriptor returns. Packed in the kernel, but all fields are naturally aligned anyway.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Message {

@@ -1,4 +1,4 @@
-//! Reads and writes in flight, several at once, over io_uring.
+//! Asynchronous reads and writes through io_uring.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +9,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 /// Why there is no ring.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
-    /// The kernel is too old for it, or was built without it.
+    /// The kernel is too old, or was built without io_uring.
     #[error("this kernel has no io_uring")]
     NotSupported,
     /// A setting or a sandbox forbids it.
@@ -27,19 +27,19 @@ pub struct Ring {
     nr_pending: usize,
 }
 
-/// Who hands a transfer to the disk.
+/// Who submits a transfer to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// The calling thread, if that need not wait.
+    /// The calling thread, if it can do so without blocking.
     Here,
-    /// A thread of the kernel's. For what is longer than the disk takes at once ([`crate::disk::most_bytes_at_once`]): handed over here
-    /// it would be refused, since it is not known whether its parts need not wait, and a thread would do it again. And who limits a
-    /// group's I/O counts both.
+    /// A kernel worker. For requests larger than the disk takes at once ([`crate::disk::most_bytes_at_once`]): a
+    /// submission from the calling thread would be refused, because its parts might block, and a worker would submit it
+    /// again. cgroup I/O limits would count both attempts.
     ByWorker,
 }
 
 impl Start {
-    /// Of so many bytes to a disk that takes so many at once.
+    /// For a request of `len` bytes to a disk that takes `most_bytes_at_once`.
     #[must_use]
     pub fn of(len: usize, most_bytes_at_once: usize) -> Start {
         if len > most_bytes_at_once { Start::ByWorker } else { Start::Here }
@@ -54,10 +54,10 @@ impl Start {
 }
 
 impl Ring {
-    /// Room for `depth` transfers at a time (at least).
+    /// Creates a ring with room for at least `depth` transfers at a time.
     ///
     /// # Errors
-    /// [`RingError`] says by name why not; the caller then uses plain reads and writes.
+    /// [`RingError`] names the reason. The caller then uses plain reads and writes.
     pub fn new(depth: u32) -> Result<Self, RingError> {
         let ring = IoUring::new(depth.max(1).next_power_of_two()).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOSYS) => RingError::NotSupported,
@@ -67,15 +67,15 @@ impl Ring {
         Ok(Ring { ring, nr_pending: 0 })
     }
 
-    /// Queues a read of `len` bytes at `offset` into memory. [`Ring::submit`] starts it; its completion carries
+    /// Queues a read of `len` bytes at `offset` into memory. [`Ring::submit`] starts it. Its completion carries
     /// `token`.
     ///
     /// # Errors
-    /// EBUSY: as many as the ring has room for are queued and not submitted. EINVAL: longer than a transfer can be.
+    /// EBUSY: the submission queue is full. EINVAL: longer than a transfer can be.
     ///
     /// # Safety
-    /// Until the completion is handed out, `into..into + len` stays mapped, present and writable, nobody else reads or
-    /// writes it, and `fd` stays open. A ring that is dropped waits for what is in flight.
+    /// Until the completion is returned, `into..into + len` stays mapped, present and writable, nobody else reads or
+    /// writes it, and `fd` stays open. Dropping a ring waits for transfers in flight.
     pub unsafe fn submit_read(
         &mut self,
         fd: RawFd,
@@ -86,18 +86,18 @@ impl Ring {
         start: Start,
     ) -> io::Result<()> {
         let entry = opcode::Read::new(types::Fd(fd), into, transfer_len(len)?).offset(offset).build();
-        // SAFETY: the caller keeps memory and descriptor valid until the completion.
+        // SAFETY: the caller keeps the memory and the descriptor valid until the completion.
         unsafe { self.push(&entry.user_data(token).flags(start.flags())) }
     }
 
-    /// Queues a write of `len` bytes of memory at `offset`, as [`Ring::submit_read`] does a read.
+    /// Queues a write of `len` bytes of memory at `offset`, like [`Ring::submit_read`].
     ///
     /// # Errors
     /// As [`Ring::submit_read`].
     ///
     /// # Safety
-    /// Until the completion is handed out, `from..from + len` stays mapped and present, nobody writes it, and `fd` stays
-    /// open.
+    /// Until the completion is returned, `from..from + len` stays mapped and present, nobody writes to it, and `fd`
+    /// stays open.
     pub unsafe fn submit_write(
         &mut self,
         fd: RawFd,
@@ -108,15 +108,14 @@ impl Ring {
         start: Start,
     ) -> io::Result<()> {
         let entry = opcode::Write::new(types::Fd(fd), from, transfer_len(len)?).offset(offset).build();
-        // SAFETY: the caller keeps memory and descriptor valid until the completion.
+        // SAFETY: the caller keeps the memory and the descriptor valid until the completion.
         unsafe { self.push(&entry.user_data(token).flags(start.flags())) }
     }
 
     /// Starts everything that is queued. Costs one system call.
     ///
     /// # Errors
-    /// What the kernel says. What was queued may be started by a later call all the same: a caller that does not know
-    /// better ends here.
+    /// Kernel errors. A later call may still start what was queued, so a caller that cannot handle this should give up.
     pub fn submit(&mut self) -> io::Result<()> {
         while !self.ring.submission().is_empty() {
             match self.ring.submit() {
@@ -128,11 +127,11 @@ impl Ring {
         Ok(())
     }
 
-    /// Sleeps until at least `min` transfers have ended (never more than are pending), and appends every ended one to
-    /// `ended`: its token, and the bytes transferred, which may be fewer than asked for. Starts what is queued.
+    /// Sleeps until at least `min` transfers have completed (never more than are pending), and appends each completed
+    /// one to `ended`: its token, and the bytes transferred, which may be fewer than requested. Starts what is queued.
     ///
     /// # Errors
-    /// What the kernel says of the waiting; errors of a transfer are in its own result.
+    /// The kernel's error for the wait. Errors of a transfer are in its own result.
     pub fn wait_completions(&mut self, min: usize, ended: &mut VecDeque<(u64, io::Result<usize>)>) -> io::Result<()> {
         let before = ended.len();
         let min = min.min(self.nr_pending);
@@ -157,16 +156,16 @@ impl Ring {
         }
     }
 
-    /// Transfers that are queued or in flight, and whose completion was not handed out.
+    /// Transfers that are queued or in flight, and whose completion has not been returned.
     #[must_use]
     pub fn nr_pending(&self) -> usize {
         self.nr_pending
     }
 
     /// # Safety
-    /// What `entry` names stays valid until its completion.
+    /// Everything that `entry` names stays valid until its completion.
     unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe { self.ring.submission().push(entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
         self.nr_pending += 1;
         Ok(())
@@ -175,20 +174,20 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may write into the transfers' memory until they have ended.
+        // The kernel may access the transfers' memory until they have completed.
         let _ = self.wait_completions(self.nr_pending, &mut VecDeque::new());
     }
 }
 
-/// Whether a ring can be had here.
+/// Whether io_uring is available here.
 ///
 /// # Errors
-/// [`RingError`] says by name why not.
+/// [`RingError`] names the reason.
 pub fn probe() -> Result<(), RingError> {
     Ring::new(1).map(drop)
 }
 
-/// Interrupted, or the kernel is short of something that completions give back.
+/// Interrupted, or short of a resource that completions free.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
@@ -222,7 +221,7 @@ mod tests {
         let start = |at: usize| if at.is_multiple_of(2) { Start::Here } else { Start::ByWorker };
         let mut ended = VecDeque::new();
         for at in 0..4 {
-            // SAFETY: blocks of the test's own area, which lives until the ring is dropped; each has one transfer.
+            // SAFETY: blocks of the test's own area, which outlives the ring. Each has one transfer.
             unsafe {
                 block(at).write_bytes(at as u8 + 1, LEN);
                 ring.submit_write(file.as_raw_fd(), block(at), LEN, (at * LEN) as u64, at as u64, start(at)).unwrap();
@@ -232,7 +231,7 @@ mod tests {
         ring.wait_completions(99, &mut ended).unwrap();
         assert_eq!((ended.len(), ring.nr_pending()), (4, 0));
         for at in 0..4 {
-            // SAFETY: as above, into blocks that nothing uses.
+            // SAFETY: as above, into blocks that nothing else uses.
             unsafe {
                 ring.submit_read(file.as_raw_fd(), block(8 + at), LEN, (at * LEN) as u64, 10 + at as u64, start(at))
             }
@@ -244,7 +243,7 @@ mod tests {
         tokens.sort_unstable();
         assert_eq!(tokens, [0, 1, 2, 3, 10, 11, 12, 13]);
         for at in 0..4 {
-            // SAFETY: the reads have ended.
+            // SAFETY: the reads have completed.
             let read = unsafe { std::slice::from_raw_parts(block(8 + at), LEN) };
             assert!(read.iter().all(|&byte| byte == at as u8 + 1));
         }
@@ -260,7 +259,8 @@ mod tests {
     fn a_failed_transfer_is_a_value() {
         let Ok(mut ring) = Ring::new(1) else { return println!("skipped: no io_uring") };
         let (mut byte, mut ended) = (0u8, VecDeque::new());
-        // SAFETY: the byte outlives the wait below; a descriptor that is not open is an error, not undefined.
+        // SAFETY: the byte outlives the wait below. A descriptor that is not open gives an error, not undefined
+        // behaviour.
         unsafe { ring.submit_read(-1, &mut byte, 1, 0, 5, Start::Here) }.unwrap();
         ring.wait_completions(1, &mut ended).unwrap();
         assert_eq!(ended[0].0, 5);

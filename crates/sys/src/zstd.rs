@@ -1,39 +1,39 @@
-//! zstd in memory of the caller's: no call here allocates, so it may compress and decompress where the C library's heap is out of
-//! bounds, as in a fault on memory that this heap is made of.
+//! zstd in caller-supplied memory. No call except [`Context::new`] allocates, so data can be compressed and
+//! decompressed where the C library's heap must not be used, as in a fault on memory of that heap.
 
 use std::ptr::NonNull;
 
 use zstd_sys as raw;
 
-/// The level: the fastest of those that are not negative, which are little faster and store much more.
+/// The fastest non-negative level. Negative levels are little faster, and compress much worse.
 const LEVEL: i32 = 1;
 
-/// What compressing or decompressing works with; one thread at a time.
+/// State for compressing and decompressing, used by one thread at a time.
 pub struct Context {
     compressor: NonNull<raw::ZSTD_CCtx>,
     decompressor: NonNull<raw::ZSTD_DCtx>,
-    /// What both lie in; never touched here. `u64`: they ask for its alignment.
+    /// The memory of both contexts, never accessed here. `u64` for its alignment, which they require.
     _memory: (Box<[u64]>, Box<[u64]>),
 }
 
-// SAFETY: the contexts are reached through the methods alone, which take `&mut self`; they lie in memory that moves with this and
-// keep nothing of a thread.
+// SAFETY: only the methods reach the contexts, and they take `&mut self`. The contexts' memory moves with this value,
+// and they hold no thread state.
 unsafe impl Send for Context {}
 
 impl Context {
     /// Allocates about 1 MiB.
     ///
     /// # Panics
-    /// When the library finds the memory too small that it asked for.
+    /// If the library rejects memory of the size that it asked for.
     #[must_use]
     pub fn new() -> Context {
-        // SAFETY: both only compute.
+        // SAFETY: both only compute a size.
         let (compressor_bytes, decompressor_bytes) =
             unsafe { (raw::ZSTD_estimateCCtxSize(LEVEL), raw::ZSTD_estimateDCtxSize()) };
         let memory = |bytes: usize| vec![0u64; bytes.div_ceil(size_of::<u64>())].into_boxed_slice();
         let (mut first, mut second) = (memory(compressor_bytes), memory(decompressor_bytes));
-        // SAFETY: memory of the length that is told, aligned to 8 bytes, that lives as long as the contexts and is used by nobody
-        // else: the boxes are moved into the same value, which does not move what they point to.
+        // SAFETY: memory of the given length, aligned to 8 bytes, that lives as long as the contexts and that nobody
+        // else uses: the boxes move into the same value, which does not move their content.
         let (compressor, decompressor) = unsafe {
             (
                 raw::ZSTD_initStaticCCtx(first.as_mut_ptr().cast(), compressor_bytes),
@@ -47,9 +47,9 @@ impl Context {
         }
     }
 
-    /// Compresses `from` to the beginning of `to`: how long it is there; `None` when it does not fit.
+    /// Compresses `from` into the start of `to`, and returns the compressed length; `None` if it does not fit.
     pub fn compress(&mut self, from: &[u8], to: &mut [u8]) -> Option<usize> {
-        // SAFETY: a live context that nobody else uses (`&mut`), and two slices of the lengths that are told.
+        // SAFETY: a live context that nobody else uses (`&mut`), and two slices of the given lengths.
         let done = unsafe {
             raw::ZSTD_compressCCtx(
                 self.compressor.as_ptr(),
@@ -63,8 +63,8 @@ impl Context {
         checked(done)
     }
 
-    /// Decompresses `from` to the beginning of `to`: how long it is there; `None` when `from` is nothing that was compressed, or does not
-    /// fit.
+    /// Decompresses `from` into the start of `to`, and returns the length; `None` if `from` is not compressed data, or
+    /// the result does not fit.
     pub fn decompress(&mut self, from: &[u8], to: &mut [u8]) -> Option<usize> {
         // SAFETY: as in `compress`.
         let done = unsafe {
@@ -86,9 +86,9 @@ impl Default for Context {
     }
 }
 
-/// A length, or one of the library's errors.
+/// Converts the library's errors to `None`.
 fn checked(done: usize) -> Option<usize> {
-    // SAFETY: only computes.
+    // SAFETY: only inspects a number.
     (unsafe { raw::ZSTD_isError(done) } == 0).then_some(done)
 }
 

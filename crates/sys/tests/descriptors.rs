@@ -1,4 +1,5 @@
-//! The engine's descriptors in a process that closes and replaces what it did not open. One test: they share a table.
+//! The engine's descriptors in a process that closes and replaces descriptors it did not open. One test, because all of
+//! it shares a descriptor table.
 
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -20,7 +21,7 @@ fn file(text: &str) -> OwnedFd {
 fn read(descriptor: &Descriptor) -> String {
     descriptor.with(|number| {
         let mut bytes = [0; 64];
-        // SAFETY: the kernel writes at most as many bytes as there are.
+        // SAFETY: the kernel writes at most the length of `bytes`.
         let read = unsafe { libc::pread(number, bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         String::from_utf8_lossy(&bytes[..read.max(0) as usize]).into_owned()
     })
@@ -32,7 +33,7 @@ fn targets() -> Vec<String> {
 }
 
 fn close(number: RawFd) {
-    // SAFETY: takes a number, whose owner of this test looks before it uses it.
+    // SAFETY: takes no pointers. The number's owner in this test checks it before each use.
     unsafe { libc::close(number) };
 }
 
@@ -43,7 +44,7 @@ fn a_hidden_descriptor_outlives_what_the_program_does_to_its_number() {
     assert!(is_hidden(number) && !is_hidden(number + 1) && next_hidden(3).is_some_and(|first| first <= number));
     assert_eq!(read(&hidden), "swap");
 
-    // The engine's table has its descriptors, and none of the program's.
+    // The engine's table has its own descriptors and none of the program's.
     let log = File::from(file("the program's"));
     let own = own_table::run(targets).unwrap();
     assert_eq!(own.iter().filter(|target| target.contains("folioswap-descriptors")).count(), 1, "{own:?}");
@@ -51,10 +52,10 @@ fn a_hidden_descriptor_outlives_what_the_program_does_to_its_number() {
     let of_a_thread = own_table::spawn("test", 256 << 10, targets).unwrap().join().unwrap();
     assert_eq!(of_a_thread.iter().filter(|target| target.contains("folioswap-descriptors")).count(), 1);
 
-    // Closed, and its number another file's.
+    // The number is closed, and reused for another file.
     close(number);
     assert_eq!(read(&hidden), "swap");
-    // SAFETY: takes numbers.
+    // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::dup2(log.as_raw_fd(), number) }, number);
     assert_eq!(read(&hidden), "swap");
     let written = hidden.with(|number| {
@@ -63,7 +64,7 @@ fn a_hidden_descriptor_outlives_what_the_program_does_to_its_number() {
     });
     assert_eq!((written, read(&hidden).as_str()), (4, "SWAP"));
 
-    // What the program has put there is the program's, also when ours ends.
+    // What the program has put at this number stays open when our descriptor is dropped.
     drop(hidden);
     assert!(!is_hidden(number));
     let mut bytes = [0; 13];
@@ -73,7 +74,7 @@ fn a_hidden_descriptor_outlives_what_the_program_does_to_its_number() {
     close(number);
     assert!(!own_table::run(targets).unwrap().iter().any(|target| target.contains("folioswap-descriptors")));
 
-    // One that a thread of the engine's drops is closed here by the next that is dropped here.
+    // If one of the engine's threads drops a descriptor, the next drop on this thread closes its number.
     let (first, second) = (Descriptor::hidden(file("1")).unwrap(), Descriptor::hidden(file("2")).unwrap());
     let number = first.number();
     own_table::run(|| drop(first)).unwrap();
@@ -82,15 +83,15 @@ fn a_hidden_descriptor_outlives_what_the_program_does_to_its_number() {
 
     // A forked child has none.
     let hidden = Descriptor::hidden(file("swap")).unwrap();
-    // SAFETY: the child makes one system call and leaves.
+    // SAFETY: the child makes one system call and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: takes numbers.
+        // SAFETY: takes no pointers.
         let open = unsafe { libc::fcntl(hidden.number(), libc::F_GETFD) } >= 0;
         folioswap_sys::signals::exit_now(i32::from(open));
     }
     let mut status = -1;
-    // SAFETY: the status is of this frame; the child is ours.
+    // SAFETY: the status is a local of this frame. The child is ours.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(read(&hidden), "swap");

@@ -1,6 +1,6 @@
-//! userfaultfd and SIGBUS on the real kernel: moving, copying, write protection, and both deliveries of faults.
+//! userfaultfd and SIGBUS on the real kernel: move, copy, write protection, and both ways of delivering faults.
 //!
-//! Where the kernel or its settings do not permit a test, it prints why and returns.
+//! If the kernel or its settings do not permit a test, it prints the reason and returns.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use folioswap_sys::uffd::{Delivery, Event, EventFd, Features, Mode, MoveError, U
 const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-/// A descriptor, or why the test cannot run.
+/// A userfaultfd; `None`, with a printed reason, if the test cannot run.
 fn open(delivery: Delivery, enough: impl Fn(Features) -> bool) -> Option<Userfaultfd> {
     match Userfaultfd::open(delivery) {
         Ok((uffd, features, _)) if enough(features) => Some(uffd),
@@ -30,7 +30,7 @@ fn open(delivery: Delivery, enough: impl Fn(Features) -> bool) -> Option<Userfau
     }
 }
 
-/// Two huge pages' worth of registered addresses: target and source, the source populated before.
+/// Registered addresses for two huge pages: the target, and the source, which is populated first.
 fn target_and_source(uffd: &Userfaultfd, huge: bool) -> (Reservation, usize, usize) {
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (target, source) = (area.addr(), area.addr() + HUGE);
@@ -43,12 +43,12 @@ fn target_and_source(uffd: &Userfaultfd, huge: bool) -> (Reservation, usize, usi
 }
 
 fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
-    // SAFETY: the tests give memory of their own, to which they hold no references.
+    // SAFETY: the tests pass memory of their own, to which they hold no references.
     unsafe { uffd.move_pages(target, source, len) }
 }
 
 fn copy(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
-    // SAFETY: as in `move_pages`; what is copied are integers.
+    // SAFETY: as in `move_pages`. The copied data are integers.
     unsafe { uffd.copy(target, source, len) }
 }
 
@@ -58,22 +58,22 @@ fn zeropage(uffd: &Userfaultfd, addr: usize, len: usize) -> Result<(), MoveError
 }
 
 fn poison(uffd: &Userfaultfd, addr: usize, len: usize) -> Result<(), MoveError> {
-    // SAFETY: as in `move_pages`; only the kernel reads there.
+    // SAFETY: as in `move_pages`. Only the kernel reads there.
     unsafe { uffd.poison(addr, len) }
 }
 
 fn populate(addr: usize, len: usize) {
-    // SAFETY: the tests give readable and writable memory of their own.
+    // SAFETY: the tests pass readable and writable memory of their own.
     unsafe { memory::populate_write(addr, len).unwrap() }
 }
 
 fn dontneed(addr: usize, len: usize) {
-    // SAFETY: the tests give memory of their own, to which they hold no references.
+    // SAFETY: the tests pass memory of their own, to which they hold no references.
     unsafe { memory::dontneed(addr, len).unwrap() }
 }
 
 fn write(addr: usize, value: u64) {
-    // SAFETY: the tests give aligned addresses in readable and writable memory of their own.
+    // SAFETY: the tests pass aligned addresses in readable and writable memory of their own.
     unsafe { (addr as *mut u64).write_volatile(value) }
 }
 
@@ -116,7 +116,7 @@ fn errors_of_move_have_names() {
     assert_eq!(copy(&uffd, target, source + PAGE, PAGE), Err(MoveError::Present));
     zeropage(&uffd, target + PAGE, PAGE).unwrap();
     assert_eq!(zeropage(&uffd, target + PAGE, PAGE), Err(MoveError::Present));
-    // Source page 4 is taken away: three pages from page 3 on stop after one.
+    // Source page 4 is dropped, so a move of three pages from page 3 on stops after one.
     dontneed(source + 4 * PAGE, PAGE);
     let partial = move_pages(&uffd, target + 3 * PAGE, source + 3 * PAGE, 3 * PAGE);
     assert_eq!(partial, Err(MoveError::Partial { moved: PAGE }));
@@ -127,17 +127,17 @@ fn a_page_shared_by_fork_is_busy() {
     let _alone = alone();
     let Some(uffd) = open(Delivery::Sigbus, |features| features.has_move) else { return };
     let (_area, target, source) = target_and_source(&uffd, false);
-    // SAFETY: the child sleeps until it is killed and runs nothing of the parent's.
+    // SAFETY: the child sleeps until it is killed, and runs none of the parent's code.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         loop {
-            // SAFETY: takes nothing.
+            // SAFETY: takes no pointers.
             unsafe { libc::pause() };
         }
     }
     let result = move_pages(&uffd, target, source, PAGE);
-    // SAFETY: the child is ours; no status is asked for.
+    // SAFETY: the child is ours, and no status is requested.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, std::ptr::null_mut(), 0);
@@ -184,7 +184,7 @@ fn a_monitor_resolves_missing_and_protected_pages() {
     stop.signal();
     let thread = signals::thread_id();
     let seen = monitor.join().unwrap();
-    // Exact, from Linux 5.18 on.
+    // Addresses are exact from Linux 5.18 on.
     let fault = |addr, write, wp| Event::Pagefault { addr, write, wp, thread };
     assert_eq!(seen, [fault(region + 24, false, false), fault(region, true, true)]);
     assert_eq!(uffd.read_event().unwrap(), None);
@@ -192,10 +192,10 @@ fn a_monitor_resolves_missing_and_protected_pages() {
     assert_eq!(read(region + PAGE), 0);
 }
 
-/// Has the kernel read a byte, as a system call does: the error number, 0 for none.
+/// Makes the kernel read a byte in a system call. Returns the error number, or 0.
 fn kernel_reads(addr: usize) -> i32 {
     let (_reader, writer) = std::io::pipe().unwrap();
-    // SAFETY: the kernel says so if the byte cannot be read.
+    // SAFETY: the call fails if the byte cannot be read.
     match unsafe { libc::write(writer.as_raw_fd(), addr as *const libc::c_void, 1) } {
         1 => 0,
         _ => std::io::Error::last_os_error().raw_os_error().unwrap(),
@@ -232,7 +232,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
     let stop = EventFd::new().unwrap();
     let waiter = Waiter::new(&uffd, &stop).unwrap();
     let set_mask = |how| {
-        // SAFETY: zeros are a valid set, to which one signal is added.
+        // SAFETY: all zeroes is a valid set, to which one signal is added.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigaddset(&mut set, libc::SIGBUS);
@@ -267,7 +267,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
     assert!(!signals::ends_wait(u32::MAX, libc::SIGBUS), "there is no such thread");
 }
 
-/// One test at a time: the handler is the process's, and a fork makes the pages of all tests busy.
+/// Serialises the tests: the handler belongs to the process, and a fork makes the pages of all tests busy.
 static ALONE: Mutex<()> = Mutex::new(());
 static RESOLVER: AtomicUsize = AtomicUsize::new(0);
 static SEEN_ADDR: AtomicUsize = AtomicUsize::new(0);
@@ -322,9 +322,9 @@ fn the_faulting_thread_resolves_its_fault_in_the_handler() {
     }
 }
 
-/// Runs `body` in a forked child; its wait status.
+/// Runs `body` in a forked child, and returns its wait status.
 fn in_child(body: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs `body`, which does system calls and touches memory only, and leaves at once.
+    // SAFETY: the child runs `body`, which only makes system calls and accesses memory, and exits at once.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
@@ -332,7 +332,7 @@ fn in_child(body: impl FnOnce()) -> i32 {
         signals::exit_now(0);
     }
     let mut status = 0;
-    // SAFETY: the status is of this frame; the child is ours.
+    // SAFETY: the status is a local of this frame. The child is ours.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     status
 }
@@ -346,8 +346,8 @@ fn what_is_not_ours_goes_to_the_chained_action() {
     let _alone = alone();
     sigbus::install(resolve).unwrap();
     sigbus::install_segv(|_, _| Handled::No).unwrap();
-    // The default action: the process ends by the signal, sent or caused by an access.
-    // (The test runtime has one of its own, which leaves a sent signal without effect.)
+    // The default action: the signal ends the process, whether it was sent or caused by an access. (The test runtime's
+    // own action ignores a sent signal.)
     let mut default = sigbus::chained_action();
     default.sa_sigaction = libc::SIG_DFL;
     let sent = in_child(|| {
@@ -361,7 +361,7 @@ fn what_is_not_ours_goes_to_the_chained_action() {
         read(nowhere.addr());
     });
     assert!(libc::WIFSIGNALED(caused) && libc::WTERMSIG(caused) == libc::SIGSEGV, "{caused:#x}");
-    // The program's own.
+    // The program's own action.
     let mut action = sigbus::chained_action();
     action.sa_sigaction = leave_with_3 as *const () as usize;
     action.sa_flags = 0;

@@ -1,4 +1,5 @@
-//! Memory that the kernel has swapped out itself. As root: a swap file of 16 MiB and a memory cgroup are there while the test runs.
+//! Memory that the kernel itself has swapped out. Needs root: the test creates a 16 MiB swap file and a memory cgroup
+//! while it runs.
 
 use std::ffi::CString;
 use std::io;
@@ -13,7 +14,7 @@ const PAGE: usize = 4096;
 const NR_PAGES: usize = 64;
 const FILE_PAGES: usize = 4096;
 
-/// A swap file, as long as it lives.
+/// A swap file that is in use while this lives.
 struct SwapFile {
     path: PathBuf,
     name: CString,
@@ -30,7 +31,7 @@ impl SwapFile {
         let swap = SwapFile { name: CString::new(path.to_str().unwrap()).unwrap(), path };
         std::fs::write(&swap.path, content)?;
         std::fs::set_permissions(&swap.path, std::fs::Permissions::from_mode(0o600))?;
-        // SAFETY: a path that ends in 0.
+        // SAFETY: the path is NUL-terminated.
         match unsafe { libc::swapon(swap.name.as_ptr(), 0) } {
             0 => Ok(swap),
             _ => Err(io::Error::last_os_error()),
@@ -40,17 +41,17 @@ impl SwapFile {
 
 impl Drop for SwapFile {
     fn drop(&mut self) {
-        // SAFETY: a path that ends in 0. Where it was not switched on there is nothing to switch off.
+        // SAFETY: the path is NUL-terminated. If swapon failed, this does nothing.
         unsafe { libc::swapoff(self.name.as_ptr()) };
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// A memory cgroup of this process's own, as long as it lives.
+/// A memory cgroup for this process while this lives.
 struct Cgroup {
     own: PathBuf,
     before: PathBuf,
-    /// What is written to reclaim all that it can.
+    /// The file and the text that reclaim as much as possible.
     reclaim: (PathBuf, &'static str),
 }
 
@@ -70,7 +71,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// Has the kernel take what it can; that some stays is no error.
+    /// Makes the kernel reclaim what it can. It is no error if some memory stays.
     fn reclaim(&self) {
         let _ = std::fs::write(&self.reclaim.0, self.reclaim.1);
     }
@@ -83,10 +84,10 @@ impl Drop for Cgroup {
     }
 }
 
-/// Pages of which `mincore` says that they are not there.
+/// Pages that `mincore` reports as absent.
 fn nr_absent(addr: usize) -> usize {
     let mut there = [0u8; NR_PAGES];
-    // SAFETY: the kernel writes a byte for each of the pages.
+    // SAFETY: the kernel writes one byte for each page.
     assert_eq!(unsafe { libc::mincore(addr as *mut libc::c_void, NR_PAGES * PAGE, there.as_mut_ptr()) }, 0);
     there.iter().filter(|&&page| page & 1 == 0).count()
 }
@@ -107,7 +108,7 @@ fn what_the_kernel_has_swapped_is_copied_and_what_is_missing_is_not() {
     let word = |at: usize, page: usize| (at + page * PAGE) as *mut u64;
     // SAFETY: accesses to readable and writable memory of the test's own.
     (0..NR_PAGES).for_each(|page| unsafe { word(source, page).write(page as u64 + 1) });
-    // What is being written is not taken yet.
+    // Pages under writeback are not reclaimed yet, so try again.
     let begun = Instant::now();
     while nr_absent(source) == 0 {
         group.reclaim();
@@ -117,7 +118,7 @@ fn what_the_kernel_has_swapped_is_copied_and_what_is_missing_is_not() {
     }
     let pagemap = Pagemap::open().unwrap();
     assert!((0..NR_PAGES).any(|page| pagemap.is_swapped(source + page * PAGE).unwrap()));
-    // SAFETY: two parts of readable, writable memory of the test's own.
+    // SAFETY: two parts of readable and writable memory of the test's own.
     unsafe { memory::copy_pages(&pagemap, source, target, NR_PAGES * PAGE).unwrap() };
     // SAFETY: as above.
     assert!((0..NR_PAGES).all(|page| unsafe { word(target, page).read() } == page as u64 + 1));

@@ -1,52 +1,52 @@
-//! Where accesses go: pages drawn at random, evenly or not, from a seed; the same seed gives the same places.
+//! Chooses the pages to access: at random, uniformly or skewed. The same seed gives the same pages.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A generator of numbers (splitmix64): fast, and good enough to choose places.
+/// A random number generator (splitmix64): fast, and good enough to choose pages.
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of this seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// Any number.
+    /// The next number, over the whole range.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         scramble(self.0)
     }
 
-    /// A number below `end`, which is not 0.
+    /// A number below `end`. `end` must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// From 0 to 1, without 1.
+    /// A number from 0 to 1, excluding 1.
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Its bits, each changed by all of them: a permutation.
+/// Mixes the bits so that each depends on all others. A permutation.
 pub fn scramble(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
 }
 
-/// Which pages are drawn how often.
+/// How often each page is chosen.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub enum Distribution {
-    /// All alike.
+    /// All pages equally often.
     Uniform,
-    /// The page of rank r with a weight of 1 / r^theta; ranks are scattered over the region.
+    /// The page of rank r has weight 1 / r^theta. Ranks are scattered over the region.
     Zipf {
         /// Above 0 and below 1.
         theta: f64,
     },
-    /// Nine of ten from the first tenth of the region.
+    /// Nine of ten accesses go to the first tenth of the region.
     HotCold,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// Draws pages of a region.
+/// Chooses pages of a region.
 pub struct Places {
     nr_pages: usize,
     zipf: Option<(Zipf, Scatter)>,
@@ -86,7 +86,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// For a region of so many pages, at least one. A zipf of many pages takes a moment: 20 ns a page.
+    /// For a region of `nr_pages`, at least 1. Setting up Zipf takes 20 ns a page.
     pub fn new(distribution: Distribution, nr_pages: usize) -> Places {
         let zipf = match distribution {
             Distribution::Zipf { theta } => Some((Zipf::new(nr_pages, theta), Scatter::new(nr_pages))),
@@ -113,7 +113,7 @@ impl Places {
     }
 }
 
-/// Ranks by the method of Gray et al. (Quickly generating billion-record synthetic databases), as YCSB has it.
+/// Zipf ranks by the method of Gray et al. (Quickly generating billion-record synthetic databases), as in YCSB.
 struct Zipf {
     nr: f64,
     theta: f64,
@@ -130,7 +130,7 @@ impl Zipf {
         Zipf { nr, theta, zeta, eta }
     }
 
-    /// The rank, from 0 on, for a number from 0 to 1.
+    /// The rank, from 0, for a number from 0 to 1.
     fn rank(&self, unit: f64) -> usize {
         let weight = unit * self.zeta;
         let rank = if weight < 1.0 {
@@ -144,7 +144,8 @@ impl Zipf {
     }
 }
 
-/// A fixed permutation of the numbers below `nr`: a Feistel network over the next power of four, walked until it is below.
+/// A fixed permutation of the numbers below `nr`: a Feistel network over the next power of four, applied again until
+/// the result is below `nr`.
 struct Scatter {
     nr: usize,
     half_bits: u32,

@@ -1,11 +1,13 @@
-//! `folioswap bench alloc`: how long the slot allocator takes for an allocation and a free, and whether CPUs are in each other's way.
+//! `folioswap bench alloc`: the time that the slot allocator takes for an allocation and a free, and how it scales
+//! over CPUs.
 //!
-//! No engine and no memory: only [`Clusters`], beside the same with a [`SlotCache`] that frees go through, and one mutex around the same.
-//! Threads take turns with all three (A B C A B C), each with its own number of a CPU and on a CPU of its own as far as there are enough.
-//! What they hold at the end is checked for overlaps.
+//! It runs without the engine and compares three allocators: [`Clusters`] alone, `Clusters` with a [`SlotCache`] for
+//! freed slots, and `Clusters` behind one mutex. They take turns (A B C A B C). Each thread has a CPU number of its
+//! own, and runs on a CPU of its own if there are enough. At the end the slots that threads hold are checked for
+//! overlaps.
 //!
-//! No worker empties the cache's batches: the threads do all of the work themselves, so that what the cache costs or saves in all is
-//! seen, not only what it takes off their path.
+//! No worker drains the cache. The threads do all the work, so that the result is the total cost of the cache, not
+//! only the cost on their path.
 
 use super::medians::{median, median_of_ratios};
 use super::progress::tell;
@@ -20,47 +22,48 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Runs that a thread has out at a time, as the folios that are being written.
+/// Runs that a thread holds at any time, like folios under writeback.
 const OUT: usize = 32;
 
-/// Slots of the device: room for all that [`MAX_THREADS`] have out at the largest order.
+/// Slots of the device. Enough for [`MAX_THREADS`] threads at the largest order.
 const NR_SLOTS: usize = 1 << 20;
 const MAX_THREADS: i64 = 31;
 
-/// Rounds of a turn; the first is not counted. Many short ones: where other work takes a CPU away, few of them are hit.
+/// Rounds of a turn. The first one is not counted. Rounds are short and many, so that few are hit when other work
+/// takes a CPU.
 const ROUNDS: usize = 102;
 
-/// How often a thread looks for the others before it lets another thread have its CPU.
+/// How often a thread polls for the others before it yields its CPU.
 const SPINS: usize = 1_000;
 
-/// Orders of which the measures are made.
+/// Orders that the measures are made of.
 const MEASURED: [u8; 2] = [0, 4];
 
 /// Arguments of `bench alloc`.
 #[derive(Args, Debug)]
 pub struct AllocArgs {
-    /// How many threads work at the same time
+    /// Number of threads that work at the same time
     #[arg(long, value_name = "N,N..", value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     pub threads: Vec<u16>,
-    /// Orders of the runs: order k is 2^k slots [default: all, 0 to 9]
+    /// Orders of the runs; order k is 2^k slots [default: all, 0 to 9]
     #[arg(long, value_name = "K,K..", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(..=i64::from(MAX_ORDER)))]
     pub orders: Vec<u8>,
-    /// Allocations and frees of a thread in a round
+    /// Allocations and frees of each thread in a round
     #[arg(long, value_name = "N", default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub pairs: u32,
-    /// Times that both take their turns
+    /// How often the allocators take turns
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub repeats: u16,
-    /// Write the figures to this file too
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// What hands out slots.
+/// An allocator of slots.
 trait Allocate: Sync {
     fn take(&self, cpu: CpuId, order: Order) -> Option<SlotId>;
     fn give(&self, cpu: CpuId, slot: SlotId, order: Order);
-    /// Exact once all threads are done.
+    /// Exact once all threads have finished.
     fn nr_used(&self) -> usize;
 }
 
@@ -76,7 +79,7 @@ impl Allocate for Clusters {
     }
 }
 
-/// Clusters, and what is freed on its way to them.
+/// Clusters, and a cache of freed slots in front of them.
 struct Cached {
     clusters: Clusters,
     cache: SlotCache,
@@ -118,14 +121,14 @@ impl Allocate for OneLock {
     }
 }
 
-/// Threads that begin each round together.
+/// Makes threads begin each round together.
 struct Start {
     nr_threads: usize,
     arrived: AtomicUsize,
 }
 
 impl Start {
-    /// Waits for all threads to reach this round. Spinning: who arrives is on a CPU and stays there.
+    /// Waits until all threads have reached this round. It spins, so that a thread that has arrived keeps its CPU.
     fn wait(&self, round: usize) {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         let mut nr_spins = 0;
@@ -139,7 +142,7 @@ impl Start {
     }
 }
 
-/// What a thread of one turn did: when its rounds began and ended, and what it holds.
+/// The result of one thread in one turn: start and end of its rounds, and the slots that it holds.
 struct Worked {
     rounds: Vec<(Instant, Instant)>,
     out: Vec<SlotId>,
@@ -165,7 +168,7 @@ fn work(space: &impl Allocate, cpu: usize, order: Order, nr_pairs: usize, start:
     Worked { rounds, out }
 }
 
-/// Keeps the calling thread on the CPU of that number among those that it may use; without leave for that it stays as it is.
+/// Binds the calling thread to one of the CPUs that it may use. Does nothing if that is not permitted.
 pub fn stay_on_cpu(number: usize) {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
     let nr_cpus = (allowed.count() as usize).max(1);
@@ -174,8 +177,8 @@ pub fn stay_on_cpu(number: usize) {
     }
 }
 
-/// One turn: nanoseconds for a pair on each thread, the median of its rounds. A round lasts from when the first thread starts until
-/// the last one ends: threads that the machine runs one after the other do not look like threads that run at once.
+/// Runs one turn. Returns nanoseconds for a pair on each thread, as the median of the rounds. A round lasts from the
+/// start of the first thread to the end of the last one: threads that run one after the other do not seem parallel.
 fn turn(space: &impl Allocate, nr_threads: usize, order: Order, nr_pairs: usize) -> Result<f64, Failure> {
     let start = Start { nr_threads, arrived: AtomicUsize::new(0) };
     let start = &start;
@@ -194,7 +197,7 @@ fn turn(space: &impl Allocate, nr_threads: usize, order: Order, nr_pairs: usize)
     median(&times).ok_or_else(|| Failure::new(Status::Failed, "no round was timed"))
 }
 
-/// Gives back what threads hold, if nobody holds the slots of another and nothing is lost.
+/// Frees the slots that the threads hold. Fails if slots overlap or are lost.
 fn check(space: &impl Allocate, mut out: Vec<SlotId>, order: Order) -> Result<(), Failure> {
     let wrong = |text: &str| Err(Failure::new(Status::Failed, format!("the slot allocator, order {order}: {text}")));
     out.sort_unstable();
@@ -211,7 +214,7 @@ fn check(space: &impl Allocate, mut out: Vec<SlotId>, order: Order) -> Result<()
     if space.nr_used() > 0 { wrong("slots that were freed are still taken") } else { Ok(()) }
 }
 
-/// Nanoseconds of all turns with one order and one number of threads, turn by turn.
+/// Nanoseconds of all turns at one order and one number of threads, in the order of the turns.
 struct Timed {
     order: u8,
     nr_threads: u16,
@@ -265,7 +268,7 @@ fn device(nr_cpus: usize) -> Clusters {
     clusters
 }
 
-/// Each of them once, in order.
+/// The distinct values, in ascending order.
 fn sorted<T: Ord + Copy>(values: &[T]) -> Vec<T> {
     let mut values = values.to_vec();
     values.sort_unstable();
@@ -292,7 +295,7 @@ fn measure(report: &mut Report, all: &[Timed]) {
     for order in MEASURED {
         report.measure(&format!("ns_order{order}"), find(order, 1).and_then(|row| median(&row.clusters_ns)));
     }
-    // Throughput is threads over nanoseconds, and turns of the same number belong together.
+    // Throughput is threads over nanoseconds. Turns with the same number belong together.
     let scaling = MEASURED.map(|order| {
         let ratio = median_of_ratios(&find(order, 1)?.clusters_ns, &find(order, 2)?.clusters_ns)?;
         Some(2.0 * ratio)
@@ -302,7 +305,7 @@ fn measure(report: &mut Report, all: &[Timed]) {
         median_of_ratios(&row.one_lock_ns, &row.clusters_ns)
     });
     for nr_threads in [1, 2] {
-        // The time without the cache in units of the time with it: above 1 the cache saves more than it costs.
+        // Time without the cache over time with it: above 1 the cache saves more than it costs.
         let ratios = MEASURED.map(|order| {
             let row = find(order, nr_threads)?;
             median_of_ratios(&row.clusters_ns, &row.cached_ns)
@@ -313,7 +316,7 @@ fn measure(report: &mut Report, all: &[Timed]) {
     report.measure("vs_one_lock_2", geometric_mean(vs_one_lock));
 }
 
-/// The geometric mean, where both were taken.
+/// The geometric mean, if both were measured.
 fn geometric_mean([first, second]: [Option<f64>; 2]) -> Option<f64> {
     Some((first? * second?).sqrt())
 }

@@ -1,8 +1,8 @@
-//! `folioswap bench auto`: whether the engine's own choice of folio sizes keeps up with the best fixed one.
+//! `folioswap bench auto`: compares the folio sizes that the engine chooses with the best fixed size.
 //!
-//! Five workloads, each with every size in turn and the turns repeated, a new arena for each. What is compared are medians of
-//! throughput: bytes a second for the sweep, accesses a second for those at random, and the geometric mean of both for the mix.
-//! Every access is checked, and at the end of a run all pages that were written in it.
+//! Five workloads run with every size in turn, repeatedly, each time in a new arena. The figures are medians of
+//! throughput: bytes per second for the sweep, accesses per second for random access, and the geometric mean of both
+//! for the mix. Every access is checked. At the end of a run all pages that it wrote are checked.
 
 use super::access::Distribution;
 use super::medians::{median, ratio};
@@ -20,24 +20,24 @@ use folioswap::{FolioSize, Order};
 use serde_json::json;
 use std::time::Duration;
 
-/// The fewest bytes of which each half has places to choose from.
+/// The smallest memory whose halves have enough pages to choose from.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// Fixed sizes that the engine's own choice is compared with.
+/// Fixed sizes to compare with.
 const FIXED_BYTES: [usize; 3] = [2 << 20, 64 << 10, 4 << 10];
 
-/// What is done with the memory.
+/// The workloads.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum Workload {
-    /// From begin to end
+    /// Sequential, from start to end
     Sweep,
-    /// 4 KiB at random, all pages alike
+    /// 4 KiB at random, all pages equally often
     Uniform,
     /// 4 KiB at random, zipf:0.99
     Zipf,
-    /// 4 KiB at random, nine of ten in a tenth
+    /// 4 KiB at random, nine of ten accesses in a tenth of the memory
     Hotcold,
-    /// One thread streams through half, another is at random in the other
+    /// One thread streams through one half, another accesses the other half at random
     Mix,
 }
 
@@ -74,22 +74,22 @@ impl Workload {
 pub struct AutoArgs {
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Only this workload, repeatable
+    /// Run only this workload, repeatable
     #[arg(long, value_name = "NAME")]
     pub workload: Vec<Workload>,
-    /// Threads of the sweep and of accesses at random
+    /// Threads of the sweep and of the random accesses
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// How long each run at random takes, the first fifth of which is not counted. Shorter ones show how RAM that was filled in
-    /// blocks comes to hold pages
+    /// Duration of each random run; the first fifth is not counted. Short runs show how RAM that was filled in blocks
+    /// is converted to pages
     #[arg(long, value_name = "S", default_value = "20", value_parser = seconds)]
     pub seconds: f64,
-    /// Times that all sizes take their turns
+    /// How often all sizes take turns
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub repeats: u16,
 }
 
-/// One run's throughput, in its workload's unit, and wrong words.
+/// Throughput of a run in the unit of its workload, and the number of wrong words.
 struct Run {
     throughput: f64,
     bad_words: u64,

@@ -1,10 +1,11 @@
-//! `folioswap bench compact`: whether whole folios find a place in RAM that small ones have scattered, and what that costs.
+//! `folioswap bench compact`: how many large folios find frames in RAM that small folios have fragmented, and at what
+//! cost.
 //!
-//! After the huge-page compaction stress that kernels are tested with. A pool of folios of 4 KiB and 64 KiB fills the budget and a
-//! random half of them is dropped. Then threads fault folios of 2 MiB in from the swap device, all at once, while two more threads
-//! fault and drop small ones. Each way of compaction runs in an arena of its own; `whole` is the same with a pool that is not
-//! scattered, to compare latencies with; `exchange` and `migrate` are the two ways to new homes, of which `default` takes the
-//! cheaper one. What is left of the pool and what came in is checked.
+//! Modelled on the huge-page compaction stress test for kernels. A pool of 4 KiB and 64 KiB folios fills the budget,
+//! and a random half of them is dropped. Then threads fault in 2 MiB folios from the swap device, all at once, while
+//! two more threads fault in small folios and drop them. Each way of compaction runs in an arena of its own. `whole`
+//! uses a pool that is not fragmented, as the baseline for latency. `exchange` and `migrate` are the two ways to move
+//! small folios; `default` uses the cheaper one. What is left of the pool and the large folios are checked.
 
 use super::access::Random;
 use super::compact_mix::mixed;
@@ -27,9 +28,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// Threads that fault folios of 2 MiB, one number after the other.
+/// How many threads fault in 2 MiB folios; each number has its turn.
 const THREADS: [usize; 9] = [1, 3, 5, 7, 12, 18, 24, 30, 32];
-/// Threads that fault small folios meanwhile.
+/// Threads that fault in small folios meanwhile.
 const SMALL_THREADS: usize = 2;
 const SMALL_BYTES: usize = 1 << 20;
 const BLOCK: usize = 2 << 20;
@@ -37,7 +38,7 @@ const PAGE: usize = 4096;
 const PIECE_PAGES: usize = 16;
 const WORD: usize = size_of::<u64>();
 
-/// What is compacted.
+/// The space to compact.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum SpaceKind {
     /// Frames in RAM
@@ -49,39 +50,39 @@ pub enum SpaceKind {
 /// Arguments of `bench compact`.
 #[derive(Args, Debug)]
 pub struct CompactArgs {
-    /// RAM that the memory may take, 16M or more
+    /// RAM that the memory may use, at least 16M
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub memory: u64,
-    /// Times that each number of threads takes its turn
+    /// Turns for each number of threads
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
-    /// What is compacted: the frames in RAM, or the slots of a swap device (the first of --swap, or 768M of RAM)
+    /// The space to compact: frames in RAM, or slots of a swap device (the first --swap, or 768M of RAM)
     #[arg(long, default_value = "frames")]
     pub space: SpaceKind,
-    /// Milliseconds between two folios that go out, each in its turn; for slots
+    /// With `--space slots`: milliseconds between two folios that are swapped out; each value has its own turn
     #[arg(long, value_name = "MS", value_delimiter = ',', default_value = "0,1,2,5,10")]
     pub pause: Vec<u64>,
-    /// Where the choices begin
+    /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
     pub means: Means,
-    /// Write the figures to this file too
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// One way to make places for whole folios.
+/// One way to make room for large folios.
 struct Way {
     name: &'static str,
     stage: Option<Stage>,
     means: Option<CompactionMeans>,
-    /// Whether a random half of the pool is dropped, rather than the second half.
+    /// Whether a random half of the pool is dropped, or its second half.
     scattered: bool,
 }
 
 impl Way {
-    /// A scattered pool, with compaction at this stage.
+    /// A fragmented pool, with compaction at this stage.
     const fn new(name: &'static str, stage: Option<Stage>) -> Way {
         Way { name, stage, means: None, scattered: true }
     }
@@ -101,7 +102,7 @@ const WAYS: [Way; 7] = [
     Way::new("off", None),
 ];
 
-/// Counters of the engine by name.
+/// Counters of the engine, by name.
 #[derive(Default)]
 struct Counters(Vec<(&'static str, u64)>);
 
@@ -110,7 +111,7 @@ impl Counters {
         Counters(stats.counters().filter(|(name, _)| name.starts_with("compact") || name.starts_with("pg")).collect())
     }
 
-    /// Adds what was counted between two moments.
+    /// Adds the difference of two snapshots.
     fn add(&mut self, from: &Counters, to: &Counters) {
         if self.0.is_empty() {
             self.0 = to.0.iter().map(|(name, _)| (*name, 0)).collect();
@@ -125,7 +126,7 @@ impl Counters {
     }
 }
 
-/// What the turns of one number of threads came to.
+/// The results of all turns with one number of threads.
 #[derive(Default)]
 struct Turns {
     huge: Histogram,
@@ -137,7 +138,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Of the large folios, those that came in whole.
+    /// Share of the large folios that were swapped in whole.
     fn share(&self) -> f64 {
         1.0 - self.fallbacks as f64 / self.nr_huge as f64
     }
@@ -166,7 +167,7 @@ impl Turns {
     }
 }
 
-/// All turns of a way.
+/// The results of all turns of one way.
 #[derive(Default)]
 struct Sum {
     shares: Vec<f64>,
@@ -207,7 +208,7 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
         unreachable!("as many as there are ways")
     };
     report.measure("huge_share_min", default.shares.iter().copied().fold(f64::INFINITY, f64::min));
-    // The best that there is without it: where that is high too, the benchmark proves nothing.
+    // The best share without compaction. If it is high too, the benchmark proves nothing.
     report.measure("huge_share_off", off.shares.iter().copied().fold(0.0, f64::max));
     let counters = &default.counters;
     report.measure("compact_efficiency", counters.get("compact_success") / counters.get("compact_stall"));
@@ -217,7 +218,7 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     report.measure("migrate_success", moved / (moved + failed));
     report.measure("pages_moved_per_whole", default.moved_per_whole());
     report.measure("moved_vs_split", default.moved_per_whole() / split.moved_per_whole());
-    // A mapped folio moves without a copy: of the pages moved, those whose bytes were copied.
+    // A mapped folio moves without a copy. This is the share of moved pages that were copied.
     report.measure("copied_vs_moved", counters.get("compact_copied_bytes") / PAGE as f64 / moved);
     report.measure("copied_vs_split", default.copied_per_whole() / split.copied_per_whole());
     for (name, sum) in [
@@ -260,7 +261,7 @@ fn run(args: &CompactArgs, means: &Means, way: &Way, report: &mut Report) -> Res
     Ok(sum)
 }
 
-/// A region with a word in each page, of which some pages may have been dropped.
+/// A region with one word in each page. Some pages may have been dropped.
 struct Marked {
     region: Region,
     dropped: Vec<bool>,
@@ -286,7 +287,7 @@ impl Marked {
         self.region.advise(pages.start * PAGE..pages.end * PAGE, Advice::DontNeed);
     }
 
-    /// How many words are wrong.
+    /// The number of wrong words.
     fn check(&self) -> u64 {
         let is_right = |page: usize| {
             let expected = if self.dropped[page] { [0; WORD] } else { word(page) };
@@ -296,7 +297,7 @@ impl Marked {
     }
 }
 
-/// Folios of 4 KiB and 64 KiB, side by side in RAM, half of them dropped.
+/// Creates 4 KiB and 64 KiB folios, interleaved in RAM, and drops half of them.
 fn pool(arena: &Arena, bytes: usize, scattered: bool, random: &mut Random) -> Result<[Marked; 2], Failure> {
     let nr_pages = bytes / 2 / BLOCK * BLOCK / PAGE;
     let (mut small, mut large) =
@@ -315,7 +316,7 @@ fn pool(arena: &Arena, bytes: usize, scattered: bool, random: &mut Random) -> Re
     Ok([small, large])
 }
 
-/// One turn: fills the pool, scatters it, and has threads fault large folios in, which were swapped out before.
+/// Runs one turn: fills the pool, fragments it, and has threads fault in large folios that were swapped out before.
 fn turn(
     arena: &Arena,
     budget: usize,
@@ -328,7 +329,7 @@ fn turn(
     let mut huge = Marked::new(arena, nr_blocks * BLOCK / PAGE, BLOCK)?;
     huge.write(0..huge.dropped.len());
     huge.region.advise(.., Advice::Cold);
-    Marked::new(arena, budget / PAGE, BLOCK)?.write(0..budget / PAGE); // what is clean leaves RAM for this
+    Marked::new(arena, budget / PAGE, BLOCK)?.write(0..budget / PAGE); // pushes clean folios out of RAM
     let pool = pool(arena, budget / 10 * 9, scattered, random)?;
     let fallbacks = |stats: &StatsSnapshot| stats.swpin_fallback.last().copied().unwrap_or_default();
     let before = arena.stats();

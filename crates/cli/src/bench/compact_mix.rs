@@ -1,5 +1,5 @@
-//! The part of `bench compact` that is a program: a stream in folios of 2 MiB and accesses at random in folios of 4 KiB, over
-//! the same budget, with compaction and without, in turns.
+//! The mixed workload of `bench compact`: a stream through 2 MiB folios and random access to 4 KiB folios share one
+//! budget. Runs with compaction and without, in turn.
 
 use super::access::Distribution;
 use super::medians::median_of_ratios;
@@ -17,10 +17,10 @@ use serde_json::json;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// How long a turn takes.
+/// Duration of a turn.
 const TURN: Duration = Duration::from_secs(4);
 
-/// Measures `mix_on_vs_off`, `stream_on_vs_off` and `random_on_vs_off`; returns how many words were wrong.
+/// Measures `mix_on_vs_off`, `stream_on_vs_off` and `random_on_vs_off`. Returns the number of wrong words.
 pub fn mixed(memory: u64, rounds: u16, means: &Means, report: &mut Report) -> Result<u64, Failure> {
     let mut figures: [[Vec<f64>; 3]; 2] = Default::default();
     let mut bad_words = 0;

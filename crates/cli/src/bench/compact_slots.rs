@@ -1,11 +1,12 @@
-//! `folioswap bench compact --space slots`: whether folios of 2 MiB find whole runs of slots on a device that small ones have
-//! scattered, and what is moved for that.
+//! `folioswap bench compact --space slots`: how many 2 MiB folios find a free run of slots on a device that small
+//! folios have fragmented, and how much is moved for them.
 //!
-//! Folios of 4 KiB fill three quarters of a device, and a random half of them is dropped. Then folios of 2 MiB are written and sent
-//! out, one after the other, until 85 of 100 slots are taken: compaction stops where less than an eighth is free. Those that
-//! find a place in the quarter that was never used are among the first hundred, which do not count. Compaction takes a tenth of the
-//! time while others use the device, so the share depends on how fast folios go out: there is a turn for each pause between
-//! two of them, and that of the last turn is the measure. Every word is checked in the end.
+//! 4 KiB folios fill three quarters of a device, and a random half of them is dropped. Then 2 MiB folios are written
+//! and swapped out, one after the other, until 85 percent of the slots are in use (compaction stops below an eighth
+//! free). The first hundred are not counted: they may use the quarter of the device that was never used. Compaction
+//! runs for a tenth of the time while the device is busy, so the result depends on how fast folios are swapped out.
+//! There is one turn for each pause between two folios. The last turn gives the measures. Every word is checked at
+//! the end.
 
 use super::access::Random;
 use super::compact::CompactArgs;
@@ -22,13 +23,13 @@ use serde_json::json;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The device, unless one of a size is named: the quarter that is left free has room for 96 folios.
+/// Default size of the device. The quarter that is left unused has room for 96 folios.
 const DEVICE_BYTES: u64 = 768 << 20;
-/// Folios of 2 MiB that do not count.
+/// Number of 2 MiB folios at the start that are not counted.
 const FIRST: usize = 100;
-/// How much of the device is in use in the end, in hundredths.
+/// Percentage of the device that is in use at the end.
 const FULL_PERCENT: u64 = 85;
-/// Times that a folio is told to leave.
+/// The most attempts to swap out a folio.
 const TRIES: usize = 1000;
 const LEAST_MEMORY: u64 = 16 << 20;
 const BLOCK: usize = 2 << 20;
@@ -40,11 +41,11 @@ struct Turn {
     compaction: bool,
 }
 
-/// What it came to.
+/// The result of a turn.
 struct Found {
-    /// Of the folios that count, those that were placed whole.
+    /// Share of the counted folios that were swapped out whole.
     share: f64,
-    /// Bytes of all that compaction moved for each byte of them.
+    /// Bytes that compaction moved, for each byte of those folios.
     moved_per_placed: f64,
     bad_words: u64,
 }
@@ -65,7 +66,7 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
     for &pause_ms in &args.pause {
         let found = run(Turn { pause_ms, compaction: true })?;
         bad_words += found.bad_words;
-        measured = Some((pause_ms, found)); // of the last one
+        measured = Some((pause_ms, found)); // the last turn counts
     }
     if let Some((pause_ms, found)) = measured {
         report.measure("slots_pause_ms", pause_ms as f64);
@@ -76,7 +77,7 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
     report.conclude(args.json.as_deref(), bad_words)
 }
 
-/// One device of a known size: the first that was named, or RAM.
+/// One device of a known size: the first one given, or RAM.
 fn with_one_device(means: &Means) -> Result<(Means, u64), Failure> {
     let mut means = means.clone();
     let device = match means.swap.drain(..).next().map(|device| device.spec) {
@@ -95,7 +96,7 @@ fn with_one_device(means: &Means) -> Result<(Means, u64), Failure> {
     Ok((means, size))
 }
 
-/// Folios of 2 MiB that go out.
+/// The number of 2 MiB folios to swap out.
 fn nr_large(device_bytes: u64) -> usize {
     let scattered = device_bytes / 4 * 3 / 2;
     (device_bytes * FULL_PERCENT / 100).saturating_sub(scattered) as usize / BLOCK
@@ -112,7 +113,7 @@ impl Turn {
         small.write(0..small.region.len());
         arena.evict_all();
         small.drop_half(&mut random);
-        // What small folios leave behind in RAM is not what is measured here: fresh frames for large ones.
+        // Gives back the frames that small folios have fragmented, so that the large ones get fresh frames.
         arena.set_memory(LEAST_MEMORY).and_then(|()| arena.set_memory(args.memory)).map_err(failure)?;
         let mut large = Words::new(&arena, nr_large * BLOCK, Order::HUGE)?;
         let (begun, before) = (Instant::now(), arena.stats());
@@ -149,13 +150,13 @@ impl Turn {
     }
 }
 
-/// Folios of 2 MiB that went out, in one piece or not.
+/// 2 MiB folios that were swapped out so far, whole or not.
 fn nr_out(arena: &Arena) -> u64 {
     let stats = arena.stats();
     stats.thp_swpout + stats.thp_swpout_fallback
 }
 
-/// Swaps a folio out. One that is busy at that moment stays, so it may take more than one try.
+/// Swaps a folio out. A folio that is busy stays in RAM, so that this may take several attempts.
 fn send_out(arena: &Arena, large: &mut Words, bytes: Range<usize>) {
     let before = nr_out(arena);
     for _ in 0..TRIES {
@@ -167,7 +168,7 @@ fn send_out(arena: &Arena, large: &mut Words, bytes: Range<usize>) {
     }
 }
 
-/// A region every word of which says where it belongs, but for pages that were dropped.
+/// A region in which every word encodes its index. Dropped pages are zero.
 struct Words {
     region: Region,
     dropped: Vec<bool>,
@@ -194,7 +195,7 @@ impl Words {
         }
     }
 
-    /// How many words are wrong.
+    /// The number of wrong words.
     fn check(&self) -> u64 {
         let words: &[u64] = bytemuck::cast_slice(&self.region);
         let expected = |index: usize| if self.dropped[index / PAGE_WORDS] { 0 } else { value(index as u64, 1) };

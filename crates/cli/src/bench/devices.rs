@@ -1,12 +1,12 @@
-//! `folioswap bench devices`: two disks of equal priority against each of them alone, and against what they give raw.
+//! `folioswap bench devices`: two disks of equal priority, compared with each disk alone and with raw I/O.
 //!
-//! A turn goes through the first, the second, and both, each raw and then as swap. Raw: space just reserved is written for the first
-//! time, then written and read at once, then read, directly, by pieces of 2 MiB, four under way on each disk. As swap: once other memory
-//! fills the RAM, a sweep that writes its memory for the first time, writes it again (what it held comes in while other memory goes out),
-//! and reads it. What counts is what the devices say that went to and from them, by the time of the round. (A block device has no space
-//! to reserve: its first time is one more.)
+//! A turn covers the first disk, the second, and both, each raw and then as swap. Raw: direct I/O in pieces of 2 MiB,
+//! four in flight on each disk. It writes newly reserved space for the first time, then reads and writes, then reads.
+//! (On a block device there is no space to reserve.) Swap: other memory fills RAM, then a sweep writes its memory for
+//! the first time, writes it again (old content is swapped in while other memory is swapped out), and reads it. The
+//! rate of a round is the bytes that the devices transferred over its duration.
 //!
-//! Where both lie on one disk the raw sum is no higher than either alone, and so it is told.
+//! If both are on one disk, the raw sum is no higher than one alone, and the report shows it.
 
 use super::medians::{median, median_of_ratios};
 use super::progress::tell;
@@ -30,43 +30,43 @@ pub struct DevicesArgs {
     /// Threads of the sweep
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Size of a folio
+    /// Folio size
     #[arg(long, value_name = "auto|2M|64K|4K|...", default_value = "2M", value_parser = parsed::<FolioSize>)]
     folio: FolioSize,
-    /// Times that all take their turns
+    /// How often all take turns
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
 }
 
-/// GB/s by way: of first writes, of writes with reads beside them, of reads.
+/// GB/s of first writes, of mixed reads and writes, and of reads.
 type Rates = [f64; 3];
 
-/// What the turns came to: of the first, of the second, of both.
+/// The rates of all turns: first disk, second disk, both.
 #[derive(Default)]
 struct Found {
     rates: [Vec<Rates>; 3],
 }
 
 impl Found {
-    /// The rates of one way in each turn.
+    /// The rates of one kind of I/O, one for each turn.
     fn of(&self, which: usize, way: Way) -> Vec<f64> {
         self.rates[which].iter().map(|rates| rates[way as usize]).collect()
     }
 
-    /// The faster one of the two alone, turn by turn.
+    /// The faster of the two disks alone, for each turn.
     fn best_alone(&self, way: Way) -> Vec<f64> {
         self.of(0, way).into_iter().zip(self.of(1, way)).map(|(first, second)| first.max(second)).collect()
     }
 }
 
-/// The ways' names in the report: writing again is the way of both.
+/// Names of the kinds of I/O in the report. Writing again is the mixed kind.
 const NAMES: [&str; 3] = ["write", "rewrite", "read"];
 
 fn by_way(rates: &Rates) -> serde_json::Value {
     NAMES.iter().zip(rates).map(|(name, rate)| (name.to_string(), json!(rate))).collect()
 }
 
-/// The two disks.
+/// The two disks, with equal priority.
 fn two(swap: &[SwapDevice]) -> Result<[SwapDevice; 2], Failure> {
     let [first, second] = swap else {
         return Err(Failure::new(Status::Usage, "this benchmark compares two disks: give --swap twice"));
@@ -79,7 +79,8 @@ fn two(swap: &[SwapDevice]) -> Result<[SwapDevice; 2], Failure> {
     Ok([equal(first), equal(second)])
 }
 
-/// One sweep over these devices: the rates, what part the first one carried, and wrong words.
+/// Runs one sweep over these devices. Returns the rates, the share of the first device, and the number of wrong
+/// words.
 fn managed(args: &DevicesArgs, bytes: usize, devices: &[SwapDevice]) -> Result<(Rates, f64, u64), Failure> {
     let means = Means { swap: devices.to_vec(), ..args.common.means.clone() };
     let filling = args.common.memory as usize;
@@ -107,7 +108,7 @@ fn managed(args: &DevicesArgs, bytes: usize, devices: &[SwapDevice]) -> Result<(
     Ok((rates, share, rows.iter().map(|row| row.bad_words).sum()))
 }
 
-/// Raw rates of these disks at once, of so many bytes on all of them.
+/// Measures the raw rates of these disks in parallel, with `bytes` split over them.
 fn raw(bytes: u64, devices: &[SwapDevice]) -> Result<Rates, Failure> {
     let open = |device: &SwapDevice| match &device.spec {
         DeviceSpec::File { path, .. } => RawFile::beside(path, bytes / devices.len() as u64),

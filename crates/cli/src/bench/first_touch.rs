@@ -1,8 +1,8 @@
-//! First touches of folios of 2 MiB, with a stock of zeroed memory and without: a part of `bench latency`.
+//! First touches of 2 MiB folios, with a stock of zeroed memory and without. Part of `bench latency`.
 //!
-//! Half of the budget is touched for the first time, a folio at a time at a steady pace, then dropped and touched anew: what is
-//! dropped leaves frames that hold something, so each first touch needs 2 MiB cleared by somebody. Both ways take their turns, each in
-//! an arena of its own. Each folio is checked to be zero, and written.
+//! Half of the budget is touched for the first time, one folio at a time at a steady pace, then dropped and touched
+//! again. The frames of dropped folios hold old data, so that each first touch needs 2 MiB cleared. Both ways take
+//! turns, each in an arena of its own. Each folio is checked to be zero, and written.
 
 use super::medians::median_of_ratios;
 use super::progress::tell;
@@ -15,15 +15,15 @@ use folioswap_core::Histogram;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// From one first touch to the next: several times as long as 2 MiB take to be cleared.
+/// Time between two first touches: several times what clearing 2 MiB takes.
 const PACE: Duration = Duration::from_millis(2);
-/// Times that all is touched and dropped in a turn; the first one, which takes memory from the kernel, does not count.
+/// Passes over the memory in a turn. The first one takes memory from the kernel and is not counted.
 const PASSES: usize = 4;
-/// Most folios of a pass.
+/// The most folios in a pass.
 const MOST_FOLIOS: usize = 64;
 const BLOCK: usize = Order::HUGE.bytes();
 
-/// Runs the turns, reports the measures, and returns how many words were wrong.
+/// Runs the turns and reports the measures. Returns the number of wrong words.
 pub fn first_touches(memory_bytes: u64, rounds: u16, means: &Means, report: &mut Report) -> Result<u64, Failure> {
     let (mut p50_us, mut bad_words) = ([Vec::new(), Vec::new()], 0);
     tell(&format!("{:<14} {:>6} {:>9} {:>9} {:>9}", "first touch 2M", "round", "p50 us", "p99 us", "max us"));
@@ -58,7 +58,7 @@ fn turn(
     for pass in 0..PASSES {
         let begin = Instant::now();
         for (index, folio) in region.chunks_mut(BLOCK).enumerate() {
-            // Not early, and not made up for when it is late: what is measured is one touch.
+            // Never early, and a late touch is not caught up: each touch is measured on its own.
             let due = begin + PACE * index as u32;
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let touched = Instant::now();

@@ -1,8 +1,9 @@
-//! `folioswap bench fragment`: whether folios keep finding whole runs of slots on a device that is nearly full.
+//! `folioswap bench fragment`: whether folios keep finding free runs of slots on a nearly full device.
 //!
-//! After Linux's selftest of its swap allocator (thp_swap_allocator_test): an area nearly as large as its device is written and
-//! swapped out; then each round brings some folios in, ends the content of others, writes these again, and swaps everything out.
-//! A folio that found no whole run of slots is a fallback. Contents are checked at every touch, and all of them at the end.
+//! Modelled on Linux's selftest of its swap allocator (thp_swap_allocator_test). An area nearly as large as its
+//! device is written and swapped out. Each round then swaps in some folios, drops others, writes those again, and
+//! swaps everything out. A folio that finds no free run of slots is a fallback. Content is checked at every touch,
+//! and all of it at the end.
 
 use super::access::Random;
 use super::pages::{PAGE_WORDS, value};
@@ -20,24 +21,24 @@ use std::path::PathBuf;
 
 const FOLIO_BYTES: usize = 64 << 10;
 const AREA_BYTES: usize = 60 << 20;
-/// The area of small folios of the mixed variant.
+/// The area of single-page folios in the mixed variant.
 const SMALL_AREA_BYTES: usize = 4 << 20;
 const DEVICE_BYTES: u64 = 64 << 20;
-/// Bytes of the area that come in, and that are dropped, each round; of the small area the same part.
+/// Bytes that each round swaps in, and that it drops. The small area has the same share.
 const TURNED_BYTES: usize = 16 << 20;
-/// Rounds in which the allocator may still find its way.
+/// Rounds until the allocator has settled. They do not count for the maximum.
 const SETTLING_ROUNDS: u16 = 5;
 
-/// What the rounds do.
+/// The variants of a round.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum Variant {
     /// Single pages are touched
     Plain,
-    /// The same beside 4 MiB of folios of one page
+    /// The same, with 4 MiB of single-page folios as well
     Mixed,
     /// Whole folios are touched
     Aligned,
-    /// Each in turn
+    /// Each variant in turn
     All,
 }
 
@@ -55,31 +56,31 @@ impl Variant {
 /// Arguments of `bench fragment`.
 #[derive(Args, Debug)]
 pub struct FragmentArgs {
-    /// How many rounds
+    /// Number of rounds
     #[arg(long, value_name = "R", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
-    /// What the rounds do
+    /// The variant of the rounds
     #[arg(long, default_value = "all")]
     pub variant: Variant,
-    /// RAM that the memory may take, 16M or more
+    /// RAM that the memory may use, at least 16M
     #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
     pub memory: u64,
-    /// Where the choices begin
+    /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
     pub means: Means,
-    /// Write the figures to this file too
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
-/// A region in folios, and what each of them holds.
+/// A region of folios, and the content of each.
 struct Area {
     region: Region,
     folio_bytes: usize,
     generations: Vec<u32>,
-    /// Whether a touch is of the whole folio.
+    /// Whether a touch reads the whole folio, or one page.
     whole: bool,
 }
 
@@ -104,14 +105,15 @@ impl Area {
         words.iter_mut().zip(first..).for_each(|(word, index)| *word = value(index, generation));
     }
 
-    /// Reads a range of bytes of a folio: how many words are wrong.
+    /// Reads a range of bytes of a folio. Returns the number of wrong words.
     fn check(&self, index: usize, range: Range<usize>) -> u64 {
         let first = (range.start / size_of::<u64>()) as u64;
         let words: &[u64] = bytemuck::cast_slice(&self.region[range]);
         words.iter().zip(first..).filter(|(word, at)| **word != value(*at, self.generations[index])).count() as u64
     }
 
-    /// Touches folios and drops folios, the same part of any area, and fills it again: how many words were wrong.
+    /// Reads some folios, drops others, and writes those again. The share is the same for any area. Returns the
+    /// number of wrong words.
     fn turn(&mut self, random: &mut Random) -> u64 {
         let nr_folios = self.generations.len();
         let nr_turned = (nr_folios * TURNED_BYTES / AREA_BYTES).max(1);
@@ -137,7 +139,7 @@ impl Area {
     }
 }
 
-/// What one variant found.
+/// The result of a variant.
 struct Found {
     whole: u64,
     fallback_max: u64,
@@ -170,7 +172,7 @@ pub fn fragment(args: &FragmentArgs) -> Result<u8, Failure> {
         bad_words += found.bad_words;
     }
     report.measure("fallback_max", fallback_max as f64);
-    // Without any, no fallback either means nothing.
+    // Without whole folios, zero fallbacks would mean nothing.
     report.measure("swpout", whole as f64);
     report.conclude(args.json.as_deref(), bad_words)
 }
@@ -215,12 +217,12 @@ fn run(args: &FragmentArgs, means: &Means, variant: Variant, report: &mut Report
     Ok(found)
 }
 
-/// Folios that got no whole run of slots so far.
+/// Folios so far that found no free run of slots.
 fn fallbacks(stats: &StatsSnapshot) -> u64 {
     stats.swpout_fallback.iter().sum()
 }
 
-/// Folios that got one.
+/// Folios so far that were swapped out whole.
 fn wholes(stats: &StatsSnapshot) -> u64 {
     stats.swpout.iter().sum()
 }

@@ -1,6 +1,8 @@
-//! A benchmark's turn under the kernel's swap: a hidden subcommand of our own, run in a memory cgroup, tells its figures in lines.
+//! The turn of a benchmark under kernel swap: a hidden subcommand of ours runs in a memory cgroup and prints its
+//! figures.
 //!
-//! What it has stored in a zram is looked at from outside, while it runs. The turn is over and everything undone when [`KernelTurn::run`] returns, so the two sides never share the machine.
+//! The fill of a zram is sampled from outside meanwhile. [`KernelTurn::run`] returns after the turn has ended and the
+//! set-up is undone, so that the two systems never share the machine.
 
 use super::progress::Progress;
 use super::stored::Stored;
@@ -13,43 +15,43 @@ use std::ffi::OsString;
 use std::process::{ChildStdout, Stdio};
 use std::time::Duration;
 
-/// How often what is stored is looked at.
+/// Sampling period of the zram.
 const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 
-/// What a benchmark can be compared with.
+/// What to compare with.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum Versus {
-    /// The kernel's own swap (root)
+    /// Kernel swap (needs root)
     Kernel,
 }
 
 /// What to run.
 pub struct KernelTurn {
-    /// Limit of the cgroup.
+    /// Memory limit of the cgroup.
     pub memory_bytes: u64,
     /// Memory that the program fills.
     pub data_bytes: u64,
-    /// Where the kernel swaps.
+    /// Where the kernel swaps to.
     pub backing: Backing,
     /// The command line of the hidden subcommand.
     pub argv: Vec<OsString>,
 }
 
-/// How it went.
+/// The result of a turn.
 pub enum Turn<T> {
-    /// To its end; what was stored when it was most, where that can be seen.
+    /// It ran to its end. With the largest sample of the zram, if there is one.
     Over(T, Option<Stored>),
-    /// A user ended it; the command is to end with this status.
+    /// The user ended it. The command must exit with this status.
     Ended(u8),
 }
 
 impl KernelTurn {
-    /// Runs it while `read` takes what it says on its standard output.
+    /// Runs the program while `read` reads its standard output.
     pub fn run<T: Default>(self, read: impl FnOnce(ChildStdout) -> T) -> Result<Turn<T>, Failure> {
         let mut supervisor = Supervisor::new()?;
         let peer = Peer::start(&Setup {
             memory_bytes: self.memory_bytes,
-            // Ample: huge pages want whole clusters of it, and a full device would end the program.
+            // Generous: huge pages need whole clusters, and a full device would end the program.
             swap_bytes: self.data_bytes.saturating_add(self.data_bytes / 2).saturating_add(128 << 20),
             backing: self.backing,
         })?;
@@ -96,7 +98,7 @@ impl KernelTurn {
     }
 }
 
-/// Whether a status says that a signal ended the program with which a user ends programs.
+/// Whether the status means that the program ended by one of the signals with which users end programs.
 fn is_end_by_user(status: u8) -> bool {
     use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&(i32::from(status) - 128))

@@ -1,9 +1,9 @@
 //! `folioswap bench latency`: swap-ins at a steady rate while slots are being freed.
 //!
-//! Open loop: each touch has its time, fixed beforehand, and its latency counts from there, so one that is late because of the one
-//! before counts as slow. Two ways of giving slots back take their turns, each in an arena of its own: in batches, by the fault
-//! that fills one (sync), and as the engine does it (async): one by one where that costs next to nothing, else in batches by a
-//! thread. What the turns do is in `latency_turn`. In the end first touches are timed (`first_touch`).
+//! An open loop: each touch is due at a time fixed in advance and its latency counts from that time, so that a touch
+//! delayed by an earlier one counts as slow. Two ways to free slots take turns, each in an arena of its own. `sync`:
+//! in batches, by the fault that fills a batch. `async`, the engine's way: one by one where that is nearly free, else
+//! in batches by a thread. `latency_turn` runs a turn. At the end first touches are timed (`first_touch`).
 
 use super::first_touch::first_touches;
 use super::latency_plot::{self, Line};
@@ -23,20 +23,21 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The part of a turn's time that goes by before it is counted.
+/// Warm-up before a turn is counted, as a fraction of the counted time.
 const WARM_UP: f64 = 0.3;
-/// The part of what one thread can do without a pause that is asked for.
+/// Rate of the touches, as a fraction of what one thread achieves without pauses.
 const LOAD: f64 = 0.25;
-/// Busy for a larger part of its time, a thread is late for most touches because of those before.
+/// Above this busy share, a thread is late for most touches because of earlier ones.
 const OVERLOADED: f64 = 0.8;
-/// Times that a round is done again where that is so.
+/// How often an overloaded round is repeated.
 const MOST_AGAIN: u32 = 3;
-/// Size of the device in quarters of the memory's: more than half of it is full while at most a quarter of the memory is in RAM.
+/// Size of the device in quarters of the memory. More than half of it is in use while at most a quarter of the memory
+/// is in RAM.
 const DEVICE_QUARTERS: u64 = 5;
-/// The fewest bytes with folios to choose from.
+/// The smallest memory with enough folios to choose from.
 const LEAST_BYTES: u64 = 64 << 20;
 
-/// Sizes of folios.
+/// Folio sizes.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum Folio {
     /// 4 KiB
@@ -48,7 +49,7 @@ pub enum Folio {
 }
 
 impl Folio {
-    /// As it is told, and as its measures end.
+    /// The name in output, and the suffix of measures.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Folio::Page => ("4K", "4k"),
@@ -69,47 +70,47 @@ impl Folio {
 pub struct LatencyArgs {
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Only folios of this size [default: both in turn]
+    /// Use only folios of this size [default: both in turn]
     #[arg(long, value_name = "4K|64K")]
     pub folio: Option<Folio>,
-    /// Touches a second [default: a quarter of what a thread does without a pause, found anew for each round]
+    /// Touches a second [default: a quarter of what a thread achieves without pauses, measured anew for each round]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub rate: Option<u32>,
-    /// How long each turn is counted
+    /// Counted duration of each turn
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     pub seconds: f64,
-    /// Times that both ways take their turns
+    /// How often both ways take turns
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,
-    /// Where the choices begin
+    /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Draw the distributions to this file, as SVG
+    /// Plot the distributions to this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
 
-/// The ways, by their names.
+/// The ways to free slots, by name.
 const WAYS: [(&str, Frees); 2] = [("sync", Frees::Synchronous), ("async", Frees::Cheapest)];
 
-/// What the ways are compared by.
+/// A figure to compare the ways by.
 type Figure = fn(&Outcome) -> f64;
 
-/// Both ways, in the order of [`WAYS`], at one rate.
+/// One turn of each way, in the order of [`WAYS`], at the same rate.
 struct Round {
     turns: [Outcome; 2],
     rate: f64,
     kept_up: bool,
 }
 
-/// All rounds of one size of folios.
+/// All rounds with one folio size.
 struct Compared {
     folio: Folio,
     rounds: Vec<Round>,
 }
 
 impl Compared {
-    /// Async in units of sync: the median over the rounds.
+    /// Async over sync: the median of the rounds.
     fn ratio(&self, of: Figure) -> Option<f64> {
         let [sync, later] = [0, 1].map(|way| self.rounds.iter().map(|round| of(&round.turns[way])).collect::<Vec<_>>());
         median_of_ratios(&later, &sync)
@@ -180,7 +181,7 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     report.conclude(args.common.json.as_deref(), bad_words + first_touches)
 }
 
-/// Devices that are more than half full, and direct faults, unless others are asked for.
+/// The devices are more than half full and faults are direct, unless the user chose otherwise.
 fn means(args: &LatencyArgs, bytes: u64) -> Means {
     let mut means = args.common.means.clone();
     let device_bytes = bytes / 4 * DEVICE_QUARTERS;
@@ -200,7 +201,7 @@ fn means(args: &LatencyArgs, bytes: u64) -> Means {
     means
 }
 
-/// What turns of one size of folios have in common.
+/// What all turns with one folio size share.
 struct Compare<'a> {
     args: &'a LatencyArgs,
     means: &'a Means,
@@ -222,8 +223,9 @@ impl Compare<'_> {
         })
     }
 
-    /// Both ways at one rate, which is found anew for each round unless it is given: machines become slower and faster. Where
-    /// one of them has hardly a pause after all, both do it again at half the rate: what is timed there is the queue.
+    /// Runs both ways at one rate. The rate is measured anew for each round unless it is given, because the speed of
+    /// machines varies. If one way turns out to be overloaded, both run again at half the rate: an overloaded turn
+    /// only times its queue.
     fn round(&self, seed: u64, report: &mut Report) -> Result<Round, Failure> {
         let name = self.folio.names().0;
         let (mut rate, mut bad_words) = match self.args.rate {
@@ -278,8 +280,8 @@ impl Compare<'_> {
     }
 }
 
-/// What the accounting of a fault costs: of those that begin something long, and of all others, of which some are drawn. The looks
-/// at the clock, and the counting; the best of several times, as others use the machine.
+/// Cost of the accounting of a fault, clock reads and counting: first for faults with a long part, then for all
+/// others, of which a sample is timed in phases. The best of several runs, because other work shares the machine.
 fn accounting_ns() -> Result<[f64; 2], Failure> {
     const EACH: u32 = 20_000;
     let shared = SharedStats::new().map_err(|error| Failure::new(Status::Failed, format!("shared memory: {error}")))?;

@@ -1,4 +1,5 @@
-//! The distributions of `bench latency` as an SVG: which part of the touches took longer than a time, both axes logarithmic.
+//! Plots the distributions of `bench latency` as SVG: the share of touches that took longer than a time, on two
+//! logarithmic axes.
 
 use crate::exit::{Failure, Status};
 use folioswap_core::HistogramSnapshot;
@@ -13,12 +14,12 @@ pub struct Line<'a> {
 }
 
 const SIZE: (u32, u32) = (960, 600);
-/// The shares that are shown, and the times in us.
+/// The shares on the y axis.
 const SHARES: std::ops::Range<f64> = 1e-6..1.0;
 const COLOURS: [RGBColor; 4] =
     [RGBColor(31, 119, 180), RGBColor(214, 39, 40), RGBColor(44, 160, 44), RGBColor(148, 103, 189)];
 
-/// Draws lines to a file.
+/// Draws the lines to a file.
 pub fn draw(file: &Path, title: &str, lines: &[Line]) -> Result<(), Failure> {
     let mut svg = String::new();
     to_svg(&mut svg, title, lines)

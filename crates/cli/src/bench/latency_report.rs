@@ -1,4 +1,4 @@
-//! What `bench latency` tells: tables of shares and of phases, and rows of its report.
+//! Output of `bench latency`: tables of shares and of phases, and the rows of its report.
 
 use super::latency_turn::Outcome;
 use super::progress::tell;
@@ -34,7 +34,7 @@ pub fn row(folio: &str, way: &str, rate: f64, kept_up: bool, outcome: &Outcome) 
     })
 }
 
-/// The head of the table of shares.
+/// Prints the head of the table of shares.
 pub fn tell_head() {
     tell(&format!(
         "{:<5} {:<5} {:<7} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9}",
@@ -54,8 +54,9 @@ pub fn tell_head() {
     ));
 }
 
-/// The shares and quantiles of one way, all its turns together: from when a touch was due, from when it began, and within the engine.
-/// What the first has more than the second is being late; the second more than the third, the way to the engine and back.
+/// Prints shares and quantiles of one way over all its turns: from when a touch was due, from when it began, and
+/// within the engine. The first minus the second is lateness. The second minus the third is the way into the engine
+/// and back.
 pub fn tell_shares(folio: &str, way: &str, outcome: &Outcome) {
     for (from, times) in [("due", &outcome.due), ("touch", &outcome.touch), ("engine", &outcome.swap_in)] {
         let shares = times.shares().map(|share| format!("{:>8.3}", share * 100.0)).join(" ");
@@ -65,7 +66,8 @@ pub fn tell_shares(folio: &str, way: &str, outcome: &Outcome) {
     }
 }
 
-/// What faults spent on their phases, one fault in [`PHASES_OF_ONE_IN`], and the phases that were the longest of slow swap-ins.
+/// Prints the time that faults spent in each phase (of one fault in [`PHASES_OF_ONE_IN`]), and how often each phase
+/// was the longest of a slow swap-in.
 pub fn tell_phases(folio: &str, ways: &[(&str, &Outcome)]) {
     tell(&format!(
         "{:<5} {:<5} {:<7} {:>9} {:>8} {:>8} {:>10} {:>24}",

@@ -1,9 +1,10 @@
-//! One turn of `bench latency`: an arena, a thread that swaps folios in at fixed times, and one that drops and fills others.
+//! One turn of `bench latency`: one thread swaps in folios at fixed times, another drops folios and writes them
+//! again.
 //!
-//! The folios are touched in an order that is shuffled once and gone through again and again. More of them are out than RAM holds, so
-//! each has left RAM when its turn comes, and none is read ahead. The device is more than half full: what comes in gives its slots up.
-//! The other thread drops a few neighbouring folios at a time, most of which are out, and writes them again; it does so once for so
-//! many touches of the first, whose pace it has.
+//! The folios are shuffled once and then touched in that order, again and again. More of them are swapped out than
+//! RAM holds, so that each one has left RAM when it is touched again, and none is read ahead. The device is more than
+//! half full, so that a swap-in frees its slots. The other thread drops a few neighbouring folios at a time, most of
+//! them swapped out, and writes them again. It follows the pace of the first thread.
 
 use super::access::Random;
 use super::pages::{Access, PAGE_WORDS, PageSet, value};
@@ -17,54 +18,55 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = PAGE_WORDS * size_of::<u64>();
-/// Of the memory, the part that is dropped and filled.
+/// One part in this many of the memory is dropped and written again.
 const CHURNED_SHARE: usize = 4;
-/// Words that are read, checked and written at a touch.
+/// Words that a touch reads, checks and writes.
 const TOUCHED_WORDS: usize = 8;
-/// Steps that the other thread may be behind before it leaves some out.
+/// How many steps the other thread may fall behind before it skips some.
 const MOST_BEHIND: u64 = 64;
-/// How long it sleeps when it is not.
+/// How long the other thread sleeps when it is not behind.
 const NAP: Duration = Duration::from_micros(100);
-/// Of the steps, one in so many checks what it drops, which brings it in first.
+/// One step in this many checks the folios before it drops them, which swaps them in.
 const CHECKED_STEPS: u64 = 8;
 
 /// When the folios are touched.
 #[derive(Copy, Clone, Debug)]
 pub enum Pace {
-    /// Each when the one before is there.
+    /// Each touch starts when the previous one has ended.
     Closed,
-    /// So many a second, each at its time, however long the others take.
+    /// So many touches a second, each at its time, however long the others take.
     Open(f64),
 }
 
-/// What a turn does.
+/// The parameters of a turn.
 pub struct Turn<'a> {
     pub plan: ArenaPlan<'a>,
     pub order: Order,
-    /// All memory that is worked on.
+    /// Size of all memory.
     pub bytes: usize,
     pub pace: Pace,
-    /// Goes by before anything is counted.
+    /// Time before anything is counted.
     pub warm_up: Duration,
     pub time: Duration,
     pub seed: u64,
 }
 
-/// What came of one, or of several.
+/// The result of one turn, or of several.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// From when a touch was due until it was over.
+    /// Time from when a touch was due until it ended.
     pub due: HistogramSnapshot,
-    /// From when it began.
+    /// Time from when a touch began until it ended.
     pub touch: HistogramSnapshot,
-    /// Swap-ins as the engine saw them, those of the other thread too.
+    /// Swap-ins as the engine timed them, including those of the other thread.
     pub swap_in: HistogramSnapshot,
-    /// What faults spent on each phase, one fault in 16.
+    /// Time that faults spent in each phase, of one fault in 16.
     pub phases: [HistogramSnapshot; Phase::NR],
-    /// Slow swap-ins by their longest phase, where it is known.
+    /// Slow swap-ins by their longest phase, if it is known.
     pub slow: [u64; Phase::NR],
     pub seconds: f64,
-    /// Of these the touching thread, which never sleeps by itself, was not run by its CPU, or slept in a fault.
+    /// Part of `seconds` that the touching thread was not on a CPU. It never sleeps by itself: it was preempted or
+    /// slept in a fault.
     pub off_cpu_seconds: f64,
     pub bad_words: u64,
 }
@@ -75,24 +77,23 @@ impl Outcome {
         self.due.count() as f64 / self.seconds.max(1e-9)
     }
 
-    /// The part of its time in which the touching thread was at a touch.
+    /// Share of the time that the touching thread spent in touches.
     pub fn busy_share(&self) -> f64 {
         self.touch.sum() as f64 / 1e9 / self.seconds.max(1e-9)
     }
 
-    /// Touches over 100 us for each touch. Half a touch is added to them: of none among a hundred it is not known that there
-    /// never is one.
+    /// Share of touches over 100 us. Half a touch is added: none in a hundred does not prove that there never is one.
     pub fn tail(&self) -> f64 {
         tail(&self.due)
     }
 
-    /// The same of swap-ins as the engine saw them.
+    /// The same share for swap-ins as the engine timed them.
     pub fn engine_tail(&self) -> f64 {
         tail(&self.swap_in)
     }
 
-    /// Frees over 4 us for each free that was timed. A slot alone is given back in 0.3 us, a batch of 64 in 5 to 20: between
-    /// them it is seen what a fault pays for freeing, and in the tail over 100 us, as a rule, how long others had the CPU.
+    /// Share of timed frees over 4 us. Freeing one slot takes 0.3 us, a batch of 64 takes 5 to 20 us, so that this
+    /// shows what freeing costs a fault. The tail over 100 us mostly shows how long other work held the CPU.
     pub fn freeing_tail(&self) -> f64 {
         const EDGE_NS: u64 = 4096;
         let frees = &self.phases[Phase::Free.index()];
@@ -101,12 +102,12 @@ impl Outcome {
         (nr_over as f64 + 0.5) / frees.count() as f64
     }
 
-    /// The median from when a touch was due.
+    /// Median time from when a touch was due.
     pub fn p50_ns(&self) -> f64 {
         self.due.quantile(0.5) as f64
     }
 
-    /// Adds another turn's.
+    /// Adds the result of another turn.
     pub fn merge(&mut self, other: &Outcome) {
         self.due.merge(&other.due);
         self.touch.merge(&other.touch);
@@ -130,7 +131,7 @@ fn tail(times: &HistogramSnapshot) -> f64 {
     ((slow + slower) as f64 + 0.5) / times.count() as f64
 }
 
-/// Memory that is dropped and filled, in batches of folios.
+/// Memory that is dropped and written again, in batches of folios.
 struct Churned {
     region: Region,
     batch_bytes: usize,
@@ -173,7 +174,7 @@ impl Churned {
         self.write(batch);
     }
 
-    /// Drops and fills: half as many folios as are touched, until the end.
+    /// Drops and rewrites half as many folios as are touched, until `end` is set.
     fn run(&mut self, nr_touched: &AtomicU64, end: &AtomicBool, order: Order, random: &mut Random) {
         let every = 2 * (self.batch_bytes / order.bytes()) as u64;
         let mut nr_steps = 0;
@@ -216,7 +217,7 @@ impl Rounds {
     }
 }
 
-/// Touches folios for the time, and counts from `warm_up` on; `counting` is called when that begins.
+/// Touches folios for the duration of the turn and counts from `warm_up` on. Calls `counting` when counting begins.
 fn touch(
     turn: &Turn,
     pages: &PageSet,
@@ -238,7 +239,7 @@ fn touch(
         if due >= end {
             break;
         }
-        // A thread that slept would be late by as much as the machine takes to wake it.
+        // Spins: a thread that slept would be late by the time that waking it takes.
         while Instant::now() < due {
             std::hint::spin_loop();
         }
@@ -250,7 +251,7 @@ fn touch(
         }
         let (page, first) = (rounds.next_page(), rounds.random.below(PAGE_WORDS / TOUCHED_WORDS) * TOUCHED_WORDS);
         let started = Instant::now();
-        let given_up = started > end + turn.time; // it cannot keep up: those that are left count with what they have waited
+        let given_up = started > end + turn.time; // it cannot keep up: the remaining touches count their wait
         if !given_up {
             bad_words += pages.access(page, first..first + TOUCHED_WORDS, Access::Change);
         }
@@ -268,7 +269,7 @@ fn touch(
     Outcome { due, touch, seconds, off_cpu_seconds, bad_words, ..Outcome::default() }
 }
 
-/// A turn, from the making of its arena to the check of every word.
+/// Runs a turn, from the creation of its arena to the check of every word.
 pub fn run(turn: &Turn) -> Result<Outcome, Failure> {
     let arena = turn.plan.build(turn.bytes as u64)?;
     let block = Order::HUGE.bytes();

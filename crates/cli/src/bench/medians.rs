@@ -1,6 +1,6 @@
-//! Figures made of several rounds: medians, and ratios that a single slow round does not spoil.
+//! Statistics over several rounds: medians, and ratios that are robust against a single slow round.
 
-/// The middle one, or the mean of the two in the middle.
+/// The middle value, or the mean of the two in the middle.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -12,12 +12,12 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// The one in units of the other, where both were taken.
+/// `ours` over `theirs`, if both were measured.
 pub fn ratio(ours: Option<f64>, theirs: Option<f64>) -> Option<f64> {
     Some(ours? / theirs?)
 }
 
-/// The median of the ratios of rounds that belong together; `ours` and `theirs` are in the same order.
+/// The median of the ratios of matching rounds. `ours` and `theirs` are in the same order.
 pub fn median_of_ratios(ours: &[f64], theirs: &[f64]) -> Option<f64> {
     median(&ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>())
 }

@@ -1,4 +1,4 @@
-//! Two ways of access at the same time: one thread streams through a part of the memory while another accesses the other part at random.
+//! A mixed workload: one thread streams through one part of the memory while others access the other part at random.
 
 use super::pages::PageSet;
 use super::random::{self, Outcome, Plan};
@@ -7,27 +7,27 @@ use super::sweep::{read, write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Words of a step of the stream, 2 MiB.
+/// Words of one step of the stream, 2 MiB.
 const STEP_WORDS: usize = (2 << 20) / size_of::<u64>();
 
-/// What both did.
+/// The result of both.
 pub struct Mixed {
-    /// 10^9 bytes a second, read, checked and written again.
+    /// 10^9 bytes per second that were read, checked and rewritten.
     pub stream_gbps: f64,
-    /// The accesses at random.
+    /// The random accesses.
     pub random: Outcome,
-    /// Words of either half that were wrong.
+    /// Wrong words in either part.
     pub bad_words: u64,
 }
 
 impl Mixed {
-    /// One figure for both: their geometric mean, in which a factor counts the same whichever of them has it.
+    /// The geometric mean of both figures. A speed-up by some factor counts the same in either of them.
     pub fn score(&self) -> f64 {
         (self.stream_gbps * self.random.ops()).sqrt()
     }
 }
 
-/// Streams through one part and runs `plan` on the other; `progress` counts bytes filled.
+/// Streams through one part and runs `plan` on the other. `progress` counts bytes filled.
 pub fn mix(streamed: &mut [u64], accessed: &mut [u64], plan: &Plan, progress: &AtomicU64) -> Mixed {
     write(streamed, 0, 1, Data::Plain, progress);
     let pages = PageSet::fill(accessed, Data::Plain, 1, progress);
@@ -36,7 +36,7 @@ pub fn mix(streamed: &mut [u64], accessed: &mut [u64], plan: &Plan, progress: &A
         let stream = scope.spawn(|| stream(streamed, &stop));
         let random = random::access(&pages, plan);
         stop.store(true, Ordering::Relaxed);
-        // The stream has no panic of its own; if it had, its words would be the ones that are wrong.
+        // The stream has no reason to panic. If it does, this reports a wrong word.
         let (stream_gbps, bad_words) = stream.join().unwrap_or((0.0, 1));
         Mixed { stream_gbps, bad_words: bad_words + random.bad_words, random }
     });
@@ -44,7 +44,7 @@ pub fn mix(streamed: &mut [u64], accessed: &mut [u64], plan: &Plan, progress: &A
     mixed
 }
 
-/// Rewrites the words, each step checked before it is written again, until told to stop: GB/s and wrong words.
+/// Checks and rewrites the words, step by step, until told to stop. Returns GB/s and the number of wrong words.
 fn stream(words: &mut [u64], stop: &AtomicBool) -> (f64, u64) {
     let uncounted = AtomicU64::new(0);
     let (mut bytes, mut bad_words) = (0, 0);

@@ -1,9 +1,10 @@
-//! `folioswap bench`: the benchmarks, and what they share.
+//! `folioswap bench`: the benchmarks and what they share.
 //!
-//! A benchmark is a file with its arguments and a function from them to an exit status, a variant of [`BenchCommand`] and an arm
-//! of [`run`]. Shared: the report and its JSON form (`report`), lines and bar (`progress`), medians (`medians`), arenas from the
-//! command line (`setup`), a turn under the kernel's swap (`kernel_turn`), memory that is checked at each access (`pages`), what it is
-//! filled with (`records`), the places of accesses (`access`), and what data took in compressed swap (`stored`).
+//! A benchmark is a file with its arguments and a function from them to an exit status, a variant of
+//! [`BenchCommand`], and an arm of [`run`]. Shared: the report and its JSON form (`report`), output lines and the
+//! progress bar (`progress`), medians (`medians`), arenas from the command line (`setup`), turns under kernel swap
+//! (`kernel_turn`), memory that is checked at each access (`pages`), its content (`records`), the choice of pages
+//! (`access`), and the fill of compressed swap (`stored`).
 
 mod access;
 mod alloc;
@@ -44,40 +45,49 @@ use clap::Subcommand;
 /// The benchmarks.
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
-    /// Threads write their shares of one array from begin to end, then read and check every word
+    /// Threads write their shares of one array from start to end, then read and check every word
     Sweep(sweep_command::SweepArgs),
-    /// Threads read, change and write places chosen at random, each checked; operations a second and their latencies
+    /// Threads read, change and write pages at random and check each access; operations per second and their
+    /// latencies
     Random(random_command::RandomArgs),
     /// The sweep with folios of 4K, 64K and 2M: whole runs of slots against single slots
     Orders(orders::OrdersArgs),
-    /// How often a folio finds no whole run of slots while an area nearly as large as its device is dropped and filled
+    /// How often a folio finds no free run of slots, while an area nearly as large as its device is dropped and
+    /// rewritten
     Fragment(fragment::FragmentArgs),
-    /// Folio sizes against each other, and against the engine's own choice, on five workloads
+    /// Fixed folio sizes against each other and against the engine's own choice, on five workloads
     Auto(auto::AutoArgs),
-    /// How many folios of 2M find a place in RAM, or on a device, that small ones have scattered, with compaction and without
+    /// How many 2M folios find a place in RAM, or on a device, that small folios have fragmented, with and without
+    /// compaction
     Compact(compact::CompactArgs),
-    /// How long swap-ins take at a steady rate while slots are being freed: in batches in the fault, or as the engine does it
+    /// Latency of swap-ins at a steady rate while slots are being freed: in batches in the fault, or as the engine
+    /// does it
     ///
-    /// In an open loop: each touch has its time, and counts from there. Without --swap the device is RAM, of 5/4 of --size: more than
-    /// half full, it keeps no copies. Faults are direct unless --faults says monitor, whose wake-ups would be most of what is seen.
-    /// Then first touches of 2M are timed, with the stock of zeroed memory and without
+    /// The benchmark is an open loop: each touch is due at a fixed time and its latency counts from there. Without
+    /// --swap the device is RAM, 5/4 the size of --size. It is more than half full and therefore keeps no copies.
+    /// Faults are direct unless --faults says monitor, because the wake-ups of monitor mode would dominate the
+    /// result. At the end first touches of 2M are timed, with and without the stock of zeroed memory.
     Latency(latency::LatencyArgs),
-    /// The slot allocator alone: nanoseconds for an allocation and a free, beside the same with its cache of freed slots, and one lock
+    /// The slot allocator alone: nanoseconds for an allocation and a free, compared with a cache of freed slots and
+    /// with one lock
     Alloc(alloc::AllocArgs),
-    /// Two devices of one speed on two NUMA nodes: the nearest first, against one list for all and against equal priorities
+    /// Two equally fast devices on two NUMA nodes: nearest first, compared with one list for all and with equal
+    /// priorities
     Nodes(nodes::NodesArgs),
-    /// Two disks of equal priority: against each of them alone, and against direct reads and writes on both at once
+    /// Two disks of equal priority, compared with each of them alone and with direct reads and writes on both at once
     ///
-    /// Takes --swap twice, files or block devices. Block devices are overwritten by both.
+    /// Takes --swap twice: files or block devices. The content of block devices is overwritten.
     Devices(devices::DevicesArgs),
-    /// Compressed RAM in front of a file against the file alone, while a tenth of the memory is wanted most of the time
+    /// Compressed RAM in front of a file, compared with the file alone, while most accesses go to a tenth of the
+    /// memory
     ///
-    /// Pages of 4K are read, checked and written at random, nine of ten in a tenth of the memory, which RAM has about room for; they
-    /// compress to a third. What the front has no room for has gone on to the file before anything is counted
+    /// Pages of 4K are read, checked and written at random. Nine of ten accesses go to a tenth of the memory, which
+    /// about fits in RAM. The pages compress to a third. What the compressed RAM cannot hold has been written back to
+    /// the file before anything is counted.
     Tier(tier::TierArgs),
 }
 
-/// Runs one.
+/// Runs a benchmark.
 pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
     match command {
         BenchCommand::Sweep(args) => sweep_command::sweep(args),

@@ -1,13 +1,13 @@
-//! `folioswap bench nodes`: what it is worth that each NUMA node has its swap device.
+//! `folioswap bench nodes`: the gain from a swap device on each NUMA node.
 //!
-//! Two devices in RAM, each limited to the same bandwidth, and two nodes, stated: every other CPU is on the second one. Threads on
-//! CPUs of both write their shares of one array and read them back, larger than their RAM. Three ways in turns (A B C A B C):
-//! *nearest*: each device on a node, so each thread's own comes first; *list*: one list for all, so the second device is for what
-//! the first has no room for, and it has room for all; *equal*: one priority for both, which take turns.
+//! There are two devices in RAM with equal, limited bandwidth, and two stated nodes, each with every other CPU.
+//! Threads on both nodes write and read one array that is larger than RAM. Three ways take turns (A B C A B C).
+//! *nearest*: each node has its device, which its threads use first. *list*: one list for all, whose first device has
+//! room for everything. *equal*: both devices have one priority and take turns.
 //!
-//! On one real node no device is farther than the other: what is seen is how the load spreads, not what distance costs. How much of
-//! the bandwidth of both devices was used says how much more there would be to gain: with one list the second device has nothing to
-//! do, so nearest cannot be more than twice as fast as long as the devices are what takes the time.
+//! On one physical node this measures how the load spreads, not the cost of distance. `of_bandwidth` is the share of
+//! both devices' bandwidth that was used. *list* leaves one device idle, so that *nearest* can be at most twice as
+//! fast.
 
 use super::alloc::stay_on_cpu;
 use super::medians::{median, median_of_ratios};
@@ -28,36 +28,36 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 const BLOCK: usize = 2 << 20;
-/// Threads of which the measures are made.
+/// Numbers of threads.
 const THREADS: [usize; 2] = [1, 16];
 
 /// Arguments of `bench nodes`.
 #[derive(Args, Debug)]
 pub struct NodesArgs {
-    /// Size of the memory that is worked on
+    /// Size of the memory
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     size: u64,
-    /// RAM that it may take, 16M or more
+    /// RAM that the memory may use, at least 16M
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     memory: u64,
-    /// Bandwidth of each device: bytes a second, read and written together
+    /// Bandwidth of each device in bytes per second, reads and writes together
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     bandwidth: u64,
-    /// Size of a folio
+    /// Folio size
     #[arg(long, value_name = "2M|64K|4K|...", default_value = "2M", value_parser = crate::args::parsed::<FolioSize>)]
     folio: FolioSize,
-    /// Times that all is written and read in a turn, after it was written once
+    /// How often all memory is written and read in a turn, after it was written once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Times that all take their turns
+    /// How often all ways take turns
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     repeats: u16,
-    /// Write the figures to this file too
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// How the devices are chosen.
+/// How devices are chosen.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Way {
     Nearest,
@@ -88,7 +88,8 @@ impl Way {
     }
 }
 
-/// Two nodes, of every other CPU that this process may use. Where the machine has nodes of these numbers, memory is bound to them.
+/// Two nodes that each have every other CPU of this process. If the machine has nodes with these numbers, memory is
+/// bound to them.
 fn two_nodes() -> Result<Topology, Failure> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
@@ -100,16 +101,16 @@ fn two_nodes() -> Result<Topology, Failure> {
     text.parse().map_err(|error: folioswap::TopologyError| Failure::new(Status::Failed, error.to_string()))
 }
 
-/// What a turn came to.
+/// The result of a turn.
 struct Found {
     gbps: f64,
     bad_words: u64,
     used_bytes: Vec<u64>,
-    /// Bytes a second that went to and came from both devices, in units of what both can do.
+    /// Bytes per second that both devices transferred, as a share of their bandwidth.
     of_bandwidth: f64,
 }
 
-/// A thread's share: it is written, and then written and read so often.
+/// Writes a thread's share once, then writes and reads it `nr_rounds` times.
 fn work(words: &mut [u64], first: u64, nr_rounds: u64, barrier: &Barrier) -> u64 {
     let progress = AtomicU64::new(0);
     write(words, first, 1, Data::Plain, &progress);
@@ -124,7 +125,8 @@ fn work(words: &mut [u64], first: u64, nr_rounds: u64, barrier: &Barrier) -> u64
 }
 
 fn turn(args: &NodesArgs, topology: &Topology, way: Way, nr_threads: usize, bytes: usize) -> Result<Found, Failure> {
-    // The first device has room for all that could be out at once, and never so little that no copies are kept.
+    // The first device has room for everything that can be swapped out at once. It never gets so full that it keeps
+    // no copies.
     let device_bytes = (3 * bytes + (64 << 20)) as u64;
     let builder = Arena::builder().memory(args.memory).folio(args.folio).topology(topology.clone());
     let builder = builder.address_space((2 * bytes as u64).max(1 << 30)).throttle(args.bandwidth);

@@ -1,7 +1,7 @@
-//! `folioswap bench orders`: what a folio's run of slots is worth, at 4K, 64K and 2M.
+//! `folioswap bench orders`: the gain from contiguous runs of slots, for folios of 4K, 64K and 2M.
 //!
-//! For each size the sweep runs with folios in whole runs of slots and with slots taken one by one, in turn and twice, each time in
-//! an arena of its own. Only write rounds are compared: they write what was there before, so slots are taken and given back.
+//! For each size the sweep runs twice with contiguous runs of slots and twice with single slots, in turn, each time
+//! in an arena of its own. Only rounds that rewrite memory are compared, because they allocate slots and free them.
 
 use super::medians::median_of_ratios;
 use super::records::Data;
@@ -16,7 +16,7 @@ use folioswap::{FolioSize, Order};
 /// Turns of each way.
 const REPEATS: usize = 2;
 
-/// The sizes, with the names that their measures have.
+/// The sizes, with the names in their measures.
 const SIZES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 2 << 20)];
 
 /// Arguments of `bench orders`.
@@ -24,15 +24,15 @@ const SIZES: [(&str, usize); 3] = [("4k", 4 << 10), ("64k", 64 << 10), ("2m", 2 
 pub struct OrdersArgs {
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Threads, each with a share of its own
+    /// Number of threads, each with a share of its own
     #[arg(long, value_name = "N", default_value_t = 70, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// Times that each share is written; the first is not compared
+    /// How often each share is written; the first time is not compared
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..))]
     pub rounds: u16,
 }
 
-/// GB/s of the write rounds of one size.
+/// GB/s of the rewrite rounds of one size.
 #[derive(Default)]
 struct Rounds {
     whole: Vec<f64>,

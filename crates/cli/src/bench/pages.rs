@@ -1,12 +1,12 @@
-//! Memory that is checked at each access: every word says where it belongs and when it was written.
+//! Memory that is checked at each access: every word encodes its place and when it was written.
 //!
-//! A word holds 32 bits made of its index and the 32-bit generation of its page at the time when it was written. What the
-//! generation is, and which words were written last, is kept here, in memory that is not managed. So a word that comes back from
-//! another place is wrong, one from the future too, and a page that lost its last write is found out at its next access or by
-//! [`PageSet::verify`]: the words written last must have the page's generation.
-//! The same holds for the rows of a table ([`Data::Records`]): a row says its number and its generation, and has the words of these.
+//! The upper half of a word is computed from its index. The lower half is the generation of its page when it was
+//! written. The current generation, and which words were written last, are kept here in unmanaged memory. This
+//! detects a word from another place, and one from the future. A lost write is detected at the next access to the
+//! page or by [`PageSet::verify`], because the words written last must have the current generation. The same holds
+//! for rows of [`Data::Records`], which encode their number and generation.
 //!
-//! Each page has a mutex of its own; whoever holds it may have to wait for the page's memory.
+//! Each page has its own mutex. Its holder may have to wait for a fault on the page.
 
 use super::records::{self, Data, ROW_WORDS};
 use std::ops::Range;
@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Words of a page.
 pub const PAGE_WORDS: usize = 4096 / size_of::<u64>();
 
-/// The right value of the word at `index`, written in this generation. Never 0 in the generations from 1 on.
+/// The right value of the word at `index`, written in `generation`. Never 0 in generations from 1 on.
 pub fn value(index: u64, generation: u32) -> u64 {
     tag(index) | u64::from(generation)
 }
@@ -30,7 +30,7 @@ fn tag(index: u64) -> u64 {
 pub enum Access {
     /// Reads and checks.
     Read,
-    /// Writes without a look.
+    /// Writes without reading.
     Write,
     /// Reads, checks and writes.
     Change,
@@ -50,18 +50,18 @@ impl Access {
 struct Page<'a> {
     words: &'a mut [u64; PAGE_WORDS],
     generation: u32,
-    /// The first of the words written last.
+    /// The first word of the last write.
     last: u16,
-    /// How many.
+    /// Words of the last write.
     last_len: u16,
 }
 
 impl Page<'_> {
-    /// How many words of a range, or of those written last, are wrong; `first` is the index of the page's first word.
+    /// The number of wrong words, in the range or in the last write. `first` is the index of the page's first word.
     fn check(&self, first: u64, range: Range<usize>, data: Data) -> u64 {
         let bad_last = self.check_last(first, data);
         if range == self.last_range() {
-            // What is of the page and of its generation is of no other page and not from its future.
+            // Words that have the page's tag and its generation cannot be of another page or from the future.
             return bad_last;
         }
         bad_last.max(match data {
@@ -70,7 +70,7 @@ impl Page<'_> {
         })
     }
 
-    /// How many words of a range are not of this page, or from its future.
+    /// The number of words in the range that are of another page or from the future.
     fn check_words(&self, first: u64, range: Range<usize>) -> u64 {
         let words = self.words[range.clone()].iter().zip(range);
         let wrong = words.filter(|(word, offset)| {
@@ -79,7 +79,7 @@ impl Page<'_> {
         wrong.count() as u64
     }
 
-    /// The same for rows, of which a range has whole ones.
+    /// The same for rows. The range consists of whole rows.
     fn check_rows(&self, first: u64, range: Range<usize>) -> u64 {
         let rows = self.words[range.clone()].chunks(ROW_WORDS).zip((first + range.start as u64..).step_by(ROW_WORDS));
         let bad = rows.map(|(row, first)| match records::version_of(row) {
@@ -93,7 +93,7 @@ impl Page<'_> {
         usize::from(self.last)..usize::from(self.last) + usize::from(self.last_len)
     }
 
-    /// How many of the words written last are not as they were written.
+    /// The number of words of the last write that do not have the value written.
     fn check_last(&self, first: u64, data: Data) -> u64 {
         let last = self.last_range();
         if data == Data::Records {
@@ -115,17 +115,17 @@ impl Page<'_> {
     }
 }
 
-/// The pages of a region, which threads share.
+/// The pages of a region, shared by threads.
 pub struct PageSet<'a> {
     pages: Vec<Mutex<Page<'a>>>,
     data: Data,
 }
 
 impl<'a> PageSet<'a> {
-    /// Bytes kept beside the managed memory for each page of it.
+    /// Bytes of unmanaged memory for each page.
     pub const BOOK_BYTES: usize = size_of::<Mutex<Page<'static>>>();
 
-    /// Fills every whole page with such data, by this many threads; `progress` counts bytes.
+    /// Fills every whole page with `data`, using `threads` threads. `progress` counts bytes.
     pub fn fill(words: &'a mut [u64], data: Data, threads: usize, progress: &AtomicU64) -> PageSet<'a> {
         let pages = words.as_chunks_mut().0.iter_mut();
         let pages = pages.map(|words| Mutex::new(Page { words, generation: 0, last: 0, last_len: 0 })).collect();
@@ -137,12 +137,12 @@ impl<'a> PageSet<'a> {
         pages
     }
 
-    /// How many pages there are.
+    /// The number of pages.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Accesses a range of words of a page, whole rows where it has rows; how many words were found wrong.
+    /// Accesses a range of words of a page; whole rows if it holds rows. Returns the number of wrong words.
     pub fn access(&self, index: usize, range: Range<usize>, access: Access) -> u64 {
         let first = (index * PAGE_WORDS) as u64;
         let mut page = locked(&self.pages[index]);
@@ -156,13 +156,13 @@ impl<'a> PageSet<'a> {
         bad_words
     }
 
-    /// Checks every word; how many are wrong.
+    /// Checks every word. Returns the number of wrong words.
     pub fn verify(&self, threads: usize) -> u64 {
         self.verify_from(1, threads)
     }
 
-    /// The same for the pages that have been written since they were filled: where memory is filled often and used shortly,
-    /// reading all of it would take most of the time.
+    /// Like [`PageSet::verify`], for pages written since they were filled. If memory is filled often and used
+    /// briefly, reading all of it would take most of the time.
     pub fn verify_written(&self, threads: usize) -> u64 {
         self.verify_from(2, threads)
     }
@@ -180,7 +180,7 @@ impl<'a> PageSet<'a> {
         bad_words.into_inner()
     }
 
-    /// Visits every page once, each thread a share of its own from begin to end.
+    /// Visits every page once. Each thread visits a share of its own from start to end.
     fn each(&self, threads: usize, visit: impl Fn(usize, &mut Page<'a>) + Sync) {
         let share = self.pages.len().div_ceil(threads.max(1)).max(1);
         std::thread::scope(|scope| {
@@ -196,7 +196,7 @@ impl<'a> PageSet<'a> {
     }
 }
 
-/// A thread that panicked ends the benchmark anyway.
+/// Ignores poisoning: a thread that panics ends the benchmark anyway.
 fn locked<'g, 'a>(page: &'g Mutex<Page<'a>>) -> MutexGuard<'g, Page<'a>> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -285,11 +285,11 @@ mod tests {
             assert!((4 * 32..512).contains(&bad), "the numbers, the times, the checksums, the prices: {bad}");
             *locked(&pages.pages[3]).words = [0; PAGE_WORDS];
             assert_eq!(pages.access(3, 0..16, Access::Change), 512);
-            // A row of this page that was written later than the page was, by what it says itself.
+            // A row of this page whose own version is later than the page's generation.
             let mut page = locked(&pages.pages[0]);
             records::write(&mut page.words[16..32], 16, 2);
             assert_eq!(page.check_rows(0, 16..32), 16, "from the future");
-            // Rows written at two times; then one of them loses a word to the other time, and one says a time of its own.
+            // Rows of two generations. Then one row of the last write reverts to the earlier one, except for one word.
             page.write(0, 32..64, Data::Records);
             records::write(&mut page.words[16..32], 16, 1);
             assert_eq!(page.check(0, 0..512, Data::Records), 0);

@@ -1,4 +1,4 @@
-//! What is seen while a benchmark runs: lines as rounds end, and a bar on a terminal.
+//! Output while a benchmark runs: a line for each round, and a progress bar on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Prints a line at once. A reader that went away, as `head` does, loses lines and stops nothing: the JSON file is still to come.
+/// Prints a line at once. Ignores a reader that has gone away, like `head`: the JSON file must still be written.
 pub fn tell(line: &str) {
     let mut output = std::io::stdout();
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
 }
 
-/// A progress bar on a terminal; elsewhere nothing.
+/// A progress bar. Does nothing without a terminal.
 pub struct Progress {
     bar: ProgressBar,
     counted: AtomicU64,
 }
 
 impl Progress {
-    /// A bar for rounds of `bytes` each; `shown` is false where lines on standard output are read by a program.
+    /// A bar for rounds of `bytes` each. `shown` is false if a program reads the lines on standard output.
     pub fn new(bytes: u64, shown: bool) -> Progress {
-        // Standard error that is no terminal draws nothing.
+        // Nothing is drawn if standard error is not a terminal.
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(bytes), target);
         if let Ok(style) = ProgressStyle::with_template("{msg:<24} [{bar:40}] {bytes}/{total_bytes}") {
@@ -30,17 +30,17 @@ impl Progress {
         Progress { bar, counted: AtomicU64::new(0) }
     }
 
-    /// The counter that a round adds its bytes to.
+    /// The counter that rounds add their bytes to.
     pub fn counter(&self) -> &AtomicU64 {
         &self.counted
     }
 
-    /// Says what is going on.
+    /// Sets the text of the bar.
     pub fn say(&self, message: String) {
         self.bar.set_message(message);
     }
 
-    /// Moves the bar to what another process counted.
+    /// Moves the bar to the count of another process.
     pub fn at(&self, bytes: u64) {
         self.bar.set_position(bytes);
     }
@@ -50,7 +50,7 @@ impl Progress {
         self.bar.suspend(|| tell(line));
     }
 
-    /// Runs `work` while `every` is called about every `period` and the bar is kept up to date.
+    /// Runs `work`. Meanwhile calls `every` about once every `period` and updates the bar.
     pub fn during<T>(&self, period: Duration, mut every: impl FnMut(u64) + Send, work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             let (finished, end) = channel::<()>();
@@ -67,7 +67,7 @@ impl Progress {
         })
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,7 +1,7 @@
-//! Accesses at random: threads draw pages for a while, and each access is timed and checked.
+//! Random access: threads access random pages for some time. Each access is timed and checked.
 //!
-//! It knows nothing of folioswap: the same code runs over a managed region and over the kernel's memory. The pages are filled
-//! before and verified after the time that counts.
+//! The code does not depend on folioswap, so that it runs over a managed region and over the kernel's memory alike.
+//! The pages are filled before the timed part and verified after it.
 
 use super::access::{Distribution, Places, Random};
 use super::pages::{Access, PAGE_WORDS, PageSet};
@@ -10,43 +10,43 @@ use folioswap_core::{Histogram, HistogramSnapshot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The part of the time that goes by before anything is counted.
+/// Warm-up that is not counted, as a fraction of the time.
 const WARM_UP: f64 = 0.2;
 
-/// What is done, how often and by how many.
+/// The parameters of a run.
 #[derive(Copy, Clone, Debug)]
 pub struct Plan {
-    /// Threads, all over the whole region.
+    /// Threads, each over the whole region.
     pub threads: usize,
-    /// Wall time, warm-up included.
+    /// Wall time, including warm-up.
     pub time: Duration,
-    /// Which pages.
+    /// Which pages are accessed.
     pub distribution: Distribution,
-    /// What with them.
+    /// What an access does.
     pub access: Access,
-    /// Words of an access; divides a page, and is whole rows of records.
+    /// Words of an access. Divides a page; a multiple of a row for records.
     pub access_words: usize,
 }
 
-/// How it went.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Seconds that were counted.
     pub seconds: f64,
-    /// Latencies of the accesses that were counted.
+    /// Latencies of the counted accesses.
     pub latencies: HistogramSnapshot,
-    /// Words that were not as they should be.
+    /// Words with a wrong value.
     pub bad_words: u64,
 }
 
 impl Outcome {
-    /// Accesses a second.
+    /// Accesses per second.
     pub fn ops(&self) -> f64 {
         self.latencies.count() as f64 / self.seconds.max(1e-9)
     }
 }
 
-/// Fills the memory, accesses it for the time, and verifies it; `progress` counts bytes filled.
+/// Fills the memory, accesses it, and verifies it. `progress` counts bytes filled.
 pub fn run(words: &mut [u64], data: Data, plan: &Plan, progress: &AtomicU64) -> Outcome {
     let pages = PageSet::fill(words, data, plan.threads, progress);
     let mut outcome = access(&pages, plan);
@@ -54,12 +54,12 @@ pub fn run(words: &mut [u64], data: Data, plan: &Plan, progress: &AtomicU64) -> 
     outcome
 }
 
-/// Accesses filled pages for the time.
+/// Accesses filled pages.
 pub fn access(pages: &PageSet, plan: &Plan) -> Outcome {
     access_once_more(pages, plan, 0)
 }
 
-/// The same for pages that were accessed `times` times before: the places are others each time.
+/// The same for pages that were accessed `times` times before. Each time chooses other pages.
 pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
     let places = Places::new(plan.distribution, pages.len());
     let (latencies, bad_words) = (Histogram::new(), AtomicU64::new(0));

@@ -1,7 +1,7 @@
-//! `folioswap bench random`: accesses at random over a managed region, beside the same under the kernel's swap.
+//! `folioswap bench random`: random access over a managed region, compared with kernel swap.
 //!
-//! The kernel's turn comes first, in a cgroup that also has room for what the benchmark keeps beside the memory. Its program asks
-//! for no huge pages: what the system does by itself is what programs of this kind get.
+//! The kernel's turn is first. Its cgroup also has room for the bookkeeping of the benchmark. Its program does not
+//! ask for huge pages and gets what the system gives such programs by default.
 
 use super::access::Distribution;
 use super::kernel_turn::{KernelTurn, Turn, Versus};
@@ -23,22 +23,22 @@ use std::path::PathBuf;
 use std::process::ChildStdout;
 use std::time::Duration;
 
-/// The fewest bytes with places to choose from.
+/// The smallest memory with enough pages to choose from.
 const LEAST_BYTES: u64 = 64 << 10;
 
-/// The quantiles that are told.
+/// The quantiles in the output.
 const QUANTILES: [(&str, f64); 4] = [("p50_us", 0.5), ("p90_us", 0.9), ("p99_us", 0.99), ("p999_us", 0.999)];
 
-/// The shape of the accesses.
+/// The parameters of the accesses.
 #[derive(Args, Clone, Debug)]
 pub struct Shape {
     /// Size of the region
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: u64,
-    /// Threads, all over the whole region
+    /// Number of threads, each over the whole region
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// How long, the first fifth of which is not counted
+    /// Duration; the first fifth is not counted
     #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
     pub seconds: f64,
     /// Only read and check [default: read, check and write]
@@ -47,13 +47,13 @@ pub struct Shape {
     /// Only write
     #[arg(long)]
     pub write: bool,
-    /// How often which pages are chosen
+    /// How pages are chosen
     #[arg(long, value_name = "uniform|zipf:THETA|hotcold", default_value = "uniform", value_parser = parsed::<Distribution>)]
     pub dist: Distribution,
-    /// Bytes of an access, at a multiple of that in its page: a power of two from 8 to 4K
+    /// Bytes of an access, aligned to its size: a power of two from 8 to 4K
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = access_size)]
     pub access: u64,
-    /// What the pages hold; rows are accessed in whole ones, 128 bytes or more
+    /// Content of the pages; with records an access is of whole rows, 128 bytes or more
     #[arg(long, value_enum, default_value_t)]
     pub data: Data,
 }
@@ -94,7 +94,7 @@ impl Shape {
         whole_words(self.size, LEAST_BYTES)
     }
 
-    /// As the hidden subcommand takes it.
+    /// The same parameters as arguments of the hidden subcommand.
     fn to_arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = Vec::new();
         for (name, value) in [
@@ -128,7 +128,7 @@ pub struct RandomArgs {
     /// Run the same first in another way, and compare
     #[arg(long)]
     pub versus: Option<Versus>,
-    /// Write the figures to this file too
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -140,7 +140,7 @@ pub struct InnerRandomArgs {
     pub shape: Shape,
 }
 
-/// What is told of a run.
+/// The figures of a run.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Figures {
     ops: f64,
@@ -245,7 +245,7 @@ fn fill_and_access(words: &mut [u64], shape: &Shape, system: &str, shown: bool) 
     Figures::new(&outcome)
 }
 
-/// The kernel's turn.
+/// The turn under kernel swap.
 fn under_kernel(args: &RandomArgs) -> Result<Turn<Figures>, Failure> {
     let mut argv: Vec<OsString> = vec!["folioswap".into(), "__random".into()];
     argv.extend(args.shape.to_arguments());
@@ -273,7 +273,7 @@ fn read_figures(output: ChildStdout) -> Option<Figures> {
     BufReader::new(output).lines().map_while(Result::ok).find_map(|line| Figures::parse(&line))
 }
 
-/// The same over an ordinary process's memory, told in a line on standard output.
+/// The same over the memory of an ordinary process. Prints the figures as a line on standard output.
 pub fn inner(args: &InnerRandomArgs) -> Result<u8, Failure> {
     let mut memory = vec![0u64; args.shape.bytes()? / size_of::<u64>()];
     let figures = fill_and_access(&mut memory, &args.shape, "", false);

@@ -1,11 +1,12 @@
-//! What the disk alone gives: a loop of direct reads of 2 MiB, one at a time, over a file of the sweep's size, into one
-//! buffer again and again, or into as much memory as the sweep may keep. The latter is what a program that uses what it
-//! reads can have at most: one buffer never leaves the processor's cache. (On a virtual disk of 2.7 GB/s into one buffer,
-//! 8 and more gave 2.0 to 2.1.)
+//! Raw speed of the disk: direct I/O in pieces of 2 MiB over an unnamed file of the sweep's size, one read at a time.
 //!
-//! The file has no name, so nothing is left behind; it is written once before it is read, so that no read meets a hole.
-//! That first time may cost more than later ones: the disk finds place for what it had none for. (On a virtual disk of a file
-//! system that discards what is deleted: 1.5 to 2.0 GB/s the first time, 2.5 to 3.5 again.)
+//! Reads go into one buffer again and again, or into as much memory as the sweep may keep. The second is the most
+//! that a program using the data can get, because one buffer stays in the processor's cache. (A virtual disk gave 2.7
+//! GB/s into one buffer, and 2.0 to 2.1 into 8 or more.)
+//!
+//! The file is written once before it is read, so that no read hits a hole. The first write can be slower than later
+//! ones, because the disk has to allocate space. (A virtual disk on a file system that discards deleted blocks gave
+//! 1.5 to 2.0 GB/s the first time, and 2.5 to 3.5 after that.)
 
 use crate::exit::{Failure, Status};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
@@ -16,19 +17,19 @@ use std::time::Instant;
 
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Memory that is read into: aligned to huge pages and in such, as the engine's frames are.
+/// Buffers in huge pages and aligned to them, like the engine's frames.
 struct Buffers {
     bytes: Vec<u8>,
     aligned: usize,
 }
 
 impl Buffers {
-    /// Room for so many pieces, touched.
+    /// Allocates and touches `nr_pieces` buffers.
     fn new(nr_pieces: usize) -> Buffers {
         let mut bytes = vec![0u8; (nr_pieces + 1) * PIECE_BYTES];
         let aligned = bytes.as_ptr().align_offset(PIECE_BYTES);
         let pieces = &mut bytes[aligned..][..nr_pieces * PIECE_BYTES];
-        // Without huge pages the loop is a little slower, but no less true.
+        // Without huge pages the loop is a little slower, but still valid.
         let _ = folioswap_sys::memory::advise_hugepage(pieces.as_ptr() as usize, pieces.len());
         pieces.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index % 251) as u8);
         Buffers { bytes, aligned }
@@ -39,22 +40,22 @@ impl Buffers {
     }
 }
 
-/// Threads that read or write one file in [`at_once`]: as many pieces are under way.
+/// Threads that access one file in [`at_once`], and therefore pieces in flight.
 const THREADS: u64 = 4;
 
-/// Which way the bytes go.
+/// The direction of the I/O.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Way {
-    /// All is written, on a file just [reserved](RawFile::beside) for the first time.
+    /// Write everything, on a file whose space was just [reserved](RawFile::beside).
     Write,
-    /// Each thread writes a piece and reads the next one.
+    /// Each thread writes one piece and reads the next.
     Both,
-    /// All is read.
+    /// Read everything.
     Read,
 }
 
 impl Way {
-    /// In the order in which a new file can go through them.
+    /// In the order that a new file needs.
     pub const ALL: [Way; 3] = [Way::Write, Way::Both, Way::Read];
 
     fn writes(self, nth: usize) -> bool {
@@ -66,14 +67,14 @@ impl Way {
     }
 }
 
-/// The file.
+/// An unnamed file, or a block device.
 pub struct RawFile {
     file: File,
     nr_pieces: u64,
 }
 
 impl RawFile {
-    /// Makes a file of at least `bytes` in `directory`: its space is reserved and was never written.
+    /// Creates a file of at least `bytes` in `directory`. Its space is reserved and was never written.
     fn reserve(directory: &Path, bytes: u64) -> Result<RawFile, Failure> {
         let failed = |error: std::io::Error| failure(&directory.display().to_string(), error);
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
@@ -84,7 +85,7 @@ impl RawFile {
         Ok(RawFile { file: file.into(), nr_pieces })
     }
 
-    /// Makes a file of at least `bytes` in `directory` and writes it.
+    /// Creates a file of at least `bytes` in `directory` and writes it.
     pub fn create(directory: &Path, bytes: u64) -> Result<RawFile, Failure> {
         let raw = RawFile::reserve(directory, bytes)?;
         let mut buffer = Buffers::new(1);
@@ -94,8 +95,8 @@ impl RawFile {
         Ok(raw)
     }
 
-    /// The block device at `path`, of which so many bytes are used and lost; or space reserved in the directory that a file of this
-    /// name would be in.
+    /// The block device at `path`, whose first `bytes` are overwritten. If `path` does not exist, reserves space in
+    /// its directory.
     pub fn beside(path: &Path, bytes: u64) -> Result<RawFile, Failure> {
         if !path.exists() {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -106,7 +107,7 @@ impl RawFile {
         Ok(RawFile { file: fd.into(), nr_pieces: (bytes.min(size) / PIECE_BYTES as u64).max(1) })
     }
 
-    /// Reads or writes every so many pieces of the file once.
+    /// Reads or writes every [`THREADS`]th piece of the file once, from piece `first` on.
     fn pass(&self, way: Way, first: u64) -> std::io::Result<()> {
         let mut buffer = Buffers::new(1);
         (first..self.nr_pieces).step_by(THREADS as usize).enumerate().try_for_each(|(nth, index)| {
@@ -115,7 +116,7 @@ impl RawFile {
         })
     }
 
-    /// Reads the whole file once into memory of this size, from its begin again when it is full: GB/s.
+    /// Reads the whole file once into memory of this size, which is reused when it is full. Returns GB/s.
     pub fn read_round(&self, memory_bytes: u64) -> Result<f64, Failure> {
         let nr_buffers = (memory_bytes / PIECE_BYTES as u64).max(1);
         let mut buffers = Buffers::new(nr_buffers as usize);
@@ -130,7 +131,7 @@ impl RawFile {
     }
 }
 
-/// What an error of a file in `place` is told as.
+/// The error to report for a file in `place`.
 fn failure(place: &str, error: std::io::Error) -> Failure {
     let status = match error.kind() {
         std::io::ErrorKind::StorageFull => Status::SwapTooSmall,
@@ -139,7 +140,8 @@ fn failure(place: &str, error: std::io::Error) -> Failure {
     Failure::new(status, format!("the raw loop's file in {place}: {error}"))
 }
 
-/// Goes through all of several files once, at the same time, each by threads of its own: GB/s until the last one is done.
+/// Processes all of several files once, in parallel, each with threads of its own. Returns GB/s until the last one is
+/// done.
 pub fn at_once(files: &[&RawFile], way: Way) -> Result<f64, Failure> {
     let begin = Instant::now();
     let ended: Vec<std::io::Result<()>> = std::thread::scope(|scope| {

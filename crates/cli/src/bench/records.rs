@@ -1,21 +1,18 @@
-//! What memory is filled with: words that are all different, or the rows of a table, which compress to about a third.
+//! The content of memory: words that are all different, or rows of a table, which compress to about a third.
 //!
-//! A row has the columns of a table of orders, in 128 bytes: a number that counts up, and a version; a time; a customer, of whom there
-//! are 4,096; a town, a state, a currency and the words of a comment, each from a list, the first ones of it often and the last ones
-//! rarely; small integers; rates as floating-point numbers; 4 bytes of chance, as a checksum would be; and two columns that are the
-//! same in all rows. An order has four rows, which share its time, customer, town, state and currency. So compression finds what it
-//! finds in tables: columns that repeat the row before, numbers whose high bytes are alike, words that come again. 4 KiB of it, 32 rows,
-//! meet most of the lists' words for the first time or not at all; wider windows meet them again, and customers too. Nothing else
-//! repeats: there is no row that equals another, and no pattern that only a window of some size would find.
+//! A row of 128 bytes is like one of a table of orders: number, version, time, customer (one of 4,096), town, state,
+//! currency, words of a comment, small integers, rates in floating point, 4 random bytes, and two columns
+//! that are equal in all rows. Words come from lists, the first ones more often. Four rows form an order and share its
+//! time, customer, town, state and currency. No two rows are equal. Windows wider than 4 KiB find more repetitions.
 //!
-//! Every word is a function of the row's number and its version: it has one right value, and any other is wrong. None is 0, and each
-//! differs from that of the version before, since lists are gone through by the version. A word of a list is right in many places, as
-//! in all data that compresses, but number, time and chance are not: no row passes in the place of another, nor in another version.
+//! Every word is a function of the row's number and version, so that exactly one value is right. No word is 0, and
+//! each differs from its value in the previous version. Words from lists are right in many rows, but number, time and
+//! random bytes are not: no row passes in another place or version.
 
 use super::access::scramble;
 use clap::ValueEnum;
 
-/// What memory is filled with.
+/// The content of memory.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default, ValueEnum)]
 pub enum Data {
     /// Words that are all different
@@ -26,7 +23,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// Its name on command lines.
+    /// The name on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Data::Plain => "plain",
@@ -38,7 +35,7 @@ impl Data {
 /// Words of a row.
 pub const ROW_WORDS: usize = 16;
 
-/// A row as it lies in memory.
+/// A row in memory.
 type Row = [u64; ROW_WORDS];
 
 /// Rows of an order.
@@ -60,7 +57,7 @@ const COMMENT: [u64; 64] = words(
       wood    plastic paper   coffee  tea     bread   flour   sugar   ",
 );
 
-/// Pieces of 8 bytes as words.
+/// Converts a text to words of 8 bytes.
 const fn words<const NR: usize>(text: &[u8]) -> [u64; NR] {
     let (pieces, rest) = text.as_chunks::<8>();
     assert!(pieces.len() == NR && rest.is_empty());
@@ -73,12 +70,12 @@ const fn words<const NR: usize>(text: &[u8]) -> [u64; NR] {
     words
 }
 
-/// The place in a list for so many bits of chance: the first ones most often.
+/// Maps random bits to an index into a list. The first entries are the most frequent.
 fn skewed(chance: u64, len: usize) -> usize {
     (chance & (chance >> 8)) as usize % len
 }
 
-/// The row of this number in this version.
+/// The row with this number and version.
 fn row(number: u64, version: u32) -> Row {
     let (turn, later) = (version as usize, u64::from(version));
     let (order, line) = (scramble(number / ORDER_ROWS), scramble(!number));
@@ -86,30 +83,31 @@ fn row(number: u64, version: u32) -> Row {
     let rate = |chance: u64| RATES[(skewed(chance, RATES.len()) + turn) % RATES.len()].to_bits();
     [
         u64::from(number as u32) | later << 32,
-        // When it was ordered, in microseconds, and by whom.
+        // Time of the order in microseconds, and the customer.
         1_700_000_000_000_000 + later * 86_400_000_000 + number / ORDER_ROWS * 2039 + (order & 1023),
         1_000_000 + (skewed(order >> 10, 4096) as u64 + later) % 4096,
         of(&TOWNS, order >> 24),
         of(&STATES, order >> 34 & order >> 36),
         of(&CURRENCIES, order >> 44 & order >> 46),
-        // The day it is due, the shop, how many.
+        // Due date, shop and quantity.
         (19_600 + number / 4096 + later) | (order >> 54 & 7) << 32 | (1 + (line & line >> 3 & 7)) << 48,
-        // The price in cents, its tax and what is let off.
+        // Price in cents, tax and discount.
         99 + 100 * (line >> 7 & 127) + later,
         rate(line >> 14 & line >> 16),
         rate(line >> 26 & line >> 29),
-        // A checksum, of this version, and the version of what computes it.
+        // A checksum that depends on the version, and the version of its algorithm.
         scramble(line ^ later) >> 32 | 3 << 32,
         of(&COMMENT, line >> 32),
         of(&COMMENT, line >> 40),
         of(&COMMENT, line >> 48 & line >> 50),
-        // Where it is kept, and what is known of that.
+        // Place in the warehouse, and flags.
         0x5a00_0000_0000_0001 | later << 8,
         0x0100_0000_0000_0000 | later << 16,
     ]
 }
 
-/// Writes rows in this version; `first` is the index of the first word, where a row begins. The last row may end early.
+/// Writes rows in this version. `first` is the index of the first word and must begin a row. The last row may be
+/// partial.
 pub fn write(words: &mut [u64], first: u64, version: u32) {
     let (rows, rest) = words.as_chunks_mut::<ROW_WORDS>();
     let mut number = row_number(first);
@@ -120,14 +118,14 @@ pub fn write(words: &mut [u64], first: u64, version: u32) {
     rest.copy_from_slice(&row(number, version)[..rest.len()]);
 }
 
-/// How many words are not as [`write`] writes them.
+/// The number of words that differ from what [`write`] writes.
 pub fn count_bad(words: &[u64], first: u64, version: u32) -> u64 {
     let (rows, rest) = words.as_chunks::<ROW_WORDS>();
     let mut number = row_number(first);
     let mut bad_words = 0;
     for words in rows {
         let right = row(number, version);
-        // As one operation on wide registers; which of them differ is rarely asked.
+        // This loop uses wide registers. Which words differ rarely matters.
         if words.iter().zip(&right).fold(0, |difference, (word, right)| difference | (word ^ right)) != 0 {
             bad_words += differing(words, &right);
         }
@@ -140,7 +138,7 @@ fn differing(words: &[u64], right: &Row) -> u64 {
     words.iter().zip(right).filter(|(word, right)| word != right).count() as u64
 }
 
-/// The version that a row says it has; what else it says shows whether that is true.
+/// The version that a row claims. Its other words show whether the claim is true.
 pub fn version_of(row: &[u64]) -> u32 {
     row.first().map_or(0, |word| (word >> 32) as u32)
 }
@@ -154,7 +152,7 @@ fn row_number(first: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A megabyte from the middle of a region of gigabytes.
+    /// Index of a word in the middle of a region of gigabytes.
     const FIRST: u64 = 3 << 27;
 
     fn megabyte(version: u32) -> Vec<u64> {
@@ -196,7 +194,7 @@ mod tests {
             for other in [version - 1, version + 1] {
                 assert_eq!(count_bad(&words, FIRST, other), words.len() as u64, "{version} {other}");
             }
-            // Lists come round, but no row passes as one of any other version.
+            // List entries recur, but no row passes as one of another version.
             for other in (1..100).filter(|other| *other != version) {
                 assert!(words.chunks(ROW_WORDS).zip(0..).take(64).all(|(row, nr)| count_bad(
                     row,
@@ -222,7 +220,7 @@ mod tests {
         assert_eq!(rows.len(), words.len() / ROW_WORDS);
     }
 
-    /// Compressed in pieces of so many bytes, as a part of the whole.
+    /// The compressed size as a share of the whole, in pieces of `bytes`.
     fn share(words: &[u64], bytes: usize) -> f64 {
         let pieces = words.chunks(bytes / size_of::<u64>());
         let compressed: usize = pieces.map(|piece| lz4_flex::block::compress(bytemuck::cast_slice(piece)).len()).sum();

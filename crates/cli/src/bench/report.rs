@@ -1,6 +1,7 @@
-//! What a benchmark found, for people and as JSON.
+//! The results of a benchmark, for people and as JSON.
 //!
-//! The JSON form is `{"bench": name, "machine": {…}, "measures": {name: number}, "rows": […]}`; names of measures stay as they are.
+//! The JSON form is `{"bench": name, "machine": {…}, "measures": {name: number}, "rows": […]}`. Names of measures
+//! never change.
 
 use super::progress::tell;
 use crate::exit::{Failure, Status};
@@ -8,7 +9,7 @@ use crate::swap_check::meminfo;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// What a benchmark found.
+/// The results of a benchmark.
 pub struct Report {
     bench: &'static str,
     measures: Map<String, Value>,
@@ -16,15 +17,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty one.
+    /// An empty report.
     pub fn new(bench: &'static str) -> Report {
         Report { bench, measures: Map::new(), rows: Vec::new() }
     }
 
-    /// Records a measure; one that could not be taken is left out.
+    /// Records a measure. Leaves out a value that could not be measured.
     pub fn measure(&mut self, name: &str, value: impl Into<Option<f64>>) {
         if let Some(value) = value.into().filter(|value| value.is_finite()) {
-            // Counts stay whole numbers in JSON.
+            // Counts remain integers in JSON.
             let whole = value.fract() == 0.0 && (0.0..9e15).contains(&value);
             self.measures.insert(name.to_owned(), if whole { json!(value as u64) } else { json!(value) });
         }
@@ -35,7 +36,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Ends the benchmark: what came out of memory wrong is a measure and, above zero, a failure, after all figures are told.
+    /// Prints all figures and ends the benchmark. Wrong words are a measure and make it fail.
     pub fn conclude(mut self, file: Option<&Path>, bad_words: u64) -> Result<u8, Failure> {
         self.measure("bad_words", bad_words as f64);
         self.finish(file)?;
@@ -45,7 +46,7 @@ impl Report {
         Ok(0)
     }
 
-    /// Prints the measures, and writes the file if one was asked for.
+    /// Prints the measures. Writes the file if one was asked for.
     fn finish(self, file: Option<&Path>) -> Result<(), Failure> {
         tell("");
         for (name, value) in &self.measures {
@@ -63,7 +64,7 @@ impl Report {
     }
 }
 
-/// What the figures were taken on.
+/// The machine that gave the figures.
 fn machine() -> Value {
     let name = rustix::system::uname();
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Arenas as the command line and a benchmark want them.
+//! Builds arenas from the command line and the needs of a benchmark.
 
 use crate::args::{Folios, Means, Paging, check_budget, size};
 use crate::exit::{Failure, Status};
@@ -9,24 +9,25 @@ use folioswap::{Arena, CompactionMeans, DeviceSpec, FolioSize, Frees, SwapDevice
 use folioswap_core::compact::Stage;
 use std::path::{Path, PathBuf};
 
-/// What benchmarks of several arenas have in common.
+/// Options of benchmarks that use several arenas.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// Size of the memory that is worked on
+    /// Size of the memory
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     pub size: u64,
-    /// RAM that it may take, 16M or more
+    /// RAM that the memory may use, at least 16M
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub memory: u64,
     #[command(flatten)]
     pub means: Means,
-    /// Write the figures to this file too
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
 impl CommonArgs {
-    /// Refuses what cannot work; the size in whole words, of which there are `least_bytes` at least.
+    /// Rejects options that cannot work. Returns the size in bytes, a multiple of the word size and at least
+    /// `least_bytes`.
     pub fn check(&self, least_bytes: u64) -> Result<usize, Failure> {
         check_budget(self.memory)?;
         let bytes = whole_words(self.size, least_bytes)?;
@@ -35,7 +36,7 @@ impl CommonArgs {
     }
 }
 
-/// A time in seconds, as in 2 or 0.5.
+/// Parses a time in seconds, such as 2 or 0.5.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
@@ -43,7 +44,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A size in whole words, not below `least_bytes`.
+/// Rounds a size down to whole words. Fails if it is below `least_bytes`.
 pub fn whole_words(size: u64, least_bytes: u64) -> Result<usize, Failure> {
     match usize::try_from(size) {
         Ok(bytes) if size >= least_bytes.max(8) => Ok(bytes / size_of::<u64>() * size_of::<u64>()),
@@ -53,31 +54,31 @@ pub fn whole_words(size: u64, least_bytes: u64) -> Result<usize, Failure> {
     }
 }
 
-/// An arena to be built, as often as it takes.
+/// How to build an arena. It can be built several times.
 #[derive(Clone, Debug)]
 pub struct ArenaPlan<'a> {
-    /// Budget.
+    /// The budget.
     pub memory_bytes: u64,
     /// Devices and modes.
     pub means: &'a Means,
-    /// Size of folios.
+    /// Folio size.
     pub folio: FolioSize,
-    /// Whether they come back whole.
+    /// Whether folios are swapped in whole.
     pub swap_in: SwapIn,
-    /// Whether each page has a slot of its own.
+    /// Whether each page gets a slot of its own, instead of a run for the folio.
     pub split_slots: bool,
-    /// How whole folios get places in RAM; none: by swapping small ones out.
+    /// How small folios are moved to make room for large ones, in RAM and on devices. None: they are not moved.
     pub compaction: Option<Stage>,
-    /// How small folios get new homes; none: whichever costs less.
+    /// How small folios are moved in RAM. None: the cheaper way.
     pub compaction_means: Option<CompactionMeans>,
-    /// What becomes of freed slots.
+    /// What happens to freed slots.
     pub frees: Frees,
-    /// Whether zeroed memory is kept for first touches.
+    /// Whether a stock of zeroed memory is kept for first touches.
     pub zeroed_stock: bool,
 }
 
 impl<'a> ArenaPlan<'a> {
-    /// With folios of this size, and everything else as usual.
+    /// A plan with this folio size and defaults for everything else.
     pub fn new(memory_bytes: u64, means: &'a Means, folio: FolioSize) -> ArenaPlan<'a> {
         ArenaPlan {
             memory_bytes,
@@ -92,14 +93,14 @@ impl<'a> ArenaPlan<'a> {
         }
     }
 
-    /// As the command line of one arena has it.
+    /// The plan that the command line of one arena asks for.
     pub fn of(paging: &'a Paging, folios: &Folios) -> ArenaPlan<'a> {
         ArenaPlan { swap_in: folios.swap_in, ..ArenaPlan::new(paging.memory, &paging.means, folios.folio) }
     }
 
-    /// Builds an arena for `bytes` of regions.
+    /// Builds an arena for regions of `bytes` in total.
     pub fn build(&self, bytes: u64) -> Result<Arena, Failure> {
-        // The engine's records grow with the addresses, many times as fast with small folios.
+        // The engine's metadata grows with the address space, and many times faster with small folios.
         let addresses = bytes.saturating_mul(2).clamp(1 << 30, 1 << 40);
         let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
         let builder = builder.faults(self.means.faults).mapping(self.means.mapper).folio(self.folio);
@@ -113,12 +114,12 @@ impl<'a> ArenaPlan<'a> {
     }
 }
 
-/// The engine's error with the exit status that is meant for it.
+/// Converts the engine's error. It has an exit status of its own.
 pub fn failure(error: folioswap::Error) -> Failure {
     Failure { status: error.exit_status(), message: error.to_string() }
 }
 
-/// Where the kernel swaps, and raw reads are done, to be on the device that the managed memory uses.
+/// Where kernel swap and raw reads belong: on the device that the managed memory swaps to.
 pub fn backing(swap: &[SwapDevice]) -> Backing {
     match swap.first().map(|device| &device.spec) {
         None => Backing::Directory(folioswap::device::default_directory()),
@@ -131,7 +132,7 @@ pub fn backing(swap: &[SwapDevice]) -> Backing {
     }
 }
 
-/// Bytes that went to and came from all devices so far.
+/// Bytes that all devices have transferred so far.
 pub fn moved(arena: &Arena) -> u64 {
     arena.devices().iter().map(|device| device.io.writes.bytes + device.io.reads.bytes).sum()
 }

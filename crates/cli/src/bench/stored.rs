@@ -1,20 +1,21 @@
-//! What data took in compressed swap: bytes stored for each byte swapped out, of the kernel's zram and of our own devices.
+//! Memory that data takes in compressed swap, for each byte swapped out: in the kernel's zram, and in our own
+//! devices.
 //!
-//! Both are sampled while a benchmark runs, since nothing is left of it at the end; the sample with the most data counts.
+//! It is sampled while a benchmark runs, because nothing is left at its end. The sample with the most data counts.
 
 use folioswap::Arena;
 
 /// A sample.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct Stored {
-    /// Bytes that were swapped out and are kept.
+    /// Bytes that were swapped out and are still stored.
     pub original_bytes: u64,
-    /// Bytes of memory that they take, with what the store itself needs.
+    /// Memory that they take, including the store's own data.
     pub used_bytes: u64,
 }
 
 impl Stored {
-    /// What the kernel says in a zram's `mm_stat`: original, compressed, used, and more.
+    /// Parses the `mm_stat` line of a zram: original, compressed and used bytes, and further fields.
     pub fn of_mm_stat(text: &str) -> Option<Stored> {
         let mut numbers = text.split_whitespace().map(str::parse);
         let original_bytes = numbers.next()?.ok()?;
@@ -22,7 +23,7 @@ impl Stored {
         Some(Stored { original_bytes, used_bytes })
     }
 
-    /// What the devices of an arena hold in compressed RAM; none when there is no such device.
+    /// What an arena's devices in compressed RAM hold. None if there is no such device.
     pub fn of_arena(arena: &Arena) -> Option<Stored> {
         let uses = arena.devices().into_iter().filter_map(|device| device.memory);
         let add = |sum: Stored, other: Stored| Stored {
@@ -32,12 +33,12 @@ impl Stored {
         uses.map(|memory| Stored { original_bytes: memory.content_bytes, used_bytes: memory.memory_bytes }).reduce(add)
     }
 
-    /// Stored bytes for a byte.
+    /// Stored bytes per original byte.
     pub fn share(&self) -> Option<f64> {
         (self.original_bytes > 0).then(|| self.used_bytes as f64 / self.original_bytes as f64)
     }
 
-    /// Keeps the sample with the most data, of equal ones the later.
+    /// Keeps the sample with the most data; the later one if they are equal.
     pub fn keep_most(kept: &mut Option<Stored>, sample: Option<Stored>) {
         if sample.map(|sample| sample.original_bytes) >= kept.map(|kept| kept.original_bytes) {
             *kept = sample;

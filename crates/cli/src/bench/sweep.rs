@@ -1,9 +1,9 @@
-//! The sweep itself: threads write their shares of one array from begin to end, again and again, then read and check them.
+//! The sweep: threads write their shares of one array from start to end, again and again, then read and check them.
 //!
-//! It knows nothing of folioswap: the same code runs over a managed region and over the kernel's memory.
-//! Every word of a round has one right value, made of its index and the round (plain data, where all differ, or `records`), so no folio
-//! equals another, none is zero, and what comes back from another place or another round is found out. Between two rounds all threads meet at a barrier; the
-//! time of a round runs from the barrier before it to the barrier after it.
+//! The code does not depend on folioswap, so that it runs over a managed region and over the kernel's memory alike.
+//! Every word of a round has one right value, computed from its index and the round (plain data, all different, or
+//! `records`). No folio equals another and none is zero. A word from another place or another round is detected. All
+//! threads meet at a barrier between two rounds. A round is timed from the barrier before it to the barrier after it.
 
 use super::medians::median;
 use super::records::{self, Data};
@@ -12,15 +12,15 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Words of one step, 2 MiB: progress is counted and wrong words are looked for in these.
+/// Words of one step, 2 MiB. Progress is counted and wrong words are searched in steps.
 const STEP_WORDS: usize = (2 << 20) / size_of::<u64>();
 
 /// What a round does.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Kind {
-    /// The first write: memory is touched for the first time.
+    /// The first write, which touches memory for the first time.
     First,
-    /// Every later write: each word has been written before.
+    /// Every later write, to memory that was written before.
     Rewrite,
     /// Read and check.
     Read,
@@ -36,22 +36,22 @@ impl Kind {
         }
     }
 
-    /// The kind of that name.
+    /// The kind with this name.
     pub fn from_name(name: &str) -> Option<Kind> {
         [Kind::First, Kind::Rewrite, Kind::Read].into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// How often and by how many.
+/// The parameters of a sweep.
 #[derive(Copy, Clone, Debug)]
 pub struct Plan {
-    /// Threads, each with a share of its own.
+    /// Number of threads, each with a share of its own.
     pub threads: usize,
     /// Write rounds.
     pub rounds: usize,
     /// Read rounds after them.
     pub read_rounds: usize,
-    /// What is written.
+    /// The content to write.
     pub data: Data,
 }
 
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// One round's outcome.
+/// The result of a round.
 #[derive(Copy, Clone, Debug)]
 pub struct Row {
     /// What it did.
@@ -72,18 +72,19 @@ pub struct Row {
     pub seconds: f64,
     /// Bytes written or read.
     pub bytes: u64,
-    /// Words that did not have the value written last.
+    /// Words that do not have the value written last.
     pub bad_words: u64,
 }
 
 impl Row {
-    /// 10^9 bytes a second.
+    /// 10^9 bytes per second.
     pub fn gbps(&self) -> f64 {
         self.bytes as f64 / self.seconds.max(1e-9) / 1e9
     }
 }
 
-/// Runs the plan over `words`; `progress` counts bytes of the running round; `finished` sees each row at once.
+/// Runs the plan over `words`. `progress` counts bytes of the current round. `finished` is called with each row at
+/// once.
 pub fn sweep(words: &mut [u64], plan: &Plan, progress: &AtomicU64, mut finished: impl FnMut(&Row)) -> Vec<Row> {
     let (kinds, data) = (plan.kinds(), plan.data);
     let bytes = size_of_val(words) as u64;
@@ -128,12 +129,12 @@ pub fn sweep(words: &mut [u64], plan: &Plan, progress: &AtomicU64, mut finished:
     rows
 }
 
-/// What differs between rounds, in bits that no index reaches.
+/// Encodes the round in bits above any index.
 fn round_mask(round: u64) -> u64 {
     round << 40 | 1 << 63
 }
 
-/// Writes the words of a round; `first` is the index of the first of them, where a row begins.
+/// Writes the words of a round. `first` is the index of the first word and must begin a row.
 pub fn write(words: &mut [u64], first: u64, round: u64, data: Data, progress: &AtomicU64) {
     let mut index = first;
     for step in words.chunks_mut(STEP_WORDS) {
@@ -146,7 +147,7 @@ pub fn write(words: &mut [u64], first: u64, round: u64, data: Data, progress: &A
     }
 }
 
-/// Checks them: how many are wrong.
+/// Checks the words of a round. Returns the number of wrong words.
 pub fn read(words: &[u64], first: u64, round: u64, data: Data, progress: &AtomicU64) -> u64 {
     let (mut index, mut bad_words) = (first, 0);
     for step in words.chunks(STEP_WORDS) {
@@ -177,19 +178,19 @@ fn read_plain(step: &[u64], index: u64, mask: u64) -> u64 {
     count_bad(step, index..index + step.len() as u64, mask)
 }
 
-/// At least one, even when a second look finds the words right: they were wrong once.
+/// At least one, even if the words are right when read again: they were wrong once.
 #[cold]
 fn count_bad(step: &[u64], indices: Range<u64>, mask: u64) -> u64 {
     let bad = step.iter().zip(indices).filter(|(word, index)| **word != index ^ mask).count();
     (bad as u64).max(1)
 }
 
-/// GB/s of the rounds of a kind, in order.
+/// GB/s of all rounds of a kind, in order.
 pub fn gbps(rows: &[Row], kind: Kind) -> Vec<f64> {
     rows.iter().filter(|row| row.kind == kind).map(Row::gbps).collect()
 }
 
-/// Their median.
+/// The median of [`gbps`].
 pub fn median_gbps(rows: &[Row], kind: Kind) -> Option<f64> {
     median(&gbps(rows, kind))
 }
@@ -227,7 +228,7 @@ mod tests {
             assert_eq!(bad(&words, 48, 2), 2);
             assert_eq!(bad(&words, 48, 1), 100, "the round before");
             let elsewhere = bad(&words, 64, 2);
-            // A row of a table has words of others, and four belong to one order.
+            // Rows share words with other rows, and four rows belong to one order.
             assert!(if data == Data::Plain { elsewhere == 100 } else { elsewhere > 40 }, "another place: {elsewhere}");
         }
     }

@@ -1,7 +1,8 @@
-//! `folioswap bench sweep`: the sweep over a managed region, beside the kernel's swap and the raw disk.
+//! `folioswap bench sweep`: the sweep over a managed region, compared with kernel swap and the raw disk.
 //!
-//! Order: the kernel's turn (in a cgroup of the same size, on the same disk), raw reads, the managed sweep, raw reads again. The
-//! kernel's turn is over and undone before the others begin, so the two never share the machine.
+//! The order is: the kernel's turn (in a cgroup of the same size, on the same disk), raw reads, the managed sweep,
+//! raw reads again. The kernel's turn is undone before the others begin, so that the two systems never share the
+//! machine.
 
 use super::kernel_turn::{KernelTurn, Turn};
 use super::medians::{median, ratio};
@@ -32,25 +33,25 @@ const RAW_ROUNDS: usize = 2;
 /// What to compare with.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum Versus {
-    /// The kernel's own swap, with the same memory and disk (root)
+    /// Kernel swap, with the same memory and disk (needs root)
     Kernel,
-    /// Our own swap, reading back page by page what went out whole
+    /// folioswap itself, swapping in page by page what was swapped out whole
     Pages,
 }
 
-/// The shape of the sweep.
+/// The parameters of the sweep.
 #[derive(Args, Clone, Debug)]
 pub struct Shape {
     /// Size of the array
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: u64,
-    /// Threads, each with a share of its own
+    /// Number of threads, each with a share of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// Times that each share is written
+    /// How often each share is written
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
-    /// Times that each share is then read and checked
+    /// How often each share is then read and checked
     #[arg(long, value_name = "Q", default_value_t = 2)]
     pub read_rounds: u16,
     /// What is written
@@ -59,7 +60,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The same for the sweep itself.
+    /// The plan of the sweep itself.
     pub fn plan(&self) -> Plan {
         Plan {
             threads: usize::from(self.threads),
@@ -83,10 +84,10 @@ pub struct SweepArgs {
     pub paging: Paging,
     #[command(flatten)]
     pub folios: Folios,
-    /// Run the same sweep in another way too, and compare
+    /// Also run the same sweep in another way, and compare
     #[arg(long)]
     pub versus: Option<Versus>,
-    /// Write the figures to this file too
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -165,7 +166,7 @@ fn measure_stored(report: &mut Report, managed: Option<Stored>, kernel: Option<S
     report.measure("stored_vs_kernel", ratio(share, kernel_share));
 }
 
-/// GB/s of raw reads, a round each.
+/// GB/s of raw reads, one for each round.
 #[derive(Default)]
 struct RawReads {
     /// Into one buffer, again and again.
@@ -179,7 +180,7 @@ impl RawReads {
         [("read", &self.one_buffer), ("into RAM", &self.into_ram)]
     }
 
-    /// Reads a few rounds more, in turn.
+    /// Reads a few more rounds, into one buffer and into memory in turn.
     fn read(&mut self, raw: Option<&RawFile>, memory_bytes: u64) -> Result<(), Failure> {
         let Some(raw) = raw else { return Ok(()) };
         let tell_row = |kind, gbps| tell(&format!("{:<10} {kind:<8} {:>10} {gbps:>10.3}", "raw", ""));
@@ -193,7 +194,7 @@ impl RawReads {
     }
 }
 
-/// The kernel's turn.
+/// The turn under kernel swap.
 fn under_kernel(args: &SweepArgs, backing: &Backing) -> Result<Turn<Vec<Row>>, Failure> {
     let shape = &args.shape;
     let mut argv = vec!["folioswap".into(), "__sweep".into()];
@@ -214,7 +215,7 @@ fn under_kernel(args: &SweepArgs, backing: &Backing) -> Result<Turn<Vec<Row>>, F
     turn
 }
 
-/// Reads what the inner sweep says until it ends.
+/// Reads the output of the inner sweep until it ends.
 fn read_rows(output: ChildStdout, progress: &Progress) -> Vec<Row> {
     let mut rows = Vec::new();
     for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -242,7 +243,8 @@ fn parse_row(line: &str) -> Option<Row> {
     })
 }
 
-/// The same sweep over an ordinary process's memory, with huge pages, told line by line on standard output.
+/// The same sweep over the memory of an ordinary process, with huge pages. Prints progress and rows to standard
+/// output.
 pub fn inner(args: &InnerSweepArgs) -> Result<u8, Failure> {
     let bytes = args.shape.bytes()?;
     let mut memory = vec![0u64; bytes / size_of::<u64>()];
@@ -259,7 +261,7 @@ pub fn inner(args: &InnerSweepArgs) -> Result<u8, Failure> {
     Ok(if bad_words == 0 { 0 } else { Status::Failed as u8 })
 }
 
-/// Lets the kernel use huge pages for all whole ones of it, where that has to be asked for.
+/// Advises huge pages for all whole ones of this memory, which some systems require.
 fn advise_huge(memory: &[u64]) -> Result<(), Failure> {
     const HUGE_BYTES: usize = 2 << 20;
     let range = memory.as_ptr_range();

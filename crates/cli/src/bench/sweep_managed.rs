@@ -9,29 +9,29 @@ use folioswap::Arena;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How often residency is measured.
+/// Sampling period of residency.
 const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 
-/// What a sweep found.
+/// The result of a sweep.
 pub struct Managed {
     /// Its rounds.
     pub rows: Vec<Row>,
-    /// Part of the resident memory that was in huge pages at the end.
+    /// Share of the resident memory that was in huge pages at the end.
     pub huge_share: Option<f64>,
-    /// Most bytes seen above the budget.
+    /// The most bytes seen above the budget.
     pub over_budget_bytes: u64,
-    /// What was in compressed RAM when it was most.
+    /// The largest sample of compressed RAM.
     pub stored: Option<Stored>,
 }
 
 impl Managed {
-    /// Words that were wrong.
+    /// The number of wrong words.
     pub fn bad_words(&self) -> u64 {
         self.rows.iter().map(|row| row.bad_words).sum()
     }
 }
 
-/// Sweeps `bytes` of a new arena; `system` is what the table calls it.
+/// Sweeps `bytes` of a new arena. `system` is its name in the table.
 pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Result<Managed, Failure> {
     let arena = arena.build(bytes as u64)?;
     let mut region = arena.map(bytes).map_err(failure)?;
@@ -55,9 +55,9 @@ pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Re
     Ok(Managed { rows, huge_share, over_budget_bytes, stored })
 }
 
-/// Resident bytes beyond the budget. A folio that moves while the kernel is asked is counted twice or not at all, and many
-/// do when the thread that asks is off its CPU meanwhile: where it is more than `most`, the middle one of three answers
-/// counts. One that cannot be had is missed.
+/// Resident bytes above the budget. A folio that moves during the scan of the page tables is counted twice or not at
+/// all. Many move if the scanning thread is preempted. A value above `most` is therefore replaced by the median of
+/// three. A scan that fails counts as zero.
 fn beyond_budget(arena: &Arena, most: u64) -> u64 {
     let beyond = || arena.measure().map_or(0, |found| found.resident_bytes.saturating_sub(found.budget_bytes));
     let first = beyond();
@@ -79,7 +79,7 @@ pub fn show(progress: &Progress, system: &str, row: &Row) {
     progress.line(&format!("{system:<10} {:<8} {:>10.3} {:>10.3}", row.kind.name(), row.seconds, row.gbps()));
 }
 
-/// Rows as the report has them.
+/// Rows for the report.
 pub fn to_json<'a>(system: &'a str, rows: &'a [Row]) -> impl Iterator<Item = Value> + 'a {
     rows.iter().enumerate().map(move |(index, row)| {
         json!({

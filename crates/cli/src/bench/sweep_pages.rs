@@ -1,6 +1,6 @@
-//! `folioswap bench sweep --versus pages`: folios that come back in one piece against pages that come back one by one.
+//! `folioswap bench sweep --versus pages`: folios that are swapped in whole, compared with swap-in page by page.
 //!
-//! Both in turn, twice, each in an arena of its own, so that a machine that grows slower or faster meanwhile favours neither.
+//! Both take turns, twice, each in an arena of its own, so that a machine whose speed drifts favours neither.
 
 use super::medians::{median, ratio};
 use super::report::Report;
@@ -11,10 +11,10 @@ use super::sweep_managed::{managed, show_head, to_json};
 use crate::exit::{Failure, Status};
 use folioswap::SwapIn;
 
-/// Turns of each.
+/// Turns of each way.
 const REPEATS: usize = 2;
 
-/// The comparison; `bytes` is the size in whole words.
+/// Runs the comparison. `bytes` is the size in whole words.
 pub fn sweep_pages(args: &SweepArgs, bytes: usize) -> Result<u8, Failure> {
     if args.shape.rounds < 2 {
         return Err(Failure::new(

@@ -1,13 +1,13 @@
-//! `folioswap bench tier`: compressed RAM in front of a file, against the file alone.
+//! `folioswap bench tier`: compressed RAM in front of a file, compared with the file alone.
 //!
-//! Rows that compress to a third fill the memory from begin to end, which is more than RAM and the front hold together; so the
-//! front overflows before anything is counted. Then threads read, check and write pages at random, nine of ten in the first
-//! tenth: that tenth about fits into RAM, and what is swapped in is mostly from the other nine, each page as often as any. For as long
-//! as a turn takes this is not counted, so that what was filled first, the hot tenth, is back from the file and each tier
-//! holds what it is to hold. Then it is, at other places.
+//! Rows that compress to a third fill the memory, which is larger than RAM and the front together. The front
+//! overflows before anything is counted. Then threads read, check and write random pages, nine of ten in the first
+//! tenth. That tenth about fits in RAM, so that most swap-ins are from the rest, uniformly. A first run, as long as
+//! the measured one, is not counted: the hot tenth was filled first and must come back from the file. The measured
+//! run accesses other pages.
 //!
-//! Turns follow each other, the file alone before the two tiers, on files of the same name in a new arena each: a disk
-//! that slows down does so for both. The front is named first and has no priority, as whoever puts one in front would do it.
+//! Turns alternate, the file alone before both tiers, each in a new arena with a file of the same name, so that a
+//! disk that slows down affects both. The front is given first and has no priority, as a user would do it.
 
 use super::access::Distribution;
 use super::medians::{median, median_of_ratios};
@@ -26,46 +26,48 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The fewest bytes of which a tenth has places to choose from.
+/// The smallest memory with enough pages in a tenth.
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// Arguments of `bench tier`.
 #[derive(Args, Debug)]
 pub struct TierArgs {
-    /// Size of the memory that is worked on
+    /// Size of the memory
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     size: u64,
-    /// RAM that it may take, 16M or more
+    /// RAM that the memory may use, at least 16M
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size)]
     memory: u64,
-    /// Memory of the compressed RAM in front, outside of that, 8M or more
+    /// Memory for the compressed RAM in front, in addition to --memory, at least 8M
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     front: u64,
-    /// How long is measured in a turn, the first fifth of which is not counted, after as long again to settle
+    /// Duration of the measured run, whose first fifth is not counted; a run of the same length to settle comes
+    /// before it
     #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
     seconds: f64,
-    /// Times that both take their turns
+    /// How often both take turns
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Threads, all over the whole memory
+    /// Number of threads, each over the whole memory
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Size of a folio
+    /// Folio size
     #[arg(long, value_name = "auto|2M|64K|4K|...", default_value = "auto", value_parser = parsed::<FolioSize>)]
     folio: FolioSize,
     #[command(flatten)]
     means: Means,
-    /// Write the figures to this file too
+    /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 struct Found {
     outcome: Outcome,
-    /// Bytes that came from the file for an access.
+    /// Bytes read from the file per access.
     read_bytes: f64,
-    /// Bytes that the front sent on, has, and holds; 0 without one.
+    /// Bytes that the front has written back. The next two are the memory that it takes and the content that it
+    /// holds. All are 0 without a front.
     written_back_bytes: u64,
     memory_bytes: u64,
     content_bytes: u64,
@@ -76,21 +78,22 @@ impl Found {
         self.outcome.latencies.quantile(quantile) as f64 / 1e3
     }
 
-    /// What both are told by, name by name.
+    /// The figures of both ways, by name.
     fn figures(&self) -> [(&'static str, f64); 4] {
         let [p50_us, p99_us] = [0.5, 0.99].map(|quantile| self.us(quantile));
         [("ops", self.outcome.ops()), ("p50_us", p50_us), ("p99_us", p99_us), ("read_bytes_per_op", self.read_bytes)]
     }
 }
 
-/// The devices of a turn.
+/// The devices of both ways.
 struct Ways {
     file: Vec<SwapDevice>,
     tier: Vec<SwapDevice>,
 }
 
 impl Ways {
-    /// The default is given a path, which the engine makes no file of that is seen: devices that are named have no default behind them.
+    /// Without `--swap`, gives the file a path, because the engine adds no default file behind a device that was
+    /// given. The engine makes its file unnamed, so that none appears at this path.
     fn new(args: &TierArgs) -> Result<Ways, Failure> {
         let unnamed = || folioswap::device::default_directory().join(format!(".folioswap-tier-{}", std::process::id()));
         let file = match &args.means.swap[..] {
@@ -107,7 +110,7 @@ impl Ways {
     }
 }
 
-/// Bytes that came from devices that do not compress.
+/// Bytes read from devices that do not compress.
 fn read_bytes(arena: &Arena) -> u64 {
     let files = arena.devices().into_iter().filter(|device| device.memory.is_none());
     files.map(|device| device.io.reads.bytes).sum()

@@ -1,11 +1,11 @@
-//! A memory cgroup, version 1 or 2, whichever is mounted with the memory controller.
+//! A memory cgroup, version 1 or 2, whichever hierarchy has the memory controller.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long processes may take to end and the kernel to let go of the directory.
+/// How long processes may take to end, and the kernel to release the directory.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -14,7 +14,7 @@ enum Version {
     V2,
 }
 
-/// Makes a cgroup below the root of the hierarchy and limits its memory; swap stays unlimited.
+/// Creates a cgroup below the root of the hierarchy and limits its memory. Swap stays unlimited.
 pub fn create(memory_bytes: u64) -> Result<PathBuf, String> {
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| format!("/proc/self/mounts: {error}"))?;
     let (version, root) =
@@ -22,7 +22,8 @@ pub fn create(memory_bytes: u64) -> Result<PathBuf, String> {
             .ok_or("no memory cgroup controller is mounted; `mount -t cgroup2 none /sys/fs/cgroup` would do")?;
     let directory = root.join(format!("folioswap-{}", std::process::id()));
     if version == Version::V2 {
-        // Fails when it is already on and may not be written again; then the limit below works all the same.
+        // This write fails if the controller is on already and the file is not writable. Then the limit below works
+        // without it.
         let _ = fs::write(root.join("cgroup.subtree_control"), "+memory");
     }
     fs::create_dir(&directory).map_err(|error| format!("cgroup {} was not made: {error}", directory.display()))?;
@@ -59,7 +60,7 @@ pub fn enter(directory: &Path) -> Result<(), String> {
     fs::write(&file, "0").map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Kills every process in the cgroup and removes it once they are gone.
+/// Kills every process in the cgroup and waits until they are gone. [`remove`] removes the directory.
 pub fn end(directory: &Path) -> Result<(), String> {
     let file = directory.join("cgroup.procs");
     let begin = Instant::now();
@@ -71,7 +72,7 @@ pub fn end(directory: &Path) -> Result<(), String> {
             return Ok(());
         }
         for process in processes {
-            // It may have ended since the list was read.
+            // The process may have ended since the list was read.
             let _ = kill_process(process, Signal::KILL);
         }
         if begin.elapsed() > PATIENCE {
@@ -81,7 +82,7 @@ pub fn end(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Removes the empty cgroup; the kernel may hold it a little longer than its last process.
+/// Removes the empty cgroup. The kernel may keep it busy a little longer than its last process lives.
 pub fn remove(directory: &Path) -> Result<(), String> {
     let begin = Instant::now();
     loop {

@@ -1,9 +1,9 @@
-//! `folioswap __guard`: sets the peer up, waits for the end of its parent, undoes it.
+//! `folioswap __guard`: sets the peer up, waits for the end of its parent, and undoes the set-up.
 //!
-//! It speaks lines on its standard output: `ready CGROUP DEVICE` or `failed STATUS MESSAGE`, and after the end `clean` or `left MESSAGE`.
-//! The end is the end of its standard input. Signals that end ordinary processes do not end it, and it has a process group of
-//! its own, so that Ctrl-C does not reach it.
-//! Order of the tear-down: first the processes die, so that no swapped page has to come back, then swap goes off.
+//! It writes lines to standard output: `ready CGROUP DEVICE` or `failed STATUS MESSAGE`, and after the tear-down
+//! `clean` or `left MESSAGE`. It tears down when its standard input ends. It survives SIGINT, SIGTERM and SIGHUP, and
+//! has its own process group, so that Ctrl-C does not reach it. Order of the tear-down: first kill the processes, so
+//! that no swapped page has to be read back, then swap off.
 
 use super::{Backing, Setup, cgroup, swap};
 use crate::exit::{Failure, Status};
@@ -15,22 +15,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Arguments of the hidden command; sizes in bytes.
+/// Arguments of the hidden command. Sizes are in bytes.
 #[derive(Args, Debug)]
 pub struct GuardArgs {
     #[arg(long)]
     memory: u64,
     #[arg(long)]
     swap_size: u64,
-    /// Directory of the swap file; without it, and without a zram, a loop device on memory.
+    /// Directory of the swap file. Without it and without `zram`, swap is on a loop device backed by memory.
     #[arg(long)]
     swap_dir: Option<PathBuf>,
-    /// A zram that compresses in this way.
+    /// Swap to a zram with this compression.
     #[arg(long, value_parser = codec, conflicts_with = "swap_dir")]
     zram: Option<Codec>,
 }
 
-/// The arguments that make the guard set this up.
+/// The arguments that make the guard set up `setup`.
 pub fn to_arguments(setup: &Setup) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = vec!["--memory".into(), setup.memory_bytes.to_string().into()];
     arguments.extend(["--swap-size".into(), setup.swap_bytes.to_string().into()]);
@@ -57,7 +57,7 @@ impl GuardArgs {
     }
 }
 
-/// What is set up, to be taken back from the end.
+/// What has been set up. The tear-down undoes it in reverse order.
 #[derive(Default)]
 struct Built {
     cgroup: Option<PathBuf>,
@@ -65,7 +65,7 @@ struct Built {
 }
 
 impl Built {
-    /// The cgroup and the swap device.
+    /// Sets up the swap device and the cgroup. Returns the paths of the cgroup and of the device.
     fn build(&mut self, setup: &Setup) -> Result<(PathBuf, PathBuf), Failure> {
         let device = swap::switch_on(&setup.backing, setup.swap_bytes, &mut self.swap)?;
         let directory =
@@ -74,7 +74,7 @@ impl Built {
         Ok((directory, device))
     }
 
-    /// Takes everything back, each step even when another fails, and says what was left.
+    /// Undoes every step, even if another one fails. Returns what could not be undone.
     fn take_back(&mut self) -> Vec<String> {
         let mut left = Vec::new();
         if let Some(directory) = &self.cgroup {
@@ -90,7 +90,7 @@ impl Built {
     }
 }
 
-/// The guard's whole life.
+/// Runs the guard to its end.
 pub fn guard(args: &GuardArgs) -> Result<u8, Failure> {
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -107,7 +107,7 @@ pub fn guard(args: &GuardArgs) -> Result<u8, Failure> {
             return Ok(0);
         }
     }
-    // Nobody writes; the read ends when the last writing end closes.
+    // Nobody writes to this pipe. The read returns when its last writing end is closed.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     let left = built.take_back();
     if left.is_empty() {
@@ -118,7 +118,7 @@ pub fn guard(args: &GuardArgs) -> Result<u8, Failure> {
     Ok(Status::NoKernelPeer as u8)
 }
 
-/// One line to the parent, which may be gone.
+/// Writes one line to the parent. The parent may be gone, so errors are ignored.
 fn say(line: &str) {
     let mut output = std::io::stdout();
     let _ = writeln!(output, "{}", line.replace('\n', " ")).and_then(|()| output.flush());

@@ -1,8 +1,8 @@
-//! The kernel's own swap as a peer to compare with: a memory cgroup of the same size that swaps to a device of ours.
+//! Kernel swap as the peer of a comparison: a memory cgroup of the same size that swaps to a device of ours.
 //!
-//! Setting it up and undoing it are the work of a guard, a child process of its own group (`guard`). The guard holds the reading end
-//! of a pipe whose only writing end is here, so it learns of our end whatever ends us, kill -9 included, and undoes everything.
-//! Nothing of the guard's holds our standard output or error open.
+//! A guard, a child in its own process group, sets it up and undoes it (`guard`). The guard reads from a pipe whose
+//! only writing end is here. It sees the end of this process whatever the cause, kill -9 included, and undoes
+//! everything. The guard does not hold our standard output or standard error open.
 
 pub mod cgroup;
 pub mod guard;
@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use zram::Zram;
 
-/// Where the kernel is to swap.
+/// Where the kernel swaps to.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub enum Backing {
-    /// A file of its own in this directory.
+    /// A swap file in this directory.
     Directory(PathBuf),
-    /// A loop device on memory.
+    /// A loop device backed by memory.
     Ram,
-    /// Its own compressed RAM.
+    /// A zram.
     Zram(Codec),
 }
 
@@ -36,11 +36,11 @@ pub struct Setup {
     pub memory_bytes: u64,
     /// Size of the swap device.
     pub swap_bytes: u64,
-    /// Where it lies.
+    /// Where the swap device is.
     pub backing: Backing,
 }
 
-/// A peer that is set up. Dropping it ends what runs in it and undoes it.
+/// A peer that is set up. Dropping it ends the programs in it and undoes the set-up.
 pub struct Peer {
     guard: Child,
     answers: BufReader<ChildStdout>,
@@ -49,7 +49,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Sets the peer up; needs root.
+    /// Sets up the peer. Needs root.
     pub fn start(setup: &Setup) -> Result<Peer, Failure> {
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::new(
@@ -84,17 +84,17 @@ impl Peer {
         }
     }
 
-    /// The cgroup in which programs are to run.
+    /// The cgroup to run programs in.
     pub fn cgroup(&self) -> &Path {
         &self.cgroup
     }
 
-    /// The zram that the kernel swaps to, if it is one.
+    /// The zram that the kernel swaps to, if it swaps to one.
     pub fn zram(&self) -> Option<Zram> {
         self.zram.clone()
     }
 
-    /// Ends what runs in it, undoes it, and says what could not be undone.
+    /// Ends the programs in the cgroup and undoes the set-up. Fails if something could not be undone.
     pub fn stop(mut self) -> Result<(), Failure> {
         drop(self.guard.stdin.take());
         let answer = self.answer();
@@ -119,7 +119,7 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         drop(self.guard.stdin.take());
-        // The guard ends by itself once everything is undone; its status says nothing that its answer did not.
+        // The guard exits once everything is undone. Its answer says everything that its status says.
         let _ = self.guard.wait();
     }
 }

@@ -1,4 +1,5 @@
-//! A swap device for the kernel: a file on a disk, a loop device on memory, or a zram; and the commands that switch it on and off.
+//! A swap device for the kernel: a file on disk, a loop device backed by memory, or a zram. Runs the commands that
+//! create it and switch it on and off.
 
 use super::{Backing, zram};
 use crate::exit::{Failure, Status};
@@ -7,20 +8,20 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// One step of the set-up that the tear-down takes back.
+/// How to undo one step of the set-up.
 pub enum Undo {
     /// Switch this swap device off.
     Swap(PathBuf),
     /// Remove this file.
     File(PathBuf),
-    /// Detach this loop device; the memory goes with the descriptor.
+    /// Detach this loop device. Its memory is freed with the descriptor.
     Loop(PathBuf, OwnedFd),
     /// Remove this zram.
     Zram(String),
 }
 
 impl Undo {
-    /// Takes the step back.
+    /// Undoes the step.
     pub fn take_back(self) -> Result<(), String> {
         match self {
             Undo::Swap(device) => command("swapoff", &[device.as_ref()]).map(drop),
@@ -31,7 +32,8 @@ impl Undo {
     }
 }
 
-/// Makes the device, which is returned, and lets the kernel swap to it before any other; each step done is pushed on `undo`, also on an error.
+/// Creates the device and switches it on with the highest priority. Returns its path. Pushes each completed step on
+/// `undo`, also if a later step fails.
 pub fn switch_on(backing: &Backing, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
     refuse_company()?;
     let device = match backing {
@@ -57,14 +59,14 @@ fn file(directory: &Path, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, F
     Ok(path)
 }
 
-/// A loop device on memory that the kernel never swaps out itself. On memory that it may swap out (a memfd, a plain
-/// tmpfs) it would, under reclaim, write pages of the swap device to the swap device: seen to stop a machine for good.
+/// A loop device backed by memory that the kernel never swaps out. On swappable memory (a memfd or a plain tmpfs)
+/// reclaim would swap out pages of the swap device to the device itself. That has hung a machine for good.
 fn loop_device(bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
     let failed = |message: String| Failure::new(Status::NoKernelPeer, message);
     let directory = std::env::temp_dir().join(format!(".folioswap-kernel-{}", std::process::id()));
     std::fs::create_dir(&directory).map_err(|error| failed(format!("{}: {error}", directory.display())))?;
     let memory = file_in_memory(&directory, bytes);
-    // The file has no name and the mount none either by now: both go with the descriptor.
+    // The file and the mount have no name by now. Both are freed with the descriptor.
     let removed = std::fs::remove_dir(&directory).map_err(|error| failed(format!("{}: {error}", directory.display())));
     let memory = memory.and_then(|memory| removed.map(|()| memory))?;
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()));
@@ -84,13 +86,14 @@ fn file_in_memory(directory: &Path, bytes: u64) -> Result<OwnedFd, Failure> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let made = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)
         .map_err(|error| failed(format!("memory for the loop device was not made: {error}")))
-        // Every page now: the loop device would charge them to the cgroup of the program that swaps.
+        // Allocates every page now. Later, the loop device would charge them to the cgroup of the program that swaps.
         .and_then(|memory| allocate(&memory, bytes).map(|()| memory).map_err(|error| no_room("memory", bytes, error)));
     command("umount", &["--lazy".as_ref(), directory.as_ref()]).map_err(failed)?;
     made
 }
 
-/// The kernel spreads over all swap devices of one priority: with another one on, it would not be this one that is measured.
+/// Rejects a machine with swap already on. The kernel may swap to those devices too, and the result would not be of
+/// this device alone.
 fn refuse_company() -> Result<(), Failure> {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     let names: Vec<_> = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
@@ -109,7 +112,7 @@ fn no_room(place: &str, bytes: u64, error: rustix::io::Errno) -> Failure {
     Failure::new(Status::SwapTooSmall, format!("{bytes} bytes of swap for the kernel do not fit in {place}: {error}"))
 }
 
-/// Runs a system command and gives its output, or one line that says why not.
+/// Runs a system command. Returns its output, or one line that says why it failed.
 pub fn command(name: &str, arguments: &[&std::ffi::OsStr]) -> Result<String, String> {
     let output =
         Command::new(name).args(arguments).stdin(Stdio::null()).output().map_err(|error| match error.kind() {

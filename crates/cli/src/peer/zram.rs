@@ -1,4 +1,4 @@
-//! The kernel's compressed RAM as its swap device: a zram of our own, made, named and removed through sysfs.
+//! A zram of our own as kernel swap: created, named and removed through sysfs.
 
 use super::swap::{Undo, command};
 use crate::exit::{Failure, Status};
@@ -7,29 +7,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where zrams are made and removed.
+/// Where zrams are created and removed.
 const CONTROL: &str = "/sys/class/zram-control";
 
-/// How long another program (udev looks at each new device) may keep a device from being removed.
+/// How long another program may keep a device busy and prevent its removal. udev opens each new device.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A zram by its name.
+/// A zram, by name.
 #[derive(Clone, Debug)]
 pub struct Zram(String);
 
 impl Zram {
-    /// That of the device with this path.
+    /// The zram with this device path.
     pub fn of_device(device: &Path) -> Option<Zram> {
         device.file_name()?.to_str().map(|name| Zram(name.to_owned()))
     }
 
-    /// What the kernel says of what it holds: bytes that were swapped out, the same compressed, memory taken, and more.
+    /// The kernel's `mm_stat` line: bytes stored, compressed size, memory used, and further fields.
     pub fn mm_stat(&self) -> Option<String> {
         fs::read_to_string(attribute(&self.0, "mm_stat")).ok()
     }
 }
 
-/// Makes a zram that can hold `bytes`; pushes each step done on `undo`, also on an error.
+/// Creates a zram that can hold `bytes`. Pushes each completed step on `undo`, also if a later step fails.
 pub fn create(codec: Codec, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
     let failed = |message: String| Failure::new(Status::NoKernelPeer, message);
     if !Path::new(CONTROL).exists() {
@@ -50,7 +50,7 @@ pub fn create(codec: Codec, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf,
     Ok(Path::new("/dev").join(name))
 }
 
-/// Gives its memory back and removes it.
+/// Frees the zram's memory and removes it.
 pub fn remove(name: &str) -> Result<(), String> {
     let number = name.trim_start_matches("zram");
     patiently(&attribute(name, "reset"), "1").and_then(|()| patiently(&Path::new(CONTROL).join("hot_remove"), number))
@@ -60,7 +60,7 @@ fn attribute(name: &str, attribute: &str) -> PathBuf {
     ["/sys/block", name, attribute].iter().collect()
 }
 
-/// Writes, again and again while the device is busy.
+/// Writes to a sysfs file, and retries while the device is busy.
 fn patiently(file: &Path, text: &str) -> Result<(), String> {
     let begin = Instant::now();
     loop {

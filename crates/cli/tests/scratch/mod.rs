@@ -1,6 +1,6 @@
-//! A directory of a test's own, and children of the command under a watchdog.
+//! A scratch directory for each test, and children of the command with a watchdog.
 
-// Each test program uses a part of it.
+// Each test file uses only a part of this.
 #![allow(dead_code)]
 
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 /// The command under test.
 pub const FOLIOSWAP: &str = env!("CARGO_BIN_EXE_folioswap");
-/// How long anything may take.
+/// Limit for everything that is waited for.
 pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// Builds the library beside the command, once.
+/// Builds the preload library next to the command, once.
 pub fn with_library() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -35,11 +35,11 @@ pub fn with_library() {
     });
 }
 
-/// A directory of a test's own, removed at its end.
+/// A test's own directory. Dropping it removes it.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    /// A new one.
+    /// Creates a directory.
     pub fn new() -> Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("folioswap-cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -48,24 +48,24 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// A path in it.
+    /// A path in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// What is in a file of it; nothing when there is none.
+    /// The content of a file in the directory. Empty if there is none.
     pub fn text(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// Starts the command with its output in the files `out` and `err`.
+    /// Starts the command. Its output goes to the files `out` and `err`.
     pub fn start(&self, args: &[&str]) -> Guarded {
         let file = |name| File::create(self.path(name)).expect("a new file");
         let child = Command::new(FOLIOSWAP).args(args).stdout(file("out")).stderr(file("err")).spawn();
         Guarded(child.expect("the command starts"))
     }
 
-    /// Runs it to its end; exit status and standard error.
+    /// Runs the command to its end. Returns its exit status and standard error.
     pub fn run(&self, args: &[&str]) -> (i32, String) {
         let status = self.start(args).wait(args);
         (status.code().unwrap_or(-1), self.text("err"))
@@ -78,11 +78,11 @@ impl Drop for Scratch {
     }
 }
 
-/// A child that is killed when its test fails or its time is up.
+/// A child. It is killed when its test fails or its time is up.
 pub struct Guarded(pub Child);
 
 impl Guarded {
-    /// Its end.
+    /// Waits for the child's end.
     pub fn wait(&mut self, what: &[&str]) -> ExitStatus {
         let mut status = None;
         assert!(
@@ -95,7 +95,7 @@ impl Guarded {
         status.expect("it ended")
     }
 
-    /// Waits until it holds; fails when the child ends before or the time is up.
+    /// Waits until `holds` is true. Fails if the child ends first, or if the time is up.
     pub fn until(&mut self, scratch: &Scratch, mut holds: impl FnMut() -> bool) {
         let mut ended = false;
         let met = within(LIMIT, || {
@@ -105,7 +105,7 @@ impl Guarded {
         assert!(met && holds(), "ended: {ended}; it said: {}", scratch.text("err"));
     }
 
-    /// Sends it a signal, as kill names it.
+    /// Sends a signal, named as for kill(1).
     pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status().expect("kill runs");
         assert!(sent.success());
@@ -114,13 +114,13 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // It may have ended, which is what most tests want.
+        // The child may have ended already, as most tests expect.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Polls until it holds or the time is up.
+/// Polls until `holds` is true or the time is up.
 pub fn within(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     loop {

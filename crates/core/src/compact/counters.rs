@@ -1,23 +1,23 @@
-//! What compaction did, under the names that Linux gives it in `/proc/vmstat`.
+//! What compaction did, under the names of Linux's `/proc/vmstat`.
 
 use std::ops::AddAssign;
 
-/// Counters of one run, or summed up over many.
+/// Counters of one run, or summed over many.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct CompactCounters {
-    /// Runs for a wanted order that were begun.
+    /// Runs begun for a wanted order.
     pub compact_stall: u64,
-    /// Those of them after which a run of the wanted order was free.
+    /// Those that ended with a free run of the wanted order.
     pub compact_success: u64,
-    /// The others.
+    /// Those that did not.
     pub compact_fail: u64,
-    /// Units isolated: those of folios that were to be moved, and free ones for them to move to.
+    /// Units isolated: those of folios to be moved, and free ones as targets.
     pub compact_isolated: u64,
-    /// Units that the migrate scanner looked at.
+    /// Units that the migrate scanner examined.
     pub compact_migrate_scanned: u64,
-    /// Units that the free scanner looked at.
+    /// Units that the free scanner examined.
     pub compact_free_scanned: u64,
-    /// Units of folios that were moved: each of them was copied once.
+    /// Units of folios that were moved; each was copied once.
     pub pgmigrate_success: u64,
     /// Units of folios whose move was tried and failed, because they were busy or gone.
     pub pgmigrate_fail: u64,

@@ -1,21 +1,21 @@
-//! When not to try: after each failure twice as many requests pass before the next one is served.
+//! Defers requests after failures: each failure doubles the number of requests until the next one is served.
 //!
-//! An order that failed stands for the larger ones too, since what has a run of order k has one of every smaller order;
-//! smaller orders are not deferred by it.
+//! A failed order defers larger orders too, since a free run of order k implies runs of all smaller orders. Smaller
+//! orders are not deferred.
 
 use crate::order::{MAX_ORDER, Order};
 
-/// At most 2^6 requests go by between two runs.
+/// At most one request in 2^6 is served.
 const MAX_SHIFT: u8 = 6;
 
 /// The deferral of one space.
 #[derive(Debug)]
 pub(super) struct Deferral {
-    /// Requests are served one in 2^shift.
+    /// One request in 2^shift is served.
     shift: u8,
     /// Requests since the last failure.
     considered: u32,
-    /// The exponent of the smallest order that failed; beyond the largest when none did.
+    /// The exponent of the smallest order that failed; `MAX_ORDER + 1` if none did.
     failed_from: u8,
 }
 
@@ -24,7 +24,7 @@ impl Deferral {
         Deferral { shift: 0, considered: 0, failed_from: MAX_ORDER + 1 }
     }
 
-    /// Whether a request for this order is to be passed over. Counts it.
+    /// Whether to skip a request for this order. Counts it.
     pub(super) fn defers(&mut self, order: Order) -> bool {
         if order.exponent() < self.failed_from {
             return false;
@@ -33,14 +33,15 @@ impl Deferral {
         self.considered < 1 << self.shift
     }
 
-    /// A run for this order failed: the next one is deferred twice as long.
+    /// A run for this order failed: doubles the deferral.
     pub(super) fn failed(&mut self, order: Order) {
         self.considered = 0;
         self.shift = (self.shift + 1).min(MAX_SHIFT);
         self.failed_from = self.failed_from.min(order.exponent());
     }
 
-    /// A run for this order succeeded: nothing up to it is deferred any more, and what is larger no longer than at first.
+    /// A run for this order succeeded: no order up to it is deferred any more, and larger ones start from the shortest
+    /// deferral.
     pub(super) fn succeeded(&mut self, order: Order) {
         (self.considered, self.shift) = (0, 0);
         self.failed_from = self.failed_from.max(order.exponent() + 1);
@@ -51,7 +52,7 @@ impl Deferral {
 mod tests {
     use super::*;
 
-    /// Requests passed over until one is served.
+    /// Requests skipped until one is served.
     fn nr_deferred(deferral: &mut Deferral, order: Order) -> usize {
         (0..).take_while(|_| deferral.defers(order)).count()
     }

@@ -1,6 +1,5 @@
-//! Where the scanners go on, and which blocks they pass over.
-//!
-//! Hints last until the scanners meet: each block is tried once on the way there, and again on the next.
+//! Where the scanners continue, and which blocks they skip. Hints last until the scanners meet: each block is tried
+//! once until then, and again in the next round.
 
 use crate::id::SpaceBlockId;
 use crate::order::Order;
@@ -21,17 +20,17 @@ impl Blocks {
     }
 }
 
-/// All of a block, in eighths.
+/// A whole block, in eighths.
 pub(super) const FULL: usize = 8;
 
-/// One way of the scanners towards each other.
+/// One pass of the scanners towards each other.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Round {
     /// The order it is for.
     pub wanted: Option<Order>,
-    /// Whether it began at the ends, so that all of the space has been seen when they meet.
+    /// Whether it began at the ends, so that it covers the whole space.
     pub whole: bool,
-    /// Only blocks that are occupied to this many eighths at most are emptied.
+    /// Only blocks that are occupied to at most this many eighths are emptied.
     pub fullest: usize,
 }
 
@@ -39,11 +38,11 @@ pub(super) struct Round {
 #[derive(Debug)]
 pub(super) struct Hints {
     nr_blocks: usize,
-    /// The block that the migrate scanner looks at next.
+    /// The block that the migrate scanner visits next.
     pub source: SpaceBlockId,
-    /// The free scanner is through with this block and all that follow.
+    /// The free scanner is done with this block and all later ones.
     pub target_end: SpaceBlockId,
-    /// The round of the last run, if it was not in vain.
+    /// The round of the last run, if that ended before the scanners met.
     pub unfinished: Option<Round>,
     /// Blocks that could not be emptied.
     pub no_source: Blocks,
@@ -52,7 +51,7 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// Those of a space of this many blocks.
+    /// Hints for a space of this many blocks.
     pub(super) fn new(nr_blocks: usize) -> Hints {
         let (source, target_end) = (SpaceBlockId::new(0), SpaceBlockId::new(0));
         let (no_source, no_target) = (Blocks::default(), Blocks::default());
@@ -61,7 +60,7 @@ impl Hints {
         hints
     }
 
-    /// Begins at the ends, with no block passed over. Allocates when the space has grown.
+    /// Starts at the ends again, with no block skipped. Allocates if the space has grown.
     pub(super) fn reset(&mut self, nr_blocks: usize) {
         (self.nr_blocks, self.unfinished) = (nr_blocks, None);
         (self.source, self.target_end) = (SpaceBlockId::new(0), SpaceBlockId::from_index(nr_blocks));
@@ -71,17 +70,17 @@ impl Hints {
         }
     }
 
-    /// Whether these are of a space of this size.
+    /// Whether these are for a space of this size.
     pub(super) fn fit(&self, nr_blocks: usize) -> bool {
         self.nr_blocks == nr_blocks
     }
 
-    /// Whether the scanners are where they begin.
+    /// Whether the scanners are at their starting points.
     pub(super) fn at_ends(&self) -> bool {
         self.source.index() == 0 && self.target_end.index() == self.nr_blocks
     }
 
-    /// The block that the free scanner looks at next when the migrate scanner is at `source`: nothing once they met.
+    /// The block that the free scanner visits next while the migrate scanner is at `source`; `None` once they met.
     pub(super) fn next_target(&self, source: SpaceBlockId) -> Option<SpaceBlockId> {
         self.target_end.previous().filter(|&block| block > source)
     }

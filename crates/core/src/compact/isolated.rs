@@ -1,10 +1,9 @@
 //! The free runs that compaction took out of a space, by order.
 //!
 //! Invariants:
-//! - the number of runs of an order is the length of its list, and the units of all of them are the sum over the lists:
-//!   no count is kept beside them, so no path that adds or takes can leave one behind;
-//! - runs do not overlap, and each is in the list of its order;
-//! - there are never more than [`Isolated::capacity`] units, for which there is room from the start: nothing allocates.
+//! - the lists are the only count of runs and units, so no path that adds or takes can leave a separate count stale;
+//! - runs do not overlap, and each is on the list of its order;
+//! - there are at most [`Isolated::capacity`] units, allocated at the start: nothing allocates later.
 
 use super::space::Units;
 use crate::id::UnitId;
@@ -14,13 +13,13 @@ use std::collections::VecDeque;
 /// Isolated free runs.
 #[derive(Debug)]
 pub struct Isolated {
-    /// By order. What was isolated first is in front.
+    /// By order; the run isolated first is in front.
     lists: [VecDeque<UnitId>; NR_ORDERS],
     capacity: usize,
 }
 
 impl Isolated {
-    /// None yet, and room for this many units: 8 bytes for each.
+    /// An empty set with room for this many units. Allocates 8 bytes per unit.
     pub fn with_capacity(nr_units: usize) -> Isolated {
         Isolated { lists: std::array::from_fn(|k| VecDeque::with_capacity(nr_units >> k)), capacity: nr_units }
     }
@@ -46,7 +45,7 @@ impl Isolated {
         self.list_mut(run.order).push_back(run.first);
     }
 
-    /// Adds a run that was taken and not used: the next of its order to be used.
+    /// Returns a run that was taken and not used; it is used next of its order.
     pub fn give_back(&mut self, run: Units) {
         self.check_room(run);
         self.list_mut(run.order).push_front(run.first);
@@ -57,7 +56,7 @@ impl Isolated {
         self.list_mut(order).pop_front()
     }
 
-    /// Takes a run of this order, or else the first part of the smallest larger one, whose other parts stay.
+    /// Takes a run of this order, or else the first part of the smallest larger one. Its other parts stay.
     pub fn take_splitting(&mut self, order: Order) -> Option<UnitId> {
         let mut larger = (order.exponent()..=MAX_ORDER).filter_map(Order::new);
         let found = larger.find(|&larger| self.nr_runs(larger) > 0)?;
@@ -68,7 +67,7 @@ impl Isolated {
         Some(first)
     }
 
-    /// Takes out every run that `goes` says of, and calls `each` with it.
+    /// Takes out every run for which `goes` returns true, and calls `each` with it.
     pub fn drain(&mut self, goes: impl Fn(Units) -> bool, mut each: impl FnMut(Units)) {
         for (k, list) in (0..).zip(&mut self.lists) {
             let order = Order::new(k).expect("there is a list for each order");
@@ -111,7 +110,7 @@ mod tests {
         assert_eq!(isolated.take(Order::PAGE), None);
         assert_eq!(isolated.take_splitting(Order::new(2).unwrap()), Some(UnitId::new(32)));
         assert_eq!((nr_runs(&isolated), isolated.nr_units()), ([0, 0, 1, 1, 1, 0, 0, 0, 0, 0], 28));
-        // The smallest that suffices, and none that is smaller.
+        // The smallest sufficient run, and no smaller one.
         assert_eq!(isolated.take_splitting(Order::new(2).unwrap()), Some(UnitId::new(36)));
         assert_eq!(isolated.take_splitting(Order::new(5).unwrap()), None);
         assert_eq!(isolated.take_splitting(Order::new(4).unwrap()), Some(UnitId::new(48)));

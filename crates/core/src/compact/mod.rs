@@ -1,21 +1,16 @@
 //! Compaction: moves folios together so that whole blocks become free, in any space.
 //!
-//! A *space* is units in blocks, each unit free, occupied by a folio, or isolated ([`Space`]). A zone of frames is one
-//! ([`ZoneSpace`]), the slots of a swap device are another, and tests simulate a third.
+//! A *space* ([`Space`]) consists of units in blocks; each unit is free, occupied by a folio, or isolated. A zone of
+//! frames is one ([`ZoneSpace`]), the slots of a swap device another. The *migrate scanner* walks up from the low end
+//! and empties blocks. The *free scanner* walks down from the high end and isolates free runs as targets
+//! ([`Isolated`]). A run ends when the scanners meet, when a run of the wanted order is free, or on request; the next
+//! run of the [`Compaction`] continues at their positions.
 //!
-//! Two scanners walk it towards each other. The *migrate scanner* comes from the low end and names the folios of a block
-//! that is to become free; the *free scanner* comes from the high end and isolates free runs for them to move to. They
-//! stop when they meet, when a run of the wanted order is free, or when they are told to. Between runs of a
-//! [`Compaction`] their positions stay, so that the next one goes on where the last one stopped.
+//! A folio moves whole, into an isolated run of its order or a part of a larger one. No run stays isolated after
+//! compaction ends.
 //!
-//! A folio moves whole, into an isolated run of its order, or else of a larger one, whose rest stays isolated. Isolated
-//! runs are kept by order ([`Isolated`]) and none outlives the run that isolated it.
-//!
-//! Inside: `space` has what a space must do; `isolated` the runs by order; `hints` the positions and which blocks to
-//! pass over; `deferral` when not to try at all; `scan` the scanners; `zone_space` the zone as a space.
-//!
-//! **Locking.** None here: a [`Compaction`] is used by one thread at a time. The space is used by others meanwhile, and
-//! every answer it gives may be old by the time the next question is asked; only isolated runs are the caller's own.
+//! **Locking.** None: one thread at a time uses a [`Compaction`]. Other threads use the space meanwhile, so any answer
+//! of the space may be stale; only isolated runs belong to the caller.
 
 mod counters;
 mod deferral;
@@ -33,10 +28,10 @@ pub use zone_space::{Mover, ZoneSpace};
 
 use crate::order::Order;
 
-/// What compaction does with folios that are larger than a unit. For measurement; the last is the one to use.
+/// How compaction treats folios larger than a unit. The first two stages exist for measurement; use the last.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub enum Stage {
-    /// Every folio is split into single units before these are moved.
+    /// Every folio is split into single units before they are moved.
     Split,
     /// Folios move whole, into free runs of exactly their order.
     Whole,
@@ -48,11 +43,11 @@ pub enum Stage {
 /// What one run of compaction is for.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Request {
-    /// The order of which a run shall be free. Without one, the whole space is compacted.
+    /// The order of the wanted free run. `None` compacts the whole space.
     pub wanted: Option<Order>,
     /// Whether to wait for busy folios.
     pub mode: Mode,
-    /// What to do with large folios.
+    /// How to treat large folios.
     pub stage: Stage,
 }
 
@@ -61,15 +56,15 @@ pub struct Request {
 pub enum Outcome {
     /// A run of the wanted order is free.
     Free,
-    /// The scanners met: with a wanted order a failure, without one all there was to do.
+    /// The scanners met: a failure if an order was wanted, else completion.
     Met,
     /// It was told to stop.
     Stopped,
-    /// Nothing was tried, because too many runs before it have failed.
+    /// Nothing was tried, because previous runs failed.
     Deferred,
 }
 
-/// What one run of compaction came to.
+/// The result of one run of compaction.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Report {
     /// How it ended.

@@ -1,11 +1,11 @@
-//! The two scanners, and a run of them.
+//! The two scanners, and a run of compaction.
 //!
 //! Invariants:
-//! - no folio moves to its own block or a lower one, so what was emptied stays empty of what compaction moves;
-//! - every isolated run is a folio's place or free again when [`Compaction::run`] returns;
-//! - at most the units of two and a half blocks are isolated at a time, beside those of a block's folios that have a place.
+//! - no folio moves to its own block or a lower one, so compaction never refills a block that it emptied;
+//! - when [`Compaction::run`] returns, every isolated run is occupied by a folio or free again;
+//! - at most 2.5 blocks of units are isolated at a time, not counting the places planned for the folios of one block.
 //!
-//! **Locking.** None: see [`super::Space`] for what others may do meanwhile.
+//! **Locking.** None: see [`super::Space`] for what other threads may do meanwhile.
 
 use super::deferral::Deferral;
 use super::hints::{FULL, Hints, Round};
@@ -17,20 +17,20 @@ use crate::order::Order;
 use std::cmp::Reverse;
 use std::ops::ControlFlow::{self, Break, Continue};
 
-/// Compaction of one space: what is remembered between its runs.
+/// Compaction of one space, with its state between runs.
 #[derive(Debug)]
 pub struct Compaction {
     hints: Hints,
     deferral: Deferral,
     isolated: Isolated,
-    /// The folios of the block that is to be emptied, and where they go.
+    /// The folios of the block that is being emptied, and their targets.
     batch: Vec<Units>,
     moves: Vec<Move>,
 }
 
 impl Compaction {
-    /// Compaction of a space of this many blocks of this order. Allocates all that runs need (24 KiB for blocks of 512
-    /// units, and 2 bits for each block) unless the space outgrows that.
+    /// Compaction of a space of this many blocks of this order. Allocates everything that runs need (24 KiB for blocks
+    /// of 512 units, plus 2 bits per block), until the space outgrows that.
     pub fn new(nr_blocks: usize, block_order: Order) -> Compaction {
         let block_units = block_order.nr_pages();
         Compaction {
@@ -42,9 +42,9 @@ impl Compaction {
         }
     }
 
-    /// Compacts until a run of the wanted order is free, the scanners meet, or `stop` says so, which is asked before each
-    /// block, and before each folio where the space [allows that](Space::stops_within_blocks). After failures,
-    /// requests for an order are passed over for a while.
+    /// Compacts until a run of the wanted order is free, the scanners meet, or `stop` returns true. `stop` is called
+    /// before each block, and before each folio where the space [allows that](Space::stops_within_blocks). After
+    /// failures, requests for the order are skipped for a while.
     pub fn run<S: Space>(&mut self, space: &S, request: Request, stop: &mut dyn FnMut() -> bool) -> Report {
         let counters = CompactCounters::default();
         if let Some(order) = request.wanted {
@@ -60,7 +60,7 @@ impl Compaction {
         let mut outcome = scan.run(first);
         let mut counters = scan.counters;
         if let Some(order) = request.wanted {
-            // What was put back may have joined.
+            // Runs that were put back may have merged.
             if outcome != Outcome::Free && space.has_free(order) {
                 outcome = Outcome::Free;
             }
@@ -77,10 +77,10 @@ impl Compaction {
     }
 }
 
-/// How often a folio that is busy is tried: most are so for the moment of a fault, and the others of its block take longer.
+/// How often a busy folio is tried: most are busy only during a fault, and the other folios of the block take longer.
 const PASSES: usize = 3;
 
-/// Folios of a block that may be busy at the same time: in a block where more are, they will be again.
+/// Busy folios of a block that are retried; with more of them the block will be busy again anyway.
 const BUSY_MAX: usize = 32;
 
 /// One run.
@@ -95,17 +95,18 @@ struct Scan<'a, S> {
 }
 
 impl<S: Space> Scan<'_, S> {
-    /// Lets the scanners meet again and again, each time with fuller blocks to be emptied, until all of the space was seen
-    /// with all blocks allowed.
+    /// Lets the scanners meet repeatedly, each time admitting fuller blocks, until the whole space was scanned with all
+    /// blocks admitted.
     fn run(&mut self, mut round: Round) -> Outcome {
         loop {
             let ended = self.until_they_meet(round.fullest);
             self.put_back_where(|_| true);
             let hints = &mut self.state.hints;
             if let Break(outcome) = ended {
-                // The next run looks again where free units are left.
+                // The next run examines the blocks again where free units are left.
                 hints.target_end = hints.target_end.max(self.highest.map_or(hints.target_end, SpaceBlockId::next));
-                // After a success it looks on from here with blocks as full, and at all of the space before it gives up.
+                // After a success, the next run continues here with equally full blocks, and scans the whole space
+                // before it gives up.
                 let whole = round.whole && outcome == Outcome::Stopped;
                 hints.unfinished = Some(Round { whole, ..round });
                 return outcome;
@@ -122,8 +123,8 @@ impl<S: Space> Scan<'_, S> {
         }
     }
 
-    /// The round to begin with: that of the last run, if it was for the same order and not in vain, or a new one. Where a whole block
-    /// is wanted any will do, so the emptiest come first: they are those for which the least is copied.
+    /// The round to begin with: the last run's, if that was for the same order and unfinished, or a new one. If a whole
+    /// block is wanted, any block will do, so the emptiest come first: they cost the least copying.
     fn first_round(&mut self) -> Round {
         let (hints, wanted) = (&mut self.state.hints, self.request.wanted);
         if wanted.is_none() || !hints.fit(self.space.nr_blocks()) {
@@ -138,18 +139,18 @@ impl<S: Space> Scan<'_, S> {
         if self.wants_a_block() { 1 } else { FULL }
     }
 
-    /// Whether it takes all folios of a block to leave to be of any use.
+    /// Whether emptying a block is useless unless all its folios leave.
     fn wants_a_block(&self) -> bool {
         self.request.wanted == Some(self.space.block_order())
     }
 
-    /// Whether the others of a block stay as soon as one folio of it does. Who waits for busy folios has done all that can
-    /// be done for each, and takes what comes of it.
+    /// Whether one folio that stays makes the others stay. A sync run has already waited for each busy folio, so it
+    /// keeps whatever it achieved.
     fn wants_all_of_a_block(&self) -> bool {
         self.wants_a_block() && self.request.mode == Mode::Async
     }
 
-    /// The migrate scanner. Empties blocks that are occupied to `fullest` eighths at most.
+    /// The migrate scanner. Empties blocks that are occupied to at most `fullest` eighths.
     fn until_they_meet(&mut self, fullest: usize) -> ControlFlow<Outcome> {
         while self.state.hints.source < self.state.hints.target_end {
             if (self.stop)() {
@@ -169,7 +170,7 @@ impl<S: Space> Scan<'_, S> {
 
     /// Moves what can be moved out of a block.
     fn empty(&mut self, block: SpaceBlockId, nr_occupied: usize) -> ControlFlow<Outcome> {
-        // The fast path may have found some here: it looks further down than the free scanner.
+        // The fast path may have isolated runs here, because it looks further down than the free scanner.
         let block_order = self.space.block_order();
         self.put_back_where(|run| run.first.block(block_order) <= block);
 
@@ -190,12 +191,12 @@ impl<S: Space> Scan<'_, S> {
         if planned && ended.is_continue() && self.is_done() { Break(Outcome::Free) } else { ended }
     }
 
-    /// Names the folios of a block that are to go, and a place for each. `false`: none, or it is of no use to begin.
+    /// Chooses the folios of a block to move and a place for each. `false`: there is none, or starting is useless.
     fn plan(&mut self, block: SpaceBlockId, nr_occupied: usize, moves: &mut Vec<Move>) -> bool {
         let mut batch = std::mem::take(&mut self.state.batch);
         let wanted = self.request.wanted;
         self.space.movable(block, &mut |folio| {
-            // What is as large as the wanted run would need one to go to.
+            // A folio as large as the wanted run would need one to move to.
             if wanted.is_none_or(|order| folio.order < order) {
                 batch.push(folio);
             }
@@ -209,7 +210,7 @@ impl<S: Space> Scan<'_, S> {
         let mut goes = !all_or_none || nr_left >= nr_occupied;
         if goes {
             self.counters.compact_isolated += nr_left as u64;
-            // The largest first: they find a place while runs are whole.
+            // The largest first: they need whole runs.
             batch.sort_unstable_by_key(|folio| (Reverse(folio.order), folio.first));
             for &folio in &batch {
                 match self.place_for(folio, nr_left) {
@@ -225,11 +226,11 @@ impl<S: Space> Scan<'_, S> {
         }
         batch.clear();
         self.state.batch = batch;
-        moves.reverse(); // they are made from the end on, the largest first: one that stays keeps the others from going in vain
+        moves.reverse(); // made from the end, largest first: if one stays, no smaller one was copied for nothing
         goes && !moves.is_empty()
     }
 
-    /// Makes single units of folios; leaves out those of which that cannot be done.
+    /// Splits folios into single units; drops those that cannot be split.
     fn split_all(&mut self, batch: &mut Vec<Units>) {
         for at in (0..batch.len()).rev() {
             if batch[at].order == Order::PAGE {
@@ -245,8 +246,8 @@ impl<S: Space> Scan<'_, S> {
         }
     }
 
-    /// Moves the folios of a block to the places that were prepared for them. Those that are busy are tried again after the
-    /// others. Leaves the moves that were not made.
+    /// Moves the folios of a block to their prepared places, and retries busy ones after the others. Leaves in `moves`
+    /// those that were not made.
     fn carry_out(&mut self, block: SpaceBlockId, moves: &mut Vec<Move>) -> ControlFlow<Outcome> {
         let mut any_left_it = false;
         for pass in 1..=PASSES {
@@ -295,18 +296,18 @@ impl<S: Space> Scan<'_, S> {
         Continue(())
     }
 
-    /// A folio does not move to the place that was prepared for it.
+    /// Cancels a planned move.
     fn forgo(&mut self, planned: &Move) {
         self.space.forgo(planned.place());
         self.state.isolated.give_back(planned.place());
     }
 
-    /// Whether there is what was wanted.
+    /// Whether the wanted run is free.
     fn is_done(&self) -> bool {
         self.request.wanted.is_some_and(|order| self.space.has_free(order))
     }
 
-    /// A run for a folio, from those that are isolated; if there is none, more are isolated, once.
+    /// An isolated run for a folio; isolates more, once, if there is none.
     fn place_for(&mut self, folio: Units, nr_left: usize) -> Option<UnitId> {
         self.take(folio.order).or_else(|| {
             self.isolate_more(folio, nr_left);
@@ -321,18 +322,18 @@ impl<S: Space> Scan<'_, S> {
         }
     }
 
-    /// The free scanner. Isolates about as much as the block still needs, and at least what this folio needs.
+    /// The free scanner. Isolates about what the block still needs, and at least what this folio needs.
     fn isolate_more(&mut self, folio: Units, nr_left: usize) {
         let at_most = 2 * self.space.block_order().nr_pages();
         if self.state.isolated.nr_units() + folio.nr_units() > at_most {
-            // They did not help this folio, and leave no room for what might.
+            // They did not fit this folio, and leave no room for runs that might.
             self.put_back_where(|_| true);
         }
         let largest = match self.request.stage {
             Stage::Whole => folio.order,
             Stage::Split | Stage::WholeSplitting => self.space.block_order(),
         };
-        // Not right behind the migrate scanner, where blocks are next to be emptied themselves.
+        // Not right above the migrate scanner, where blocks will be emptied soon.
         if let Some(run) = self.space.isolate_listed(folio.order, largest, self.state.hints.middle()) {
             self.counters.compact_free_scanned += run.nr_units() as u64;
             self.counters.compact_isolated += run.nr_units() as u64;
@@ -349,7 +350,8 @@ impl<S: Space> Scan<'_, S> {
         }
     }
 
-    /// Isolates runs of a block up to a number of units in all. Says whether the free scanner is through with the block.
+    /// Isolates runs of a block until `goal` units are isolated in all. Returns whether the free scanner is done with
+    /// the block.
     fn isolate_in(&mut self, block: SpaceBlockId, goal: usize) -> bool {
         let isolated = &mut self.state.isolated;
         let before = isolated.nr_units();
@@ -363,7 +365,7 @@ impl<S: Space> Scan<'_, S> {
         before + nr_new < goal
     }
 
-    /// Gives isolated runs back to the space.
+    /// Puts isolated runs back into the space.
     fn put_back_where(&mut self, goes: impl Fn(Units) -> bool) {
         let (space, block_order, highest) = (self.space, self.space.block_order(), &mut self.highest);
         self.state.isolated.drain(goes, |run| {

@@ -1,8 +1,8 @@
-//! What compaction asks of a space.
+//! The interface of a space to compaction.
 //!
-//! Every unit of a space is in one of three states: *free*, in the space's own lists; *occupied*, by a folio or by
-//! somebody who just took it; *isolated*, taken out of the free lists by compaction and nobody's. Isolating, putting
-//! back and migrating are the only ways to and from the third.
+//! A unit is *free* (in the space's own lists), *occupied* (by a folio, or by a thread that just took it) or *isolated*
+//! (taken out of the free lists by compaction, without owner). Only isolating, putting back and migrating enter or
+//! leave the third state.
 
 use crate::id::{SpaceBlockId, UnitId};
 use crate::order::Order;
@@ -10,9 +10,9 @@ use crate::order::Order;
 /// 2^k units, aligned, within a block: a free run, or a folio's place.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Units {
-    /// The first of them.
+    /// The first unit.
     pub first: UnitId,
-    /// How many.
+    /// How many units.
     pub order: Order,
 }
 
@@ -23,12 +23,12 @@ impl Units {
     }
 }
 
-/// A folio, and the isolated run of its order, or part of one, to which it is to move.
+/// A folio, and the isolated run of its order (or part of a run) to which it is to move.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Move {
-    /// Where it was named.
+    /// Where the folio was found.
     pub folio: Units,
-    /// The first of the units to which it moves.
+    /// The first unit of its target.
     pub to: UnitId,
 }
 
@@ -39,81 +39,81 @@ impl Move {
     }
 }
 
-/// Whether a move waits for a folio that is busy.
+/// Whether a move waits for a busy folio.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Mode {
-    /// It never does: for the background, and for a thread that needs the units now.
+    /// It does not: for background work, and for a thread that needs the units now.
     Async,
-    /// It does: for whoever asked for compaction and waits for it.
+    /// It does: for a caller that requested compaction and waits for it.
     Sync,
 }
 
-/// What came of moving a folio.
+/// The result of moving a folio.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Migrated {
-    /// It occupies the run it was to go to; where it was is free, at the latest when its block is finished.
+    /// It occupies its target. Its old place is free, at the latest when its block is finished.
     Moved,
-    /// It is in use in a way that forbids it. It stays, and the run is isolated still.
+    /// Its present use forbids the move. It stays, and the target is still isolated.
     Busy,
-    /// It is not there any more: freed, moved by another, or of another order. The run is isolated still.
+    /// It is no longer there: freed, moved, or of another order. The target is still isolated.
     Gone,
-    /// Looked at again under its lock, moving it makes no sense or will never do. It stays, and the run is isolated still.
+    /// Checked under its lock, moving it is useless or impossible. It stays, and the target is still isolated.
     Unsuited,
 }
 
-/// Units in blocks, in which folios can be moved. Others take and free units during every call and between calls.
+/// Units in blocks, in which folios can be moved. Other threads take and free units during and between all calls.
 pub trait Space {
-    /// The order of a block. Free runs and folios lie within one.
+    /// The order of a block. Free runs and folios lie within one block.
     fn block_order(&self) -> Order;
 
     /// How many blocks there are. It may grow.
     fn nr_blocks(&self) -> usize;
 
-    /// Whether enough runs of this order or a larger one are free, so that nothing needs to be done for it.
+    /// Whether enough runs of this order or larger are free, so that there is nothing to do.
     fn has_free(&self, order: Order) -> bool;
 
-    /// Whether not a single run of this order or a larger one is free: it will not be tried again so soon.
+    /// Whether no run of this order or larger is free. A failed request for the order is then deferred.
     fn has_none(&self, order: Order) -> bool {
         !self.has_free(order)
     }
 
-    /// How many units of a block are occupied; nothing when emptying it is out of the question: there is nothing in
-    /// it, or one folio fills it.
+    /// How many units of a block are occupied; `None` when there is no point in emptying it, because it is empty or one
+    /// folio fills it.
     fn occupied(&self, block: SpaceBlockId) -> Option<usize>;
 
-    /// Names the folios of a block that could be moved, as they were at some moment.
+    /// Calls `each` with the movable folios of a block, as of some moment.
     fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units));
 
-    /// Isolates free runs of a block, each as large as can be, from its first unit on until they have `enough` units or
-    /// more together, and names them. A wholly free block stays as it is. Returns how many units it looked at.
+    /// Isolates free runs of a block, each as large as possible, from its first unit on until they have `enough` units
+    /// together, and calls `each` with them. Skips a wholly free block. Returns how many units it examined.
     fn isolate(&self, block: SpaceBlockId, enough: usize, each: &mut dyn FnMut(Units)) -> usize;
 
-    /// The fast path: isolates a free run of one of these orders, the smaller the better, in this block or a higher one,
-    /// that the space finds in its lists without a scan. A wholly free block stays as it is.
+    /// The fast path: isolates a free run of an order from `least` to `most`, the smaller the better, in the block
+    /// `from` or a higher one, from the space's lists without a scan. Skips a wholly free block.
     fn isolate_listed(&self, least: Order, most: Order, from: SpaceBlockId) -> Option<Units>;
 
-    /// Makes isolated units free: a run as it was isolated, or any aligned part of one.
+    /// Frees isolated units: a run as it was isolated, or any aligned part of one.
     fn put_back(&self, run: Units);
 
-    /// Folios of one block are about to move to these places: what it takes to make room there may cost less for all of them
-    /// together. Each is then moved to, or else forgone.
+    /// Announces the moves of one block, because making room for all of them together may cost less. Each place is then
+    /// either moved to or forgone.
     fn prepare(&self, _moves: &[Move]) {}
 
-    /// No folio has moved to a place that was prepared, nor will any: it is an isolated run like others.
+    /// No folio will move to this prepared place; it is an ordinary isolated run again.
     fn forgo(&self, _place: Units) {}
 
-    /// The moves out of a block that was prepared are over.
+    /// The moves out of a prepared block are over.
     fn finish(&self, _block: SpaceBlockId) {}
 
-    /// Whether a run may be told to stop between two folios of a block; else it is through with the block first.
+    /// Whether a run may stop between two folios of a block; otherwise it finishes the block first.
     fn stops_within_blocks(&self) -> bool {
         true
     }
 
     /// Moves a folio whole to an isolated run of its order, or part of one. Decides under the folio's lock whether it
-    /// still is where it was named and worth moving.
+    /// is still there and worth moving.
     fn migrate(&self, folio: Units, to: UnitId, mode: Mode) -> Migrated;
 
-    /// Makes single units of a folio; for [`Stage::Split`](super::Stage::Split). Says whether that was done.
+    /// Splits a folio into single units, for [`Stage::Split`](super::Stage::Split). Returns whether that was done.
     fn split(&self, folio: Units) -> bool;
 }

@@ -1,36 +1,36 @@
-//! A zone of frames as a space. Its units are frames, its blocks pageblocks; moving the content is the engine's.
+//! A zone of frames as a compaction space: units are frames, blocks are pageblocks. The engine moves the content.
 //!
-//! A pageblock counts as free in whole whatever memory it has: the engine makes one with small pages huge again.
+//! A wholly free pageblock counts as free whatever memory it has: the engine makes one with small pages huge again.
 
 use super::space::{Migrated, Mode, Move, Space, Units};
 use crate::frame::{Paused, Zone};
 use crate::id::{FolioId, FrameId, SpaceBlockId, UnitId};
 use crate::order::Order;
 
-/// Who can move the content of folios between frames.
+/// Moves the content of folios between frames.
 pub trait Mover {
     /// Folios of one pageblock are about to move into these isolated frames.
     fn prepare(&self, _places: &mut dyn Iterator<Item = (FrameId, Order)>) {}
 
-    /// No folio moves to a place that was prepared.
+    /// No folio will move to a place that was prepared.
     fn forgo(&self, _place: FrameId, _order: Order) {}
 
-    /// The moves out of a pageblock are over. What became isolated in it is to be free ([`Zone::take_emptied`],
+    /// The moves out of a pageblock are over. The implementation frees what is isolated in it ([`Zone::take_emptied`],
     /// [`Zone::put_back`]).
     fn finish(&self, _block: FrameId) {}
 
-    /// Moves a folio that was in `from` to `to`, which is isolated. Locks the folio's entry ([`Mode::Async`]: gives up if
-    /// that would wait), looks whether it still occupies `from` with this order, moves the content, tells the zone
-    /// ([`Zone::occupy`]) and frees `from` ([`Zone::give`]), or isolates it until the block is finished
+    /// Moves a folio from `from` to the isolated frames at `to`. Locks the folio's entry ([`Mode::Async`]: gives up if
+    /// that would block), checks that the folio still occupies `from` with this order, moves the content and tells the
+    /// zone ([`Zone::occupy`]). Then frees `from` ([`Zone::give`]) or isolates it until the block is finished
     /// ([`Zone::isolate_left`]). Unless it returns [`Migrated::Moved`], `to` is still isolated.
     fn migrate(&self, folio: FolioId, from: FrameId, order: Order, to: FrameId, mode: Mode) -> Migrated;
 
-    /// Makes single pages of a folio, as [`Zone::split`] does of its frames. Says whether that was done.
+    /// Splits a folio into single pages, as [`Zone::split`] does with its frames. Returns whether that was done.
     fn split(&self, folio: FolioId, from: FrameId, order: Order) -> bool;
 }
 
-/// A zone and who moves its folios. While it lives no CPU keeps free frames: one that was listed would keep its pageblock
-/// from becoming whole, whether it was so before the run or is given back during it.
+/// A zone and the mover of its folios. No CPU lists frames while this lives: a listed frame would keep its pageblock
+/// from becoming whole, whether it was listed before the run or freed during it.
 pub struct ZoneSpace<'a, M> {
     zone: &'a Zone,
     _paused: Paused<'a>,
@@ -40,12 +40,12 @@ pub struct ZoneSpace<'a, M> {
 }
 
 impl<'a, M: Mover> ZoneSpace<'a, M> {
-    /// Compaction of this zone is for `nr_enough` free runs of whichever order it will want.
+    /// Compaction of this zone is done when `nr_enough` runs of the wanted order are free.
     pub fn new(zone: &'a Zone, mover: &'a M, nr_enough: usize) -> Self {
         ZoneSpace { zone, _paused: zone.pause_cpus(), mover, nr_enough, only_calm: false }
     }
 
-    /// Empties only pageblocks that are [calm](Zone::nr_taken_in_calm), and is not counted as a failure when there is none.
+    /// Empties only [calm](Zone::nr_taken_in_calm) pageblocks, and does not count it as a failure if there is none.
     pub fn only_calm(self) -> Self {
         ZoneSpace { only_calm: true, ..self }
     }
@@ -120,7 +120,7 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
         self.mover.finish(self.first_frame(block));
     }
 
-    /// What was prepared would have to be undone.
+    /// Preparations would have to be undone.
     fn stops_within_blocks(&self) -> bool {
         false
     }
@@ -131,7 +131,7 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
     }
 
     fn split(&self, folio: Units) -> bool {
-        // An owner may split more than this folio, and others of the block then are single frames already.
+        // An owner may split more than this folio; other folios of the block are then single frames already.
         let is_split = || self.zone.order(self.frame_of(folio.first)) == Some(Order::PAGE);
         match self.folio(folio) {
             Some(owner) => self.mover.split(owner, self.frame_of(folio.first), folio.order),

@@ -1,14 +1,14 @@
-//! The free runs of each order within pageblocks, and the pageblocks.
+//! Free runs by order, and the pageblocks.
 //!
 //! Invariants:
-//! - a run of order k starts at a multiple of 2^k and lies within one pageblock; two free halves of a larger run are one;
-//! - pageblocks without memory, or with a huge page, are one run or one folio: only those with small pages are divided;
-//! - `populated = free + taken + isolated + leaving`, in frames, a pageblock being populated from the moment it is taken;
-//! - the length of a chain of runs is their number, so counting them costs nothing.
+//! - a run of order k starts at a multiple of 2^k and lies within one pageblock; two free buddies are always merged;
+//! - only pageblocks with small pages are divided; any other pageblock is one run or one folio;
+//! - `populated = free + taken + isolated + leaving`, in frames; a pageblock counts as populated once it is taken;
+//! - the length of a chain is the number of its runs, so counting runs costs nothing.
 //!
-//! Nothing here scans: a run's buddy is found by its number, and a run of an order by the head of its chain.
+//! Nothing here scans: a run's buddy is found by its number, a run of an order at the head of its chain.
 //!
-//! **Locking.** None of its own: all of this is behind the zone's mutex.
+//! **Locking.** None here: the zone's mutex guards all of it.
 
 use super::lists::{Chain, NONE, Place, Record, Records};
 use crate::id::FrameId;
@@ -17,10 +17,10 @@ use crate::order::{MAX_ORDER, Order};
 /// Frames in a pageblock.
 pub(super) const BLOCK: usize = Order::HUGE.nr_pages();
 
-/// What a pageblock has at home.
+/// What backs a pageblock at its own addresses.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum Memory {
-    /// No memory: it was never touched, or was given back to the kernel.
+    /// No memory: never touched, or given back to the kernel.
     Absent,
     /// One huge page.
     Huge,
@@ -31,15 +31,15 @@ pub enum Memory {
 /// Frames that were taken: held, without owner.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Taken {
-    /// The first one.
+    /// The first frame.
     pub frame: FrameId,
-    /// How many: the order asked for, or a whole pageblock that is still to be carved.
+    /// The order asked for, or a whole pageblock that still has to be carved.
     pub order: Order,
     /// What their pageblock had before.
     pub memory: Memory,
 }
 
-/// A pageblock: its number in the zone.
+/// A pageblock: its number among those of all zones.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) struct PageblockId(u32);
 
@@ -53,13 +53,13 @@ impl PageblockId {
     }
 }
 
-/// What is known of a pageblock besides its records.
+/// What is kept for a pageblock besides its records.
 #[derive(Copy, Clone)]
 pub(super) struct Block {
     pub memory: Memory,
     /// Frames of it that are taken.
     pub nr_taken: u16,
-    /// The tick in which frames of it were last given back.
+    /// The tick in which frames of it were last freed.
     pub given_at: u32,
 }
 
@@ -69,10 +69,10 @@ impl Block {
     }
 }
 
-/// Chains of runs: one for each order of those in small pages, then whole pageblocks with a huge page and with nothing.
+/// Chains of runs: one per order for small pages, then whole pageblocks with a huge page and without memory.
 const NR_CHAINS: usize = MAX_ORDER as usize + 3;
 
-/// The chain on which free runs of this order are, in pageblocks with this memory.
+/// The chain for free runs of this order in pageblocks with this memory.
 pub(super) fn chain_of(order: Order, memory: Memory) -> usize {
     match memory {
         Memory::Small => order.exponent() as usize,
@@ -82,7 +82,7 @@ pub(super) fn chain_of(order: Order, memory: Memory) -> usize {
 }
 
 pub(super) struct Buddy {
-    /// The frame with which the first pageblock begins.
+    /// The first frame of the first pageblock.
     first: u32,
     pub nr_blocks_max: usize,
     /// Pageblocks that were taken at least once. Grows within its capacity only, as the records do.
@@ -96,7 +96,7 @@ pub(super) struct Buddy {
     pub isolated: usize,
     /// Frames on their way back to the kernel.
     pub leaving: usize,
-    /// The present tick: a clock of the caller's, that wraps.
+    /// The current tick, advanced by the caller; wraps.
     pub now: u32,
 }
 
@@ -124,12 +124,12 @@ impl Buddy {
         self.block(frame).memory
     }
 
-    /// The place of a frame's pageblock among all.
+    /// The index of a frame's pageblock in this zone.
     fn index_of(&self, frame: u32) -> usize {
         (frame - self.first) as usize / BLOCK
     }
 
-    /// A pageblock by its place.
+    /// A pageblock by its index in this zone.
     pub(super) fn id_of(&self, index: usize) -> PageblockId {
         PageblockId::of(self.first + (index * BLOCK) as u32)
     }
@@ -149,7 +149,7 @@ impl Buddy {
         &mut self.blocks[index]
     }
 
-    /// Free runs in populated pageblocks of `order` or larger.
+    /// Free runs of `order` or larger in populated pageblocks.
     pub(super) fn runs_from(&self, order: Order) -> usize {
         let small = &self.chains[order.exponent() as usize..=MAX_ORDER as usize];
         let huge = &self.chains[chain_of(Order::HUGE, Memory::Huge)];
@@ -161,8 +161,8 @@ impl Buddy {
         self.chains[..MAX_ORDER as usize].iter().skip(order.exponent() as usize).any(|chain| chain.len > 0)
     }
 
-    /// Takes a wholly free pageblock that has one of these kinds of memory, the first of them if it can be had. It
-    /// counts as one with a huge page from now on.
+    /// Takes a wholly free pageblock with one of these kinds of memory, in order of preference. It counts as
+    /// [`Memory::Huge`] from now on.
     pub(super) fn take_whole(&mut self, records: &mut Records, from: &[Memory]) -> Option<Taken> {
         for &memory in from {
             let mut head = self.chains[chain_of(Order::HUGE, memory)].head;
@@ -180,8 +180,8 @@ impl Buddy {
         None
     }
 
-    /// Takes 2^order frames from the smallest run in small pages that has them; from a wholly free pageblock only if it
-    /// may be broken.
+    /// Takes 2^order frames from the smallest sufficient run in small pages. Uses a wholly free pageblock only if
+    /// `may_break`.
     pub(super) fn take_part(&mut self, records: &mut Records, order: Order, may_break: bool) -> Option<Taken> {
         let small = &self.chains[..MAX_ORDER as usize + usize::from(may_break)];
         let found = (order.exponent()..small.len() as u8).find(|&k| small[k as usize].head != NONE)?;
@@ -192,7 +192,7 @@ impl Buddy {
         Some(Taken { frame: FrameId::new(head), order, memory: Memory::Small })
     }
 
-    /// Makes a whole taken pageblock one of small pages, of which only the first 2^order frames stay taken.
+    /// Turns a whole taken pageblock into small pages, of which only the first 2^order frames stay taken.
     pub(super) fn carve(&mut self, records: &mut Records, head: u32, order: Order) {
         assert_eq!(records[head].order, Order::HUGE, "a whole pageblock is carved");
         let block = self.block_mut(head);
@@ -202,12 +202,12 @@ impl Buddy {
         self.free_upper_halves(records, head, order.exponent()..MAX_ORDER);
     }
 
-    /// Says that a pageblock has small pages now; for folios in it that are split.
+    /// Records that a pageblock has small pages now; for folios in it that are split.
     pub(super) fn divide(&mut self, frame: u32) {
         self.block_mut(frame).memory = Memory::Small;
     }
 
-    /// Frees a folio that is held, as a run with all the free frames around it.
+    /// Frees a held folio and merges it with its free buddies.
     pub(super) fn give(&mut self, records: &mut Records, frame: u32) {
         let order = records[frame].order;
         let now = self.now;
@@ -218,7 +218,7 @@ impl Buddy {
         self.join(records, frame, order);
     }
 
-    /// Makes frames that are nowhere a free run, together with all the free frames around them.
+    /// Turns frames that are in no state into a free run, merged with its free buddies.
     pub(super) fn join(&mut self, records: &mut Records, frame: u32, order: Order) {
         let memory = self.memory(frame);
         let (mut head, mut k) = (frame, order.exponent());
@@ -237,7 +237,8 @@ impl Buddy {
         self.link(records, head, order_of(k), memory);
     }
 
-    /// The wholly free pageblock with memory that was freed first, small pages before huge ones. It leaves.
+    /// Takes the wholly free, populated pageblock that was freed first, small pages before huge ones. It is then
+    /// leaving.
     pub(super) fn take_coldest(&mut self, records: &mut Records) -> Option<u32> {
         let tails = [Memory::Small, Memory::Huge].map(|memory| self.chains[chain_of(Order::HUGE, memory)].tail);
         let head = tails.into_iter().find(|&tail| tail != NONE)?;
@@ -247,7 +248,7 @@ impl Buddy {
         Some(head)
     }
 
-    /// A whole pageblock, held or leaving, has no memory any more.
+    /// Frees a whole pageblock, held or leaving, that has no memory any more.
     pub(super) fn give_absent(&mut self, records: &mut Records, head: u32) {
         assert_eq!(records[head].order, Order::HUGE, "only whole pageblocks lose their memory");
         match records[head].place {
@@ -258,7 +259,7 @@ impl Buddy {
         self.link(records, head, Order::HUGE, Memory::Absent);
     }
 
-    /// Adds a pageblock that was never used, without memory and free.
+    /// Adds a pageblock that was never used, free and without memory.
     fn grow(&mut self, records: &mut Records) -> u32 {
         if self.blocks.len() == self.nr_blocks_max {
             return NONE;
@@ -271,7 +272,8 @@ impl Buddy {
         head
     }
 
-    /// Frees the second half of the run at `head` of each of these orders plus one: what taking its start leaves.
+    /// Frees the upper half of the run of order k + 1 at `head`, for each k of `exponents`: what taking its start
+    /// leaves.
     fn free_upper_halves(&mut self, records: &mut Records, head: u32, exponents: std::ops::Range<u8>) {
         for k in exponents {
             self.link(records, head + (1 << k), order_of(k), Memory::Small);
@@ -299,7 +301,7 @@ impl Buddy {
         self.chains[chain_of(order, memory)].push_head(records, head);
     }
 
-    /// Takes a free run out of its chain; it is nowhere until it is placed.
+    /// Takes a free run out of its chain. It is in no state until the caller places it.
     pub(super) fn unlink(&mut self, records: &mut Records, head: u32) {
         let (order, memory) = (records[head].order, self.memory(head));
         if memory != Memory::Absent {
@@ -352,7 +354,7 @@ mod tests {
         }
         assert_eq!(buddy.take_part(&mut records, order_of(8), true).unwrap().frame.get() % 512, 256);
         assert_eq!(buddy.take_part(&mut records, order_of(2), true).unwrap().frame.get() % 512, 4);
-        // Of the pageblock that lost those, five larger runs; of the other, the one of order 2 and all larger ones.
+        // The pageblock that lost those has five larger runs; the other has the one of order 2 and all larger ones.
         assert_eq!(buddy.runs_from(order_of(2)), 5 + 7);
         assert_eq!(buddy.runs_from(order_of(8)), 1);
         let expected = [2, 2, 1, 2, 2, 2, 2, 2, 1, 0, 0, 0];

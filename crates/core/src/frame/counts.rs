@@ -1,11 +1,11 @@
-//! What is counted in a zone, and how much of it is little.
+//! Frame counts and watermarks of a zone.
 
 use super::buddy::BLOCK;
 
-/// How many free frames are few.
+/// The watermarks of a zone, in free frames.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Watermarks {
-    /// Kept for reclaim itself; who faults reclaims directly before going below.
+    /// Reserved for reclaim itself; a faulting thread reclaims directly instead of going below.
     pub min: usize,
     /// Background reclaim starts below this.
     pub low: usize,
@@ -14,8 +14,8 @@ pub struct Watermarks {
 }
 
 impl Watermarks {
-    /// The watermarks of a zone of this many pageblocks: 1/64, 1/16 and 1/8 of them, at least 2, 4 and 6, and always less
-    /// than half.
+    /// The watermarks of a zone of this many pageblocks: 1/64, 1/16 and 1/8 of them, at least 2, 4 and 6, and always
+    /// less than half.
     pub fn for_pageblocks(nr_pageblocks: usize) -> Watermarks {
         let most = nr_pageblocks.saturating_sub(1) / 2;
         Watermarks {
@@ -30,21 +30,21 @@ impl Watermarks {
     }
 }
 
-/// Whether frames of an order could be had.
+/// Whether frames of an order are available.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug)]
 pub enum Contiguity {
-    /// There are not so many.
+    /// There are too few free frames.
     Few,
-    /// There are as many, but not in one place.
+    /// There are enough free frames, but not contiguous.
     Pieces,
-    /// They could be taken.
+    /// They can be taken.
     Run,
 }
 
-/// How many frames are where.
+/// Frame counts by state.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct ZoneCounts {
-    /// Frames that could be taken now if they are contiguous enough, those without memory under the limit included.
+    /// Frames that can be taken now if they are contiguous enough, including unpopulated ones under the limit.
     pub free: usize,
     /// Frames of folios on the standby lists.
     pub standby: usize,
@@ -54,9 +54,9 @@ pub struct ZoneCounts {
     pub inactive: usize,
     /// Frames of folios in the laundry.
     pub laundry: usize,
-    /// Frames taken: those of folios on a list, or held.
+    /// Frames taken: those of folios on a list, and held ones.
     pub in_use: usize,
-    /// Frames that compaction took out of the free ones for folios to move to.
+    /// Free frames that compaction isolated as targets for moves.
     pub isolated: usize,
     /// Frames that may be in use.
     pub limit: usize,
@@ -85,7 +85,7 @@ impl ZoneCounts {
     }
 }
 
-/// How many frames are on the lists of one class.
+/// Frame counts of one class by list.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct ClassCounts {
     /// Frames on its active list.

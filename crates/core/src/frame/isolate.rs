@@ -1,12 +1,12 @@
-//! The zone's part in compaction: free runs that are isolated, put back, and occupied by folios that move.
+//! Compaction's view of the zone: free runs are isolated, put back, or occupied by folios that move.
 //!
-//! Isolated frames are neither free nor taken. They have memory and come from pageblocks with small pages that are partly
-//! in use. Against the limit they count as frames in use, for that is what they are about to be: so a folio can move
-//! there while the frames that it leaves are still taken, and the limit holds all the same.
+//! Isolated frames are neither free nor taken. They have memory and come from pageblocks with small pages that are
+//! partly in use. They count against the limit as frames in use, because they are about to be: the limit holds even
+//! while a folio that moves still has its old frames. A part of an isolated run can be put back or occupied; the run is
+//! then halved until that part is a run of its own.
 //!
-//! A part of an isolated run can be put back or occupied: the run is then halved until that part is a run of its own.
-//!
-//! **Locking.** The zone's mutex, for a walk over one pageblock's heads or a few links. No caller's code runs under it.
+//! **Locking.** The zone's mutex, for a walk over one pageblock's heads or a few links. No code of the caller runs
+//! under it.
 
 use super::buddy::{BLOCK, Block, Buddy, Memory, PageblockId, Taken, order_of};
 use super::lists::{Place, Records};
@@ -14,21 +14,22 @@ use super::zone::{Frames, Zone};
 use crate::id::FrameId;
 use crate::order::{MAX_ORDER, Order};
 
-/// Runs of an order that one call of [`Zone::isolate_listed`] looks at.
+/// Runs of each order that one call of [`Zone::isolate_listed`] examines.
 const LOOK: usize = 32;
 
-/// Free runs of a pageblock of which a part is taken: no two of them are buddies.
+/// Free runs of a partly taken pageblock: no two of them are buddies.
 const MAX_RUNS: usize = BLOCK / 2;
 
 impl Block {
-    /// Whether it has small pages and folios in them. One that is free but for isolated frames is soon free in whole.
+    /// Whether it has small pages and folios in them. A pageblock with only free and isolated frames will soon be
+    /// wholly free.
     fn serves_parts(&self) -> bool {
         self.memory == Memory::Small && self.nr_taken > 0
     }
 }
 
 impl Frames {
-    /// Whether frames may be isolated on top of those that are in use.
+    /// Whether the limit permits isolating frames on top of those in use.
     fn may_isolate(&self, order: Order) -> bool {
         self.buddy.taken + self.buddy.isolated + order.nr_pages() <= self.limit
     }
@@ -44,7 +45,7 @@ impl Frames {
         nr_isolated
     }
 
-    /// The next free run that may be isolated in a pageblock, from the head `at` on.
+    /// The next free run of a pageblock that may be isolated, starting at the head `at`.
     fn next_free_part(&self, mut at: u32) -> Option<u32> {
         let end = PageblockId::of(at).first_frame() + BLOCK as u32;
         while at < end {
@@ -65,7 +66,7 @@ impl Buddy {
         self.isolated += records[head].order.nr_pages();
     }
 
-    /// Isolates what is held.
+    /// Isolates held frames.
     fn isolate_held(&mut self, records: &mut Records, head: u32) {
         let nr_frames = records[head].order.nr_pages();
         self.block_mut(head).nr_taken -= nr_frames as u16;
@@ -74,7 +75,7 @@ impl Buddy {
         self.isolated += nr_frames;
     }
 
-    /// Takes all runs of a pageblock, free ones and isolated ones, as one.
+    /// Merges all runs of a pageblock, free and isolated, and takes them as one.
     fn gather(&mut self, records: &mut Records, first: u32) {
         let mut at = first;
         while at < first + BLOCK as u32 {
@@ -91,7 +92,7 @@ impl Buddy {
         self.hold(records, first, Order::HUGE);
     }
 
-    /// Makes these frames, all isolated, a run of their own. Panics when they are not isolated.
+    /// Makes these isolated frames a run of their own. Panics when they are not isolated.
     fn separate(&mut self, records: &mut Records, frame: u32, order: Order) {
         let is_head = |&head: &u32| records[head].place == Place::Isolated;
         let found = (0..MAX_ORDER).map(|k| frame >> k << k).find(is_head);
@@ -112,20 +113,20 @@ impl Buddy {
 }
 
 impl Zone {
-    /// Pageblocks that were used at least once; all others are without memory and free.
+    /// Pageblocks that were used at least once; all others are free and without memory.
     pub fn nr_pageblocks(&self) -> usize {
         self.lock().buddy.blocks.len()
     }
 
-    /// How many frames of a pageblock are taken by folios smaller than it; nothing when there are none.
+    /// How many frames of a pageblock are taken by smaller folios; `None` when there are none.
     pub fn nr_taken_in_parts(&self, block: FrameId) -> Option<usize> {
         let frames = self.lock();
         let in_parts = frames.records.get(block)?.order < Order::HUGE;
         in_parts.then(|| usize::from(frames.buddy.block(block.get()).nr_taken)).filter(|&nr| nr > 0)
     }
 
-    /// The same, of a pageblock at most half of which is taken and of which nothing was given back since the tick before the
-    /// last ([`Zone::tick`]): one that is worth being emptied while frames are being given back.
+    /// The same for a pageblock that is worth emptying while frames are being freed: at most half of it is taken, and
+    /// nothing of it was freed since the tick before the last ([`Zone::tick`]).
     pub fn nr_taken_in_calm(&self, block: FrameId) -> Option<usize> {
         let nr_taken = self.nr_taken_in_parts(block)?;
         let frames = self.lock();
@@ -133,15 +134,15 @@ impl Zone {
         (nr_taken <= BLOCK / 2 && since > 1).then_some(nr_taken)
     }
 
-    /// Some time has passed, for [`Zone::nr_taken_in_calm`].
+    /// Advances the clock of [`Zone::nr_taken_in_calm`].
     pub fn tick(&self) {
         let frames = &mut *self.lock();
         frames.buddy.now = frames.buddy.now.wrapping_add(1);
     }
 
-    /// Isolates free runs of a pageblock with small pages that is partly in use, from its first frame on, until they have
-    /// `enough` frames or more together, and calls `each` with them. Leaves out those for which there is no room under
-    /// the limit. Returns how many frames it looked at. No lock is held during the calls; the copy takes 2 KiB of stack.
+    /// Isolates free runs of a partly used pageblock with small pages, from its first frame on, until they have
+    /// `enough` frames together, and calls `each` with them. Skips runs that the limit does not permit. Returns how
+    /// many frames it examined. No lock is held during the calls; the copy of the runs takes 2 KiB of stack.
     pub fn isolate_in(&self, block: FrameId, enough: usize, each: &mut dyn FnMut(FrameId, Order)) -> usize {
         assert!(block.index().is_multiple_of(BLOCK), "{block:?} is not the first frame of a pageblock");
         let mut found = [(0, Order::PAGE); MAX_RUNS];
@@ -167,15 +168,15 @@ impl Zone {
         (at - block.get()) as usize
     }
 
-    /// Takes a wholly free pageblock that has small pages, for the caller to make it huge and give it back.
+    /// Takes a wholly free pageblock with small pages, for the caller to make it huge and free it.
     pub fn take_divided(&self) -> Option<Taken> {
         let frames = &mut *self.lock();
         let room = frames.limit.saturating_sub(frames.buddy.taken + frames.buddy.isolated) >= BLOCK;
         if room { frames.buddy.take_whole(&mut frames.records, &[Memory::Small]) } else { None }
     }
 
-    /// Isolates a free run at or after `from`, of one of these orders, the smallest that is found among the first 32 of
-    /// each, in pageblocks with small pages that are partly in use.
+    /// Isolates a free run at or after `from`, of an order from `least` to `most`, in a partly used pageblock with
+    /// small pages: the smallest that it finds among the first 32 runs of each order.
     pub fn isolate_listed(&self, least: Order, most: Order, from: FrameId) -> Option<(FrameId, Order)> {
         let frames = &mut *self.lock();
         for k in least.exponent()..=most.exponent().min(MAX_ORDER - 1) {
@@ -194,7 +195,7 @@ impl Zone {
         None
     }
 
-    /// Frees isolated frames: a run, or an aligned part of one. Joins them with the free frames around them.
+    /// Frees isolated frames: a run, or an aligned part of one. Merges them with their free buddies.
     pub fn put_back(&self, frame: FrameId, order: Order) {
         let frames = &mut *self.lock();
         frames.buddy.separate(&mut frames.records, frame.get(), order);
@@ -202,7 +203,7 @@ impl Zone {
         frames.buddy.join(&mut frames.records, frame.get(), order);
     }
 
-    /// A folio has moved out of `from`, which its caller holds, without owner: these frames are isolated now.
+    /// Isolates the frames that a folio has moved out of. The caller holds them, without owner.
     pub fn isolate_left(&self, from: FrameId) {
         let frames = &mut *self.lock();
         self.marks().claim(from);
@@ -224,13 +225,14 @@ impl Zone {
         None
     }
 
-    /// Takes a pageblock whole of which all is free or isolated by the caller. It counts as one with a huge page from now on.
+    /// Takes a whole pageblock of which everything is free or isolated by the caller. It counts as [`Memory::Huge`]
+    /// from now on.
     pub fn take_emptied(&self, block: FrameId) -> Option<Taken> {
         let frames = &mut *self.lock();
         let Block { memory, nr_taken, .. } = *frames.buddy.find(block)?;
         let nr_isolated = frames.isolated_of(block.get());
         let in_use = frames.buddy.taken + frames.buddy.isolated - nr_isolated;
-        // All of it was freed, and reclaim is giving its memory back.
+        // Everything in it was freed, and reclaim is giving its memory back.
         let is_leaving = frames.records[block.get()].place == Place::Leaving;
         if memory != Memory::Small || nr_taken > 0 || is_leaving || in_use + BLOCK > frames.limit {
             return None;
@@ -239,8 +241,8 @@ impl Zone {
         Some(Taken { frame: block, order: Order::HUGE, memory })
     }
 
-    /// A folio has moved: `to`, which begins isolated frames as many as the folio has, takes the place of `from`, on the
-    /// same place of the same list if it is on one. `from` is held, without owner, by the caller.
+    /// Moves a folio: `to`, the start of as many isolated frames as the folio has, takes the owner of `from` and its
+    /// place on its list, if any. The caller then holds `from`, without owner.
     pub fn occupy(&self, to: FrameId, from: FrameId) {
         let frames = &mut *self.lock();
         self.marks().claim(from);
@@ -263,7 +265,7 @@ mod tests {
         Order::new(k).unwrap()
     }
 
-    /// A zone of one pageblock, of which the first frames are a folio of this order.
+    /// A zone of one pageblock, taken for a folio of this order.
     fn zone(k: u8) -> (Zone, FrameId) {
         let zone = Zone::new(1);
         zone.set_limit(BLOCK);
@@ -286,7 +288,7 @@ mod tests {
         let counts = zone.counts();
         assert_eq!((counts.in_use, counts.isolated, counts.free, counts.populated), (64, 192, 256, BLOCK));
         assert_eq!((zone.free_runs(order(6)), zone.available()), (1, 256));
-        // Free but for isolated frames, a pageblock gives no more of them, and it is whole when they are back.
+        // A pageblock of only free and isolated frames gives no more of them, and is whole once they are back.
         zone.give(frame);
         assert_eq!((isolate(&zone, BLOCK), zone.nr_taken_in_parts(frame)), (vec![], None));
         zone.put_back(FrameId::new(128), order(7));
@@ -371,7 +373,7 @@ mod tests {
         let [frame, other] = [(); 2].map(|()| zone.take(Order::HUGE, 0).unwrap().frame);
         zone.carve(frame, order(6));
         zone.give(other);
-        // Compaction has emptied it, but all its folios were freed: nothing of it is isolated.
+        // Compaction wanted to empty it, but all its folios were freed: nothing of it is isolated.
         zone.give(frame);
         zone.set_limit(BLOCK);
         assert_eq!(zone.take_surplus(), Some(frame));

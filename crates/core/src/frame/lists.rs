@@ -1,13 +1,13 @@
-//! The records of the frames, how they are linked, and the lists of taken folios that reclaim works on.
+//! The records of the frames, their links, and the lists of taken folios that reclaim works on.
 //!
 //! Invariants:
-//! - a record is a head's (of a run or of a folio) or [`Place::Inner`]; an inner one says nothing but that;
-//! - only taken heads have owners, and each one on a list has an owner;
-//! - a head is linked into one chain at most: that of its runs when it is free, that of its list when it is on one;
-//! - each insertion at the head of a list stamps the folio with the zone's clock, which counts the frames inserted, so a
-//!   list is in the order of its stamps from head to tail and the tails of two lists can be compared.
+//! - a record belongs to the head of a run or of a folio, or is [`Place::Inner`]; an inner record carries nothing else;
+//! - only taken heads have owners, and every head on a list has one;
+//! - a head is linked into at most one chain: that of its free runs, or that of its list;
+//! - inserting at the head of a list stamps the folio with the zone's clock, which counts inserted frames. A list is
+//!   therefore sorted by stamp from head to tail, and the tails of two lists can be compared.
 //!
-//! **Locking.** None of its own: all of this is behind the zone's mutex.
+//! **Locking.** None here: the zone's mutex guards all of it.
 
 use crate::id::{FolioId, FrameId};
 use crate::order::Order;
@@ -17,17 +17,17 @@ use std::ops::{Index, IndexMut};
 /// No frame.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The two classes of folios that have lists of their own.
+/// The two classes of folios; each has its own set of lists.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum Size {
     /// Folios that take a whole pageblock.
     Whole,
-    /// All smaller ones.
+    /// All smaller folios.
     Small,
 }
 
 impl Size {
-    /// Both.
+    /// Both classes.
     pub const ALL: [Size; 2] = [Size::Whole, Size::Small];
 
     /// The class of folios of this order.
@@ -36,16 +36,16 @@ impl Size {
     }
 }
 
-/// The lists a taken folio can be on.
+/// The lists that a taken folio can be on.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub enum List {
-    /// Mapped and touched again since it came.
+    /// Mapped, and touched again since it was read in.
     Active,
     /// Mapped; next to be unmapped.
     Inactive,
-    /// In RAM at its home, not mapped, not known to be clean: next to be written. A fault here saves that write.
+    /// In its home frames, not mapped, not known to be clean: next to be written. A fault here saves that write.
     Laundry,
-    /// In RAM at its home, not mapped; its content also in its slots.
+    /// In its home frames, not mapped, and its slots hold a valid copy.
     Standby,
 }
 
@@ -62,11 +62,11 @@ pub struct Oldest {
     pub folio: FolioId,
     /// Its order.
     pub order: Order,
-    /// Frames inserted into any list since this one was; it wraps after 16 TiB of them.
+    /// Frames inserted at the head of any list since this folio was; wraps after 16 TiB.
     pub age: u32,
 }
 
-/// Where a frame is.
+/// The state of a frame.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Place {
     /// Part of the run or folio whose head lies before it.
@@ -75,7 +75,7 @@ pub(super) enum Place {
     Free,
     Held,
     On(List),
-    /// A free run that compaction took out, or a part of one.
+    /// A free run, or a part of one, that compaction took out.
     Isolated,
     Leaving,
 }
@@ -112,10 +112,10 @@ impl Record {
         Record { prev: NONE, next: NONE, owner: Packed::NONE, stamp: 0, order: Order::PAGE, place: Place::Inner };
 }
 
-/// The records of all frames that were used at least once. Grows within its capacity only, so the memory of the rest of
-/// it is not even touched.
+/// The records of all frames that were used at least once. Grows within its capacity only, so memory for the rest is
+/// never touched.
 pub(super) struct Records {
-    /// The frame of the first of them.
+    /// The frame of the first record.
     first: u32,
     all: Vec<Record>,
 }
@@ -135,12 +135,12 @@ impl Records {
         self.all.len()
     }
 
-    /// The frame behind the last of them.
+    /// The frame after the last record.
     pub(super) fn end(&self) -> u32 {
         self.first + self.all.len() as u32
     }
 
-    /// Adds the records of frames never used so far, all of them inner ones.
+    /// Adds records, all of them inner, for frames that were never used.
     pub(super) fn grow(&mut self, nr_frames: usize) {
         assert!(self.all.len() + nr_frames <= self.all.capacity(), "the records never move");
         self.all.resize(self.all.len() + nr_frames, Record::INNER);
@@ -175,7 +175,7 @@ impl IndexMut<u32> for Records {
     }
 }
 
-/// Heads linked through their records, both ways. New ones come in at the head; the oldest leave from the tail.
+/// A doubly linked list of heads through their records. New heads enter at the head; the oldest leave from the tail.
 #[derive(Copy, Clone)]
 pub(super) struct Chain {
     pub head: u32,
@@ -208,7 +208,7 @@ impl Chain {
         self.len += 1;
     }
 
-    /// Links a head in right before another one, on its newer side.
+    /// Links `frame` in before `at`, on its newer side.
     fn push_before(&mut self, records: &mut Records, frame: u32, at: u32) {
         let prev = std::mem::replace(&mut records[at].prev, frame);
         match prev {
@@ -233,7 +233,7 @@ impl Chain {
         self.len -= 1;
     }
 
-    /// Links a head in where another one was, which is linked no more.
+    /// Replaces `from` by `to` in the chain.
     fn substitute(&mut self, records: &mut Records, from: u32, to: u32) {
         let Record { prev, next, .. } = records[from];
         (records[to].prev, records[to].next) = (prev, next);
@@ -247,7 +247,7 @@ impl Chain {
         }
     }
 
-    /// Each head of the chain, the newest first.
+    /// The heads of the chain, newest first.
     pub(super) fn heads<'a>(&self, records: &'a Records) -> impl Iterator<Item = u32> + use<'a> {
         let linked = |head| (head != NONE).then_some(head);
         std::iter::successors(linked(self.head), move |&head| linked(records[head].next))
@@ -303,7 +303,7 @@ impl Lists {
         folios.nr_frames += order.nr_pages();
     }
 
-    /// Puts a held folio at the tail of a list, as old as the oldest that either class has on it.
+    /// Puts a held folio at the tail of a list, with the age of the oldest folio of either class there.
     pub(super) fn insert_tail(&mut self, records: &mut Records, frame: u32, list: List) {
         let tails = Size::ALL.map(|size| self.of(size, list).chain.tail);
         let oldest = tails.into_iter().filter(|&tail| tail != NONE).map(|tail| self.age(&records[tail])).max();
@@ -319,7 +319,7 @@ impl Lists {
         folios.nr_frames += order.nr_pages();
     }
 
-    /// Takes a taken folio off the list it is on, if any, and says which. It is held then.
+    /// Takes a taken folio off its list, if any, and returns the list. The folio is then held.
     pub(super) fn remove(&mut self, records: &mut Records, frame: u32) -> Option<List> {
         let Record { order, place, .. } = records[frame];
         let list = place.list()?;
@@ -330,7 +330,7 @@ impl Lists {
         Some(list)
     }
 
-    /// A held folio `to` takes the owner, the place and the age of `from`, which is held, without owner.
+    /// Gives the owner, the place and the age of `from` to the held folio `to`; `from` is then held, without owner.
     pub(super) fn substitute(&mut self, records: &mut Records, from: u32, to: u32) {
         let Record { order, place, owner, stamp, .. } = records[from];
         assert_eq!((records[to].order, records[to].place), (order, Place::Held), "a place as large as the folio");
@@ -357,9 +357,9 @@ impl Lists {
         })
     }
 
-    /// Makes several folios of `order` of a larger taken one, on the same list. Those that stay in their class take its
-    /// place and its age. Those that change class become the oldest of theirs with the age they have if they are that,
-    /// else the newest: finding their place would need a scan. The first frames are the first to be reclaimed.
+    /// Splits a taken folio into folios of `order`, on the same list. Parts of the same class take its place and age.
+    /// Parts of another class go to the tail with their age if they are the oldest there; else they enter as the
+    /// newest, because finding their place would need a scan. The first frames are reclaimed first.
     pub(super) fn split(&mut self, records: &mut Records, frame: u32, order: Order) {
         let whole = records[frame];
         assert!(order < whole.order, "a folio of order {} has no parts of order {order}", whole.order);
@@ -370,7 +370,7 @@ impl Lists {
             let owner = whole.owner.plus(at as usize);
             let record = &mut records[frame + at];
             (record.owner, record.order) = (owner, order);
-            // The first one, when it stays in its class, stays linked as it is.
+            // The first part, if it stays in its class, keeps its links.
             if at > 0 || !in_place {
                 record.place = Place::Held;
             }

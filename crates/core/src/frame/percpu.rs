@@ -1,18 +1,17 @@
-//! Free frames kept by CPU, so that most takes and gives of single pages and of 64 KiB do not lock the zone.
+//! Per-CPU lists of free frames: most takes and gives of single pages and of 64 KiB do not lock the zone.
 //!
-//! Each CPU has a list of frames for each of two orders, which it takes from and gives to. A list that has run out gets
-//! a batch from the buddy under one lock of the zone, from pageblocks that are divided anyway; one that has two batches
-//! gives the older one back. How large a batch is depends on the limit: all lists together hold 1/256 of it at most, and
-//! nothing at all in a small zone. No batch is got while few frames are free, and whoever finds too few drains the lists.
+//! Each CPU has one list per class (order). An empty list is refilled with a batch from the buddy under one lock of the
+//! zone, from pageblocks that are divided already; a list of two batches gives the older one back. All lists together
+//! hold at most 1/256 of the limit, and nothing in a small zone. A thread that finds too few free frames drains the
+//! lists. Invariants:
+//! - the buddy sees a listed frame as held, without owner, so it is neither isolated nor merged;
+//! - a frame is listed exactly when its mark in [`Marks`] says so. The mark detects a frame given twice, and tells
+//!   whether a frame can be given without the zone's lock. Only the holder of the frame, or of its list's lock, changes
+//!   it;
+//! - frames are listed only where the limit and compaction ([`Zone::pause_cpus`]) permit it.
 //!
-//! Invariants:
-//! - to the buddy a listed frame is one that is held, without owner; so nobody isolates it or joins it with others;
-//! - a frame is listed exactly when its mark says so. [`Marks`] has one for each frame, which who has the frame changes
-//!   and nobody waits for: it tells a frame given twice, and whether a frame can be given without asking the zone;
-//! - frames are listed only where the limit and those who compact ([`Zone::pause_cpus`]) permit it.
-//!
-//! **Locking.** A mutex for each CPU, which is locked before the zone's, and never two CPUs' at once but in
-//! [`Zone::verify`], by rising number. A frame goes between lists and zone with both locks held.
+//! **Locking.** One mutex per CPU, taken before the zone's. Only [`Zone::verify`] holds several, locked by rising
+//! number. A frame moves between a list and the buddy with both locks held.
 
 use super::buddy::{Memory, Taken};
 use super::lists::{NONE, Place};
@@ -23,7 +22,7 @@ use crate::order::Order;
 use crate::packed::Packed;
 use crate::sync::{AtomicU32, Mark, Mutex, MutexGuard, OnceLock, Ordering, lock};
 
-/// The orders that are listed, and the largest batches of them.
+/// The listed orders, and their largest batches.
 const CLASSES: [(Order, usize); 2] = [(Order::PAGE, 16), (PIECE, 4)];
 
 /// Runs in the longest list: two batches.
@@ -31,33 +30,33 @@ const LONGEST: usize = 32;
 
 const _: () = assert!(2 * CLASSES[0].1 <= LONGEST && 2 * CLASSES[1].1 <= LONGEST);
 
-/// The share of the limit that the lists of all CPUs may hold.
+/// The lists of all CPUs may hold at most 1/`SHARE` of the limit.
 pub(super) const SHARE: usize = 256;
 
-/// A batch smaller than this is none.
+/// Batches smaller than this are not worth a list.
 const LEAST_BATCH: usize = 4;
 
-/// Of the frames that are free, a batch is this share at most, for each CPU.
+/// A batch is at most 1/`FREE_SHARE` of the free frames, divided by the number of CPUs.
 const FREE_SHARE: usize = 8;
 
 fn class_of(order: Order) -> Option<usize> {
     CLASSES.iter().position(|&(listed, _)| listed == order)
 }
 
-/// Nothing is known here: the zone is to be asked.
+/// Unknown here: ask the zone.
 const ASK: u8 = 0;
-/// In a CPU's list.
+/// On a CPU's list.
 const LISTED: u8 = 1;
-/// Handed out, and nobody's since: the class is this number less one more.
+/// Handed out on a CPU, without owner since. The mark is `LOOSE` plus the class.
 const LOOSE: u8 = 2;
 
-/// Frames whose marks are made at once: those of 128 MiB.
+/// Frames whose marks are allocated at once: those of 128 MiB.
 const CHUNK: usize = 1 << 15;
 
-/// A mark for each frame. They order nothing: a frame passes from one to another by other means.
+/// One mark per frame. Marks are relaxed: what hands a frame to another thread orders it.
 ///
-/// They are made when the limit is set, for as many frames as it allows: a zone uses no pageblock beyond the largest limit
-/// that it had, because it uses those again that were given up before it begins a new one.
+/// They are allocated when the limit is set, for as many frames as it permits. That is enough: a zone reuses pageblocks
+/// that it gave up before it starts a new one, so it never uses a pageblock beyond the largest limit it had.
 pub(super) struct Marks {
     first: u32,
     chunks: Box<[OnceLock<Box<[Mark]>>]>,
@@ -96,7 +95,8 @@ impl Marks {
         assert_eq!(was, from, "frame {frame} is not taken, or not listed: its mark is wrong");
     }
 
-    /// What is done with a frame now is the zone's to know. Panics when it is in a list.
+    /// Clears the mark, because only the zone knows the frame's state from now on. Panics if the frame is on a CPU's
+    /// list.
     #[track_caller]
     pub(super) fn claim(&self, frame: FrameId) {
         let Some(mark) = self.get(frame.get()) else { return };
@@ -108,11 +108,11 @@ impl Marks {
     }
 }
 
-/// Runs of one order, the latest at the end.
+/// Runs of one order, the most recent last.
 struct Listed {
     heads: [u32; LONGEST],
     len: usize,
-    /// How many come and go at once.
+    /// Runs moved at once.
     batch: usize,
 }
 
@@ -138,7 +138,7 @@ impl Listed {
 /// What a CPU's lock guards.
 pub(super) struct Lists {
     classes: [Listed; CLASSES.len()],
-    /// Those who want nothing to be listed.
+    /// Callers of [`Zone::pause_cpus`] that want the lists empty.
     nr_pauses: u32,
 }
 
@@ -152,11 +152,11 @@ impl Lists {
     }
 }
 
-/// A CPU's lists, on cache lines of their own.
+/// A CPU's lists, aligned to avoid false sharing.
 #[repr(align(128))]
 pub(super) struct Cpu {
     lists: Mutex<Lists>,
-    /// Frames in them. Changed under their lock, read without.
+    /// Frames on the lists. Written under their lock, read without it.
     nr_frames: AtomicU32,
 }
 
@@ -187,7 +187,7 @@ impl Cpu {
         self.note(lists);
     }
 
-    /// Gives the oldest frames of a list back to the buddy.
+    /// Gives the oldest `nr` runs of a list back to the buddy.
     fn shorten(&self, lists: &mut Lists, class: usize, nr: usize, frames: &mut Frames, marks: &Marks) {
         let listed = &mut lists.classes[class];
         for &head in &listed.heads[..nr] {
@@ -210,7 +210,7 @@ impl Cpu {
     }
 }
 
-/// While this lives, no CPU lists frames: what is given is free at once, and joined with what is free around it.
+/// While this lives, no CPU lists frames: given frames are free at once, and merged with their buddies.
 pub struct Paused<'a>(&'a Zone);
 
 impl Drop for Paused<'_> {
@@ -222,17 +222,17 @@ impl Drop for Paused<'_> {
 impl Zone {
     fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
         let (cpus, index) = (self.cpus(), cpu.index());
-        // Most callers know how many there are, and a division takes as long as the rest of this.
+        // Most callers pass a number in range, and a division would take as long as the rest of this function.
         cpus.get(if index < cpus.len() { index } else { index % cpus.len().max(1) })
     }
 
-    /// Takes 2^order frames that this CPU has listed, without locking the zone. They are then held, without owner.
+    /// Takes 2^order frames from this CPU's list, without the zone's lock. They are then held, without owner.
     pub fn take_listed(&self, cpu: CpuId, order: Order) -> Option<Taken> {
         let (class, cpu) = (class_of(order)?, self.cpu(cpu)?);
         cpu.take(&mut lock(&cpu.lists), class, self.marks())
     }
 
-    /// Does what [`Zone::take`] does without a reserve, from what this CPU has listed if it can.
+    /// Like [`Zone::take`] without a reserve, but from this CPU's list if it can.
     pub fn take_on(&self, cpu: CpuId, order: Order) -> Option<Taken> {
         let (Some(class), Some(cpu)) = (class_of(order), self.cpu(cpu)) else { return self.take(order, 0) };
         {
@@ -252,7 +252,7 @@ impl Zone {
         self.take(order, 0)
     }
 
-    /// Lists the rest of a batch, of which one was just taken. Breaks no whole pageblock for it.
+    /// Lists the rest of a batch of which one run was just taken. Breaks no whole pageblock for it.
     fn refill(&self, cpu: &Cpu, lists: &mut Lists, class: usize, frames: &mut Frames) {
         let order = CLASSES[class].0;
         let few = frames.free() / FREE_SHARE / self.cpus().len() / order.nr_pages();
@@ -262,13 +262,13 @@ impl Zone {
             self.marks().change(taken.frame.get(), ASK, LISTED);
             listed.push(taken.frame.get());
         }
-        // In the order in which the buddy gave them: the smallest runs first.
+        // The smallest runs, which the buddy handed out first, are to be taken first.
         listed.heads[..listed.len].reverse();
         cpu.note(lists);
     }
 
-    /// Does what [`Zone::give`] does, but lists the frames for this CPU if it can. Frames that had an owner are taken from
-    /// it under the zone's lock; those that had none since they were taken here need none.
+    /// Like [`Zone::give`], but puts the frames on this CPU's list if it can. Frames with an owner lose it under the
+    /// zone's lock. Frames without owner since [`Zone::take_on`] or [`Zone::take_listed`] need no zone lock.
     pub fn give_on(&self, cpu: CpuId, frame: FrameId) {
         let Some(cpu) = self.cpu(cpu) else { return self.give(frame) };
         let lists = &mut *lock(&cpu.lists);
@@ -288,7 +288,7 @@ impl Zone {
         cpu.give(lists, class, head, marks, mark);
     }
 
-    /// As the zone is locked anyway, these are listed up to one batch only.
+    /// The zone is locked anyway, so these fill the list up to one batch only.
     fn give_owned(&self, cpu: &Cpu, lists: &mut Lists, frame: FrameId) {
         let frames = &mut *self.lock();
         self.marks().claim(frame);
@@ -300,7 +300,7 @@ impl Zone {
         }
     }
 
-    /// Gives what all CPUs have listed back to the buddy, CPU by CPU.
+    /// Gives the frames on all CPU lists back to the buddy, one CPU at a time.
     pub fn drain(&self) {
         for cpu in self.cpus().iter().filter(|cpu| cpu.nr_frames() > 0) {
             let lists = &mut *lock(&cpu.lists);
@@ -308,7 +308,7 @@ impl Zone {
         }
     }
 
-    /// Drains the lists, and keeps them empty: for who wants pageblocks to become whole.
+    /// Drains the lists and keeps them empty, for callers that want pageblocks to become whole.
     pub fn pause_cpus(&self) -> Paused<'_> {
         for cpu in self.cpus() {
             let lists = &mut *lock(&cpu.lists);
@@ -318,7 +318,7 @@ impl Zone {
         Paused(self)
     }
 
-    /// Drains the lists, and lets them hold what suits a limit of so many frames.
+    /// Drains the lists and sets their batches for a limit of this many frames.
     pub(super) fn resize_lists(&self, limit: usize) {
         let nr_cpus = self.cpus().len();
         self.marks().ensure(limit);
@@ -333,23 +333,23 @@ impl Zone {
         }
     }
 
-    /// Frames in all lists.
+    /// Frames on all lists.
     pub(super) fn nr_listed(&self) -> usize {
         self.cpus().iter().map(Cpu::nr_frames).sum()
     }
 
-    /// The first frames of what a CPU has listed of an order, the next to be taken last; for tests.
+    /// The first frames of the runs on a CPU's list of an order, the next to be taken last; for tests.
     pub fn listed_on(&self, cpu: CpuId, order: Order) -> Vec<FrameId> {
         let (Some(class), Some(cpu)) = (class_of(order), self.cpu(cpu)) else { return Vec::new() };
         lock(&cpu.lists).classes[class].all().iter().map(|&head| FrameId::new(head)).collect()
     }
 
-    /// Locks all lists, by rising number.
+    /// Locks the lists of all CPUs, by rising number.
     pub(super) fn lock_lists(&self) -> Vec<MutexGuard<'_, Lists>> {
         self.cpus().iter().map(|cpu| lock(&cpu.lists)).collect()
     }
 
-    /// Checks lists, marks and records against each other; all of them are locked.
+    /// Checks lists, marks and records against each other. The caller holds all locks.
     pub(super) fn verify_lists(&self, lists: &[MutexGuard<'_, Lists>], frames: &Frames) {
         let mut nr_listed = 0;
         for (cpu, lists) in self.cpus().iter().zip(lists) {
@@ -374,7 +374,7 @@ impl Zone {
                     "frame {head}, whose mark is {mark}"
                 );
             }
-            // As many as there are in the lists, so none is there twice.
+            // There are as many marks as listed runs, so no run is listed twice.
             nr_listed -= usize::from(mark == LISTED);
         }
         assert_eq!(nr_listed, 0, "listed frames have marks");
@@ -411,13 +411,13 @@ mod tests {
     fn a_batch_comes_at_once_and_two_are_kept() {
         let zone = zone(1024);
         let mut held: Vec<_> = (0..50).map(|_| take(&zone, CPUS[0], Order::PAGE)).collect();
-        // The first was carved, the others came by the batch, lowest first.
+        // The first was carved; the others came in batches, lowest first.
         assert_eq!(nr_listed(&zone), [[15, 0], [0, 0]]);
         assert!(held.is_sorted() && zone.take_listed(CPUS[1], Order::PAGE).is_none());
         assert_eq!(zone.take_listed(CPUS[0], Order::PAGE).map(|taken| taken.frame), Some(FrameId::new(50)));
         held.push(FrameId::new(50));
         held.drain(..).for_each(|frame| zone.give_on(CPUS[1], frame));
-        // 32 are listed, then the oldest 16 of them leave, twice.
+        // At 32 listed frames the oldest 16 leave; that happens twice.
         assert_eq!(nr_listed(&zone)[1], [19, 0]);
         let counts = zone.counts();
         assert_eq!((counts.in_use, counts.free), (0, 1024 * BLOCK));

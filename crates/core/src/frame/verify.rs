@@ -1,6 +1,6 @@
-//! The whole-structure check of a zone: every record, every chain, every count, each against the others.
+//! The consistency check of a whole zone: every record, chain and count against the others.
 //!
-//! **Locking.** The caller holds the zone's mutex; this reads only, and allocates nothing.
+//! **Locking.** The caller holds the zone's mutex. Only reads; allocates nothing.
 
 use super::buddy::{BLOCK, Block, Memory, chain_of};
 use super::lists::{Chain, List, NONE, Place, Record, Size};
@@ -8,10 +8,10 @@ use super::zone::Frames;
 use crate::order::{MAX_ORDER, Order};
 use crate::packed::Packed;
 
-/// What the records of the pageblocks add up to.
+/// Sums over the records of all pageblocks.
 #[derive(Default)]
 struct Found {
-    /// Heads that should be in each chain of runs.
+    /// Heads expected in each chain of runs.
     runs: [usize; MAX_ORDER as usize + 3],
     /// Folios and frames on each list of each class.
     lists: [[(usize, usize); 4]; 2],

@@ -1,13 +1,13 @@
-//! The zone: the frames of one arena behind one mutex, and before it the few free ones that CPUs keep (`percpu`).
+//! The zone: the frames of one node behind one mutex, with per-CPU lists of free frames in front of it (`percpu`).
 //!
-//! Invariants, in frames: `populated = free + listed + held + active + inactive + laundry + standby + isolated + leaving`;
-//! frames are taken or isolated only while `in use + listed + isolated + 2^order <= limit`, pageblocks without memory only
-//! while `populated < limit`. A whole pageblock that is handed out to be carved counts as in use until it is, so in a zone
-//! with a surplus less than a pageblock may for that long be in use beyond the limit.
+//! Invariants, in frames: `populated = free + listed + held + active + inactive + laundry + standby + isolated +
+//! leaving`. Frames are taken or isolated only while `in use + listed + isolated + 2^order <= limit`, pageblocks
+//! without memory only while `populated < limit`. A whole pageblock handed out to be carved counts as in use until it
+//! is carved. In a zone with a surplus, use may therefore exceed the limit for that time, by less than a pageblock.
 //!
-//! **Locking.** One mutex, under which nothing else is locked, held for a few stores ([`Zone::balance`]: for as many moves
-//! as the lists need; [`Zone::split`], the walks and the first take of a pageblock: for at most 512 records). Nothing
-//! allocates after [`Zone::new`] but [`Zone::set_limit`], because fault handlers call this from a signal handler.
+//! **Locking.** One mutex, a leaf, held for a few stores. [`Zone::balance`] holds it for as many moves as the lists
+//! need; [`Zone::split`], the walks and the first take of a pageblock for at most 512 records. Only [`Zone::new`] and
+//! [`Zone::set_limit`] allocate, because fault handlers call the rest from a signal handler.
 
 use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
 use super::counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
@@ -18,7 +18,7 @@ use crate::order::Order;
 use crate::packed::Packed;
 use crate::sync::{Mark, Mutex, MutexGuard, lock};
 
-/// Pageblocks that one call of [`Zone::emptiest_block`] looks at.
+/// Pageblocks that one call of [`Zone::emptiest_block`] examines.
 const LOOK: usize = 64;
 
 /// What the mutex guards.
@@ -26,26 +26,26 @@ pub(super) struct Frames {
     pub records: Records,
     pub buddy: Buddy,
     pub lists: Lists,
-    /// In frames, whole pageblocks.
+    /// In frames; a multiple of the pageblock size.
     pub limit: usize,
     /// Wholly free pageblocks that small folios may not break.
     kept_whole: usize,
-    /// The pageblock at which [`Zone::emptiest_block`] goes on.
+    /// Index of the pageblock where [`Zone::emptiest_block`] continues.
     cursor: usize,
 }
 
 impl Frames {
-    /// Frames without memory that may get some.
+    /// Frames without memory that may be populated under the limit.
     fn absent(&self) -> usize {
         self.limit.saturating_sub(self.buddy.populated())
     }
 
-    /// Frames that could be taken from the buddy.
+    /// Frames that the buddy can hand out.
     pub(super) fn free(&self) -> usize {
         self.free_with(0)
     }
 
-    /// The same if so many frames that CPUs have listed were with the buddy.
+    /// The same as if `nr_listed` of the frames on CPU lists were back in the buddy.
     fn free_with(&self, nr_listed: usize) -> usize {
         let in_use = (self.buddy.taken + self.buddy.isolated).saturating_sub(nr_listed);
         self.limit.saturating_sub(in_use).min(self.buddy.free + nr_listed + self.absent())
@@ -60,13 +60,13 @@ impl Frames {
         self.buddy.runs_from(Order::HUGE) + self.limit.saturating_sub(self.buddy.populated()) / BLOCK > self.kept_whole
     }
 
-    /// Whether frames of this order lie in one place, for who may take so many.
+    /// Whether a run of this order exists. The caller checks the limit.
     fn has_run(&self, order: Order) -> bool {
         let whole = || self.buddy.runs_from(Order::HUGE) > 0 || self.absent() > 0;
         self.buddy.has_part(order) || ((order == Order::HUGE || self.may_break()) && whole())
     }
 
-    /// Takes frames if that leaves so many free.
+    /// Takes frames if at least `reserve` free frames remain.
     pub(super) fn take_if_left(&mut self, order: Order, reserve: usize) -> Option<Taken> {
         if self.free() < reserve.saturating_add(order.nr_pages()) {
             return None;
@@ -90,13 +90,14 @@ impl Frames {
         record.owner = Packed::new(folio.get());
     }
 
-    /// Takes a taken folio off its list and away from its owner.
+    /// Takes a taken folio off its list and clears its owner.
     pub(super) fn disown(&mut self, frame: FrameId) {
         self.records.taken(frame).owner = Packed::NONE;
         self.lists.remove(&mut self.records, frame.get());
     }
 
-    /// A head at or after this frame of its pageblock; it is another one only if `frame` is not a head (any more).
+    /// The first head at or after this frame, in the same pageblock. It differs from `frame` only if `frame` is no
+    /// head.
     fn head_from(&self, frame: u32) -> Option<(u32, &Record)> {
         let end = PageblockId::of(frame).first_frame() + BLOCK as u32;
         (frame..end).map(|at| (at, &self.records[at])).find(|(_, record)| record.place != Place::Inner)
@@ -117,39 +118,39 @@ impl Frames {
     }
 }
 
-/// The frames of one arena.
+/// The frames of one NUMA node.
 pub struct Zone {
     first: FrameId,
     frames: Mutex<Frames>,
-    /// None: no frames are listed by CPU.
+    /// Empty: no frames are listed by CPU.
     cpus: Box<[Cpu]>,
     marks: Marks,
-    /// The lists of all CPUs hold the limit by this at most.
+    /// The lists of all CPUs together hold at most 1/`share` of the limit.
     share: usize,
 }
 
 impl Zone {
-    /// Bytes that are known of a frame.
+    /// Bytes of metadata per frame.
     pub const RECORD_BYTES: usize = size_of::<Record>() + size_of::<Mark>();
 
-    /// A zone that keeps no frames by CPU.
+    /// A zone without per-CPU lists.
     pub fn new(nr_pageblocks_max: usize) -> Self {
         Zone::with_cpus(nr_pageblocks_max, 0)
     }
 
-    /// A zone of at most `nr_pageblocks_max` pageblocks ever, for `nr_cpus` CPUs (others share their lists); the limit is
-    /// 0 until [`Zone::set_limit`]. Reserves 20 bytes a frame, which the kernel backs only as pageblocks are taken for the
-    /// first time.
+    /// A zone that can grow to `nr_pageblocks_max` pageblocks, with lists for `nr_cpus` CPUs (CPUs beyond that share
+    /// them). The limit is 0 until [`Zone::set_limit`]. Reserves 20 bytes per frame of address space; the kernel backs
+    /// it only as pageblocks are taken for the first time.
     pub fn with_cpus(nr_pageblocks_max: usize, nr_cpus: usize) -> Self {
         Zone::with_share(nr_pageblocks_max, nr_cpus, SHARE)
     }
 
-    /// The same where the lists of all CPUs hold 1/`share` of the limit at most; so that a small zone has some, for tests.
+    /// The same with CPU lists that hold at most 1/`share` of the limit; tests use it to give a small zone lists.
     pub fn with_share(nr_pageblocks_max: usize, nr_cpus: usize, share: usize) -> Self {
         Zone::beginning_at(0, nr_pageblocks_max, nr_cpus, share)
     }
 
-    /// The same where the number of the first frame is that of a later pageblock.
+    /// The same for a zone whose first frame is that of pageblock `first_pageblock`.
     pub fn beginning_at(first_pageblock: usize, nr_pageblocks_max: usize, nr_cpus: usize, share: usize) -> Self {
         let first = u32::try_from(first_pageblock * BLOCK).expect("the number of a frame fits 32 bits");
         let nr_frames = nr_pageblocks_max.checked_mul(BLOCK).expect("the number of a frame fits 32 bits");
@@ -165,7 +166,7 @@ impl Zone {
         }
     }
 
-    /// The first of its frames.
+    /// Its first frame.
     pub fn first_frame(&self) -> FrameId {
         self.first
     }
@@ -175,9 +176,9 @@ impl Zone {
         self.lock().buddy.nr_blocks_max * BLOCK
     }
 
-    /// How many frames may be in use (the budget), rounded down to whole pageblocks. Below what is in use, nothing is
-    /// taken until enough is given back; [`Zone::take_surplus`] then finds the pageblocks whose memory has to go. Panics
-    /// above what the zone can ever have.
+    /// Sets how many frames may be in use (the budget), rounded down to whole pageblocks. While more are in use,
+    /// nothing is taken until enough is freed; [`Zone::take_surplus`] then finds the pageblocks whose memory has to go.
+    /// Panics if the limit is above what the zone can ever have.
     pub fn set_limit(&self, nr_frames: usize) {
         let (nr_blocks, nr_blocks_max) = (nr_frames / BLOCK, self.lock().buddy.nr_blocks_max);
         assert!(nr_blocks <= nr_blocks_max, "the zone has {nr_blocks_max} pageblocks");
@@ -186,23 +187,24 @@ impl Zone {
         self.drain();
     }
 
-    /// How many wholly free pageblocks are kept for whole folios: small ones do not break them.
+    /// Sets how many wholly free pageblocks are kept for whole folios: small folios do not break them.
     pub fn keep_whole(&self, nr_pageblocks: usize) {
         self.lock().kept_whole = nr_pageblocks;
     }
 
-    /// How many are kept so.
+    /// How many wholly free pageblocks are kept for whole folios.
     pub fn kept_whole(&self) -> usize {
         self.lock().kept_whole
     }
 
-    /// Takes 2^order frames if that leaves `reserve` free, the most recently freed first. They are then held, without
-    /// owner. Nothing when no run is contiguous enough, not even with all frames that CPUs have listed.
+    /// Takes 2^order frames if at least `reserve` free frames remain, the most recently freed first. The frames are
+    /// then held, without owner. If there is no run, drains the CPU lists and tries once more.
     ///
-    /// A whole pageblock has a huge page, or else nothing, or else small pages: the caller gives it a huge page unless
-    /// [`Taken::memory`] says it has one. A smaller folio gets the smallest sufficient run in small pages; when there is
-    /// none, a WHOLE pageblock (order 9) that has nothing, or else a huge page: the caller gives it small pages and calls
-    /// [`Zone::carve`]. Either way a pageblock taken whole counts as one with a huge page until it is carved or split.
+    /// A whole pageblock comes with a huge page if possible, else without memory, else with small pages; the caller
+    /// gives it a huge page unless [`Taken::memory`] says that it has one. A smaller folio gets the smallest sufficient
+    /// run in small pages. If there is none, it gets a WHOLE pageblock (order 9) without memory, or else one with a
+    /// huge page; the caller gives it small pages and calls [`Zone::carve`]. A pageblock taken whole counts as
+    /// [`Memory::Huge`] until it is carved or split.
     pub fn take(&self, order: Order, reserve: usize) -> Option<Taken> {
         let taken = self.lock().take_if_left(order, reserve);
         taken.or_else(|| {
@@ -214,8 +216,8 @@ impl Zone {
         })
     }
 
-    /// Says that a pageblock taken whole and held has small pages now. Its first 2^order frames stay taken, and are
-    /// returned; the rest is free.
+    /// Records that a held whole pageblock has small pages now. Its first 2^order frames stay taken and are returned;
+    /// the rest is free.
     pub fn carve(&self, block: FrameId, order: Order) -> FrameId {
         let frames = &mut *self.lock();
         assert_eq!(frames.records.taken(block).place, Place::Held, "what is carved is on no list");
@@ -223,13 +225,14 @@ impl Zone {
         block
     }
 
-    /// Which memory the pageblock of a frame has; with a huge page the frame may be under a whole folio's address.
+    /// The kind of memory of a frame's pageblock. With a huge page, the frame may be mapped at the address of a whole
+    /// folio.
     pub fn memory(&self, frame: FrameId) -> Memory {
         self.lock().buddy.memory(frame.get())
     }
 
-    /// Frees a taken folio's frames, which have memory, and forgets its owner. It may be on a list. Joins them with the
-    /// free frames around them at once.
+    /// Frees a taken folio's frames, which have memory, and clears its owner. The folio may be on a list. Merges the
+    /// frames with free buddies at once.
     pub fn give(&self, frame: FrameId) {
         let frames = &mut *self.lock();
         self.marks.claim(frame);
@@ -237,7 +240,7 @@ impl Zone {
         frames.buddy.give(&mut frames.records, frame.get());
     }
 
-    /// Frees a taken pageblock, or one from [`Zone::take_surplus`], that has no memory (any more). Whole ones only.
+    /// Frees a pageblock without memory: a taken one, or one from [`Zone::take_surplus`]. Whole pageblocks only.
     pub fn give_unpopulated(&self, frame: FrameId) {
         let frames = &mut *self.lock();
         if frames.records[frame.get()].place != Place::Leaving {
@@ -246,8 +249,8 @@ impl Zone {
         frames.buddy.give_absent(&mut frames.records, frame.get());
     }
 
-    /// Takes a pageblock that has no memory though it may have some under the limit, for the caller to give it a huge page
-    /// and give it back. It counts as one with a huge page.
+    /// Takes a pageblock without memory if the limit permits populating it. The caller gives it a huge page and frees
+    /// it. It counts as [`Memory::Huge`].
     pub fn take_absent(&self) -> Option<FrameId> {
         let frames = &mut *self.lock();
         if frames.absent() < BLOCK {
@@ -256,14 +259,14 @@ impl Zone {
         frames.buddy.take_whole(&mut frames.records, &[Memory::Absent]).map(|taken| taken.frame)
     }
 
-    /// How many frames have memory beyond the limit, those not counted whose memory is being given back.
+    /// Populated frames beyond the limit, without those whose memory is being given back.
     pub fn surplus(&self) -> usize {
         self.lock().surplus()
     }
 
-    /// A wholly free pageblock beyond the limit, one with small pages rather than with a huge one. The caller gives its
-    /// memory back to the kernel and then calls [`Zone::give_unpopulated`]. Nothing when no frame is beyond the limit or
-    /// no pageblock is wholly free yet.
+    /// Takes a wholly free pageblock beyond the limit, one with small pages before one with a huge page. The caller
+    /// gives its memory back to the kernel and then calls [`Zone::give_unpopulated`]. `None` when nothing is beyond the
+    /// limit or no pageblock is wholly free.
     pub fn take_surplus(&self) -> Option<FrameId> {
         let frames = &mut *self.lock();
         if frames.surplus() == 0 {
@@ -272,9 +275,9 @@ impl Zone {
         frames.buddy.take_coldest(&mut frames.records).map(FrameId::new)
     }
 
-    /// Makes several folios of `order` of a larger taken one. Each has the owner that lies at its offset, and is held or
-    /// on the same list as the larger one was: in its place, or, on the lists of the other class, the oldest if it is
-    /// that, else the newest. The pageblock counts as one with small pages.
+    /// Splits a taken folio into folios of `order`, each owned by the folio at its offset. They are held if the folio
+    /// was held. Otherwise they go on the same list: in its place, or, on the lists of the other class, at the tail if
+    /// they are the oldest there and else at the head. The pageblock counts as [`Memory::Small`].
     pub fn split(&self, frame: FrameId, order: Order) {
         let frames = &mut *self.lock();
         self.marks.claim(frame);
@@ -283,20 +286,20 @@ impl Zone {
         frames.buddy.divide(frame.get());
     }
 
-    /// Says which folio occupies taken frames.
+    /// Sets the folio that occupies taken frames.
     pub fn set_owner(&self, frame: FrameId, folio: FolioId) {
         let mut frames = self.lock();
         self.marks.claim(frame);
         frames.set_owner(frame, folio);
     }
 
-    /// The folio whose first frame this is; nothing when it is free or nobody's yet.
+    /// The folio whose first frame this is; `None` when the frame is free or has no owner yet.
     pub fn owner(&self, frame: FrameId) -> Option<FolioId> {
         let frames = self.lock();
         frames.records.get(frame).and_then(|record| record.owner.get()).map(FolioId::new)
     }
 
-    /// Takes frames off their list and away from their folio: they are held, by the caller, with the memory they have.
+    /// Takes frames off their list and clears their owner. The caller then holds them, with their memory.
     pub fn disown(&self, frame: FrameId) {
         let frames = &mut *self.lock();
         self.marks.claim(frame);
@@ -310,8 +313,7 @@ impl Zone {
         taken.map(|record| record.order)
     }
 
-    /// Puts a taken folio, which has an owner, at the head of a list, from wherever it was: the last to be reclaimed from
-    /// it.
+    /// Moves a taken folio, which has an owner, to the head of a list: it is reclaimed last from there.
     pub fn insert(&self, frame: FrameId, list: List) {
         let frames = &mut *self.lock();
         frames.records.taken(frame);
@@ -319,7 +321,7 @@ impl Zone {
         frames.lists.insert(&mut frames.records, frame.get(), list);
     }
 
-    /// The same for a folio that may not have been the owner so far.
+    /// The same for a folio that may not own the frames yet.
     pub fn insert_for(&self, folio: FolioId, frame: FrameId, list: List) {
         let frames = &mut *self.lock();
         self.marks.claim(frame);
@@ -328,8 +330,8 @@ impl Zone {
         frames.lists.insert(&mut frames.records, frame.get(), list);
     }
 
-    /// Puts a taken folio, which has an owner, at the tail of a list, from wherever it was: the next to be reclaimed from
-    /// it, as old as the oldest that either class has on that list.
+    /// Moves a taken folio, which has an owner, to the tail of a list: it is reclaimed next from there. Its age becomes
+    /// that of the oldest folio of either class on that list.
     pub fn insert_tail(&self, frame: FrameId, list: List) {
         let frames = &mut *self.lock();
         frames.records.taken(frame);
@@ -337,19 +339,19 @@ impl Zone {
         frames.lists.insert_tail(&mut frames.records, frame.get(), list);
     }
 
-    /// Takes a taken folio off the list it is on, and says which; nothing when it is on none. It is held then.
+    /// Takes a taken folio off its list and returns the list; `None` if it was on none. The folio is then held.
     pub fn remove(&self, frame: FrameId) -> Option<List> {
         let frames = &mut *self.lock();
         frames.records.taken(frame);
         frames.lists.remove(&mut frames.records, frame.get())
     }
 
-    /// The list on which the folio is whose first frame this is, if any.
+    /// The list of the folio whose first frame this is, if any.
     pub fn list(&self, frame: FrameId) -> Option<List> {
         self.lock().records.get(frame).and_then(|record| record.place.list())
     }
 
-    /// Puts a folio at the head of the list on which it is, if it is still on that one: it is busy, look at another.
+    /// Moves a busy folio to the head of its list, if it is still on that list, so that reclaim tries another one next.
     pub fn rotate(&self, frame: FrameId, list: List) {
         let frames = &mut *self.lock();
         if frames.records[frame.get()].place.list() == Some(list) {
@@ -358,15 +360,15 @@ impl Zone {
         }
     }
 
-    /// The folio at the tail of a list. It stays there: the caller locks the folio's entry and looks whether it still
-    /// occupies the frames and is still on the list.
+    /// The folio at the tail of a list. It stays there: the caller locks the folio's entry and checks whether the folio
+    /// still occupies the frames and is still on the list.
     pub fn oldest(&self, size: Size, list: List) -> Option<Oldest> {
         let frames = self.lock();
         frames.lists.oldest(&frames.records, size, list)
     }
 
-    /// Moves the oldest active folios of a class to the head of its inactive list until that holds a third of its mapped
-    /// folios.
+    /// Moves the oldest active folios of a class to the head of its inactive list until that list holds a third of the
+    /// mapped folios of the class.
     pub fn balance(&self, size: Size) {
         let frames = &mut *self.lock();
         let len = |lists: &Lists, list| lists.of(size, list).chain.len;
@@ -378,13 +380,13 @@ impl Zone {
         }
     }
 
-    /// How many frames are where.
+    /// Frame counts by state.
     pub fn counts(&self) -> ZoneCounts {
         let frames = self.lock();
         frames.counts(self.nr_listed())
     }
 
-    /// How many frames are on the lists of a class.
+    /// Frame counts of one class by list.
     pub fn class_counts(&self, size: Size) -> ClassCounts {
         let frames = self.lock();
         let of = |list| frames.lists.of(size, list).nr_frames;
@@ -401,13 +403,13 @@ impl Zone {
         self.lock().buddy.populated()
     }
 
-    /// Frames that can be had without a write: free ones, those without memory under the limit, standby ones.
+    /// Frames available without a write: free ones, unpopulated ones under the limit, and standby ones.
     pub fn available(&self) -> usize {
         let frames = self.lock();
         frames.free_with(self.nr_listed()) + frames.lists.nr_frames(List::Standby)
     }
 
-    /// Whether frames of this order could be had, all of it at one moment.
+    /// Whether frames of this order are available, as a snapshot under one lock.
     pub fn contiguity(&self, order: Order) -> Contiguity {
         let frames = self.lock();
         match frames.free() >= order.nr_pages() {
@@ -417,15 +419,15 @@ impl Zone {
         }
     }
 
-    /// Free runs from which frames of this order could be had, pageblocks without memory under the limit included. How
-    /// many frames may still be in use is not looked at, and what CPUs have listed is in no run.
+    /// Free runs of this order or larger, including pageblocks without memory under the limit. Ignores how many frames
+    /// may still be taken; frames on CPU lists are in no run.
     pub fn free_runs(&self, order: Order) -> usize {
         let frames = self.lock();
         frames.buddy.runs_from(order) + frames.absent() / BLOCK
     }
 
-    /// The watermarks of the present limit and use. Frames of small folios count an eighth: they are asked for a few at
-    /// a time, and a reserve is RAM that the program does not have.
+    /// The watermarks for the current limit and use. Frames of small folios count one eighth: small folios are taken a
+    /// few frames at a time, and a reserve is RAM that the program does not have.
     pub fn watermarks(&self) -> Watermarks {
         let frames = self.lock();
         let small = frames.lists.nr_small_frames();
@@ -437,23 +439,23 @@ impl Zone {
         self.counts().excess()
     }
 
-    /// Frames that background reclaim would have to make available: up to the high watermark, beside the pageblocks that are kept
-    /// whole, and what is in use beyond the limit.
+    /// Frames that background reclaim has to make available: up to the high watermark, plus the pageblocks kept whole,
+    /// plus what is in use beyond the limit.
     pub fn shortage(&self) -> usize {
         self.shortage_from(|marks| marks.high)
     }
 
-    /// The same up to what is said of the watermarks.
+    /// The same up to the watermark that `target` selects.
     pub fn shortage_from(&self, target: impl Fn(Watermarks) -> usize) -> usize {
         let counts = self.counts();
         let wanted = target(self.watermarks()) + counts.excess() + self.kept_whole() * BLOCK;
-        // Where nothing is to be had at all something is wanted, however low the watermarks are.
+        // Ask for one frame at least: with very low watermarks an empty zone would otherwise want nothing.
         wanted.max(usize::from(counts.limit > 0)).saturating_sub(counts.free + counts.standby)
     }
 
-    /// The pageblock with small pages that has the fewest frames taken among the next 64, the first of them; for emptying
-    /// it. One that is wholly free, or taken as a whole, needs none. Nothing when there is none among these: the next
-    /// call looks at others.
+    /// The pageblock with small pages that has the fewest frames taken among the next 64, to empty it. Pageblocks that
+    /// are wholly free or taken as a whole do not count. `None` if there is none among the 64; the next call examines
+    /// the next ones.
     pub fn emptiest_block(&self) -> Option<FrameId> {
         let frames = &mut *self.lock();
         let blocks = &frames.buddy.blocks;
@@ -471,13 +473,13 @@ impl Zone {
         found.map(|at| FrameId::new(frames.buddy.id_of(at).first_frame()))
     }
 
-    /// Calls of [`Zone::emptiest_block`] after which each pageblock has been looked at.
+    /// Calls of [`Zone::emptiest_block`] that cover every pageblock once.
     pub fn nr_looks(&self) -> usize {
         self.lock().buddy.blocks.len().div_ceil(LOOK)
     }
 
-    /// Calls `each` with the first frame, the folio and the order of every folio that had an owner in a pageblock at one
-    /// moment, in the order of their frames. No lock is held during the calls. The copy takes 3 KiB of stack.
+    /// Calls `each` with the first frame, owner and order of every owned folio in a pageblock, in frame order, from a
+    /// snapshot. No lock is held during the calls. The snapshot takes 3 KiB of stack.
     pub fn folios_in(&self, block: FrameId, each: &mut dyn FnMut(FrameId, FolioId, Order)) {
         assert!(block.index().is_multiple_of(BLOCK), "{block:?} is not the first frame of a pageblock");
         let mut owners = [Packed::NONE; BLOCK];
@@ -502,13 +504,13 @@ impl Zone {
         }
     }
 
-    /// The first frame, the folio and the order of every folio that has an owner, each looked up in turn: a folio that
-    /// comes or goes meanwhile may be missed. No lock is held between them.
+    /// The first frame, owner and order of every owned folio, looked up one at a time. A folio that comes or goes
+    /// meanwhile may be missed. No lock is held between two items.
     pub fn all_folios(&self) -> impl Iterator<Item = (FrameId, FolioId, Order)> + '_ {
         let mut next = self.first_frame().get();
         std::iter::from_fn(move || {
             loop {
-                // One lock for at most a pageblock.
+                // One lock hold scans at most one pageblock.
                 let frames = self.lock();
                 if next >= frames.records.end() {
                     return None;
@@ -528,7 +530,7 @@ impl Zone {
         })
     }
 
-    /// Bytes of memory for the records in use.
+    /// Bytes of memory for the metadata in use.
     pub fn bytes(&self) -> usize {
         let frames = self.lock();
         let blocks = std::mem::size_of_val(frames.buddy.blocks.as_slice());
@@ -539,7 +541,7 @@ impl Zone {
             + self.marks.bytes()
     }
 
-    /// Checks every record and every link; for tests. Panics at the first one that is wrong.
+    /// Checks every record and every link; for tests. Panics at the first inconsistency.
     pub fn verify(&self) {
         let lists = self.lock_lists();
         let frames = self.lock();
@@ -580,7 +582,7 @@ mod tests {
         zone
     }
 
-    /// Takes frames as the engine does: carves what comes whole.
+    /// Takes frames as the engine does: carves a whole pageblock if it gets one.
     fn take(zone: &Zone, k: u8) -> FrameId {
         let order = Order::new(k).unwrap();
         let taken = zone.take(order, 0).unwrap();
@@ -607,7 +609,7 @@ mod tests {
         let frames: Vec<_> = (0..BLOCK).map(|_| take(&zone, 0)).collect();
         assert_eq!(zone.counts().populated, 2 * BLOCK);
         assert!(frames.iter().all(|frame| frame.index() / BLOCK == frames[0].index() / BLOCK));
-        // Nothing is left without memory under this limit: the huge page is divided.
+        // No unpopulated pageblock is left under this limit, so the huge page is divided.
         zone.set_limit(2 * BLOCK);
         let taken = zone.take(Order::PAGE, 0).unwrap();
         assert_eq!(taken, Taken { frame: huge, order: Order::HUGE, memory: Memory::Huge });
@@ -638,7 +640,7 @@ mod tests {
         zone.give(held);
         zone.give(other);
         assert_eq!((zone.take_absent(), zone.counts().populated, zone.free_runs(Order::HUGE)), (None, 2 * BLOCK, 2));
-        // A pageblock whose small pages could not be made one keeps them, whoever has it.
+        // A pageblock whose small pages could not be collapsed keeps them, whoever owns it.
         let whole = take(&zone, 9);
         zone.carve(whole, Order::HUGE);
         zone.verify();
@@ -692,7 +694,7 @@ mod tests {
         zone.set_owner(frame, FolioId::new(40));
         zone.insert(frame, List::Active);
         zone.split(frame, Order::new(1).unwrap());
-        // Beyond the first look, within the second.
+        // Not among the first 64 pageblocks, but among the next.
         assert_eq!(zone.nr_looks(), 2);
         assert_eq!((zone.emptiest_block(), zone.emptiest_block()), (None, Some(frame)));
         let mut found = Vec::new();

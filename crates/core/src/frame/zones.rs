@@ -1,8 +1,8 @@
-//! The zones of all NUMA nodes, whose frames are numbered through.
+//! The zones of all NUMA nodes. Frames are numbered across the zones.
 //!
-//! Who needs frames takes them in the zone of the CPU that it runs on, or else in the others, by turns from there. The limit
-//! is divided equally. Each zone is reclaimed by itself, so that there are some on each node again; a thread does not wait for
-//! that while others have any.
+//! A thread takes frames from the zone of the CPU that it runs on, or else from the following zones in circular order.
+//! The limit is divided equally. Each zone is reclaimed separately, so that every node gets free frames again; a thread
+//! does not wait for that while another zone has frames.
 //!
 //! **Locking.** That of each zone; no two zones are locked at the same time.
 
@@ -19,13 +19,13 @@ use crate::order::Order;
 pub struct Zones {
     zones: Box<[Zone]>,
     nr_pageblocks_each: usize,
-    /// The zone of each CPU; of others, the first.
+    /// The zone of each CPU. CPUs beyond the table use the first zone.
     zone_of_cpu: Box<[usize]>,
 }
 
 impl Zones {
-    /// `nr_zones` zones with at most `nr_pageblocks_max` pageblocks together (a few more, for equal shares). `zone_of_cpu` has the
-    /// zone of each CPU, by its number; `nr_cpus` of them have lists of their own in each zone, as [`Zone::with_cpus`] has it.
+    /// `nr_zones` zones with `nr_pageblocks_max` pageblocks together, rounded up to equal shares. `zone_of_cpu` is
+    /// indexed by CPU number. Each zone has lists for `nr_cpus` CPUs ([`Zone::with_cpus`]).
     pub fn new(nr_pageblocks_max: usize, nr_zones: usize, nr_cpus: usize, zone_of_cpu: Box<[usize]>) -> Zones {
         assert!(nr_zones > 0 && zone_of_cpu.iter().all(|&zone| zone < nr_zones), "each CPU is on one of the zones");
         let each = nr_pageblocks_max.div_ceil(nr_zones);
@@ -33,18 +33,18 @@ impl Zones {
         Zones { zones: (0..nr_zones).map(zone).collect(), nr_pageblocks_each: each, zone_of_cpu }
     }
 
-    /// How many of `nr_pageblocks` the zone at a place of `nr_zones` has: equal shares, the first ones one more where that does not
-    /// come out even.
+    /// How many of `nr_pageblocks` go to the zone at `index` of `nr_zones`: equal shares, with the remainder spread
+    /// over the first zones.
     pub fn share(nr_pageblocks: usize, nr_zones: usize, index: usize) -> usize {
         nr_pageblocks / nr_zones + usize::from(index < nr_pageblocks % nr_zones)
     }
 
-    /// Each of them.
+    /// All zones.
     pub fn all(&self) -> &[Zone] {
         &self.zones
     }
 
-    /// The place of the zone of a frame among [`Zones::all`].
+    /// The index of a frame's zone in [`Zones::all`].
     pub fn index_of(&self, frame: FrameId) -> usize {
         match &*self.zones {
             [_] => 0,
@@ -66,18 +66,18 @@ impl Zones {
         &self.zones[self.index_on(cpu)]
     }
 
-    /// That of a CPU first, then the others.
+    /// The zone of a CPU first, then the others.
     pub fn near(&self, cpu: CpuId) -> impl Iterator<Item = &Zone> {
         let (before, from) = self.zones.split_at(self.index_on(cpu));
         from.iter().chain(before)
     }
 
-    /// [`Zone::take_listed`] near a CPU.
+    /// [`Zone::take_listed`] in the zone of a CPU.
     pub fn take_listed(&self, cpu: CpuId, order: Order) -> Option<Taken> {
         self.on(cpu).take_listed(cpu, order)
     }
 
-    /// [`Zone::take_on`], as near to a CPU as there are some.
+    /// [`Zone::take_on`] in the first zone that has frames, the CPU's own first.
     pub fn take_on(&self, cpu: CpuId, order: Order) -> Option<Taken> {
         self.near(cpu).find_map(|zone| zone.take_on(cpu, order))
     }
@@ -89,7 +89,8 @@ impl Zones {
         }
     }
 
-    /// How many wholly free pageblocks are kept for whole folios ([`Zone::keep_whole`]): so many at least, as many in each zone.
+    /// Keeps at least this many wholly free pageblocks for whole folios, equally many in each zone
+    /// ([`Zone::keep_whole`]).
     pub fn keep_whole(&self, nr_pageblocks: usize) {
         let each = nr_pageblocks.div_ceil(self.zones.len());
         self.zones.iter().for_each(|zone| zone.keep_whole(each));
@@ -104,47 +105,47 @@ impl Zones {
         self.sum(Zone::nr_frames_max)
     }
 
-    /// Frames in use beyond the limits of their zones.
+    /// The sum of the frames that each zone uses beyond its limit.
     pub fn excess(&self) -> usize {
         self.sum(Zone::excess)
     }
 
-    /// [`Zone::surplus`] of all.
+    /// The sum of [`Zone::surplus`].
     pub fn surplus(&self) -> usize {
         self.sum(Zone::surplus)
     }
 
-    /// [`Zone::populated`] of all.
+    /// The sum of [`Zone::populated`].
     pub fn populated(&self) -> usize {
         self.sum(Zone::populated)
     }
 
-    /// [`Zone::available`] of all.
+    /// The sum of [`Zone::available`].
     pub fn available(&self) -> usize {
         self.sum(Zone::available)
     }
 
-    /// [`Zone::bytes`] of all.
+    /// The sum of [`Zone::bytes`].
     pub fn bytes(&self) -> usize {
         self.sum(Zone::bytes)
     }
 
-    /// A pageblock without memory of any zone ([`Zone::take_absent`]).
+    /// A pageblock without memory, from the first zone that has one ([`Zone::take_absent`]).
     pub fn take_absent(&self) -> Option<FrameId> {
         self.zones.iter().find_map(Zone::take_absent)
     }
 
-    /// What is in all of them.
+    /// The sum of [`Zone::counts`].
     pub fn counts(&self) -> ZoneCounts {
         self.zones.iter().map(Zone::counts).reduce(ZoneCounts::plus).unwrap_or_default()
     }
 
-    /// [`Zone::class_counts`] of all.
+    /// The sum of [`Zone::class_counts`].
     pub fn class_counts(&self, size: Size) -> ClassCounts {
         self.zones.iter().map(|zone| zone.class_counts(size)).reduce(ClassCounts::plus).unwrap_or_default()
     }
 
-    /// [`Zone::room`] where there is most.
+    /// The best [`Zone::contiguity`] of any zone.
     pub fn contiguity(&self, order: Order) -> Contiguity {
         self.zones.iter().map(|zone| zone.contiguity(order)).max().expect("there is a zone")
     }
@@ -154,17 +155,17 @@ impl Zones {
         self.zones.iter().map(Zone::watermarks).reduce(Watermarks::plus).expect("there is a zone")
     }
 
-    /// [`Zone::drain`] of all.
+    /// [`Zone::drain`] for each zone.
     pub fn drain(&self) {
         self.zones.iter().for_each(Zone::drain);
     }
 
-    /// [`Zone::all_folios`] of one after the other.
+    /// [`Zone::all_folios`] of one zone after the other.
     pub fn all_folios(&self) -> impl Iterator<Item = (FrameId, FolioId, Order)> + '_ {
         self.zones.iter().flat_map(Zone::all_folios)
     }
 
-    /// [`Zone::verify`] of each.
+    /// [`Zone::verify`] for each zone.
     pub fn verify(&self) {
         self.zones.iter().for_each(Zone::verify);
     }
@@ -178,14 +179,15 @@ mod tests {
 
     const CPUS: [CpuId; 4] = [CpuId::new(0), CpuId::new(1), CpuId::new(2), CpuId::new(3)];
 
-    /// Three zones with these limits in pageblocks; CPU 1 is on the second, CPU 2 on the third, the others on the first.
+    /// Three zones that share this limit in pageblocks. CPU 1 is on the second, CPU 2 on the third, the others on the
+    /// first.
     fn zones(limit: usize) -> Zones {
         let zones = Zones::new(24, 3, 4, Box::new([0, 1, 2]));
         zones.set_limit(limit * BLOCK);
         zones
     }
 
-    /// Takes a folio as the engine does, and says in which zone it is.
+    /// Takes a folio as the engine does, and returns its zone's index with it.
     fn take(zones: &Zones, cpu: CpuId, order: Order, list: List) -> Option<(FrameId, usize)> {
         let taken = zones.take_on(cpu, order)?;
         let zone = zones.of(taken.frame);
@@ -239,7 +241,7 @@ mod tests {
         let held: Vec<_> = (0..8).filter_map(|_| take(&zones, CPUS[2], Order::HUGE, List::Active)).collect();
         assert!(held.iter().all(|&(_, place)| place == 2));
         zones.set_limit(12 * BLOCK);
-        // There would be room for all of it in the other zones: it has to leave this one all the same.
+        // The other zones have room for all of it, but this zone has to shrink all the same.
         assert_eq!((zones.excess(), zones.surplus()), (4 * BLOCK, 4 * BLOCK));
         assert_eq!(take(&zones, CPUS[2], Order::HUGE, List::Active).unwrap().1, 0);
     }

@@ -1,31 +1,30 @@
-//! Drop-behind: whether folios that a stream has passed should leave RAM first.
+//! Drop-behind: whether to evict folios first that a stream has passed.
 //!
-//! A program that streams through more than its budget will not find what it passed in RAM when it comes round again,
-//! whatever is kept; dropping that first keeps the rest of the program's memory in. A program whose stream fits wants
-//! the opposite. So it is off until streams have passed a whole budget's worth of folios, and goes off again when what
-//! was dropped is wanted back while still at hand; each time it was wrong it asks for twice as much before it tries
-//! again.
+//! A program that streams through more than its budget does not find the passed folios in RAM on its next round anyway;
+//! dropping them first keeps the rest of its memory in RAM. If the stream fits the budget, the opposite is best. So
+//! this is off until streams have passed a whole budget of folios, and off again when dropped folios refault. After
+//! each such mistake it waits for twice as many folios.
 //!
 //! **Locking.** One mutex, a leaf; nothing allocates.
 
 use crate::sync::{Mutex, lock};
 
-/// Refaults that switch it off: an eighth of what was dropped since it went on, and at least this many.
+/// Refaults that switch it off: an eighth of the folios passed since it went on, and at least this many.
 const REFAULTS_MIN: usize = 8;
-/// The most budgets' worth that streams have to pass before it goes on.
+/// The most budgets that streams have to pass before it goes on.
 const BUDGETS_MAX: usize = 1024;
 
 #[derive(Default)]
 struct Record {
     on: bool,
-    /// Folios passed since it went off, or since it went on.
+    /// Folios passed since it last went on or off.
     passed: usize,
     refaults: usize,
-    /// Log2 of the budgets' worth of folios to be passed before it goes on.
+    /// Log2 of the number of budgets to be passed before it goes on.
     doubled: u32,
 }
 
-/// Whether an arena drops behind its streams.
+/// Whether an arena drops folios behind its streams.
 pub struct DropBehind {
     record: Mutex<Record>,
 }
@@ -36,7 +35,8 @@ impl DropBehind {
         DropBehind { record: Mutex::new(Record::default()) }
     }
 
-    /// A stream has passed `nr_folios`; the arena's budget holds `budget_folios`. Says whether to drop them now.
+    /// Records that a stream has passed `nr_folios`; the budget holds `budget_folios`. Returns whether to drop them
+    /// now.
     pub fn passed(&self, nr_folios: usize, budget_folios: usize) -> bool {
         let mut record = lock(&self.record);
         record.passed = record.passed.saturating_add(nr_folios);
@@ -46,7 +46,8 @@ impl DropBehind {
         record.on
     }
 
-    /// A folio that was dropped behind a stream has been touched again while it was still in RAM.
+    /// Records that a folio dropped behind a stream was touched again while still in RAM, or so soon that eviction by
+    /// age would have kept it.
     pub fn refaulted(&self) {
         let mut record = lock(&self.record);
         if !record.on {

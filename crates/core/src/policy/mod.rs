@@ -1,4 +1,4 @@
-//! Policies: what to bring in before it is asked for, and what to let go first. They decide; the engine does.
+//! Policies: what to read ahead and what to evict first. They decide; the engine acts.
 
 pub mod drop_behind;
 pub mod order_choice;

@@ -1,64 +1,60 @@
-//! The choice of an order: whether a block that comes back does so whole, or page by page.
+//! The choice of an order: whether a block that comes back is read whole or page by page.
 //!
-//! User space cannot see which pages of a mapped huge page are used, so it is measured: a small sample of blocks comes
-//! back one page at a time, and the pages that fault are counted. A block read whole pays for one large read; the same
-//! block read by pages pays for each page that is touched before the whole one would have left RAM again, which is
-//! after about as many faults as RAM holds blocks (its *lifetime*). More than [`DENSE`] of them, or [`RUN`] in a row:
-//! the block is *dense*, and is gathered into one folio. Otherwise it is *sparse*.
+//! User space cannot see which pages of a mapped huge page are used, so a sample of blocks comes back page by page and
+//! its faults are counted. A whole block costs one large read; by pages it costs a read per page touched during its
+//! *lifetime*, the number of faults after which it would leave RAM again, about the number of blocks that RAM holds. A
+//! block with [`DENSE`] touches, or [`RUN`] in a row, is *dense* and gathered into one folio; otherwise it is *sparse*.
+//! Unknown blocks follow the *belief* of their 64 MiB neighbourhood, or else of the arena, on which samples, verdicts
+//! and streams vote.
 //!
-//! Blocks of which nothing is known follow the *belief*, which samples, verdicts and streams vote on: that of their
-//! neighbourhood of 64 MiB if it has one, since a program uses a structure of its own in one way, else that of the arena.
-//! While it is "dense", one block in 8 is a sample, and one in 64 once the votes agree: a program that is uniform pays
-//! next to nothing. Verdicts on a block age: after [`AGE`] lifetimes it follows the belief again.
-//!
-//! **Clock.** Everything is counted in the arena's own faults, on swapped content and on clean whole blocks, those left
-//! out that come from one of the last few blocks again; so the same faults give the same choices. **Locking.** One mutex, a leaf; nothing allocates.
+//! **Clock.** One tick per fault on swapped content or on a clean whole block, except repeated faults on the last few
+//! blocks: the same faults give the same choices. **Locking.** One mutex, a leaf; nothing allocates.
 
 use crate::id::BlockId;
 use crate::order::Order;
 use crate::sync::{Mutex, lock};
 use std::ops::Range;
 
-/// Pages touched in one lifetime from which reading the block whole is the cheaper way.
+/// Pages touched in one lifetime from which reading the block whole is cheaper.
 pub const DENSE: u16 = 32;
-/// Folios touched one after another that show a block is being streamed through.
+/// Folios touched consecutively that show that a block is being streamed through.
 pub const RUN: u8 = 8;
-/// Folios touched one after another that hint at a stream.
+/// Folios touched consecutively that hint at a stream.
 const ROW: u8 = 4;
-/// Lifetimes for which a verdict on a block stands.
+/// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;
 /// Votes that flip the belief, and the most that are kept.
 const FLIP: i32 = 8;
 const VOTES_MAX: i32 = 24;
-/// The same of a neighbourhood.
+/// The same for a neighbourhood.
 const NEAR_FLIP: i32 = 4;
 const NEAR_MAX: i32 = 8;
 /// Blocks of a neighbourhood, as a power of two: 64 MiB.
 const NEIGHBOURS_SHIFT: u32 = 5;
 const NEIGHBOURHOODS: usize = 1024;
-/// Blocks whose faults come in turns without time going on.
+/// Recently faulting blocks, whose repeated faults do not advance the clock.
 const RECENT: usize = 8;
-/// Samples under way at once.
+/// Samples in progress at once.
 const SAMPLES: usize = 16;
-/// One unknown block in so many is a sample: at first, and when the votes agree.
+/// One unknown block in this many is a sample: at first, and once all kept votes say dense.
 const SAMPLE_FIRST: u32 = 8;
 const SAMPLE_SURE: u32 = 64;
 
 /// What a block's faults have shown, kept with the block.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct History {
-    /// When the window began in which touches are counted.
+    /// Start of the lifetime in which touches are counted.
     since: u32,
     judged_at: u32,
     touches: u16,
-    /// The folio of the last fault, and how many in a row led to it.
+    /// The folio of the last fault, and the length of the row that ended there.
     last: u16,
     run: u8,
     verdict: Verdict,
 }
 
 impl History {
-    /// A fault of the folio at `index` of its split block. Says whether it is one of several in a row.
+    /// Records a fault of the folio at `index` of its split block. Returns whether it is one of several in a row.
     pub fn note(&mut self, index: usize) -> bool {
         let next = index.abs_diff(usize::from(self.last)) == 1;
         self.run = if next { self.run.saturating_add(1) } else { 1 };
@@ -80,10 +76,10 @@ enum Verdict {
     Sparse,
 }
 
-/// What the program advised for a block.
+/// The program's advice for a block.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub enum Wish {
-    /// Nothing.
+    /// None.
     #[default]
     None,
     /// In one piece (as `MADV_HUGEPAGE`).
@@ -97,7 +93,7 @@ pub enum Wish {
 pub enum Choice {
     /// The whole block as one folio.
     Whole,
-    /// The touched folio alone, of this order.
+    /// Only the touched folio, of this order.
     Part(Order),
 }
 
@@ -114,7 +110,7 @@ struct Record {
     /// Of all blocks. Above zero: dense; below: sparse.
     votes: i32,
     believes_sparse: bool,
-    /// Of the blocks of each neighbourhood; far ones may share a place.
+    /// Votes of the blocks of each neighbourhood; distant ones may share an entry.
     neighbours: [i8; NEIGHBOURHOODS],
     /// Unknown blocks since the last sample.
     unknown: u32,
@@ -134,7 +130,7 @@ impl Record {
         }
     }
 
-    /// Counts a fault, unless its block is one of those that faulted just before: whole, it would not have faulted again.
+    /// Counts a fault, unless its block is a recent one: a whole block would not have faulted again.
     fn tick(&mut self, block: BlockId) {
         if !self.recent.contains(&Some(block)) {
             self.recent[self.now as usize % RECENT] = Some(block);
@@ -143,10 +139,10 @@ impl Record {
     }
 
     fn vote(&mut self, block: BlockId, dense: bool) {
-        // A dense block has often been voted sparse once, for the time in which nobody came.
+        // A dense block was often voted sparse before, for a lifetime in which it was not touched.
         let vote = if dense { 2 } else { -1 };
         let near = &mut self.neighbours[neighbourhood(block)];
-        // What a neighbourhood once was goes fast.
+        // Old dense votes of a neighbourhood go fast.
         let near_vote = if *near > 0 && !dense { 2 * vote } else { vote };
         *near = (i32::from(*near) + near_vote).clamp(-NEAR_MAX, NEAR_MAX) as i8;
         self.votes = (self.votes + vote).clamp(-VOTES_MAX, VOTES_MAX);
@@ -165,7 +161,7 @@ impl Record {
         }
     }
 
-    /// Counts samples whose lifetime has passed.
+    /// Votes for samples whose lifetime has passed, and ends them.
     fn expire(&mut self, lifetime: u32) {
         for index in 0..SAMPLES {
             if let Some(sample) = self.samples[index]
@@ -177,7 +173,7 @@ impl Record {
         }
     }
 
-    /// What to do with a block of which nothing is known.
+    /// The choice for a block of which nothing is known.
     fn unknown(&mut self, block: BlockId) -> Choice {
         if self.is_sparse(block) {
             return Choice::Part(Order::PAGE);
@@ -214,7 +210,7 @@ impl OrderChoice {
         OrderChoice { record: Mutex::new(Record::new()) }
     }
 
-    /// A stream has come back to blocks and passed them: their neighbours are taken for dense.
+    /// Records that a stream has passed these blocks again: their neighbourhoods count as dense.
     pub fn streamed(&self, blocks: Range<BlockId>) {
         let mut record = lock(&self.record);
         for block in BlockId::each(blocks) {
@@ -223,15 +219,15 @@ impl OrderChoice {
         }
     }
 
-    /// A fault on swapped content of a block of `nr_folios` (1: it is whole): how it is to come back. `lifetime` is how
-    /// many blocks RAM holds.
+    /// How to bring back a block of `nr_folios` folios (1: it is whole) after a fault on its swapped content, or on a
+    /// whole block that is clean and on standby. `lifetime` is the number of blocks that RAM holds.
     pub fn choose(&self, block: BlockId, history: &mut History, nr_folios: usize, lifetime: usize) -> Choice {
         let lifetime = lifetime.clamp(16, 256) as u32;
         let mut record = lock(&self.record);
         record.tick(block);
         record.expire(lifetime);
         if nr_folios > 1 {
-            // A quarter of all folios are as telling as DENSE pages where there are few.
+            // For larger folios, touching a quarter of them tells as much as touching DENSE pages.
             let dense = usize::from(DENSE).min((nr_folios / 4).max(2)) as u16;
             return touched_part(&mut record, block, history, dense, lifetime);
         }
@@ -254,7 +250,7 @@ impl OrderChoice {
     }
 }
 
-/// A fault in a block that is split: counts it, and judges the block.
+/// Counts a fault in a split block, and judges the block.
 fn touched_part(record: &mut Record, block: BlockId, history: &mut History, dense: u16, lifetime: u32) -> Choice {
     if record.now.wrapping_sub(history.since) > lifetime {
         if history.touches < dense {
@@ -297,7 +293,7 @@ mod tests {
 
     const LIFETIME: usize = 256;
 
-    /// Blocks of which the first `resident` fault no more; each fault is a choice for the block.
+    /// Blocks that come back as chosen; the flag tells whether a block is whole.
     struct Machine {
         choice: OrderChoice,
         blocks: Vec<(History, bool)>,

@@ -1,41 +1,40 @@
-//! Overruns: whether who touches a page where it does will touch the next one at once, because what is accessed there
-//! lies across both.
+//! Overruns: predicts whether an access that faults on a page will also fault on the next page.
 //!
-//! Objects of a kilobyte in a heap cross the end of a page one time in four, and each crossing costs a second fault and a
-//! second read. Where in its page a fault's address lies tells those apart: an access that begins late in the page runs
-//! over its end. So for each sixteenth of a page faults are tried: was the thread's next fault the next page's, if that
-//! was missing too? Where most were, both pages come in with one read, but for one time in sixteen, which is a trial.
+//! Objects of 1 KiB in a heap cross a page boundary one time in four, and each crossing costs a second fault and read.
+//! The fault's offset in its page predicts this: an access that begins late in the page runs over its end. So each
+//! sixteenth of a page is judged by trials: was the thread's next fault on the next page, if that was missing too? If
+//! half or more were, both pages come in with one read, except one time in sixteen, which is a new trial.
 //!
-//! **Locking.** None: atomics that order nothing. A thread that has the hand of another takes it over, and of two that count
-//! at one moment one is not counted: trials are lost so, and none is misjudged.
+//! **Locking.** None: relaxed atomics. Threads that share a slot of `hands` overwrite each other's trial, and
+//! concurrent updates of a count may lose one; trials are lost, but none is misjudged.
 
 use crate::id::FolioId;
 use crate::order::PAGE_SIZE;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Parts of a page that are judged each by itself.
+/// Parts of a page that are judged separately.
 const PARTS: usize = 16;
-/// Trials that threads have open at once, each its last.
+/// Slots for open trials, one per thread; threads share them by number.
 const HANDS: usize = 16;
-/// A part is trusted after so many trials, half of them with success.
+/// A part is trusted after this many trials, if half of them succeeded.
 const TRIALS_MIN: u32 = 8;
-/// Both counts of a part are halved here: what was long ago is forgotten.
+/// Both counts of a part are halved here, so that old behaviour is forgotten.
 const TRIALS_MAX: u32 = 64;
-/// One in so many faults of a trusted part is a trial.
+/// One in this many faults of a trusted part is a trial.
 const PROBE_EVERY: u32 = 16;
 
-/// What is kept of a page's number: two that are alike in that are 128 TiB apart.
+/// Bits kept of a page's number: pages with equal bits are 128 TiB apart.
 const PAGE_BITS: u32 = 35;
 const PART_BITS: u32 = 5;
 
-/// A touch of a missing page.
+/// An access to a missing page.
 #[derive(Copy, Clone, Debug)]
 pub struct Access {
     /// The page.
     pub page: FolioId,
-    /// Where in the page, in bytes; 0 where the kernel does not say.
+    /// The offset in the page, in bytes; 0 if the kernel does not report it.
     pub offset: usize,
-    /// The thread that touches it.
+    /// The thread.
     pub thread: u32,
 }
 
@@ -45,17 +44,17 @@ impl Access {
     }
 }
 
-/// What is known of accesses by where in a page they begin.
+/// What is known of accesses by their offset in a page.
 pub struct Overruns {
-    /// Successes, and trials from bit 16 on.
+    /// Successes in the low 16 bits, trials above.
     parts: [AtomicU32; PARTS],
-    /// By thread: whose trial it is, the page that it waits for, and its part in the low 5 bits, plus 1; 0: none.
+    /// By thread: the thread's tag, the page its trial waits for, and the part plus 1 in the low 5 bits; 0: none.
     hands: [AtomicU64; HANDS],
     nr_trusted: AtomicU32,
 }
 
 impl Overruns {
-    /// Nothing is known.
+    /// Nothing is known yet.
     pub fn new() -> Self {
         Overruns {
             parts: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -64,7 +63,7 @@ impl Overruns {
         }
     }
 
-    /// Ends the thread's trial, if one is open. To be called for each of its faults.
+    /// Ends the thread's open trial, if any. Call it for each of the thread's faults.
     pub fn note(&self, access: Access) {
         let hand = self.hand(access);
         let open = hand.load(Ordering::Relaxed);
@@ -81,8 +80,8 @@ impl Overruns {
         self.parts[part].store((successes >> halved) | (trials >> halved) << 16, Ordering::Relaxed);
     }
 
-    /// Whether the page after this one, which is missing too, is to come in with it. If not, or one time in sixteen, this
-    /// is a trial, which the thread's next fault ends.
+    /// Whether to bring in the next page too, which is also missing. If not, and one time in sixteen otherwise, this
+    /// starts a trial, which the thread's next fault ends.
     pub fn wants_next(&self, access: Access) -> bool {
         let (successes, trials) = self.counts(access.part());
         let trusted = trials >= TRIALS_MIN && successes * 2 >= trials;
@@ -100,7 +99,7 @@ impl Overruns {
         (both & 0xffff, both >> 16)
     }
 
-    /// What is kept of a thread's id: all that Linux uses of it.
+    /// Bits kept of a thread's id: all that Linux uses.
     fn tag(access: Access) -> u64 {
         u64::from(access.thread) & 0xff_ffff
     }
@@ -127,8 +126,8 @@ impl std::fmt::Debug for Overruns {
 mod tests {
     use super::*;
 
-    /// An object of so many bytes at an address is touched, its page and then the next one where it lies across both, by
-    /// a thread that finds all pages missing. Says how many faults that took.
+    /// Touches an object of `len` bytes: its page, then the next page if it crosses the boundary, on a thread that
+    /// finds all pages missing. Returns the number of faults.
     fn touch(overruns: &Overruns, thread: u32, addr: usize, len: usize) -> usize {
         let at = |addr: usize| Access { page: FolioId::from_index(addr / PAGE_SIZE), offset: addr % PAGE_SIZE, thread };
         overruns.note(at(addr));

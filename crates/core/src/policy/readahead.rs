@@ -1,41 +1,36 @@
-//! Readahead: finds sequential streams in the touches of each thread and says which blocks to read before they are
+//! Readahead: detects sequential streams in each thread's touches, and says which blocks to read before they are
 //! needed.
 //!
-//! A *touch* is what the engine sees: the fault of a block that was not mapped. Two touches in a row, f and f + 1 (or
-//! f - 1), make a stream. From then on the blocks ahead are asked for in *windows* of 2, 4, 8 ... blocks. The engine maps
-//! a window ahead except for the block that the stream meets first, the *marker*, so each window costs one touch; when
-//! the marker of window k is touched, window k + [`WINDOWS_AHEAD`] must have been asked for. Because windows may come
-//! late or not at all, any touch between the last one and the end of what was asked for continues the stream.
+//! A *touch* is a fault on an unmapped block. Two adjacent touches start a stream, forward or backward. Blocks ahead
+//! are then requested in *windows* of 2, 4, 8 ... blocks. The engine maps a window except its first block in stream
+//! direction, the *marker*: the touch of a window's marker requests the window [`WINDOWS_AHEAD`] further on. Windows
+//! may arrive late or never, so any touch between the last one and the end of the requested blocks continues the
+//! stream.
 //!
-//! **Positions.** Inside, a stream counts positions that grow in the direction it goes: the block's index forward, its
-//! negative backward. `passed <= last < ahead`; `[last + 1, ahead)` was asked for and not yet reached.
-//!
-//! **Room.** All streams share `max_total` evenly: a stream never has more than `max_total / live streams` ahead, and
-//! what all live ones have ahead stays within `max_total`, but for [`FIRST_WINDOW`] blocks that each may always have
-//! (so one that has just begun is not held up by an abandoned one).
-//!
-//! **Locking.** One mutex, a leaf; a call looks at each of the 64 records a few times. Nothing allocates.
+//! **Positions** grow in the direction of the stream: the block's index, negated if backward. `passed <= last < ahead`;
+//! `[last + 1, ahead)` was requested and not reached yet. **Locking.** One mutex, a leaf; a call scans the 64 records a
+//! few times. Nothing allocates.
 
 use crate::id::BlockId;
 use crate::sync::{Mutex, lock};
 use std::ops::{Deref, Range};
 
-/// Streams that are followed at once.
+/// Streams that are tracked at once.
 pub const STREAMS_MAX: usize = 64;
-/// Windows that are asked for beyond the one being walked through.
+/// Windows that are requested beyond the current one.
 pub const WINDOWS_AHEAD: usize = 2;
 /// Blocks in a stream's first window.
 pub const FIRST_WINDOW: usize = 2;
 
-/// Single touches that are remembered for one thread.
+/// Single touches that are remembered per thread.
 const CANDIDATES_PER_THREAD: usize = 4;
-/// A stream is forgotten after so many touches of its thread elsewhere: the thread has jumped.
+/// A stream is forgotten after more than this many touches of its thread elsewhere: the thread has jumped.
 const SKIPS_MAX: u32 = 8;
-/// A stream counts as live while its thread has touched elsewhere less often than this since ...
+/// A stream is live while its thread has touched elsewhere less often than this since ...
 const LIVE_SKIPS: u32 = 2;
-/// ... and all threads together less often than this.
+/// ... and all threads together at most this often.
 const LIVE_TOUCHES: u64 = 128;
-/// A stream not continued for so many touches of all threads may be replaced.
+/// A stream may be replaced if it was not continued for more than this many touches of all threads.
 const STALE_TOUCHES: u64 = 256;
 
 /// How far ahead streams may read, in blocks.
@@ -47,7 +42,7 @@ pub struct Room {
     pub max_total: usize,
 }
 
-/// Up to [`WINDOWS_AHEAD`] windows, in the order to be read; a slice of ranges.
+/// Up to [`WINDOWS_AHEAD`] windows, in reading order; a slice of ranges.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Windows {
     ranges: [Range<BlockId>; WINDOWS_AHEAD],
@@ -71,20 +66,21 @@ impl Deref for Windows {
     }
 }
 
-/// What to do for a stream that has just been continued. Blocks may lie beyond the end of the region: the engine leaves
-/// those out.
+/// What to do for a stream that was just continued. Blocks may lie beyond the end of the region; the engine skips
+/// those.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Advice {
     /// Blocks to read now, window after window.
     pub windows: Windows,
-    /// Blocks that the stream has passed since its last advice, all but the one just before the touch.
+    /// Blocks that the stream has passed since its last advice, except the one just before the touch.
     pub behind: Range<BlockId>,
-    /// The stream goes towards lower addresses.
+    /// The stream runs towards lower addresses.
     pub backward: bool,
 }
 
 impl Advice {
-    /// The block of a window that the stream meets first, which is to stay unmapped: the first one, or backward the last.
+    /// The block of a window that the stream meets first, which must stay unmapped: the first one, or the last if
+    /// backward.
     pub fn marker(&self, window: &Range<BlockId>) -> BlockId {
         if self.backward { BlockId::new(window.end.get() - 1) } else { window.start }
     }
@@ -96,13 +92,13 @@ struct Stream {
     thread: u64,
     /// 1, -1, or 0 for a single touch.
     direction: i64,
-    /// Positions; see the head of this file.
+    /// Positions; see the opener of this file.
     last: i64,
     passed: i64,
     ahead: i64,
-    /// Blocks in the window asked for last.
+    /// Blocks in the window requested last.
     window: usize,
-    /// First positions of the windows asked for and not reached; `nr_markers` of them, ascending.
+    /// First positions of the `nr_markers` windows that were requested and not reached, ascending.
     markers: [i64; WINDOWS_AHEAD],
     nr_markers: usize,
     /// When it was last continued, in touches of all threads.
@@ -132,7 +128,7 @@ impl Stream {
         (self.ahead - self.last - 1) as usize
     }
 
-    /// Whether the touch continues this established stream; the same block again does.
+    /// Whether the touch continues this established stream; touching the same block again does.
     fn continued_by(&self, block: BlockId) -> bool {
         let at = i64::from(block.get()) * self.direction;
         self.direction != 0 && self.last <= at && at <= self.ahead
@@ -158,7 +154,7 @@ impl Stream {
         self.nr_markers -= reached;
     }
 
-    /// Asks for the next windows, as far as `allowed` blocks ahead and `max_window` blocks a window.
+    /// Requests the next windows, up to `allowed` blocks ahead and `max_window` blocks per window.
     fn ask(&mut self, allowed: usize, max_window: usize) -> Windows {
         let mut windows = Windows::NONE;
         while self.nr_markers < WINDOWS_AHEAD {
@@ -179,7 +175,7 @@ impl Stream {
         windows
     }
 
-    /// The blocks that were passed and not yet reported, but the one before the touch: accesses straddle blocks.
+    /// The blocks passed and not yet reported, except the one before the touch: accesses may straddle blocks.
     fn leave_behind(&mut self) -> Range<BlockId> {
         let (start, end) = (self.passed, (self.last - 1).max(self.passed));
         self.passed = end;
@@ -204,7 +200,7 @@ impl Records {
         self.streams.iter_mut().flatten()
     }
 
-    /// Counts a touch elsewhere for the thread's other streams; forgets those it has left.
+    /// Counts a touch elsewhere for the thread's other streams, and forgets those it has left.
     fn skip_others(&mut self, thread: u64, touched: Option<usize>) {
         for (index, record) in self.streams.iter_mut().enumerate() {
             if let Some(stream) = record
@@ -238,8 +234,8 @@ impl Records {
             .map(|(index, stream)| (index, Some(at - stream.last)))
     }
 
-    /// Where to note a new touch: an unused record, else in place of the oldest single touch, else of the oldest stream
-    /// if that has not been continued for long.
+    /// The record for a new touch: an unused one, else the oldest single touch's, else the oldest stream's if that was
+    /// not continued for long. A thread with enough single touches replaces its own oldest one.
     fn vacancy(&self, thread: u64) -> Option<usize> {
         let oldest = |chosen: &dyn Fn(&Stream) -> bool| {
             let chosen = self.streams.iter().enumerate().filter_map(|(index, stream)| {
@@ -262,7 +258,10 @@ impl Records {
             })
     }
 
-    /// Blocks that the stream at `index` may have ahead, and the most that one of its windows may hold.
+    /// How many blocks the stream at `index` may have ahead, and the most blocks in one of its windows.
+    ///
+    /// Live streams share `max_total` evenly, and together have at most `max_total` ahead, except that each may always
+    /// have [`FIRST_WINDOW`] blocks: an abandoned stream must not block a new one.
     fn share(&self, index: usize, room: Room) -> (usize, usize) {
         let (mut nr_live, mut others) = (1, 0);
         for (at, stream) in self.streams.iter().enumerate() {
@@ -277,7 +276,7 @@ impl Records {
         let share = room.max_total / nr_live;
         let left = room.max_total.saturating_sub(others);
         let allowed = share.min(left.max(FIRST_WINDOW));
-        // The rest of the window being walked through and WINDOWS_AHEAD more have to fit.
+        // The rest of the current window and WINDOWS_AHEAD more have to fit.
         (allowed, room.max_window.min((share / (WINDOWS_AHEAD + 1)).max(1)))
     }
 
@@ -308,24 +307,24 @@ impl Records {
     }
 }
 
-/// The streams of an arena's threads; at most [`STREAMS_MAX`].
+/// The streams of an arena's threads, at most [`STREAMS_MAX`].
 pub struct Streams {
     records: Mutex<Box<Records>>,
 }
 
 impl Streams {
-    /// No stream yet.
+    /// No streams.
     pub fn new() -> Self {
         Streams { records: Mutex::new(Box::new(Records { streams: [None; STREAMS_MAX], now: 0 })) }
     }
 
-    /// A thread has touched a block that was not mapped. Says what to read ahead and what lies behind, if this
-    /// continues a stream and there is anything to say.
+    /// Records that a thread touched an unmapped block. If this continues a stream, returns what to read ahead and what
+    /// lies behind, unless there is neither.
     pub fn observe(&self, thread: u64, block: BlockId, room: Room) -> Option<Advice> {
         lock(&self.records).observe(thread, block, room)
     }
 
-    /// The thread has ended.
+    /// Forgets the streams of a thread that has ended.
     pub fn forget_thread(&self, thread: u64) {
         for record in &mut lock(&self.records).streams {
             if record.is_some_and(|stream| stream.thread == thread) {
@@ -334,7 +333,7 @@ impl Streams {
         }
     }
 
-    /// These blocks are no longer mapped, or will be touched at random from now on: forgets the streams in them.
+    /// Forgets the streams in blocks that were unmapped or will be touched at random from now on.
     pub fn forget_blocks(&self, blocks: Range<BlockId>) {
         for record in &mut lock(&self.records).streams {
             let at = record.map(|stream| BlockId::new(stream.last.unsigned_abs() as u32));

@@ -1,22 +1,22 @@
-//! Sizes that objects are rounded up to.
+//! The size classes to which objects are rounded up.
 //!
-//! Up to 2 KiB in steps of 64 bytes, above that in sixteenths of the power of two below: so an object of more than 1 KiB is
-//! rounded up by a sixteenth of its size at most. Objects of a class lie in groups, one after another without a gap, of as many
-//! as fill whole pages: a group of small objects has 64, one of large ones fewer, and none is larger than 128 KiB, for a group is what
-//! memory is given back by.
+//! Classes step by 64 bytes up to 2 KiB, then by a sixteenth of the power of two below, so rounding adds at most a
+//! sixteenth to an object of more than 1 KiB. Objects of a class lie in groups without gaps; a group fills whole pages
+//! exactly. It has 64 objects in the small classes, fewer in larger ones. Memory is given back by the group, so a group
+//! has at most 128 KiB.
 
 use crate::order::PAGE_SIZE;
 
 /// The largest object: 64 KiB.
 pub const MAX_OBJECT_BYTES: usize = 64 << 10;
 
-/// Bytes that sizes of the smallest classes differ by.
+/// Bytes between the smallest classes.
 const SMALLEST_STEP: usize = 64;
 
-/// Classes up to 1 KiB, and in each doubling from there.
+/// Classes up to 1 KiB, and per doubling from there.
 const STEPS: usize = 16;
 
-/// Doublings from 1 KiB to the largest.
+/// Doublings from 1 KiB to the largest class.
 const DOUBLINGS: usize = (MAX_OBJECT_BYTES / (SMALLEST_STEP * STEPS)).ilog2() as usize;
 
 /// How many classes there are.
@@ -30,7 +30,7 @@ impl SizeClass {
     /// The smallest class for objects of this length.
     ///
     /// # Panics
-    /// When it is 0 or above [`MAX_OBJECT_BYTES`].
+    /// When the length is 0 or above [`MAX_OBJECT_BYTES`].
     #[must_use]
     pub fn of(len: usize) -> SizeClass {
         assert!((1..=MAX_OBJECT_BYTES).contains(&len), "an object of {len} bytes");
@@ -38,15 +38,15 @@ impl SizeClass {
         if units < STEPS {
             return SizeClass(units as u8);
         }
-        // The position of the highest bit says which doubling, the four bits below it which class of that.
+        // The highest bit selects the doubling, the four bits below it the class.
         let doubling = (units / STEPS).ilog2() as usize;
         SizeClass((STEPS + doubling * STEPS + (units >> doubling) % STEPS) as u8)
     }
 
-    /// By its number.
+    /// The class with this number.
     ///
     /// # Panics
-    /// When there is none of that number.
+    /// When there is no class with this number.
     #[must_use]
     pub fn from_index(index: usize) -> SizeClass {
         assert!(index < NR_CLASSES, "class {index}");
@@ -86,7 +86,7 @@ impl SizeClass {
         self.object_bytes() * self.group_objects()
     }
 
-    /// Pages that the first so many objects of a group touch.
+    /// Pages that the first `nr_objects` objects of a group touch.
     pub(super) const fn pages_of(self, nr_objects: usize) -> usize {
         (nr_objects * self.object_bytes()).div_ceil(PAGE_SIZE)
     }

@@ -1,18 +1,15 @@
-//! A pool of memory for objects of any length up to 64 KiB, as compressed folios are.
+//! A pool of memory for objects of up to 64 KiB, such as compressed folios. It tracks places and sizes; the owner has
+//! the memory.
 //!
-//! It says where objects lie and how much memory that takes; the memory is its owner's. Objects are rounded up to one of a few sizes
-//! ([`SizeClass`]), and those of a size lie in groups of whole pages, each class in a range of addresses of its own. An object is put
-//! into the lowest place that is free, of its own class or the next, so what is freed at random is filled again before more memory is
-//! taken.
+//! Objects are rounded up to a [`SizeClass`] and lie in groups of whole pages, each class in an address range of its
+//! own. An object goes to the lowest free place of its class or the next, so that holes left by frees are filled before
+//! more memory is taken. Pages are taken as a group first fills, and kept when objects go, because taking a page anew
+//! costs a fault. Groups without objects are *empty*; the owner gives their memory back ([`Pool::take_empty`]).
 //!
-//! Memory is taken page by page as a group fills for the first time, and kept when objects go: taking it anew costs a fault
-//! each page. A group without objects is *empty*; its memory is given back when the owner asks for such groups ([`Pool::take_empty`]).
-//!
-//! **Invariants.** The pages taken are those that the objects of each group have reached since it had none, and what was charged;
-//! never more than the limit. A group that is being given back has no place for an object.
-//!
-//! **Locking.** A mutex for each class, a leaf, held for a few operations on bits; one search of bits may be as long as
-//! the class has groups, divided by 4096. The counts are read without.
+//! **Invariants.** The pages taken are those that each group has reached since its memory was last given back, plus
+//! what was charged; never more than the limit. A group that is being given back has no free place. **Locking.** One
+//! mutex per class, a leaf, held for a few bit operations and a search of one word per 4096 groups. The counts are read
+//! without it.
 
 mod class;
 
@@ -21,7 +18,7 @@ pub use class::{MAX_OBJECT_BYTES, NR_CLASSES, SizeClass};
 use crate::order::PAGE_SIZE;
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 
-/// Classes above its own in which an object is put rather than into new pages. With 1 it is wasted least (`tests/pool.rs`).
+/// How many larger classes are tried before new pages are taken. 1 wastes the least memory (`tests/pool.rs`).
 const LARGER_CLASSES: usize = 1;
 
 /// Where an object lies.
@@ -45,7 +42,7 @@ impl ObjectId {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct EmptyGroup {
-    /// Of which objects.
+    /// The class of its objects.
     pub class: SizeClass,
     index: usize,
     nr_pages: usize,
@@ -65,11 +62,11 @@ impl EmptyGroup {
     }
 }
 
-/// There is no memory for it.
+/// There is no memory for the object.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct PoolFull;
 
-/// Which of many have something, and the lowest of them.
+/// A bitmap that finds its lowest set bit quickly.
 #[derive(Default)]
 struct Bits {
     words: Vec<u64>,
@@ -109,9 +106,9 @@ impl Bits {
 /// A group of objects.
 #[derive(Copy, Clone, Default)]
 struct Group {
-    /// A bit for each object that is there; all of them while its memory is given back.
+    /// A bit for each object; all bits while its memory is being given back.
     taken: u64,
-    /// Pages from its start that have been used.
+    /// Pages used, from its start.
     nr_pages: u8,
 }
 
@@ -119,16 +116,17 @@ struct Group {
 #[derive(Default)]
 struct Groups {
     groups: Vec<Group>,
-    /// Those with a free place in pages that they have.
+    /// Groups with a free place in pages that they have.
     ready: Bits,
-    /// Those with any free place.
+    /// Groups with any free place.
     roomy: Bits,
-    /// Those that have pages and no object.
+    /// Groups that have pages and no object.
     empty: Bits,
 }
 
 impl Groups {
-    /// A group with a free place, the lowest of those whose pages are there already; another one of at most `most` if it may get some.
+    /// The lowest group with a free place in its pages. Otherwise, if `may_grow`, one that needs a page, or a new one
+    /// while there are fewer than `most`.
     fn choose(&mut self, may_grow: bool, most: usize) -> Option<usize> {
         let ready = self.ready.lowest();
         if ready.is_some() || !may_grow {
@@ -144,7 +142,7 @@ impl Groups {
         })
     }
 
-    /// Writes down what a group has become.
+    /// Updates the bitmaps for a group.
     fn note(&mut self, class: SizeClass, index: usize) {
         let group = self.groups[index];
         let place = group.taken.trailing_ones() as usize;
@@ -155,20 +153,20 @@ impl Groups {
     }
 }
 
-/// See the module. Every call is safe from any thread.
+/// A pool; see the module. Every call is safe from any thread.
 pub struct Pool {
     classes: Box<[Mutex<Groups>]>,
     limit_pages: u64,
     /// Pages that it has.
     nr_pages: AtomicU64,
-    /// Of them, those of groups without objects.
+    /// Pages of groups without objects, included above.
     nr_empty_pages: AtomicU64,
-    /// Bytes of the objects that are there, each as large as its class.
+    /// Bytes of the objects, each rounded up to its class.
     object_bytes: AtomicU64,
 }
 
 impl Pool {
-    /// For so many bytes of memory.
+    /// A pool of at most `limit_bytes` of memory.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Pool {
         Pool {
@@ -180,22 +178,22 @@ impl Pool {
         }
     }
 
-    /// Groups that a class has at most: twice as many as would fill the pool. (One of which most is free has few pages.)
+    /// The most groups of a class: twice as many as would fill the pool, because a mostly free group has few pages.
     const fn most_groups(limit_bytes: usize, class: SizeClass) -> usize {
         2 * limit_bytes.div_ceil(class.group_bytes()) + 1
     }
 
-    /// The range of addresses that the objects of a class need in a pool of so many bytes.
+    /// The size of the address range that a class needs in a pool of `limit_bytes`.
     #[must_use]
     pub const fn range_bytes(limit_bytes: usize, class: SizeClass) -> usize {
         Pool::most_groups(limit_bytes, class) * class.group_bytes()
     }
 
-    /// A place for an object of this length: where there is memory already, if need be as an object of a size a little larger, else
-    /// in new pages. May allocate memory for its records.
+    /// A place for an object of this length: where there is memory already, if necessary in a slightly larger class,
+    /// else in new pages. May allocate memory for its records.
     ///
     /// # Errors
-    /// When the memory that it takes would be more than the pool may have, or lie out of the range of its class.
+    /// When the memory would exceed the pool's limit or the range of its class.
     pub fn allocate(&self, len: usize) -> Result<ObjectId, PoolFull> {
         let class = SizeClass::of(len);
         let near = class.index()..NR_CLASSES.min(class.index() + 1 + LARGER_CLASSES);
@@ -203,7 +201,7 @@ impl Pool {
         ready.map_or_else(|| self.place(class, true), Ok)
     }
 
-    /// A place for an object of this class, if there is one in pages that the pool has, or can get.
+    /// A place for an object of this class in the pool's pages, or in new ones if `may_grow`.
     fn place(&self, class: SizeClass, may_grow: bool) -> Result<ObjectId, PoolFull> {
         let mut groups = lock(&self.classes[class.index()]);
         let most = Pool::most_groups(self.limit_bytes(), class);
@@ -223,10 +221,10 @@ impl Pool {
         Ok(ObjectId { class, index: (index * class.group_objects() + place) as u32 })
     }
 
-    /// Ends an object.
+    /// Frees an object.
     ///
     /// # Panics
-    /// When there is none.
+    /// When the object is not allocated.
     pub fn free(&self, object: ObjectId) {
         let class = object.class;
         let (index, place) =
@@ -242,10 +240,10 @@ impl Pool {
         self.object_bytes.fetch_sub(class.object_bytes() as u64, Ordering::Relaxed);
     }
 
-    /// Takes memory for something else that counts as the pool's: whole pages, for good.
+    /// Charges other memory to the pool: whole pages, permanently.
     ///
     /// # Errors
-    /// When there is not so much.
+    /// When the limit does not permit it.
     pub fn charge(&self, bytes: usize) -> Result<(), PoolFull> {
         self.take_pages(bytes.div_ceil(PAGE_SIZE) as u64)
     }
@@ -260,7 +258,7 @@ impl Pool {
         taken.map(drop).map_err(|_| PoolFull)
     }
 
-    /// Takes out up to `most` groups without objects: nothing is put there until each has been passed to [`Pool::gave_back`].
+    /// Takes up to `most` empty groups out of use until each is passed to [`Pool::gave_back`].
     pub fn take_empty(&self, most: usize) -> Vec<EmptyGroup> {
         let mut taken = Vec::new();
         for class in (0..NR_CLASSES).map(SizeClass::from_index) {
@@ -279,7 +277,7 @@ impl Pool {
         taken
     }
 
-    /// The group's memory is gone; it may be used again.
+    /// Records that the group's memory is gone; the group may be used again.
     pub fn gave_back(&self, group: EmptyGroup) {
         let mut groups = lock(&self.classes[group.class.index()]);
         groups.groups[group.index] = Group::default();
@@ -299,13 +297,13 @@ impl Pool {
         self.nr_pages.load(Ordering::Relaxed) as usize * PAGE_SIZE
     }
 
-    /// Bytes of the objects that are there, rounded up to their sizes.
+    /// Bytes of the objects, rounded up to their classes.
     #[must_use]
     pub fn object_bytes(&self) -> usize {
         self.object_bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// Bytes of groups without objects, which it has and could give back.
+    /// Bytes of groups without objects, which could be given back.
     #[must_use]
     pub fn empty_bytes(&self) -> usize {
         self.nr_empty_pages.load(Ordering::Relaxed) as usize * PAGE_SIZE

@@ -1,8 +1,7 @@
-//! What went to and from one swap device, how long that took, and how much of it was under way at the same time.
+//! Transfers to and from one swap device, their latency, and the number of requests in flight.
 //!
-//! As the other statistics: 64-bit atomics alone, all zeros are an empty value, nothing is ordered by them but a name.
-//! Several
-//! processes that were given the same devices count in the same records, which they find by the device's name.
+//! As in the other statistics, everything is a 64-bit atomic and all zeros are an empty value; only the name's words
+//! are ordered. Processes that use the same devices count in the same records, which they find by the device's name.
 
 use super::Counter;
 use super::histogram::{Histogram, HistogramSnapshot};
@@ -11,13 +10,13 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Bytes of a name; of a longer one the end is kept.
+/// Bytes of a name; longer names keep their end.
 const NAME_BYTES: usize = 256;
 
-/// The peak of what is used is looked at once for so many bytes written: 1 MiB.
+/// The peak of the used bytes is checked once per 2^20 bytes written (1 MiB).
 const LOOK_SHIFT: u32 = 20;
 
-/// Reads, or writes, of a device.
+/// Reads or writes of a device.
 #[repr(C)]
 #[derive(Debug)]
 pub struct TransferRecord {
@@ -36,15 +35,15 @@ impl TransferRecord {
     }
 }
 
-/// Figures of one device, shared by all threads. 8.6 KiB.
+/// Figures of one device, shared by all threads. 8.7 KiB.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DeviceRecord {
-    /// Eight bytes each, zeros after the end; all zeros: this record is nobody's.
+    /// Eight bytes each, zero-padded; all zeros: the record is unused.
     name: [AtomicU64; NAME_BYTES / 8],
     reads: TransferRecord,
     writes: TransferRecord,
-    /// Of all requests that were timed, those under way when each began, itself among them.
+    /// The sum, over all timed requests, of the requests in flight when each began, including itself.
     sum_in_flight: Counter,
     timed: Counter,
     most_in_flight: AtomicU64,
@@ -58,13 +57,13 @@ pub struct DeviceRecord {
 pub enum DeviceFailure {
     /// A read returned an error.
     Read,
-    /// A write did.
+    /// A write returned an error.
     Write,
     /// A read returned other bytes than were written.
     WrongBytes,
 }
 
-/// Which way bytes go.
+/// The direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the device.
@@ -74,7 +73,7 @@ pub enum Direction {
 }
 
 impl DeviceRecord {
-    /// Empty, of no device.
+    /// An empty, unused record.
     #[allow(clippy::new_without_default)] // a default would be a value on the stack
     pub const fn new() -> Self {
         DeviceRecord {
@@ -90,14 +89,14 @@ impl DeviceRecord {
         }
     }
 
-    /// Makes it the record of the device of this name, if it is that already or nobody's. Two processes that do so at once
-    /// name their first device alike, so it does not matter who comes first.
+    /// Claims the record for the device of this name, if it is unused or already that device's. Two processes that do
+    /// so at once name their first device alike, so their order does not matter.
     pub fn claim(&self, name: &str) -> bool {
         let words = words_of(name);
         if self.is_used() {
             return self.name.iter().zip(words).all(|(have, word)| have.load(Relaxed) == word);
         }
-        // The first word last: by it a record that is in use is told.
+        // The first word last: it marks the record as used.
         self.name.iter().zip(words).rev().for_each(|(have, word)| have.store(word, Release));
         true
     }
@@ -106,7 +105,7 @@ impl DeviceRecord {
         self.name[0].load(Acquire) != 0
     }
 
-    /// The name that it was claimed by; none: it is nobody's.
+    /// The name that it was claimed with; `None` if it is unused.
     pub fn name(&self) -> Option<String> {
         let bytes: Vec<u8> = self.name.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
@@ -120,7 +119,7 @@ impl DeviceRecord {
         }
     }
 
-    /// Counts so many bytes that went to or from the device. Says whether what is used is due to be looked at.
+    /// Counts bytes that went to or from the device. Returns whether the used bytes are due for a check.
     pub fn count(&self, direction: Direction, len_bytes: u64) -> bool {
         let record = self.of(direction);
         record.calls.add(1);
@@ -129,7 +128,7 @@ impl DeviceRecord {
         direction == Direction::Write && (before == 0 || passed)
     }
 
-    /// A request that is timed begins, and is one of so many under way.
+    /// Records that a timed request began, with the number of requests in flight.
     pub fn begin(&self, nr_in_flight: u64) {
         self.timed.add(1);
         self.sum_in_flight.add(nr_in_flight);
@@ -138,31 +137,31 @@ impl DeviceRecord {
         }
     }
 
-    /// A request that was timed was served after so many nanoseconds.
+    /// Records the latency of a timed request in nanoseconds.
     pub fn record(&self, direction: Direction, ns: u64) {
         self.of(direction).latency.record(ns);
     }
 
-    /// So many bytes of the device hold something.
+    /// Records how many bytes of the device are in use.
     pub fn note_used(&self, used_bytes: u64) {
         if used_bytes > self.peak_used_bytes.load(Relaxed) {
             self.peak_used_bytes.fetch_max(used_bytes, Relaxed);
         }
     }
 
-    /// What is in the device takes so many bytes of memory.
+    /// Records how many bytes of memory the device's content takes.
     pub fn note_memory(&self, memory_bytes: u64) {
         if memory_bytes > self.peak_memory_bytes.load(Relaxed) {
             self.peak_memory_bytes.fetch_max(memory_bytes, Relaxed);
         }
     }
 
-    /// A request failed.
+    /// Counts a failed request.
     pub fn failed(&self, failure: DeviceFailure) {
         self.failures[failure as usize].add(1);
     }
 
-    /// The figures now, but for what is under way, which the record does not know.
+    /// The current figures, except the requests in flight, which the record does not know.
     pub fn snapshot(&self) -> DeviceIo {
         DeviceIo {
             reads: self.reads.snapshot(),
@@ -180,7 +179,7 @@ impl DeviceRecord {
     }
 }
 
-/// A name in words, the end of it if it is too long.
+/// A name in words, or its end if it is too long.
 fn words_of(name: &str) -> [u64; NAME_BYTES / 8] {
     let mut start = name.len().saturating_sub(NAME_BYTES);
     while !name.is_char_boundary(start) {
@@ -191,45 +190,45 @@ fn words_of(name: &str) -> [u64; NAME_BYTES / 8] {
     std::array::from_fn(|at| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte])))
 }
 
-/// Reads, or writes, of a device until one moment.
+/// Reads or writes of a device up to one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceTransfers {
-    /// Requests that were served, each of one folio or of several in a row.
+    /// Requests that were served, each for one folio or several adjacent ones.
     pub calls: u64,
-    /// What they moved.
+    /// Bytes transferred.
     pub bytes: u64,
-    /// How long they took in nanoseconds, from the request to when its end was seen. Empty for a device in memory, where
-    /// looking at the clock would cost more than it tells.
+    /// Latencies in nanoseconds, from the request until its completion was seen. Empty for a device in memory, where
+    /// reading the clock would cost too much.
     pub latency: HistogramSnapshot,
 }
 
-/// What went to and from a device until one moment. Requests that failed are not among its calls.
+/// Transfers of a device up to one moment. Failed requests are not among its calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceIo {
-    /// What came from it, also for compaction of its slots and for its removal.
+    /// Reads, including those for compaction of its slots and for its removal.
     pub reads: DeviceTransfers,
-    /// What went to it.
+    /// Writes.
     pub writes: DeviceTransfers,
-    /// Requests under way. Zero for a device in memory, as the next two.
+    /// Requests in flight. Zero for a device in memory, as are the next two.
     pub in_flight: u64,
-    /// The most at once.
+    /// The most requests in flight at once.
     pub most_in_flight: u64,
     sum_in_flight: u64,
     timed: u64,
-    /// The most bytes of its slots that held something, looked at once for each MiB written.
+    /// The most bytes of its slots in use, checked once per MiB written.
     pub peak_used_bytes: u64,
-    /// The most bytes of memory that they took, of compressed RAM; else 0.
+    /// The most bytes of memory that its content took, for compressed RAM; else 0.
     pub peak_memory_bytes: u64,
-    /// Reads that failed, second tries among them.
+    /// Reads that failed, including retries.
     pub read_errors: u64,
     /// Writes that failed.
     pub write_errors: u64,
-    /// Reads that returned other bytes than were written, second tries among them.
+    /// Reads that returned other bytes than were written, including retries.
     pub wrong_bytes: u64,
 }
 
 impl DeviceIo {
-    /// Requests under way when one began, itself among them, on average over all of them.
+    /// The mean number of requests in flight when one began, including itself.
     pub fn mean_in_flight(&self) -> f64 {
         self.sum_in_flight as f64 / self.timed.max(1) as f64
     }

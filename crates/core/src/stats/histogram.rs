@@ -1,20 +1,20 @@
-//! Latency histograms: 16 buckets for each power of two, so a quantile is off by at most a sixteenth.
+//! Latency histograms with 16 buckets per power of two, so that a quantile is at most a sixteenth too large.
 //!
-//! Values below 16 have a bucket each. Values from 2^36 ns (about 68 s) on fall into the last bucket. Beside the buckets
-//! the values are counted in four wide *bands*, whose edges no bucket has, and the largest is kept as it is.
+//! Values below 16 have a bucket each; values from 2^36 ns (about 68 s) on share the last bucket. Values are also
+//! counted in four wide *bands*, whose edges do not coincide with bucket edges. The maximum is exact.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Where one band ends and the next one begins, in nanoseconds. The first one starts at 0, the last one has no end.
+/// Where one band ends and the next begins, in nanoseconds. The first starts at 0, the last has no end.
 pub const BAND_EDGES_NS: [u64; 3] = [20_000, 100_000, 500_000];
 
-/// Bands.
+/// The number of bands.
 pub const NR_BANDS: usize = BAND_EDGES_NS.len() + 1;
 
 const SUB_BITS: u32 = 4;
 const SUB_BUCKETS: usize = 1 << SUB_BITS;
-/// Values have this many bits at most.
+/// Values have at most this many bits.
 const VALUE_BITS: u32 = 36;
 const NR_BUCKETS: usize = SUB_BUCKETS * (VALUE_BITS - SUB_BITS + 1) as usize;
 
@@ -37,7 +37,7 @@ fn upper_edge(bucket: usize) -> u64 {
     ((first + 1) << shift) - 1
 }
 
-/// The smallest upper edge that at least the `q`-th part of `count` values do not exceed; 0 when there are none.
+/// The smallest upper edge that is not exceeded by at least the `q`-th part of `count` values; 0 if there are none.
 fn quantile(buckets: impl Iterator<Item = u64>, count: u64, q: f64) -> u64 {
     let rank = ((q.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count.max(1));
     let mut seen = 0;
@@ -50,7 +50,7 @@ fn quantile(buckets: impl Iterator<Item = u64>, count: u64, q: f64) -> u64 {
     0
 }
 
-/// Adds to a number that nobody else changes now: without a locked instruction, a tenth of the time of one.
+/// Adds to a number that no other thread changes now: without a locked instruction, in a tenth of the time.
 fn add_alone(number: &AtomicU64, more: u64) {
     number.store(number.load(Relaxed).wrapping_add(more), Relaxed);
 }
@@ -65,7 +65,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Empty.
+    /// An empty histogram.
     pub const fn new() -> Self {
         Histogram {
             buckets: [const { AtomicU64::new(0) }; NR_BUCKETS],
@@ -85,7 +85,7 @@ impl Histogram {
         }
     }
 
-    /// The same for who alone counts here at this time. Values of two threads at once would be lost, nothing else.
+    /// The same for the only thread that counts here now. With two threads at once, counts may be lost.
     pub fn record_alone(&self, ns: u64) {
         add_alone(&self.buckets[bucket(ns)], 1);
         add_alone(&self.bands[band(ns)], 1);
@@ -110,13 +110,13 @@ impl Histogram {
         self.max.load(Relaxed)
     }
 
-    /// The value in nanoseconds that the `q`-th part of all do not exceed, rounded up to its bucket's upper edge or the
-    /// largest value: up to a sixteenth too large, never too small below 2^36 ns. 0 when empty.
+    /// The value in nanoseconds that the `q`-th part of all values does not exceed, rounded up to its bucket's upper
+    /// edge or the maximum: up to a sixteenth too large, never too small below 2^36 ns. 0 when empty.
     pub fn quantile(&self, q: f64) -> u64 {
         quantile(self.buckets.iter().map(|bucket| bucket.load(Relaxed)), self.count(), q).min(self.max())
     }
 
-    /// Adds another's counts to this one's.
+    /// Adds another histogram's counts.
     pub fn merge(&self, other: &Histogram) {
         for (bucket, more) in self.buckets.iter().zip(&other.buckets) {
             bucket.fetch_add(more.load(Relaxed), Relaxed);
@@ -128,14 +128,14 @@ impl Histogram {
         self.max.fetch_max(other.max(), Relaxed);
     }
 
-    /// The counts now. Allocates 4 KiB.
+    /// The current counts. Allocates 4 KiB.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let mut snapshot = HistogramSnapshot::default();
         self.add_to(&mut snapshot);
         snapshot
     }
 
-    /// Adds the counts now to a snapshot's.
+    /// Adds the current counts to a snapshot.
     pub fn add_to(&self, snapshot: &mut HistogramSnapshot) {
         for (sum, bucket) in snapshot.buckets.iter_mut().zip(&self.buckets) {
             *sum += bucket.load(Relaxed);
@@ -180,12 +180,12 @@ impl HistogramSnapshot {
         self.sum
     }
 
-    /// As [`Histogram::max`].
+    /// See [`Histogram::max`].
     pub fn max(&self) -> u64 {
         self.max
     }
 
-    /// As [`Histogram::quantile`].
+    /// See [`Histogram::quantile`].
     pub fn quantile(&self, q: f64) -> u64 {
         quantile(self.buckets.iter().copied(), self.count(), q).min(self.max)
     }
@@ -195,24 +195,23 @@ impl HistogramSnapshot {
         self.bands
     }
 
-    /// The parts of all values that are in each band; zeros when empty.
+    /// The share of each band in all values; zeros when empty.
     pub fn shares(&self) -> [f64; NR_BANDS] {
         let count = self.bands.iter().sum::<u64>().max(1);
         self.bands.map(|band| band as f64 / count as f64)
     }
 
-    /// Values that are 100 us or more.
+    /// Values of 100 us or more.
     pub fn nr_over_100us(&self) -> u64 {
         self.bands[2..].iter().sum()
     }
 
-    /// The part of all values that are 100 us or more.
+    /// The share of values of 100 us or more.
     pub fn share_over_100us(&self) -> f64 {
         self.shares()[2..].iter().sum()
     }
 
-    /// Where the values end, bucket by bucket from the first used to the last: a bucket's upper edge in nanoseconds, and
-    /// how many values lie above it.
+    /// The used buckets in rising order: a bucket's upper edge in nanoseconds, and how many values lie above it.
     pub fn tail(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut above = self.count();
         let used = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
@@ -222,7 +221,7 @@ impl HistogramSnapshot {
         })
     }
 
-    /// Adds another's counts to this one's.
+    /// Adds another snapshot's counts.
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (bucket, more) in self.buckets.iter_mut().zip(&other.buckets) {
             *bucket += more;
@@ -234,8 +233,8 @@ impl HistogramSnapshot {
         self.max = self.max.max(other.max);
     }
 
-    /// What was counted after `earlier`, a snapshot of the same histogram. The largest value is known as exactly as its
-    /// bucket says, unless it is the largest of all.
+    /// What was counted after `earlier`, a snapshot of the same histogram. The maximum is only as exact as its bucket,
+    /// unless it is a new overall maximum.
     pub fn since(&self, earlier: &HistogramSnapshot) -> HistogramSnapshot {
         let buckets: Box<[u64]> =
             self.buckets.iter().zip(&earlier.buckets).map(|(now, before)| now.saturating_sub(*before)).collect();

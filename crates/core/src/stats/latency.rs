@@ -1,19 +1,15 @@
-//! How long faults take: by what a fault turned out to be, and by phase.
+//! Fault latencies by kind of fault and by phase.
 //!
-//! Every fault is counted by its kind, with the whole of its time. A look at the clock costs as much as all the rest of it, so
-//! the phases are those of one fault in [`PHASES_OF_ONE_IN`], drawn by chance: its time is cut without a gap, and they add
-//! up to the whole of it. A fault that begins something long (it waits for its block, reclaims, reads a device, or
-//! works on 2 MiB) is cut always, for the sake of [`SLOW_NS`]: of a slow one the longest phase is known then. It is not
-//! counted among the phases of those that were drawn.
+//! Every fault is counted by kind with its total time. Reading the clock costs as much as the rest of the recording, so
+//! only one fault in [`PHASES_OF_ONE_IN`], drawn at random, is timed by phase without gaps. A fault that starts
+//! something long (a wait, a reclaim, a device read, work on 2 MiB) is always timed by phase, so that the longest phase
+//! of a slow one ([`SLOW_NS`]) is known, but its phases count only if it was drawn.
 //!
-//! **Without contention.** There are several *shards*, each with all histograms. Who records claims one with a single
-//! swap, counts there alone, with plain loads and stores, and gives it back. A shard that somebody else has is passed
-//! over, never waited for: in a handler, on a thread that was stopped in the middle, or killed there, nothing waits.
-//! When all are taken, [`FaultLatencies::common`] is there for all, with locked instructions. The claim's acquire and
-//! release order one recorder's counts before the next one's; a reader of them is ordered by nothing.
-//!
-//! **Size.** 7 shards and the common one take 637 KiB of addresses; of memory, what is used of it: a thread that swaps in
-//! folios of one order has about 50 KiB written.
+//! **Locking.** None. A thread claims one of several *shards* with a swap, counts there with plain loads and stores,
+//! and releases it; acquire and release order its counts before the next owner's. A claimed shard is skipped, so
+//! nothing waits for a stopped or killed thread. If all are claimed, [`FaultLatencies::common`] takes locked
+//! instructions. Readers are not ordered. **Size.** 637 KiB of addresses; a thread that swaps in folios of one order
+//! touches about 50 KiB of it.
 
 use super::histogram::{BAND_EDGES_NS, Histogram, HistogramSnapshot};
 use crate::order::{MAX_ORDER, NR_ORDERS, Order};
@@ -26,13 +22,13 @@ use std::sync::atomic::{
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 #[repr(usize)]
 pub enum FaultKind {
-    /// Of an empty folio: it got zeroed memory.
+    /// On an empty folio: it got zeroed memory.
     FirstTouch = 0,
-    /// Of a folio that was still in RAM: mapped back.
+    /// On a folio still in RAM: mapped back.
     Standby = 1,
-    /// Of a folio in its slots: read from the device.
+    /// On a folio in its slots: read from the device.
     SwapIn = 2,
-    /// Waited for somebody else's read of the same folio.
+    /// Waited for another thread's read of the same folio.
     Wait = 3,
 }
 
@@ -43,7 +39,7 @@ impl FaultKind {
     pub const ALL: [FaultKind; Self::NR] =
         [FaultKind::FirstTouch, FaultKind::Standby, FaultKind::SwapIn, FaultKind::Wait];
 
-    /// Its place in [`StatsSnapshot::faults`](super::StatsSnapshot::faults).
+    /// Its index in [`StatsSnapshot::faults`](super::StatsSnapshot::faults).
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -63,17 +59,17 @@ impl FaultKind {
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 #[repr(usize)]
 pub enum Phase {
-    /// Waiting for the block's lock. One that is free is taken in less time than a look at the clock: no phase.
+    /// Waiting for the block's lock. Taking a free lock is faster than reading the clock and is no phase.
     Table = 0,
-    /// Getting frames, and making memory for them, zeroed where there is no content.
+    /// Getting frames and memory for them, zeroed if there is no content.
     Frame = 1,
-    /// Of that, what the thread did itself to free frames: reclaim and compaction.
+    /// Of that, the thread's own work to free frames: reclaim and compaction.
     Reclaim = 2,
-    /// Reading the content, and checking it.
+    /// Reading and checking the content.
     Read = 3,
-    /// Putting it under its address, and what is noted of that.
+    /// Mapping the folio, and updating its records.
     Map = 4,
-    /// Giving slots back.
+    /// Freeing slots.
     Free = 5,
 }
 
@@ -84,7 +80,7 @@ impl Phase {
     pub const ALL: [Phase; Self::NR] =
         [Phase::Table, Phase::Frame, Phase::Reclaim, Phase::Read, Phase::Map, Phase::Free];
 
-    /// Its place in [`StatsSnapshot::phases`](super::StatsSnapshot::phases).
+    /// Its index in [`StatsSnapshot::phases`](super::StatsSnapshot::phases).
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -102,31 +98,31 @@ impl Phase {
     }
 }
 
-/// From how many nanoseconds on a fault is a slow one, of which the longest phase is counted if it is known.
+/// A fault of at least this many nanoseconds is slow: its longest phase is counted if known.
 pub const SLOW_NS: u64 = BAND_EDGES_NS[1];
 
-/// Of so many faults the phases of one are counted.
+/// Phases are counted for one fault in this many.
 pub const PHASES_OF_ONE_IN: u64 = 16;
 
-/// Whether a fault that begins at this moment, a reading of any clock, is one whose phases are counted. The reading is
-/// scattered: a clock may run in steps, and what comes at equal distances is not to meet the same answer each time.
+/// Whether to count the phases of a fault that begins at this reading of any clock. The reading is hashed, because
+/// clocks may advance in steps and faults may come at regular intervals.
 pub const fn is_drawn(moment: u64) -> bool {
     let scattered = moment.wrapping_mul(0x9E37_79B9_7F4A_7C15); // 2^64 by the golden ratio
     scattered >> (u64::BITS - PHASES_OF_ONE_IN.trailing_zeros()) == 0
 }
 const _: () = assert!(PHASES_OF_ONE_IN.is_power_of_two());
 
-/// What one fault spent its time on, as far as that was looked at.
+/// What one fault spent its time on, as far as it was measured.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct FaultTimes {
-    /// The whole, of which not all need be known by phases.
+    /// The total, which the phases need not cover.
     total_ns: u64,
     phases: [u64; Phase::NR],
     drawn: bool,
 }
 
 impl FaultTimes {
-    /// Of a fault of which nothing is known yet. Its phases are counted if it was drawn.
+    /// A fault without times yet. Its phases are counted if it was drawn.
     pub fn new(drawn: bool) -> FaultTimes {
         FaultTimes { drawn, ..FaultTimes::default() }
     }
@@ -136,28 +132,28 @@ impl FaultTimes {
         self.drawn
     }
 
-    /// Adds time that was spent on a phase.
+    /// Adds time spent in a phase.
     pub fn add(&mut self, phase: Phase, ns: u64) {
         self.phases[phase.index()] += ns;
         self.total_ns += ns;
     }
 
-    /// Adds time of which is not known what it was spent on.
+    /// Adds time whose phase is unknown.
     pub fn add_uncut(&mut self, ns: u64) {
         self.total_ns += ns;
     }
 
-    /// The time spent on a phase, as far as it is known.
+    /// The time spent in a phase, as far as known.
     pub fn get(&self, phase: Phase) -> u64 {
         self.phases[phase.index()]
     }
 
-    /// All of it.
+    /// The total time.
     pub fn total_ns(&self) -> u64 {
         self.total_ns
     }
 
-    /// The phase that took longest; the first of several. None where what was not cut may have held a longer one.
+    /// The longest phase, the first of equals. `None` if the time without phase may hide a longer one.
     pub fn longest(&self) -> Option<Phase> {
         let mut longest = Phase::Table;
         for phase in Phase::ALL {
@@ -170,7 +166,7 @@ impl FaultTimes {
     }
 }
 
-/// Histograms of kinds: swap-ins have one for each order.
+/// Histograms of kinds; swap-ins have one for each order.
 const NR_ROWS: usize = FaultKind::NR - 1 + NR_ORDERS;
 
 fn row(kind: FaultKind, order: Order) -> usize {
@@ -186,15 +182,15 @@ const UNUSED: u64 = 0;
 const FREE: u64 = 1;
 const CLAIMED: u64 = 2;
 
-/// All histograms once.
+/// One set of all histograms.
 #[repr(C)]
 struct Shard {
     state: AtomicU64,
     rows: [Histogram; NR_ROWS],
     phases: [Histogram; Phase::NR],
-    /// Slow faults by kind and by their longest phase, if it is known.
+    /// Slow faults by kind and by longest phase, if known.
     slow: [[AtomicU64; Phase::NR]; FaultKind::NR],
-    /// No line of the cache is of two shards.
+    /// Keeps shards on separate cache lines.
     _apart: [AtomicU64; 16],
 }
 
@@ -209,7 +205,7 @@ impl Shard {
         }
     }
 
-    /// Counts a fault, each histogram by `record`.
+    /// Counts a fault, using `record` for each histogram.
     fn count(&self, kind: FaultKind, order: Order, times: &FaultTimes, record: impl Fn(&Histogram, u64)) {
         let total_ns = times.total_ns();
         record(&self.rows[row(kind, order)], total_ns);
@@ -227,7 +223,7 @@ impl Shard {
 
     fn add_to(&self, snapshot: &mut LatencySnapshot) {
         if self.state.load(Relaxed) == UNUSED {
-            return; // reading it would take memory for it
+            return; // reading it would allocate memory for it
         }
         for kind in [FaultKind::FirstTouch, FaultKind::Standby, FaultKind::Wait] {
             self.rows[row(kind, Order::PAGE)].add_to(&mut snapshot.faults[kind.index()]);
@@ -244,14 +240,14 @@ impl Shard {
     }
 }
 
-/// Shards that are claimed.
+/// Shards that can be claimed.
 const NR_SHARDS: usize = 7;
 
-/// Latencies of faults, shared by all threads.
+/// Fault latencies, shared by all threads.
 #[repr(C)]
 pub struct FaultLatencies {
     shards: [Shard; NR_SHARDS],
-    /// For who finds none.
+    /// For threads that find no free shard.
     common: Shard,
 }
 
@@ -260,8 +256,9 @@ impl FaultLatencies {
         FaultLatencies { shards: [const { Shard::new() }; NR_SHARDS], common: Shard::new() }
     }
 
-    /// Counts a fault; `thread` says at which shard to begin. 10 ns, and 29 ns with five phases, by one thread or by two at
-    /// once; with locked instructions on one shard five phases took 133 ns, and 250 ns by two.
+    /// Counts a fault, starting the search for a shard at `thread`. Takes 10 ns, or 29 ns with five phases, for one
+    /// thread or two at once; locked instructions on one shard took 133 ns with five phases, and 250 ns with two
+    /// threads.
     pub fn record(&self, kind: FaultKind, order: Order, thread: u32, times: &FaultTimes) {
         let first = thread as usize % NR_SHARDS;
         for shard in self.shards[first..].iter().chain(&self.shards[..first]) {
@@ -275,7 +272,7 @@ impl FaultLatencies {
         self.common.count(kind, order, times, Histogram::record);
     }
 
-    /// All shards together.
+    /// The sum of all shards.
     pub(super) fn snapshot(&self) -> LatencySnapshot {
         let mut snapshot = LatencySnapshot::default();
         self.shards.iter().chain([&self.common]).for_each(|shard| shard.add_to(&mut snapshot));
@@ -292,7 +289,7 @@ impl std::fmt::Debug for FaultLatencies {
     }
 }
 
-/// Latencies of faults at one moment.
+/// Fault latencies at one moment.
 #[derive(Clone, Eq, PartialEq, Debug, Default)]
 pub(super) struct LatencySnapshot {
     pub faults: [HistogramSnapshot; FaultKind::NR],

@@ -1,8 +1,8 @@
 //! Counters, gauges and latency histograms.
 //!
-//! All of it is `repr(C)` and made of 64-bit atomics only, so it can lie in memory that processes share: bytes that are
-//! all zero are a valid, empty value. Every operation is relaxed: the numbers order nothing, and a snapshot taken while
-//! others count may be off by what is under way.
+//! Everything is `repr(C)` and consists of 64-bit atomics, so it can live in shared memory, where all-zero bytes are a
+//! valid, empty value. Every operation is relaxed and orders nothing; a snapshot taken while others count may miss what
+//! is in progress.
 
 mod device;
 mod histogram;
@@ -14,7 +14,7 @@ pub use histogram::{BAND_EDGES_NS, Histogram, HistogramSnapshot, NR_BANDS};
 pub use latency::{FaultKind, FaultLatencies, FaultTimes, PHASES_OF_ONE_IN, Phase, SLOW_NS, is_drawn};
 pub use outside::{ProcessMemory, ProcessRecord};
 
-// The standard library's in a model too: the layout must not change, and nothing is ordered by these.
+// Not loom's atomics even in a model: the layout must not change, and these order nothing.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::order::{NR_ORDERS, Order, PAGE_SIZE};
@@ -30,17 +30,17 @@ impl Counter {
         Counter(AtomicU64::new(0))
     }
 
-    /// Counts `n` more.
+    /// Adds `n`.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// The same; the number before.
+    /// Adds `n`, and returns the previous value.
     fn add_to(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Relaxed)
     }
 
-    /// The number now.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -62,18 +62,18 @@ impl ByOrder {
         self.0[usize::from(order.exponent())].add(n);
     }
 
-    /// The number of this order now.
+    /// The current number for this order.
     pub fn get(&self, order: Order) -> u64 {
         self.0[usize::from(order.exponent())].get()
     }
 
-    /// The numbers now, from order 0 on.
+    /// The current numbers, from order 0 on.
     pub fn snapshot(&self) -> [u64; NR_ORDERS] {
         std::array::from_fn(|k| self.0[k].get())
     }
 }
 
-/// A number that goes up and down, with its highest value so far.
+/// A number that goes up and down, with its peak.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Gauge {
@@ -105,7 +105,7 @@ impl Gauge {
         debug_assert!(before >= n, "a gauge is lowered by what was added to it");
     }
 
-    /// The value now.
+    /// The current value.
     pub fn get(&self) -> u64 {
         self.now.load(Relaxed)
     }
@@ -115,7 +115,7 @@ impl Gauge {
         self.peak.load(Relaxed)
     }
 
-    /// Lets the peak start from the value now.
+    /// Restarts the peak from the current value.
     pub fn reset_peak(&self) {
         self.peak.store(self.get(), Relaxed);
     }
@@ -142,7 +142,7 @@ macro_rules! stats {
         by_order { $($(#[$by_order_doc:meta])* $by_order:ident,)* }
         gauges { $($(#[$gauge_doc:meta])* $gauge:ident,)* }
     ) => {
-        /// Everything that is counted. Large, for what the latencies take: for statics and mappings, not for the stack.
+        /// All statistics. Large because of the latencies: for statics and mappings, not for the stack.
         #[repr(C)]
         #[derive(Debug)]
         pub struct Stats {
@@ -159,13 +159,13 @@ macro_rules! stats {
             $($(#[$counter_doc])* pub $counter: u64,)*
             $($(#[$by_order_doc])* pub $by_order: [u64; NR_ORDERS],)*
             $($(#[$gauge_doc])* pub $gauge: GaugeSnapshot,)*
-            /// Latency of faults in nanoseconds, by [`FaultKind`].
+            /// Fault latencies in nanoseconds, by [`FaultKind`].
             pub faults: [HistogramSnapshot; FaultKind::NR],
-            /// Those of swap-ins by the folio's order, from 0 on.
+            /// Swap-in latencies by the folio's order, from 0 on.
             pub swap_ins: [HistogramSnapshot; NR_ORDERS],
-            /// What faults spent on each [`Phase`] that they had, in nanoseconds: of one fault in [`PHASES_OF_ONE_IN`].
+            /// Time that faults spent in each [`Phase`], in nanoseconds, for one fault in [`PHASES_OF_ONE_IN`].
             pub phases: [HistogramSnapshot; Phase::NR],
-            /// Faults of [`SLOW_NS`] and more, by [`FaultKind`] and by the [`Phase`] that took longest, where that is known.
+            /// Faults of [`SLOW_NS`] or more, by [`FaultKind`] and longest [`Phase`], where that is known.
             pub slow: [[u64; Phase::NR]; FaultKind::NR],
         }
 
@@ -181,7 +181,7 @@ macro_rules! stats {
                 }
             }
 
-            /// The numbers now. Allocates 90 KiB for the histograms, and takes some 100 us to add their shards up.
+            /// The current numbers. Allocates 83 KiB for the histograms, and takes about 100 us to add up the shards.
             pub fn snapshot(&self) -> StatsSnapshot {
                 let latency::LatencySnapshot { faults, swap_ins, phases, slow } = self.latencies.snapshot();
                 StatsSnapshot {
@@ -197,12 +197,12 @@ macro_rules! stats {
         }
 
         impl StatsSnapshot {
-            /// Each counter's name and number, in the order of the fields.
+            /// Each counter's name and value, in field order.
             pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($counter), self.$counter),)*].into_iter()
             }
 
-            /// Each name and the numbers of the orders from 0 on, in the order of the fields.
+            /// Each name and its numbers from order 0 on, in field order.
             pub fn by_order(&self) -> impl Iterator<Item = (&'static str, [u64; NR_ORDERS])> {
                 [$((stringify!($by_order), self.$by_order),)*].into_iter()
             }
@@ -220,41 +220,41 @@ stats! {
         swapped_out_folios,
         /// Bytes written to a device.
         swapped_out_bytes,
-        /// Folios that were all zero when evicted, and needed no slot.
+        /// Folios that were all zero when evicted and needed no slot.
         zero_folios_dropped,
-        /// Folios that were what their slots held when evicted, and needed no write.
+        /// Folios that matched their slots when evicted and needed no write.
         clean_folios_dropped,
         /// Folios read ahead of their touch.
         readahead_folios,
         /// Folios read ahead that were touched afterwards, as far as touches are seen.
         readahead_hits,
-        /// Times a thread that needed a frame had to reclaim one itself.
+        /// Times a thread that needed a frame reclaimed one itself.
         direct_reclaims,
         /// Victims that could not be moved at that time.
         busy_victims,
         /// Folios whose content was not what had been written.
         verify_failures,
-        /// Reads and writes of a device that failed.
+        /// Device reads and writes that failed.
         io_errors,
-        /// Bytes that went on from compressed RAM to a device behind it.
+        /// Bytes written back from compressed RAM to a device behind it.
         written_back_bytes,
-        /// Folios of 2 MiB swapped out to one run of slots. This and the names below are Linux's.
+        /// Folios of 2 MiB swapped out to one run of slots. This and the following names are Linux's.
         thp_swpout,
         /// Folios of 2 MiB that got no whole run of slots.
         thp_swpout_fallback,
-        /// Pages that came in with the one before them, in one read, because accesses that begin where its was go on there.
+        /// Pages read together with the preceding page, because accesses at that offset run over the end of the page.
         swap_ra,
-        /// Times that a fault of a whole folio had frames compacted to make a pageblock wholly free.
+        /// Times a fault on a whole folio compacted frames to get a wholly free pageblock.
         compact_stall,
-        /// Those of them that made one.
+        /// Those that succeeded.
         compact_success,
-        /// The others.
+        /// Those that failed.
         compact_fail,
-        /// Pages that compaction took aside: folios that were to move, and free frames for them.
+        /// Pages that compaction isolated: folios to move, and free frames as targets.
         compact_isolated,
-        /// Pages looked at for folios to move.
+        /// Pages examined for folios to move.
         compact_migrate_scanned,
-        /// Pages looked at for free frames.
+        /// Pages examined for free frames.
         compact_free_scanned,
         /// Times that the compaction thread woke up.
         compact_daemon_wake,
@@ -266,9 +266,9 @@ stats! {
         compact_copied_bytes,
         /// Pageblocks that it emptied by exchange, to get a fresh huge page.
         compact_exchange,
-        /// Huge pages that the kernel did not have: small ones were used in their stead.
+        /// Huge pages that the kernel did not provide: small pages were used instead.
         thp_fault_fallback,
-        /// Pageblocks of small pages that were made huge in place, as a locked budget has it.
+        /// Pageblocks of small pages that were made huge in place, as a locked budget requires.
         thp_collapse_alloc,
         /// Those that had to stay small.
         thp_collapse_alloc_failed,
@@ -276,9 +276,9 @@ stats! {
         slots_migrated,
         /// Slots whose content it could not copy: busy, or a read or write failed.
         slots_migrate_failed,
-        /// Times that it was asked for whole clusters and made as many.
+        /// Requests for whole clusters that it fulfilled.
         slot_compact_success,
-        /// Times that it could not.
+        /// Requests for whole clusters that it could not fulfil.
         slot_compact_fail,
     }
     by_order {
@@ -288,13 +288,13 @@ stats! {
         swpout_fallback,
         /// Folios read back in one piece.
         swpin,
-        /// Folios that could not be read back in one piece, and came in smaller ones.
+        /// Folios that could not be read back in one piece and came back in smaller ones.
         swpin_fallback,
         /// Folios split into smaller ones.
         split,
     }
     gauges {
-        /// Bytes of managed memory in RAM, frames without folio included.
+        /// Bytes of managed memory in RAM, including frames without folio.
         resident_bytes,
         /// Those of them in huge pages.
         huge_resident_bytes,
@@ -304,7 +304,7 @@ stats! {
 }
 
 impl Stats {
-    /// Counts a fault by `thread`: what it was, of which order, and how long it took.
+    /// Counts a fault by `thread`: its kind, order and times.
     pub fn record_fault(&self, kind: FaultKind, order: Order, thread: u32, times: &FaultTimes) {
         self.latencies.record(kind, order, thread, times);
     }
@@ -321,7 +321,7 @@ impl StatsSnapshot {
         &self.swap_ins[usize::from(order.exponent())]
     }
 
-    /// What faults spent on this phase.
+    /// The time that faults spent in this phase.
     pub fn phase(&self, phase: Phase) -> &HistogramSnapshot {
         &self.phases[phase.index()]
     }
@@ -331,8 +331,8 @@ impl StatsSnapshot {
         self.slow[kind.index()][longest.index()]
     }
 
-    /// Faults of this kind that took [`SLOW_NS`] or more, of which the longest phase is not known: nothing long was begun in
-    /// them, and they were not drawn.
+    /// Faults of this kind that took [`SLOW_NS`] or more and whose longest phase is unknown: they started nothing long
+    /// and were not drawn.
     pub fn slow_unknown(&self, kind: FaultKind) -> u64 {
         let slow = self.fault(kind).nr_over_100us();
         slow.saturating_sub(self.slow[kind.index()].iter().sum())

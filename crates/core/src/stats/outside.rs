@@ -1,27 +1,27 @@
-//! What a process had in RAM at its end, managed or not: records in memory that processes share.
+//! Records of what each process had in RAM at its end, managed or not, in shared memory.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What one process had in RAM, in bytes.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct ProcessMemory {
-    /// Its number.
+    /// Its pid.
     pub pid: u64,
     /// Its program's name, as the kernel has it: 15 bytes at most.
     pub name: [u8; 16],
-    /// All that it had at the most.
+    /// The peak of its resident memory.
     pub peak: u64,
-    /// Managed memory at its end, and what swap devices in memory may have.
+    /// Managed memory in RAM at its end, plus the most that swap devices in memory may have.
     pub managed: u64,
-    /// The most that was seen of what nobody manages: neither the engine, nor the kernel, which drops pages of files.
+    /// The most memory seen that nobody manages: neither the engine nor the kernel, which can drop file pages.
     pub outside: u64,
-    /// Shared memory of that.
+    /// The shared memory in that.
     pub shared: u64,
     /// Whether it is a forked child, which manages nothing.
     pub is_forked: bool,
 }
 
-/// Room for a process's numbers. All zero: nobody's.
+/// Room for one process's numbers. All zero: unused.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct ProcessRecord {
@@ -30,7 +30,7 @@ pub struct ProcessRecord {
 }
 
 impl ProcessRecord {
-    /// Makes it the record of a process, if it is nobody's.
+    /// Claims the record for a process and stores its numbers, unless the record is in use.
     pub fn claim(&self, process: &ProcessMemory) -> bool {
         if self.pid.compare_exchange(0, process.pid, Relaxed, Relaxed).is_err() {
             return false;
@@ -42,7 +42,7 @@ impl ProcessRecord {
         true
     }
 
-    /// Whose it is; read once its processes have ended.
+    /// The process's numbers, if the record is used; to be read after the processes have ended.
     pub fn get(&self) -> Option<ProcessMemory> {
         let pid = self.pid.load(Relaxed);
         let [low, high, peak, managed, outside, shared, forked] =

@@ -1,53 +1,41 @@
-//! Which swap device is used next, as seen from each NUMA node.
+//! Which swap device each NUMA node uses next: one list of available devices per node, sorted by priority as seen from
+//! there.
 //!
-//! A device has a priority, and higher ones are used first. One that the user gives is 0 or more and the same from every
-//! node. Without one, devices get -2, -3, -4 and so on in the order in which they are added, and a device counts as -1 on
-//! its own node: there it comes before the other automatic ones. Each node has a list of the devices that are available,
-//! in the order of their priorities seen from there. Among equals a device goes behind the others each time it is used, so
-//! they take turns, on each list by itself.
+//! **Invariant.** A device is on all lists or on none. It is on none while it is full (from [`Availability::filled`]
+//! until a slot is freed) and while it is being removed.
 //!
-//! A device is on all lists, or on none: when it is full, from the moment that [`Availability::filled`] says so until
-//! something is freed there, and while it is being removed. When an automatic one is removed, those after it move up by
-//! one and the next to be added continues from there; their order stays as it was, so no list changes by it.
+//! **Full devices.** The thread that finds a device full takes it off the lists; the thread that frees a slot puts it
+//! back. Each writes its own state, passes a fence (in `filled` and `freed`) and reads the other's state; the former
+//! does so by trying the device again. So no free slot is left on an unlisted device.
 //!
-//! **The walk.** [`Availability::place`] holds no lock while it tries a device. Each step takes the first device that it
-//! has not tried, from the head of the list as it is then; so each is tried once, equals before lower ones, whoever comes or
-//! goes meanwhile. A device may vanish after it was found: the attempt there fails. When nothing was found and a device has come
-//! to the lists since the walk began, it starts over, [`MOST_WALKS`] times at most.
-//!
-//! **Full, and then not.** A device is taken off the lists by who finds nothing there, and put back by who frees; each
-//! looks at the other's mark after leaving its own (fences in `filled` and `freed`), so that a free slot is never left on a device
-//! that is on no list: who takes a device off tries it once more.
-//!
-//! **Locking.** `records` before a list, one list at a time; both are leaves else. The first device of a list that shares its
-//! priority with nobody is found without a lock: a hint, as good as what the walk finds under it, since nothing is held after it
-//! either way. What a fault calls allocates nothing.
+//! **Locking.** `records`, then one list at a time; otherwise both are leaves. A first device that shares its priority
+//! with no other is read without the lock, as a hint. What a fault calls allocates nothing.
 
 use crate::id::{DeviceId, NodeId};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence, lock};
 use std::fmt;
 
-/// Walks over a list before it is said that no device has room, while devices come.
+/// The most walks of one call, if devices are listed meanwhile.
 const MOST_WALKS: usize = 4;
 
-/// No device stands first alone.
+/// The value of [`List::alone`] if the list is empty or its first devices share a priority.
 const NOBODY: u32 = u32::MAX;
 
-/// When a device is used: higher ones first.
+/// A device's priority. Devices of higher priority are used first.
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct Priority(i32);
 
 impl Priority {
-    /// The highest that can be given.
+    /// The highest priority that a user can give.
     pub const MAX: Priority = Priority(32_767);
 
-    /// What a device without a given priority counts as on its own node.
+    /// The priority of an automatic device as seen from its own node.
     const OWN_NODE: Priority = Priority(-1);
 
-    /// The first that is given by the system.
+    /// The first automatic priority.
     const FIRST_AUTOMATIC: Priority = Priority(-2);
 
-    /// One that the user gives: 0 to [`Priority::MAX`].
+    /// A priority from the user: 0 to [`Priority::MAX`].
     pub const fn given(number: u32) -> Option<Priority> {
         if number <= Priority::MAX.0 as u32 { Some(Priority(number as i32)) } else { None }
     }
@@ -69,25 +57,25 @@ impl fmt::Display for Priority {
     }
 }
 
-/// What came of trying a device.
+/// The result of trying a device.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Attempt<T> {
-    /// A place was had.
+    /// A place was found.
     Placed(T),
-    /// None for this order, or the device is on its way out: others are tried.
+    /// No room for this order, or the device is being removed: try others.
     NoRun,
-    /// None for any order: it leaves the lists.
+    /// No room for any order: the device leaves the lists.
     Full,
 }
 
 /// A device as the lists know it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Listed {
-    /// Which.
+    /// The device.
     pub device: DeviceId,
-    /// As given or numbered.
+    /// Given by the user or automatic.
     pub priority: Priority,
-    /// Where it is, if that is known.
+    /// Its NUMA node, if known.
     pub node: Option<NodeId>,
 }
 
@@ -100,13 +88,13 @@ impl Listed {
 
 struct Record {
     listed: Listed,
-    /// By this, those added before come first.
+    /// Sequence number; among equal priorities, devices added earlier come first.
     nr_before: u64,
     is_leaving: bool,
 }
 
 struct Records {
-    /// By the device's number.
+    /// Indexed by device number.
     devices: Vec<Option<Record>>,
     nr_added: u64,
 }
@@ -120,7 +108,7 @@ impl Records {
         self.find(device).expect("a device that was added")
     }
 
-    /// One below the lowest.
+    /// One below the lowest priority, and at most the first automatic one.
     fn next_automatic(&self) -> Priority {
         let lowest = self.devices.iter().flatten().map(|record| record.listed.priority).min();
         lowest.map_or(Priority::FIRST_AUTOMATIC, |lowest| Priority(lowest.0 - 1).min(Priority::FIRST_AUTOMATIC))
@@ -133,16 +121,16 @@ struct Place {
     device: DeviceId,
 }
 
-/// A node's list, on cache lines of its own.
+/// A node's list, aligned to avoid false sharing.
 #[repr(align(128))]
 struct List {
-    /// The first device, if it shares its priority with nobody.
+    /// The first device, if no other has its priority.
     alone: AtomicU32,
     places: Mutex<Vec<Place>>,
 }
 
 impl List {
-    /// Behind its equals.
+    /// Inserts a device behind its equals.
     fn insert(&self, place: Place) {
         let mut places = lock(&self.places);
         debug_assert!(places.iter().all(|other| other.device != place.device), "on a list once");
@@ -166,7 +154,7 @@ impl List {
         self.alone.store(alone, Ordering::Release);
     }
 
-    /// The first device that is not among those tried, which goes behind its equals.
+    /// The first untried device. It moves behind its equals, so that equals take turns.
     fn next(&self, tried: &mut u64) -> Option<DeviceId> {
         let alone = self.alone.load(Ordering::Acquire);
         if *tried == 0 && alone != NOBODY {
@@ -183,19 +171,23 @@ impl List {
     }
 }
 
-/// The lists of all nodes. Every call is safe from any thread.
+/// The device lists of all nodes. Every call is safe from any thread.
+///
+/// A priority given by the user is 0 or more and the same from every node. Other devices get -2, -3, -4 and so on as
+/// they are added; a device counts as -1 on its own node and is used there before the other automatic ones. Among
+/// equals a device moves to the end each time it is used, on each list independently. When an automatic device is
+/// removed, later ones move up by one; that does not change their order.
 pub struct Availability {
     lists: Box<[List]>,
     records: Mutex<Records>,
-    /// By the device's number: it was taken off the lists because nothing was free there.
+    /// Indexed by device number: it was taken off the lists because no slot was free.
     full: Box<[AtomicBool]>,
-    /// How often a device has come to the lists; wraps.
+    /// How often a device was put on the lists; wraps.
     nr_comings: AtomicU32,
 }
 
 impl Availability {
-    /// No device yet, for nodes with numbers below `nr_nodes` and devices with numbers below `max_devices`, of which there
-    /// are 64 at most.
+    /// No device yet, for nodes with numbers below `nr_nodes` and devices with numbers below `max_devices`, at most 64.
     pub fn new(nr_nodes: usize, max_devices: usize) -> Self {
         assert!(nr_nodes > 0 && max_devices <= u64::BITS as usize, "a node, and a bit for each device");
         let list = |_| List { alone: AtomicU32::new(NOBODY), places: Mutex::new(Vec::with_capacity(max_devices)) };
@@ -208,7 +200,7 @@ impl Availability {
         }
     }
 
-    /// Adds a device to all lists. Panics when it is there already, or when the priority is not one to be given.
+    /// Adds a device to all lists. Panics if it was added before, or if the given priority is not a user's.
     pub fn add(&self, device: DeviceId, given: Option<Priority>, node: Option<NodeId>) {
         assert!(given.is_none_or(Priority::is_given), "the system's priorities are its own");
         let mut records = lock(&self.records);
@@ -230,7 +222,7 @@ impl Availability {
         self.take_off_lists(device);
     }
 
-    /// It stays, with the priority that it had.
+    /// Cancels a removal; the device keeps its priority.
     pub fn cancel_removal(&self, device: DeviceId) {
         let mut records = lock(&self.records);
         let record = records.get(device);
@@ -241,7 +233,7 @@ impl Availability {
         }
     }
 
-    /// Ends a removal. The automatic ones after it move up.
+    /// Ends a removal. Later automatic devices move up.
     pub fn remove(&self, device: DeviceId) {
         let mut records = lock(&self.records);
         assert!(records.get(device).is_leaving, "a removal is begun before it ends");
@@ -252,7 +244,7 @@ impl Availability {
                 priority.0 += 1;
             }
         }
-        // The order is the same, and what equals are is too: none moves to -1, and none to another's number.
+        // Order and ties stay the same: no priority moves to -1 or becomes equal to another's.
         for (index, list) in self.lists.iter().enumerate() {
             let mut places = lock(&list.places);
             for place in places.iter_mut() {
@@ -262,8 +254,8 @@ impl Availability {
         }
     }
 
-    /// The device has nothing left: it leaves the lists. Who says so tries it once more after this, and calls
-    /// [`Availability::freed`] if there was something after all; [`Availability::place`] does.
+    /// Takes a full device off the lists. The caller then tries it once more, and calls [`Availability::freed`] if that
+    /// finds a slot; [`Availability::place`] does so.
     pub fn filled(&self, device: DeviceId) {
         let mut records = lock(&self.records);
         let Some(record) = records.find(device) else { return };
@@ -271,12 +263,12 @@ impl Availability {
             self.take_off_lists(device);
         }
         drop(records);
-        fence(Ordering::SeqCst); // the mark before the last look
+        fence(Ordering::SeqCst); // the mark before the last try
     }
 
-    /// Something has been freed on the device: it is on the lists again. Costs a fence and a load while it was not full.
+    /// Puts the device back on the lists after a free. Costs a fence and a load if it was not full.
     pub fn freed(&self, device: DeviceId) {
-        fence(Ordering::SeqCst); // what was freed before the look at the mark
+        fence(Ordering::SeqCst); // the free before the look at the mark
         if self.full[device.index()].load(Ordering::Relaxed) {
             self.refill(device);
         }
@@ -291,7 +283,10 @@ impl Availability {
         }
     }
 
-    /// Tries devices in the order of the node's list, each once, until one has a place.
+    /// Tries devices in the order of the node's list, each once, until one has a place. No lock is held during an
+    /// attempt; each step takes the first untried device from the list as it is then. A device may be removed after it
+    /// was found: the attempt there fails. If nothing was found and a device was listed meanwhile, starts over, with at
+    /// most four walks in all.
     pub fn place<T>(&self, node: NodeId, mut attempt: impl FnMut(DeviceId) -> Attempt<T>) -> Option<T> {
         let list = &self.lists[node.index()];
         for _ in 0..MOST_WALKS {
@@ -322,7 +317,7 @@ impl Availability {
         None
     }
 
-    /// All devices, available or not: higher priorities first, and those that were added first among equals.
+    /// All devices, available or not, by falling priority and then in the order in which they were added.
     pub fn devices(&self) -> Vec<Listed> {
         let records = lock(&self.records);
         let mut devices: Vec<_> =
@@ -348,7 +343,7 @@ impl Availability {
         self.lists.iter().for_each(|list| list.take_out(device));
     }
 
-    /// Checks every invariant; panics on the first that does not hold. For tests.
+    /// Checks every invariant; for tests. Panics at the first inconsistency.
     pub fn verify(&self) {
         let mut records = lock(&self.records);
         let mut automatic: Vec<i32> = Vec::new();

@@ -1,17 +1,15 @@
-//! One cluster: the slots of 2 MiB of a device (fewer in tests), which of them are taken and which are bad.
+//! One cluster: 2 MiB of slots of a device (fewer in tests), with bitmaps of the taken and the bad ones. A slot is
+//! named by its offset in the cluster. A run of order k is aligned to 2^k: up to order 6 it lies in one word, above it
+//! is whole words.
 //!
-//! A slot is named by its offset in the cluster here. A run of order k starts at a multiple of 2^k, so up to order 6 it
-//! lies in one word of the bitmap and above that it is whole words.
+//! **Invariants.** `nr_used` counts the taken slots below `limit`, the number of slots of the cluster; the last cluster
+//! of a device may be short. Bits from `limit` on are set, so that no search finds them. A bad slot is taken.
 //!
-//! **Invariants.** `nr_used` is the number of taken slots below `limit`, which is how many slots the cluster has (the
-//! last cluster of a device may be short); bits at `limit` and beyond are set, so that no search finds them. A bad slot
-//! is taken. Cheap ones are asserted at each change, the rest in [`Slots::verify`].
+//! **Locking.** The cluster's mutex guards everything except `link`, which belongs to `cluster_lists`, and `room`,
+//! which is written under it and read without: a hint that spares searches the locks of full clusters.
 //!
-//! **Locking.** All of it is under the cluster's mutex but `room`, which is written under it and read without: a hint,
-//! that spares a search the lock of a full cluster; and `link`, which is the lists' (see `cluster_lists`).
-//!
-//! **Cache lines.** What an allocation and a free touch (lock, counts, bits) comes first and the rest after it, and a
-//! cluster is on pairs of lines of its own, which is what a processor fetches: CPUs work in neighbouring clusters.
+//! **Layout.** The fields that allocation and free touch come first. Clusters are aligned to 128 bytes, because
+//! processors prefetch pairs of cache lines and CPUs work in neighbouring clusters.
 
 use super::cluster_lists::Link;
 use crate::id::ClusterId;
@@ -23,10 +21,10 @@ use std::ops::Range;
 const BITS: usize = u64::BITS as usize;
 const WORDS: usize = (1 << MAX_ORDER) / BITS;
 
-/// Clusters in a chunk, which is what the device grows by.
+/// Clusters in a chunk, the unit by which the device grows.
 #[cfg(not(loom))]
 const CHUNK_CLUSTERS: usize = 64;
-/// Clusters in a chunk. A model checker tracks every mutex, so it gets fewer.
+/// Clusters in a chunk. Fewer under a model checker, which tracks every mutex.
 #[cfg(loom)]
 const CHUNK_CLUSTERS: usize = 1;
 
@@ -42,7 +40,7 @@ pub(super) const MAX_CLUSTER_SLOTS: usize = WORDS * BITS;
 struct Bitmap([u64; WORDS]);
 
 impl Bitmap {
-    /// The words that an aligned run touches and, for a run that is shorter than one word, its bits in it.
+    /// The words that an aligned run covers, and its bits in them if it is shorter than a word.
     fn place(offset: usize, order: Order) -> (Range<usize>, u64) {
         let nr_slots = order.nr_pages();
         debug_assert!(offset.is_multiple_of(nr_slots) && offset + nr_slots <= MAX_CLUSTER_SLOTS);
@@ -74,7 +72,7 @@ impl Bitmap {
         self.0[words].iter_mut().for_each(|word| *word |= mask);
     }
 
-    /// Clears the bits of a run but those that are set in `but`.
+    /// Clears the bits of a run except those set in `but`.
     fn clear(&mut self, offset: usize, order: Order, but: &Bitmap) {
         let (words, mask) = Bitmap::place(offset, order);
         for word in words {
@@ -82,7 +80,7 @@ impl Bitmap {
         }
     }
 
-    /// The first aligned run of clear bits that starts at `from` or after it. Looks at 8 words at most.
+    /// The first aligned run of clear bits at or after `from`. Reads at most 8 words.
     fn find_clear(&self, from: usize, order: Order) -> Option<usize> {
         let nr_slots = order.nr_pages();
         let from = from.next_multiple_of(nr_slots);
@@ -92,8 +90,8 @@ impl Bitmap {
         let mut mask = u64::MAX << (from % BITS);
         for index in from / BITS..WORDS {
             let mut clear = !self.0[index];
-            // Bit i stays when it and the 2^k - 1 after it are clear; what lies beyond the word counts as set, which
-            // takes nothing from an aligned run.
+            // Bit i stays if it and the 2^k - 1 bits after it are clear. Bits beyond the word count as set, which
+            // cannot hide an aligned run.
             for exponent in 0..order.exponent() {
                 clear &= clear >> (1 << exponent);
             }
@@ -111,7 +109,7 @@ impl Bitmap {
     }
 }
 
-/// How full a cluster is, as seen from the order that it serves.
+/// How full a cluster is, for the order that it serves.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Fill {
     /// No slot is taken.
@@ -124,20 +122,20 @@ pub(super) enum Fill {
     Full,
 }
 
-/// What a cluster's lock guards, the counts beside the lock.
+/// What a cluster's lock guards, with the counts next to the lock.
 #[repr(C)]
 pub(super) struct Slots {
     nr_used: u16,
     nr_bad: u16,
     limit: u16,
-    /// Whose set of lists it is on, or will be: that of the CPU that has it or had it last, whose frees are likely to
-    /// come here; in the beginning that of no CPU. Changes only while it is on no list and held.
+    /// The set of lists it belongs to: that of the CPU that holds it or held it last, which is the most likely to free
+    /// slots here; at first the set of no CPU. Changes only while it is held and on no list.
     pub(super) home: u16,
-    /// The order that the cluster serves; of no meaning while it is empty and nobody's.
+    /// The order that the cluster serves; meaningless while it is empty and no CPU holds it.
     pub(super) order: Order,
-    /// A CPU has it as a current cluster. Never set while the lists say otherwise; they say it a little earlier.
+    /// A CPU has it as a current cluster. Set only after the lists have it as `Place::Off`.
     pub(super) held: bool,
-    /// What the lists know of it while no CPU has it. Full for as long as it is on no list for that reason.
+    /// The fill by which the lists placed it, while no CPU holds it. `Full` while it is off the lists for being full.
     pub(super) listed: Fill,
     /// Slots were handed out since the device last discarded the cluster.
     written: bool,
@@ -171,7 +169,7 @@ impl Slots {
         usize::from(self.nr_used)
     }
 
-    /// Whether no slot of it is bad.
+    /// Whether none of its slots is bad.
     pub(super) fn is_sound(&self) -> bool {
         self.nr_bad == 0
     }
@@ -188,13 +186,13 @@ impl Slots {
         self.written
     }
 
-    /// Says that the device has discarded the cluster.
+    /// Records that the device has discarded the cluster.
     pub(super) fn set_discarded(&mut self) {
         assert!(self.nr_used == 0 && !self.held, "a cluster is discarded while it is empty and nobody's");
         self.written = false;
     }
 
-    /// The first free run at `from` or after it.
+    /// The first free run at or after `from`.
     pub(super) fn find(&self, from: usize, order: Order) -> Option<usize> {
         self.taken.find_clear(from, order)
     }
@@ -217,7 +215,7 @@ impl Slots {
         }
     }
 
-    /// Whether giving back slots around these made the fill another than the lists know. Looks at their runs only.
+    /// Whether freeing slots around these offsets made the listed fill stale. Examines only the runs around them.
     pub(super) fn fill_changed(&self, mut offsets: impl Iterator<Item = usize>) -> bool {
         self.nr_used == 0
             || match self.listed {
@@ -247,12 +245,12 @@ pub(super) struct Cluster {
     pub(super) link: Link,
 }
 
-// The budget is 2 bytes a slot and 64 a cluster.
+// Far below the budget, which is 2 bytes per slot and 64 per cluster.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Cluster>() <= 256, "a cluster is four cache lines");
 
 impl Cluster {
-    /// A cluster without slots, on no list; [`Held::extend`] gives it some.
+    /// A cluster without slots, on no list; [`Held::extend`] adds slots.
     pub(super) fn new(home: u16) -> Cluster {
         Cluster { room: AtomicU32::new(0), slots: Mutex::new(Slots::new(home)), link: Link::new() }
     }
@@ -262,27 +260,27 @@ impl Cluster {
         Held { slots: lock(&self.slots), room: &self.room }
     }
 
-    /// The same if nobody else has it locked.
+    /// Locks it unless another thread has it locked.
     pub(super) fn try_lock(&self) -> Option<Held<'_>> {
         Some(Held { slots: try_lock(&self.slots)?, room: &self.room })
     }
 
-    /// Slots that were free a moment ago.
+    /// Free slots; may be stale.
     pub(super) fn room(&self) -> usize {
         self.room.load(Ordering::Relaxed) as usize
     }
 }
 
-/// The clusters of a device, in chunks that are made as it grows and stay where they are.
+/// The clusters of a device, in chunks that are allocated as it grows and never move.
 pub(super) struct Chunks(Sparse<Cluster, CHUNK_CLUSTERS>);
 
 impl Chunks {
-    /// For up to so many clusters; none is there yet.
+    /// Room for up to this many clusters; none exists yet.
     pub(super) fn new(max_clusters: usize) -> Chunks {
         Chunks(Sparse::new(max_clusters))
     }
 
-    /// Makes the first so many clusters, where they are not there yet.
+    /// Makes the first `nr_clusters` clusters, where they do not exist yet.
     pub(super) fn make(&self, nr_clusters: usize, home: u16) {
         self.0.make(0..nr_clusters, || Cluster::new(home));
     }
@@ -291,7 +289,7 @@ impl Chunks {
         self.0.get(id.index()).expect("the cluster lies within the device")
     }
 
-    /// Bytes of memory for the clusters that were made so far.
+    /// Bytes of memory for the existing clusters.
     pub(super) fn bytes(&self) -> usize {
         self.0.bytes()
     }
@@ -332,13 +330,13 @@ impl Held<'_> {
         self.set_nr_used(self.nr_used() + order.nr_pages());
     }
 
-    /// Gives a run back but its bad slots, and says how many that were. Panics, with nothing changed, when one of its
+    /// Frees a run except its bad slots, and returns how many it freed. Panics, with nothing changed, when one of its
     /// slots is not taken.
     pub(super) fn give(&mut self, offset: usize, order: Order) -> usize {
         self.give_all(std::iter::once((offset, order)))
     }
 
-    /// The same for several runs, counted once.
+    /// The same for several runs, with one update of the count.
     pub(super) fn give_all(&mut self, runs: impl Iterator<Item = (usize, Order)>) -> usize {
         let mut nr_freed = 0;
         for (offset, order) in runs {
@@ -362,7 +360,7 @@ impl Held<'_> {
         self.nr_bad += fresh as u16;
     }
 
-    /// Makes the cluster `limit` slots long; the new ones are free.
+    /// Makes the cluster `limit` slots long; the new slots are free.
     pub(super) fn extend(&mut self, limit: usize) {
         assert!((self.limit()..=MAX_CLUSTER_SLOTS).contains(&limit), "a cluster does not shrink");
         for offset in self.limit()..limit {

@@ -1,17 +1,15 @@
-//! Where each cluster of a device belongs: the lists that allocation takes clusters from, and the states off them.
+//! The state of each cluster of a device: the lists that allocation takes clusters from, and the states off the lists.
+//! Each CPU has a set of lists, so that CPUs that reuse their own clusters do not contend, and one more set holds
+//! unused clusters. A cluster's `home` is the set that it belongs to.
 //!
-//! There is a set of lists for each CPU, so that CPUs that use their own clusters again do not meet here, and one more
-//! for clusters that nobody had yet. Which set a cluster belongs to is its `home`.
+//! **Invariants.** A cluster has one [`Place`]. It is on that place's list in its home's set, and on no other list. A
+//! bit of `filled` is set exactly while the list of that number is not empty.
 //!
-//! **Invariants.** A cluster has one [`Place`], and is on the list of that place in its home's set and no other, or on
-//! none. A bit of `filled` is set exactly while the list of that number has a cluster.
-//!
-//! **Locking.** One mutex for each [`Set`], taken with at most one cluster's lock held and never the other way round;
-//! nothing is locked under it, no other set either. It guards the links of the clusters whose home it is, which lie in
-//! the clusters and are atomic only so that they can be written there. Only the steps that begin from a list (claiming
-//! its first cluster, taking discards) move a cluster without that cluster's lock, and then it is theirs: everybody
-//! else leaves a claimed cluster where it is. `filled` is written under the set's lock and read without: a hint, that
-//! spares a search of all sets the locks of those that have nothing for it.
+//! **Locking.** One mutex per [`Set`], a leaf, taken with at most one cluster locked. It guards the links of the
+//! clusters whose home it is. The links are atomic only so that they can be written through a shared reference. Only
+//! claiming the first cluster of a list and taking discards move a cluster without its lock; every other thread leaves
+//! a claimed cluster where it is. `filled` is written under the lock and read without it: a hint that lets searches
+//! skip sets.
 
 use super::cluster::Chunks;
 use crate::id::ClusterId;
@@ -27,13 +25,13 @@ const NONE: u32 = u32::MAX;
 /// Where a cluster belongs.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Place {
-    /// On no list: every slot is taken, or a CPU has it or is about to. The cluster itself knows which.
+    /// On no list: full, or a CPU has claimed it. The cluster itself knows which.
     Off,
     /// On no list: the device is discarding it.
     Discarding,
-    /// Empty, to be had.
+    /// Empty and ready to use.
     Free,
-    /// Empty, to be discarded.
+    /// Empty, waiting for its discard.
     Awaiting,
     /// Serves this order; an aligned run of it is free.
     Room(Order),
@@ -86,7 +84,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Of a cluster on no list.
+    /// The link of a cluster on no list.
     pub(super) fn new() -> Link {
         let word = |value| AtomicU32::new(value);
         Link { prev: word(NONE), next: word(NONE), place: word(Place::Off.code()) }
@@ -124,18 +122,18 @@ struct Ends {
     len: u32,
 }
 
-/// What came of the wish to claim a certain cluster.
+/// The result of claiming a given cluster.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Claim {
-    /// It is the caller's.
+    /// The caller has claimed it.
     Mine,
-    /// Another CPU is about to have it.
+    /// Another CPU has claimed it.
     Others,
     /// The device is discarding it.
     Discarding,
 }
 
-/// One set of lists, on cache lines of its own.
+/// One set of lists, aligned to avoid false sharing.
 #[repr(align(128))]
 pub(super) struct Set {
     ends: Mutex<[Ends; NR_LISTS]>,
@@ -154,7 +152,7 @@ impl Set {
         Lists { ends: lock(&self.ends), filled: &self.filled, clusters }
     }
 
-    /// A bit for each list that had a cluster a moment ago.
+    /// One bit per list that was not empty; may be stale.
     pub(super) fn filled(&self) -> u32 {
         self.filled.load(Ordering::Relaxed)
     }
@@ -172,7 +170,7 @@ impl Lists<'_> {
         &self.clusters.get(ClusterId::new(cluster)).link
     }
 
-    /// Where a cluster of this set belongs.
+    /// The place of a cluster of this set.
     pub(super) fn place(&self, cluster: ClusterId) -> Place {
         self.link(cluster.get()).place()
     }
@@ -203,8 +201,8 @@ impl Lists<'_> {
         self.set_len(list, self.ends[list].len + 1);
     }
 
-    /// Moves a cluster to the start of the list of a place, to be the next that is claimed: it is in the cache of the
-    /// CPU that just emptied it, and a device whose emptied clusters are used again first stays short.
+    /// Moves a cluster to the start of a list, to be claimed next: it is still in the cache of the CPU that emptied it,
+    /// and reusing emptied clusters first keeps the used part of the device short.
     pub(super) fn put_first(&mut self, cluster: ClusterId, place: Place) {
         self.unlink(cluster);
         self.link(cluster.get()).set_place(place);
@@ -250,8 +248,8 @@ impl Lists<'_> {
         Some((self.shift(place, Place::Off)?, place))
     }
 
-    /// Claims the first cluster of a place that passes. Looks at `nr_looks` of them; those that do not pass go to the
-    /// end of the list, so the next look is at others.
+    /// Claims the first cluster of a place that passes. Examines up to `nr_looks`; those that fail go to the end of the
+    /// list, so the next call examines others.
     pub(super) fn claim_if(
         &mut self,
         place: Place,
@@ -272,7 +270,7 @@ impl Lists<'_> {
         None
     }
 
-    /// Claims this cluster, which has free slots and whose lock is held by the caller, who saw that no CPU has it.
+    /// Claims this cluster. It has free slots, and the caller holds its lock and has seen that no CPU holds it.
     pub(super) fn claim(&mut self, cluster: ClusterId) -> Claim {
         match self.place(cluster) {
             Place::Off => Claim::Others,
@@ -284,7 +282,7 @@ impl Lists<'_> {
         }
     }
 
-    /// Checks that each list runs through clusters of its place and nothing else.
+    /// Checks that each list links exactly the clusters of its place.
     pub(super) fn verify(&self) {
         for (list, ends) in self.ends.iter().enumerate() {
             let (mut at, mut prev) = (ends.first, NONE);
@@ -299,8 +297,8 @@ impl Lists<'_> {
         }
     }
 
-    /// Checks that a cluster of this set is on the list of its place. Its neighbours know of it, and [`Lists::verify`]
-    /// follows them to both ends.
+    /// Checks that a cluster of this set is linked on the list of its place; [`Lists::verify`] follows the links to
+    /// both ends.
     pub(super) fn verify_linked(&self, cluster: ClusterId) {
         let link = self.link(cluster.get());
         let Some(list) = link.place().list() else { return };
@@ -314,7 +312,7 @@ impl Lists<'_> {
 mod tests {
     use super::*;
 
-    /// So many clusters, all of them free and of the set.
+    /// This many clusters, all of them free and in the set.
     fn all_free(set: &Set, nr_clusters: u32) -> Chunks {
         let clusters = Chunks::new(nr_clusters as usize);
         clusters.make(nr_clusters as usize, 0);

@@ -1,28 +1,15 @@
-//! The slots of one swap device, handed out in aligned runs of any order.
+//! The slots of one swap device, allocated in aligned runs of any order. This file grows the device, frees, discards
+//! and removes; `clusters_take` allocates, and `isolate` serves compaction.
 //!
-//! The device is cut into clusters of 512 slots. A cluster serves one order at a time, so that the alignment of one
-//! order leaves no gaps among the runs of another. Each CPU has a current cluster for each order and takes the next
-//! run of it, so that what one CPU writes lies together and two CPUs never interleave. `clusters_take` has that part, and
-//! `isolate` what compaction takes; here is what both work on: growing, freeing, discarding, removal.
+//! **Invariants.** A cluster with free slots is on exactly one list, or held by a CPU, or being discarded; a full one
+//! is held or off the lists. It is on a list of empty clusters exactly when no slot is taken, and on a fragmented list
+//! only while it has no aligned run of its order. No slot of a cluster being discarded is taken. [`Clusters::verify`]
+//! checks all of it.
 //!
-//! **Invariants.** A cluster with free slots is on exactly one list, or a CPU's, or being discarded; a full one is a
-//! CPU's or nowhere. A cluster is on a list of empty clusters exactly when none of its slots is taken, and on the list
-//! of fragmented clusters of its order only while it has no aligned run of it. No slot of a cluster that is being
-//! discarded is taken. [`Clusters::verify`] checks all of it.
-//!
-//! There is a set of lists for each CPU and one for clusters that nobody had yet. A cluster belongs to the set of the
-//! CPU that has it or had it last, so a CPU that uses its own clusters again shares no cache line with another.
-//!
-//! **Locking.** In this order, each optional: `shape` (growing and removal, and isolating), one CPU's record, one cluster, one set of
-//! lists. Nothing is locked under lists, so never two sets at once. `allocate` holds its CPU's lock all along: so once
-//! removal has been written into a CPU's record under that lock, that CPU hands out nothing. A set's lock is taken when
-//! a cluster is obtained, let go of, ceases to be full or becomes empty, and when the free slots of one become of use
-//! to its order, and not otherwise. A cluster's order, bits, count and home change under its lock; its place on the
-//! lists changes under that and the lock of its home's set, but for a cluster that somebody claims from the head of a
-//! list under the set's lock alone: from then on it is the claimer's, and others who come to the lists with it find
-//! that and leave it. Its home changes when the claimer, who has locked it by then, makes it a CPU's.
-//!
-//! A rotational device has no current clusters and no lists in use: order 0 only, by a scan that goes round.
+//! **Locking.** In this order, each optional: `shape` (growth, removal, isolation), one CPU's record, one cluster, one
+//! set of lists; never two sets. A cluster's order, bits, counts and home change under its lock. Its place changes
+//! under that lock and its home's set lock, except that a list's first cluster is claimed under the set's lock alone:
+//! it is then the claimer's.
 
 use super::cluster::{Chunks, Cluster, Fill, Held, MAX_CLUSTER_SLOTS};
 use super::cluster_lists::{Lists, Place, Set};
@@ -33,17 +20,17 @@ use std::ops::Range;
 
 pub(super) const NR_ORDERS: usize = MAX_ORDER as usize + 1;
 
-/// Counters that the count of taken slots is spread over, by cluster: CPUs work in different clusters.
+/// Stripes of the count of taken slots, chosen by cluster, since CPUs work in different clusters.
 #[cfg(not(loom))]
 const NR_STRIPES: usize = 16;
-/// Counters that the count of taken slots is spread over.
+/// Stripes of the count of taken slots.
 #[cfg(loom)]
 const NR_STRIPES: usize = 1;
 
-/// Who is told of runs that are given back.
+/// Callback for runs that are freed.
 pub type OnFree = Box<dyn Fn(SlotId, Order) + Send + Sync>;
 
-/// A counter on cache lines of its own.
+/// A counter, aligned to avoid false sharing.
 #[repr(align(128))]
 struct Stripe(AtomicU64);
 
@@ -51,9 +38,9 @@ struct Stripe(AtomicU64);
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Current {
     pub(super) cluster: ClusterId,
-    /// Where the next run is looked for, in slots from the start of the cluster.
+    /// Where the search for the next run begins, in slots from the start of the cluster.
     pub(super) next: usize,
-    /// It was empty when the CPU got it: unless somebody steals, the next run is free.
+    /// It was empty when the CPU got it: the next run is free unless another CPU steals it.
     pub(super) fresh: bool,
 }
 
@@ -61,13 +48,13 @@ pub(super) struct Current {
 pub(super) struct Cpu {
     pub(super) index: u16,
     pub(super) current: [Option<Current>; NR_ORDERS],
-    /// Where the last search of the whole device found something.
+    /// Where the last search of the whole device found a slot.
     pub(super) search: (usize, usize),
     pub(super) removing: bool,
     failures: [u64; NR_ORDERS],
 }
 
-/// One CPU's record, on cache lines of its own.
+/// One CPU's record, aligned to avoid false sharing.
 #[repr(align(128))]
 struct CpuRecord(Mutex<Cpu>);
 
@@ -77,7 +64,14 @@ pub(super) enum Kind {
     Rotational,
 }
 
-/// The slots of one device. See the module for how it works; every call is safe from any thread.
+/// The slots of one device. Every call is safe from any thread.
+///
+/// The device is divided into clusters of 512 slots. A cluster serves one order at a time, so that the alignment of one
+/// order leaves no gaps between the runs of another. Each CPU has a current cluster per order and takes the next run of
+/// it: what one CPU writes is contiguous, and CPUs do not interleave. Clusters are listed in the set of the CPU that
+/// held them last, so a CPU that reuses its own clusters shares no cache line with another. A set is locked only when a
+/// cluster is obtained, released, stops being full, becomes empty, or gets a free run of its order. A rotational device
+/// uses neither current clusters nor lists: it hands out single slots by a circular scan.
 pub struct Clusters {
     pub(super) kind: Kind,
     pub(super) cluster_order: Order,
@@ -86,9 +80,9 @@ pub struct Clusters {
     nr_slots: AtomicU64,
     used: [Stripe; NR_STRIPES],
     cpus: Box<[CpuRecord]>,
-    /// One for each CPU, and the last one for clusters that nobody had yet.
+    /// One for each CPU, and a last one for clusters that no CPU has held.
     pub(super) sets: Box<[Set]>,
-    /// The set that discards were last taken from, so that all come to their turn.
+    /// The set that discards were last taken from, so that every set gets its turn.
     discards_from: AtomicU32,
     /// Whether the device is being removed. Held while it grows and while removal begins or ends.
     pub(super) shape: Mutex<bool>,
@@ -96,26 +90,26 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// The most slots that a device has: 16 TiB of them.
+    /// The most slots that a device can have: 16 TiB.
     pub const MAX_SLOTS: u64 = 1 << 32;
 
-    /// Bytes that are known of a cluster.
+    /// Bytes of metadata per cluster.
     pub const RECORD_BYTES: usize = size_of::<Cluster>();
 
-    /// The slots of a device that can grow to `max_slots` and has none yet, for `nr_cpus` CPUs (others share their
-    /// records). `wants_discard`: an emptied cluster waits for [`Clusters::take_discards`] before it is used again.
-    /// Allocates 24 bytes for each 64 GiB and less than 1 KiB for each CPU.
+    /// A device that can grow to `max_slots` and has no slots yet, for `nr_cpus` CPUs (CPUs beyond that share their
+    /// records). With `wants_discard`, an emptied cluster waits for [`Clusters::take_discards`] before it is used
+    /// again. Allocates 24 bytes per 64 GiB and less than 1 KiB per CPU.
     pub fn new(max_slots: usize, nr_cpus: usize, wants_discard: bool) -> Self {
         Clusters::with_cluster_order(max_slots, nr_cpus, wants_discard, Order::HUGE)
     }
 
-    /// The same with clusters of another order, for tests and models: small ones can be tried exhaustively.
+    /// The same with clusters of another order. Tests and models try small ones exhaustively.
     pub fn with_cluster_order(max_slots: usize, nr_cpus: usize, wants_discard: bool, cluster_order: Order) -> Self {
         Clusters::with_kind(max_slots, nr_cpus, Kind::Clustered { wants_discard }, cluster_order)
     }
 
-    /// The slots of a device whose seeks are dear: single slots only, each the next free one after the last, whoever
-    /// asks. Larger orders fail, so the caller splits.
+    /// A device whose seeks are expensive: single slots only, each the next free one after the last, for all CPUs.
+    /// Larger orders fail, so the caller splits.
     pub fn rotational(max_slots: usize) -> Self {
         Clusters::with_kind(max_slots, 1, Kind::Rotational, Order::HUGE)
     }
@@ -146,8 +140,8 @@ impl Clusters {
         }
     }
 
-    /// Makes the device `nr_slots` long in all; does nothing when it is as long already. The new slots are free.
-    /// Panics above the `max_slots` it was made with. Allocates memory; clusters that are there stay where they are.
+    /// Grows the device to `nr_slots` in all; does nothing if it has as many. The new slots are free. Panics above
+    /// `max_slots`. Allocates memory; existing clusters do not move.
     pub fn grow(&self, nr_slots: usize) {
         assert!(nr_slots <= self.max_slots, "a device grows no larger than it said");
         let _shape = lock(&self.shape);
@@ -158,8 +152,8 @@ impl Clusters {
         let size = self.cluster_slots();
         let (old_clusters, nr_clusters) = (old_slots.div_ceil(size), nr_slots.div_ceil(size));
         self.chunks.make(nr_clusters, self.cpus.len() as u16);
-        // Before a new slot can be handed out, so that freeing it finds it within the device; what lies between the
-        // old end and the new one has no slots yet and is passed over by searches.
+        // Store the size before a new slot can be handed out, so that freeing it finds it within the device. Searches
+        // pass over the clusters that have no slots yet.
         self.nr_slots.store(nr_slots as u64, Ordering::Release);
         for index in old_slots / size..nr_clusters {
             let id = ClusterId::from_index(index);
@@ -174,17 +168,17 @@ impl Clusters {
         }
     }
 
-    /// Gives back a run, all of what was handed out or any aligned part of it; bad slots among it stay taken. Panics
-    /// when a slot of it is not taken. Locks one cluster, and the lists when that was full, becomes empty, or becomes
-    /// of use to its order again.
+    /// Frees a run, all of what was handed out or any aligned part of it; bad slots in it stay taken. Panics when a
+    /// slot of it is not taken. Locks one cluster, and a set of lists if the cluster was full, becomes empty, or gets a
+    /// free run of its order.
     pub fn free(&self, slot: SlotId, order: Order) {
         let (id, offset) = self.locate(slot, order);
         self.tell_freed(&[(slot, order)]);
         self.give(id, self.cluster(id).lock(), offset, order);
     }
 
-    /// The same where it costs little: nobody is to be told, and nobody else has the cluster locked (for the lists it may
-    /// have to wait, as an allocation does). Says whether it was done.
+    /// Like [`Clusters::free`], but only if there is no callback and the cluster's lock is free; may wait for a set of
+    /// lists, as an allocation does. Returns whether the run was freed.
     pub fn try_free(&self, slot: SlotId, order: Order) -> bool {
         let (id, offset) = self.locate(slot, order);
         if self.told.is_some() {
@@ -204,7 +198,7 @@ impl Clusters {
         }
     }
 
-    /// The same for several runs. Those that follow each other in one cluster cost one lock: sorted, they are cheapest.
+    /// Frees several runs. Consecutive runs in one cluster cost one lock, so sorted runs are cheapest.
     pub fn free_all(&self, mut runs: &[(SlotId, Order)]) {
         let cluster_of = |slot: SlotId| slot.index() >> self.cluster_order.exponent();
         while let Some(&(first, _)) = runs.first() {
@@ -216,8 +210,8 @@ impl Clusters {
         }
     }
 
-    /// From now on `told` is called with each run that is given back, before anybody else can have it, under no lock of
-    /// the clusters; a cache of freed slots may hold one of its own.
+    /// Registers a callback for each freed run. It runs before the run can be handed out again and under no lock of the
+    /// clusters; a cache of freed slots may hold one of its own.
     pub fn on_free(&mut self, told: OnFree) {
         self.told = Some(told);
     }
@@ -228,7 +222,7 @@ impl Clusters {
         }
     }
 
-    /// Gives back runs of one cluster.
+    /// Frees runs of one cluster.
     fn free_in(&self, id: ClusterId, runs: &[(SlotId, Order)]) {
         let mut cluster = self.cluster(id).lock();
         let nr_freed = cluster.give_all(runs.iter().map(|&(slot, order)| (self.locate(slot, order).1, order)));
@@ -243,20 +237,20 @@ impl Clusters {
         }
     }
 
-    /// Says that taken slots cannot be relied on: they are never handed out again, even when they are freed, and stay
-    /// counted as used. Panics when a slot of the run is not taken.
+    /// Marks taken slots bad: they are never handed out again, even when freed, and stay counted as used. Panics when a
+    /// slot of the run is not taken.
     pub fn mark_bad(&self, slot: SlotId, order: Order) {
         let (id, offset) = self.locate(slot, order);
         self.cluster(id).lock().spoil(offset, order);
     }
 
-    /// Puts a cluster that no CPU holds where its fill says, unless somebody else has it in hand.
+    /// Puts a cluster that no CPU holds on the list for its fill, unless another thread has claimed it.
     pub(super) fn settle(&self, id: ClusterId, cluster: &mut Held<'_>) {
         debug_assert!(!cluster.held);
         let (fill, place) = self.place_for(cluster);
         let mut lists = self.lists(cluster.home);
         let now = lists.place(id);
-        // Off the lists and not for being full: somebody has claimed it and is about to lock it.
+        // Off the lists but not full: a thread has claimed it and is about to lock it.
         let is_claimed = now == Place::Off && cluster.listed != Fill::Full;
         if is_claimed || now == Place::Discarding || now == place {
             return;
@@ -268,7 +262,7 @@ impl Clusters {
         }
     }
 
-    /// Puts a cluster that a CPU lets go of where its fill says; last, if it was of no use.
+    /// Releases a CPU's cluster to the list for its fill; to the end if it was of no use.
     pub(super) fn release(&self, id: ClusterId, cluster: &mut Held<'_>, was_of_use: bool) {
         assert!(cluster.held, "a CPU lets go of what it holds");
         let (fill, place) = self.place_for(cluster);
@@ -315,13 +309,13 @@ impl Clusters {
         taken
     }
 
-    /// Emptied clusters that await their discard.
+    /// Emptied clusters that wait for their discard.
     pub fn nr_awaiting(&self) -> usize {
         self.nr_listed(Place::Awaiting)
     }
 
-    /// Says that the device has discarded a cluster (or will not): it may be handed out again. Panics when the cluster
-    /// was not taken for that.
+    /// Records that the device has discarded a cluster (or will not), so it may be handed out again. Panics unless
+    /// [`Clusters::take_discards`] returned it.
     pub fn discarded(&self, id: ClusterId) {
         let mut cluster = self.cluster(id).lock();
         let mut lists = self.lists(cluster.home);
@@ -330,14 +324,14 @@ impl Clusters {
         lists.put(id, Place::Free);
     }
 
-    /// The slots of a cluster; fewer than others have in the last one of a device.
+    /// The slots of a cluster; the last one of a device may have fewer.
     pub fn slots_of(&self, id: ClusterId) -> Range<SlotId> {
         let first = id.index() * self.cluster_slots();
         SlotId::from_index(first)..SlotId::from_index(first + self.cluster(id).lock().limit())
     }
 
-    /// From when this returns until [`Clusters::cancel_removal`], nothing is handed out, racing calls included. Frees
-    /// go on. Waits for each CPU's allocation in progress.
+    /// From the return of this until [`Clusters::cancel_removal`] nothing is handed out, not even by racing calls.
+    /// Frees still work. Waits for each CPU's allocation in progress.
     pub fn begin_removal(&self) {
         let mut shape = lock(&self.shape);
         *shape = true;
@@ -350,7 +344,7 @@ impl Clusters {
         }
     }
 
-    /// Slots are handed out again.
+    /// Permits allocation again.
     pub fn cancel_removal(&self) {
         let mut shape = lock(&self.shape);
         *shape = false;
@@ -362,18 +356,18 @@ impl Clusters {
         self.nr_slots.load(Ordering::Acquire) as usize
     }
 
-    /// Slots that are taken or bad. Reads 16 counters; a sum over a moment while others allocate and free.
+    /// Slots that are taken or bad. Reads 16 counters, so the sum is approximate while other threads allocate and free.
     pub fn nr_used(&self) -> usize {
         self.used.iter().map(|stripe| stripe.0.load(Ordering::Relaxed) as usize).sum()
     }
 
-    /// Allocations of this order that failed for want of slots, since the start. Those that removal refused are not
-    /// counted. Locks each CPU's record in turn.
+    /// Failed allocations of this order since the start, without those refused because of a removal. Locks each CPU's
+    /// record in turn.
     pub fn failures(&self, order: Order) -> u64 {
         self.cpus.iter().map(|record| lock(&record.0).failures[usize::from(order.exponent())]).sum()
     }
 
-    /// Clusters that serve this order and have free slots, but no aligned run of it. CPUs' current ones not counted.
+    /// Clusters that serve this order and have free slots, but no aligned run of it. Does not count current clusters.
     pub fn fragments(&self, order: Order) -> usize {
         self.nr_listed(Place::Fragmented(order))
     }
@@ -382,14 +376,14 @@ impl Clusters {
         self.sets_from(0, place).map(|set| self.lists(set).len(place)).sum()
     }
 
-    /// Bytes of memory that this takes, for the clusters that were made so far.
+    /// Bytes of memory for this and the existing clusters.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.cpus) + size_of_val(&*self.sets) + self.chunks.bytes()
     }
 
     pub(super) fn record(&self, cpu: CpuId) -> MutexGuard<'_, Cpu> {
         let index = cpu.index();
-        // Most callers know how many there are, and a division takes as long as the rest of this.
+        // Most callers pass a number in range, and a division would take as long as the rest of this function.
         let index = if index < self.cpus.len() { index } else { index % self.cpus.len() };
         lock(&self.cpus[index].0)
     }
@@ -399,7 +393,7 @@ impl Clusters {
         self.sets[usize::from(set)].lock(&self.chunks)
     }
 
-    /// The sets, from this one on and round the end, whose list of this place had a cluster a moment ago.
+    /// The sets, from `first` on and around the end, whose list of this place was not empty; may be stale.
     pub(super) fn sets_from(&self, first: u16, place: Place) -> impl Iterator<Item = u16> {
         let (before, from) = self.sets.split_at(usize::from(first).min(self.sets.len()));
         let indices = (self.sets.len() - from.len()..self.sets.len()).chain(0..before.len());
@@ -429,8 +423,7 @@ impl Clusters {
         (ClusterId::from_index(slot.index() >> self.cluster_order.exponent()), offset)
     }
 
-    /// Checks everything against everything; for tests. Stops allocation while it runs, so it holds every CPU's lock,
-    /// which nobody else does.
+    /// Checks every invariant; for tests. Holds every CPU's lock, which nothing else does, and so stops allocation.
     pub fn verify(&self) {
         let shape = lock(&self.shape);
         let cpus: Vec<_> = self.cpus.iter().map(|record| lock(&record.0)).collect();
@@ -470,7 +463,7 @@ impl Clusters {
 }
 
 impl Cpu {
-    /// Counts an allocation that failed.
+    /// Counts a failed allocation.
     pub(super) fn count_failure(&mut self, order: Order) {
         self.failures[usize::from(order.exponent())] += 1;
     }

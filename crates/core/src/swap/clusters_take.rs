@@ -1,20 +1,14 @@
-//! How [`Clusters`] finds a run.
+//! How [`Clusters`] allocates a run. It tries, in this order: the CPU's current cluster; a cluster of this order that
+//! the CPU held last and a quarter of which is free ([`LOOKS`] of them per call); a free cluster; any cluster of the
+//! order with an aligned hole; one that awaits its discard. For each kind the CPU's own set comes first, then unused
+//! clusters, then other CPUs' sets.
 //!
-//! In this order: the CPU's current cluster; one of the order that this CPU had before, if a quarter of it is free (its
-//! list is looked through a few steps at a time, each call where the last one ended); a free one; any of the order with
-//! an aligned hole; one that awaits its discard. Of each kind the CPU's own come first, then those that nobody had yet,
-//! then other CPUs': most calls that need another cluster find it in the CPU's own set of lists and lock no other, and
-//! the rest read a word of each set to see which to lock.
+//! Listed clusters with room are known to have a run, so a claimed one fails only if another CPU stole from it or if it
+//! is the short last one. After [`CLAIMS`] of those the call gives up: a larger order fails, and the caller splits.
 //!
-//! Which clusters have a hole is known (those without are put aside until a free makes one), so the first one claimed
-//! will do, unless another CPU stole from it in that moment or it is the short last one of the device, and after
-//! [`CLAIMS`] of those the call gives up. When none of it gave anything a larger order fails, and the caller splits.
-//!
-//! A single slot may lie anywhere, so order 0 goes on: a cluster of another order becomes the CPU's current one, and at
-//! last a slot is stolen from what other CPUs hold (or this one for other orders), by a search from where the last one
-//! ended. It looks at a word of each cluster of the device in the worst case, and at none when the count says that all
-//! slots are taken. A slot that was free, and not being discarded, all the time that an order-0 call took is found by
-//! it: clusters are looked at one by one, whatever list they are on.
+//! Order 0 then takes a cluster of another order, and at last steals from any cluster, even one that a CPU holds, in a
+//! circular search. That reads one word per cluster at worst, and nothing if the count says that all slots are taken.
+//! It finds every slot that was free, and not being discarded, during the whole call.
 
 use super::cluster::Held;
 use super::cluster_lists::{Claim, Place};
@@ -23,16 +17,16 @@ use crate::id::{ClusterId, CpuId, SlotId};
 use crate::order::{MAX_ORDER, Order};
 use crate::sync::Ordering;
 
-/// Clusters of an order that a claim looks at for one that this
-/// CPU had last and a quarter of which is free, before it takes a free one.
+/// Clusters of an order that a claim examines for one that this CPU held last and a quarter of which is free, before it
+/// takes a free cluster.
 const LOOKS: usize = 4;
 
-/// Clusters that a call claims at most.
+/// The most clusters that a call claims.
 const CLAIMS: usize = 20;
 
 impl Clusters {
-    /// A run of 2^k free slots, aligned to its size; nothing when there is none to be found or the device is being
-    /// removed. As a rule two uncontended locks; see the module for the worst case.
+    /// A run of 2^k free slots, aligned to its size; `None` if none is found or the device is being removed. Usually
+    /// takes two uncontended locks; the opener of `clusters_take` has the worst case.
     pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
         let mut cpu = self.record(cpu);
         if cpu.removing {
@@ -49,14 +43,14 @@ impl Clusters {
         found
     }
 
-    /// The next run of the current cluster, if there is one.
+    /// The next run of the current cluster, if any.
     fn take_current(&self, cpu: &mut Cpu, order: Order) -> Option<SlotId> {
         let current = cpu.current[usize::from(order.exponent())]?;
         self.take_held(cpu, current, &mut self.cluster(current.cluster).lock(), order)
     }
 
-    /// The next run of a cluster that this CPU holds. Lets go of it at its end, and when what should have been free
-    /// was stolen: neighbours are to be had elsewhere.
+    /// The next run of a cluster that this CPU holds. Releases the cluster at its end, or when a run of a fresh one was
+    /// stolen: another cluster gives contiguous runs.
     fn take_held(&self, cpu: &mut Cpu, current: Current, cluster: &mut Held<'_>, order: Order) -> Option<SlotId> {
         let Current { cluster: id, next, fresh } = current;
         let found = cluster.find(next, order).filter(|&offset| !fresh || offset == next);
@@ -91,8 +85,8 @@ impl Clusters {
 
     fn claim_for(&self, cpu: u16, order: Order) -> Option<(ClusterId, Place)> {
         let room = Place::Room(order);
-        // What others had last is left to them while there are free ones: they still free slots there, and two CPUs in
-        // one cluster are in each other's way.
+        // Prefer a free cluster to one that another CPU held last: that CPU still frees slots there, and the two would
+        // contend.
         let is_roomy = |id| 4 * self.cluster(id).room() >= self.cluster_slots();
         let mut lists = self.lists(cpu);
         let found = lists.claim_if(room, LOOKS, is_roomy).or_else(|| lists.claim_first(Place::Free));
@@ -102,7 +96,7 @@ impl Clusters {
 
     fn claim_anywhere(&self, cpu: u16, order: Order) -> Option<(ClusterId, Place)> {
         let own = [Place::Free, Place::Room(order), Place::Awaiting];
-        // What a single slot may come from when nothing is left: small orders first, large runs are worth more.
+        // Single slots may break other orders when nothing else is left. Small orders first: large runs are worth more.
         let others = (1..=MAX_ORDER).filter(|_| order == Order::PAGE).filter_map(Order::new);
         let others = others.flat_map(|order| [Place::Fragmented, Place::Room].map(|place| place(order)));
         let filled = self.sets.iter().fold(0, |filled, set| filled | set.filled());
@@ -119,11 +113,11 @@ impl Clusters {
     fn steal(&self, cpu: &mut Cpu) -> Option<SlotId> {
         self.search(cpu, |cpu, id, cluster, from| {
             if !cluster.held {
-                // Not in the head of the match: the guard would live through it, and letting go takes the lock again.
+                // Not in the head of the match: the guard would live through it, and `release` takes the same lock.
                 let claim = self.lists(cluster.home).claim(id);
                 match claim {
                     Claim::Discarding => return None,
-                    // It is about to be locked by somebody; a slot may be taken from it all the same.
+                    // Another thread is about to lock it; a slot may still be taken from it.
                     Claim::Others => {}
                     Claim::Mine => {
                         let current = begin(id, cluster, cpu.index, Place::Off, Order::PAGE);
@@ -137,7 +131,7 @@ impl Clusters {
         })
     }
 
-    /// The next free slot after the last one that was handed out, round the end.
+    /// The next free slot after the last one handed out, circularly.
     fn take_next(&self, cpu: &mut Cpu, order: Order) -> Option<SlotId> {
         if order != Order::PAGE {
             return None;
@@ -149,8 +143,8 @@ impl Clusters {
         })
     }
 
-    /// Shows `take` each cluster that has room, locked, with the offset to begin at, once round the device from where
-    /// this CPU's last search ended.
+    /// Calls `take` with each cluster that has room, locked, and the offset to begin at: once around the device from
+    /// where this CPU's last search ended.
     fn search(
         &self,
         cpu: &mut Cpu,
@@ -162,7 +156,7 @@ impl Clusters {
         }
         let nr_clusters = nr_slots.div_ceil(self.cluster_slots());
         let (first, offset) = cpu.search;
-        // The first one comes twice: from the offset on at the start, as a whole at the end.
+        // The first cluster comes twice: from the offset on at the start, and as a whole at the end.
         for step in 0..=nr_clusters {
             let index = if first + step < nr_clusters { first + step } else { first + step - nr_clusters };
             let id = ClusterId::from_index(index);

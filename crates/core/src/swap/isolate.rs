@@ -1,10 +1,10 @@
-//! What compaction asks of [`Clusters`]: which clusters are worth emptying, and free runs for their folios to move to.
+//! Compaction's view of [`Clusters`]: which clusters are worth emptying, and free runs for folios to move to.
 //!
-//! An isolated run is taken like any other: nobody else is handed its slots, and [`Clusters::free`] puts it back. So
-//! there is no third state of a slot, and all that `clusters` says of taken ones holds.
+//! An isolated run is taken like any other: no other caller gets its slots, and [`Clusters::free`] puts it back. Slots
+//! need no third state, and the invariants of `clusters` for taken slots apply.
 //!
-//! **Locking.** Isolating holds `shape`, so that nothing is taken of a device that is being removed, and the cluster's
-//! lock. What a CPU holds is its own: neither emptied nor isolated from.
+//! **Locking.** Isolating holds `shape`, so that nothing is taken from a device that is being removed, and the
+//! cluster's lock. Clusters that a CPU holds are neither emptied nor isolated from.
 
 use super::cluster_lists::Place;
 use super::clusters::{Clusters, Kind};
@@ -23,13 +23,13 @@ impl Clusters {
         self.cluster_order
     }
 
-    /// Clusters none of whose slots is taken, and that can be handed out whole. Locks the sets that have some.
+    /// Clusters without taken slots that can be handed out whole. Locks the sets that have some.
     pub fn nr_whole_free(&self) -> usize {
         self.nr_listed(Place::Free) + self.nr_listed(Place::Awaiting)
     }
 
-    /// Slots that are taken of a cluster which it makes sense to empty. Nothing when it is a CPU's or empty, when one
-    /// folio fills it, and when it cannot become whole: the short one at the end, and one with bad slots.
+    /// How many slots are taken in a cluster that is worth emptying. `None` if a CPU holds it, if it is empty, if one
+    /// folio fills it, or if it cannot become whole: the short one at the end of the device, or one with bad slots.
     pub fn nr_taken_in_parts(&self, id: ClusterId) -> Option<usize> {
         let cluster = self.cluster(id).lock();
         let nr_taken = cluster.nr_used();
@@ -39,9 +39,9 @@ impl Clusters {
         (self.kind != Kind::Rotational && !cluster.held && can_be_whole && in_parts).then_some(nr_taken)
     }
 
-    /// Takes free runs of a cluster, each as large as can be, from its first slot on until they have `enough` slots or
-    /// more together, and names them. One that is wholly free, or a CPU's, stays as it is. Returns how many slots it
-    /// looked at.
+    /// Takes free runs of a cluster, each as large as possible, from its first slot on until they have `enough` slots
+    /// together, and calls `each` with them under the cluster's lock. Skips a cluster that is empty or full or that a
+    /// CPU holds. Returns how many slots it examined.
     pub fn isolate_in(&self, id: ClusterId, enough: usize, each: &mut dyn FnMut(SlotId, Order)) -> usize {
         let removing = lock(&self.shape);
         let mut cluster = self.cluster(id).lock();
@@ -77,7 +77,7 @@ mod tests {
         (runs, nr_scanned)
     }
 
-    /// Three clusters, the first two of which are taken as single slots and nobody's.
+    /// Three clusters; the first two are taken as single slots and no CPU holds them.
     fn two_full() -> Clusters {
         let clusters = Clusters::new(3 * 512, 1, false);
         clusters.grow(3 * 512);

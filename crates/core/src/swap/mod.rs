@@ -1,9 +1,8 @@
-//! The swap space: the slots of devices, handed out so that every folio lies in one piece.
+//! The swap space: the slots of swap devices, allocated so that every folio is contiguous.
 //!
-//! [`Clusters`] allocates the slots of one device in runs of every order, from clusters by CPU and order; compaction
-//! moves what scatters in them together again (`isolate` has what it needs). Freed slots collect in a [`SlotCache`] and
-//! go back many at a time, off the path that freed them. [`Availability`] has the devices in the order in which each NUMA
-//! node uses them.
+//! [`Clusters`] allocates the slots of one device in runs of every order, from clusters by CPU and order; `isolate`
+//! lets compaction defragment them. [`SlotCache`] collects freed slots and returns them in batches, off the path that
+//! freed them. [`Availability`] orders the devices for each NUMA node.
 
 mod availability;
 mod cluster;

@@ -1,28 +1,17 @@
-//! Freed slots on their way back to their clusters.
+//! Batches freed slots on their way back to [`Clusters`]. Freed runs collect in their CPU's *batch*, which costs that
+//! CPU's lock and a store. A worker gives full batches to the clusters; if it is late, the next free does so itself. A
+//! [`Hand`] is a locked buffer from which a batch is given: one serves the worker and flushes, one serves frees.
 //!
-//! A free that goes to its cluster at once pays for the cluster's lock, its counts, and now and then the lists and all
-//! that follows from an emptied cluster. Here it pays for its CPU's own lock and a store: freed runs collect in the CPU's
-//! *batch*. When one is full, a worker is to be told; it takes the batch and gives it to the clusters, sorted, so that
-//! neighbours cost one lock. The worker is an optimisation, never a condition for progress: a free that still finds
-//! the batch full takes it and gives it back itself, whole.
+//! **Invariants.** [`Clusters`] counts a batched run as taken. A run goes from batch to hand to cluster, never back. A
+//! batch is checked for being full and taken out whole under its lock.
 //!
-//! A run in a batch is taken for [`Clusters`] and in use by nobody. Whoever needs counts that are exact, or the slots,
-//! calls [`SlotCache::flush`] first: then all that was freed before the call is free, what others had taken out of a
-//! batch meanwhile included.
+//! **Locking.** In this order, each optional: hands of a CPU (`off_path`, then `of_frees`), its batch, then the
+//! clusters. The batch's lock is not held while clusters are locked. A free never waits for a hand, so never for a
+//! stalled worker; a flush does.
 //!
-//! **Invariants.** A run is in one batch, in one hand, or with its cluster, and goes that way only. A batch is taken out
-//! whole, in one step under its lock, by who has a hand free for it; whether it is full is seen under that lock too.
-//!
-//! **Locking.** In this order, each optional: the *hands* of a CPU, its batch, then what [`Clusters`] locks. A hand is the
-//! lock and the buffer of somebody who gives a batch to the clusters: one for the worker and for flushes, one for frees.
-//! The batch's lock is held for a push, or for swapping it with an empty buffer, and not while clusters are locked. A
-//! free never waits for a hand: where the one for frees is in use (another thread of its CPU was interrupted there, or
-//! a flush is about to take the batch), its run goes straight to the cluster. So nothing that a stalled worker holds is
-//! waited for by a free; a flush does wait for it. Whoever has a hand waits for nothing but clusters.
-//!
-//! **Memory order.** `nr_slots` of batch and hands are written under their locks and read without. A batch is moved into a
-//! hand before it is seen to be empty (both stores release), and readers look at the batch first: so slots on their
-//! way are never overlooked. A hand's zero is stored after its runs are with the clusters: who reads it sees their counts.
+//! **Memory order.** `nr_slots` of batch and hand are written under their locks and read without, the batch first. A
+//! batch is counted in the hand before its own count drops (both stores release), so a reader never misses it. A reader
+//! that sees a hand's zero also sees the freed runs in the clusters' counts.
 
 use super::clusters::Clusters;
 use crate::id::{CpuId, SlotId};
@@ -32,11 +21,12 @@ use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock, try_lock};
 /// Runs in a full batch.
 #[cfg(not(loom))]
 const BATCH_RUNS: usize = 64;
-/// Runs in a full batch. A model checker tries every interleaving of each, so it gets fewer.
+/// Runs in a full batch. Fewer under a model checker, which tries every interleaving.
 #[cfg(loom)]
 const BATCH_RUNS: usize = 2;
 
-/// Slots with which a batch is full, however few runs they are: 16 MiB. What lies in batches is missing to others.
+/// A batch with this many slots is full, whatever its number of runs: 16 MiB. Batched slots are unavailable to
+/// allocation.
 const BATCH_SLOTS: usize = 8 * Order::HUGE.nr_pages();
 
 type Run = (SlotId, Order);
@@ -45,17 +35,17 @@ type Run = (SlotId, Order);
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 #[must_use]
 pub enum Freed {
-    /// It waits in the batch, with others.
+    /// It waits in the batch.
     Collected,
-    /// The same, and the batch is full by it: the worker is to be told.
+    /// It waits in the batch, which is now full: the caller has to wake the worker.
     Filled,
-    /// It waits in the batch; the full one that was there before went to the clusters now.
+    /// It waits in the batch; the full batch before it was given to the clusters by this call.
     Emptied,
-    /// It went to its cluster.
+    /// It went straight to its cluster.
     Straight,
 }
 
-/// Where runs are put, on cache lines of its own: two CPUs write to neighbours.
+/// Room for a batch, aligned to avoid false sharing between CPUs.
 #[repr(align(128))]
 struct Buffer([Run; BATCH_RUNS]);
 
@@ -82,7 +72,7 @@ impl Runs {
         self.nr_slots += run.1.nr_pages();
     }
 
-    /// Gives all of it to the clusters, lowest slot first.
+    /// Gives all runs to the clusters, lowest slot first, so that neighbours share a lock.
     fn give(&mut self, clusters: &Clusters) {
         let runs = &mut self.runs.0[..self.len];
         runs.sort_unstable_by_key(|run| run.0);
@@ -98,24 +88,24 @@ struct Batch {
     is_off: bool,
 }
 
-/// Who gives a batch to the clusters, and from where.
+/// The buffer of a thread that gives a batch to the clusters.
 struct Hand {
     runs: Mutex<Runs>,
     nr_slots: AtomicU32,
 }
 
-/// The batch of a CPU, on cache lines of its own.
+/// The batch of a CPU, aligned to avoid false sharing.
 #[repr(align(128))]
 struct Record {
     batch: Mutex<Batch>,
     nr_slots: AtomicU32,
-    /// Of the worker and of flushes.
+    /// For the worker and for flushes.
     off_path: Hand,
-    /// Of frees that find the batch full.
+    /// For frees that find the batch full.
     of_frees: Hand,
 }
 
-/// A batch that was taken out: in the caller's hand until it is given to the clusters.
+/// A batch that was taken out: held in a hand until the clusters have it.
 struct Taken<'a> {
     runs: MutexGuard<'a, Runs>,
     hand: &'a Hand,
@@ -140,14 +130,14 @@ impl Record {
         Record { batch: Mutex::new(batch), nr_slots: AtomicU32::new(0), off_path: Hand::new(), of_frees: Hand::new() }
     }
 
-    /// Slots that are on their way.
+    /// Slots on their way.
     fn nr_slots(&self) -> usize {
         let batch = self.nr_slots.load(Ordering::Acquire);
         let hands = [&self.off_path, &self.of_frees].map(|hand| hand.nr_slots.load(Ordering::Acquire));
         (batch + hands[0] + hands[1]) as usize
     }
 
-    /// Puts a run into the batch, unless that is full or nothing is collected.
+    /// Puts a run into the batch, unless the batch is full or switched off.
     fn collect(&self, batch: &mut Batch, run: Run) -> Option<Freed> {
         if batch.is_off || batch.runs.is_full() {
             return None;
@@ -157,8 +147,8 @@ impl Record {
         Some(if batch.runs.is_full() { Freed::Filled } else { Freed::Collected })
     }
 
-    /// The same where a full batch was seen: if it still is, it goes to the clusters first. Not if nothing is collected, or
-    /// somebody has the hand for it.
+    /// The same after a full batch was seen: if it is still full, gives it to the clusters. `None` if batches are
+    /// switched off or another free uses the hand.
     fn collect_anew(&self, clusters: &Clusters, run: Run) -> Option<Freed> {
         let runs = try_lock(&self.of_frees.runs)?;
         let mut batch = lock(&self.batch);
@@ -172,7 +162,7 @@ impl Record {
         collected.and(Some(Freed::Emptied))
     }
 
-    /// Takes the batch into a hand, whose buffer takes its place.
+    /// Swaps the batch with the empty buffer of a hand.
     fn take_out<'a>(&self, batch: &mut Batch, hand: &'a Hand, mut runs: MutexGuard<'a, Runs>) -> Taken<'a> {
         assert_eq!(runs.len, 0, "a hand is empty when it is free");
         std::mem::swap(&mut batch.runs, &mut *runs);
@@ -181,14 +171,14 @@ impl Record {
         Taken { runs, hand }
     }
 
-    /// Gives back what is in the batch now, and waits for those who took it out before. Says whether there was anything.
+    /// Gives the current batch back, and waits for batches taken out before. Returns whether there was anything.
     fn flush(&self, clusters: &Clusters) -> bool {
         if self.nr_slots() == 0 {
             return false;
         }
         let runs = lock(&self.off_path.runs);
         let taken = {
-            // Held until the batch is taken: no free takes it away unseen.
+            // Held until the batch is taken out, so that no free takes it out unnoticed.
             let _no_free = lock(&self.of_frees.runs);
             self.take_out(&mut lock(&self.batch), &self.off_path, runs)
         };
@@ -197,35 +187,36 @@ impl Record {
     }
 }
 
-/// The freed slots of one device on their way back to its [`Clusters`], which every call is given. Every call is safe
-/// from any thread.
+/// The freed slots of one device on their way back to its [`Clusters`], which the caller passes to every call. Every
+/// call is safe from any thread.
 pub struct SlotCache {
     cpus: Box<[Record]>,
 }
 
 impl SlotCache {
-    /// For `nr_cpus` CPUs; others share their batches. Allocates about 2 KiB for each; nothing after that does.
+    /// A cache for `nr_cpus` CPUs; CPUs beyond that share their batches. Allocates somewhat more than 3 KiB per CPU; no
+    /// other call allocates.
     pub fn new(nr_cpus: usize) -> SlotCache {
         assert!(nr_cpus > 0, "somebody frees");
         SlotCache { cpus: (0..nr_cpus).map(|_| Record::new()).collect() }
     }
 
-    /// Gives back a run, as [`Clusters::free`] does, soon. As a rule one uncontended lock; the clusters' for 64 runs when
-    /// no worker came in time.
+    /// Frees a run as [`Clusters::free`] does, but deferred. Usually costs one uncontended lock; if the worker is late,
+    /// it gives a whole batch of up to 64 runs to the clusters.
     pub fn free(&self, clusters: &Clusters, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
         let index = cpu.index();
-        // A division costs as much as all the rest but the lock.
+        // A division would cost as much as everything else here but the lock.
         let index = if index < self.cpus.len() { index } else { index % self.cpus.len() };
         let record = &self.cpus[index];
         let collected = record.collect(&mut lock(&record.batch), (slot, order));
-        // A statement of its own: the batch's lock is not held in what follows.
+        // A separate statement, so that the batch's lock is dropped first.
         collected.or_else(|| record.collect_anew(clusters, (slot, order))).unwrap_or_else(|| {
             clusters.free(slot, order);
             Freed::Straight
         })
     }
 
-    /// The worker's part: gives full batches back. Says whether there were any.
+    /// The worker's part: gives full batches back. Returns whether there were any.
     pub fn give_full(&self, clusters: &Clusters) -> bool {
         let mut any = false;
         for record in self.cpus.iter().filter(|record| record.nr_slots() > 0) {
@@ -241,14 +232,14 @@ impl SlotCache {
         any
     }
 
-    /// Gives all batches back. When it returns, all that was freed before the call is with the clusters. Says whether
-    /// anything was on its way. Waits for those who are giving a batch back at this moment.
+    /// Gives all batches back. On return, everything freed before the call is free in the clusters. Returns whether
+    /// anything was on its way. Waits for threads that are giving a batch back.
     pub fn flush(&self, clusters: &Clusters) -> bool {
         self.cpus.iter().fold(false, |any, record| record.flush(clusters) | any)
     }
 
-    /// The same for who is about to sleep until somebody frees: a free that this does not give back sees, once it has
-    /// returned, all that the caller wrote before. Locks each CPU's batch for that.
+    /// Like [`SlotCache::flush`], for a caller about to sleep until slots are freed. It locks each CPU's batch, so a
+    /// free that comes too late for this flush sees, when it returns, everything that the caller wrote before the call.
     pub fn sweep(&self, clusters: &Clusters) -> bool {
         self.cpus.iter().fold(false, |any, record| {
             drop(lock(&record.batch));
@@ -256,19 +247,19 @@ impl SlotCache {
         })
     }
 
-    /// Slots that were freed and are not with the clusters yet. Reads three words for each CPU; a sum over a moment.
+    /// Slots that were freed but are not free in the clusters yet. Reads three words per CPU; approximate during frees.
     pub fn nr_slots(&self) -> usize {
         self.cpus.iter().map(Record::nr_slots).sum()
     }
 
-    /// From when this returns until [`SlotCache::switch_on`], nothing is on its way: what was is flushed, and every free
-    /// goes straight to its cluster, racing calls included.
+    /// From the return of this until [`SlotCache::switch_on`] nothing is batched: earlier frees are flushed, and every
+    /// free goes straight to its cluster, racing calls included.
     pub fn switch_off(&self, clusters: &Clusters) {
         self.cpus.iter().for_each(|record| lock(&record.batch).is_off = true);
         self.flush(clusters);
     }
 
-    /// Frees are collected again.
+    /// Permits batches again.
     pub fn switch_on(&self) {
         self.cpus.iter().for_each(|record| lock(&record.batch).is_off = false);
     }
@@ -293,7 +284,7 @@ mod tests {
 
     const CPU: CpuId = CpuId::new(0);
 
-    /// A device with so many single slots in use.
+    /// A device with this many single slots in use.
     fn in_use(nr_slots: usize) -> (Clusters, Vec<SlotId>) {
         let clusters = Clusters::new(4 * 512, 1, false);
         clusters.grow(4 * 512);
@@ -301,12 +292,12 @@ mod tests {
         (clusters, slots)
     }
 
-    /// Takes the batch as the worker does, which then stalls for as long as this is held.
+    /// Takes the batch as the worker does; the worker is stalled for as long as this is held.
     fn stall(record: &Record) -> Taken<'_> {
         record.take_out(&mut lock(&record.batch), &record.off_path, lock(&record.off_path.runs))
     }
 
-    /// What came of freeing these slots on a thread that nothing may hold up.
+    /// Results of freeing these slots on a thread that must not block.
     fn free_unhindered(cache: &SlotCache, clusters: &Clusters, slots: &[SlotId]) -> Vec<Freed> {
         std::thread::scope(|scope| {
             let (done, waits) = mpsc::channel();
@@ -318,7 +309,7 @@ mod tests {
                 Ok(freed) => freed,
                 Err(_) => {
                     eprintln!("a free waits for who is stalled");
-                    std::process::abort(); // that thread never ends, and this one would wait for it
+                    std::process::abort(); // that thread never ends, and the scope would wait for it
                 }
             }
         })

@@ -1,4 +1,4 @@
-//! A device's slots: clusters by CPU, near its end, in removal and discard.
+//! A device's slots: per-CPU clusters when few slots are left, and during removal and discard.
 
 use folioswap_core::{ClusterId, Clusters, CpuId, Order, SlotId};
 use loom::sync::Arc;
@@ -6,14 +6,14 @@ use loom::thread;
 
 use crate::{PAIR, check_within};
 
-/// Clusters of two slots for two CPUs, all of them free.
+/// Clusters of two slots for two CPUs, all free.
 fn clusters(nr_slots: usize, wants_discard: bool) -> Arc<Clusters> {
     let clusters = Clusters::with_cluster_order(nr_slots, 2, wants_discard, PAIR);
     clusters.grow(nr_slots);
     Arc::new(clusters)
 }
 
-/// One slot, on a thread of its own.
+/// Allocates one slot on another thread.
 fn one_slot(clusters: &Arc<Clusters>, cpu: u32) -> thread::JoinHandle<Option<SlotId>> {
     let clusters = Arc::clone(clusters);
     thread::spawn(move || clusters.allocate(CpuId::new(cpu), Order::PAGE))
@@ -50,7 +50,7 @@ fn a_free_and_a_steal_pass_each_other() {
         let clusters = clusters(2, false);
         let first = clusters.allocate(CpuId::new(0), Order::PAGE).unwrap();
         let other = one_slot(&clusters, 1);
-        // The cluster is this CPU's, so the other steals from it; or is given what is freed; or finds it empty.
+        // The other CPU steals from this CPU's cluster, gets the freed slot, or finds the cluster empty.
         clusters.free(first, Order::PAGE);
         let stolen = other.join().unwrap().expect("the second slot was free all along");
         let rest = clusters.allocate(CpuId::new(0), Order::PAGE).expect("one of two is free");
@@ -99,7 +99,7 @@ fn removal_and_allocation_pass_each_other() {
         let clusters = clusters(4, false);
         let others = [one_slot(&clusters, 0), one_slot(&clusters, 1)];
         clusters.begin_removal();
-        // What was handed out was handed out before that returned.
+        // Everything handed out was handed out before `begin_removal` returned.
         let nr_used = clusters.nr_used();
         let got = others.map(|other| other.join().unwrap());
         assert_eq!((got.iter().flatten().count(), clusters.nr_used()), (nr_used, nr_used));

@@ -1,4 +1,4 @@
-//! The lists of available devices: walks beside removal, and beside devices that fill and empty.
+//! The lists of available devices: walks during removals, and while devices fill up and get free slots.
 
 use folioswap_core::{Attempt, Availability, DeviceId, NodeId, Priority};
 use loom::sync::Arc;
@@ -10,14 +10,14 @@ const A: DeviceId = DeviceId::new(0);
 const B: DeviceId = DeviceId::new(1);
 const NODE: NodeId = NodeId::new(0);
 
-/// Devices that have a number of free slots each, and hand none out while they are being removed.
+/// Devices with a number of free slots each, which hand out none while being removed.
 struct World {
     lists: Availability,
     nr_free: [AtomicUsize; 2],
     leaving: [AtomicBool; 2],
 }
 
-/// Device A, with so many free slots, and B after it or as its equal.
+/// Devices A and B with these free slots. B follows A or has the same priority.
 fn world(nr_free: [usize; 2], are_equal: bool) -> Arc<World> {
     let lists = Availability::new(1, 2);
     let priority = are_equal.then(|| Priority::given(1).unwrap());
@@ -28,7 +28,7 @@ fn world(nr_free: [usize; 2], are_equal: bool) -> Arc<World> {
 }
 
 impl World {
-    /// Counts carry no order of their own: what is seen of them is what the lists' fences make seen.
+    /// The counts are relaxed: only the fences of the lists make them visible.
     fn attempt(&self, device: DeviceId) -> Attempt<DeviceId> {
         let one_less = |nr_free: usize| nr_free.checked_sub(1);
         let nr_free = &self.nr_free[device.index()];

@@ -1,4 +1,4 @@
-//! Blocks of the folio table: who locks, waits and tries.
+//! Blocks of the folio table: locking, waiting and trying.
 
 use folioswap_core::{BlockId, FolioTable, FrameId, Order, SlotId, State};
 use loom::sync::Arc;
@@ -9,7 +9,7 @@ use crate::{BLOCK, HALF, OTHER, beside, check, check_within};
 
 struct World {
     table: FolioTable,
-    /// Guarded by the lock of the block, so neither load nor store orders anything.
+    /// Guarded by the block's lock, so its loads and stores are relaxed.
     guarded: AtomicUsize,
 }
 
@@ -20,7 +20,7 @@ fn world() -> Arc<World> {
 }
 
 impl World {
-    /// Adds one to the guarded number in two steps, which only the lock makes one.
+    /// Increments the guarded number in two steps, which only the lock makes atomic.
     fn count(&self) {
         let seen = self.guarded.load(Ordering::Relaxed);
         thread::yield_now();
@@ -61,7 +61,8 @@ fn two_threads_change_one_block_and_both_changes_stay() {
         };
         let before = splits.join().unwrap();
         let locked = world.table.lock(BLOCK);
-        // The slot of the folio that was whole is that of its first half; the second half has one if it came first.
+        // The whole folio's slot becomes the first half's; the second half has a slot only if it was set before the
+        // split.
         assert_eq!((locked.order(), locked.state(0)), (HALF, State::Swapped(SlotId::new(512))));
         assert_eq!(locked.state(1), State::Resident(FrameId::new(256)));
         assert_eq!(before != State::Empty, first == Order::HUGE, "each saw what came before it");
@@ -134,7 +135,7 @@ fn what_moves_is_in_one_of_two_blocks() {
             source.move_to(&mut target);
             true
         });
-        // Who holds the source sees it there, or finds that it has arrived.
+        // A thread that holds the source sees the content there, or finds that it has moved.
         let source = world.table.lock(BLOCK);
         if source.is_empty() {
             assert_eq!(world.table.lock(OTHER).state(0), State::Swapped(SlotId::new(7)));

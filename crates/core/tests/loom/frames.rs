@@ -1,4 +1,4 @@
-//! Frames: the zone, what CPUs keep of it, and compaction beside faults and drops.
+//! Frames: the zone, its CPU lists, and compaction concurrent with faults and drops.
 
 use folioswap_core::{BlockId, CpuId, FolioId, FolioTable, FrameId, List, Memory, Order, PIECE, Size, State, Zone};
 use loom::sync::Arc;
@@ -6,14 +6,14 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{BLOCK, HALF, OTHER, PAGEBLOCK, beside, check, check_within};
 
-/// A zone whose pageblocks may all be in use.
+/// A zone all of whose pageblocks may be in use.
 fn zone(nr_pageblocks: usize) -> Zone {
     let zone = Zone::new(nr_pageblocks);
     zone.set_limit(nr_pageblocks * PAGEBLOCK);
     zone
 }
 
-/// Frames of this order, taken as the engine takes them.
+/// Takes frames of this order as the engine does.
 fn take(zone: &Zone, order: Order) -> Option<FrameId> {
     let taken = zone.take(order, 0)?;
     Some(if taken.order == order { taken.frame } else { zone.carve(taken.frame, order) })
@@ -21,7 +21,7 @@ fn take(zone: &Zone, order: Order) -> Option<FrameId> {
 
 struct Frames {
     zone: Zone,
-    /// Who is in which half of the first and of the second pageblock.
+    /// How many threads hold each half of the first and of the second pageblock.
     holders: [AtomicUsize; 4],
 }
 
@@ -30,7 +30,7 @@ impl Frames {
         Arc::new(Frames { zone: zone(nr_pageblocks), holders: std::array::from_fn(|_| AtomicUsize::new(0)) })
     }
 
-    /// Takes frames, is in them for a while, and gives them back. Says whether there were any.
+    /// Takes frames, holds them for a while and gives them back. Returns whether there were any.
     fn use_one(&self, order: Order) -> bool {
         let Some(frame) = take(&self.zone, order) else { return false };
         let first = frame.index() / HALF.nr_pages();
@@ -152,7 +152,7 @@ fn a_pageblock_that_was_emptied_is_taken_whole_or_in_parts_by_others() {
                 }
                 frames.zone.give(taken.frame);
             }
-            // The other thread is in the half that was free.
+            // The other thread holds the half that was free.
             None => {
                 let (run, order) = frames.zone.isolated_in(folio).unwrap();
                 assert_eq!((run, order), (folio, HALF));
@@ -190,27 +190,27 @@ fn reclaim_looks_at_a_folio_whose_frames_are_given_back() {
     });
 }
 
-/// Takes 64 KiB on a CPU, as the engine does.
+/// Takes 64 KiB on a CPU as the engine does.
 fn take_on(zone: &Zone, cpu: u32) -> Option<FrameId> {
     let taken = zone.take_on(CpuId::new(cpu), PIECE)?;
     Some(if taken.order == PIECE { taken.frame } else { zone.carve(taken.frame, PIECE) })
 }
 
-/// One pageblock, and two CPUs that may keep many of its frames.
+/// One pageblock, and two CPUs that may list many of its frames.
 fn zone_by_cpu() -> Zone {
     let zone = Zone::with_share(1, 2, 1);
     zone.set_limit(PAGEBLOCK);
     zone
 }
 
-/// A divided pageblock whose frames CPUs keep, and for each 64 KiB of it how many have it.
+/// A divided pageblock whose frames CPUs list, and how many threads hold each 64 KiB of it.
 struct ByCpu {
     zone: Zone,
     holders: Vec<AtomicUsize>,
 }
 
 impl ByCpu {
-    /// Takes frames and gives them back; as a folio's, or nobody's.
+    /// Takes frames and gives them back, with or without an owner.
     fn use_one(&self, cpu: u32, owner: Option<FolioId>) {
         let frame = take_on(&self.zone, cpu).expect("there are enough for all");
         let holders = &self.holders[frame.index() / PIECE.nr_pages()];
@@ -232,7 +232,7 @@ fn what_a_cpu_keeps_is_one_threads_or_the_zones() {
         };
         let first = take_on(&world.zone, 0).unwrap();
         let world = Arc::new(world);
-        // Two threads on one CPU, as after one has moved on, and one that wants all of the lists.
+        // Two threads on one CPU, as after a migration, and one that wants all lists empty.
         let others = [Some(FolioId::new(512)), None].map(|owner| beside(&world, move |world| world.use_one(0, owner)));
         let paused = world.zone.pause_cpus();
         assert!(world.zone.listed_on(CpuId::new(0), PIECE).is_empty(), "nothing is kept during a pause");
@@ -247,14 +247,14 @@ fn what_a_cpu_keeps_is_one_threads_or_the_zones() {
     });
 }
 
-/// Small folios over a zone: what faults, compaction and drops do in the engine, without the content.
+/// Small folios in a zone: what faults, compaction and drops do in the engine, without the content.
 struct Ram {
     table: FolioTable,
     zone: Zone,
 }
 
 impl Ram {
-    /// The first folio of each block is in RAM: the one unmapped, the other mapped.
+    /// The first folio of each block is in RAM: unmapped in the one, mapped in the other.
     fn new() -> Arc<Ram> {
         let ram = Ram { table: FolioTable::new(2), zone: zone_by_cpu() };
         ram.table.ensure(BLOCK..BlockId::new(2));
@@ -268,7 +268,7 @@ impl Ram {
         Arc::new(ram)
     }
 
-    /// A touch of the first folio of a block: it is mapped afterwards.
+    /// A touch of the first folio of a block; it is mapped afterwards.
     fn fault(&self, block: BlockId) {
         let mut locked = self.table.lock(block);
         let frame = match locked.state(0) {
@@ -288,14 +288,14 @@ impl Ram {
         locked.folio_mut(0).set_empty();
     }
 
-    /// Moves the first folio that it finds. Says whether it has moved.
+    /// Moves the first folio that it finds. Returns whether it has moved.
     fn compact(&self) -> bool {
         let _paused = self.zone.pause_cpus();
         let mut found = None;
         self.zone.folios_in(FrameId::new(0), &mut |frame, folio, _| found = found.or(Some((frame, folio))));
         let Some((from, folio)) = found else { return false };
         let Some((run, order)) = self.zone.isolate_listed(PIECE, HALF, FrameId::new(0)) else { return false };
-        // The last part of the run, so that it is halved until that is a run of its own.
+        // The last part of the run, so that the run is halved until that part is a run of its own.
         let to = run.plus(order.nr_pages() - PIECE.nr_pages());
         let moved = self.rehome(folio, from, to);
         if !moved {
@@ -321,7 +321,7 @@ impl Ram {
         true
     }
 
-    /// Every folio has its frames and no other has them; all others are free.
+    /// Every folio has frames of its own; all other frames are free.
     fn check(&self) -> usize {
         self.zone.verify();
         let mut homes = Vec::new();

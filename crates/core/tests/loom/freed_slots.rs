@@ -5,8 +5,8 @@ use loom::sync::Arc;
 
 use crate::{PAIR, beside, check_within};
 
-/// A device of two clusters, and single slots of it that are in use until they are freed by way of the cache, all on one
-/// CPU. A batch is two runs here.
+/// A device of two clusters, some of whose slots are in use until they are freed through the cache, all on one CPU. A
+/// batch is two runs here.
 struct Freeing {
     clusters: Clusters,
     cache: SlotCache,
@@ -33,7 +33,7 @@ impl Freeing {
         self.cache.give_full(&self.clusters)
     }
 
-    /// Everything has arrived, once: a slot that is freed twice makes the clusters panic.
+    /// Every slot is free. A slot freed twice makes the clusters panic.
     fn check_free(&self) {
         assert_eq!((self.clusters.nr_used(), self.cache.nr_slots()), (0, 0));
         self.clusters.verify();
@@ -67,7 +67,7 @@ fn a_free_takes_a_full_batch_or_the_worker_has() {
         let all = [mine, other.join().unwrap()].concat();
         let count = |what| all.iter().filter(|&&freed| freed == what).count();
         let worked = worker.join().unwrap();
-        // A full batch goes by the worker or by a free, and the second of two that fill it may fill it again.
+        // The worker or a free gives each full batch back; the last two frees may fill the batch again.
         assert!(count(Freed::Filled) >= 1 && count(Freed::Emptied) + usize::from(worked) <= count(Freed::Filled));
         freeing.flush();
         freeing.check_free();
@@ -165,7 +165,7 @@ fn a_free_at_once_goes_its_way_beside_others() {
             freeing.flush()
         });
         if !freeing.clusters.try_free(freeing.slots[1], Order::PAGE) {
-            let _ = freeing.free(1); // somebody had the cluster locked, and nothing was done
+            let _ = freeing.free(1); // the cluster was locked, and nothing was done
         }
         other.join().unwrap();
         assert!(freeing.clusters.try_free(freeing.slots[2], Order::PAGE), "nobody else is there");

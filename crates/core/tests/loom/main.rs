@@ -1,7 +1,7 @@
 //! The concurrent parts under a model checker, which tries every interleaving up to a bound of preemptions:
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p folioswap-core --test loom`.
 //!
-//! Whoever waits for ever shows as a deadlock, which loom reports.
+//! loom reports a thread that waits forever as a deadlock.
 #![cfg(loom)]
 
 mod clusters;
@@ -34,7 +34,7 @@ fn check_within(nr_preemptions: usize, model: impl Fn() + Sync + Send + 'static)
     builder.check(model);
 }
 
-/// A part of the model on a thread of its own.
+/// Runs a part of the model on another thread.
 fn beside<W, R: 'static>(world: &Arc<W>, run: impl FnOnce(&W) -> R + 'static) -> thread::JoinHandle<R>
 where
     W: 'static,

@@ -1,4 +1,4 @@
-//! Streams, and dropping behind them.
+//! Streams and drop-behind.
 
 use folioswap_core::{BlockId, DropBehind, Room, Streams};
 use loom::sync::Arc;

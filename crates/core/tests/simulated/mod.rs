@@ -1,7 +1,8 @@
-//! A simulated space of small blocks, each unit's state and content on its own; and the random numbers of its tests.
+//! A simulated space of small blocks that stores each unit's state and content separately, and the tests' random
+//! numbers.
 //!
-//! Everything is found by looking at every unit, so that it is right at a glance. It is as unfriendly as a space in use:
-//! folios are busy, pinned or gone when they are to be moved, and others take and free units between any two calls.
+//! It scans every unit for every query, so that it is obviously correct. It behaves like a space under load: folios are
+//! busy, pinned or gone when they are to be moved, and units are taken and freed between any two calls.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use folioswap_core::compact::{Migrated, Mode, Space, Units};
@@ -17,7 +18,7 @@ pub fn units(first: usize, k: usize) -> Units {
     Units { first: UnitId::from_index(first), order: order(k) }
 }
 
-/// A small generator (xorshift64*), so that a seed is the whole of a failing case.
+/// A small generator (xorshift64*), so that a seed reproduces a failure.
 pub struct Random(u64);
 
 impl Random {
@@ -37,7 +38,7 @@ impl Random {
     }
 }
 
-/// Says which seed failed.
+/// Prints the seed when a test panics.
 pub struct Seed(pub u64);
 
 impl Drop for Seed {
@@ -70,14 +71,14 @@ struct State {
     random: Random,
 }
 
-/// How often something goes wrong: one time in so many; never when 0.
+/// How often something goes wrong: one time in this many; never when 0.
 #[derive(Copy, Clone, Default)]
 pub struct Trouble {
     /// A folio is busy.
     pub busy: usize,
     /// A folio is freed right before it is to move.
     pub gone: usize,
-    /// Somebody takes or frees a folio between two calls.
+    /// Another thread takes or frees a folio between two calls.
     pub others: usize,
 }
 
@@ -110,7 +111,7 @@ impl Simulated {
         }
     }
 
-    /// A folio here, all of whose units are free.
+    /// Puts a folio on free units.
     pub fn put(&self, at: Units, pinned: bool) {
         let state = &mut *self.state.borrow_mut();
         let range = at.first.index()..at.first.index() + at.nr_units();
@@ -130,7 +131,7 @@ impl Simulated {
         state.all[first..first + folio.order.nr_pages()].fill(Unit::Free);
     }
 
-    /// Puts a folio of this order in a free place chosen at random, if there is one.
+    /// Puts a folio of this order in a random free place, if there is one.
     pub fn put_somewhere(&self, k: usize, pinned: bool) -> bool {
         let places: Vec<_> = (0..self.len()).step_by(1 << k).filter(|&at| self.is_free(units(at, k))).collect();
         if places.is_empty() {
@@ -141,7 +142,7 @@ impl Simulated {
         true
     }
 
-    /// Fills it with folios of these orders as far as they fit, then frees each with one chance in two.
+    /// Fills the space with folios of these orders, then frees each with a chance of one half.
     pub fn scatter(&self, orders: &[usize], pinned_one_in: usize) {
         let mut misses = 0;
         while misses < 8 {
@@ -181,7 +182,7 @@ impl Simulated {
         self.state.borrow().folios.keys().copied().collect()
     }
 
-    /// Every unit is free, isolated or of one folio, and the content of each folio is what it was given.
+    /// Checks that every occupied unit belongs to one folio, and that each folio has its content.
     pub fn verify(&self) {
         let state = self.state.borrow();
         let mut nr_occupied = 0;
@@ -227,7 +228,7 @@ impl Simulated {
         self.state.borrow_mut().all[run.first.index()..][..run.nr_units()].fill(Unit::Isolated);
     }
 
-    /// Others do something.
+    /// Simulates other threads.
     fn meddle(&self) {
         let one_in = self.trouble.get().others;
         if !self.state.borrow_mut().random.one_in(one_in) {

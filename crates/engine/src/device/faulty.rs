@@ -1,7 +1,7 @@
-//! A device that goes wrong by a plan: for tests.
+//! A device that fails by a plan. For tests.
 //!
-//! What happens to a read or write is a function of the plan's seed and of how many there were before. A plan has a few kinds
-//! of fault, each with a rate. Calls are done one at a time, so that a write that goes astray races with nobody.
+//! The outcome of a read or write is a function of the plan's seed and of the number of earlier calls. A plan has a few
+//! kinds of faults, each with a rate. Calls run one at a time, so a misdirected write does not race with others.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -13,7 +13,7 @@ use folioswap_core::{Order, PAGE_SIZE};
 
 use super::{Device, MemoryUse, OnFreed};
 
-/// Numbers that follow from a seed (splitmix64).
+/// Numbers generated from a seed (splitmix64).
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -32,34 +32,34 @@ impl Numbers {
         (self.next() % end as u64) as usize
     }
 
-    /// True once in so many times.
+    /// True once in `times` on average.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 }
 
-/// What happens to a read or write.
+/// What goes wrong with a read or write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A write returns an error and stores nothing.
     WriteFails,
-    /// It returns an error and stores a part.
+    /// A write returns an error and stores a part.
     WriteFailsHalfway,
-    /// It says that it is done, and has stored a part.
+    /// A write reports success and has stored a part.
     Tears,
-    /// ...and has stored nothing.
+    /// A write reports success and has stored nothing.
     Loses,
-    /// ...and has stored it elsewhere.
+    /// A write reports success and has stored the bytes elsewhere.
     GoesAstray,
     /// A read returns an error.
     ReadFails,
-    /// It returns what is there, but for a bit.
+    /// A read returns the content with one bit flipped.
     FlipsBit,
-    /// Any call takes a while.
+    /// Any call is slow.
     Waits,
     /// A place can never be read.
     BadPlace,
-    /// There is no device from now on.
+    /// The device is gone from now on.
     Vanishes,
 }
 
@@ -77,7 +77,7 @@ const ALL: [Fault; 10] = [
 ];
 
 impl Fault {
-    /// Whether what was stored is not there afterwards.
+    /// Whether a write with this fault does not store its bytes.
     fn destroys(self) -> bool {
         matches!(self, Fault::Tears | Fault::Loses | Fault::GoesAstray | Fault::WriteFailsHalfway)
     }
@@ -95,7 +95,7 @@ impl Fault {
 #[derive(Debug)]
 pub(crate) struct Plan {
     seed: u64,
-    /// Each happens once in so many calls.
+    /// Each fault happens once in this many calls, on average.
     faults: Vec<(Fault, usize)>,
     nr_calls: AtomicU64,
     is_gone: AtomicBool,
@@ -115,18 +115,18 @@ impl Plan {
         Arc::new(Plan { seed, faults, nr_calls: AtomicU64::new(0), is_gone, is_over })
     }
 
-    /// Whether all that was stored can be read once the plan is over.
+    /// Whether content that was reported as stored can be missing once the plan has ended.
     pub fn destroys(&self) -> bool {
-        // A write that fails halfway has said so.
+        // A write that fails halfway has returned an error.
         self.faults.iter().any(|(fault, _)| fault.destroys() && *fault != Fault::WriteFailsHalfway)
     }
 
-    /// From now on the device works.
+    /// The device works from now on.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
     }
 
-    /// Numbers for this call, and what happens to it.
+    /// Random numbers for this call, and its fault.
     fn call(&self, is_possible: impl Fn(Fault) -> bool) -> io::Result<(Numbers, Option<Fault>)> {
         let call = self.nr_calls.fetch_add(1, Ordering::SeqCst);
         let mut numbers = Numbers::new(self.seed ^ Numbers::new(call).next());
@@ -144,7 +144,7 @@ impl Plan {
         Ok((numbers, fault))
     }
 
-    /// Whether a part of a range can never be read: pages here and there.
+    /// Whether a part of a range can never be read. Such pages are scattered over the device.
     fn is_bad(&self, offset: u64, len: usize) -> bool {
         let Some((_, rate)) = self.faults.iter().find(|(fault, _)| *fault == Fault::BadPlace) else { return false };
         let bad = |page: usize| Numbers::new(self.seed ^ page as u64).one_in(rate * 64);
@@ -166,13 +166,13 @@ impl Faulty {
         Faulty { device, plan, name: name.into(), one_at_a_time: Mutex::new(()) }
     }
 
-    /// An offset of this device where so many bytes could have been meant to go.
+    /// A random offset at which a write of `len` bytes can go astray.
     fn elsewhere(&self, numbers: &mut Numbers, len: usize) -> u64 {
         let end = self.limit_bytes().expect("it has a size") as usize - len;
         (numbers.below(end / PAGE_SIZE + 1) * PAGE_SIZE) as u64
     }
 
-    /// Stores `bytes` at `offset`, by `write`, or does not.
+    /// Stores `bytes` at `offset` with `write`, or fails to.
     fn write_by(
         &self,
         offset: u64,
@@ -180,7 +180,7 @@ impl Faulty {
         write: impl Fn(&dyn Device, u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let (mut numbers, fault) = self.plan.call(Fault::is_of_writes)?;
-        // What compresses has a word for each slot, and finds places itself.
+        // A compressing device has a word for each slot and chooses places itself.
         let unit = if self.compresses() { PAGE_SIZE } else { 512 };
         let part = &bytes[..numbers.below(bytes.len() / unit) * unit];
         let write = |offset, bytes| write(&*self.device, offset, bytes);
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::device::RamDevice;
 
-    /// What comes of writes of ones over zeros, and of reading them.
+    /// The results of writing bytes of 1 over zeros and of reading them, and the number of set bits that were read.
     fn outcomes(fault: Fault) -> (io::Result<()>, io::Result<()>, usize) {
         let plan = Plan::with(7, vec![(fault, 1)]);
         let device = Faulty::new(Box::new(RamDevice::new(2 << 20, None).unwrap()), Arc::clone(&plan), "faulty");

@@ -1,8 +1,8 @@
-//! A swap device in a file, or a block device, read and written past the page cache (O_DIRECT).
+//! A swap device in a file or on a block device, read and written past the page cache (O_DIRECT).
 //!
-//! A file is unlinked from the start, mode 0600: nothing is left behind, whatever happens to the process. It grows by
-//! `fallocate`, so that a full disk is met before a write and never in it; what is given back by punching holes is
-//! reserved again in the same way.
+//! A file is unlinked from the start and has mode 0600, so nothing is left behind when the process dies. It grows by
+//! `fallocate`, so a full disk is noticed before a write and never during one. Space that was given back by punching
+//! holes is reserved again in the same way.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -19,19 +19,19 @@ use crate::error::Error;
 use crate::fatal;
 use crate::size::Bytes;
 
-/// A file or block device that holds slots.
+/// A file or block device that stores slots.
 pub(crate) struct FileDevice {
     pub(super) fd: Descriptor,
     pub(super) path: PathBuf,
     pub(super) limit: Option<u64>,
-    /// A block device has all its space from the start.
+    /// It is a block device, which has all its space from the start.
     pub(super) fixed: bool,
-    /// What is said when it is first needed.
+    /// A message that is printed when the device is first used.
     pub(super) on_first_use: Mutex<Option<String>>,
 }
 
 impl FileDevice {
-    /// An unlinked file in `directory`.
+    /// Makes an unlinked file in `directory`.
     pub fn unlinked_in(directory: &Path, limit: Option<u64>) -> Result<Self, Error> {
         let fd = hidden(directory, direct_io::unlinked_file(directory).map_err(|error| explain(directory, &error))?)?;
         let device = FileDevice { fd, path: directory.into(), limit, fixed: false, on_first_use: None.into() };
@@ -39,8 +39,8 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// A block device, or an unlinked file that would be at `path`: nothing of that name may exist yet. A block device
-    /// that holds something is refused, unless that is to be lost (`force`).
+    /// Opens a block device, or makes an unlinked file next to `path`, where nothing may exist yet. A block device that
+    /// holds something is refused unless `force` allows overwriting it.
     pub fn open(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
         if path.is_dir() {
             return Err(unusable(path, "is a directory: name a file to be made in it, as in DIR/swap:8G"));
@@ -61,7 +61,7 @@ impl FileDevice {
         let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: None.into() };
         device.probe()?;
         if let Some(limit) = limit {
-            // Asked for by name and size: met now rather than in the middle of the program.
+            // The user asked for this size: report a lack of space now rather than while the program runs.
             device
                 .reserve(0, limit)
                 .map_err(|error| too_small(path, format!("{} cannot be had: {error}", Bytes(limit))))?;
@@ -88,7 +88,7 @@ impl FileDevice {
         }
     }
 
-    /// Whether one folio can be had at all.
+    /// Checks that there is space for at least one folio.
     fn probe(&self) -> Result<(), Error> {
         self.reserve(0, Order::HUGE.bytes() as u64)
             .map_err(|error| too_small(&self.path, format!("no room for one folio: {error}")))

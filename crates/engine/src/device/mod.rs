@@ -1,7 +1,7 @@
-//! A swap device: something that stores slots. The trait, and one file for each kind.
+//! Swap devices, which store slots: the trait, and one file for each kind.
 //!
-//! A device knows nothing of folios: it grows, and reads and writes runs of bytes at offsets that are multiples of
-//! the page size. Which slots are in use is the swap space's business ([`crate::space`]).
+//! A device knows nothing of folios. It reserves space, and reads and writes runs of bytes at page-aligned offsets. The
+//! swap space ([`crate::space`]) tracks which slots are in use.
 
 #[cfg(test)]
 mod faulty;
@@ -35,83 +35,84 @@ use crate::topology::Topology;
 /// Where the default swap file is made when `FOLIOSWAP_DIR` is not set.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp";
 
-/// Why a device does not take what it is given to store. Nothing is wrong with it, nor with the slots; they hold nothing then.
+/// Why a device refuses to store content. This is no error of the device or of the slots; the slots hold nothing
+/// afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     /// Its memory is full.
     #[error("it is full")]
     Full,
-    /// It would not be much smaller.
+    /// The content would not get much smaller.
     #[error("it does not compress")]
     Incompressible,
 }
 
 impl Refusal {
-    /// The refusal that a write ended with.
+    /// The refusal in the error of a write, if it is one.
     pub fn of(error: &io::Error) -> Option<Refusal> {
         error.get_ref()?.downcast_ref().copied()
     }
 }
 
-/// Who is told of slots that somebody has given up, while they are nobody else's yet.
+/// Called for freed slots before they can be allocated again.
 pub(crate) type OnFreed = Box<dyn Fn(SlotId, Order) + Send + Sync>;
 
-/// What a device in compressed RAM has in how much memory.
+/// Memory use of a device in compressed RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Bytes of memory that it has, its records included.
+    /// Bytes of memory that it uses, its records included.
     pub memory_bytes: u64,
-    /// Those of them that something is kept in.
+    /// Those of them that are in use: objects and slot records.
     pub kept_bytes: u64,
-    /// Bytes that it may have.
+    /// The most bytes of memory that it may use.
     pub limit_bytes: u64,
-    /// Bytes of what is in it, before they were compressed.
+    /// Uncompressed size of its content, in bytes.
     pub content_bytes: u64,
 }
 
-/// The least memory of a device in compressed RAM.
+/// The smallest memory of a device in compressed RAM.
 pub const SMALLEST_ZRAM_BYTES: u64 = 8 << 20;
 
-/// Something that stores slots. All calls are safe from any thread; offsets and lengths are in bytes.
+/// A device that stores slots. All calls are safe from any thread. Offsets and lengths are in bytes.
 pub(crate) trait Device: Send + Sync {
-    /// Bytes it could hold at most, free file system space not counted; `None`: no limit of its own.
+    /// The most bytes that it can hold, regardless of free space in the file system. `None`: no limit of its own.
     fn limit_bytes(&self) -> Option<u64>;
 
-    /// Bytes that it is likely to hold at most: what the file system has free, of a file without a size.
+    /// Bytes that it can probably hold. For a file without a size: the free space of the file system.
     fn likely_bytes(&self) -> u64 {
         self.limit_bytes().unwrap_or(0)
     }
 
-    /// Makes sure that a range can be written without meeting a full disk.
+    /// Reserves the space of a range, so that a later write there does not find the disk full.
     ///
     /// # Errors
-    /// The kernel's, `StorageFull` when there is no room.
+    /// The kernel's; `StorageFull` when there is no room.
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// Whether space can be given back by [`Device::discard`].
+    /// Whether [`Device::discard`] gives space back.
     fn discards(&self) -> bool {
         false
     }
 
-    /// Gives the space of a range back. What was there is lost, and it is reserved again before it is written.
+    /// Gives the space of a range back. Its content is lost. It must be reserved again before it is written.
     ///
     /// # Errors
-    /// The kernel's; a part of the space may be gone.
+    /// The kernel's. A part of the space may have been given back.
     fn discard(&self, _offset: u64, _len: u64) -> io::Result<()> {
         Ok(())
     }
 
-    /// Whether seeks are dear there: a disk that turns.
+    /// Whether it is a rotational disk, on which seeks are expensive.
     fn is_rotational(&self) -> bool {
         false
     }
 
-    /// The most bytes that go there in one request, where the kernel says.
+    /// The most bytes in one request to it, if the kernel reports that.
     fn most_bytes_at_once(&self) -> Option<usize> {
         None
     }
 
-    /// The NUMA node that it is plugged into, where the kernel knows it.
+    /// The NUMA node that it is attached to, if the kernel knows it.
     fn node(&self) -> Option<usize> {
         None
     }
@@ -119,10 +120,10 @@ pub(crate) trait Device: Send + Sync {
     /// Fills `bytes` from `offset`.
     ///
     /// # Errors
-    /// The device's. Fewer bytes than asked for is an error too.
+    /// The device's. A short read is an error too.
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// Fills several pieces of memory, one after the other, from `offset` on. The pieces are used up.
+    /// Fills several buffers one after the other from `offset`. May change the slices that describe them.
     ///
     /// # Errors
     /// As [`Device::read`].
@@ -138,10 +139,10 @@ pub(crate) trait Device: Send + Sync {
     /// Stores `bytes` at `offset`.
     ///
     /// # Errors
-    /// The device's. Fewer bytes than asked for is an error too.
+    /// The device's. A short write is an error too.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Stores what [`Device::write`] refuses for being what it is, too.
+    /// Like [`Device::write`], but stores content that does not compress too.
     ///
     /// # Errors
     /// As [`Device::write`].
@@ -149,48 +150,48 @@ pub(crate) trait Device: Send + Sync {
         self.write(offset, bytes)
     }
 
-    /// Whether what is written to free slots surely finds room, as much as a folio of this order.
+    /// Whether a folio of this order is sure to fit if it is written to free slots.
     fn has_room(&self, _order: Order) -> bool {
         true
     }
 
-    /// Whether it works on what it stores as long as others wait for a disk. It may refuse writes then.
+    /// Whether it spends about as much CPU time on a write as a disk takes for it. Such a device may refuse writes.
     fn compresses(&self) -> bool {
         false
     }
 
-    /// Who wants to know of slots that are freed.
+    /// A callback for freed slots, if the device wants one.
     fn on_freed(&self) -> Option<OnFreed> {
         None
     }
 
-    /// What is in its memory, for devices whose slots are no measure of that.
+    /// Its memory use, for devices whose slots do not tell that.
     fn memory_use(&self) -> Option<MemoryUse> {
         None
     }
 
-    /// The descriptor that io_uring may use, if the device has one.
+    /// A descriptor for io_uring, if the device has one.
     fn fd(&self) -> Option<RawFd>;
 
-    /// The device's own bytes, for devices that lie in memory.
+    /// The device as memory, for devices whose content lies there uncompressed.
     fn memory(&self) -> Option<&RamDevice> {
         None
     }
 
-    /// What people call it.
+    /// Name in messages and statistics.
     fn name(&self) -> String;
 }
 
-/// Where the default swap file goes.
+/// Directory of the default swap file.
 #[must_use]
 pub fn default_directory() -> PathBuf {
     std::env::var_os("FOLIOSWAP_DIR").map_or_else(|| PathBuf::from(DEFAULT_DIRECTORY), PathBuf::from)
 }
 
-/// A device that is open, and what decides when it is used.
+/// An open device, with its priority and node.
 pub(crate) struct Opened {
     pub device: Box<dyn Device>,
-    /// As given.
+    /// As given by the user.
     pub priority: Option<Priority>,
     pub node: Option<NodeId>,
 }
@@ -202,7 +203,7 @@ impl From<Box<dyn Device>> for Opened {
 }
 
 impl Opened {
-    /// The same, and no faster than this.
+    /// The same device, limited to this speed.
     pub fn throttled(self, bytes_per_second: u64) -> Opened {
         Opened { device: Box::new(Throttled::new(self.device, bytes_per_second)), ..self }
     }
@@ -215,7 +216,7 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
         check_size(Path::new(&wanted.spec.to_string()), size, MAX_DEVICE_BYTES)?;
     }
     let stated = |name: &str| wanted.node.or_else(|| topology.node_of_device(name, None));
-    // A stated node need not be one of this machine's.
+    // A stated node need not exist on this machine.
     let real = |node: Option<NodeId>| node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
     let (device, node): (Box<dyn Device>, _) = match &wanted.spec {
         DeviceSpec::File { path, size } => {
@@ -240,7 +241,7 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
     Ok(Opened { device, priority: wanted.priority, node })
 }
 
-/// Refuses what is larger than can be used, rather than use a part of it unsaid.
+/// Refuses a device that is larger than the engine can use, rather than silently use a part of it.
 fn check_size(path: &Path, size_bytes: u64, most_bytes: u64) -> Result<(), Error> {
     if size_bytes > most_bytes {
         return Err(Error::SwapTooLarge { path: path.into(), size_bytes, most_bytes });
@@ -254,7 +255,7 @@ pub(crate) fn open_default() -> Result<Opened, Error> {
     Ok(device.into())
 }
 
-/// Whether a device can be on the node that it is stated to be on.
+/// Checks that the node stated for a device exists.
 ///
 /// # Errors
 /// [`Error::SwapUnusable`]: there is no such node.
@@ -265,8 +266,8 @@ pub fn check_node(wanted: &SwapDevice, topology: &Topology) -> Result<(), Error>
     }
 }
 
-/// Whether a block device can be used, found out without writing to it: nobody else has it, it has so many bytes, and holds
-/// nothing unless that is to be lost (`force`).
+/// Checks without writing that a block device can be used: nobody else uses it, it has the wanted size, and it holds
+/// nothing (unless `force` allows overwriting it).
 ///
 /// # Errors
 /// [`Error::SwapUnusable`], [`Error::SwapTooSmall`].

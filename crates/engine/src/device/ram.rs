@@ -1,5 +1,5 @@
-//! A swap device in RAM, outside the budget: for tests, for machines with more RAM than a container may use, and as
-//! the floor of what any device costs.
+//! A swap device in RAM, outside the budget. For tests, for machines with more RAM than a container may use, and to
+//! measure the least that a device can cost.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -14,14 +14,14 @@ use crate::checksum;
 use crate::error::Error;
 use crate::fatal;
 
-/// Memory that holds slots. It is taken from the kernel as slots are written.
+/// Memory that stores slots. The kernel allocates it when slots are first written.
 pub(crate) struct RamDevice {
     memory: Reservation,
 }
 
 impl RamDevice {
-    /// `node`: where all of its memory is to be. Where the system does not let memory be bound (containers, as a rule), it is said
-    /// and goes on.
+    /// `node`: where all of its memory should be. If the system does not allow binding memory (most containers do not),
+    /// that is reported, and the device is used anyway.
     pub fn new(size: u64, node: Option<NodeId>) -> Result<Self, Error> {
         let folio = folioswap_core::Order::HUGE.bytes();
         if size < folio as u64 {
@@ -44,12 +44,12 @@ impl RamDevice {
         Ok(RamDevice { memory })
     }
 
-    /// What slots hold. For the holder of the lock of their folio's block.
+    /// The bytes of slots. For the holder of the lock of their folio's block.
     pub fn bytes(&self, offset: u64, len: usize) -> &[u8] {
         self.run(offset, len)
     }
 
-    /// Copies the folio that begins at `page` of a locked block in, and notes its hashes on the way.
+    /// Copies in the folio that begins at `page` of a locked block, and notes its hashes on the way.
     pub fn store(&self, block: &mut Locked<'_>, page: usize, offset: u64, bytes: &[u8]) {
         checksum::store(block, page, bytes, self.run(offset, bytes.len()));
     }
@@ -58,7 +58,7 @@ impl RamDevice {
     fn run(&self, offset: u64, len: usize) -> &mut [u8] {
         assert!(offset as usize + len <= self.memory.len());
         // SAFETY: within the reservation (asserted), which is readable, writable, anonymous memory for as long as
-        // `self` lives; only the holder of the lock of the block that owns the run reads or writes it.
+        // `self` lives. Only the holder of the lock of the block that owns the run reads or writes it.
         unsafe { std::slice::from_raw_parts_mut((self.memory.addr() + offset as usize) as *mut u8, len) }
     }
 }

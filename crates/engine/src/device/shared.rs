@@ -1,9 +1,9 @@
-//! A swap device that the processes of one program have in common, until there is one owner of devices for all of them.
+//! A swap device that the processes of one program share, one at a time.
 //!
-//! `folioswap run` opens it once, before the program begins, and keeps it open to the end: nobody outside can claim it meanwhile, and
-//! space that was asked for is reserved once. A process of the program that begins opens it again by the command's `/proc` entry. The
-//! first has it to itself, by a lock that goes with its descriptor; the next one that begins after its end gets it then. A process that
-//! begins while another one has it uses a file of its own, which takes space as it is needed.
+//! `folioswap run` opens it once before the program begins, and keeps it open until the end: nobody else can claim it
+//! meanwhile, and its space is reserved once. Each process of the program opens it again by the command's `/proc`
+//! entry. The first one gets it exclusively, by a lock that ends with the process. After that, the next process that
+//! begins gets it. A process that begins while another one has it uses a file of its own, which takes space as needed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use folioswap_sys::direct_io;
 use super::{DeviceSpec, FileDevice, SwapDevice, default_directory, file};
 use crate::error::Error;
 
-/// How long I/O of a process that has ended, or executed this one, may take to end.
+/// How long I/O may still be in flight after a process ended, or called exec.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 2000 });
 
-/// Where a process of the program finds a device that the command has open.
+/// Where a process of the program finds the device that the command keeps open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SharedDevice {
     path: PathBuf,
-    /// By which it is known again: the command may have ended, and its number be another process's.
+    /// Device and inode number. The command may have ended, and its pid may belong to another process by now.
     identity: (u64, u64),
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for SharedDevice {
 pub struct KeptDevice(FileDevice);
 
 impl KeptDevice {
-    /// Opens a block device, or makes a file of a given size; none: each process can have a device like this of its own.
+    /// Opens a block device, or makes a file of a given size. `None`: each process can have such a device of its own.
     ///
     /// # Errors
     /// [`Error::SwapUnusable`], [`Error::SwapTooSmall`].
@@ -60,7 +60,7 @@ impl KeptDevice {
         }
     }
 
-    /// What its processes are told.
+    /// What the program's processes need to open it.
     #[must_use]
     pub fn share(&self) -> SharedDevice {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.fd.number());
@@ -69,12 +69,14 @@ impl KeptDevice {
 }
 
 impl FileDevice {
-    /// The device that the command keeps, if no other process of the program has it now, else a file of this process's own.
+    /// The device that the command keeps, if no other process of the program has it now; otherwise a file of this
+    /// process's own.
     pub(super) fn of_program(path: &Path, limit: Option<u64>, shared: &SharedDevice) -> Result<Self, Error> {
         if let Ok(Some((fd, size))) = direct_io::locked_of_other(&shared.path, shared.identity, PATIENCE) {
             let (limit, fixed) = (limit.or(size), size.is_some());
             let fd = file::hidden(path, fd)?;
-            // On the number that stays: this lock goes with any descriptor of the file that the process closes.
+            // On the descriptor that stays: the kernel drops this lock when the process closes any descriptor of the
+            // file.
             fd.with(direct_io::lock_for_process).map_err(Error::system("locking a swap device"))?;
             return Ok(FileDevice { fd, path: path.into(), limit, fixed, on_first_use: None.into() });
         }
@@ -118,7 +120,7 @@ mod tests {
         let next = open();
         assert_eq!(identity(&next), shared.identity, "it is free again");
         assert!([&next, &others[0]].iter().all(|device| device.name() == path.display().to_string()));
-        // Whoever has the command's number later has something else.
+        // Another file may have the same path later, if the command's pid was reused.
         let other = SharedDevice { identity: (1, 2), ..shared.clone() };
         assert_ne!(identity(&FileDevice::of_program(&path, limit, &other).unwrap()), shared.identity);
         assert!(KeptDevice::open(&DeviceSpec::File { path, size: None }.into()).unwrap().is_none());

@@ -1,20 +1,20 @@
-//! What a block device holds already, told by the magic numbers of file systems, partition tables and their like.
+//! Finds out what a block device holds, by the magic numbers of file systems, partition tables and the like.
 //!
-//! Nothing is read beyond these: whatever looks like one is taken for one, and who knows better says so (`,force=yes`). There
-//! is no crate for it that does not need the C library of util-linux, but for one of a single release.
+//! Nothing but the magic numbers is checked, so there are false positives; `,force=yes` overrides them. The existing
+//! crates for this need the C library of util-linux, except one with a single release.
 
 use std::io;
 use std::os::fd::RawFd;
 
 use folioswap_sys::direct_io;
 
-/// What is read of the begin of a device.
+/// Bytes read from the start of a device.
 const HEAD_BYTES: u64 = 256 << 10;
 
-/// What is read of its end, at least.
+/// Bytes read from its end, at least.
 const TAIL_BYTES: u64 = 128 << 10;
 
-/// Direct reads go to memory, and from offsets, that are multiples of this.
+/// Alignment of memory and offsets of direct reads.
 const ALIGNMENT: usize = 4096;
 
 const MD_RAID: &[u8] = b"\xfc\x4e\x2b\xa9";
@@ -23,7 +23,7 @@ const SWAP: &str = "swap space of the kernel";
 const LVM: &str = "a physical volume of LVM";
 const PARTITIONS: &str = "a partition table";
 
-/// Where magic numbers are, from the device's begin, and what they are of. The first that is found counts.
+/// Offsets of magic numbers from the start of the device, and what they belong to. The first match counts.
 const AT: &[(usize, &[u8], &str)] = &[
     (0x438, b"\x53\xef", "a file system (ext2, ext3 or ext4)"),
     (0, b"XFSB", "a file system (xfs)"),
@@ -58,17 +58,17 @@ const AT: &[(usize, &[u8], &str)] = &[
     (0x1fe, b"\x55\xaa", PARTITIONS),
 ];
 
-/// Sizes of pages: swap space of the kernel has its magic at the end of the first one.
+/// Page sizes: swap space of the kernel has its magic number at the end of the first page.
 const PAGES: [usize; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
-/// What is at the end of the first page of swap space, also while a system sleeps there.
+/// Magic numbers at the end of the first page of swap space, also while it holds a hibernation image.
 const IN_SWAP: [&[u8]; 5] = [b"SWAPSPACE2", b"SWAP-SPACE", b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND"];
 
-/// The first of the records of a pool of ZFS, each 1 KiB, and their magic number.
+/// Offset of the first uberblock of a ZFS pool (each has 1 KiB), and their magic number.
 const ZFS_RECORDS: usize = 128 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
-/// What a device of `size` bytes that is open past the page cache holds; none: nothing known.
+/// What a device of `size` bytes, open with O_DIRECT, holds. `None`: nothing that is known.
 ///
 /// # Errors
 /// The device's.
@@ -101,7 +101,7 @@ fn in_head(head: &[u8]) -> Option<&'static str> {
     known.or_else(|| is_swap().then_some(SWAP)).or_else(|| is_zfs().then_some("a part of a pool of ZFS"))
 }
 
-/// The RAID formats that have their magic number near the end: 1.0 and 0.90.
+/// The RAID formats with a magic number near the end: 1.0 and 0.90.
 fn in_tail(tail: &[u8], tail_from: u64, size: u64) -> Option<&'static str> {
     let places = [(size & !0xfff).saturating_sub(8 << 10), (size & !0xffff).saturating_sub(64 << 10)];
     let is_raid = |place: &u64| place.checked_sub(tail_from).is_some_and(|at| has(tail, at as usize, MD_RAID));
@@ -114,7 +114,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
-    /// What is found in an image of this size with these bytes there.
+    /// What is found in an image of this size with `magic` at this offset.
     fn found(size: u64, at: u64, magic: &[u8]) -> Option<&'static str> {
         use std::os::unix::fs::FileExt;
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

@@ -1,5 +1,5 @@
-//! What a swap device is to be, as text: `PATH[:SIZE]`, `ram:SIZE` or `zram:SIZE[,algo=lz4|zstd]`, and when it is to be used:
-//! `,prio=N` and `,node=N`. `,force=yes`: what a block device holds may be lost.
+//! The text form of a swap device: `PATH[:SIZE]`, `ram:SIZE` or `zram:SIZE[,algo=lz4|zstd]`, then options: `,prio=N`
+//! and `,node=N` say when it is used; `,force=yes` allows overwriting what a block device holds.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use folioswap_core::{NodeId, Priority};
 use super::shared::SharedDevice;
 use crate::size::{Bytes, SizeError, parse_size};
 
-/// A swap device, to be opened.
+/// A swap device to be opened.
 ///
-/// A disk that turns is recognised by what the kernel says of it (`/sys/dev/block/*/queue/rotational`), through
-/// partitions, device mapper and md; there every folio is written page by page, each to the next free slot. What is
-/// known to be virtual (virtio, Xen, NVMe, the disks of hypervisors by their vendors) is never taken for one: those say
-/// that they turn whatever is below them.
+/// A rotational disk is recognised by what the kernel reports (`/sys/dev/block/*/queue/rotational`), through
+/// partitions, device mapper and md. On it each folio is written page by page, each page to the next free slot. Devices
+/// known to be virtual (virtio, Xen, NVMe, disks of known hypervisor vendors) are never treated as rotational: they
+/// report rotational whatever the storage below them is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceSpec {
-    /// A file (made, used, and gone when the arena goes) or a block device.
+    /// A file (made by the arena and gone with it) or a block device.
     File {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
-        /// How many bytes of it to use at most; none: a file grows as long as the file system has room, a block
-        /// device is used whole.
+        /// The most bytes of it that are used. `None`: a file grows while the file system has room; a block device is
+        /// used whole.
         size: Option<u64>,
     },
     /// Memory outside the budget.
@@ -31,27 +31,27 @@ pub enum DeviceSpec {
         /// Its size in bytes.
         size: u64,
     },
-    /// Memory outside the budget in which folios lie compressed.
+    /// Memory outside the budget that holds folios compressed.
     Zram {
-        /// Bytes of memory that it takes at most, whatever they hold.
+        /// The most bytes of memory that it takes, whatever they hold.
         size: u64,
-        /// How it compresses.
+        /// Its compression algorithm.
         codec: Codec,
     },
 }
 
-/// How a device in compressed RAM compresses.
+/// Compression algorithm of a device in compressed RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Codec {
     /// Fast.
     #[default]
     Lz4,
-    /// Smaller, at several times the work.
+    /// Compresses better, at several times the CPU cost.
     Zstd,
 }
 
 impl Codec {
-    /// As it is written: `lz4` or `zstd`.
+    /// Its name in text: `lz4` or `zstd`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl FromStr for DeviceSpec {
         if let Some(size) = text.strip_prefix("zram:") {
             return Ok(DeviceSpec::Zram { size: parse_size(size)?, codec: Codec::default() });
         }
-        // A path may hold colons; only what follows the last one and begins with a digit is a size.
+        // A path may contain colons; only text after the last one that begins with a digit is a size.
         if let Some((path, size)) = text.rsplit_once(':')
             && size.starts_with(|c: char| c.is_ascii_digit())
             && !size.contains('/')
@@ -102,50 +102,52 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// A swap device, and what decides when it is used.
+/// A swap device, with options that decide when it is used.
 ///
-/// Those of higher priority are used first, those of the same in turns. A device without one comes after all that have one, and
-/// after those added before it; but on its own NUMA node it comes first among these.
+/// Devices of higher priority are used first; devices of equal priority in turn. A device without a priority comes
+/// after all that have one and after those added before it, except that on its own NUMA node it comes first among those
+/// without one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapDevice {
     /// What it is.
     pub spec: DeviceSpec,
-    /// When it is used, the same on every node; none: the system's choice.
+    /// Priority, the same on every node. `None`: chosen by the system.
     pub priority: Option<Priority>,
-    /// The NUMA node that it is on; none: what the kernel knows of a disk. Memory is taken from it, if this machine has it.
+    /// Its NUMA node. `None`: what the kernel knows of a disk. Devices in memory take it from this node, if the machine
+    /// has it.
     pub node: Option<NodeId>,
-    /// Whether a block device is used although it holds something (a file system, partitions), which is lost then. One that is
-    /// mounted or otherwise in use is refused in any case.
+    /// Whether a block device is used although it holds something (a file system, partitions), which is then lost. A
+    /// device that is mounted or otherwise in use is refused in any case.
     pub force: bool,
-    /// Where another process has it open for this one and others.
+    /// Where another process keeps it open for this and other processes.
     pub shared: Option<SharedDevice>,
 }
 
-/// Why a text is no swap device.
+/// Why a text is not a valid swap device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwapDeviceError {
-    /// Its size.
+    /// Bad size.
     #[error(transparent)]
     Size(#[from] SizeError),
-    /// Its priority.
+    /// Bad priority.
     #[error("`{0}` is no priority: give 0 to {max}, higher is used first", max = Priority::MAX)]
     Priority(String),
-    /// Its node.
+    /// Bad node.
     #[error("`{0}` is no number of a NUMA node")]
     Node(String),
-    /// How it compresses.
+    /// Bad compression algorithm.
     #[error("`{0}` is no way to compress: there are lz4 and zstd")]
     Codec(String),
-    /// Something else than yes or no.
+    /// Neither yes nor no.
     #[error("`{0}` is neither yes nor no, which is what `force` takes")]
     Force(String),
-    /// An option of block devices, for memory.
+    /// An option of block devices on a device in memory.
     #[error("only a block device takes `force`")]
     NotBlockDevice,
-    /// An option of devices in compressed RAM, for another.
+    /// An option of devices in compressed RAM on another device.
     #[error("only zram: compresses, and takes `algo`")]
     NotCompressed,
-    /// Something else.
+    /// Unknown option.
     #[error(
         "a swap device has no option `{0}`: there are prio=N, node=N and force=yes, and algo=lz4 or zstd for zram:"
     )]
@@ -167,17 +169,17 @@ impl SwapDevice {
         self
     }
 
-    /// The same, although a block device holds something.
+    /// The same, allowing it to overwrite what a block device holds.
     #[must_use]
     pub fn forced(mut self) -> Self {
         self.force = true;
         self
     }
 
-    /// Reads `prio`, `node`, `force` or `algo`.
+    /// Sets the option `prio`, `node`, `force` or `algo`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If there is no such option, or `value` is not valid for it.
     pub fn set(&mut self, option: &str, value: &str) -> Result<(), SwapDeviceError> {
         let number = value.bytes().all(|byte| byte.is_ascii_digit()).then(|| value.parse::<u32>().ok()).flatten();
         match option {
@@ -210,7 +212,7 @@ impl From<DeviceSpec> for SwapDevice {
     }
 }
 
-/// The last `,word=value` of a text, unless it is a part of a path.
+/// The last `,word=value` of a text, unless it is part of a path.
 fn last_option(text: &str) -> Option<(&str, &str, &str)> {
     let (before, option) = text.rsplit_once(',')?;
     let (word, value) = option.split_once('=')?;
@@ -228,7 +230,7 @@ impl FromStr for SwapDevice {
             options.push((word, value));
         }
         let mut device: SwapDevice = rest.parse::<DeviceSpec>()?.into();
-        // The last one of a kind counts.
+        // The last option of a kind counts.
         options.into_iter().rev().try_for_each(|(word, value)| device.set(word, value))?;
         Ok(device)
     }

@@ -1,7 +1,7 @@
-//! A device that is only so fast, whatever it is made of: for measurement.
+//! A device with limited throughput. For measurements.
 //!
-//! What is read and written queues up; each call returns when a device of that speed would be done with it. A slow device
-//! in RAM has neither a descriptor nor bytes to look at, so the engine reads and writes it as it does a disk.
+//! Reads and writes queue up, and each call returns when a device of that speed would have completed it. A throttled
+//! device in RAM offers neither a descriptor nor direct access to its memory, so the engine treats it as a disk.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -16,7 +16,7 @@ use super::{Device, MemoryUse, OnFreed};
 pub(crate) struct Throttled {
     device: Box<dyn Device>,
     bytes_per_second: u64,
-    /// When it has done all that was asked of it.
+    /// When all requests so far are done.
     idle_from: Mutex<Instant>,
 }
 
@@ -25,7 +25,7 @@ impl Throttled {
         Throttled { device, bytes_per_second: bytes_per_second.max(1), idle_from: Mutex::new(Instant::now()) }
     }
 
-    /// Asks for the device's time, does the call, and waits until that time is over.
+    /// Reserves the time of this request in the queue, makes the call, and sleeps until that time is over.
     fn take_turn(&self, len: usize, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let time = Duration::from_nanos((len as u128 * 1_000_000_000 / u128::from(self.bytes_per_second)) as u64);
         let end = {

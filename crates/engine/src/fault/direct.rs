@@ -1,9 +1,9 @@
-//! Faults resolved by the thread that has them, in its SIGBUS handler.
+//! Direct mode: the faulting thread resolves its fault in its SIGBUS handler.
 //!
-//! One handler serves all arenas of the process. It finds the arena by the address; a fault that is in none goes on to
-//! whoever was installed before. The list of arenas is written only while one is built or dropped, by threads that
-//! touch no managed memory meanwhile, so a handler never waits for its own thread. It runs on a stack of the engine's:
-//! what a thread has for its signals is too small.
+//! One handler serves all arenas of the process. It finds the arena by the fault address; a fault outside all arenas
+//! goes on to the handler that was installed before. The list of arenas is written only while an arena is built or
+//! dropped. The threads that do this touch no managed memory meanwhile, so a handler never waits for its own thread.
+//! The handler runs on a stack of the engine: a thread's signal stack is too small.
 
 use std::sync::{Arc, RwLock};
 
@@ -14,7 +14,7 @@ use crate::error::Error;
 
 static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
 
-/// Has the faults of an arena resolved by the threads that have them.
+/// Resolves faults of this arena on the faulting threads from now on.
 pub(crate) fn attach(engine: &Arc<Engine>) -> Result<(), Error> {
     ENGINES.write().expect("nothing panics under this lock").push(Arc::clone(engine));
     sigbus::install(on_sigbus).map_err(Error::system("installing the SIGBUS handler"))

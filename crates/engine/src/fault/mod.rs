@@ -1,4 +1,4 @@
-//! Delivery of faults: on the faulting thread ([`direct`]) or by threads of the engine ([`monitor`]).
+//! Delivery of faults: on the faulting thread ([`direct`]) or on threads of the engine ([`monitor`]).
 
 pub(crate) mod direct;
 pub(crate) mod monitor;
@@ -14,17 +14,17 @@ use crate::pager::SwapInError;
 /// How a fault reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultMode {
-    /// Monitor where the system permits it, else direct.
+    /// Monitor where the system permits it, otherwise direct.
     #[default]
     Auto,
-    /// The faulting thread resolves its fault in a SIGBUS handler: fastest, no privilege needed; a system call that
+    /// The faulting thread resolves its fault in a SIGBUS handler. Fastest, and needs no privilege. A system call that
     /// touches a missing page fails with EFAULT.
     Direct,
-    /// Threads of the engine resolve faults: every access works, in system calls too; needs permission.
+    /// Threads of the engine resolve faults. Every access works, also those of system calls. Needs permission.
     Monitor,
 }
 
-/// A name that is none of those there are.
+/// A name that is none of the valid ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is none of {1}")]
 pub struct UnknownName(pub(crate) String, pub(crate) &'static str);
@@ -52,20 +52,20 @@ impl fmt::Display for FaultMode {
     }
 }
 
-/// Faults in a row of one page that was there before the program is told that it cannot go on.
+/// Consecutive faults of one page whose folio is in RAM, before the program is ended.
 const MOST_REPEATS: u32 = 100_000;
 
 thread_local! {
-    /// The page that this thread found present last, and how often in a row.
+    /// The page that this thread last found present, and how often in a row.
     static LAST: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Resolves the fault at `addr`; `false`, with the reason on standard error, when its content is lost.
+/// Resolves the fault at `addr`. Returns `false` if the content is lost; the reason is printed to standard error.
 pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
     outcome(engine, engine.fault(engine.gate.enter(thread), engine.access_at(addr, thread)), addr, thread)
 }
 
-/// The same once the engine has done what it can.
+/// Evaluates the result of a fault. Ends the program if the page keeps faulting though its folio is in RAM.
 fn outcome(engine: &Engine, resolved: Result<bool, SwapInError>, addr: usize, thread: u32) -> bool {
     match resolved {
         Ok(was_absent) => {

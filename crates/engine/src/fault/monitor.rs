@@ -1,11 +1,12 @@
-//! Faults resolved by threads of the engine that read the userfaultfd.
+//! Monitor mode: threads of the engine read faults from the userfaultfd and resolve them.
 //!
-//! Several threads read the same descriptor; each resolves what it read. A fault wakes one of them. What may have to wait for a device
-//! ([`DeviceFaults`]) is never resolved by all of them at once, so those who need none are not behind those who do.
+//! Several threads read the same descriptor, and each resolves the faults that it reads. The kernel wakes one of them
+//! per fault. Faults that may wait for a device ([`DeviceFaults`]) never occupy all threads, so faults that need no
+//! device are not queued behind them.
 //!
-//! To wake a thread on an idle CPU takes 28 us where that CPU is a virtual one that has been halted, longer than many faults take. So who
-//! has resolved a short one is *on watch* for the next for a moment, and gives its CPU to whoever wants it. (The kernel wakes another
-//! thread all the same, which finds nothing to read.)
+//! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
+//! resolved a short fault polls for the next one for a moment (it is *on watch*), yielding its CPU to other threads.
+//! The kernel still wakes another thread, which finds nothing to read.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -22,20 +23,20 @@ use crate::wakeup::Pass;
 /// Threads that may wait for a device at the same time.
 const NR_WAITING: usize = 8;
 
-/// Threads that resolve faults: some of them always find those that wait for no device.
+/// Threads that resolve faults. The spare ones are always available for faults that need no device.
 pub(crate) const NR_THREADS: usize = NR_WAITING + 2;
 
-/// How long a thread is on watch.
+/// How long a thread polls for the next fault.
 const WATCH: Duration = Duration::from_micros(30);
 
-/// A short fault takes less. Most that take longer wait for a disk: with a watch after those too, reading at random from one was a third
-/// slower.
+/// A thread polls only after faults shorter than this. Longer faults mostly wait for a disk: polling after those too
+/// made random reads from a disk a third slower.
 const SHORT: Duration = Duration::from_micros(50);
 
-/// How long a fault waits before it is reported again, while another thread forks.
+/// Delay before a fault is delivered again while another thread forks.
 const WHILE_FORKING: Duration = Duration::from_micros(200);
 
-/// A thread's body; returns when `stop` is signalled.
+/// Body of a monitor thread. Returns when `stop` is signalled.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
     let _abort = AbortOnPanic("monitor");
     let waiter = match Waiter::new(&engine.uffd, stop) {
@@ -57,16 +58,16 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
     }
 }
 
-/// A fault that is to be resolved.
+/// A fault to be resolved.
 #[derive(Clone, Copy)]
 struct Fault {
     addr: usize,
     thread: u32,
 }
 
-/// Faults that may have to wait for a device, or for a frame until reclaim has written to one. [`NR_WAITING`] of them are resolved at a
-/// time, by the threads that read them; who reads a further one leaves it here, and those threads take it when they have resolved
-/// their own.
+/// Faults that may wait for a device, or for reclaim to write to one before a frame is free. At most [`NR_WAITING`] of
+/// them are resolved at a time, each by the thread that read it. A thread that reads a further one queues it here, and
+/// the resolving threads take it from the queue when they are done.
 #[derive(Default)]
 pub(crate) struct DeviceFaults(Mutex<Waiting>);
 
@@ -77,7 +78,8 @@ struct Waiting {
 }
 
 impl DeviceFaults {
-    /// Whether the calling thread is to resolve a fault, and then [`DeviceFaults::next`]. Otherwise another one will.
+    /// Whether the calling thread resolves this fault, and must then call [`DeviceFaults::next`]. If not, the fault was
+    /// queued.
     fn begin(&self, fault: Fault) -> bool {
         let mut waiting = self.0.lock().expect("nothing panics under this lock");
         if waiting.nr_resolving == NR_WAITING {
@@ -88,7 +90,7 @@ impl DeviceFaults {
         true
     }
 
-    /// What a thread that has resolved a fault has to resolve then.
+    /// The next queued fault for a thread that has resolved one. `None` ends its turn.
     fn next(&self) -> Option<Fault> {
         let mut waiting = self.0.lock().expect("nothing panics under this lock");
         let next = waiting.queue.pop_front();
@@ -99,7 +101,7 @@ impl DeviceFaults {
     }
 }
 
-/// Takes over a fault, if there is one.
+/// Reads a fault from the userfaultfd, if there is one.
 fn read(engine: &Engine) -> Option<Fault> {
     match engine.uffd.read_event() {
         Ok(Some(Event::Pagefault { addr, thread, .. })) => Some(Fault { addr, thread }),
@@ -108,7 +110,7 @@ fn read(engine: &Engine) -> Option<Fault> {
     }
 }
 
-/// The next fault, if one comes soon and no other thread is on watch.
+/// Polls for the next fault for a moment, unless another thread already does.
 fn watch(engine: &Engine) -> Option<Fault> {
     let _on_watch = engine.on_watch.try_lock().ok()?;
     let begun = Instant::now();
@@ -121,7 +123,7 @@ fn watch(engine: &Engine) -> Option<Fault> {
     None
 }
 
-/// Resolves a fault now, or leaves it to threads that wait for devices.
+/// Resolves a fault now, or queues it for the threads that wait for devices.
 fn resolve(engine: &Engine, fault: Fault) {
     let Some(pass) = engine.gate.try_enter(fault.thread) else { return report_again(engine, fault) };
     engine.serve(fault.thread);
@@ -144,7 +146,8 @@ fn resolve(engine: &Engine, fault: Fault) {
     }
 }
 
-/// A fork is going on, and its own faults must find a thread of ours awake: this fault is reported again.
+/// A fork is in progress. If this thread waited at the gate, none might be left for the faults of the forking thread.
+/// So it wakes the faulting thread, which touches the page again and faults anew.
 fn report_again(engine: &Engine, fault: Fault) {
     std::thread::sleep(WHILE_FORKING);
     wake(engine, fault);
@@ -154,12 +157,13 @@ fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Locked<'_>>, f
     let Fault { addr, thread } = fault;
     let resolved = engine.fault_in(pass, locked, engine.access_at(addr, thread));
     if super::outcome(engine, resolved, addr, thread) || is_told(engine, fault) {
-        // Whoever mapped the folio woke those that waited then; this fault may have come later.
+        // Mapping the folio woke the threads that waited at that moment; this fault may have come later.
         wake(engine, fault);
     }
 }
 
-/// Has the kernel tell a thread that what it touches is lost. Before Linux 6.6 by a signal, which ends its sleep: `false`.
+/// Makes the kernel tell a thread that the content it touches is lost. Returns `false` before Linux 6.6: a SIGBUS is
+/// sent instead, which ends the thread's wait, so no wakeup is needed.
 fn is_told(engine: &Engine, Fault { addr, thread }: Fault) -> bool {
     if engine.poison(engine.page_at(addr)).is_ok() {
         return true;

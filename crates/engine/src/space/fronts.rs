@@ -1,4 +1,4 @@
-//! Devices that compress: they may refuse what they are given, and are in front of those behind them.
+//! Devices that compress. They may refuse a write, and are fronts of the devices behind them.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::device::Refusal;
 use crate::engine::{Engine, current_cpu};
 
 impl SwapSpace {
-    /// Stores what a device would refuse for not being worth while, too.
+    /// Writes content that the device would otherwise refuse as incompressible.
     pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
         self.write_by(slot, bytes, |device, offset, bytes| device.write_anyway(offset, bytes))
     }
@@ -20,19 +20,18 @@ impl SwapSpace {
         self.nr_compressing.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there is a device whose writes are work for a CPU.
+    /// Whether there is a device that compresses, so that writes take CPU time.
     pub fn compresses(&self) -> bool {
         self.compresses.load(Ordering::Relaxed)
     }
 
-    /// Whether folios are written to this slot's device one by one: where it is not a disk, neighbours are not written faster
-    /// together.
+    /// Whether folios are written to this slot's device one by one: only disks gain from combining neighbours.
     pub fn takes_folios(&self, slot: SlotId) -> bool {
         let at = self.at(slot);
         at.device.memory().is_some() || at.device.compresses()
     }
 
-    /// Devices that compress and have others behind them: of lower priority, and not of their kind.
+    /// Devices that compress, each with the devices behind it: those of lower priority that do not compress.
     pub fn fronts(&self) -> Vec<(DeviceId, Vec<DeviceId>)> {
         let listed = {
             let _blocked = folioswap_sys::signals::block_all();
@@ -46,7 +45,7 @@ impl SwapSpace {
         fronts.map(|front| (front.device, behind(front))).filter(|(_, behind)| !behind.is_empty()).collect()
     }
 
-    /// Whether more than so many eighths of the memory of a device are in use, if that is what fills it.
+    /// Whether more than `eighths` eighths of a device's memory are in use, for devices whose memory is what fills up.
     pub fn is_filled(&self, id: DeviceId, eighths: u64) -> bool {
         let place = self.places[id.index()].read();
         let memory = place.as_ref().and_then(|attached| attached.device.memory_use());
@@ -61,7 +60,7 @@ impl SwapSpace {
         })
     }
 
-    /// As [`SwapSpace::allocate`], for a folio that a device has refused: elsewhere.
+    /// As [`SwapSpace::allocate`], on another device, for a folio that `refused_by` has refused.
     fn allocate_after(&self, refused_by: DeviceId, refusal: Refusal, cpu: CpuId, order: Order) -> Option<SlotId> {
         self.availability.place(self.topology.node_of(cpu), |device| {
             let refuses = device == refused_by || refusal == Refusal::Incompressible && self.compresses_on(device);
@@ -75,11 +74,11 @@ impl SwapSpace {
 }
 
 impl Engine {
-    /// Stores a folio in its slots, or where their device refuses it, in others of a device that takes it: those are the folio's
-    /// then, and its own are free. What no other device takes is kept by the first, though it is not worth while.
+    /// Writes a folio to its slots. If their device refuses it, writes it to slots of another device, which the folio
+    /// has from then on, and frees its former slots. If no other device takes it, the first stores it uncompressed.
     ///
     /// # Errors
-    /// The device's; and its refusal, when there is no memory for the folio.
+    /// The device's. Its refusal, when there is no memory for the folio.
     pub fn store(&self, slot: SlotId, order: Order, bytes: &[u8]) -> io::Result<SlotId> {
         let Err(error) = self.space.write(slot, bytes) else { return Ok(slot) };
         let Some(refusal) = Refusal::of(&error) else { return Err(error) };
@@ -100,8 +99,8 @@ impl Engine {
         }
     }
 
-    /// Writes folios that lie in a row to slots in a row, and tells where each went: where its device refuses it, one by one and elsewhere
-    /// if need be. The slots of one that was not written are given up.
+    /// Writes contiguous folios to contiguous slots, and reports where each went. If the device refuses the run, they
+    /// are written one by one, and to another device if necessary. Slots of a folio that was not written are released.
     pub fn store_run(&self, first: SlotId, order: Order, bytes: &[u8], mut told: impl FnMut(usize, Option<SlotId>)) {
         let slots = (0..bytes.len() / order.bytes()).map(|index| first.plus(index * order.nr_pages()));
         match self.space.write(first, bytes) {
@@ -123,7 +122,8 @@ impl Engine {
         self.note_filling(first);
     }
 
-    /// A folio was not written to its slots: they are not used again, which is said; or by others, when their device only refused it.
+    /// Releases the slots of a folio that was not written. After a refusal they are free; after an error, which is
+    /// reported, they are never used again.
     pub fn not_written(&self, slot: SlotId, order: Order, error: io::Error) {
         if Refusal::of(&error).is_some() {
             self.put_back_slots(slot, order);

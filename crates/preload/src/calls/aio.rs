@@ -1,5 +1,5 @@
-//! Asynchronous I/O of the C library. Threads of its own, which take no faults, read and write the buffers and the
-//! control blocks: both are held from the request until its result is asked for, which each request's must be once.
+//! The C library's asynchronous I/O. Its own threads, which cannot resolve faults, access the buffers and control
+//! blocks. Both are held from the request until `aio_return`, which a program calls once for each request.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -12,21 +12,21 @@ use crate::cover::{self, Held};
 use crate::export::{export, real};
 use crate::{guard, state};
 
-/// The longest buffer that is held. Longer requests find no resources, as where the system has too few.
+/// The longest buffer that is held. Longer requests fail with EAGAIN.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Control block -> what is held for it.
+/// Control block -> its held ranges.
 static HELD: LazyLock<Mutex<HashMap<usize, [Held; 2]>>> = LazyLock::new(Mutex::default);
 
-/// Holds what a request is about; `false`, and errno, when that is too much.
+/// Holds the memory of a request. Returns `false` and sets errno if that is too much.
 ///
 /// # Safety
-/// A control block.
+/// `request` is null or a control block.
 unsafe fn hold(request: *const aiocb) -> bool {
     if !state::direct() || request.is_null() {
         return true;
     }
-    // SAFETY: handed on; reading brings it in.
+    // SAFETY: the caller upholds this function's own contract. Reading the block faults it in.
     let (buffer, len) = unsafe { ((*request).aio_buf as usize, (*request).aio_nbytes) };
     let managed = cover::needed(buffer, len);
     if managed && len > MOST_BYTES {
@@ -40,7 +40,7 @@ unsafe fn hold(request: *const aiocb) -> bool {
     true
 }
 
-/// Ends the holds of a request.
+/// Releases the holds of a request.
 fn release(request: *const aiocb) {
     if state::direct() && !guard::inside() {
         let _guard = guard::enter();
@@ -54,7 +54,7 @@ macro_rules! requests {
         export! {
             fn $name($($arg: $type),*) -> c_int {
                 real!(REAL = $text: fn($($type),*) -> c_int);
-                // SAFETY: the caller's own call.
+                // SAFETY: passes the caller's arguments on unchanged. The request's memory is held.
                 unsafe {
                     if !hold($request) {
                         return -1;
@@ -84,7 +84,7 @@ real!(LIST = c"lio_listio": fn(c_int, *const *mut aiocb, c_int, *mut sigevent) -
 
 export! {
     fn aio_return(request: *mut aiocb) -> isize {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         let result = unsafe { RETURN.get()(request) };
         release(request);
         result
@@ -93,14 +93,15 @@ export! {
 
 export! {
     fn aio_return64(request: *mut aiocb) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { aio_return(request) }
     }
 }
 
 export! {
     fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
-        // SAFETY: the caller's own call, with a list of so many requests or nulls. The results are asked for one by one.
+        // SAFETY: the caller's call, whose list has `count` entries, each null or a request. `aio_return` releases each
+        // one.
         unsafe {
             for index in 0..count.max(0) as usize {
                 if !hold(*list.add(index)) {
@@ -114,7 +115,7 @@ export! {
 
 export! {
     fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { lio_listio(mode, list, count, event) }
     }
 }

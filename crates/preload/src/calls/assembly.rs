@@ -1,5 +1,5 @@
-//! Functions that Rust cannot define: `execl` and its kin, whose arguments are a list of any length, and those that save
-//! and restore registers, which must be called by the caller itself. What is behind their pointers is brought in first.
+//! Functions that Rust cannot define: `execl` and its kin, which are variadic, and those that save and restore
+//! registers, which must be entered from the caller's own frame. Their memory is faulted in first.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -15,18 +15,18 @@ real!(GET = c"getcontext": fn(*mut ucontext_t) -> c_int);
 real!(SET = c"setcontext": fn(*const ucontext_t) -> c_int);
 real!(SWAP = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int);
 
-/// Before `getcontext`: gives the function that does it.
+/// Runs before `getcontext`, and returns the C library's function to jump to.
 extern "C" fn before_get(context: *mut ucontext_t) -> *const c_void {
     cover::value(context);
     GET.get() as *const c_void
 }
 
-/// Before `setcontext`: the signals that this library needs stay open in the context, too.
+/// Runs before `setcontext`. Keeps the signals that this library needs unblocked in the context.
 extern "C" fn before_set(context: *mut ucontext_t) -> *const c_void {
     cover::value(context);
-    // SAFETY: a context of the program's that it switches to: nobody else uses it meanwhile.
+    // SAFETY: the program switches to this context, so nobody else uses it meanwhile.
     if let Some(open) = unsafe { signals::without_ours(&raw const (*context).uc_sigmask) } {
-        // SAFETY: as above. The kernel's part of the set is all that the two differ in.
+        // SAFETY: as above. Only the kernel's part of the set is changed.
         unsafe { (*context).uc_sigmask = open };
     }
     SET.get() as *const c_void
@@ -38,17 +38,18 @@ extern "C" fn before_swap(from: *mut ucontext_t, to: *mut ucontext_t) -> *const 
     SWAP.get() as *const c_void
 }
 
-/// Who looks for the program.
+/// `execlp`: search the path.
 const SEARCHED: c_int = 1;
-/// The environment stands behind the end of the list.
+/// `execle`: the environment follows the terminating null of the list.
 const WITH_ENVIRONMENT: c_int = 2;
 
-/// What `execl` does. `first` are the five arguments after the path that came in registers, `rest` the others.
+/// Implements `execl` and its kin. `first` are the five arguments after the path that came in registers, `rest` the
+/// others.
 ///
 /// # Safety
-/// A list that a null ends, and behind it the environment where there is one.
+/// The list ends with a null. For `execle` the environment follows.
 unsafe extern "C" fn exec_listed(path: Text, first: *const Text, rest: *const Text, how: c_int) -> c_int {
-    // SAFETY: handed on; no argument after the last is read.
+    // SAFETY: the caller upholds this function's own contract. Nothing after the last argument is read.
     unsafe {
         let argument = |index: usize| if index < 5 { *first.add(index) } else { *rest.add(index - 5) };
         let count = (0..).take_while(|&index| !argument(index).is_null()).count();
@@ -77,7 +78,7 @@ macro_rules! listed {
                 "push rdx",
                 "push rsi",
                 "mov rsi, rsp",
-                "lea rdx, [rsp + 48]", // past the five and the return address
+                "lea rdx, [rsp + 48]", // past the five registers and the return address
                 concat!("mov ecx, ", $how),
                 "call {listed}",
                 "add rsp, 40",

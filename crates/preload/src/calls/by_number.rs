@@ -1,7 +1,7 @@
-//! System calls that are made by number: through `syscall`, or past the C library where [`crate::net`] catches them.
+//! System calls made by number, through `syscall` or outside the C library, where [`crate::net`] catches them.
 //!
-//! Bytes in and out, messages, masks of signals and memory are taken where the C library's functions for them are;
-//! for the rest a table says what the arguments point at (`numbers`).
+//! Transfers, messages, signal masks and memory calls go through the same code as the C library's functions. For all
+//! other calls a table lists what their arguments point to (`numbers`).
 
 use std::ffi::{c_int, c_long, c_uint};
 
@@ -21,7 +21,7 @@ type Words = [usize; 6];
 export! {
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         let words = [a, b, c, d, e, f];
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         let result = unsafe { call(number, &words) };
         if (-4095..0).contains(&result) {
             state::fail(-result as i32);
@@ -33,17 +33,17 @@ export! {
 
 export! {
     fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { syscall(libc::SYS_prctl, what as usize, a, b, c, d, 0) as c_int }
     }
 }
 
-/// Makes a call as the kernel would: a negative error number when it fails, and errno as before.
+/// Makes a call with the kernel's result: a negative error number on failure. Keeps errno.
 ///
 /// # Safety
 /// As the system call.
 pub unsafe fn call(number: c_long, words: &Words) -> isize {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     unsafe {
         if guard::inside() || matches!(state::phase(), Phase::Early | Phase::Passing) {
             return raw_result(number, words);
@@ -63,10 +63,10 @@ pub unsafe fn call(number: c_long, words: &Words) -> isize {
     }
 }
 
-/// Calls on memory are this library's own, managed or not.
+/// Calls on memory, which this library implements, whether the memory is managed or not.
 unsafe fn memory(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
     let at = a as *mut _;
-    // SAFETY: the caller's own call.
+    // SAFETY: passes the caller's arguments on unchanged.
     Some(unsafe {
         match number {
             libc::SYS_mmap => mapping::mmap(at, b, c as c_int, d as c_int, e as c_int, f as i64) as isize,
@@ -86,9 +86,9 @@ unsafe fn memory(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
     })
 }
 
-/// Calls with a flow of their own in direct mode: -1 and errno when they fail.
+/// Calls with code of their own in direct mode. Returns -1 and sets errno on failure.
 unsafe fn covered(number: c_long, words: &Words) -> Option<isize> {
-    // SAFETY: the caller's own call.
+    // SAFETY: passes the caller's arguments on unchanged.
     unsafe {
         transfer(number, words)
             .or_else(|| message(number, words))
@@ -97,12 +97,12 @@ unsafe fn covered(number: c_long, words: &Words) -> Option<isize> {
     }
 }
 
-/// Bytes in and out.
+/// Transfers of bytes.
 unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
     let &[a, b, c, d, e, f] = words;
     let (fd, list, count, offset) = (a as c_int, b as *const iovec, c as c_int, d);
     let pieces = |other| io::pieces(fd, b as *const _, c, other);
-    // SAFETY: the caller's own call, in pieces or with a list as good as its own.
+    // SAFETY: the caller's call, in pieces or with an equivalent list.
     Some(unsafe {
         match number {
             libc::SYS_read => cover::receive(b as *mut _, c, pieces(Pieces::First), |at, len, _| {
@@ -142,7 +142,7 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
 /// Messages.
 unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
     let (fd, flags) = (a as c_int, d as c_int);
-    // SAFETY: the caller's own call, in pieces or with copies.
+    // SAFETY: the caller's call, in pieces or with valid copies.
     Some(unsafe {
         match number {
             libc::SYS_recvfrom => {
@@ -182,10 +182,10 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
     })
 }
 
-/// A set of the kernel's without the signals that are never blocked, or null.
+/// A kernel signal set without the signals that are never blocked; `None` for null.
 unsafe fn open_set(set: *const u64) -> Option<u64> {
     let ours = signals::OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
-    // SAFETY: null or the caller's set; reading brings it in.
+    // SAFETY: null or the caller's set. Reading it faults it in.
     (!set.is_null()).then(|| unsafe { *set } & !ours)
 }
 
@@ -193,10 +193,10 @@ fn address(set: &Option<u64>) -> usize {
     set.as_ref().map_or(0, |set| &raw const *set as usize)
 }
 
-/// Calls that wait or go on with other signals blocked, and actions for signals.
+/// Calls that set a signal mask, permanently or while they wait, a signal action or a signal stack.
 unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     let &[a, b, c, d, e, f] = words;
-    // SAFETY: the caller's own call, with copies.
+    // SAFETY: the caller's call, with valid copies in place of its pointers.
     Some(unsafe {
         match number {
             libc::SYS_rt_sigprocmask => {
@@ -221,7 +221,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let len = (a as c_int).max(0) as usize;
                 let sets = [b, c, d].map(|set| Copied::new(set, len.div_ceil(64) * 8, true));
                 let limit = copied::value(e as *mut timespec);
-                // Where the set of signals is, and how long it is.
+                // The address of the signal set, and its length.
                 let named = (number == libc::SYS_pselect6 && f != 0).then(|| *(f as *const [usize; 2]));
                 let set = named.and_then(|[at, _]| open_set(at as *const u64));
                 let named = named.map(|[_, len]| [address(&set), len]);
@@ -244,10 +244,11 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
-/// What is left: sleeping on a word, messages of System V, starting programs, asynchronous I/O, and this library's own net.
+/// The remaining calls with code of their own: futexes, System V messages, exec, asynchronous I/O, and calls that
+/// concern the net.
 unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
     let &[a, b, c, d, e, _] = words;
-    // SAFETY: the caller's own call, with copies.
+    // SAFETY: the caller's call, with valid copies in place of its pointers.
     Some(unsafe {
         match number {
             libc::SYS_futex => futex(words),
@@ -263,7 +264,7 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 cover::repeat(touch, || raw(number, words) as isize)
             }
             libc::SYS_io_submit => {
-                // Requests, each of which names its buffer.
+                // An array of requests, each of which names its buffer.
                 let touch = || {
                     let list = std::slice::from_raw_parts(c as *const *const [u64; 8], (b as isize).max(0) as usize);
                     for request in list.iter().filter(|request| !request.is_null()) {
@@ -301,12 +302,13 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
-/// Sleeping on a word that is out, or leaves. Only calls that have not slept say EFAULT for the word; the time is copied.
+/// A futex call, whose word may be missing or be evicted. Only a call that has not slept returns EFAULT for the word,
+/// so the call may be repeated. The timeout is copied.
 unsafe fn futex(words: &Words) -> isize {
     let mut words = *words;
     let what = words[1] as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
     let timed = [libc::FUTEX_WAIT, libc::FUTEX_LOCK_PI, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAIT_REQUEUE_PI];
-    // SAFETY: null or the caller's; reading brings it in.
+    // SAFETY: null or the caller's. Reading it faults it in.
     let time = (timed.contains(&what) && words[3] != 0).then(|| unsafe { *(words[3] as *const timespec) });
     if let Some(time) = &time {
         words[3] = &raw const *time as usize;
@@ -316,15 +318,16 @@ unsafe fn futex(words: &Words) -> isize {
             cover::value(words[0] as *const u32);
             cover::value(words[4] as *const u32);
         },
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         || unsafe { raw(libc::SYS_futex, &words) as isize },
     )
 }
 
-/// Makes a call with copies of all that its pointers name, as far as that is known, and what is not known brought in.
+/// Makes a call with copies of everything its pointers name, as far as this is known. Memory of unknown layout is
+/// faulted in.
 unsafe fn with_copies(number: c_long, words: &Words) -> isize {
     let arguments = if state::direct() { numbers::arguments(number) } else { &[] };
-    // SAFETY: the caller's own call; lengths are those of the calls themselves.
+    // SAFETY: the caller's call. The lengths are those that the call itself uses.
     unsafe {
         if arguments.is_empty() {
             return raw_result(number, words);

@@ -1,4 +1,4 @@
-//! Bytes in and out: read, write, send, recv and their kin.
+//! Transfers of bytes: read, write, send, recv and their kin.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -19,7 +19,7 @@ real!(SENDTO = c"sendto": fn(c_int, *const c_void, usize, c_int, *const sockaddr
 real!(ARC4RANDOM_BUF = c"arc4random_buf": fn(*mut c_void, usize) -> ());
 real!(GETRANDOM = c"getrandom": fn(*mut c_void, usize, c_uint) -> isize);
 
-/// How a transfer on a descriptor goes on. `other`: through a bounce buffer, on a stream.
+/// How a transfer on a descriptor proceeds. `other` is used for streams, and for what fits a bounce buffer.
 pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
     if cover::needed(buffer as usize, len) && cover::exceeds_bounce(len) {
         match cover::kind(fd) {
@@ -39,7 +39,7 @@ export! {
     fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
         let real = READ.get();
         let pieces = pieces(fd, buffer, len, Pieces::First);
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::receive(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len) })
     }
 }
@@ -47,12 +47,12 @@ export! {
 export! {
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize) -> isize {
         check(len, room);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { read(fd, buffer, len) }
     }
 }
 
-/// What the checking variants of the C library do when a buffer is too small.
+/// Aborts as glibc's checking variants do when the buffer is too small.
 pub fn check(len: usize, room: usize) {
     if len > room {
         crate::state::say("*** buffer overflow detected ***: terminated");
@@ -64,14 +64,14 @@ export! {
     fn pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
         let real = PREAD.get();
         let pieces = pieces(fd, buffer, len, Pieces::First);
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::receive(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, offset + done as i64) })
     }
 }
 
 export! {
     fn pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { pread(fd, buffer, len, offset) }
     }
 }
@@ -79,7 +79,7 @@ export! {
 export! {
     fn __pread_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize {
         check(len, room);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { pread(fd, buffer, len, offset) }
     }
 }
@@ -87,7 +87,7 @@ export! {
 export! {
     fn __pread64_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize {
         check(len, room);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { pread(fd, buffer, len, offset) }
     }
 }
@@ -96,7 +96,7 @@ export! {
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
         let real = WRITE.get();
         let pieces = pieces(fd, buffer, len, Pieces::All);
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::send(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len) })
     }
 }
@@ -105,19 +105,19 @@ export! {
     fn pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
         let real = PWRITE.get();
         let pieces = pieces(fd, buffer, len, Pieces::All);
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::send(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, offset + done as i64) })
     }
 }
 
 export! {
     fn pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { pwrite(fd, buffer, len, offset) }
     }
 }
 
-/// How a socket's bytes are received.
+/// How a transfer from a socket proceeds.
 pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> Pieces {
     let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
     pieces(fd, buffer, len, if all { Pieces::All } else { Pieces::First })
@@ -126,7 +126,7 @@ pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> 
 export! {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
         let real = RECV.get();
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::receive(buffer, len, receiving(fd, buffer, len, flags), |at, len, _| unsafe { real(fd, at, len, flags) })
     }
 }
@@ -134,21 +134,21 @@ export! {
 export! {
     fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize, flags: c_int) -> isize {
         check(len, room);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { recv(fd, buffer, len, flags) }
     }
 }
 
-/// Receives with a place for the sender's address that the kernel always finds.
+/// Receives with a copy of the sender's address buffer, which the kernel always finds present.
 ///
 /// # Safety
-/// Each is null or the program's, as for `recvfrom`.
+/// Each pointer is null or the program's, as for `recvfrom`.
 pub unsafe fn with_address(
     from: *mut sockaddr,
     len: *mut socklen_t,
     call: impl Fn(*mut sockaddr, *mut socklen_t) -> isize,
 ) -> isize {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let copies = [copied::named(from, len), copied::value(len)];
         let result = call(copies[0].at(from), copies[1].at(len));
@@ -163,7 +163,7 @@ export! {
     ) -> isize {
         let real = RECVFROM.get();
         let pieces = receiving(fd, buffer, len, flags);
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         unsafe {
             with_address(from, from_len, |from, from_len| {
                 cover::receive(buffer, len, pieces, |at, len, _| real(fd, at, len, flags, from, from_len))
@@ -178,7 +178,7 @@ export! {
         from_len: *mut socklen_t,
     ) -> isize {
         check(len, room);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { recvfrom(fd, buffer, len, flags, from, from_len) }
     }
 }
@@ -187,7 +187,7 @@ export! {
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
         let real = SEND.get();
         let pieces = pieces(fd, buffer, len, Pieces::All);
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::send(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len, flags) })
     }
 }
@@ -198,7 +198,8 @@ export! {
     ) -> isize {
         let real = SENDTO.get();
         let pieces = pieces(fd, buffer, len, Pieces::All);
-        // SAFETY: the caller's own call, in pieces, with a copy of the address.
+        // SAFETY: the caller's call, in pieces that lie in its buffer or in a bounce buffer, with a copy of the
+        // address.
         unsafe {
             let address = copied::bytes(to, to_len as usize);
             cover::send(buffer, len, pieces, |at, len, _| real(fd, at, len, flags, address.at(to), to_len))
@@ -209,7 +210,7 @@ export! {
 export! {
     fn arc4random_buf(buffer: *mut c_void, len: usize) -> () {
         let real = ARC4RANDOM_BUF.get();
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::receive(buffer, len, Pieces::All, |at, len, _| unsafe {
             real(at, len);
             len as isize
@@ -220,42 +221,42 @@ export! {
 export! {
     fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -> isize {
         let real = GETRANDOM.get();
-        // SAFETY: the caller's own call, in pieces.
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::receive(buffer, len, Pieces::All, |at, len, _| unsafe { real(at, len, flags) })
     }
 }
 
 export! {
     fn __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { read(fd, buffer, len) }
     }
 }
 
 export! {
     fn __write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { write(fd, buffer, len) }
     }
 }
 
 export! {
     fn __pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { pread64(fd, buffer, len, offset) }
     }
 }
 
 export! {
     fn __pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { pwrite64(fd, buffer, len, offset) }
     }
 }
 
 export! {
     fn __send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { send(fd, buffer, len, flags) }
     }
 }

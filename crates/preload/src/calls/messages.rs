@@ -1,5 +1,5 @@
-//! Messages: sendmsg, recvmsg and the calls for several at once. Address, control data and buffers go through copies,
-//! for a datagram whose place is missing is dropped by the kernel.
+//! Messages: sendmsg, recvmsg, sendmmsg and recvmmsg. Address, control data and buffers go through copies, because the
+//! kernel drops a datagram that it cannot copy out.
 
 use std::ffi::{c_int, c_uint};
 
@@ -18,7 +18,7 @@ real!(RECVMMSG = c"recvmmsg": fn(c_int, *mut mmsghdr, c_uint, c_int, *mut timesp
 /// The most messages that the kernel takes at once.
 const MOST_MESSAGES: usize = 1024;
 
-/// A message's header with what it names, each part copied where it must be.
+/// A message header, with copies of the parts that need one.
 struct Message {
     own: msghdr,
     name: Copied,
@@ -28,9 +28,9 @@ struct Message {
 
 impl Message {
     /// # Safety
-    /// The program's header, and what it names.
+    /// The header and everything that it names are the program's.
     unsafe fn new(fd: c_int, header: &msghdr, received: bool) -> Message {
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe {
             let name = Copied::new(header.msg_name as usize, header.msg_namelen as usize, received);
             let control = Copied::new(header.msg_control as usize, header.msg_controllen, received);
@@ -48,17 +48,17 @@ impl Message {
         }
     }
 
-    /// Whether it is to be sent, and cannot be in one piece.
+    /// Whether the message is to be sent, and is longer than one piece can be.
     fn is_too_long(&self) -> bool {
         self.list.as_ref().is_some_and(|list| list.is_too_long)
     }
 
-    /// Gives the program what was received: `bytes`, and what the kernel says in the header.
+    /// Copies back what was received: `bytes` of data, and the kernel's results in the header.
     ///
     /// # Safety
     /// The header is the program's.
     unsafe fn bring_back(&self, header: *mut msghdr, bytes: isize) {
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe {
             self.name.bring_back();
             self.control.bring_back();
@@ -72,15 +72,15 @@ impl Message {
     }
 }
 
-/// Sends by `call`, which gets the header to use.
+/// Sends a message: `call` gets the header to use.
 ///
 /// # Safety
-/// The program's header, and what it names.
+/// The header and everything that it names are the program's.
 pub unsafe fn send(fd: c_int, header: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> isize {
     if !state::direct() || guard::inside() || header.is_null() {
         return call(header);
     }
-    // SAFETY: handed on; reading the header brings it in.
+    // SAFETY: the caller upholds this function's own contract. Reading the header faults it in.
     let message = unsafe { Message::new(fd, &*header, false) };
     if message.is_too_long() {
         state::fail(libc::EMSGSIZE);
@@ -89,15 +89,15 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: impl Fn(*const msghdr
     call(&raw const message.own)
 }
 
-/// Receives by `call`, which gets the header to use.
+/// Receives a message: `call` gets the header to use.
 ///
 /// # Safety
-/// The program's header, and what it names.
+/// The header and everything that it names are the program's.
 pub unsafe fn receive(fd: c_int, header: *mut msghdr, call: impl Fn(*mut msghdr) -> isize) -> isize {
     if !state::direct() || guard::inside() || header.is_null() {
         return call(header);
     }
-    // SAFETY: handed on; reading the header brings it in.
+    // SAFETY: the caller upholds this function's own contract. Reading the header faults it in.
     unsafe {
         let mut message = Message::new(fd, &*header, true);
         let result = call(&raw mut message.own);
@@ -108,10 +108,10 @@ pub unsafe fn receive(fd: c_int, header: *mut msghdr, call: impl Fn(*mut msghdr)
     }
 }
 
-/// Several at once, by `call`, which gets the headers to use.
+/// Sends or receives several messages: `call` gets the headers to use.
 ///
 /// # Safety
-/// A list of that many headers, and what they name.
+/// The list has `count` headers, which are the program's with everything that they name.
 pub unsafe fn several(
     fd: c_int,
     list: *mut mmsghdr,
@@ -123,7 +123,7 @@ pub unsafe fn several(
         return call(list, count);
     }
     let count = (count as usize).min(MOST_MESSAGES);
-    // SAFETY: handed on; reading a header brings it in.
+    // SAFETY: the caller upholds this function's own contract. Reading a header faults it in.
     unsafe {
         let (mut messages, mut own) = {
             let _guard = guard::enter();
@@ -133,7 +133,7 @@ pub unsafe fn several(
             let theirs = list.add(index);
             let message = Message::new(fd, &(*theirs).msg_hdr, received);
             if !received && message.is_too_long() {
-                break; // those before it are sent
+                break; // the messages before this one are sent
             }
             messages.push(message);
             own.push(mmsghdr { msg_hdr: messages[index].own, msg_len: (*theirs).msg_len });
@@ -158,7 +158,7 @@ pub unsafe fn several(
 export! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
         let real = SENDMSG.get();
-        // SAFETY: the caller's own call, with a header as good as its own.
+        // SAFETY: the caller's call, with an equivalent header.
         unsafe { send(fd, message, |message| real(fd, message, flags)) }
     }
 }
@@ -182,7 +182,7 @@ export! {
 export! {
     fn recvmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, limit: *mut timespec) -> c_int {
         let real = RECVMMSG.get();
-        // SAFETY: as above; the limit is written too.
+        // SAFETY: as above. The limit is writable too.
         unsafe {
             let copy = copied::value(limit);
             let result = several(fd, list, count, true, |list, count| real(fd, list, count, flags, copy.at(limit)));

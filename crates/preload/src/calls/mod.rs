@@ -1,8 +1,8 @@
-//! The C library's functions that hand the program's memory to the kernel: each covered as [`cover`](crate::cover)
-//! says.
+//! The C library functions that pass the program's memory to the kernel. Each is covered as [`cover`](crate::cover)
+//! describes.
 //!
-//! Which names these are is not a matter of memory: a test compares them with all that the C library exports. What is
-//! not covered in direct mode is on that test's list, with the reason. Monitor mode has no such gaps.
+//! A test compares these names with all names that the C library exports. Functions that are not covered in direct mode
+//! are on that test's list, with the reason. Monitor mode has no such gaps.
 
 mod aio;
 mod assembly;

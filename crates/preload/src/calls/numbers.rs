@@ -1,34 +1,37 @@
-//! What the arguments of system calls point at, by the call's number: for calls that are made by number, whether through
-//! `syscall` or past the C library. Bytes in and out, messages, masks and memory have flows of their own in
-//! [`by_number`](super::by_number); numbers that are not here take no pointers, or none that the kernel follows now.
+//! What the arguments of system calls point to, by call number: for calls made through `syscall` or outside the C
+//! library.
+//!
+//! Transfers, messages, masks and memory calls have code of their own in [`by_number`](super::by_number). Numbers that
+//! are missing here take no pointers, or none that the kernel follows during the call.
 
-// The C library's names.
+// Names of the libc crate.
 #![allow(non_upper_case_globals)]
 
 use std::ffi::c_long;
 
 use libc::*;
 
-/// What an argument points at. `written`: the kernel writes there, too.
+/// What an argument points to. The kernel only reads what is marked as read, and may also write what is marked as
+/// written.
 #[derive(Clone, Copy)]
 pub enum Argument {
     /// A number.
     Plain,
     /// A C string.
     Text,
-    /// So many bytes that are read.
+    /// This many bytes, read.
     Read(usize),
-    /// So many bytes that are written.
+    /// This many bytes, written.
     Written(usize),
-    /// As many bytes as the argument of this index says, read; each item has so many.
+    /// An array, read: the index of the argument that holds its length, and the bytes of an item.
     Reads(usize, usize),
     /// The same, written.
     Writes(usize, usize),
-    /// As many `pollfd` as the argument of this index says.
+    /// An array of `pollfd`, whose length is in the argument of this index.
     Polled(usize),
-    /// As many bytes as the number says that the argument of this index points at, written.
+    /// A written buffer whose length is stored where the argument of this index points.
     Named(usize),
-    /// Of a kind that is known to the device alone: brought in, and again when it left.
+    /// Memory of unknown layout. Faulted in, and again if it was evicted.
     Unknown,
 }
 
@@ -36,16 +39,16 @@ use Argument::*;
 
 const TIME: usize = size_of::<timespec>();
 const STAT: usize = size_of::<stat>();
-/// The kernel's sets of signals.
+/// Bytes of the kernel's signal set.
 const SET: usize = 8;
 const INFO: usize = size_of::<siginfo_t>();
 
-/// The arguments that may be pointers; none for numbers that are not known.
+/// The arguments of a call that may be pointers. Empty for unknown numbers.
 pub fn arguments(number: c_long) -> &'static [Argument] {
     [files, times, others].iter().map(|of| of(number)).find(|found| !found.is_empty()).unwrap_or(&[])
 }
 
-/// Calls about files.
+/// Calls on files.
 fn files(number: c_long) -> &'static [Argument] {
     match number {
         SYS_open | SYS_creat | SYS_access | SYS_mkdir | SYS_rmdir | SYS_unlink | SYS_chmod | SYS_chown | SYS_lchown

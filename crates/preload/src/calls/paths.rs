@@ -1,4 +1,4 @@
-//! Calls that name files and other things by text, and what they are told about them.
+//! Calls that name files and other objects by string, and what the kernel returns about them.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
@@ -81,7 +81,7 @@ copied! {
     fn fremovexattr(fd: c_int, name: Text) -> c_int { name: text }
 }
 
-// The system's own: mounts, swap, names, modules.
+// System administration: mounts, swap, host names, modules.
 copied! {
     fn umount(path: Text) -> c_int { path: text }
     fn umount2(path: Text, flags: c_int) -> c_int { path: text }
@@ -99,7 +99,7 @@ copied! {
     fn delete_module(name: Text, flags: c_uint) -> c_int { name: text }
 }
 
-// The names that programs built with checks of buffer sizes call. The C library itself does what a check asks for.
+// The names that programs built with buffer size checks call. The C library itself does the check.
 copied! {
     fn __open_2(path: Text, flags: c_int) -> c_int { path: text }
     fn __open64_2(path: Text, flags: c_int) -> c_int { path: text }

@@ -1,5 +1,5 @@
-//! Formatted output: `printf` and its kin hand a long string to the kernel where it lies. In direct mode the text is
-//! made in memory that is not managed, and is written from there.
+//! Formatted output. `printf` and its kin pass a long string to the kernel from where it lies. In direct mode the text
+//! is formatted in unmanaged memory, and written from there.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use crate::cover::Bounce;
 use crate::export::{export, real};
 use crate::{guard, state};
 
-/// A `va_list`, by the System V ABI for x86-64: which of the saved registers are next, and where the rest lies.
+/// A `va_list` in the System V ABI for x86-64: which saved registers come next, and where the other arguments are.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct VaList {
@@ -35,11 +35,11 @@ unsafe extern "C" {
     static stdout: *mut FILE;
 }
 
-/// Texts shorter than this are made on the stack.
+/// Shorter texts are formatted on the stack.
 const SHORT_BYTES: usize = 512;
 
-/// In direct mode makes the text by `make`, which is `vsnprintf`, and writes it. Otherwise, and where it cannot be
-/// made, calls `real`.
+/// In direct mode formats the text with `make` (a `vsnprintf`) and passes it to `write`. Otherwise, or if formatting
+/// fails, calls `real`.
 ///
 /// # Safety
 /// The list is the program's, for its own call.
@@ -52,7 +52,7 @@ unsafe fn print(
     if !state::direct() || guard::inside() {
         return real(list);
     }
-    // SAFETY: the program's list. Each use takes a copy, since a list can be gone through once.
+    // SAFETY: the program's list. Each pass needs a copy, because a list can be traversed only once.
     let (mut first, mut second) = unsafe { (*list, *list) };
     let mut short = MaybeUninit::<[u8; SHORT_BYTES]>::uninit();
     let errno = state::errno();
@@ -62,13 +62,13 @@ unsafe fn print(
         Err(_) => return real(list),
     };
     let Some(long) = Bounce::new(0, len + 1) else { return real(list) };
-    state::fail(errno); // an argument may be what it says (%m)
+    state::fail(errno); // `%m` prints errno
     let made = make(long.as_ptr().cast(), len + 1, &mut second);
-    // Another thread may have made a string longer, which is cut, or shorter.
+    // Another thread may have changed a string meanwhile. A longer text is cut.
     write(long.as_ptr().cast_const().cast(), len.min(made.max(0) as usize))
 }
 
-/// Writes all of a text to a stream, at once.
+/// Writes a whole text to a stream, in one call.
 fn to_stream(stream: *mut FILE) -> impl FnOnce(*const c_void, usize) -> c_int {
     move |at, len| {
         let real = FWRITE.get();
@@ -77,12 +77,12 @@ fn to_stream(stream: *mut FILE) -> impl FnOnce(*const c_void, usize) -> c_int {
     }
 }
 
-/// Writes all of a text to a descriptor.
+/// Writes a whole text to a descriptor.
 fn to_descriptor(fd: c_int) -> impl FnOnce(*const c_void, usize) -> c_int {
     move |at, len| {
         let mut done = 0;
         while done < len {
-            // SAFETY: what is left of the text.
+            // SAFETY: the rest of the text.
             match unsafe { io::write(fd, at.byte_add(done), len - done) } {
                 more if more < 0 => return -1,
                 more => done += more as usize,
@@ -95,7 +95,7 @@ fn to_descriptor(fd: c_int) -> impl FnOnce(*const c_void, usize) -> c_int {
 export! {
     fn vfprintf(stream: *mut FILE, format: Text, list: *mut VaList) -> c_int {
         let (make, real) = (VSNPRINTF.get(), VFPRINTF.get());
-        // SAFETY: the caller's own call, and its parts.
+        // SAFETY: the caller's arguments, for a function of the same contract or for its parts.
         unsafe {
             print(
                 list,
@@ -154,7 +154,7 @@ export! {
 
 export! {
     fn vprintf(format: Text, list: *mut VaList) -> c_int {
-        // SAFETY: what `vprintf` is.
+        // SAFETY: `vprintf` is defined as this.
         unsafe { vfprintf(stdout, format, list) }
     }
 }
@@ -166,8 +166,9 @@ export! {
     }
 }
 
-/// Variadic functions. Each saves the argument registers, makes a `va_list`, and calls the function that takes one in the
-/// register after the named arguments. A thread may be cancelled in them, so the frame is described to the unwinder.
+/// Variadic functions. Each saves the argument registers, builds a `va_list`, and calls the function that takes it in
+/// the register after the named arguments. A thread may be cancelled in them, so CFI directives describe the frame to
+/// the unwinder.
 macro_rules! variadic {
     ($($name:ident: $general:literal, $register:literal => $listed:ident)*) => {$(
         #[unsafe(naked)]
@@ -175,7 +176,7 @@ macro_rules! variadic {
         pub unsafe extern "C-unwind" fn $name(first: usize) -> c_int {
             std::arch::naked_asm!(
                 ".cfi_startproc",
-                "sub rsp, 216", // 24 bytes of list, 176 of registers, and what aligns them
+                "sub rsp, 216", // 24 bytes of list, 176 of registers, and padding for alignment
                 ".cfi_def_cfa_offset 224",
                 "mov [rsp + 32], rdi",
                 "mov [rsp + 40], rsi",
@@ -183,7 +184,7 @@ macro_rules! variadic {
                 "mov [rsp + 56], rcx",
                 "mov [rsp + 64], r8",
                 "mov [rsp + 72], r9",
-                "test al, al", // how many vector registers hold arguments, at most
+                "test al, al", // upper bound of the vector registers in use
                 "je 2f",
                 "movaps [rsp + 80], xmm0",
                 "movaps [rsp + 96], xmm1",

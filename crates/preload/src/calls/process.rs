@@ -1,7 +1,7 @@
-//! Starting programs. Arguments and environment are brought in for the kernel to read.
+//! Starting programs. Arguments and environment are faulted in for the kernel to read.
 //!
-//! posix_spawn's child runs with all signals blocked, so a fault there cannot be resolved: what it reads is copied to
-//! ordinary memory first.
+//! posix_spawn's child runs with all signals blocked and cannot resolve a fault, so what it reads is copied to
+//! unmanaged memory first.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -31,7 +31,7 @@ pub fn touch(path: *const c_char, arguments: List, environment: List) {
 export! {
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVE.get();
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
     }
 }
@@ -39,7 +39,7 @@ export! {
 export! {
     fn execv(path: *const c_char, arguments: List) -> c_int {
         let real = EXECV.get();
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
     }
 }
@@ -47,7 +47,7 @@ export! {
 export! {
     fn execvp(path: *const c_char, arguments: List) -> c_int {
         let real = EXECVP.get();
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
     }
 }
@@ -55,7 +55,7 @@ export! {
 export! {
     fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVPE.get();
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
     }
 }
@@ -64,7 +64,7 @@ export! {
     fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
         real!(FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int);
         let (real, none) = (FEXECVE.get(), std::ptr::null());
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(none, arguments, environment), || unsafe { real(fd, arguments, environment) })
     }
 }
@@ -73,7 +73,7 @@ export! {
     fn execveat(at: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int {
         real!(EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int);
         let real = EXECVEAT.get();
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         let call = || unsafe { real(at, path, arguments, environment, flags) };
         cover::repeat(|| touch(path, arguments, environment), call)
     }
@@ -87,7 +87,7 @@ fn environment() -> List {
     unsafe { environ }
 }
 
-/// A null-terminated list of strings, copied.
+/// A copy of a null-terminated list of strings.
 struct Copies {
     list: Vec<*const c_char>,
     _texts: Vec<CString>,
@@ -95,14 +95,14 @@ struct Copies {
 
 impl Copies {
     /// # Safety
-    /// Null, or a list of C strings that a null ends.
+    /// `list` is null, or a list of C strings that ends with a null.
     unsafe fn new(list: List) -> Option<Copies> {
         if list.is_null() {
             return None;
         }
         let mut texts = Vec::new();
         let mut at = list;
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe {
             while !(*at).is_null() {
                 texts.push(CStr::from_ptr(*at).to_owned());
@@ -129,7 +129,7 @@ unsafe fn spawn(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller's own call, with copies of the strings. The copies end under a guard, as they were made.
+    // SAFETY: the caller's call, with copies of the strings, which live until it returns.
     unsafe {
         if !state::direct() {
             return real(pid, path, actions, attributes, arguments, environment);
@@ -159,7 +159,7 @@ export! {
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: List,
         environment: List,
     ) -> c_int {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { spawn(SPAWN.get(), pid, path, actions, attributes, arguments, environment) }
     }
 }
@@ -169,23 +169,23 @@ export! {
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: List,
         environment: List,
     ) -> c_int {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { spawn(SPAWNP.get(), pid, path, actions, attributes, arguments, environment) }
     }
 }
 
-/// A copy of a string in ordinary memory, where one is needed.
+/// A copy of a string in unmanaged memory, if it needs one.
 ///
 /// # Safety
-/// Null, or a C string.
+/// `text` is null or a C string.
 unsafe fn copy(text: *const c_char) -> Option<CString> {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     cover::needed(text as usize, 1).then(|| unsafe { CStr::from_ptr(text).to_owned() })
 }
 
 export! {
     fn system(command: *const c_char) -> c_int {
-        // SAFETY: the caller's own call, with a copy of the command.
+        // SAFETY: the caller's call, with a copy of the command.
         unsafe {
             let copy = copy(command);
             SYSTEM.get()(copy.as_ref().map_or(command, |copy| copy.as_ptr()))
@@ -195,7 +195,7 @@ export! {
 
 export! {
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
-        // SAFETY: the caller's own call, with copies.
+        // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let copies = (copy(command), copy(mode));
             let command = copies.0.as_ref().map_or(command, |copy| copy.as_ptr());

@@ -1,5 +1,5 @@
-//! Calls that have done something when they find no place for its result: a child is reaped, a connection or a message
-//! taken, descriptors made, bytes moved, a timer set. They cannot be repeated, so their results go through copies.
+//! Calls that have taken effect when storing their result fails: a child is reaped, a connection or message taken,
+//! descriptors created, bytes moved, a timer set. They cannot be repeated, so their results go through copies.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -32,7 +32,7 @@ copied! {
     fn forkpty(master: *mut c_int, name: *mut c_char, state: *const libc::termios, size: *const libc::winsize) -> c_int { size: value }
 }
 
-// Bytes that go from one descriptor to another.
+// Transfers between descriptors.
 copied! {
     fn splice(from: c_int, at: *mut off64_t, to: c_int, there: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t { at: value, there: value }
     fn copy_file_range(from: c_int, at: *mut off64_t, to: c_int, there: *mut off64_t, len: size_t, flags: c_uint) -> ssize_t { at: value, there: value }
@@ -40,7 +40,7 @@ copied! {
     fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t { offset: value }
 }
 
-// Timers, clocks and limits: what was before is told once.
+// Timers, clocks and limits: the old value is returned once.
 copied! {
     fn timer_create(clock: clockid_t, event: *mut libc::sigevent, timer: *mut libc::timer_t) -> c_int { event: value, timer: value }
     fn timer_settime(timer: libc::timer_t, flags: c_int, new: *const itimerspec, old: *mut itimerspec) -> c_int { new: value, old: value }
@@ -62,7 +62,7 @@ copied! {
     fn prlimit64(pid: pid_t, what: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int { new: value, old: value }
 }
 
-// Messages of System V and of POSIX, and semaphores. A System V message begins with its type.
+// System V and POSIX messages, and semaphores. A System V message begins with its type.
 copied! {
     fn msgrcv(queue: c_int, message: *mut c_void, len: size_t, kind: c_long, flags: c_int) -> ssize_t { message: bytes(len.saturating_add(size_of::<c_long>())) }
     fn msgsnd(queue: c_int, message: *const c_void, len: size_t, flags: c_int) -> c_int { message: bytes(len.saturating_add(size_of::<c_long>())) }
@@ -82,7 +82,7 @@ copied! {
     fn mq_unlink(name: *const c_char) -> c_int { name: text }
 }
 
-// Users, limits on CPUs, and what is told of a thread.
+// Users, CPU affinity, and information about threads.
 copied! {
     fn getgroups(count: c_int, list: *mut libc::gid_t) -> c_int { list: values(count.max(0) as usize) }
     fn setgroups(count: size_t, list: *const libc::gid_t) -> c_int { list: values(count) }
@@ -121,8 +121,8 @@ copied! {
 real!(CLOCK_GETTIME = c"clock_gettime": fn(clockid_t, *mut timespec) -> c_int);
 real!(GETTIMEOFDAY = c"gettimeofday": fn(*mut timeval, *mut c_void) -> c_int);
 
-/// Whether the time of a clock is told without a system call. The others' are a call that the kernel's own code in the
-/// program makes, which [`crate::net`] would catch.
+/// Whether the vDSO tells this clock without a system call. For other clocks the vDSO makes one itself, which
+/// [`crate::net`] would catch.
 fn is_shared(clock: clockid_t) -> bool {
     let cpu_times = [libc::CLOCK_PROCESS_CPUTIME_ID, libc::CLOCK_THREAD_CPUTIME_ID];
     (0..=libc::CLOCK_TAI).contains(&clock) && !cpu_times.contains(&clock)
@@ -132,10 +132,10 @@ export! {
     fn clock_gettime(clock: clockid_t, now: *mut timespec) -> c_int {
         let real = CLOCK_GETTIME.get();
         if !state::direct() || guard::inside() {
-            // SAFETY: the caller's own call.
+            // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(clock, now) };
         }
-        // SAFETY: the caller's own call, with a copy where the page may be missing.
+        // SAFETY: the caller's call, with a copy if the page may be missing.
         unsafe {
             let copy = copied::value(now);
             let at = copy.at(now);
@@ -160,7 +160,7 @@ export! {
 
 export! {
     fn gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int {
-        // SAFETY: the caller's own call, with copies where a page may be missing.
+        // SAFETY: the caller's call, with copies if a page may be missing.
         unsafe {
             let copies = [copied::value(now), copied::bytes(zone, 8)];
             let result = GETTIMEOFDAY.get()(copies[0].at(now), copies[1].at(zone));
@@ -172,7 +172,7 @@ export! {
 
 export! {
     fn __gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { gettimeofday(now, zone) }
     }
 }

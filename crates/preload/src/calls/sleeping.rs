@@ -1,6 +1,6 @@
-//! Calls that wait, with a limit of time: made once, with copies of what they are given. A second call would wait all of
-//! its time again, and would lose what the first one took. Sets of signals that are blocked meanwhile never hold those
-//! that this library needs.
+//! Calls that sleep with a timeout. They are made once, with copies of their arguments: a repeated call would restart
+//! the timeout and lose what the first one took. Signal masks for the time of the call never block the signals that
+//! this library needs.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,7 +13,7 @@ use crate::copied::{self, Copied, Pointer, copied};
 use crate::export::{export, real};
 use crate::signals;
 
-/// The length of a set of so many descriptors.
+/// Bytes of an `fd_set` for this many descriptors.
 fn set_bytes(count: c_int) -> usize {
     (count.max(0) as usize).div_ceil(64) * 8
 }
@@ -40,7 +40,7 @@ copied! {
     fn signalfd(fd: c_int, set: *const sigset_t, flags: c_int) -> c_int { set: value }
 }
 
-// The kernel reads when these are to end. The words that they sleep on were touched just before they sleep.
+// The kernel reads only the end time of these. The words that they sleep on were touched just before.
 copied! {
     fn pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, end: *const timespec) -> c_int { end: value }
     fn pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
@@ -58,25 +58,25 @@ copied! {
     fn mtx_timedlock(mutex: *mut c_void, end: *const timespec) -> c_int { end: value }
 }
 
-/// Calls with copies of so many bytes behind each pointer, and brings back what was written.
+/// Makes a call with copies of the ranges, and copies back what was written.
 ///
 /// # Safety
-/// Each is null or the program's.
+/// Each range is null or the program's.
 unsafe fn with_copies<const N: usize, R>(ranges: [(usize, usize); N], call: impl FnOnce([usize; N]) -> R) -> R {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     let copies = ranges.map(|(addr, len)| unsafe { Copied::new(addr, len, true) });
     let result = call(std::array::from_fn(|index| copies[index].addr()));
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     copies.iter().for_each(|copy| unsafe { copy.bring_back() });
     result
 }
 
-/// A time that is only read, in this frame.
+/// A copy of a time that is only read.
 ///
 /// # Safety
-/// Null, or a time.
+/// `at` is null or a time.
 unsafe fn time(at: *const timespec) -> Option<timespec> {
-    // SAFETY: handed on; reading brings it in.
+    // SAFETY: the caller upholds this function's own contract. Reading the time faults it in.
     (!at.is_null()).then(|| unsafe { *at })
 }
 
@@ -87,7 +87,7 @@ fn pointer(time: &Option<timespec>) -> *const timespec {
 export! {
     fn ppoll(list: *mut pollfd, count: nfds_t, limit: *const timespec, set: *const sigset_t) -> c_int {
         real!(REAL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
-        // SAFETY: the caller's own call, with copies.
+        // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let (limit, copy) = (time(limit), signals::without_ours(set));
             let polled = copied::polled(list, count);
@@ -103,7 +103,7 @@ export! {
         list: *mut pollfd, count: nfds_t, limit: *const timespec, set: *const sigset_t, room: usize,
     ) -> c_int {
         super::io::check((count as usize).saturating_mul(size_of::<pollfd>()), room);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { ppoll(list, count, limit, set) }
     }
 }
@@ -114,7 +114,7 @@ export! {
         set: *const sigset_t,
     ) -> c_int {
         real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
-        // SAFETY: the caller's own call, with copies.
+        // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let (limit, copy) = (time(limit), signals::without_ours(set));
             let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
@@ -129,7 +129,7 @@ export! {
 export! {
     fn epoll_pwait(fd: c_int, list: *mut epoll_event, count: c_int, limit: c_int, set: *const sigset_t) -> c_int {
         real!(REAL = c"epoll_pwait": fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int);
-        // SAFETY: the caller's own call, with copies.
+        // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let copy = signals::without_ours(set);
             with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {
@@ -144,7 +144,7 @@ export! {
         fd: c_int, list: *mut epoll_event, count: c_int, limit: *const timespec, set: *const sigset_t,
     ) -> c_int {
         real!(REAL = c"epoll_pwait2": fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int);
-        // SAFETY: the caller's own call, with copies.
+        // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let (limit, copy) = (time(limit), signals::without_ours(set));
             with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {

@@ -1,4 +1,4 @@
-//! Calls with paths and structures: what they name is brought in before, and again if the kernel missed a page.
+//! Calls with paths and structures: their memory is faulted in before the call, and again if the kernel missed a page.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -10,21 +10,21 @@ use libc::{
 use crate::cover::{repeat, text, touch, value};
 use crate::export::{export, real};
 
-/// For each function its own arguments, and what is to be brought in for it.
+/// For each function: its arguments, and what to fault in.
 macro_rules! touched {
     ($(fn $name:ident = $text:literal ($($arg:ident: $type:ty),*) -> $result:ty { $($touch:expr),* })*) => {$(
         export! {
             fn $name($($arg: $type),*) -> $result {
                 real!(REAL = $text: fn($($type),*) -> $result);
                 let real = REAL.get();
-                // SAFETY: the caller's own call, as often as it fails for a missing page.
+                // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing.
                 repeat(|| { $($touch;)* }, || unsafe { real($($arg),*) })
             }
         }
     )*};
 }
 
-// Longest that the kernel fills in or reads behind a pointer of unknown kind.
+// Upper bound of what the kernel accesses behind a pointer of unknown type.
 pub const UNKNOWN_BYTES: usize = 512;
 
 touched! {
@@ -109,14 +109,14 @@ touched! {
     fn sched_setaffinity = c"sched_setaffinity"(pid: pid_t, len: size_t, set: *const c_void) -> c_int { touch(set, len) }
 }
 
-/// How much of an `ioctl` argument the kernel may reach: what the request says of it, and no less than is usual.
+/// How much of an `ioctl` argument the kernel may access: the size in the request, and at least [`UNKNOWN_BYTES`].
 pub fn unknown(request: c_ulong) -> usize {
     UNKNOWN_BYTES.max(request as usize >> 16 & 0x3fff)
 }
 
-/// The length that a socket call names by pointer.
+/// The length behind a socket call's length pointer.
 fn named(len: *const socklen_t) -> usize {
-    // SAFETY: null, or the caller's own; reading it brings it in.
+    // SAFETY: null or the caller's. Reading it faults it in.
     if len.is_null() { 0 } else { unsafe { *len as usize } }
 }
 

@@ -1,5 +1,5 @@
-//! Buffered streams. Their buffers are ordinary memory (see `malloc`), so what is left is the program's own memory
-//! where a stream hands it on to the kernel unbuffered: that is held meanwhile, piece by piece.
+//! Buffered streams. Their buffers are unmanaged (see `malloc`). What remains is the program's own memory, which a
+//! stream passes to the kernel unbuffered. It is held meanwhile, piece by piece.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -18,10 +18,11 @@ real!(FPUTS_UNLOCKED = c"fputs_unlocked": fn(*const c_char, *mut FILE) -> c_int)
 real!(PUTS = c"puts": fn(*const c_char) -> c_int);
 real!(SETVBUF = c"setvbuf": fn(*mut FILE, *mut c_char, c_int, usize) -> c_int);
 
-/// Shorter transfers go through a stream's buffer, unless it has none; holding costs less than telling.
+/// Shorter transfers go through the stream's buffer, unless it has none.
 const LEAST_BYTES: usize = 256;
 
-/// Items of `size` bytes, in pieces of whole bytes that `call` moves.
+/// Transfers items of `size` bytes in held pieces. `call` transfers one piece and returns its bytes; `whole` is the
+/// plain call.
 fn in_pieces(
     at: usize,
     size: usize,
@@ -49,7 +50,7 @@ fn in_pieces(
 export! {
     fn fread(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         let real = FREAD.get();
-        // SAFETY: the caller's own call, whole or in pieces.
+        // SAFETY: the caller's call, whole or in pieces.
         let whole = || unsafe { real(at, size, count, stream) };
         // SAFETY: as above.
         in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *mut c_void, 1, len, stream) })
@@ -59,14 +60,14 @@ export! {
 export! {
     fn fread_unlocked(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         let real = FREAD_UNLOCKED.get();
-        // SAFETY: the caller's own call, whole or in pieces.
+        // SAFETY: the caller's call, whole or in pieces.
         let whole = || unsafe { real(at, size, count, stream) };
         // SAFETY: as above.
         in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *mut c_void, 1, len, stream) })
     }
 }
 
-/// What the checking variants of the C library do when a buffer is too small.
+/// Aborts as glibc's checking variants do when the buffer is too small.
 fn check(size: usize, count: usize, room: usize) {
     if size.checked_mul(count).is_none_or(|bytes| bytes > room) {
         state::say("*** buffer overflow detected ***: terminated");
@@ -77,7 +78,7 @@ fn check(size: usize, count: usize, room: usize) {
 export! {
     fn __fread_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
         check(size, count, room);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { fread(at, size, count, stream) }
     }
 }
@@ -85,7 +86,7 @@ export! {
 export! {
     fn __fread_unlocked_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
         check(size, count, room);
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { fread_unlocked(at, size, count, stream) }
     }
 }
@@ -93,7 +94,7 @@ export! {
 export! {
     fn fwrite(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         let real = FWRITE.get();
-        // SAFETY: the caller's own call, whole or in pieces.
+        // SAFETY: the caller's call, whole or in pieces.
         let whole = || unsafe { real(at, size, count, stream) };
         // SAFETY: as above.
         in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *const c_void, 1, len, stream) })
@@ -103,7 +104,7 @@ export! {
 export! {
     fn fwrite_unlocked(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         let real = FWRITE_UNLOCKED.get();
-        // SAFETY: the caller's own call, whole or in pieces.
+        // SAFETY: the caller's call, whole or in pieces.
         let whole = || unsafe { real(at, size, count, stream) };
         // SAFETY: as above.
         in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *const c_void, 1, len, stream) })
@@ -113,18 +114,18 @@ export! {
 /// The length of a string, if it is managed and long enough to matter.
 ///
 /// # Safety
-/// A C string.
+/// `text` is a C string.
 unsafe fn managed_len(text: *const c_char) -> Option<usize> {
     if !cover::needed(text as usize, 1) {
         return None;
     }
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     Some(unsafe { libc::strlen(text) }).filter(|&len| len >= LEAST_BYTES)
 }
 
 export! {
     fn fputs(text: *const c_char, stream: *mut FILE) -> c_int {
-        // SAFETY: the caller's own call; a string is as good as its bytes.
+        // SAFETY: the caller's call, or one that writes the bytes of its string.
         unsafe {
             match managed_len(text) {
                 None => FPUTS.get()(text, stream),
@@ -150,7 +151,7 @@ export! {
 
 export! {
     fn puts(text: *const c_char) -> c_int {
-        // SAFETY: the caller's own call; a long line is held as far as folios may be held at a time.
+        // SAFETY: passes the caller's argument on unchanged. A long line is held up to the length of one piece.
         unsafe {
             let len = managed_len(text).unwrap_or(0);
             let _held = Held::new(text as usize, cover::piece(text as usize, len));
@@ -161,9 +162,9 @@ export! {
 
 export! {
     fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: usize) -> c_int {
-        // A buffer in managed memory is not taken: the stream gets one of the C library's.
+        // A managed buffer is not used. The stream gets one from the C library.
         let buffer = if cover::needed(buffer as usize, len.max(1)) { std::ptr::null_mut() } else { buffer };
-        // SAFETY: the caller's own call, perhaps without a buffer.
+        // SAFETY: the caller's call, perhaps without its buffer.
         unsafe { SETVBUF.get()(stream, buffer, mode, len) }
     }
 }
@@ -171,14 +172,14 @@ export! {
 export! {
     fn setbuffer(stream: *mut FILE, buffer: *mut c_char, len: usize) -> () {
         let mode = if buffer.is_null() { libc::_IONBF } else { libc::_IOFBF };
-        // SAFETY: what `setbuffer` is.
+        // SAFETY: `setbuffer` is defined as this.
         unsafe { setvbuf(stream, buffer, mode, len) };
     }
 }
 
 export! {
     fn setbuf(stream: *mut FILE, buffer: *mut c_char) -> () {
-        // SAFETY: what `setbuf` is.
+        // SAFETY: `setbuf` is defined as this.
         unsafe { setbuffer(stream, buffer, libc::BUFSIZ as usize) };
     }
 }

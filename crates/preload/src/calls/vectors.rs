@@ -1,7 +1,7 @@
-//! Several buffers at once: readv, writev and their kin, process_vm_readv and vmsplice.
+//! Calls with several buffers: readv, writev and their kin, process_vm_readv and vmsplice.
 //!
-//! Those of the buffers that are managed are stood in for, up to a megabyte in all; a list that is longer is cut
-//! there, and the call gives or takes less than all, as it may at any time.
+//! Managed buffers are replaced by bounce buffers, up to 1 MiB in total. A longer list is cut there, and the call
+//! transfers less than everything, as it may at any time.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
@@ -24,29 +24,29 @@ real!(VM_WRITE = c"process_vm_writev": fn(pid_t, *const iovec, c_ulong, *const i
 /// The most buffers that the kernel takes at once.
 const MOST_BUFFERS: usize = 1024;
 
-/// The most bytes that are stood in for in one call, unless all of them are one message.
+/// The most bytes that are replaced in one call, unless they form one message.
 const MOST_BYTES: usize = 1 << 20;
 
-/// A list of buffers of which the managed ones are stood in for.
+/// A list of buffers in which bounce buffers replace the managed ones.
 pub struct StandIn {
     list: Vec<iovec>,
-    /// Index in the list, the program's buffer, what stands in for it.
+    /// Index in the list, the program's buffer, its bounce buffer.
     bounces: Vec<(usize, iovec, Bounce)>,
-    /// Not all of the program's list is in it.
+    /// Part of the program's list is missing.
     is_cut: bool,
-    /// It is a message that cannot be sent in one piece.
+    /// A message that cannot be sent in one piece.
     pub is_too_long: bool,
 }
 
-/// Whether any buffer of the list, or the list itself, is managed.
+/// Whether any buffer of the list, or the list itself, needs a cover.
 ///
 /// # Safety
-/// A list of that many buffers.
+/// The list has `count` buffers.
 unsafe fn needed(fd: c_int, list: *const iovec, count: usize) -> bool {
     if state::space().is_none() || guard::inside() || list.is_null() {
         return false;
     }
-    // SAFETY: the caller's list.
+    // SAFETY: the caller passes a list of `count` buffers.
     let buffers = unsafe { std::slice::from_raw_parts(list, count) };
     cover::needed(list as usize, size_of_val(buffers))
         || buffers.iter().any(|buffer| {
@@ -56,22 +56,21 @@ unsafe fn needed(fd: c_int, list: *const iovec, count: usize) -> bool {
 }
 
 impl StandIn {
-    /// A list for the kernel in place of the program's, cut after `most` managed bytes; `None` where the program's own
-    /// does.
+    /// A list for the kernel, cut after `most` managed bytes; `None` if the program's own list can be used.
     ///
     /// # Safety
-    /// A list of that many buffers.
+    /// The list has `count` buffers.
     unsafe fn where_needed(fd: c_int, list: *const iovec, count: usize, most: usize) -> Option<StandIn> {
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe { if count <= MOST_BUFFERS && needed(fd, list, count) { StandIn::new(list, count, most) } else { None } }
     }
 
-    /// The same for a message: only what goes through a stream may be cut.
+    /// The same for a message. Only a stream's data may be cut.
     ///
     /// # Safety
-    /// A list of that many buffers.
+    /// The list has `count` buffers.
     pub unsafe fn for_message(fd: c_int, list: *const iovec, count: usize) -> Option<StandIn> {
-        // SAFETY: handed on.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe {
             let mut stand_in = StandIn::where_needed(fd, list, count, MOST_BYTES)?;
             if stand_in.is_cut && matches!(cover::kind(fd), Kind::Datagrams) {
@@ -90,13 +89,13 @@ impl StandIn {
         self.list.len()
     }
 
-    /// `None` when there is no memory for it.
+    /// `None` if there is no memory for it.
     ///
     /// # Safety
-    /// A list of that many buffers.
+    /// The list has `count` buffers.
     unsafe fn new(list: *const iovec, count: usize, most: usize) -> Option<StandIn> {
         let _guard = guard::enter();
-        // SAFETY: the caller's list.
+        // SAFETY: the caller passes a list of `count` buffers.
         let list = unsafe { std::slice::from_raw_parts(list, count) };
         let (own, bounces) = (Vec::with_capacity(count), Vec::new());
         let mut stand_in = StandIn { list: own, bounces, is_cut: false, is_too_long: false };
@@ -125,7 +124,7 @@ impl StandIn {
         Some(stand_in)
     }
 
-    /// Fills the stand-ins from the program's buffers.
+    /// Fills the bounce buffers from the program's buffers.
     pub fn copy_out(&self) {
         for (_, theirs, bounce) in &self.bounces {
             // SAFETY: the program's buffer, and a block of that length.
@@ -133,7 +132,7 @@ impl StandIn {
         }
     }
 
-    /// Gives the program's buffers what the call brought: `received` bytes over the whole list.
+    /// Copies the result of the call to the program's buffers: `received` bytes over the whole list.
     pub fn copy_in(&self, received: isize) {
         let mut left = received.max(0) as usize;
         let mut bounces = self.bounces.iter();
@@ -143,7 +142,7 @@ impl StandIn {
             if let Some((at, theirs, bounce)) = next
                 && *at == index
             {
-                // SAFETY: a block of which the kernel has filled in that much, and the program's buffer.
+                // SAFETY: the kernel has filled in that much of the block, and the program's buffer is as long.
                 unsafe { std::ptr::copy_nonoverlapping(bounce.as_ptr(), theirs.iov_base.cast::<u8>(), here) };
                 next = bounces.next();
             }
@@ -152,20 +151,20 @@ impl StandIn {
     }
 }
 
-/// `cover::needed` looks at the caller, which is this library's own code here.
+/// `cover::needed` is false under a guard, so this checks the range alone.
 fn cover_needed_under_guard(buffer: &iovec) -> bool {
     buffer.iov_len > 0 && state::overlaps(buffer.iov_base as usize, buffer.iov_len)
 }
 
 /// # Safety
-/// A list of that many buffers to be filled.
+/// The list has `count` buffers, which may be written.
 pub unsafe fn receive(
     fd: c_int,
     list: *const iovec,
     count: c_int,
     call: impl Fn(*const iovec, c_int) -> isize,
 ) -> isize {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize, MOST_BYTES) }) else {
         return call(list, count);
     };
@@ -175,9 +174,9 @@ pub unsafe fn receive(
 }
 
 /// # Safety
-/// A list of that many buffers to be read.
+/// The list has `count` buffers, which may be read.
 pub unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize, MOST_BYTES) }) else {
         return call(list, count);
     };
@@ -187,7 +186,7 @@ pub unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*c
 
 export! {
     fn readv(fd: c_int, list: *const iovec, count: c_int) -> isize {
-        // SAFETY: the caller's own call, with a list as good as its own.
+        // SAFETY: the caller's call, with an equivalent list.
         unsafe { receive(fd, list, count, |list, count| READV.get()(fd, list, count)) }
     }
 }
@@ -208,7 +207,7 @@ export! {
 
 export! {
     fn preadv64(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { preadv(fd, list, count, offset) }
     }
 }
@@ -222,7 +221,7 @@ export! {
 
 export! {
     fn pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { pwritev(fd, list, count, offset) }
     }
 }
@@ -236,7 +235,7 @@ export! {
 
 export! {
     fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { preadv2(fd, list, count, offset, flags) }
     }
 }
@@ -250,59 +249,60 @@ export! {
 
 export! {
     fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        // SAFETY: the same function under another name.
+        // SAFETY: an alias with the same contract.
         unsafe { pwritev2(fd, list, count, offset, flags) }
     }
 }
 
-/// Brings in the buffers of a list.
+/// Faults in the buffers of a list.
 ///
 /// # Safety
-/// A list of that many buffers.
+/// The list is null or has `count` buffers.
 pub unsafe fn touch(list: *const iovec, count: usize) {
     if list.is_null() || count > MOST_BUFFERS {
         return;
     }
-    // SAFETY: the caller's list.
+    // SAFETY: the caller passes a list of `count` buffers.
     for buffer in unsafe { std::slice::from_raw_parts(list, count) } {
         cover::touch(buffer.iov_base.cast_const(), buffer.iov_len);
     }
 }
 
-/// The pipe gets the pages themselves. They are brought in until it has them; it may take less than all.
+/// vmsplice puts the pages themselves into the pipe. They are faulted in until it has them. It may take fewer than all.
 ///
 /// # Safety
 /// As `vmsplice`.
 pub unsafe fn give_pages(list: *const iovec, count: usize, call: impl Fn() -> isize) -> isize {
-    // SAFETY: handed on.
+    // SAFETY: the caller upholds this function's own contract.
     cover::repeat(|| unsafe { touch(list, count) }, call)
 }
 
 export! {
     fn vmsplice(fd: c_int, list: *const iovec, count: usize, flags: c_uint) -> isize {
-        // SAFETY: the caller's own call.
+        // SAFETY: passes the caller's arguments on unchanged.
         unsafe { give_pages(list, count, || VMSPLICE.get()(fd, list, count, flags)) }
     }
 }
 
-/// What of another process is named is this one's too when it is this process: brought in, and again if it left.
+/// Repeats a call on memory of another process. If `pid` is this process, its ranges are faulted in too, and again if
+/// they were evicted.
 ///
 /// # Safety
-/// A list of that many ranges of the process.
+/// The list has `count` ranges of that process.
 pub unsafe fn repeat_remote<R: cover::Outcome>(
     pid: pid_t,
     list: *const iovec,
     count: c_ulong,
     call: impl Fn() -> R,
 ) -> R {
-    // SAFETY: takes nothing.
+    // SAFETY: takes no pointers.
     let own = pid == unsafe { libc::getpid() };
     cover::repeat(
         || {
             let ranges = if list.is_null() || !state::direct() { 0 } else { (count as usize).min(MOST_BUFFERS) };
             cover::touch(list, ranges * size_of::<iovec>());
             if own {
-                // SAFETY: handed on.
+                // SAFETY: the caller upholds this function's own contract.
                 unsafe { touch(list, ranges) };
             }
         },
@@ -315,7 +315,7 @@ export! {
         pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
     ) -> isize {
         let real = VM_READ.get();
-        // SAFETY: the caller's own call, with a local list as good as its own.
+        // SAFETY: the caller's call, with an equivalent local list.
         unsafe {
             receive(-1, local, count as c_int, |local, count| {
                 repeat_remote(pid, remote, ranges, || real(pid, local, count as c_ulong, remote, ranges, flags))

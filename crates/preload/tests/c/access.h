@@ -1,4 +1,4 @@
-/* Whether memory can be read or written: tried, and SIGSEGV says no. */
+/* Tests whether memory can be read or written, by trying it and catching SIGSEGV. */
 #include "check.h"
 #include <setjmp.h>
 

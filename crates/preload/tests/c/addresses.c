@@ -1,4 +1,4 @@
-/* What there are no managed addresses for is the kernel's, as without the library. */
+/* If managed addresses run out, the kernel serves mappings as without the library. */
 #include "check.h"
 
 #define TIB ((size_t)1 << 40)
@@ -16,25 +16,25 @@ static void ends(char *at, size_t len) {
 }
 
 int main(void) {
-    /* Where the kernel counts what programs could use, it refuses this with and without the library. */
+    /* With strict overcommit the kernel refuses this mapping, with and without the library. */
     FILE *file = fopen("/proc/sys/vm/overcommit_memory", "r");
     if (file && fgetc(file) == '2') {
         puts("SKIP: vm.overcommit_memory=2");
         return 0;
     }
-    /* More than all managed addresses, and what is left of them. */
+    /* More than all managed addresses together, and then more than what is left of them. */
     char *large = map_sparse(3 * TIB);
     ends(large, 3 * TIB);
     char *first = map_sparse(TIB * 5 / 8), *second = map_sparse(TIB * 5 / 8);
     ends(first, TIB * 5 / 8);
     ends(second, TIB * 5 / 8);
-    /* A managed mapping outgrows them. */
+    /* A managed mapping grows beyond the managed addresses. */
     char *grown = map(8 * MIB);
     fill(grown, 8 * MIB, 7);
     CHECK(mremap(grown, 8 * MIB, TIB, 0) == MAP_FAILED && errno == ENOMEM);
     grown = mremap(grown, 8 * MIB, TIB, MREMAP_MAYMOVE);
     CHECK(grown != MAP_FAILED && holds(grown, 8 * MIB, 7) && is_zero(grown + 8 * MIB, 8 * MIB));
-    /* What no system has is refused as ever. */
+    /* A length that no system has is refused as before. */
     CHECK(map_sparse((size_t)1 << 62) == MAP_FAILED && errno == ENOMEM);
     CHECK(munmap(grown, TIB) == 0 && munmap(first, TIB * 5 / 8) == 0 && munmap(second, TIB * 5 / 8) == 0);
     CHECK(munmap(large, 3 * TIB) == 0);

@@ -1,4 +1,4 @@
-/* madvise on managed memory: advice that promises something does what the kernel does. */
+/* madvise on managed memory: advice with guaranteed effects has the same effects as in the kernel. */
 #include "access.h"
 #include <sys/syscall.h>
 
@@ -57,7 +57,7 @@ static void populate(void) {
     CHECK(mprotect(region + MIB, PAGE, PROT_READ | PROT_WRITE) == 0 && holds(region, len, 2));
 }
 
-/* Each page that was offered is what it was or zero, whole, until it is written to. */
+/* After MADV_FREE each page keeps its content or becomes zero as a whole, until it is written to. */
 static void offered(void) {
     fill(region, len, 4);
     for (size_t at = 0; at < 16 * MIB; at += MIB)
@@ -87,7 +87,7 @@ static void guards(void) {
         return; /* before Linux 6.13 */
     }
     CHECK(!can_read(region + MIB) && can_write(region + MIB + PAGE) && can_write(region + MIB - 1));
-    CHECK(madvise(region + MIB, PAGE, MADV_GUARD_INSTALL) == 0); /* again: nothing */
+    CHECK(madvise(region + MIB, PAGE, MADV_GUARD_INSTALL) == 0); /* repeating it has no effect */
     CHECK(mprotect(region, 2 * MIB, PROT_READ) == 0 && !can_read(region + MIB) && !can_write(region));
     CHECK(mprotect(region, 2 * MIB, PROT_READ | PROT_WRITE) == 0 && !can_read(region + MIB) && can_write(region));
     CHECK(madvise(region, 2 * MIB, MADV_DONTNEED) == 0 && !can_read(region + MIB) && is_zero(region, MIB));
@@ -96,7 +96,7 @@ static void guards(void) {
     CHECK(madvise(region, 4 * MIB, MADV_GUARD_REMOVE) == 0 && is_zero(region, 2 * MIB) && can_write(region + MIB));
     CHECK(mlock(region, PAGE) == 0 && FAILS(madvise(region, PAGE, MADV_GUARD_INSTALL), EINVAL));
     CHECK(munlock(region, PAGE) == 0);
-    /* Many, in memory that was never touched. */
+    /* Many guards, in memory that was never touched. */
     char *at = map(len);
     for (size_t block = 0; block < len; block += MIB)
         CHECK(madvise(at + block, 4 * PAGE, MADV_GUARD_INSTALL) == 0);
@@ -107,7 +107,7 @@ static void guards(void) {
         CHECK(!can_write(at + block + 3 * PAGE) && at[block + 4 * PAGE] == 1);
     CHECK(munmap(at, len) == 0);
     at = map(len);
-    CHECK(is_zero(at, len) && munmap(at, len) == 0); /* they are gone with the mapping */
+    CHECK(is_zero(at, len) && munmap(at, len) == 0); /* the guards are gone with the mapping */
 }
 
 static int in_child(int (*body)(void)) {
@@ -155,7 +155,7 @@ static void forks(void) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 2);
 }
 
-/* On oneself, which Linux 6.13 and later grant for all advice. */
+/* process_madvise on this process, which Linux 6.13 and later permit for all advice. */
 static void by_descriptor(void) {
     fill(region, len, 8);
     int self = syscall(SYS_pidfd_open, getpid(), 0);

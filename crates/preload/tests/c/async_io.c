@@ -1,5 +1,5 @@
-/* Asynchronous I/O: a device writes to pages that the kernel has pinned. Where pages cannot leave RAM while they are, what it writes is
-   there; where that cannot be seen (folios that are copied) such I/O is refused, and a program does it otherwise. */
+/* Asynchronous I/O: a device writes to pages that the kernel has pinned. If pinned pages cannot leave RAM, the data
+   arrives. If pins cannot be seen (folios are copied), such I/O is refused, and a program falls back to other calls. */
 #include "check.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ static void *ring_part(int ring, size_t len, off_t offset) {
     return part;
 }
 
-/* Reads LEN bytes of a file to a registered buffer. */
+/* Reads LEN bytes of a file into a registered buffer. */
 static void read_fixed(int ring, const struct io_uring_params *params, int file, void *buffer) {
     char *sq = ring_part(ring, params->sq_off.array + params->sq_entries * sizeof(unsigned), IORING_OFF_SQ_RING);
     char *cq = ring_part(ring, params->cq_off.cqes + params->cq_entries * sizeof(struct io_uring_cqe), IORING_OFF_CQ_RING);

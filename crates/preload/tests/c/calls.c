@@ -1,4 +1,5 @@
-/* System calls whose arguments and results are in memory that is not in RAM, or leaves while the call sleeps. */
+/* System calls whose arguments and results are in memory that is not in RAM, or that is evicted while the call
+   sleeps. */
 #include "check.h"
 #include <aio.h>
 #include <mqueue.h>
@@ -22,15 +23,15 @@
 static char *region;
 static size_t len = 16 * MIB;
 
-/* The next call finds nothing of the region in RAM. */
+/* Evicts the whole region before the next call. */
 #define OUT send_out(region, len)
 
-/* Each thing has a folio of its own. */
+/* Each object has a folio of its own. */
 #define AT(index) ((void *)(region + (index)*FOLIO + 4000))
 
 static volatile pid_t sleeper;
 
-/* Waits until a thread sleeps in a system call of this number. */
+/* Waits until a thread sleeps in the system call of this number. */
 static void asleep(long number) {
     char path[64], text[32];
     for (;;) {
@@ -57,7 +58,7 @@ static pthread_t start(void *(*body)(void *)) {
 
 static void nothing(int signal) { (void)signal; }
 
-/* What sleeps while its memory leaves. */
+/* Calls that sleep while their memory is evicted. */
 static int ends[2];
 
 static void *in_recvfrom(void *argument) {
@@ -167,7 +168,7 @@ static void sleeping(void) {
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
     CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0);
     struct sockaddr name = {.sa_family = AF_UNIX};
-    CHECK(bind(ends[1], &name, sizeof(sa_family_t)) == 0); /* of the kernel's choice */
+    CHECK(bind(ends[1], &name, sizeof(sa_family_t)) == 0); /* the kernel chooses the name */
     struct {
         void *(*body)(void *);
         long number;
@@ -280,7 +281,7 @@ static void cancelled(void) {
     close(ends[1]);
 }
 
-/* One call for what is one call without a budget, too. */
+/* Transfers that are one call without a budget are one call here, too. */
 static void long_ones(void) {
     int zero = open("/dev/zero", O_RDWR);
     OUT;
@@ -296,7 +297,7 @@ static void long_ones(void) {
     OUT;
     ssize_t sent = send(sockets[1], region, 300000, 0);
     if (sent < 0 && errno == EMSGSIZE) {
-        CHECK(recv(sockets[0], region, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN); /* no part of it either */
+        CHECK(recv(sockets[0], region, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN); /* nothing is left of it */
     } else {
         CHECK(sent == 300000);
         OUT;

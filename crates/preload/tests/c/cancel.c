@@ -1,6 +1,7 @@
-/* Threads that are cancelled while their faults are resolved. A deferred cancellation acts where the program calls a
-   cancellation point and nowhere else; an asynchronous one acts between two of the program's instructions, never in
-   the middle of a fault. Either way nothing stays locked: everybody finds all of memory afterwards, and can fork. */
+/* Threads that are cancelled while their faults are resolved. A deferred cancellation takes effect only where the
+   program calls a cancellation point. An asynchronous one takes effect between two of the program's instructions,
+   never in the middle of a fault. Either way no lock stays held: other threads can access all memory afterwards, and
+   fork. */
 #include "check.h"
 #include <stdatomic.h>
 
@@ -16,7 +17,7 @@ static void clean_up(void *argument) {
 
 static size_t places[] = {0, 8, 4096 + 16, FOLIO / 2, FOLIO - 8};
 
-/* Reads a word here and there, and writes some back. Calls nothing. */
+/* Reads some words, and writes some back. Calls nothing. */
 static int pass_over(uint64_t step) {
     int good = 1;
     for (size_t folio = 0; folio < LEN; folio += FOLIO)
@@ -30,7 +31,7 @@ static int pass_over(uint64_t step) {
     return good;
 }
 
-/* A cancellation is pending all the while. Memory calls are no cancellation points either. */
+/* A cancellation is pending all the time. Memory calls are not cancellation points either. */
 static void *is_cancelled_already(void *argument) {
     pthread_cleanup_push(clean_up, NULL);
     CHECK(pthread_cancel(pthread_self()) == 0);
@@ -59,7 +60,7 @@ static void *is_cancelled_already(void *argument) {
     return argument;
 }
 
-/* Goes over the same memory until it is cancelled, at any instruction. */
+/* Walks over the same memory until it is cancelled, at any instruction. */
 static void *goes_on(void *argument) {
     pthread_cleanup_push(clean_up, NULL);
     CHECK(pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL) == 0);
@@ -70,7 +71,7 @@ static void *goes_on(void *argument) {
     return argument;
 }
 
-/* A cancellation point of the program's own is one: a read that would sleep for ever, into memory that is not in RAM. */
+/* The program's own cancellation points still work: a read that would sleep forever, into memory that is not in RAM. */
 static int ends[2];
 static void *reads(void *argument) {
     pthread_cleanup_push(clean_up, NULL);
@@ -106,7 +107,7 @@ static void cancel_one(int round) {
     CHECK(result == PTHREAD_CANCELED && cleaned == 1);
 }
 
-/* All of memory can be had, and a child be made. */
+/* All memory can be accessed, and a child can be created. */
 static void nothing_is_locked(void) {
     CHECK(holds(shared, LEN, 3));
     pid_t child = fork();

@@ -1,4 +1,4 @@
-/* What the test programs share: checks that say where they failed, and patterns that say where they were moved. */
+/* Shared by the test programs: checks that print where they failed, and patterns that reveal misplaced data. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -62,7 +62,7 @@ static inline int is_present(void *at) {
     return present & 1;
 }
 
-/* Sends whole folios out of RAM, and makes sure that they have gone. */
+/* Evicts whole folios, and waits until they are out of RAM. */
 static inline void send_out(void *at, size_t len) {
     for (int attempt = 0; attempt < 200; attempt++) {
         CHECK(madvise(at, len, MADV_PAGEOUT) == 0);

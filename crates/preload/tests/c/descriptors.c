@@ -1,6 +1,6 @@
-// Programs that close, replace and list descriptors which they did not open, over more memory than the budget. Each
-// scenario prints the same with and without the library, and ends with status 0; what it prints has no number in it that
-// depends on the library.
+// Programs that close, replace and list descriptors that they did not open, with more memory than the budget. Each
+// scenario prints the same with and without the library, and exits with status 0. The output contains no numbers that
+// depend on the library.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -30,7 +30,7 @@ static void fail(const char *what) {
     exit(1);
 }
 
-// The kernel's own entry, as a program has it that does not use the C library.
+// A system call instruction, as in a program that does not use the C library.
 static long inline_call(long number, long a, long b, long c) {
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
@@ -57,7 +57,7 @@ static void verify(const char *when) {
     fflush(stdout);
 }
 
-// Writes to all of it, so that all has to leave RAM again.
+// Writes to all of the memory, so that all of it must be swapped out again.
 static void change(void) {
     for (uint64_t at = 0; at < WORDS; at += 512) words[at] = value(at);
 }
@@ -82,7 +82,7 @@ static void check_log(int log, const char *text) {
     printf("the log holds what was written\n");
 }
 
-// The highest number that is open, by the list that the kernel gives.
+// The highest open number, from the kernel's list.
 static int highest(void) {
     DIR *list = opendir("/proc/self/fd");
     int most = 2;
@@ -116,7 +116,7 @@ static void close_from(void) {
     verify("after close_range");
 }
 
-// Every number that is open, as from /proc/self/fd; what is not the program's is as if it were not open.
+// Every open number, as from /proc/self/fd. Those that are not the program's look closed.
 static void one_by_one(void) {
     int opened = 0, log = open_log("one-by-one");
     for (int number = 3, most = highest(); number <= most; number++) {
@@ -186,8 +186,8 @@ static void own_table(void) {
     pthread_join(thread, NULL);
 }
 
-// A child that shares the memory, closes all that it inherited in the way that no library sees, and goes on with memory
-// that is out.
+// A child that shares the memory closes everything that it inherited, in a way that no library sees, and then uses
+// memory that is not in RAM.
 static void vfork_child(void) {
     pid_t child = vfork();
     if (child == 0) {
@@ -214,7 +214,7 @@ static int nr_foreign(void) {
     return found;
 }
 
-// A child has none of its parent's swap files and none of its userfaultfds, however it was made.
+// However a child was created, it has none of its parent's swap files and none of its userfaultfds.
 static void forked_child(void) {
     for (int how = 0; how < 2; how++) {
         pid_t child = how == 0 ? fork() : _Fork();

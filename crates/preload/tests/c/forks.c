@@ -1,5 +1,5 @@
-/* fork in a program with a library that has fork handlers of its own, which allocate: with LIBRARY the library, without
-   it the program. */
+/* fork in a program with a library whose fork handlers allocate. With LIBRARY this is the library, without it the
+   program. */
 #include "check.h"
 
 int handled(void);
@@ -16,7 +16,7 @@ static void handle(void) {
     nr_handled++;
 }
 
-/* Runs before the preloaded library's own beginning: the program's libraries come first. */
+/* Runs before the preloaded library's constructor: the program's libraries are initialised first. */
 __attribute__((constructor)) static void begin(void) {
     CHECK(pthread_atfork(handle, handle, handle) == 0);
 }

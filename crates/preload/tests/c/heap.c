@@ -1,4 +1,4 @@
-/* The malloc family over several times the budget: contents, alignment, zeros, growing, threads. */
+/* The malloc family with several times the budget: content, alignment, zeroing, growing, threads. */
 #include "check.h"
 #include <malloc.h>
 
@@ -86,7 +86,7 @@ int main(void) {
     for (int i = 0; i < 2; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
 
-    /* One block that grows to several times the budget, as a vector does. */
+    /* One block that grows to several times the budget, like a vector. */
     size_t len = MIB;
     char *vector = malloc(len);
     fill(vector, len, 5);

@@ -1,4 +1,4 @@
-/* System calls straight into and out of memory that is not in RAM. */
+/* System calls directly into and out of memory that is not in RAM. */
 #include "check.h"
 #include <dirent.h>
 #include <poll.h>
@@ -105,7 +105,7 @@ static void datagrams(void) {
         CHECK(recvmsg(ends[0], message, 0) == 60000);
         CHECK(holds(region + FOLIO, 30000, round) && holds(region + 2 * FOLIO, 30000, round + 30000 / 8));
     }
-    /* One longer than a megabyte arrives whole, where the socket may be given the room. */
+    /* A message longer than a megabyte arrives whole, if the socket may have a buffer that large. */
     int room = 64 * MIB;
     size_t size = 3 * MIB;
     if (setsockopt(ends[1], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room) == 0) {
@@ -119,7 +119,7 @@ static void datagrams(void) {
         message.msg_iov = in;
         CHECK(sent < 0 || recvmsg(ends[0], &message, 0) == (ssize_t)size);
         CHECK(sent < 0 || holds(region + 2 * FOLIO, size, 40));
-        /* One that is too long is refused, and none of it is sent. */
+        /* A message that is too long is refused, and no part of it is sent. */
         struct iovec all = {region, len};
         struct mmsghdr two[2] = {{.msg_hdr = {.msg_iov = out, .msg_iovlen = 1}},
                                  {.msg_hdr = {.msg_iov = &all, .msg_iovlen = 1}}};
@@ -131,7 +131,7 @@ static void datagrams(void) {
     close(ends[1]);
 }
 
-/* While one thread waits, another takes an entry off the list: that stays so. */
+/* While one thread waits in poll, another removes an entry from the list. The entry stays removed. */
 static void *take_off(void *argument) {
     struct pollfd *list = argument;
     usleep(50000);
@@ -197,7 +197,7 @@ static void structures(void) {
     while (readdir(folder))
         entries++;
     CHECK(entries > 5 && closedir(folder) == 0);
-    /* What is no memory stays an error. */
+    /* An address without memory still gives an error. */
     CHECK(write(ends[1], (void *)4096, 10) == -1 && errno == EFAULT);
     CHECK(stat((void *)4096, about) == -1 && errno == EFAULT);
 }

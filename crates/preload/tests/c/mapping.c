@@ -7,7 +7,7 @@ static void grow(void) {
     size_t len = 3 * MIB;
     char *at = map(len);
     fill(at, len, 1);
-    char *wall = map(FOLIO); /* perhaps in the way */
+    char *wall = map(FOLIO); /* may block growing in place */
     while (len < 80 * MIB) {
         size_t more = len + 7 * MIB / 2 / 4096 * 4096;
         at = mremap(at, len, more, MREMAP_MAYMOVE);
@@ -31,19 +31,19 @@ static void drop(void) {
     CHECK(madvise(at + 40 * MIB, 4096, MADV_DONTNEED) == 0);
     CHECK(is_zero(at + 40 * MIB, 4096));
     CHECK(((uint64_t *)at)[(40 * MIB + 4096) / 8] == word_at(2, (40 * MIB + 4096) / 8));
-    /* A fixed anonymous mapping over it is zeros as well. */
+    /* A fixed anonymous mapping over it reads as zeros, too. */
     CHECK(mmap(at + 50 * MIB, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
           at + 50 * MIB);
     CHECK(is_zero(at + 50 * MIB, MIB));
     CHECK(((uint64_t *)at)[51 * MIB / 8] == word_at(2, 51 * MIB / 8));
-    /* And takes the place of what could not be written to. */
+    /* It also replaces pages that were not writable. */
     CHECK(mprotect(at + 48 * MIB, 65536, PROT_READ) == 0 && mprotect(at + 48 * MIB, 4096, PROT_NONE) == 0);
     CHECK(mmap(at + 48 * MIB, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
           at + 48 * MIB);
     CHECK(is_zero(at + 48 * MIB, 65536));
     at[48 * MIB] = 1;
     CHECK(((uint64_t *)at)[(48 * MIB + 65536) / 8] == word_at(2, (48 * MIB + 65536) / 8));
-    /* Advice of all kinds changes nothing. */
+    /* None of this advice changes content. */
     int kinds[] = {MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_COLD,
                    MADV_DONTDUMP};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -69,7 +69,7 @@ static void unmap_parts(void) {
         CHECK(munmap(at + from, MIB) == 0);
         CHECK(munmap(at + from + 6 * MIB, 2 * MIB) == 0);
     }
-    /* Many mappings of odd lengths, again and again: their addresses come back. */
+    /* Many mappings of odd lengths, one after the other: their addresses are reused. */
     for (int round = 0; round < 300; round++) {
         char *odd = map(3 * MIB + 4096);
         CHECK(is_zero(odd, 4096) && is_zero(odd + 3 * MIB, 4096));
@@ -100,7 +100,7 @@ static void protect(void) {
     CHECK(mprotect(at + 10 * MIB, 3 * MIB, PROT_READ) == 0);
     CHECK(!can_write(at + 3 * MIB) && can_write(at + 3 * MIB + 4096));
     CHECK(!can_write(at + 10 * MIB) && !can_write(at + 13 * MIB - 1) && can_write(at + 13 * MIB));
-    for (int round = 0; round < 2; round++) /* everything goes out and comes in around them */
+    for (int round = 0; round < 2; round++) /* everything around them is swapped out and in */
         for (size_t offset = 16 * MIB; offset < len; offset += 4096)
             at[offset] = at[offset] + 0;
     CHECK(!can_write(at + 3 * MIB) && !can_write(at + 12 * MIB));

@@ -1,5 +1,5 @@
-/* System calls by number: through syscall(), and from instructions of the program's own, which the C library knows
-   nothing of. Arguments and results are not in RAM. */
+/* System calls by number: through syscall(), and by instructions of the program's own, outside the C library.
+   Arguments and results are not in RAM. */
 #include "check.h"
 #include <linux/futex.h>
 #include <poll.h>
@@ -15,7 +15,7 @@ static size_t len = 16 * MIB;
 #define OUT send_out(region, len)
 #define AT(index) ((void *)(region + (index)*FOLIO + 4000))
 
-/* As the kernel says it. */
+/* Returns the kernel's result unchanged. */
 static long inline_call(long number, long a, long b, long c, long d, long e, long f) {
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
     long result;
@@ -116,7 +116,7 @@ static void others(call_t *call) {
     *set = ~0ull;
     OUT;
     CHECK(CALL(SYS_rt_sigprocmask, SIG_SETMASK, set, before, 8) == 0 && !(*before >> (SIGUSR1 - 1) & 1));
-    OUT; /* and faults are resolved all the same, and calls are made */
+    OUT; /* faults are still resolved, and calls still made */
     CHECK(CALL(SYS_clock_gettime, CLOCK_MONOTONIC, time) == 0);
     sigset_t now;
     CHECK(pthread_sigmask(SIG_BLOCK, NULL, &now) == 0 && sigismember(&now, SIGUSR1) == 1);
@@ -189,7 +189,7 @@ static void clones(void) {
     CHECK(inline_call(SYS_clock_gettime, CLOCK_THREAD_CPUTIME_ID, (long)time, 0, 0, 0, 0) == 0);
 }
 
-/* A handler set past the C library, which returns by an instruction of its own. */
+/* A handler set without the C library, which returns by its own instruction. */
 struct kernel_action {
     void (*handler)(int);
     unsigned long flags;
@@ -218,7 +218,7 @@ static void own_handler(void) {
     CHECK(sigaction(SIGUSR1, NULL, &known) == 0 && known.sa_handler == on_signal);
 }
 
-/* The program's own SIGSYS. */
+/* The program's own SIGSYS handler. */
 static volatile sig_atomic_t code = -100;
 static void on_sigsys(int signal, siginfo_t *about, void *context) {
     (void)signal, (void)context;
@@ -236,7 +236,7 @@ static void own_sigsys(void) {
     OUT;
     CHECK(raise(SIGSYS) == 0 && code == SI_TKILL);
     CHECK(inline_call(SYS_getppid, 0, 0, 0, 0, 0, 0) == getppid() && code == SI_TKILL);
-    /* Its own use of what the net uses wins. */
+    /* If the program uses the net's mechanism itself, its use takes precedence. */
     static char selector = 1;
     code = -100;
     if (prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, &selector) == 0) {
@@ -292,7 +292,7 @@ static void listed(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* On a small alternate stack a call is caught, and faults, all the same. */
+/* On a small alternate stack calls are still caught, and faults still resolved. */
 static void small_stack(void) {
     stack_t small = {.ss_sp = malloc(8192), .ss_size = 8192}, now, *wanted = AT(0), *told = AT(1);
     CHECK(sigaltstack(&small, NULL) == 0);
@@ -303,7 +303,7 @@ static void small_stack(void) {
     CHECK(inline_call(SYS_sigaltstack, (long)wanted, (long)told, 0, 0, 0, 0) == 0);
     CHECK(told->ss_sp == small.ss_sp && told->ss_size == 8192);
     files(inline_call);
-    /* A large one is the program's own. */
+    /* A large stack of the program's is used as it is. */
     *wanted = (stack_t){.ss_sp = malloc(65536), .ss_size = 65536};
     OUT;
     CHECK(inline_call(SYS_sigaltstack, (long)wanted, 0, 0, 0, 0, 0) == 0);

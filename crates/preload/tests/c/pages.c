@@ -1,12 +1,12 @@
-/* Calls drawn from a seed, on ranges of pages, against a plain model of what each page holds and permits. The seed is the
-   first argument. */
+/* Random calls on ranges of pages, checked against a simple model of each page's content and protection. The seed is
+   the first argument. */
 #include "access.h"
 
 #define PAGE 4096
 #define NR_PAGES ((size_t)16384)
 #define STEPS 800
 
-/* No protection: not mapped. */
+/* In place of a protection: not mapped. */
 #define GONE (-1)
 
 static char *region;
@@ -72,7 +72,7 @@ static void protect(size_t first, size_t count) {
         HOLDS(errno == ENOMEM);
 }
 
-/* From one place to another, if both are apart and all pages alike. */
+/* Moves pages, if source and target do not overlap and all pages are alike. */
 static void move(size_t first, size_t count) {
     size_t target = below(NR_PAGES - count);
     if (!all_mapped(first, count) || (target < first + count && first < target + count))
@@ -84,7 +84,7 @@ static void move(size_t first, size_t count) {
     size_t page = first;
     char *moved = mremap(region + first * PAGE, count * PAGE, count * PAGE, flags, region + target * PAGE);
     if (moved == MAP_FAILED) {
-        HOLDS(errno == EFAULT || errno == ENOMEM); /* of several mappings, before Linux 6.17; or no room */
+        HOLDS(errno == EFAULT || errno == ENOMEM); /* several mappings before Linux 6.17, or no room */
         return;
     }
     for (size_t at = 0; at < count; at++) {
@@ -110,7 +110,7 @@ static void step(void) {
         break;
     case 4:
     case 5:
-        count = count < 200 ? count : 200; /* mostly whole again */
+        count = count < 200 ? count : 200; /* mostly small, so that whole runs remain */
         /* fall through */
     case 6: {
         int kind = below(4) ? PROT_READ | PROT_WRITE : PROT_NONE;

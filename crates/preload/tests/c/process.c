@@ -1,4 +1,4 @@
-/* fork, exec, spawn and system from a program whose memory is paged. */
+/* fork, exec, spawn and system from a program with memory in swap. */
 #include "check.h"
 #include <spawn.h>
 
@@ -22,7 +22,7 @@ static void *sweep(void *argument) {
 
 int main(int count, char **arguments) {
     if (count > 1 && !strcmp(arguments[1], "child")) {
-        char *own = map(40 * MIB); /* a program of its own, managed too */
+        char *own = map(40 * MIB); /* the new program's memory is managed, too */
         fill(own, 40 * MIB, 3);
         CHECK(holds(own, 40 * MIB, 3));
         return count == 3 && !strcmp(arguments[2], "a b") ? 23 : 1;
@@ -35,7 +35,7 @@ int main(int count, char **arguments) {
     char *block = malloc(100000), *held = map(FOLIO);
     fill(block, 100000, 32);
 
-    /* exec's and spawn's arguments are not in RAM. */
+    /* The arguments of exec and spawn are not in RAM. */
     char *text = held;
     strcpy(text, "/proc/self/exe");
     strcpy(text + 100, "child");
@@ -59,12 +59,12 @@ int main(int count, char **arguments) {
     char line[100];
     CHECK(stream && fgets(line, sizeof line, stream) && !strcmp(line, "seen\n") && pclose(stream) == 0);
 
-    /* Children while other threads swap. */
+    /* Children are created while other threads swap. */
     pthread_t sweeper;
     CHECK(pthread_create(&sweeper, NULL, sweep, NULL) == 0);
     for (int round = 0; round < 10; round++) {
         CHECK(holds(recent, FOLIO, 31) && holds(block, 100000, 32));
-        CHECK(mlock(recent, FOLIO) == 0); /* in RAM when the child is made */
+        CHECK(mlock(recent, FOLIO) == 0); /* in RAM when the child is created */
         child = fork();
         if (child == 0) {
             CHECK(holds(recent, FOLIO, 31));
@@ -74,7 +74,7 @@ int main(int count, char **arguments) {
             memset(fresh, 1, 200000);
             memset(mapped, 1, 4 * MIB);
             free(fresh);
-            free(block); /* the child's to free, in RAM or not */
+            free(block); /* the child may free it, in RAM or not */
             _exit(9);
         }
         CHECK(status_of(child) == 9);
@@ -90,7 +90,7 @@ int main(int count, char **arguments) {
     stop = 1;
     CHECK(pthread_join(sweeper, NULL) == 0);
 
-    /* What a child lacks is no zeros: it ends, and says so. */
+    /* Memory that a child lacks does not read as zeros: the child ends with a message. */
     memset(held, 5, FOLIO);
     send_out(held, FOLIO);
     child = fork();
@@ -103,7 +103,7 @@ int main(int count, char **arguments) {
     CHECK(held[100] == 5);
     child = fork();
     if (child == 0)
-        exit(4); /* with all that runs at exit */
+        exit(4); /* runs all exit handlers */
     CHECK(status_of(child) == 4);
     return 0;
 }

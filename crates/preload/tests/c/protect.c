@@ -1,5 +1,6 @@
-/* mprotect and mlock of parts of managed memory most of which is out. What the budget has no room for is refused with
-   ENOMEM, which a kernel without a limit never does: those calls are counted, and what they left is checked all the same. */
+/* mprotect and mlock on parts of managed memory, most of which is not in RAM. What exceeds the budget fails with
+   ENOMEM, which a kernel without a budget never returns. Those calls are counted, and their results are checked all
+   the same. */
 #include "access.h"
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -9,7 +10,7 @@
 static char *region;
 static size_t len = 128 * MIB;
 
-/* Touches at random, but for one block. */
+/* Accesses memory at random, except for one block. */
 static void press(size_t but_for) {
     size_t state = 88172645463325252ull;
     for (int touch = 0; touch < 20000; touch++) {
@@ -19,7 +20,8 @@ static void press(size_t but_for) {
     }
 }
 
-/* The first two pages of each fourth block become read-only while they are out, one page more each time. */
+/* The first two pages of every fourth block become read-only while they are out of RAM, then one page more in each
+   round. */
 static void parts(void) {
     static char is_protected[16];
     size_t state = 88172645463325252ull;
@@ -47,7 +49,7 @@ static void parts(void) {
     CHECK(holds(region, len, 6));
 }
 
-/* The same pages protected again and again take no more room than once. */
+/* Protecting the same pages repeatedly needs no more room than once. */
 static void again(void) {
     size_t protected = 6 * MIB;
     for (int round = 0; round < 20; round++) {
@@ -59,7 +61,7 @@ static void again(void) {
     CHECK(mprotect(region, len, PROT_READ | PROT_WRITE) == 0 && holds(region, len, 6));
 }
 
-/* Memory without access that was never touched takes none. */
+/* Memory without access that was never touched needs no room. */
 static void reserved(void) {
     char *at = map(len);
     for (size_t block = 0; block < len; block += FOLIO)
@@ -74,7 +76,7 @@ static void reserved(void) {
     for (size_t block = 0; block < len; block += FOLIO)
         CHECK(is_zero(at + block, PAGE) && at[block + FOLIO - PAGE] == 1);
     CHECK(munmap(at, len) == 0);
-    /* Reserved first, used in parts. */
+    /* Reserved first, then used in parts. */
     at = map(len);
     CHECK(mprotect(at, len, PROT_NONE) == 0 && !can_read(at + 9 * MIB));
     for (size_t part = 0; part < len; part += 8 * MIB) {
@@ -93,7 +95,7 @@ static void reserved(void) {
     CHECK(munmap(at, len) == 0);
 }
 
-/* To unlock a page leaves its neighbours locked. */
+/* Unlocking a page leaves its neighbours locked. */
 static void neighbours(void) {
     press(len);
     CHECK(mlock(region + 32 * MIB + PAGE, PAGE) == 0 && mlock(region + 32 * MIB + 8 * PAGE, 4 * PAGE) == 0);
@@ -106,13 +108,13 @@ static void neighbours(void) {
         CHECK(is_present(region + 32 * MIB + 8 * PAGE) && is_present(region + 32 * MIB + 11 * PAGE));
     }
     CHECK(munlock(region, len) == 0 && holds(region, len, 6));
-    /* And what was unlocked can leave. */
+    /* Unlocked memory can be evicted. */
     for (size_t block = 0; block < len; block += FOLIO)
         CHECK(mlock(region + block + FOLIO / 2, PAGE) == 0 && munlock(region + block + FOLIO / 2, PAGE) == 0);
     CHECK(holds(region, len, 6));
 }
 
-/* More than there is room for is refused or done, and ends nobody. */
+/* Locking or protecting more than fits either succeeds or fails with ENOMEM. No process is killed. */
 static void too_much(void) {
     for (size_t at = 0; at < len; at += 4 * MIB) {
         CHECK(mlock(region + at, 4 * MIB) == 0 || errno == ENOMEM);
@@ -124,7 +126,7 @@ static void too_much(void) {
     CHECK(holds(region, len, 7));
 }
 
-/* Without the right to lock what it likes. */
+/* Without CAP_IPC_LOCK. */
 static void limits(void) {
     struct {
         uint32_t version;
@@ -163,7 +165,7 @@ static void errors(void) {
     CHECK(mprotect(at + 3 * MIB - PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
     CHECK(FAILS(mprotect(at + 1, PAGE, PROT_READ), EINVAL) && FAILS(mprotect(at, PAGE, 0x40), EINVAL));
     CHECK(FAILS(mprotect(at, PAGE, PROT_READ | PROT_GROWSDOWN), EINVAL));
-    /* Key 0 is every page's, and a key that was not allocated nobody's. */
+    /* Every page has key 0, and a key that is not allocated is refused. */
     CHECK(pkey_mprotect(at, PAGE, PROT_READ, -1) == 0 && !can_write(at));
     CHECK(FAILS(pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, 9), EINVAL) && !can_write(at));
     CHECK(pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, -1) == 0 && can_write(at));

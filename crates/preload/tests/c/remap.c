@@ -1,4 +1,4 @@
-/* mremap to addresses that are named, parts of blocks that were unmapped, and what is mapped over managed memory. */
+/* mremap to fixed addresses, partly unmapped blocks, and mappings over managed memory. */
 #include "access.h"
 
 #define PAGE 4096
@@ -6,7 +6,7 @@
 #define MREMAP_DONTUNMAP 4
 #endif
 
-/* What was unmapped is not there, whatever is beside it. */
+/* Unmapped pages are inaccessible, whatever their neighbours are. */
 static void holes(void) {
     char *at = map(3 * MIB + PAGE);
     CHECK(can_write(at + 3 * MIB));
@@ -14,7 +14,7 @@ static void holes(void) {
     CHECK(munmap(at + MIB, PAGE) == 0 && !can_read(at + MIB) && !can_write(at + MIB + 1));
     CHECK(can_write(at + MIB - 1) && can_write(at + MIB + PAGE));
     CHECK(munmap(at + 3 * MIB, PAGE) == 0 && !can_read(at + 3 * MIB) && can_write(at + 3 * MIB - 1));
-    CHECK(munmap(at + MIB - PAGE, 3 * PAGE) == 0); /* with what is gone already */
+    CHECK(munmap(at + MIB - PAGE, 3 * PAGE) == 0); /* includes a page that is unmapped already */
     CHECK(!can_read(at + MIB - PAGE) && !can_read(at + MIB + PAGE) && holds(at, MIB - PAGE, 1));
     for (size_t i = (MIB + 2 * PAGE) / 8; i < 3 * MIB / 8; i++)
         CHECK(((uint64_t *)at)[i] == word_at(1, i));
@@ -22,7 +22,7 @@ static void holes(void) {
           at + MIB - PAGE);
     CHECK(is_zero(at + MIB - PAGE, 3 * PAGE) && can_write(at + MIB) && holds(at, MIB - PAGE, 1));
     CHECK(munmap(at, 3 * MIB) == 0);
-    /* In much memory, most of which is out. */
+    /* In a large mapping, most of which is out of RAM. */
     size_t len = 64 * MIB;
     at = map(len);
     fill(at, len, 2);
@@ -39,7 +39,7 @@ static void holes(void) {
     CHECK(munmap(at, len) == 0);
 }
 
-/* A place that nothing uses. */
+/* An unused range of addresses. */
 static char *place(size_t len) {
     char *at = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(at != MAP_FAILED);
@@ -51,11 +51,11 @@ static void to_named(size_t offset) {
     char *at = map(len), *target = map(2 * len), *far = place(2 * len);
     fill(at, len, 3);
     fill(target, 2 * len, 4);
-    /* Within managed memory, over what is there; and longer. */
+    /* Within managed memory, over an existing mapping, and growing. */
     CHECK(mremap(at, len, len + MIB, MREMAP_MAYMOVE | MREMAP_FIXED, target + offset) == target + offset);
     CHECK(holds(target + offset, len, 3) && is_zero(target + offset + len, MIB) && !can_read(at) && !can_read(at + len - 1));
     CHECK(holds(target, offset, 4) && can_write(target + offset + len + MIB));
-    /* Out of it, and shorter. */
+    /* Out of managed memory, and shrinking. */
     CHECK(mremap(target + offset, len + MIB, len - MIB, MREMAP_MAYMOVE | MREMAP_FIXED, far + offset) == far + offset);
     CHECK(holds(far + offset, len - MIB, 3) && !can_read(target + offset) && !can_read(target + offset + len + MIB - 1));
     CHECK(!can_read(far + offset + len - MIB) && can_write(far + offset));
@@ -76,7 +76,7 @@ static void leaves_a_mapping(void) {
     CHECK(munmap(at, len) == 0 && munmap(moved, len) == 0 && munmap(target, len) == 0);
 }
 
-/* Protection, locks and guards move along. */
+/* Protection, locks and guards move with the pages. */
 static void keeps_protection(void) {
     size_t len = 4 * MIB;
     char *at = map(len), *wall = map(FOLIO);
@@ -113,7 +113,7 @@ static void errors(void) {
     CHECK(munmap(at, len) == 0 && munmap(other, len) == 0);
 }
 
-/* Files and shared memory take the place of managed memory, or it is said that they cannot, and nothing is lost. */
+/* Mapping files and shared memory over managed memory works or fails with an error. Nothing is lost. */
 static void mapped_over(void) {
     size_t len = 8 * MIB;
     char *at = map(len);
@@ -137,7 +137,7 @@ static void mapped_over(void) {
     CHECK(holds(at, 3 * MIB, 9) && munmap(at, len) == 0);
     for (int round = 0; round < 3; round++) {
         at = map(len);
-        CHECK(is_zero(at, len) && munmap(at, len) == 0); /* nothing of it is left at those addresses */
+        CHECK(is_zero(at, len) && munmap(at, len) == 0); /* none of it is left at those addresses */
     }
     CHECK(holds(more, 8 * len, 11) && munmap(more, 8 * len) == 0);
 }

@@ -1,4 +1,4 @@
-/* Signals: handlers that touch memory while it is swapped, masks, alternate stacks, the program's own SIGBUS. */
+/* Signals: handlers that access memory while it is swapped, masks, alternate stacks, the program's own SIGBUS. */
 #include "check.h"
 #include <setjmp.h>
 #include <sys/time.h>
@@ -17,7 +17,7 @@ static void on_alarm(int signal) {
 
 static void handlers(void) {
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
-    sigfillset(&action.sa_mask); /* SIGBUS among them: faults in the handler are resolved all the same */
+    sigfillset(&action.sa_mask); /* includes SIGBUS: faults in the handler are still resolved */
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
     CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
@@ -69,12 +69,12 @@ static void own_sigbus(void) {
     char *file = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
     CHECK(file != MAP_FAILED);
     if (!sigsetjmp(back, 1)) {
-        CHECK(*(volatile char *)file == 0); /* past the end of the file: a SIGBUS of the program's own */
+        CHECK(*(volatile char *)file == 0); /* beyond the end of the file: the program's own SIGBUS */
         CHECK(!"no SIGBUS");
     }
     CHECK(on_stack);
     send_out(region, len);
-    CHECK(holds(region, len, 41)); /* and ours is still resolved */
+    CHECK(holds(region, len, 41)); /* and the engine's faults are still resolved */
     CHECK(signal(SIGBUS, SIG_DFL) != SIG_ERR);
     stack_t off = {.ss_flags = SS_DISABLE};
     CHECK(sigaltstack(&off, &none) == 0 && none.ss_sp == own_stack);

@@ -1,10 +1,10 @@
-/* Buffered streams, with the program's side in memory that is not in RAM. */
+/* Buffered streams, with the program's data in memory that is not in RAM. */
 #include "check.h"
 
 #include <stdarg.h>
 #include <stdio_ext.h>
 
-/* What builds with -D_FORTIFY_SOURCE call. */
+/* Functions that code built with -D_FORTIFY_SOURCE calls. */
 int __fprintf_chk(FILE *, int, const char *, ...);
 int __dprintf_chk(int, int, const char *, ...);
 
@@ -16,7 +16,7 @@ static int by_list(FILE *file, const char *format, ...) {
     return result;
 }
 
-/* Text that is longer than the whole budget, among arguments of every kind and more than there are registers. */
+/* Text longer than the whole budget, with arguments of every kind, more than fit into registers. */
 static void formatted(FILE *file, char *text, size_t len) {
     for (int how = 0; how < 6; how++) {
         memset(text, 'a' + how, len);
@@ -55,7 +55,7 @@ static void formatted(FILE *file, char *text, size_t len) {
         CHECK(fgets(other, sizeof other, file) && !strcmp(other, end) && fgetc(file) == EOF);
         CHECK(errno == 0);
     }
-    /* What is short, the error that %m names, and a stream that cannot be written to. */
+    /* Short text, the error that %m prints, and a stream that cannot be written to. */
     errno = ENOENT;
     char named[200];
     rewind(file);
@@ -67,8 +67,8 @@ static void formatted(FILE *file, char *text, size_t len) {
     fclose(full);
 }
 
-/* A thread that is cancelled while it prints into a full pipe leaves through its own frames (this file is compiled with
-   -fexceptions, so that these are what runs the clean-up). */
+/* A thread that is cancelled while it prints into a full pipe unwinds its own frames. This file is compiled with
+   -fexceptions, so the unwinding runs the clean-up handlers. */
 static FILE *full_pipe;
 static int cleaned;
 
@@ -122,7 +122,7 @@ int main(void) {
     CHECK(fread(region, 4096, len / 4096, file) == len / 4096);
     CHECK(holds(region, len, 21) && fgetc(file) == EOF && feof(file));
 
-    /* Lines, longer than any buffer. */
+    /* Lines longer than any buffer. */
     rewind(file);
     CHECK(ftruncate(fileno(file), 0) == 0);
     char *text = region + FOLIO - 100;
@@ -147,7 +147,7 @@ int main(void) {
     cancelled(region, 4 * MIB);
     CHECK(fclose(file) == 0);
 
-    /* A buffer of the program's own in managed memory, and many streams at once with a busy heap. */
+    /* A stream buffer in managed memory, and many streams at once with a busy heap. */
     FILE *streams[50];
     for (int i = 0; i < 50; i++) {
         CHECK((streams[i] = tmpfile()));

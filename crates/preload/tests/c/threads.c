@@ -1,4 +1,4 @@
-/* Threads that fault at once, threads whose stacks are managed, and coroutines whose stacks go out of RAM. */
+/* Threads that fault at the same time, threads with managed stacks, and coroutines whose stacks are swapped out. */
 #include "check.h"
 #include <ucontext.h>
 
@@ -83,7 +83,7 @@ int main(void) {
         }
     }
     coroutines();
-    for (int i = 0; i < 300; i++) { /* threads come and go: nothing of theirs stays */
+    for (int i = 0; i < 300; i++) { /* short-lived threads leave nothing behind */
         pthread_t one;
         CHECK(pthread_create(&one, NULL, reader, (void *)(uintptr_t)i) == 0);
         CHECK(i % 50 ? pthread_detach(one) == 0 : pthread_join(one, NULL) == 0);

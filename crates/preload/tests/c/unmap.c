@@ -1,5 +1,5 @@
-/* Threads that map and unmap lengths which are not whole blocks, beside one that changes protections: what one unmaps may be
-   another's new mapping at once. */
+/* Threads map and unmap lengths that are not whole blocks while another thread changes protections: memory that one
+   thread unmaps may at once be part of another's new mapping. */
 #include "check.h"
 
 #define ROUNDS 700

@@ -1,10 +1,10 @@
-//! The library that the tests put into programs.
+//! The library that the tests preload.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The library, built in this test's own profile.
+/// Builds the library in this test's own profile, and returns its path.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Compressing and decompressing one piece, and the memory that this takes beside it.
+//! Compression and decompression of one piece, and the buffers that this needs.
 
 use folioswap_sys::zstd;
 use lz4::block::CompressionMode;
@@ -7,27 +7,27 @@ use super::entry::PIECE;
 use crate::device::Codec;
 use crate::lent::Lent;
 
-/// How eagerly lz4 passes over what it finds no match for. Pieces are larger than pages and compress better for it; a part of that is
-/// given for speed: of shared libraries in pieces of 32 KiB, 0.64 of their size remain instead of 0.62, at 1.15 times the speed
-/// (in pages of 4 KiB it would be 0.69).
+/// How quickly lz4 skips data without matches. Pieces compress better than single pages, and part of that gain is spent
+/// on speed: shared libraries in pieces of 32 KiB compress to 0.64 of their size instead of 0.62, at 1.15 times the
+/// speed (in pages of 4 KiB: 0.69).
 const ACCELERATION: i32 = 2;
 
-/// Above this share of its length content is not worth compressing.
+/// Content that stays larger than 7/8 of its length is not worth compressing.
 const WORTH_NUMERATOR: usize = 7;
 const WORTH_DENOMINATOR: usize = 8;
 
-/// Whether content of this length is worth keeping in so many bytes.
+/// Whether compression from `len` to `packed_len` bytes is worthwhile.
 pub(super) fn is_worth(len: usize, packed_len: usize) -> bool {
     packed_len * WORTH_DENOMINATOR <= len * WORTH_NUMERATOR
 }
 
-/// What one thread works with at a time.
+/// Buffers of one thread at work.
 pub(super) struct Bench {
     codec: Codec,
     zstd: Option<zstd::Context>,
-    /// A piece, compressed.
+    /// A compressed piece.
     packed: Box<[u8]>,
-    /// A piece of which only a part is wanted.
+    /// A decompressed piece of which only a part is wanted.
     plain: Box<[u8]>,
 }
 
@@ -37,13 +37,13 @@ impl Bench {
         Bench { codec, zstd: (codec == Codec::Zstd).then(zstd::Context::new), packed: piece(), plain: piece() }
     }
 
-    /// A piece compressed, if that is worth it.
+    /// The compressed piece, if compression is worthwhile.
     pub fn compress(&mut self, plain: &[u8]) -> Option<&[u8]> {
         let most = plain.len() * WORTH_NUMERATOR / WORTH_DENOMINATOR;
         let packed = &mut self.packed[..most];
         let len = match &mut self.zstd {
             Some(zstd) => zstd.compress(plain, packed),
-            // An error is that it does not fit.
+            // An error means that it does not fit.
             None => {
                 lz4::block::compress_to_buffer(plain, Some(CompressionMode::FAST(ACCELERATION)), false, packed).ok()
             }
@@ -51,12 +51,12 @@ impl Bench {
         is_worth(plain.len(), len).then(|| &self.packed[..len])
     }
 
-    /// Fills `plain` with what was compressed; `false` when that is not what `packed` is.
+    /// Decompresses into `plain`. `false`: `packed` is not compressed content of that length.
     pub fn decompress(&mut self, packed: &[u8], plain: &mut [u8]) -> bool {
         decompress(self.codec, self.zstd.as_mut(), packed, plain)
     }
 
-    /// The same for a part: decompresses a piece of this length and shows it.
+    /// Decompresses a piece of this length into an internal buffer, for callers that need only a part of it.
     pub fn decompress_here(&mut self, packed: &[u8], len: usize) -> Option<&[u8]> {
         let plain = &mut self.plain[..len];
         decompress(self.codec, self.zstd.as_mut(), packed, plain).then_some(&*plain)
@@ -71,7 +71,8 @@ fn decompress(codec: Codec, zstd: Option<&mut zstd::Context>, packed: &[u8], pla
     len == Some(plain.len())
 }
 
-/// Benches for as many threads as compress or decompress at once; all memory from the start, for they are lent in faults.
+/// One bench per thread that compresses or decompresses at the same time. They are lent during faults, so all are
+/// allocated in advance.
 pub(super) struct Benches(Lent<Bench>);
 
 impl Benches {
@@ -79,7 +80,7 @@ impl Benches {
         Benches(Lent::new((0..nr_benches).map(|_| Bench::new(codec))))
     }
 
-    /// Works at a bench; waits for one while all are in use, for as long as it takes to compress a piece or a folio.
+    /// Runs `work` with a bench. Waits while all are in use, for as long as it takes to compress a piece or a folio.
     pub fn work<T>(&self, work: impl FnOnce(&mut Bench) -> T) -> T {
         self.0.with(work)
     }

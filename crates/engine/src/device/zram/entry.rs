@@ -1,25 +1,25 @@
-//! What a slot says of its content, in a word: which object of the pool has it, and how.
+//! The word of a slot: which object of the pool holds its content, and in which form.
 //!
-//! Content is compressed in *pieces* of 2^k slots, aligned, each an object. All slots of a piece say the same, so a part of it is read or
-//! freed alone: the object ends with the last slot that names it.
+//! Content is compressed in *pieces* of 2^k aligned slots, each of which is one object. All slots of a piece have the
+//! same word, so parts of it can be read and freed separately. The object is freed with the last slot that names it.
 
 use folioswap_core::Order;
 use folioswap_core::pool::{MAX_OBJECT_BYTES, ObjectId, SizeClass};
 
-/// The largest piece: 32 KiB. Larger ones are smaller when compressed (rows of a table in 16, 32 and 64 KiB: 0.30, 0.28 and 0.27 of their
-/// size), and a page that comes back alone takes as much longer (55, 50 and 31 thousand random accesses a second: `bench random
-/// --data records`).
+/// The largest piece: 32 KiB. Larger pieces compress better (rows of a table in 16, 32 and 64 KiB: to 0.30, 0.28 and
+/// 0.27 of their size), but make reads of single pages slower (55, 50 and 31 thousand random accesses a second: `bench
+/// random --data records`).
 pub(super) const PIECE: Order = Order::new(3).expect("there is such an order");
 
 const _: () = assert!(PIECE.bytes() <= MAX_OBJECT_BYTES, "a piece fits an object, compressed or not");
 
-/// What a slot of a piece says.
+/// The unpacked word of a slot.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     pub object: ObjectId,
-    /// Bytes of the object that are used; as many as the piece has when it is not compressed.
+    /// Used bytes of the object; equal to the length of the piece if it is not compressed.
     pub len: usize,
-    /// Of the piece.
+    /// Order of the piece.
     pub order: Order,
 }
 
@@ -39,7 +39,7 @@ impl Entry {
             | u64::from(self.object.index)
     }
 
-    /// From a word; `None` of a slot without content.
+    /// From a word; `None` for a slot without content.
     pub fn unpack(word: u64) -> Option<Entry> {
         if word == 0 {
             return None;
@@ -50,13 +50,13 @@ impl Entry {
         Some(Entry { object, len: field(LEN, 16) + 1, order })
     }
 
-    /// Whether the object is the content itself.
+    /// Whether the object is uncompressed.
     pub fn is_plain(self) -> bool {
         self.len == self.order.bytes()
     }
 }
 
-/// The largest piece that begins at this slot and is not longer than so many.
+/// The largest piece that begins at this slot and has at most `nr_slots` slots.
 pub(super) fn piece_at(slot: usize, nr_slots: usize) -> Order {
     let aligned = (slot | PIECE.nr_pages()).trailing_zeros();
     Order::new(aligned.min(nr_slots.ilog2()) as u8).expect("a piece is no larger than the largest")

@@ -1,17 +1,13 @@
 //! A swap device in compressed RAM, outside the budget.
 //!
-//! Its slots are many times what its memory holds; each names the object of a [`Pool`] in which its piece lies compressed. So it is
-//! full when its memory is: that is asked before slots are handed out ([`Device::has_room`]), and a write for which there
-//! is no memory all the same is refused, and harms nothing. Content that is hardly smaller when it is compressed is refused too, for
-//! another device to have; where there is none it is kept as it is.
+//! It has many more slots than its memory holds. Each slot names the object of a [`Pool`] that has its compressed piece
+//! of up to 32 KiB. Room in memory is checked before slots are handed out ([`Device::has_room`]); a write that finds
+//! none is refused. Content that does not compress well is refused too: another device takes it, or else it is stored
+//! as it is.
 //!
-//! Folios are compressed in pieces of 32 KiB, smaller ones whole; each piece alone, so a part comes back alone.
-//!
-//! **Memory.** The records of slots are counted with the objects: all of it is never more than the device's size. What the codecs
-//! work with is beside it: about 100 KiB for each CPU, with zstd 2 MiB.
-//!
-//! **Locking.** What slots hold ends under one of a few locks, chosen by the cluster; inside, the pool's. The words are set and read
-//! without, by who has the slots: the holder of the lock of the folio's block.
+//! **Memory.** Objects and slot records never exceed the device's size. Codec buffers come on top: about 100 KiB per
+//! CPU, 2 MiB with zstd. **Locking.** Slots are cleared under one of a few locks, chosen by cluster; the pool's locks
+//! nest inside. The owner of slots (the holder of the lock of the folio's block) reads and sets their words without it.
 
 mod codec;
 mod entry;
@@ -34,22 +30,22 @@ use crate::error::Error;
 use crate::fatal;
 use crate::size::Bytes;
 
-/// How many times its memory its slots are.
+/// Slots per page of its memory.
 const SLOTS_PER_PAGE: usize = 16;
 
-/// The most memory of such a device: its smallest objects, of 64 bytes, are numbered in 32 bits.
+/// The most memory of such a device: its smallest objects have 64 bytes and 32-bit indices.
 const MAX_BYTES: u64 = 64 << 32;
 
-/// Locks that clusters share.
+/// Locks; clusters share them.
 const NR_LOCKS: usize = 64;
 
-/// The share of its memory, in groups without objects, from which on memory is given back.
+/// Memory of empty groups is given back once it exceeds the device's memory divided by this.
 const KEPT_EMPTY: usize = 32;
 
-/// How much of a folio is compressed before it is judged whether that is worth while, again and again.
+/// The compression ratio of a folio is checked each time this much of it was compressed.
 const JUDGED_BYTES: usize = 4 * PIECE.bytes();
 
-/// What of a class's range becomes usable at a time: of all that is reserved little will be.
+/// A class's range becomes accessible in steps of this size, because most of what is reserved is never used.
 const OPENED_BYTES: usize = 2 << 20;
 
 /// Groups whose memory is given back at a time.
@@ -58,21 +54,21 @@ const GIVEN_BACK: usize = 16;
 /// The words of a cluster's slots.
 type Table = [AtomicU64; Order::HUGE.nr_pages()];
 
-/// Compressed RAM that holds slots.
+/// Compressed RAM that stores slots.
 pub(crate) struct ZramDevice {
     store: Arc<Store>,
 }
 
-/// Where the objects of a class lie in the reservation.
+/// The range of a class's objects in the reservation.
 struct ClassRange {
     begin: usize,
     len: usize,
-    /// Bytes from its begin that can be read and written. Where the kernel counts what programs could use (`vm.overcommit_memory=2`)
-    /// it counts these alone.
+    /// Accessible bytes from its begin. With strict overcommit accounting (`vm.overcommit_memory=2`) the kernel charges
+    /// only these.
     open: AtomicUsize,
 }
 
-/// What a device and those who are told of freed slots share.
+/// State shared by a device and its callback for freed slots.
 struct Store {
     codec: Codec,
     pool: Pool,
@@ -80,16 +76,16 @@ struct Store {
     ranges: Box<[ClassRange; NR_CLASSES]>,
     tables: Box<[OnceLock<Box<Table>>]>,
     nr_tables: AtomicUsize,
-    /// The kernel has denied it memory, and no object has been freed since.
+    /// The kernel refused it memory, and no object has been freed since.
     is_denied: AtomicBool,
     locks: Box<[Mutex<()>; NR_LOCKS]>,
     benches: Benches,
-    /// Bytes of content, as it was.
+    /// Uncompressed size of its content, in bytes.
     plain_bytes: AtomicUsize,
 }
 
 impl ZramDevice {
-    /// `node`: where all of its memory is to be, as of a device in RAM.
+    /// `node`: where all of its memory should be, as for a device in RAM.
     pub fn new(size: u64, codec: Codec, node: Option<NodeId>) -> Result<Self, Error> {
         let limit = size as usize / PAGE_SIZE * PAGE_SIZE;
         if (limit as u64) < super::SMALLEST_ZRAM_BYTES {
@@ -105,7 +101,7 @@ impl ZramDevice {
         }));
         let memory = Reservation::new(len, PAGE_SIZE)
             .and_then(|memory| {
-                // Objects are given back by the page.
+                // Memory of objects is given back by the page.
                 let _ = memory::advise_nohugepage(memory.addr(), len);
                 memory.dontfork(memory.range())?;
                 Ok(memory)
@@ -117,7 +113,7 @@ impl ZramDevice {
             fatal::say(&format!("swap in RAM: its memory could not be bound to node {} ({error})", node.get()));
         }
         let nr_clusters = (limit * SLOTS_PER_PAGE).div_ceil(Order::HUGE.bytes());
-        // Each thread that runs works at one, and some may have lost their CPU while they did.
+        // Each running thread uses one at a time. The surplus is for threads that were preempted while they had one.
         let nr_benches = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 2;
         let store = Store {
             codec,
@@ -136,22 +132,23 @@ impl ZramDevice {
 }
 
 impl Store {
-    #[allow(clippy::mut_from_ref)] // an object has one owner: who put it there, until it is named by a slot; then who has the slot
+    #[allow(clippy::mut_from_ref)] // an object has one owner: its writer until a slot names it, then the owner of the slot
     fn bytes(&self, object: ObjectId, len: usize) -> &mut [u8] {
         let (range, at) = (&self.ranges[object.class.index()], object.offset_bytes());
         assert!(len <= object.class.object_bytes() && at + len <= range.open.load(Ordering::Acquire));
-        // SAFETY: within the open part of a range (asserted), which is readable, writable, anonymous memory for as long as `self`
-        // lives. The pool gives each place to one object at a time; it is written before a slot names it, and after that read alone,
-        // by the holder of the lock of the block whose slot names it; it is freed when no slot does.
+        // SAFETY: within the accessible part of a range (asserted), which is readable, writable, anonymous memory for
+        // as long as `self` lives. The pool gives each place to one object at a time. An object is written before a
+        // slot names it; after that it is only read, by the holder of the lock of the block whose slot names it. It is
+        // freed when no slot names it.
         unsafe { std::slice::from_raw_parts_mut((self.memory.addr() + range.begin + at) as *mut u8, len) }
     }
 
-    /// Makes an object's place one that can be read and written.
+    /// Makes an object's place readable and writable.
     fn open(&self, object: ObjectId) -> io::Result<()> {
         let (range, end) = (&self.ranges[object.class.index()], object.offset_bytes() + object.class.object_bytes());
         let open = range.open.load(Ordering::Acquire);
         if end > open {
-            // Who does the same at the same time does no harm.
+            // Two threads may do this at the same time, which is harmless.
             let wanted = end.next_multiple_of(OPENED_BYTES).min(range.len);
             let begin = self.memory.addr() + range.begin;
             self.memory.protect_rw(begin + open..begin + wanted)?;
@@ -160,7 +157,7 @@ impl Store {
         Ok(())
     }
 
-    /// The word of a slot, of a cluster that has had content.
+    /// The word of a slot, if its cluster has ever had content.
     fn word(&self, slot: usize) -> Option<&AtomicU64> {
         let table = self.tables.get(slot / Order::HUGE.nr_pages())?.get()?;
         Some(&table[slot % Order::HUGE.nr_pages()])
@@ -170,12 +167,12 @@ impl Store {
         Entry::unpack(self.word(slot)?.load(Ordering::Relaxed))
     }
 
-    /// Makes room for the words of a cluster's slots.
+    /// Allocates the words of the slots of a cluster.
     fn make_table(&self, slot: usize) -> Result<(), Refusal> {
         let table = &self.tables[slot / Order::HUGE.nr_pages()];
         if table.get().is_none() {
             self.pool.charge(size_of::<Table>()).map_err(|_| Refusal::Full)?;
-            // Another thread may have been faster; then a page too many is counted.
+            // If another thread was faster, a page too many is charged.
             let _ = table.set(Box::new([const { AtomicU64::new(0) }; Order::HUGE.nr_pages()]));
             self.nr_tables.fetch_add(1, Ordering::Relaxed);
         }
@@ -191,7 +188,8 @@ impl Store {
         self.locks[cluster % NR_LOCKS].lock().expect("nothing panics under this lock")
     }
 
-    /// Ends what slots of one cluster hold; an object with the last slot that names it. Says whether any object ended.
+    /// Clears slots of one cluster. An object is freed with the last slot that names it. Returns whether any object was
+    /// freed.
     fn forget(&self, first: usize, nr_slots: usize) -> bool {
         let Some(table) = self.tables.get(first / Order::HUGE.nr_pages()).and_then(OnceLock::get) else { return false };
         let mut any = false;
@@ -217,12 +215,12 @@ impl Store {
         any
     }
 
-    /// The slots are nobody's any more.
+    /// The slots were freed.
     fn freed(&self, slot: SlotId, order: Order) {
         let locked = self.lock(slot.index());
         let any = self.forget(slot.index(), order.nr_pages());
         drop(locked);
-        // Not for slots that are given back because it was denied.
+        // Not if nothing was freed, as for slots of a write that was refused for lack of memory.
         if any && self.is_denied.load(Ordering::Relaxed) {
             self.is_denied.store(false, Ordering::Relaxed);
         }
@@ -234,10 +232,10 @@ impl Store {
     fn give_back(&self, groups: Vec<EmptyGroup>) {
         for group in groups {
             let addr = self.memory.addr() + self.ranges[group.class.index()].begin + group.offset_bytes();
-            // SAFETY: a part of this store's reservation; the pool took it as empty, so no object lies there, and gives it to none
-            // until it is told below.
+            // SAFETY: a part of this store's reservation. The pool handed the group out as empty, so no object lies
+            // there, and none is placed there until `gave_back` below.
             if let Err(error) = unsafe { memory::dontneed(addr, group.len_bytes()) } {
-                // It is still there, and counted; the group is used no more.
+                // The memory is still there and charged; the group is not used again.
                 fatal::say(&format!("swap in RAM: memory could not be given back ({error})"));
                 continue;
             }
@@ -245,11 +243,11 @@ impl Store {
         }
     }
 
-    /// A place for an object; groups without objects of other sizes are given back for it.
+    /// Allocates an object. If there is no room, memory of empty groups of other sizes is given back first.
     fn place(&self, len: usize) -> Result<ObjectId, Refusal> {
         loop {
             if let Ok(object) = self.pool.allocate(len) {
-                // The kernel says when there is no memory for more: it is full then.
+                // If the kernel has no memory for it, the device is full.
                 return self.open(object).map(|()| object).map_err(|_| {
                     self.pool.free(object);
                     self.is_denied.store(true, Ordering::Relaxed);
@@ -264,7 +262,7 @@ impl Store {
         }
     }
 
-    /// Compresses a piece and keeps it; says how long it is there.
+    /// Compresses a piece and stores it. Returns its compressed length.
     fn keep(&self, bench: &mut Bench, slot: usize, plain: &[u8]) -> Result<usize, Refusal> {
         let packed = bench.compress(plain).unwrap_or(plain);
         let object = self.place(packed.len())?;
@@ -280,7 +278,7 @@ impl Store {
         Ok(packed.len())
     }
 
-    /// Keeps content in slots that are to hold it; refuses what is hardly smaller then, unless it has to.
+    /// Stores content in slots. Refuses content that does not compress well, unless `has_to`.
     fn store(&self, slot: usize, plain: &[u8], has_to: bool) -> Result<(), Refusal> {
         let nr_slots = plain.len() / PAGE_SIZE;
         self.forget_all(slot, nr_slots);
@@ -300,7 +298,7 @@ impl Store {
             self.make_table(slot + done)?;
             packed_bytes += self.benches.work(|bench| self.keep(bench, slot + done, piece))?;
             done += order.nr_pages();
-            // Not for its first pieces alone, nor only when all the work is done.
+            // Check the ratio at intervals: neither on the first piece alone, nor only when all the work is done.
             let enough_seen = done == nr_slots || (done * PAGE_SIZE).is_multiple_of(JUDGED_BYTES);
             if !has_to && enough_seen && !codec::is_worth(done * PAGE_SIZE, packed_bytes) {
                 return Err(Refusal::Incompressible);
@@ -309,7 +307,7 @@ impl Store {
         Ok(())
     }
 
-    /// Ends what slots of any clusters hold.
+    /// Clears slots of any clusters.
     fn forget_all(&self, mut first: usize, nr_slots: usize) {
         let end = first + nr_slots;
         while first < end {
@@ -320,7 +318,8 @@ impl Store {
         }
     }
 
-    /// Fills `plain` from the piece that holds this slot, from there on; how many bytes came from there.
+    /// Fills `plain` from the piece that holds this slot, beginning at the slot. Returns the bytes that came from this
+    /// piece.
     fn load(&self, bench: &mut Bench, slot: usize, plain: &mut [u8]) -> io::Result<usize> {
         let entry = self.entry(slot).ok_or_else(|| wrong("nothing was written there"))?;
         let skipped = (slot & (entry.order.nr_pages() - 1)) * PAGE_SIZE;
@@ -383,9 +382,9 @@ impl Device for ZramDevice {
         if self.store.is_denied.load(Ordering::Relaxed) {
             return false;
         }
-        // At its worst it is not compressed, each piece begins a group, and so do the words of its slots.
+        // Worst case: nothing compresses, each piece begins a new group, and the words of the slots must be allocated.
         let most = order.bytes() + order.bytes() / 8 + 2 * PIECE.bytes();
-        // Places among objects may be of the wrong sizes: half of them are counted on.
+        // Free places among objects may have the wrong sizes: count half of them.
         let among =
             pool.used_bytes().saturating_sub(pool.empty_bytes() + pool.object_bytes() + self.store.tables_bytes());
         pool.limit_bytes() - pool.used_bytes() + pool.empty_bytes() + among / 2 >= most
@@ -435,7 +434,7 @@ mod tests {
         assert!(device.has_room(Order::PAGE));
         device.store.is_denied.store(true, Ordering::Relaxed);
         assert!(!device.has_room(Order::PAGE));
-        freed(SlotId::new(1), Order::PAGE); // of a write that was refused
+        freed(SlotId::new(1), Order::PAGE); // a slot of a refused write
         assert!(!device.has_room(Order::PAGE));
         freed(SlotId::new(0), Order::PAGE);
         assert!(device.has_room(Order::PAGE));
