@@ -21,23 +21,23 @@ use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap::{self, Pagemap};
 use folioswap_sys::uffd::Userfaultfd;
 
-use crate::address_space::AddressSpace;
-use crate::compactd::Compactor;
-use crate::fatal;
+use crate::arena::address_space::AddressSpace;
+use crate::compact::compactd::Compactor;
+use crate::compact::slots::SlotCompactor;
+use crate::fault::lost::Lost;
 use crate::fault::monitor::DeviceFaults;
-use crate::frames::Frames;
-use crate::freeing::Freeing;
-use crate::kept::KeptCopies;
-use crate::lost::Lost;
-use crate::map::{MapError, Mapper};
-use crate::outgoing::{Buffers, Written};
-use crate::readahead::ReadQueue;
-use crate::shared_stats::{InMemory, SharedCounters};
-use crate::slot_compaction::SlotCompactor;
-use crate::space::SwapSpace;
-use crate::stopwatch::Stopwatch;
-use crate::wakeup::{Event, Gate};
-use crate::zeroed::ZeroedStock;
+use crate::fault::readahead::ReadQueue;
+use crate::memory::frames::Frames;
+use crate::memory::mapper::{MapError, Mapper};
+use crate::memory::zeroed::ZeroedStock;
+use crate::process::fatal;
+use crate::process::shared_stats::{InMemory, SharedCounters};
+use crate::process::stopwatch::Stopwatch;
+use crate::process::wakeup::{Event, Gate};
+use crate::reclaim::write_out::{Buffers, Written};
+use crate::swap::free::Freeing;
+use crate::swap::kept::KeptCopies;
+use crate::swap::space::SwapSpace;
 
 /// Counters of an arena: private, or in memory shared with the process that prints them.
 pub(crate) enum StatsHome {

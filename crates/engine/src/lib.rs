@@ -18,98 +18,46 @@
 //! A fault costs about 5 us if the folio is still in RAM, otherwise a read of the device. Sequential accesses are
 //! served by readahead. See `ARCHITECTURE.md` for swap-in and swap-out.
 
-mod address_space;
-mod advise;
 mod arena;
-mod attached;
-#[cfg(test)]
-mod bad_device_tests;
-mod checksum;
-mod compactd;
+mod compact;
+mod config;
 pub mod device;
-mod discard;
-mod doctor;
 mod engine;
-mod error;
-mod evacuation;
-mod exchange;
-mod failing;
-mod fatal;
 mod fault;
-#[cfg(test)]
-mod fault_plan_tests;
-mod folio_size;
-mod forking;
-mod frames;
-mod freeing;
-mod gather;
-#[cfg(test)]
-mod hang_tests;
-mod io_figures;
-mod kept;
-mod lent;
-mod locking;
-mod lost;
-mod map;
-#[cfg(test)]
-mod monitor_tests;
-#[cfg(test)]
-mod next_device_tests;
-mod outgoing;
-mod overrun;
-mod pager;
-mod parts;
-mod raw;
-mod readahead;
+mod memory;
+mod process;
 mod reclaim;
-mod reclaimd;
-mod region;
-mod rehome;
-mod removal;
-mod sealing;
-mod selftest;
-mod setup;
-mod shared_stats;
-mod size;
-mod slot_compaction;
-mod space;
-mod stopwatch;
-mod supply;
-mod swap_in;
-mod threads;
-mod tiering;
-mod topology;
-mod transfer;
-mod wakeup;
-mod zeroed;
-mod zoning;
+mod relocate;
+mod swap;
+#[cfg(test)]
+mod tests;
 
-pub use advise::Advice;
+pub use arena::advice::Advice;
+pub use arena::by_address::RawSpace;
+pub use arena::doctor::{Finding, Verdict, doctor};
+pub use arena::region::{ArenaVec, Region};
+#[doc(hidden)]
+pub use arena::sealing::WholeFolio;
 pub use arena::{Arena, ArenaBuilder, Mapping, Residency};
 #[doc(hidden)]
-pub use attached::Frees;
+pub use compact::exchange::Means as CompactionMeans;
+pub use config::error::{Error, MAX_ADDRESS_SPACE, MAX_MEMORY, MIN_MEMORY};
+pub use config::folio_size::{FolioSize, FolioSizeError};
+pub use config::size::{Bytes, SizeError, parse_size};
+pub use config::swap_in_policy::SwapIn;
+pub use config::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
-pub use doctor::{Finding, Verdict, doctor};
-pub use error::{Error, MAX_ADDRESS_SPACE, MAX_MEMORY, MIN_MEMORY};
-#[doc(hidden)]
-pub use exchange::Means as CompactionMeans;
-pub use failing::{DeviceErrors, DeviceState};
-pub use fatal::EXIT_MEMORY;
 pub use fault::{FaultMode, UnknownName};
-pub use folio_size::{FolioSize, FolioSizeError};
 pub use folioswap_core::{
     DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, Stats, StatsSnapshot, Wish,
 };
-pub use locking::check_lock;
-pub use raw::RawSpace;
-pub use region::{ArenaVec, Region};
+pub use memory::mlock::check_lock;
+pub use memory::selftest::{SelfTest, self_test};
+pub use process::fatal::EXIT_MEMORY;
+pub use process::shared_stats::{SharedCounters, SharedStats, open_shared_stats};
+pub use process::stopwatch::Stopwatch;
+pub use process::threads::internal_thread;
 #[doc(hidden)]
-pub use sealing::WholeFolio;
-pub use selftest::{SelfTest, self_test};
-pub use shared_stats::{SharedCounters, SharedStats, open_shared_stats};
-pub use size::{Bytes, SizeError, parse_size};
-pub use space::{DeviceInfo, MAX_DEVICE_BYTES, MAX_DEVICES};
-pub use stopwatch::Stopwatch;
-pub use swap_in::SwapIn;
-pub use threads::internal_thread;
-pub use topology::{Topology, TopologyError};
+pub use swap::attached::Frees;
+pub use swap::health::{DeviceErrors, DeviceState};
+pub use swap::space::{DeviceInfo, MAX_DEVICE_BYTES, MAX_DEVICES};

@@ -15,9 +15,9 @@ use folioswap_sys::direct_io::{self, OpenError};
 use folioswap_sys::{disk, numa};
 
 use super::{Device, DeviceSpec, signature, too_small, unusable};
-use crate::error::Error;
-use crate::fatal;
-use crate::size::Bytes;
+use crate::config::error::Error;
+use crate::config::size::Bytes;
+use crate::process::fatal;
 
 /// A file or block device that stores slots.
 pub(crate) struct FileDevice {

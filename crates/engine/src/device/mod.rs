@@ -1,7 +1,7 @@
 //! Swap devices, which store slots: the trait, and one file for each kind.
 //!
 //! A device knows nothing of folios. It reserves space, and reads and writes runs of bytes at page-aligned offsets. The
-//! swap space ([`crate::space`]) tracks which slots are in use.
+//! swap space ([`crate::swap::space`]) tracks which slots are in use.
 
 #[cfg(test)]
 mod faulty;
@@ -28,9 +28,9 @@ pub use spec::{Codec, DeviceSpec, SwapDevice, SwapDeviceError};
 use throttled::Throttled;
 pub(crate) use zram::ZramDevice;
 
-use crate::error::Error;
-use crate::space::MAX_DEVICE_BYTES;
-use crate::topology::Topology;
+use crate::config::error::Error;
+use crate::config::topology::Topology;
+use crate::swap::space::MAX_DEVICE_BYTES;
 
 /// Where the default swap file is made when `FOLIOSWAP_DIR` is not set.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp";

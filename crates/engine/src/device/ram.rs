@@ -10,9 +10,9 @@ use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::numa;
 
 use super::Device;
-use crate::checksum;
-use crate::error::Error;
-use crate::fatal;
+use crate::config::error::Error;
+use crate::process::fatal;
+use crate::swap::checksum;
 
 /// Memory that stores slots. The kernel allocates it when slots are first written.
 pub(crate) struct RamDevice {
@@ -91,6 +91,6 @@ impl Device for RamDevice {
     }
 
     fn name(&self) -> String {
-        format!("ram:{}", crate::size::Bytes(self.memory.len() as u64))
+        format!("ram:{}", crate::config::size::Bytes(self.memory.len() as u64))
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use folioswap_sys::direct_io;
 
 use super::{DeviceSpec, FileDevice, SwapDevice, default_directory, file};
-use crate::error::Error;
+use crate::config::error::Error;
 
 /// How long I/O may still be in flight after a process ended, or called exec.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 2000 });

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use folioswap_core::{NodeId, Priority};
 
 use super::shared::SharedDevice;
-use crate::size::{Bytes, SizeError, parse_size};
+use crate::config::size::{Bytes, SizeError, parse_size};
 
 /// A swap device to be opened.
 ///

@@ -9,8 +9,8 @@ use std::sync::{Arc, RwLock};
 
 use folioswap_sys::{fault_stack, sigbus, signals};
 
+use crate::config::error::Error;
 use crate::engine::Engine;
-use crate::error::Error;
 
 static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
 

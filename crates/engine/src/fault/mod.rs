@@ -1,15 +1,20 @@
 //! Delivery of faults: on the faulting thread ([`direct`]) or on threads of the engine ([`monitor`]).
 
 pub(crate) mod direct;
+pub(crate) mod gather;
+pub(crate) mod lost;
 pub(crate) mod monitor;
+pub(crate) mod overrun;
+pub(crate) mod readahead;
+pub(crate) mod swap_in;
 
 use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 
 use crate::engine::Engine;
-use crate::fatal;
-use crate::pager::SwapInError;
+use crate::fault::swap_in::SwapInError;
+use crate::process::fatal;
 
 /// How a fault reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -17,8 +17,8 @@ use folioswap_sys::signals;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
-use crate::fatal::{self, AbortOnPanic};
-use crate::wakeup::Pass;
+use crate::process::fatal::{self, AbortOnPanic};
+use crate::process::wakeup::Pass;
 
 /// Threads that may wait for a device at the same time.
 const NR_WAITING: usize = 8;

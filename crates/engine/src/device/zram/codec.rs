@@ -5,7 +5,7 @@ use lz4::block::CompressionMode;
 
 use super::entry::PIECE;
 use crate::device::Codec;
-use crate::lent::Lent;
+use crate::process::lent::Lent;
 
 /// How quickly lz4 skips data without matches. Pieces compress better than single pages, and part of that gain is spent
 /// on speed: shared libraries in pieces of 32 KiB compress to 0.64 of their size instead of 0.62, at 1.15 times the

@@ -26,9 +26,9 @@ use folioswap_sys::numa;
 use self::codec::{Bench, Benches};
 use self::entry::{Entry, PIECE, piece_at};
 use super::{Codec, Device, MemoryUse, OnFreed, Refusal};
-use crate::error::Error;
-use crate::fatal;
-use crate::size::Bytes;
+use crate::config::error::Error;
+use crate::config::size::Bytes;
+use crate::process::fatal;
 
 /// Slots per page of its memory.
 const SLOTS_PER_PAGE: usize = 16;

@@ -1,0 +1,70 @@
+//! A program's advice about a range of its memory, and how the engine follows it.
+
+use std::ops::Range;
+
+use folioswap_core::BlockId;
+use folioswap_sys::signals;
+
+use crate::engine::{Engine, current_cpu};
+use crate::fault::readahead::Window;
+
+/// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// No special use.
+    Normal,
+    /// Needed soon: it is read in the background.
+    WillNeed,
+    /// No longer needed: it reads as zero from now on.
+    DontNeed,
+    /// Read from start to end: readahead begins at once.
+    Sequential,
+    /// Accessed at random: folios in RAM are kept as long as possible.
+    Random,
+    /// Not needed for a while: it leaves RAM first.
+    Cold,
+    /// Blocks of 2 MiB are swapped in whole, also if the arena's policy is [`SwapIn::Madvise`](crate::SwapIn::Madvise).
+    HugePage,
+    /// Blocks are swapped in page by page, whatever the arena's policy is.
+    NoHugePage,
+}
+
+/// Blocks per readahead window when a whole range is requested.
+const WINDOW: usize = 8;
+
+impl Engine {
+    /// Queues a range to be read in the background.
+    pub fn will_need(&self, blocks: Range<usize>) {
+        let _blocked = signals::block_all(); // a handler's fault might queue a window too
+        // Reading more than the frames that can be spared would only evict what was just read.
+        let end = blocks.end.min(blocks.start + self.budget_blocks() / 2);
+        for start in (blocks.start..end).step_by(WINDOW) {
+            let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
+            self.reads.push(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
+        }
+    }
+
+    /// Makes folios of a range leave RAM first, and starts their writeback.
+    pub fn cold(&self, blocks: Range<usize>) {
+        self.for_each_block(blocks, |block| self.evict(block));
+    }
+
+    /// Calls `work` for each block of a range, for a thread of the program. Signals and the fork gate are blocked for
+    /// one block at a time, so that a handler that touches the range, or a fork, need not wait for all of it.
+    pub fn for_each_block(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
+        for index in blocks {
+            let _blocked = signals::block_all();
+            let _pass = self.gate.enter(signals::thread_id());
+            work(BlockId::from_index(index));
+        }
+    }
+
+    /// Discards the content of whole blocks, which then read as zero.
+    pub fn drop_range(&self, blocks: Range<usize>) {
+        self.for_each_block(blocks, |block| {
+            if self.table.has(block) {
+                self.drop_block(&mut self.lock(block));
+            }
+        });
+    }
+}

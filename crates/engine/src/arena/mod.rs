@@ -1,0 +1,733 @@
+//! The public API: an arena is a budget of RAM, swap devices, and the memory that is paged between them.
+
+pub(crate) mod address_space;
+pub(crate) mod advice;
+pub(crate) mod by_address;
+pub(crate) mod doctor;
+pub(crate) mod region;
+pub(crate) mod sealing;
+pub(crate) mod setup;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use folioswap_core::compact::Stage;
+use folioswap_core::{
+    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams,
+};
+use folioswap_sys::clock::Clock;
+use folioswap_sys::memory;
+use folioswap_sys::signals;
+use folioswap_sys::uffd::{EventFd, Userfaultfd};
+
+use crate::arena::address_space::AddressSpace;
+use crate::arena::by_address::RawSpace;
+use crate::arena::region::Region;
+use crate::compact::compactd::{self, Compactor};
+use crate::compact::exchange::Means;
+use crate::compact::slots::{self, SlotCompactor};
+use crate::config::error::{Error, MAX_ADDRESS_SPACE, MAX_MEMORY, MIN_MEMORY};
+use crate::config::folio_size::FolioSize;
+use crate::config::swap_in_policy::SwapIn;
+use crate::config::topology::Topology;
+use crate::device::{self, Opened, SwapDevice};
+use crate::engine::{Engine, StatsHome};
+use crate::fault::lost::Lost;
+use crate::fault::monitor::{self, DeviceFaults};
+use crate::fault::readahead::{self, ReadQueue};
+use crate::fault::{FaultMode, UnknownName, direct};
+use crate::memory::frames::Frames;
+use crate::memory::mlock;
+use crate::memory::selftest;
+use crate::memory::take;
+use crate::memory::zeroed::{self, ZeroedStock};
+use crate::memory::zones::Zoning;
+use crate::process::shared_stats::{self, SharedCounters};
+use crate::process::threads::{self, Thread};
+use crate::process::wakeup::{Event, Gate};
+use crate::reclaim::reclaimd::{self, Place};
+use crate::reclaim::write_out::Buffers;
+use crate::relocate::remove::Buffer;
+use crate::relocate::write_back;
+use crate::swap::attached::{DEVICE_SHIFT, Frees, Layout};
+use crate::swap::free::{self, Freeing};
+use crate::swap::kept::KeptCopies;
+use crate::swap::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
+
+/// The least address space of an arena, unless set by the user. Unused addresses cost nothing.
+pub(crate) const ADDRESS_SPACE: u64 = 1 << 40;
+
+/// Default address space per byte of memory and devices: programs map more than they use.
+pub(crate) const ADDRESSES_PER_BYTE: u64 = 4;
+
+/// How long [`Arena::set_memory`] waits for folios to leave RAM.
+const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How folios are mapped to their addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mapping {
+    /// By moving if a self-test shows that it works, otherwise by copying.
+    #[default]
+    Auto,
+    /// By `UFFDIO_MOVE`: nothing is copied, and huge pages stay huge. Linux 6.8 and later.
+    Move,
+    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones. A page that the kernel has
+    /// pinned is copied away like any other: what a device reads into it after that is lost. Buffers of io_uring,
+    /// libaio or RDMA must be [held](RawSpace::hold) meanwhile, or lie elsewhere; `folioswap run` denies io_uring and
+    /// libaio to programs.
+    Copy,
+}
+
+impl FromStr for Mapping {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        match text {
+            "auto" => Ok(Mapping::Auto),
+            "move" => Ok(Mapping::Move),
+            "copy" => Ok(Mapping::Copy),
+            other => Err(UnknownName(other.into(), "auto, move, copy")),
+        }
+    }
+}
+
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mapping::Auto => "auto",
+            Mapping::Move => "move",
+            Mapping::Copy => "copy",
+        })
+    }
+}
+
+/// Settings of an arena to be built.
+pub struct ArenaBuilder {
+    memory: u64,
+    locked: bool,
+    devices: Vec<SwapDevice>,
+    topology: Option<Topology>,
+    throttle: Option<u64>,
+    faults: FaultMode,
+    mapping: Mapping,
+    folio: FolioSize,
+    swap_in: SwapIn,
+    split_slots: bool,
+    rotational: Option<bool>,
+    frees: Frees,
+    zeroed_stock: bool,
+    compaction: Option<Stage>,
+    means: Option<Means>,
+    address_space: Option<u64>,
+    patience: Duration,
+    device_shift: u32,
+    stats: Option<&'static SharedCounters>,
+}
+
+impl ArenaBuilder {
+    /// The budget: the most bytes of RAM that the arena's memory may take. At least 16 MiB. Default: 256 MiB.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Whether the budget is allocated at once and locked in RAM: the kernel neither swaps nor reclaims it, and nothing
+    /// of it is given back before the arena ends. Takes 1 to 5 ms for 2 MiB. Without CAP_IPC_LOCK the process needs a
+    /// limit of locked memory that covers the budget and [`ArenaBuilder::address_space`] together. The engine's own
+    /// records are not locked. Default: false.
+    #[must_use]
+    pub fn locked(mut self, locked: bool) -> Self {
+        self.locked = locked;
+        self
+    }
+
+    /// Adds a swap device, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. The latter can set a priority.
+    /// Devices without one are used in the order in which they were added, except that a NUMA node prefers its own.
+    /// Default: an unlinked file in [`device::default_directory`] that grows as needed.
+    #[must_use]
+    pub fn device(mut self, device: impl Into<SwapDevice>) -> Self {
+        self.devices.push(device.into());
+        self
+    }
+
+    /// Sets which CPUs and devices are on which NUMA node. Default: as the kernel reports.
+    #[must_use]
+    pub fn topology(mut self, topology: Topology) -> Self {
+        self.topology = Some(topology);
+        self
+    }
+
+    /// Limits the throughput of each device, reads and writes together. For measurements.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn throttle(mut self, bytes_per_second: u64) -> Self {
+        self.throttle = Some(bytes_per_second);
+        self
+    }
+
+    /// How faults are delivered. Default: [`FaultMode::Auto`].
+    #[must_use]
+    pub fn faults(mut self, mode: FaultMode) -> Self {
+        self.faults = mode;
+        self
+    }
+
+    /// How folios are mapped. Default: [`Mapping::Auto`].
+    #[must_use]
+    pub fn mapping(mut self, mapping: Mapping) -> Self {
+        self.mapping = mapping;
+        self
+    }
+
+    /// The size of the arena's folios: an [`Order`], or [`FolioSize::Auto`], which measures what is best for each 2 MiB
+    /// of addresses. Default: auto.
+    #[must_use]
+    pub fn folio(mut self, size: impl Into<FolioSize>) -> Self {
+        self.folio = size.into();
+        self
+    }
+
+    /// Whether folios that were swapped out whole are swapped in whole. Default: [`SwapIn::Always`].
+    #[must_use]
+    pub fn swap_in(mut self, policy: SwapIn) -> Self {
+        self.swap_in = policy;
+        self
+    }
+
+    /// Gives each page of a folio a slot of its own, as if there were no contiguous slots. To measure what contiguous
+    /// slots gain.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn split_slots(mut self, split: bool) -> Self {
+        self.split_slots = split;
+        self
+    }
+
+    /// Treats devices as rotational disks or not, whatever the kernel reports.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn rotational(mut self, rotational: bool) -> Self {
+        self.rotational = Some(rotational);
+        self
+    }
+
+    /// How freed slots get back to their clusters. To compare the usual way with others.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn frees(mut self, frees: Frees) -> Self {
+        self.frees = frees;
+        self
+    }
+
+    /// Whether zeroed memory is kept in stock for first touches. To measure what the stock gains.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn zeroed_stock(mut self, kept: bool) -> Self {
+        self.zeroed_stock = kept;
+        self
+    }
+
+    /// Bytes of reserved address space, the most that can be mapped at the same time: 2 MiB to [`MAX_ADDRESS_SPACE`].
+    /// Default: 4 times what memory and devices hold, rounded up to a power of two, and at least 1 TiB; with a locked
+    /// budget 1 TiB.
+    #[must_use]
+    pub fn address_space(mut self, bytes: u64) -> Self {
+        self.address_space = Some(bytes);
+        self
+    }
+
+    /// Gives devices fewer slots, for tests that fill one.
+    #[cfg(test)]
+    pub(crate) fn device_shift(mut self, bits: u32) -> Self {
+        self.device_shift = bits;
+        self
+    }
+
+    /// Counts in memory that is shared with another process ([`open_shared_stats`](crate::open_shared_stats)).
+    #[must_use]
+    pub fn shared_stats(mut self, stats: &'static SharedCounters) -> Self {
+        self.stats = Some(stats);
+        self
+    }
+
+    /// How small folios are moved to make room for whole ones, in RAM and on devices. `None`: not at all. For
+    /// measurements.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compaction(mut self, stage: Option<Stage>) -> Self {
+        self.compaction = stage;
+        self
+    }
+
+    /// How small folios get new homes in RAM. `None`: in the cheaper way. For measurements.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compaction_means(mut self, means: Option<Means>) -> Self {
+        self.means = means;
+        self
+    }
+
+    /// How long a thread waits without any frame being freed before it looks for the cause.
+    #[cfg(test)]
+    pub(crate) fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Builds the arena and starts its threads.
+    ///
+    /// # Errors
+    /// [`Error`] names what is missing and what would help.
+    pub fn build(mut self) -> Result<Arena, Error> {
+        if self.memory < MIN_MEMORY {
+            return Err(Error::BudgetTooSmall(self.memory));
+        }
+        if self.memory > MAX_MEMORY {
+            return Err(Error::BudgetTooLarge(self.memory));
+        }
+        if let Some(bytes) = self.address_space
+            && !(Order::HUGE.bytes() as u64..=MAX_ADDRESS_SPACE).contains(&bytes)
+        {
+            return Err(Error::AddressSpace(bytes));
+        }
+        if self.locked {
+            mlock::check_available(self.memory)?;
+        }
+        let topology = &*self.topology.get_or_insert_with(Topology::of_machine);
+        let mut devices: Vec<Opened> = if self.devices.is_empty() {
+            vec![device::open_default()?]
+        } else {
+            self.devices.iter().map(|wanted| device::open(wanted, topology)).collect::<Result<_, _>>()?
+        };
+        if let Some(throttle) = self.throttle {
+            devices = devices.into_iter().map(|opened| opened.throttled(throttle)).collect();
+        }
+        self.build_on(devices)
+    }
+
+    pub(crate) fn build_on(self, devices: Vec<impl Into<Opened>>) -> Result<Arena, Error> {
+        let devices: Vec<Opened> = devices.into_iter().map(Into::into).collect();
+        if devices.len() > MAX_DEVICES {
+            return Err(Error::TooManyDevices(MAX_DEVICES));
+        }
+        let (mode, uffd) = setup::open_userfaultfd(self.faults)?;
+        let mapping = selftest::choose(self.mapping)?;
+        let locked = self.locked;
+        if locked && mapping == Mapping::Copy {
+            let reason = selftest::self_test().moves.err();
+            return Err(Error::LockNeedsMove(reason.unwrap_or_else(|| "the copy mapper was asked for".into())));
+        }
+        let frees = self.frees;
+        let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
+        if locked {
+            engine.populate_all()?;
+        }
+        let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
+        let mut threads = vec![
+            threads::spawn("readahead", &engine, readahead::run)?,
+            threads::spawn("compact", &engine, compactd::run)?,
+            threads::spawn("zero", &engine, zeroed::run)?,
+            threads::spawn("slots", &engine, slots::run)?,
+        ];
+        for place in Place::of_zones(engine.zones.all().len()) {
+            threads.push(threads::spawn("reclaim", &engine, move |engine| reclaimd::run(engine, place))?);
+        }
+        if frees != Frees::Synchronous {
+            threads.push(threads::spawn("freeing", &engine, free::run)?);
+        }
+        match mode {
+            FaultMode::Monitor => {
+                for _ in 0..monitor::NR_THREADS {
+                    let stop = Arc::clone(&stop);
+                    threads.push(threads::spawn("monitor", &engine, move |engine| monitor::run(engine, &stop))?);
+                }
+            }
+            FaultMode::Auto | FaultMode::Direct => direct::attach(&engine)?,
+        }
+        let raw = RawSpace::new(Arc::clone(&engine), mode);
+        let (threads, pid) = (Mutex::new(threads), std::process::id());
+        let running = Running { engine, mode, mapping, stop, threads, pid, raw, compressing: AtomicBool::new(false) };
+        let arena = Arena { running: Arc::new(running) };
+        arena.start_compressing();
+        Ok(arena)
+    }
+
+    fn layout(&self, nr_blocks: usize, nr_cpus: usize) -> Layout {
+        let (most_slots, device_shift) = (nr_blocks * BLOCK_PAGES, self.device_shift);
+        Layout { most_slots, device_shift, nr_cpus, rotational: self.rotational, frees: self.frees }
+    }
+
+    fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
+        let block = Order::HUGE.bytes();
+        let span = setup::span(self.address_space, self.memory, self.locked, &devices)?;
+        let nr_blocks = span.len() / block;
+        let most_blocks = memory::total_ram().min(MAX_MEMORY).max(self.memory) as usize / block;
+        let nr_pageblocks = self.memory as usize / block;
+        let zoning = Zoning::new(self.topology.get_or_insert_with(Topology::of_machine), nr_pageblocks);
+        let frames = Frames::new(most_blocks, zoning.nr_zones, self.locked)?;
+        zoning.bind(&frames);
+        if self.locked {
+            mlock::lock_all(&span, &frames, self.memory)?;
+        }
+        let pagemap = setup::page_tables()?;
+        let mapper = setup::register(&uffd, &pagemap, &span, &frames, mapping)?;
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let zone_nodes = zoning.nodes.clone();
+        let zones = zoning.zones(most_blocks, nr_cpus);
+        frames.open(nr_pageblocks)?;
+        zones.set_limit(self.memory as usize / PAGE_SIZE);
+        let layout = self.layout(nr_blocks, nr_cpus);
+        Ok(Engine {
+            fixed_order: self.folio.order(),
+            addresses: AddressSpace::new(nr_blocks),
+            table: FolioTable::new(nr_blocks).keyed(setup::random_key()?),
+            frames,
+            space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
+            freeing: Freeing::new(self.frees == Frees::Synchronous),
+            buffers: Buffers::new(zones.all().len())?,
+            unsettled: Mutex::new(Vec::new()),
+            zeroed: ZeroedStock::new(self.zeroed_stock, zones.all().len()),
+            compactor: Compactor::new(zones.all(), self.compaction, self.means),
+            kept_copies: KeptCopies::new(zones.nr_frames_max().div_ceil(BLOCK_PAGES)),
+            zones,
+            zone_nodes,
+            slot_compactor: SlotCompactor::new(self.compaction.is_some()),
+            mapper,
+            uffd,
+            pagemap,
+            lost: Lost::default(),
+            stats: self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared),
+            clock: Clock::new(),
+            streams: Streams::new(),
+            drop_behind: DropBehind::new(),
+            overruns: Overruns::new(),
+            order_choice: OrderChoice::new(),
+            swap_in: AtomicU8::new(self.swap_in.number()),
+            reads: ReadQueue::new(),
+            gate: Gate::default(),
+            on_watch: Mutex::default(),
+            device_faults: DeviceFaults::default(),
+            reclaim_wanted: Event::default(),
+            wants_relief: AtomicBool::new(false),
+            front_filled: Event::default(),
+            frame_freed: Event::default(),
+            patience: self.patience,
+            stall_said: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            has_forked: AtomicBool::new(false),
+            memory: AtomicU64::new(self.memory),
+            growing: Mutex::new(()),
+            huge_pages_short: AtomicUsize::new(0),
+            nr_evictions: AtomicU32::new(0),
+            whole_wanted: AtomicUsize::new(0),
+            nr_mapped: AtomicUsize::new(0),
+            open: bytemuck::zeroed_slice_box(nr_blocks.div_ceil(64)),
+            span,
+        })
+    }
+}
+
+/// A budget of RAM, swap devices, and the memory that is paged between them. Cheap to clone. The arena ends with the
+/// last of its clones and regions.
+#[derive(Clone)]
+pub struct Arena {
+    running: Arc<Running>,
+}
+
+struct Running {
+    engine: Arc<Engine>,
+    mode: FaultMode,
+    mapping: Mapping,
+    stop: Arc<EventFd>,
+    threads: Mutex<Vec<Thread>>,
+    pid: u32,
+    raw: RawSpace,
+    /// Whether the companions of the reclaim threads were started.
+    compressing: AtomicBool,
+}
+
+/// How much of an arena's memory is in RAM, as the kernel sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Residency {
+    /// Bytes of regions and frames in RAM.
+    pub resident_bytes: u64,
+    /// Of these, bytes in huge pages.
+    pub huge_bytes: u64,
+    /// The budget in bytes.
+    pub budget_bytes: u64,
+}
+
+impl Arena {
+    /// A builder with default settings.
+    #[must_use]
+    pub fn builder() -> ArenaBuilder {
+        ArenaBuilder {
+            memory: 256 << 20,
+            locked: false,
+            devices: Vec::new(),
+            topology: None,
+            throttle: None,
+            faults: FaultMode::Auto,
+            mapping: Mapping::Auto,
+            folio: FolioSize::Auto,
+            swap_in: SwapIn::default(),
+            split_slots: false,
+            rotational: None,
+            frees: Frees::Cheapest,
+            zeroed_stock: true,
+            compaction: Some(Stage::default()),
+            means: None,
+            address_space: None,
+            patience: take::PATIENCE,
+            device_shift: DEVICE_SHIFT,
+            stats: None,
+        }
+    }
+
+    /// Maps `len` zeroed bytes. This takes addresses only; RAM and slots are taken as the memory is used.
+    ///
+    /// # Errors
+    /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or the kernel's.
+    pub fn map(&self, len: usize) -> Result<Region, Error> {
+        Region::new(self, len, FolioSize::Auto)
+    }
+
+    /// As [`Arena::map`], for a region with its own folio size. `Auto`: the arena's.
+    ///
+    /// # Errors
+    /// As [`Arena::map`].
+    pub fn map_with(&self, len: usize, folio: FolioSize) -> Result<Region, Error> {
+        Region::new(self, len, folio)
+    }
+
+    /// Whether folios are swapped in whole.
+    #[must_use]
+    pub fn swap_in(&self) -> SwapIn {
+        self.running.engine.swap_in_policy()
+    }
+
+    /// Changes the policy for folios that are swapped in from now on.
+    pub fn set_swap_in(&self, policy: SwapIn) {
+        self.running.engine.swap_in.store(policy.number(), Ordering::Relaxed);
+    }
+
+    /// All statistics so far. Takes about 100 us, and 90 KiB for the histograms.
+    #[must_use]
+    pub fn stats(&self) -> StatsSnapshot {
+        self.running.flush_slots();
+        self.running.engine.stats.snapshot()
+    }
+
+    /// The budget in bytes.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        self.running.engine.memory.load(Ordering::Relaxed)
+    }
+
+    /// Changes the budget while running. After shrinking it, waits until the surplus has left RAM, for at most ten
+    /// seconds. Folios that others hold in RAM stay until they are released.
+    ///
+    /// A budget beyond the RAM of the machine (and beyond the first budget) has the effect of the larger of the two.
+    ///
+    /// A [locked](ArenaBuilder::locked) budget can only grow. The additional memory is allocated and locked when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`Error::BudgetTooSmall`]; with a locked budget [`Error::LockedShrink`], [`Error::NoMemoryToLock`] and
+    /// [`Error::LockLimit`]; the kernel's when it does not grant that much. After an error the budget is unchanged.
+    pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
+        if bytes < MIN_MEMORY {
+            return Err(Error::BudgetTooSmall(bytes));
+        }
+        let engine = &self.running.engine;
+        if engine.frames.is_locked() {
+            return engine.grow_locked(bytes);
+        }
+        let nr_frames = (bytes as usize / PAGE_SIZE).min(engine.zones.nr_frames_max());
+        // Each zone uses its first pageblocks, up to its share of the limit.
+        engine.frames.open(nr_frames / BLOCK_PAGES)?;
+        engine.memory.store(bytes, Ordering::Relaxed);
+        {
+            let _blocked = signals::block_all(); // a handler's fault might lock a zone
+            engine.zones.set_limit(nr_frames);
+        }
+        let excess = || {
+            let _blocked = signals::block_all();
+            engine.excess()
+        };
+        engine.reclaim_wanted.signal();
+        let begun = Instant::now();
+        while excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {
+            let seen = engine.frame_freed.now();
+            if excess() > 0 {
+                engine.frame_freed.wait_for(seen, Duration::from_millis(10));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the budget is locked in RAM ([`ArenaBuilder::locked`]).
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.running.engine.frames.is_locked()
+    }
+
+    /// The swap devices in the order in which they are used, apart from the preferences of nodes: by priority, then in
+    /// the order in which they were added.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.running.flush_slots();
+        self.running.engine.space.devices()
+    }
+
+    /// Adds a swap device while running, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. Without a priority it
+    /// is used after the existing devices, except on its own NUMA node.
+    ///
+    /// # Errors
+    /// As [`ArenaBuilder::build`] for the device; [`Error::TooManyDevices`].
+    pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
+        let engine = &self.running.engine;
+        if !engine.space.add(device::open(&device.clone().into(), engine.space.topology())?) {
+            return Err(Error::TooManyDevices(MAX_DEVICES));
+        }
+        engine.slot_compactor.evacuate(); // a failing device may have content for which there is room now
+        self.start_compressing();
+        Ok(())
+    }
+
+    /// Starts the threads that compress, if a device does and they are not running yet.
+    fn start_compressing(&self) {
+        let running = &self.running;
+        if !running.engine.space.compresses() || running.compressing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut threads = running.threads.lock().expect("nothing panics under this lock");
+        let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
+        let companions = Place::of_companions(running.engine.zones.all().len(), nr_cpus).map(companion);
+        let buffer = Buffer::new();
+        let mut started = vec![threads::spawn("tiering", &running.engine, |engine| write_back::run(engine, buffer))];
+        started.extend(companions.map(|body| threads::spawn("reclaim", &running.engine, body)));
+        // Compression works with fewer threads too, so a device that was added stays.
+        for thread in started {
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => crate::process::fatal::say(&format!("compressing goes on with fewer threads: {error}")),
+            }
+        }
+    }
+
+    /// Removes a swap device while running, by its name in [`Arena::devices`]. Its content goes to other devices or to
+    /// free RAM. Nothing is written to it from now on. Takes as long as it takes to read and write all of its content;
+    /// a thread that needs a folio waits only for that folio.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`]; [`Error::SwapInUse`] when there is no room for its content elsewhere, or it cannot be
+    /// read. The content then stays there, and the device is used as before, unless it is failing
+    /// ([`DeviceInfo::state`]).
+    pub fn remove_device(&self, name: &str) -> Result<(), Error> {
+        self.running.engine.remove_device(name)
+    }
+
+    /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].
+    #[must_use]
+    pub fn fault_mode(&self) -> FaultMode {
+        self.running.mode
+    }
+
+    /// How folios are mapped: [`Mapping::Move`] or [`Mapping::Copy`].
+    #[must_use]
+    pub fn mapping(&self) -> Mapping {
+        self.running.mapping
+    }
+
+    /// The size of folios.
+    #[must_use]
+    pub fn folio(&self) -> FolioSize {
+        self.running.engine.fixed_order.map_or(FolioSize::Auto, FolioSize::Fixed)
+    }
+
+    /// The arena's memory by address, for faces that replace a C library's memory calls.
+    #[must_use]
+    pub fn raw(&self) -> RawSpace {
+        self.running.raw.clone()
+    }
+
+    /// Moves the small folios in RAM together to make as many whole huge pages as possible. Waits a little for busy
+    /// folios. Needs free RAM to move them to. Returns whether all of RAM was scanned.
+    pub fn compact(&self) -> bool {
+        let engine = &self.running.engine;
+        let _pass = engine.gate.enter(signals::thread_id());
+        engine.compact_all()
+    }
+
+    /// Evicts every folio that is not in use.
+    pub fn evict_all(&self) {
+        for range in self.running.engine.addresses.in_use() {
+            self.running.engine.cold(range);
+        }
+    }
+
+    /// Asks the kernel how much is in RAM, and notes the huge pages in the statistics. Walks the page tables: about 1
+    /// ms for a GiB. A folio that moves meanwhile is counted twice or not at all.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn measure(&self) -> Result<Residency, Error> {
+        let scan = self.running.engine.measure().map_err(Error::system("reading the page map"))?;
+        Ok(Residency { resident_bytes: scan.present_bytes, huge_bytes: scan.huge_bytes, budget_bytes: self.memory() })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.running.engine
+    }
+
+    /// Bytes in use by the engine's own records: folio table, zones, and slot records.
+    #[must_use]
+    pub fn metadata_bytes(&self) -> usize {
+        let _blocked = signals::block_all();
+        self.running.engine.metadata_bytes()
+    }
+}
+
+impl Running {
+    /// Whether this is a forked child: it has neither the threads nor the devices, and locks that were held at the fork
+    /// stay locked.
+    fn is_childs(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    /// Frees all slots in batches, so that counts of devices are exact.
+    fn flush_slots(&self) {
+        if !self.is_childs() {
+            self.engine.flush_slots();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.is_childs() {
+            return;
+        }
+        self.engine.stop.store(true, Ordering::Release);
+        self.engine.reclaim_wanted.signal();
+        self.engine.reads.wake();
+        self.engine.compactor.wanted.signal();
+        self.engine.front_filled.signal();
+        self.engine.zeroed.wanted.signal();
+        self.engine.slot_compactor.wanted.signal();
+        self.engine.freeing.wanted.signal();
+        self.stop.signal();
+        direct::detach(&self.engine);
+        for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {
+            thread.join();
+        }
+        self.engine.flush_slots();
+    }
+}

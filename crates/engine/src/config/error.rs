@@ -1,0 +1,167 @@
+//! All errors, each with a message of one sentence and the exit status of the command.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::config::size::{Bytes, SizeError};
+
+/// The smallest budget of an arena.
+pub const MIN_MEMORY: u64 = 16 << 20;
+
+/// The largest budget of an arena: frames are numbered in 32 bits.
+pub const MAX_MEMORY: u64 = 15 << 40;
+
+/// The most addresses that an arena reserves.
+pub const MAX_ADDRESS_SPACE: u64 = 64 << 40;
+
+/// Why an arena, a region or a change to one failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The budget is below [`MIN_MEMORY`].
+    #[error("a memory budget of {} is too small: give at least 16M", Bytes(*.0))]
+    BudgetTooSmall(u64),
+    /// The budget is above [`MAX_MEMORY`].
+    #[error("a memory budget of {} is too large: give at most {}", Bytes(*.0), Bytes(MAX_MEMORY))]
+    BudgetTooLarge(u64),
+    /// The size of the address space is out of range.
+    #[error("an arena has 2M to {} of addresses, and not {}", Bytes(MAX_ADDRESS_SPACE), Bytes(*.0))]
+    AddressSpace(u64),
+    /// The kernel does not grant that many addresses.
+    #[error("{} of addresses are not to be had ({error}): ask for fewer, or raise the limit (`ulimit -v unlimited`)", Bytes(*.wanted_bytes))]
+    NoAddresses {
+        /// Bytes of addresses.
+        wanted_bytes: u64,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// A size could not be parsed.
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    /// The program may not use userfaultfd in the requested mode.
+    #[error(
+        "userfaultfd is not permitted for {mode} faults ({reason}): run as root, or `sysctl vm.unprivileged_userfaultfd=1`"
+    )]
+    NoUserfaultfd {
+        /// The requested delivery of faults.
+        mode: &'static str,
+        /// The kernel's error.
+        reason: String,
+    },
+    /// Mapping by `UFFDIO_MOVE` was requested, but does not work on this kernel.
+    #[error("mapping by UFFDIO_MOVE is not to be had here ({0}): use the copy mapper, or Linux 6.8 and later")]
+    NoMove(String),
+    /// A locked budget was requested, but folios are copied: each copy has other memory.
+    #[error("a locked budget needs folios that move, and here they are copied ({0}): do without one of the two")]
+    LockNeedsMove(String),
+    /// Addresses cannot be locked in RAM: those of the frames and of all regions.
+    #[error(
+        "a locked budget locks {} of addresses, and the limit of locked memory is {}: raise it (`ulimit -l {}`, or unlimited), or run as root or with CAP_IPC_LOCK",
+        Bytes(*.wanted_bytes), Bytes(*.limit_bytes), .wanted_bytes.div_ceil(1024)
+    )]
+    LockLimit {
+        /// Bytes of addresses to be locked.
+        wanted_bytes: u64,
+        /// The limit in bytes.
+        limit_bytes: u64,
+    },
+    /// There is not enough RAM for a locked budget, which is allocated at once.
+    #[error("a locked budget takes its RAM at once, and {} more are not to be had ({reason}): give a smaller one", Bytes(*.wanted_bytes))]
+    NoMemoryToLock {
+        /// Bytes that were wanted.
+        wanted_bytes: u64,
+        /// How much is available, or the kernel's error.
+        reason: String,
+    },
+    /// A locked budget cannot shrink.
+    #[error("a locked budget of {} cannot become {}: nothing of it is given back while it is in use", Bytes(*.now_bytes), Bytes(*.wanted_bytes))]
+    LockedShrink {
+        /// The budget in bytes.
+        now_bytes: u64,
+        /// The requested budget in bytes.
+        wanted_bytes: u64,
+    },
+    /// A swap device cannot be used.
+    #[error("swap {}: {reason}", path.display())]
+    SwapUnusable {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong, and what would help.
+        reason: String,
+    },
+    /// A swap device has less space than requested, or less than one folio.
+    #[error("swap {}: {reason}", path.display())]
+    SwapTooSmall {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong, and what would help.
+        reason: String,
+    },
+    /// A swap device is larger than supported.
+    #[error("swap {}: {} is too large: give at most {}", path.display(), Bytes(*.size_bytes), Bytes(*.most_bytes))]
+    SwapTooLarge {
+        /// Its path.
+        path: PathBuf,
+        /// Its size in bytes.
+        size_bytes: u64,
+        /// The largest supported size in bytes.
+        most_bytes: u64,
+    },
+    /// The arena has no device of this name.
+    #[error("there is no swap device {0}")]
+    NoSuchDevice(String),
+    /// A device cannot be removed now.
+    #[error("swap {name} cannot be removed: {reason}; what it holds stays there")]
+    SwapInUse {
+        /// Its name.
+        name: String,
+        /// What is full or fails, and what would help.
+        reason: String,
+    },
+    /// A file that states the NUMA topology cannot be read or is not valid.
+    #[error("topology {}: {reason}", path.display())]
+    Topology {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The arena has as many devices as possible.
+    #[error("an arena takes at most {0} swap devices: remove one first")]
+    TooManyDevices(usize),
+    /// The arena's address space is used up.
+    #[error("the arena's address space of {} is used up", Bytes(*.0))]
+    OutOfAddressSpace(u64),
+    /// The length is zero, or too large for the address space of a process.
+    #[error("a region of {0} bytes cannot be mapped")]
+    BadLength(usize),
+    /// A system call failed, for memory or a thread for example.
+    #[error("{what}: {error}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// The kernel's error.
+        error: io::Error,
+    },
+}
+
+impl Error {
+    /// The exit status of `folioswap` for this error.
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Error::Size(_) | Error::BadLength(_) | Error::AddressSpace(_) => 64,
+            Error::LockedShrink { .. } | Error::Topology { .. } => 64,
+            Error::BudgetTooSmall(_) | Error::BudgetTooLarge(_) => 65,
+            Error::SwapUnusable { .. } | Error::NoSuchDevice(_) | Error::TooManyDevices(_) => 68,
+            Error::SwapTooSmall { .. } | Error::SwapTooLarge { .. } | Error::SwapInUse { .. } => 69,
+            Error::OutOfAddressSpace(_) | Error::NoAddresses { .. } | Error::System { .. } => 70,
+            Error::NoUserfaultfd { .. } | Error::NoMove(_) => 71,
+            Error::LockLimit { .. } | Error::LockNeedsMove(_) => 74,
+            Error::NoMemoryToLock { .. } => 75,
+        }
+    }
+
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |error| Error::System { what, error }
+    }
+}

@@ -1,0 +1,251 @@
+//! Gathering: makes a split block one folio again, by bringing its parts from RAM and device into one huge page.
+
+use std::io::IoSliceMut;
+
+use folioswap_core::{
+    BLOCK_PAGES, BLOCK_PIECES, CpuId, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State,
+    Taken,
+};
+
+use crate::engine::Engine;
+use crate::fault::swap_in::SwapInError;
+use crate::memory::frames::Prepared;
+use crate::process::stopwatch::Stopwatch;
+use crate::swap::checksum;
+use crate::swap::health::Trouble;
+
+/// Parts of a block that are contiguous on the device.
+pub(crate) struct Run {
+    pub slot: SlotId,
+    /// Pages of the block.
+    pub pages: std::ops::Range<usize>,
+}
+
+impl Engine {
+    /// Brings all of a split block that is not pinned into RAM as one folio, maps it and puts it on `list`. `false`:
+    /// there were no frames for it, or a part is in use; folios that are in RAM stay there.
+    ///
+    /// # Errors
+    /// When the device cannot return the content.
+    pub fn gather(
+        &self,
+        locked: &mut Locked<'_>,
+        taken: Option<Taken>,
+        list: List,
+        watch: &mut Stopwatch<'_>,
+    ) -> Result<bool, SwapInError> {
+        let Some(taken) = taken else {
+            self.stats.swpin_fallback.add(Order::HUGE, 1);
+            self.want_whole();
+            return Ok(false);
+        };
+        let mut whole = self.prepare(taken, Order::HUGE);
+        watch.long_part(Phase::Frame);
+        let collected = self.collect(locked, whole.bytes_mut());
+        watch.lap(Phase::Read);
+        match collected {
+            Ok(true) => {}
+            not_all => {
+                self.release_frame(whole.into_frame());
+                return not_all;
+            }
+        }
+        let run = self.slots_in_one_run(locked).filter(|&slot| self.space.keeps_copies(slot));
+        let known = run.map(|_| self.known_pieces(locked, whole.bytes()));
+        let whole = whole.into_frame();
+        for index in 0..locked.nr_folios() {
+            if let Some(frame) = locked.folio(index).frame() {
+                self.release_frame(frame);
+            }
+            if run.is_none() {
+                self.release_slot(locked, index);
+            }
+        }
+        watch.lap(if run.is_some() { Phase::Read } else { Phase::Free });
+        locked.join();
+        locked.folio_mut(0).set_slot(run);
+        for (piece, hash) in known.iter().flatten().enumerate() {
+            if let Some(hash) = *hash {
+                locked.set_piece_hash(piece, hash);
+            }
+        }
+        self.zones.of(whole).set_owner(whole, locked.name(0));
+        self.map(locked, 0, whole, list);
+        self.note_copy(locked, 0);
+        Ok(true)
+    }
+
+    /// The first slot of the run to which the block was once written whole, if all of its parts still have their places
+    /// there.
+    fn slots_in_one_run(&self, locked: &Locked<'_>) -> Option<SlotId> {
+        let first = locked.folio(0).slot().filter(|slot| slot.index().is_multiple_of(BLOCK_PAGES))?;
+        let nr_pages = locked.order().nr_pages();
+        let in_place = |(index, folio): (usize, &Folio)| {
+            folio.slot().is_some_and(|slot| self.space.follows(slot, first, index * nr_pages))
+        };
+        locked.folios().iter().enumerate().all(in_place).then_some(first)
+    }
+
+    /// The hashes of those pieces whose slots hold the same bytes as the gathered block.
+    fn known_pieces(&self, locked: &Locked<'_>, bytes: &[u8]) -> [Option<u128>; BLOCK_PIECES] {
+        std::array::from_fn(|piece| {
+            let bytes = &bytes[piece * PIECE.bytes()..(piece + 1) * PIECE.bytes()];
+            checksum::is_noted(locked, piece * PIECE.nr_pages(), bytes)
+                .then(|| locked.piece_hash(piece).unwrap_or_else(|| checksum::hash(locked.key(), bytes)))
+        })
+    }
+
+    /// Copies and reads all parts of a block into a huge page. `false`: a part is in use.
+    fn collect(&self, locked: &mut Locked<'_>, bytes: &mut [u8]) -> Result<bool, SwapInError> {
+        let order = locked.order();
+        let mut swapped: Vec<Run> = Vec::new();
+        for index in 0..locked.nr_folios() {
+            let (start, end) = (index * order.nr_pages(), (index + 1) * order.nr_pages());
+            let part = &mut bytes[start * PAGE_SIZE..end * PAGE_SIZE];
+            if let State::Resident(frame) = locked.state(index) {
+                if self.unmap(locked, index, frame).is_err() {
+                    self.stats.busy_victims.add(1);
+                    return Ok(false);
+                }
+                self.zones.of(frame).insert(frame, List::Laundry);
+            }
+            match locked.state(index) {
+                State::Empty => part.fill(0),
+                State::Standby(_) => part.copy_from_slice(self.frames.at_home(locked, index)),
+                State::Swapped(slot) => match swapped.last_mut() {
+                    Some(run) if run.pages.end == start && self.space.follows(slot, run.slot, run.pages.len()) => {
+                        run.pages.end = end
+                    }
+                    _ => swapped.push(Run { slot, pages: start..end }),
+                },
+                State::Resident(_) => unreachable!("it was just unmapped"),
+            }
+        }
+        for run in &swapped {
+            let part = &mut bytes[run.pages.start * PAGE_SIZE..run.pages.end * PAGE_SIZE];
+            self.read_twice(locked.name(locked.index_of(run.pages.start)), run.slot, || {
+                self.space.read(run.slot, part)?;
+                Trouble::unless(self.is_right(locked, run, part))
+            })?;
+            self.stats.swapped_in_bytes.add(part.len() as u64);
+        }
+        if !swapped.is_empty() {
+            self.stats.swapped_in_folios.add(1);
+            self.stats.swpin.add(Order::HUGE, 1);
+        }
+        Ok(true)
+    }
+
+    /// Whether the bytes that were read of several folios are those that were written.
+    pub fn is_right(&self, locked: &Locked<'_>, run: &Run, bytes: &[u8]) -> bool {
+        let order = locked.order();
+        let mut page = run.pages.start;
+        while page < run.pages.end {
+            let at = (page - run.pages.start) * PAGE_SIZE;
+            let piece = page / PIECE.nr_pages();
+            let as_one = locked.piece_hash(piece);
+            let (len, right) = match as_one {
+                // The piece was written as one and is unchanged since, so all of it was read.
+                Some(hash) if order < PIECE => {
+                    (PIECE.nr_pages(), checksum::hash(locked.key(), &bytes[at..at + PIECE.bytes()]) == hash)
+                }
+                _ => (order.nr_pages(), checksum::verify(locked, page, &bytes[at..at + order.bytes()])),
+            };
+            if !right {
+                return false;
+            }
+            page += len;
+        }
+        debug_assert!(page <= BLOCK_PAGES && page.div_ceil(PIECE.nr_pages()) <= BLOCK_PIECES);
+        true
+    }
+
+    /// Swaps in those folios of a split block that are on the device, each as a folio of its own. Folios that are
+    /// contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The marker
+    /// of a window stays unmapped.
+    ///
+    /// # Errors
+    /// When the device cannot return the content.
+    pub fn read_parts(&self, locked: &mut Locked<'_>, marker: Option<usize>, cpu: CpuId) -> Result<(), SwapInError> {
+        let order = locked.order();
+        if order < PIECE {
+            for page in (0..BLOCK_PAGES).step_by(PIECE.nr_pages()) {
+                if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+                    self.hash_pages(locked, page, &mut [])?;
+                }
+            }
+        }
+        let mut run: Vec<(usize, Prepared<'_>)> = Vec::new();
+        let mut first: Option<SlotId> = None;
+        for index in 0..locked.nr_folios() {
+            let State::Swapped(slot) = locked.state(index) else { continue };
+            if locked.is_sealed(index * order.nr_pages()) {
+                continue;
+            }
+            let Some(taken) = self.try_take_frame_near(cpu, order, self.zones.watermarks().min) else { break };
+            let prepared = self.prepare(taken, order);
+            if !first.is_some_and(|first| self.space.follows(slot, first, run.len() * order.nr_pages())) {
+                if let Some(first) = first
+                    && let Err(error) = self.read_run(locked, first, std::mem::take(&mut run), marker)
+                {
+                    self.release_frame(prepared.into_frame());
+                    return Err(error);
+                }
+                first = Some(slot);
+            }
+            run.push((index, prepared));
+        }
+        first.map_or(Ok(()), |first| self.read_run(locked, first, run, marker))
+    }
+
+    fn read_run(
+        &self,
+        locked: &mut Locked<'_>,
+        slot: SlotId,
+        mut run: Vec<(usize, Prepared<'_>)>,
+        marker: Option<usize>,
+    ) -> Result<(), SwapInError> {
+        let order = locked.order();
+        let mut pieces: Vec<_> = run.iter_mut().map(|(_, prepared)| IoSliceMut::new(prepared.bytes_mut())).collect();
+        let read = self.space.read_pieces(slot, &mut pieces);
+        let is_read = read.is_ok();
+        if let Err(error) = read {
+            self.note_trouble(slot, &Trouble::Read(error), false);
+        }
+        let mut result = Ok(());
+        for (at, (index, mut prepared)) in run.into_iter().enumerate() {
+            let bytes = prepared.bytes_mut();
+            if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
+                // One unreadable folio must not lose the others: read each alone.
+                let read =
+                    self.read_folio(locked, index, slot.plus(at * order.nr_pages()), bytes, &mut Stopwatch::still());
+                if read.is_err() {
+                    self.release_frame(prepared.into_frame());
+                    result = read;
+                    continue;
+                }
+            }
+            let frame = prepared.into_frame();
+            self.judge_drop(locked, index);
+            self.zones.of(frame).set_owner(frame, locked.name(index));
+            self.count_swap_in(order);
+            self.stats.readahead_folios.add(1);
+            self.admit(locked, index, frame, marker == Some(index));
+        }
+        result
+    }
+
+    /// Maps a folio that was read ahead. The marker of a window stays unmapped, so that the first access to it faults.
+    pub fn admit(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, marker: bool) {
+        if marker {
+            locked.folio_mut(index).set_in_ram(frame, false);
+            locked.folio_mut(index).marker = true;
+            self.note_copy(locked, index);
+            // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
+            self.zones.of(frame).insert(frame, List::Inactive);
+        } else {
+            self.map(locked, index, frame, List::Inactive);
+            self.settle_slot(locked, index, &mut Stopwatch::still());
+        }
+    }
+}

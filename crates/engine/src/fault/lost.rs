@@ -1,0 +1,143 @@
+//! Lost pages: their device cannot return their content.
+//!
+//! The loss of a folio is reported once, not at each touch. In monitor mode lost pages are *poisoned*
+//! (`UFFDIO_POISON`): the kernel answers a touch with SIGBUS and a system call with EFAULT, without another fault
+//! event. In direct mode each touch faults, and the engine tries to read the page.
+//!
+//! **Invariant.** Only swapped pages of failing devices are lost. Mapping, dropping or transferring a folio removes the
+//! poison, under its block's lock. So does each step of evacuation for folios that are in RAM or on another device by
+//! then.
+//!
+//! **Locking.** A leaf lock.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Locked, PAGE_SIZE, State};
+use folioswap_sys::signals;
+use folioswap_sys::uffd::MoveError;
+
+use crate::engine::Engine;
+use crate::process::fatal;
+
+/// One bit per lost page of a block.
+type Pages = [u64; BLOCK_PAGES / 64];
+
+/// All lost pages.
+#[derive(Default)]
+pub(crate) struct Lost {
+    blocks: Mutex<HashMap<BlockId, Pages>>,
+    /// Number of blocks with lost pages. Read under a block's lock, it is accurate for that block.
+    nr_blocks: AtomicUsize,
+}
+
+impl Lost {
+    /// Notes lost pages. `false`: all of them were known.
+    fn note(&self, block: BlockId, pages: Range<usize>) -> bool {
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let known = blocks.entry(block).or_insert([0; BLOCK_PAGES / 64]);
+        let before = *known;
+        pages.for_each(|page| known[page / 64] |= 1 << (page % 64));
+        let is_news = *known != before;
+        self.nr_blocks.store(blocks.len(), Ordering::Relaxed);
+        is_news
+    }
+
+    /// Forgets pages of a block, and returns those that were lost.
+    fn take(&self, block: BlockId, pages: Range<usize>) -> Vec<usize> {
+        if self.nr_blocks.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let Some(known) = blocks.get_mut(&block) else { return Vec::new() };
+        let mut taken = Vec::new();
+        for page in pages {
+            if known[page / 64] >> (page % 64) & 1 == 1 {
+                known[page / 64] &= !(1 << (page % 64));
+                taken.push(page);
+            }
+        }
+        if known.iter().all(|&word| word == 0) {
+            blocks.remove(&block);
+        }
+        self.nr_blocks.store(blocks.len(), Ordering::Relaxed);
+        taken
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.blocks.lock().expect("nothing panics under this lock").keys().copied().collect()
+    }
+}
+
+/// The pages of a folio in its block.
+fn pages_of(locked: &Locked<'_>, index: usize) -> Range<usize> {
+    let nr_pages = locked.order().nr_pages();
+    index * nr_pages..(index + 1) * nr_pages
+}
+
+impl Engine {
+    /// Notes that a folio's content is lost. `false`: that was known.
+    pub fn note_lost(&self, locked: &Locked<'_>, index: usize) -> bool {
+        self.lost.note(locked.id(), pages_of(locked, index))
+    }
+
+    /// Poisons the folio of a lost page, so that the kernel tells threads that touch it or wait for it. Does nothing if
+    /// the folio is no longer swapped out.
+    ///
+    /// # Errors
+    /// When the kernel cannot poison (before Linux 6.6).
+    pub fn poison(&self, page: FolioId) -> io::Result<()> {
+        let mut locked = self.lock(page.block());
+        let index = locked.index_of(page.page_in_block());
+        if !matches!(locked.state(index), State::Swapped(_)) {
+            return Ok(());
+        }
+        self.note_lost(&locked, index);
+        locked.small_table = true;
+        for page in pages_of(&locked, index) {
+            // SAFETY: a page of a region whose block is locked. It is swapped out, so nothing is mapped there, and the
+            // program shall be told of a touch.
+            match unsafe { self.uffd.poison(self.addr(locked.id().page(page)), PAGE_SIZE) } {
+                Ok(()) | Err(MoveError::Present) => {}
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the loss of pages of a block, none of which is mapped, and removes their poison: they can be read again,
+    /// or are no longer wanted.
+    pub fn end_lost(&self, locked: &Locked<'_>, pages: Range<usize>) {
+        for page in self.lost.take(locked.id(), pages) {
+            // SAFETY: the block is locked, and the page is not mapped, so only the poison marker is there.
+            if let Err(error) = unsafe { self.frames.drop_memory(self.addr(locked.id().page(page)), PAGE_SIZE) } {
+                fatal::say(&format!("a page that was lost stays so: {error}"));
+            }
+        }
+    }
+
+    /// The same for a folio of a locked block.
+    pub fn end_lost_folio(&self, locked: &Locked<'_>, index: usize) {
+        self.end_lost(locked, pages_of(locked, index));
+    }
+
+    /// The same for all pages that are no longer on a failing device.
+    pub fn end_lost_elsewhere(&self) {
+        for block in self.lost.blocks() {
+            let _pass = self.gate.enter(signals::thread_id());
+            let locked = self.lock(block);
+            for page in 0..BLOCK_PAGES {
+                let is_lost = match locked.state(locked.index_of(page)) {
+                    State::Swapped(slot) => self.space.is_failing(slot),
+                    State::Resident(_) | State::Standby(_) | State::Empty => false,
+                };
+                if !is_lost {
+                    self.end_lost(&locked, page..page + 1);
+                }
+            }
+        }
+    }
+}

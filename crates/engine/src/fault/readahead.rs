@@ -1,0 +1,253 @@
+//! The readahead thread: reads the blocks that streams will want next, several at once, and maps them before they are
+//! touched. The first folio of each window stays unmapped, so that its fault shows how far the stream has come.
+//!
+//! Readahead takes free frames or those of clean folios, leaves reclaim's reserve alone, and gives up rather than wait:
+//! the fault reads the folio then. A split block is gathered into one folio if the policy permits. Otherwise its folios
+//! are read as they are, contiguous slots in one read.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
+
+use crate::engine::Engine;
+use crate::fault::swap_in::SwapInError;
+use crate::memory::frames::Prepared;
+use crate::memory::mapper::MapError;
+use crate::process::fatal::{self, AbortOnPanic};
+use crate::process::stopwatch::Stopwatch;
+use crate::process::wakeup::Event;
+use crate::swap::checksum;
+use crate::swap::health::Trouble;
+use crate::swap::transfer::{Direction, Transfers};
+
+/// Most windows that wait to be read. Further ones are dropped.
+const QUEUE: usize = 256;
+
+/// Blocks to be read. In the marker's block, the folio that the stream meets first stays unmapped.
+pub(crate) struct Window {
+    pub blocks: Range<BlockId>,
+    pub marker: Option<BlockId>,
+    pub backward: bool,
+    /// The CPU on which they will be used.
+    pub cpu: CpuId,
+}
+
+/// Windows to be read.
+pub(crate) struct ReadQueue {
+    windows: Mutex<VecDeque<Window>>,
+    pushed: Event,
+}
+
+impl ReadQueue {
+    pub fn new() -> Self {
+        ReadQueue { windows: Mutex::new(VecDeque::with_capacity(QUEUE)), pushed: Event::default() }
+    }
+
+    /// Requests a window. Never allocates, because signal handlers call it.
+    pub fn push(&self, window: Window) {
+        let mut windows = self.windows.lock().expect("nothing panics under this lock");
+        if windows.len() < QUEUE {
+            windows.push_back(window);
+            drop(windows);
+            self.pushed.signal();
+        }
+    }
+
+    fn pop(&self) -> Option<Window> {
+        self.windows.lock().expect("nothing panics under this lock").pop_front()
+    }
+
+    /// Wakes the thread to see that the arena stops.
+    pub fn wake(&self) {
+        self.pushed.signal();
+    }
+}
+
+/// A block being read as one folio: locked, with frames taken.
+struct Incoming<'t> {
+    locked: Locked<'t>,
+    prepared: Prepared<'t>,
+    slot: SlotId,
+    marker: bool,
+}
+
+type Reads<'t> = Transfers<Incoming<'t>>;
+
+/// The thread's body. Returns when the arena stops.
+pub(crate) fn run(engine: &Engine) {
+    let _abort = AbortOnPanic("readahead");
+    let thread = folioswap_sys::signals::thread_id();
+    let mut reads = Reads::new();
+    while !engine.stopping() {
+        let seen = engine.reads.pushed.now();
+        match engine.reads.pop() {
+            Some(window) => read_window(engine, &mut reads, thread, &window),
+            None if reads.nr_in_flight() > 0 => {
+                finish(engine, &mut reads, true);
+            }
+            None if engine.stopping() => {} // the stop may precede `seen`
+            None => engine.reads.pushed.wait(seen),
+        }
+    }
+    finish_all(engine, &mut reads);
+}
+
+fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
+    // Finished reads wait only until the disk has its next request.
+    let mut gave_disk = true;
+    for index in window.blocks.start.index()..window.blocks.end.index() {
+        let block = BlockId::from_index(index);
+        if !std::mem::take(&mut gave_disk) {
+            while finish(engine, reads, false) {}
+        }
+        let marker = window.marker == Some(block);
+        while !reads.has_room() {
+            finish(engine, reads, true);
+        }
+        if engine.stopping() {
+            return;
+        }
+        let _pass = match engine.gate.try_enter(thread) {
+            Some(pass) => pass,
+            None => {
+                // The thread that closes the gate waits for those inside, and they may wait for a folio that is being
+                // read.
+                finish_all(engine, reads);
+                engine.gate.enter(thread)
+            }
+        };
+        let Some(mut locked) = engine.try_lock(block) else { continue };
+        if locked.order() < Order::HUGE {
+            report(read_split(engine, &mut locked, marker, window));
+            continue;
+        }
+        match locked.state(0) {
+            _ if locked.is_sealed(0) => {}
+            State::Swapped(slot) => {
+                let nr_before = reads.nr_in_flight();
+                if !start(engine, reads, locked, slot, marker, window.cpu) {
+                    return;
+                }
+                gave_disk = reads.nr_in_flight() > nr_before;
+            }
+            State::Standby(frame) if !marker => restore(engine, &mut locked, 0, frame),
+            State::Resident(frame) if marker => mark(engine, &mut locked, 0, frame),
+            _ => {}
+        }
+    }
+}
+
+/// Prints a read error. The block stays swapped, and the thread that touches it gets the error too.
+fn report(read: Result<(), SwapInError>) {
+    if let Err(error) = read {
+        fatal::say(&error.to_string());
+    }
+}
+
+/// Reads a split block.
+fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
+    let spare = || engine.try_take_frame_near(window.cpu, Order::HUGE, engine.zones.watermarks().min);
+    if engine.wants_whole(locked)
+        && !locked.is_empty()
+        && engine.gather(locked, spare(), List::Inactive, &mut Stopwatch::still())?
+    {
+        if marker && let State::Resident(frame) = locked.state(0) {
+            mark(engine, locked, 0, frame);
+        }
+        return Ok(());
+    }
+    let met_first = if window.backward { locked.nr_folios() - 1 } else { 0 };
+    for index in 0..locked.nr_folios() {
+        let is_marker = marker && index == met_first;
+        match locked.state(index) {
+            State::Standby(frame) if !is_marker => restore(engine, locked, index, frame),
+            State::Resident(frame) if is_marker => mark(engine, locked, index, frame),
+            _ => {}
+        }
+    }
+    engine.read_parts(locked, marker.then_some(met_first), window.cpu)
+}
+
+/// Starts one read. `false`: there is no frame to spare.
+fn start<'e>(
+    engine: &'e Engine,
+    reads: &mut Reads<'e>,
+    mut locked: Locked<'e>,
+    slot: SlotId,
+    marker: bool,
+    cpu: CpuId,
+) -> bool {
+    let Some(taken) = engine.try_take_frame_near(cpu, Order::HUGE, engine.zones.watermarks().min) else { return false };
+    let mut prepared = engine.prepare(taken, Order::HUGE);
+    match engine.space.extent(slot) {
+        Some(extent) if reads.asynchronous() => {
+            let bytes = prepared.bytes_mut();
+            let (home, len) = (bytes.as_ptr() as usize, bytes.len());
+            // SAFETY: the job owns the frames, which have memory and are known to nobody else. It keeps the block's
+            // lock, so the folio keeps its slot, and the device is not removed.
+            unsafe { reads.start(Direction::Read, extent, home, len, Incoming { locked, prepared, slot, marker }) };
+        }
+        _ => {
+            let read = engine.read_folio(&mut locked, 0, slot, prepared.bytes_mut(), &mut Stopwatch::still());
+            arrive(engine, Incoming { locked, prepared, slot, marker }, read);
+        }
+    }
+    true
+}
+
+fn finish_all(engine: &Engine, reads: &mut Reads<'_>) {
+    while finish(engine, reads, true) {}
+}
+
+/// Verifies and maps a block whose read has ended. With `wait`, waits for one if none has. `false`: there was none.
+/// Taking one at a time keeps the disk busy: other reads continue, and new ones can be started in between.
+fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
+    let Some((mut incoming, read)) = reads.finish(wait) else { return false };
+    let bytes = incoming.prepared.bytes_mut();
+    let mut first = Some(read);
+    let read = engine.read_twice(incoming.locked.name(0), incoming.slot, || {
+        first.take().unwrap_or_else(|| engine.space.read(incoming.slot, bytes))?;
+        Trouble::unless(checksum::verify(&incoming.locked, 0, bytes))
+    });
+    arrive(engine, incoming, read);
+    true
+}
+
+/// Maps a block that has been read.
+fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>) {
+    let Incoming { mut locked, prepared, marker, .. } = incoming;
+    let frame = prepared.into_frame();
+    if read.is_err() {
+        engine.release_frame(frame);
+        return report(read);
+    }
+    engine.judge_drop(&mut locked, 0);
+    engine.zones.of(frame).set_owner(frame, locked.name(0));
+    engine.count_swap_in(Order::HUGE);
+    engine.stats.readahead_folios.add(1);
+    engine.admit(&mut locked, 0, frame, marker);
+}
+
+/// Maps a folio again that is still in RAM.
+fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+    if !locked.folio(index).marker && !locked.is_sealed(index * locked.order().nr_pages()) {
+        engine.map(locked, index, frame, List::Inactive);
+        engine.settle_slot(locked, index, &mut Stopwatch::still());
+    }
+}
+
+/// Unmaps the first folio of a window if it is mapped already, so that its next touch faults.
+fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+    if locked.pinned {
+        return;
+    }
+    match engine.unmap(locked, index, frame) {
+        Ok(()) => {
+            locked.folio_mut(index).marker = true;
+            engine.zones.of(frame).insert(frame, List::Inactive);
+        }
+        Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats.busy_victims.add(1),
+    }
+}

@@ -1,0 +1,443 @@
+//! The fault path of one folio: address -> folio table -> frames from the zone -> device reads into them -> map ->
+//! table.
+//!
+//! The caller is inside the fork gate. The block stays locked until the folio is mapped; the policies for streams run
+//! after that.
+
+use std::sync::atomic::Ordering;
+
+use folioswap_core::{
+    Access, BLOCK_PAGES, BlockId, Choice, FaultKind, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
+    Room, SlotId, State,
+};
+
+use crate::config::swap_in_policy::SwapIn;
+use crate::engine::{Engine, current_cpu};
+use crate::fault::readahead::Window;
+use crate::process::stopwatch::Stopwatch;
+use crate::process::wakeup::Pass;
+use crate::swap::checksum;
+use crate::swap::health::Trouble;
+
+/// Longest readahead window, in bytes: 8 huge pages in flight keep a disk busy.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// Pages at either end of a block where a stream may enter it.
+const EDGE_PAGES: usize = 16;
+
+/// A folio's content could not be read from its device. The content is lost to the thread that asked for it.
+#[derive(Debug, thiserror::Error)]
+#[error("swap-in of {addr:#x} from {device} failed: {reason}")]
+pub(crate) struct SwapInError {
+    /// The address that was touched, or the folio's first address.
+    addr: usize,
+    device: String,
+    reason: String,
+    /// Whether this loss was not known before.
+    pub is_news: bool,
+}
+
+impl SwapInError {
+    pub fn new(addr: usize, device: String, reason: String) -> Self {
+        SwapInError { addr, device, reason, is_news: true }
+    }
+}
+
+impl Engine {
+    /// Makes the folio that holds the accessed page present, on behalf of the thread that touched it. The caller is
+    /// inside the gate. Returns `false` if there was nothing to do: the folio was mapped already, or the page is sealed
+    /// or unmapped.
+    ///
+    /// # Errors
+    /// The device cannot give back what it holds.
+    pub fn fault(&self, pass: Pass<'_>, access: Access) -> Result<bool, SwapInError> {
+        self.fault_in(pass, None, access)
+    }
+
+    /// As [`Engine::fault`], for a caller that may hold the block's lock already.
+    ///
+    /// # Errors
+    /// As [`Engine::fault`].
+    pub fn fault_in(&self, pass: Pass<'_>, locked: Option<Locked<'_>>, access: Access) -> Result<bool, SwapInError> {
+        let mut watch = Stopwatch::start(&self.clock);
+        let Access { page, thread, .. } = access;
+        let (block, within) = (page.block(), page.page_in_block());
+        self.overruns.note(access);
+        let Some(mut locked) = locked.or_else(|| self.lock_absent(block, within, &mut watch)) else {
+            self.stats.record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
+            return Ok(true);
+        };
+        let index = locked.index_of(within);
+        let mut brought_next = false;
+        let kind = match locked.state(index) {
+            State::Resident(_) => return Ok(false),
+            // The program has lost access to the page: the thread gets a signal when it continues.
+            _ if locked.is_sealed(within) => return Ok(false),
+            // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
+            State::Empty if !self.is_open(block) => return Ok(false),
+            State::Empty => {
+                self.first_touch(&mut locked, within, &mut watch);
+                FaultKind::FirstTouch
+            }
+            State::Standby(frame) => {
+                if !self.leave_but_for(&mut locked, within, frame, &mut watch) {
+                    self.map(&mut locked, index, frame, List::Active);
+                    self.settle_slot(&mut locked, index, &mut watch);
+                }
+                FaultKind::Standby
+            }
+            State::Swapped(_) => {
+                let addr = self.addr(page);
+                let brought = self.swap_in(&mut locked, access, &mut watch);
+                brought_next = brought.map_err(|error| {
+                    let is_news = self.note_lost(&locked, locked.index_of(within));
+                    SwapInError { addr, is_news, ..error }
+                })?;
+                FaultKind::SwapIn
+            }
+        };
+        let mut in_stream = self.note_touch(&mut locked, within, kind);
+        self.follow_fork(&locked, within, thread);
+        if brought_next {
+            in_stream |= locked.history.note(within + 1); // the next page will not fault
+            self.follow_fork(&locked, within + 1, thread);
+        }
+        let order = locked.order();
+        drop(locked);
+        drop(pass);
+        self.stats.record_fault(kind, order, thread, watch.stop(Phase::Map));
+        if in_stream {
+            self.follow_stream(block, thread, kind);
+        }
+        Ok(true)
+    }
+
+    /// Whether a page of a locked block can be mapped at once, without a read and without waiting for a frame.
+    pub fn is_at_hand(&self, locked: &Locked<'_>, page: usize) -> bool {
+        match locked.state(locked.index_of(page)) {
+            State::Resident(_) | State::Standby(_) => true,
+            State::Empty => !self.is_open(locked.id()) || self.zones.available() >= self.zones.watermarks().low,
+            State::Swapped(_) => false,
+        }
+    }
+
+    /// Locks a block whose folio at `page` is not mapped. `None`: another thread mapped it while this one waited.
+    fn lock_absent(&self, block: BlockId, page: usize, watch: &mut Stopwatch<'_>) -> Option<Locked<'_>> {
+        if let Some(locked) = self.try_lock(block) {
+            return Some(locked);
+        }
+        watch.long_part(Phase::Table);
+        let locked = self.lock(block);
+        if matches!(locked.state(locked.index_of(page)), State::Resident(_)) {
+            return None;
+        }
+        watch.lap(Phase::Table);
+        Some(locked)
+    }
+
+    /// Tells the policies about a resolved fault. Returns whether it may be part of a stream of blocks. A stream enters
+    /// a whole block at its edge, which random accesses seldom hit. In a split block only a run of faults counts, not a
+    /// single one.
+    fn note_touch(&self, locked: &mut Locked<'_>, page: usize, kind: FaultKind) -> bool {
+        let index = locked.index_of(page);
+        let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&page);
+        let whole = locked.order() == Order::HUGE;
+        let in_row = locked.history.note(index);
+        let folio = locked.folio_mut(index);
+        let marker = std::mem::replace(&mut folio.marker, false);
+        let dropped = std::mem::replace(&mut folio.dropped_behind, false);
+        if marker {
+            self.stats.readahead_hits.add(1);
+        }
+        if dropped && kind == FaultKind::Standby {
+            self.drop_behind.refaulted();
+        }
+        (whole && at_edge) || marker || in_row
+    }
+
+    /// The fixed order of a block's folios, at most the largest that its sealed pages permit. `None`: measurements
+    /// choose it.
+    fn order_of(&self, locked: &Locked<'_>) -> Option<Order> {
+        let wanted = locked.fixed_order.or(self.fixed_order);
+        match locked.sealed_order() {
+            Order::HUGE => wanted,
+            most => Some(wanted.map_or(most, |order| order.min(most))),
+        }
+    }
+
+    /// The policy for swap-in that is in force now.
+    pub fn swap_in_policy(&self) -> SwapIn {
+        SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
+    }
+
+    /// Whether a whole block that leaves RAM is likely to come back page by page.
+    pub fn comes_back_by_pages(&self, locked: &Locked<'_>) -> bool {
+        let policy = self.swap_in_policy();
+        let by_measure = || self.order_of(locked).is_none() && self.order_choice.believes_sparse(locked.id());
+        !policy.allows_whole(locked.wish) || by_measure()
+    }
+
+    /// Whether a split block that a stream is about to reach should become one folio.
+    pub fn wants_whole(&self, locked: &Locked<'_>) -> bool {
+        let policy = self.swap_in_policy();
+        !locked.pinned
+            && !locked.has_sealed()
+            && policy.allows_whole(locked.wish)
+            && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
+    }
+
+    fn first_touch(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) {
+        if let Some(order) = self.order_of(locked)
+            && order < Order::HUGE
+            && locked.order() == Order::HUGE
+        {
+            locked.split(order);
+        }
+        if locked.order() == Order::HUGE
+            && let Some(frame) = self.take_zeroed()
+        {
+            watch.lap(Phase::Frame);
+            return self.map(locked, 0, frame, List::Inactive);
+        }
+        if locked.order() == Order::HUGE {
+            watch.long_part(Phase::Frame);
+        }
+        let (index, taken) = self.supply(locked, page, watch);
+        let order = locked.order();
+        if order == Order::HUGE && taken.memory == Memory::Absent {
+            self.map_fresh(locked, taken.frame, List::Inactive, watch);
+            return;
+        }
+        let mut prepared = self.prepare(taken, order);
+        prepared.bytes_mut().fill(0);
+        watch.lap(Phase::Frame);
+        self.map(locked, index, prepared.into_frame(), List::Inactive);
+    }
+
+    /// Handles a fault on a whole block on standby that would come back page by page if it had left RAM already: keeps
+    /// only the touched page and evicts the rest. A whole block is touched more often than a page, so it would never
+    /// leave by age, and it takes 512 times the room.
+    fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
+        let clean = locked.order() == Order::HUGE && self.zones.of(whole).list(whole) == Some(List::Standby);
+        if !clean || locked.folio(0).marker || self.choose(locked) != Choice::Part(Order::PAGE) {
+            return false;
+        }
+        let Some(taken) = self.try_take_frame(Order::PAGE, 0) else { return false };
+        let mut prepared = self.prepare(taken, Order::PAGE);
+        watch.lap(Phase::Frame);
+        // SAFETY: the block is locked and its folio is on standby, so its content is at home. The frames are freed
+        // after the last use of `bytes`.
+        let bytes = unsafe { self.frames.bytes_at_home(whole, Order::HUGE) };
+        let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
+        checksum::note_pages(locked, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
+        prepared.bytes_mut().copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+        watch.lap(Phase::Read);
+        self.leave(locked, 0, whole);
+        self.split_block(locked, Order::PAGE);
+        self.map(locked, page, prepared.into_frame(), List::Inactive);
+        self.settle_slot(locked, page, watch);
+        true
+    }
+
+    /// Swaps in the accessed page with the whole block or with its folio. Returns whether the next page came in too.
+    fn swap_in(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> Result<bool, SwapInError> {
+        let page = access.page.page_in_block();
+        match self.choose(locked) {
+            Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
+                let taken = self.take_frame(Order::HUGE, watch);
+                // One unreadable part must not lose the others: read the folio alone instead.
+                if let Ok(true) = self.gather(locked, taken, List::Inactive, watch) {
+                    return Ok(false);
+                }
+            }
+            Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
+            _ => {}
+        }
+        if self.read_both(locked, access, watch) {
+            return Ok(true);
+        }
+        self.read_in(locked, page, watch).map(|()| false)
+    }
+
+    /// Whether the folio that holds a page is on a failing device. The rest of the block is not read along with it
+    /// then.
+    fn is_on_failing(&self, locked: &Locked<'_>, page: usize) -> bool {
+        locked.folio(locked.index_of(page)).slot().is_some_and(|slot| self.space.is_failing(slot))
+    }
+
+    fn choose(&self, locked: &mut Locked<'_>) -> Choice {
+        let policy = self.swap_in_policy();
+        if !policy.allows_whole(locked.wish) {
+            return Choice::Part(Order::PAGE);
+        }
+        match self.order_of(locked) {
+            Some(Order::HUGE) => Choice::Whole,
+            Some(order) => Choice::Part(order),
+            None => {
+                let (id, nr_folios) = (locked.id(), locked.nr_folios());
+                self.order_choice.choose(id, &mut locked.history, nr_folios, self.budget_blocks())
+            }
+        }
+    }
+
+    /// Reads the folio that holds a page, and maps it.
+    fn read_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
+        let (index, taken) = self.supply(locked, page, watch);
+        let order = locked.order();
+        let State::Swapped(slot) = locked.state(index) else { unreachable!("a split leaves content where it is") };
+        let mut prepared = self.prepare(taken, order);
+        if let Err(error) = self.read_folio(locked, index, slot, prepared.bytes_mut(), watch) {
+            self.release_frame(prepared.into_frame());
+            if order <= PIECE || locked.pinned {
+                return Err(error);
+            }
+            // Read it in smaller parts, so that the readable ones are not lost.
+            self.split_block(locked, PIECE);
+            return self.read_in(locked, page, watch);
+        }
+        watch.lap(Phase::Read);
+        self.map_read(locked, index, prepared.into_frame(), watch);
+        Ok(())
+    }
+
+    /// Maps a folio that has been read.
+    pub fn map_read(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, watch: &mut Stopwatch<'_>) {
+        self.judge_drop(locked, index);
+        self.map(locked, index, frame, List::Inactive);
+        self.settle_slot(locked, index, watch);
+        self.count_swap_in(locked.order());
+    }
+
+    pub fn count_swap_in(&self, order: Order) {
+        self.stats.swapped_in_folios.add(1);
+        self.stats.swapped_in_bytes.add(order.bytes() as u64);
+        self.stats.swpin.add(order, 1);
+    }
+
+    /// Reads a folio's slots and verifies their content. Ends the stopwatch's frame phase.
+    pub fn read_folio(
+        &self,
+        locked: &mut Locked<'_>,
+        index: usize,
+        slot: SlotId,
+        bytes: &mut [u8],
+        watch: &mut Stopwatch<'_>,
+    ) -> Result<(), SwapInError> {
+        let page = index * locked.order().nr_pages();
+        if locked.order() < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+            watch.long_part(Phase::Frame);
+            return self.hash_pages(locked, page, bytes);
+        }
+        if locked.order() < Order::HUGE && self.space.memory(slot).is_some() {
+            watch.lap(Phase::Frame);
+        } else {
+            watch.long_part(Phase::Frame);
+        }
+        self.read_twice(locked.name(index), slot, || match self.space.memory(slot) {
+            Some(memory) => Trouble::unless(memory.load(locked, page, bytes)),
+            None => {
+                self.space.read(slot, bytes)?;
+                Trouble::unless(checksum::verify(locked, page, bytes))
+            }
+        })
+    }
+
+    /// Prepares a page for reading or moving it alone, where its whole piece has one hash: reads and verifies the
+    /// piece, then hashes each of its pages. Copies the page's content to `bytes`.
+    pub fn hash_pages(&self, locked: &mut Locked<'_>, page: usize, bytes: &mut [u8]) -> Result<(), SwapInError> {
+        let piece = page / PIECE.nr_pages();
+        let first = piece * PIECE.nr_pages();
+        let State::Swapped(slot) = locked.state(locked.index_of(first)) else {
+            unreachable!("a piece hashed as one is in its slots as one");
+        };
+        self.frames.with_scratch(|read| {
+            self.read_twice(locked.name(locked.index_of(page)), slot, || {
+                self.space.read(slot, read)?;
+                Trouble::unless(locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read)))
+            })?;
+            checksum::note_pages(locked, first, read);
+            bytes.copy_from_slice(&read[(page - first) * PAGE_SIZE..][..bytes.len()]);
+            Ok(())
+        })
+    }
+
+    /// Judges whether it was right to drop a folio behind a stream, now that it is wanted again. It was wrong if fewer
+    /// pages have left RAM since than RAM holds, because eviction by age would have kept the folio.
+    pub fn judge_drop(&self, locked: &mut Locked<'_>, index: usize) {
+        if std::mem::replace(&mut locked.folio_mut(index).dropped_behind, false) {
+            let since = self.nr_evictions.load(Ordering::Relaxed).wrapping_sub(locked.left_at);
+            if (since as usize) < self.zones.counts().limit {
+                self.drop_behind.refaulted();
+            }
+        }
+    }
+
+    /// Frees the device's copy of a folio that was just mapped, unless the device has plenty of room.
+    pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize, watch: &mut Stopwatch<'_>) {
+        if locked.folio(index).slot().is_some_and(|slot| !self.space.keeps_copies(slot)) {
+            watch.lap(Phase::Map);
+            self.release_slot(locked, index);
+            watch.lap(Phase::Free);
+        }
+        self.note_copy(locked, index);
+    }
+
+    /// Tells the policies where this thread is, and acts on their advice.
+    fn follow_stream(&self, block: BlockId, thread: u32, kind: FaultKind) {
+        let blocks = self.budget_blocks();
+        let room = Room { max_window: (WINDOW_BYTES / Order::HUGE.bytes()).min(blocks / 16), max_total: blocks / 4 };
+        let Some(advice) = self.streams.observe(u64::from(thread), block, room) else { return };
+        for window in advice.windows.iter() {
+            self.reads.push(Window {
+                marker: Some(advice.marker(window)),
+                backward: advice.backward,
+                blocks: window.clone(),
+                cpu: current_cpu(),
+            });
+        }
+        let nr_behind = advice.behind.end.index() - advice.behind.start.index();
+        if kind != FaultKind::FirstTouch {
+            self.order_choice.streamed(advice.behind.clone()); // filling memory says little about its later use
+        }
+        if self.drop_behind.passed(nr_behind, blocks) {
+            self.drop_passed(advice.behind);
+        }
+    }
+
+    /// Makes the blocks that a stream has passed the next ones to be reclaimed.
+    fn drop_passed(&self, behind: std::ops::Range<BlockId>) {
+        for index in behind.start.index()..behind.end.index() {
+            let Some(mut locked) = self.try_lock(BlockId::from_index(index)) else { continue };
+            if locked.pinned {
+                continue;
+            }
+            for index in 0..locked.nr_folios() {
+                if let State::Resident(frame) = locked.state(index) {
+                    locked.folio_mut(index).dropped_behind = true;
+                    self.zones.of(frame).insert_tail(frame, List::Inactive);
+                }
+            }
+        }
+    }
+
+    /// Splits a block into folios of `order`. When pieces are split into smaller folios, those in RAM give up their
+    /// slots, whose hashes cover whole pieces.
+    pub fn split_block(&self, locked: &mut Locked<'_>, order: Order) {
+        self.stats.split.add(locked.order(), 1);
+        for index in 0..locked.nr_folios() {
+            let Some(frame) = locked.folio(index).frame() else { continue };
+            if order < PIECE && locked.order() >= PIECE {
+                self.release_slot(locked, index);
+                if self.zones.of(frame).list(frame) == Some(List::Standby) {
+                    self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more
+                }
+            }
+            if locked.folio(index).writing_to().is_some() {
+                locked.folio_mut(index).cancel_write();
+                self.zones.of(frame).insert(frame, List::Laundry); // its write no longer counts
+            }
+            self.zones.of(frame).split(frame, order);
+        }
+        locked.split(order);
+    }
+}

@@ -1,0 +1,396 @@
+//! Maps folios at their addresses and unmaps them: the trait, its implementation by `UFFDIO_MOVE`, and one by copying.
+//!
+//! A frame has a *home* address in the frames' memory. With [`MoveMapper`], the page of a mapped folio is at the
+//! folio's address, and its home is empty. Otherwise the page is at home. The caller holds the lock of the folio's
+//! block, so nobody else maps, unmaps or reads these frames.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use folioswap_core::{Order, PAGE_SIZE, PIECE};
+use folioswap_sys::memory;
+use folioswap_sys::pagemap::Pagemap;
+use folioswap_sys::uffd::{Mode, MoveError, Userfaultfd};
+
+use crate::process::lent::Lent;
+
+/// Why a folio stayed where it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MapError {
+    /// A page is pinned, in use by a system call, or shared with a forked process. A retry may succeed.
+    #[error("in use by a system call, pinned, or shared with another process")]
+    Busy,
+    /// A page of a mapped folio is missing: the program dropped it in a way that folioswap does not see.
+    #[error("a page of it is missing")]
+    Missing,
+    /// Any other error, by its kernel number.
+    #[error("the kernel refused (error {0})")]
+    Refused(i32),
+}
+
+impl From<MoveError> for MapError {
+    fn from(error: MoveError) -> Self {
+        match error {
+            MoveError::Busy | MoveError::Partial { .. } => MapError::Busy,
+            MoveError::Missing => MapError::Missing,
+            MoveError::Present => MapError::Refused(libc::EEXIST),
+            MoveError::Invalid => MapError::Refused(libc::EINVAL),
+            MoveError::ProcessGone => MapError::Refused(libc::ESRCH),
+            MoveError::Other(number) => MapError::Refused(number),
+        }
+    }
+}
+
+/// Moves folios between their addresses and the homes of their frames.
+pub(crate) trait Mapper: Send + Sync {
+    /// How regions are registered with the userfaultfd.
+    fn region_mode(&self) -> Mode;
+
+    /// Whether the frames' memory must be registered too, as the target of moves.
+    fn registers_frames(&self) -> bool;
+
+    /// Puts a zeroed huge page at a pageblock's home, which has no memory. `false`: the kernel had none, and there are
+    /// small pages.
+    fn populate(&self, home: usize) -> Result<bool, MapError>;
+
+    /// As `populate`, with small pages, for a pageblock of smaller folios.
+    fn populate_small(&self, home: usize) -> Result<(), MapError>;
+
+    /// Puts small pages at `len` bytes of a home that has lost its own.
+    fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError>;
+
+    /// Moves the content of one home to another, which has no memory.
+    fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError>;
+
+    /// Maps a zeroed huge page at `folio`, or small ones as `populate`. The home stays without memory.
+    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError>;
+
+    /// Maps `len` bytes of content at `folio` and wakes the threads that wait for it.
+    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
+
+    /// Moves the content home. Once this returns, an access to `folio` faults; no write is lost.
+    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
+}
+
+/// Content of the pages that `repopulate` makes.
+static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
+
+/// Unregistered memory in which fresh pages are made. In registered memory, their first touch would be a userfault.
+struct Nursery(Lent<usize>);
+
+impl Nursery {
+    /// Makes the pages of a pageblock, which `carry` moves away.
+    fn make<R>(&self, carry: impl FnOnce(usize) -> Result<R, MapError>) -> Result<R, MapError> {
+        self.0.with(|&mut cradle| {
+            // SAFETY: a pageblock of the nurseries, readable and writable, lent to this call alone.
+            unsafe { memory::populate_write(cradle, Order::HUGE.bytes()) }
+                .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
+                .and_then(|()| carry(cradle))
+        })
+    }
+}
+
+/// Maps by `UFFDIO_MOVE`, which moves the page-table entry and not the page's content. A huge page stays huge.
+pub(crate) struct MoveMapper {
+    uffd: Arc<Userfaultfd>,
+    pagemap: Arc<Pagemap>,
+    nurseries: Vec<Nurseries>,
+}
+
+/// Where pages are made for the frames of these homes.
+struct Nurseries {
+    homes: Range<usize>,
+    huge: Nursery,
+    small: Nursery,
+}
+
+impl MoveMapper {
+    /// Takes for each zone the homes of its frames, and two ranges in which the kernel makes huge pages and small
+    /// pages. As many pageblocks can be made at once as these ranges have.
+    pub fn new(
+        uffd: Arc<Userfaultfd>,
+        pagemap: Arc<Pagemap>,
+        zones: impl IntoIterator<Item = [Range<usize>; 3]>,
+    ) -> Self {
+        let nursery = |range: Range<usize>| Nursery(Lent::new(range.step_by(Order::HUGE.bytes())));
+        let nurseries = zones.into_iter().map(|[homes, huge, small]| Nurseries {
+            homes,
+            huge: nursery(huge),
+            small: nursery(small),
+        });
+        MoveMapper { uffd, pagemap, nurseries: nurseries.collect() }
+    }
+
+    fn nurseries(&self, home: usize) -> &Nurseries {
+        let found = self.nurseries.iter().find(|nurseries| nurseries.homes.contains(&home));
+        found.expect("each home is one of a zone's")
+    }
+
+    /// Makes a huge page in the nursery of a home's zone, and moves it to `target`. Returns whether it is huge.
+    fn carry_fresh(&self, target: usize, home: usize) -> Result<bool, MapError> {
+        self.nurseries(home).huge.make(|cradle| {
+            let range = cradle..cradle + Order::HUGE.bytes();
+            // If the kernel cannot tell, assume a huge page.
+            let is_huge =
+                self.pagemap.scan(range.clone()).map_or(true, |scan| scan.huge_bytes == Order::HUGE.bytes() as u64);
+            let carried = self.carry(target, cradle, Order::HUGE.bytes());
+            if !is_huge {
+                // While the table of small pages stays, no huge page is made here again. Linux before 6.14 keeps it.
+                // SAFETY: lent to this call alone; what is left here is fresh, and nobody refers to it.
+                let _ = unsafe { memory::dontneed_locked(range.start, range.len()) };
+            }
+            carried.map(|()| is_huge)
+        })
+    }
+
+    /// Whether a page is present at this address.
+    fn is_present(&self, addr: usize) -> bool {
+        let read = self.pagemap.is_present(addr);
+        read.unwrap_or_else(|error| crate::process::fatal::die(&format!("the page tables could not be read: {error}")))
+    }
+
+    /// Moves a folio, or leaves all of it where it was.
+    fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
+        match move_pages(&self.uffd, target, source, len) {
+            Ok(()) => Ok(()),
+            Err(MoveError::Partial { moved }) => self.finish(target, source, len, moved),
+            Err(MoveError::Present) => self.finish(target, source, len, 0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Continues, page by page, a move that stopped after `moved` bytes. If a page cannot be moved, moves all of them
+    /// back. The page tables decide which pages have moved: Linux 6.18 reports EEXIST even for a page that it has just
+    /// moved.
+    fn finish(&self, target: usize, source: usize, len: usize, moved: usize) -> Result<(), MapError> {
+        let pages = || (0..len).step_by(PAGE_SIZE);
+        let failed = pages().filter(|&at| at >= moved).find_map(|at| self.move_one(target + at, source + at).err());
+        let Some(error) = failed else { return Ok(()) };
+        for at in pages().filter(|&at| self.is_present(target + at) && !self.is_present(source + at)) {
+            if let Err(error) = self.move_one(source + at, target + at) {
+                crate::process::fatal::die(&format!("half of a folio could not be moved back: {error:?}"));
+            }
+        }
+        Err(error)
+    }
+
+    /// Moves one page, unless it has moved already.
+    fn move_one(&self, target: usize, source: usize) -> Result<(), MapError> {
+        let has_moved = || self.is_present(target) && !self.is_present(source);
+        if has_moved() {
+            return Ok(());
+        }
+        match move_pages(&self.uffd, target, source, PAGE_SIZE) {
+            Err(MoveError::Present) if has_moved() => Ok(()),
+            other => other.map_err(MapError::from),
+        }
+    }
+}
+
+impl Mapper for MoveMapper {
+    fn region_mode(&self) -> Mode {
+        Mode::Missing
+    }
+
+    fn registers_frames(&self) -> bool {
+        true
+    }
+
+    fn populate(&self, home: usize) -> Result<bool, MapError> {
+        self.carry_fresh(home, home)
+    }
+
+    fn populate_small(&self, home: usize) -> Result<(), MapError> {
+        self.nurseries(home).small.make(|cradle| self.carry(home, cradle, Order::HUGE.bytes()))
+    }
+
+    fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
+        for at in (0..len).step_by(ZEROS.len()) {
+            // SAFETY: a home without memory, of frames that belong to the caller alone. The source is a static of at
+            // least this length, and its zeros may replace the lost content.
+            unsafe { self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at)) }?;
+        }
+        Ok(())
+    }
+
+    fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError> {
+        self.carry(to, from, len)
+    }
+
+    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
+        self.carry_fresh(folio, home)
+    }
+
+    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        self.carry(folio, home, len)
+    }
+
+    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        self.carry(home, folio, len)
+    }
+}
+
+/// Maps by copying, for kernels without a sound `UFFDIO_MOVE`. Huge pages become small ones.
+pub(crate) struct CopyMapper {
+    uffd: Arc<Userfaultfd>,
+    pagemap: Arc<Pagemap>,
+}
+
+impl CopyMapper {
+    pub fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> Self {
+        CopyMapper { uffd, pagemap }
+    }
+
+    fn protect(&self, folio: usize, len: usize, on: bool) -> Result<(), MapError> {
+        self.uffd.write_protect(folio, len, on).map_err(refused)
+    }
+}
+
+impl Mapper for CopyMapper {
+    fn region_mode(&self) -> Mode {
+        Mode::MissingAndWriteProtect
+    }
+
+    fn registers_frames(&self) -> bool {
+        false
+    }
+
+    fn populate(&self, _home: usize) -> Result<bool, MapError> {
+        Ok(true) // ordinary memory: the first touch makes the page
+    }
+
+    fn populate_small(&self, _home: usize) -> Result<(), MapError> {
+        Ok(())
+    }
+
+    fn repopulate(&self, _home: usize, _len: usize) -> Result<(), MapError> {
+        Ok(())
+    }
+
+    fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
+        drop_pages(from, len) // `to` is ordinary memory and gets a page when touched
+    }
+
+    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
+        self.map(folio, home, Order::HUGE.bytes()).map(|()| true) // a home without memory reads as zero
+    }
+
+    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
+        // home, and threads that touch the folio wait for this content.
+        unsafe { self.uffd.copy(folio, home, len) }?;
+        drop_pages(home, len)
+    }
+
+    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        // Protect first: from here on a write waits as a fault, so the content copied is the content dropped.
+        self.protect(folio, len, true)?;
+        // SAFETY: the folio's range lies in a region and is readable, and is write-protected now. The home belongs to
+        // its frames, is writable and overlaps no region. The caller has locked the block, so nobody else unmaps, reads
+        // or writes either.
+        if unsafe { memory::copy_pages(&self.pagemap, folio, home, len) }.is_err() {
+            self.protect(folio, len, false)?;
+            return Err(MapError::Missing);
+        }
+        drop_pages(folio, len)
+    }
+}
+
+/// Moves pages between places of this arena.
+fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
+    // SAFETY: both ranges are regions, homes or nurseries of this arena. The mapper's caller has locked the folio's
+    // block, or owns the frames: nobody refers to memory at home, and an access to a region faults until its content is
+    // back.
+    unsafe { uffd.move_pages(target, source, len) }
+}
+
+/// Drops the pages at a home or under a folio, once their content is elsewhere or no longer needed.
+fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
+    // SAFETY: the range belongs to a folio whose block the mapper's caller has locked, or to its frames. Nobody else
+    // refers to memory at home, and an access to a region faults and waits for the lock.
+    unsafe { memory::dontneed(addr, len) }.map_err(refused)
+}
+
+fn refused(error: std::io::Error) -> MapError {
+    MapError::Refused(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folioswap_sys::memory::Reservation;
+    use folioswap_sys::uffd::Delivery;
+
+    const NR_PAGES: usize = 16;
+    const LEN: usize = NR_PAGES * PAGE_SIZE;
+
+    /// A mapper for two adjacent ranges, the first filled by `fill`. `None` without `UFFDIO_MOVE`.
+    fn mapper(fill: impl FnOnce(usize)) -> Option<(MoveMapper, Reservation)> {
+        let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else {
+            println!("skipped: no userfaultfd");
+            return None;
+        };
+        if !features.has_move {
+            println!("skipped: no UFFDIO_MOVE");
+            return None;
+        }
+        let area = Reservation::new(2 * LEN, LEN).unwrap();
+        area.protect_rw(area.range()).unwrap();
+        memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
+        fill(area.addr());
+        uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
+        Some((MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), []), area))
+    }
+
+    /// Fills the pages at `here`, or maps the kernel's zero page where `is_zero`.
+    fn fill(here: usize, is_zero: impl Fn(usize) -> bool) {
+        for index in 0..NR_PAGES {
+            let page = (here + index * PAGE_SIZE) as *mut u64;
+            // SAFETY: a page of the test's own readable, writable memory, not registered yet.
+            let first = unsafe {
+                if is_zero(index) {
+                    page.read_volatile()
+                } else {
+                    page.write_volatile(index as u64 + 1);
+                    1
+                }
+            };
+            assert_eq!(first, u64::from(!is_zero(index)));
+        }
+    }
+
+    #[test]
+    fn a_folio_some_pages_of_which_have_moved_already_moves_whole() {
+        let moved_before: [fn(usize) -> bool; 4] = [|_| false, |index| index == 0, |index| index % 3 == 2, |_| true];
+        for has_moved in moved_before {
+            let Some((mapper, area)) = mapper(|here| fill(here, |index| index == 4)) else { return };
+            let (here, there) = (area.addr(), area.addr() + LEN);
+            for at in (0..NR_PAGES).filter(|&index| has_moved(index)).map(|index| index * PAGE_SIZE) {
+                move_pages(&mapper.uffd, there + at, here + at, PAGE_SIZE).unwrap();
+            }
+            mapper.carry(there, here, LEN).unwrap();
+            for index in 0..NR_PAGES {
+                // SAFETY: the page has just been moved here, and is readable.
+                let word = unsafe { ((there + index * PAGE_SIZE) as *const u64).read_volatile() };
+                assert_eq!(word, if index == 4 { 0 } else { index as u64 + 1 });
+                assert!(!mapper.is_present(here + index * PAGE_SIZE));
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_move_whole_is_moved_back() {
+        let with_a_hole = |here| {
+            fill(here, |index| index == 3);
+            // SAFETY: a page of the test's own memory, to which it holds no reference.
+            unsafe { memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap() };
+        };
+        let Some((mapper, area)) = mapper(with_a_hole) else { return };
+        let (here, there) = (area.addr(), area.addr() + LEN);
+        assert_eq!(mapper.carry(there, here, LEN), Err(MapError::Missing));
+        for index in 0..NR_PAGES {
+            assert_eq!(mapper.is_present(here + index * PAGE_SIZE), index != 9, "page {index}");
+            assert!(!mapper.is_present(there + index * PAGE_SIZE));
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! A locked budget: all frames have memory from the start, which is locked in RAM while the arena runs.
+//!
+//! The kernel moves pages only between two locked ranges or two unlocked ones. Therefore homes, nurseries and all
+//! region addresses are locked (`MLOCK_ONFAULT`, which faults nothing in). Without CAP_IPC_LOCK all of it counts
+//! against RLIMIT_MEMLOCK. A pageblock changes between huge and small pages in place. Moving one page out and back
+//! splits a huge page (0.5 to 0.8 ms); zeros in locked memory are not replaced by the kernel's zero page.
+//! `MADV_COLLAPSE` makes a huge page (3 ms): it is allocated before the small ones are freed, so frames never have less
+//! than the budget. If the kernel has none, the small pages stay and can hold a whole folio. Memory that others still
+//! hold is given back and allocated anew: a folio dropped while pinned, a huge page to be split that a pipe uses, a
+//! page written while a child shares it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use folioswap_core::{FrameId, Order, PAGE_SIZE};
+use folioswap_sys::memory::{self, Reservation};
+
+use crate::arena::ADDRESS_SPACE;
+use crate::config::error::Error;
+use crate::config::size::Bytes;
+use crate::config::topology::Topology;
+use crate::engine::Engine;
+use crate::memory::frames::{Frames, bytes_behind_homes};
+use crate::memory::mapper::MapError;
+use crate::memory::zones::Zoning;
+
+/// How often a pageblock is tried whose pages may still be held by I/O that has just ended.
+const DIVIDE_TRIES: usize = 20;
+const COLLAPSE_TRIES: usize = 3;
+
+/// Checks whether a locked budget of this size could be allocated now in an arena with the default address space, as
+/// [`ArenaBuilder::build`](crate::ArenaBuilder::build) does. Takes no memory.
+///
+/// # Errors
+/// [`Error::LockLimit`], [`Error::NoMemoryToLock`].
+pub fn check_lock(memory_bytes: u64) -> Result<(), Error> {
+    check_available(memory_bytes)?;
+    check_limit(memory_bytes)
+}
+
+/// Checks whether this process may lock the addresses of such an arena, by trying: several privileges allow it.
+pub(crate) fn check_limit(memory_bytes: u64) -> Result<(), Error> {
+    let nr_zones = Zoning::new(&Topology::of_machine(), memory_bytes as usize / Order::HUGE.bytes()).nr_zones;
+    let wanted = bytes_to_lock(ADDRESS_SPACE, memory_bytes, nr_zones);
+    let addresses = Reservation::new((wanted as usize).next_multiple_of(PAGE_SIZE), PAGE_SIZE)
+        .map_err(|error| Error::NoAddresses { wanted_bytes: wanted, error })?;
+    lock(addresses.addr(), addresses.len(), wanted)
+}
+
+/// Bytes of addresses that an arena locks.
+fn bytes_to_lock(address_space: u64, memory_bytes: u64, nr_zones: usize) -> u64 {
+    address_space + memory_bytes + bytes_behind_homes(nr_zones) as u64
+}
+
+/// Locks a range of addresses. `wanted_bytes`: the total that the arena locks, for the error message.
+pub(crate) fn lock(addr: usize, len: usize, wanted_bytes: u64) -> Result<(), Error> {
+    memory::lock_on_fault(addr, len).map_err(|error| match memory::memlock_limit() {
+        Some(limit_bytes) if limit_bytes < wanted_bytes => Error::LockLimit { wanted_bytes, limit_bytes },
+        _ => Error::system("locking memory in RAM")(error),
+    })
+}
+
+/// Locks all addresses of an arena: its regions, the homes of its budget, and the ranges behind the homes.
+pub(crate) fn lock_all(span: &Reservation, frames: &Frames, memory_bytes: u64) -> Result<(), Error> {
+    let nr_pageblocks = memory_bytes as usize / Order::HUGE.bytes();
+    let all_bytes = bytes_to_lock(span.len() as u64, (nr_pageblocks * Order::HUGE.bytes()) as u64, frames.nr_zones());
+    let others = [span.addr()..span.addr() + span.len(), frames.behind()];
+    others
+        .into_iter()
+        .chain(frames.parts(0, nr_pageblocks))
+        .try_for_each(|part| lock(part.start, part.len(), all_bytes))
+}
+
+/// Checks whether this much RAM is available. The kernel would not refuse memory beyond the limit of a control group:
+/// it would kill a process.
+pub(crate) fn check_available(wanted_bytes: u64) -> Result<(), Error> {
+    let available_bytes = available_ram();
+    if wanted_bytes <= available_bytes {
+        return Ok(());
+    }
+    Err(Error::NoMemoryToLock { wanted_bytes, reason: format!("{} are available", Bytes(available_bytes)) })
+}
+
+impl Engine {
+    /// Gives memory to all frames under the limit that have none. Takes 1 to 5 ms for 2 MiB.
+    pub fn populate_all(&self) -> Result<(), Error> {
+        while let Some(frame) = self.zones.take_absent() {
+            match self.mapper.populate(self.frames.home(frame)) {
+                Ok(true) => {}
+                Ok(false) => self.note_small(frame),
+                Err(error) => {
+                    self.zones.of(frame).give_unpopulated(frame);
+                    return Err(not_populated(error));
+                }
+            }
+            self.release_frame(frame);
+        }
+        self.note_resident();
+        Ok(())
+    }
+
+    /// Grows a locked budget.
+    pub fn grow_locked(&self, bytes: u64) -> Result<(), Error> {
+        let _one_at_a_time = self.growing.lock().expect("nothing panics under this lock");
+        let now_bytes = self.memory.load(Ordering::Relaxed);
+        if bytes < now_bytes {
+            return Err(Error::LockedShrink { now_bytes, wanted_bytes: bytes });
+        }
+        let limits = [now_bytes, bytes].map(|bytes| (bytes as usize / PAGE_SIZE).min(self.zones.nr_frames_max()));
+        let [old, new] = limits.map(|nr_frames| nr_frames / Order::HUGE.nr_pages());
+        let bytes_of = |nr_pageblocks: usize| (nr_pageblocks * Order::HUGE.bytes()) as u64;
+        if new > old {
+            check_available(bytes_of(new - old))?;
+            let all_bytes = bytes_to_lock(self.span.len() as u64, bytes_of(new), self.frames.nr_zones());
+            self.frames.parts(old, new).try_for_each(|part| lock(part.start, part.len(), all_bytes))?;
+            self.frames.open(new)?;
+            self.zones.set_limit(new * Order::HUGE.nr_pages());
+            // On failure, reclaim gives back what was already allocated.
+            self.populate_all().inspect_err(|_| {
+                self.zones.set_limit(old * Order::HUGE.nr_pages());
+                self.reclaim_wanted.signal();
+            })?;
+        }
+        self.memory.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Splits the huge page of a free pageblock into small ones. `false`: the kernel does not split it because
+    /// somebody, such as a pipe, holds a page of it that was once mapped by a folio.
+    pub fn divide_in_place(&self, frame: FrameId) -> bool {
+        let home = self.frames.home(frame);
+        self.frames.with_hinge(|hinge| {
+            let is_split = (0..DIVIDE_TRIES).any(|_| {
+                let done = self.mapper.move_home(hinge, home, PAGE_SIZE).is_ok();
+                if !done {
+                    std::thread::yield_now();
+                }
+                done
+            });
+            if is_split {
+                self.patiently("divided", || self.mapper.move_home(home, hinge, PAGE_SIZE));
+            }
+            is_split
+        })
+    }
+
+    /// Makes a huge page of a free pageblock's small ones. `false`: it stays as it is, and the zone knows that.
+    pub fn collapse_in_place(&self, frame: FrameId) -> bool {
+        let collapse = || memory::collapse(self.frames.home(frame), Order::HUGE.bytes()).is_ok();
+        if (0..COLLAPSE_TRIES).any(|_| collapse()) {
+            self.stats.thp_collapse_alloc.add(1);
+            return true;
+        }
+        self.stats.thp_collapse_alloc_failed.add(1);
+        self.zones.of(frame).carve(frame, Order::HUGE);
+        false
+    }
+}
+
+fn not_populated(error: MapError) -> Error {
+    let wanted_bytes = Order::HUGE.bytes() as u64;
+    match error {
+        MapError::Refused(libc::ENOMEM) => Error::NoMemoryToLock { wanted_bytes, reason: "ENOMEM".into() },
+        other => Error::System { what: "taking a locked budget's memory", error: std::io::Error::other(other) },
+    }
+}
+
+/// RAM that this process can take without harm: what the kernel reports as available, and no more than its control
+/// groups have left.
+fn available_ram() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+        .map_or_else(memory::total_ram, |kib| kib * 1024);
+    let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    available.min(left_by_groups(Path::new("/sys/fs/cgroup"), &membership))
+}
+
+/// File names of a memory control group: limit, usage, and the statistics of page cache, which can be reclaimed.
+struct Names {
+    limit: &'static str,
+    used: &'static str,
+    files: [&'static str; 2],
+}
+
+const FIRST_VERSION: Names = Names {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    files: ["total_active_file", "total_inactive_file"],
+};
+const SECOND_VERSION: Names =
+    Names { limit: "memory.max", used: "memory.current", files: ["active_file", "inactive_file"] };
+
+/// The least that is left in any control group of a process, including parent groups.
+fn left_by_groups(root: &Path, membership: &str) -> u64 {
+    let mut least = u64::MAX;
+    for line in membership.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (base, names) = match controllers {
+            "" => (root.to_owned(), SECOND_VERSION),
+            named if named.split(',').any(|name| name == "memory") => (root.join("memory"), FIRST_VERSION),
+            _ => continue,
+        };
+        // In a container the path may belong to another cgroup namespace; the process's own group is then at the base.
+        let mut directory: PathBuf = base.join(path.trim_start_matches('/'));
+        loop {
+            least = least.min(left_in(&directory, &names).unwrap_or(u64::MAX));
+            if directory == base || !directory.pop() {
+                break;
+            }
+        }
+    }
+    least
+}
+
+/// What is left in one group; `None` without a limit.
+fn left_in(directory: &Path, names: &Names) -> Option<u64> {
+    let text = |name: &str| fs::read_to_string(directory.join(name)).ok();
+    let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
+    let (limit, used) = (number(names.limit)?, number(names.used)?);
+    let stat = text("memory.stat").unwrap_or_default();
+    let fields = stat.lines().filter_map(|line| line.split_once(' '));
+    let cached: u64 = fields
+        .filter(|(name, _)| names.files.contains(name))
+        .filter_map(|(_, value)| value.trim().parse::<u64>().ok())
+        .sum();
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_above_count_too_and_cached_files_give_way() {
+        let root = std::env::temp_dir().join(format!("folioswap-groups-{}", std::process::id()));
+        for (name, text) in [
+            ("memory.max", "max\n"),
+            ("memory.current", "1\n"),
+            ("a/memory.max", "1000\n"),
+            ("a/memory.current", "700\n"),
+            ("a/memory.stat", "anon 400\nactive_file 100\ninactive_file 200\nfile 300\n"),
+            ("a/b/memory.max", "5000\n"),
+            ("a/b/memory.current", "100\n"),
+            ("memory/c/memory.limit_in_bytes", "300\n"),
+            ("memory/c/memory.usage_in_bytes", "100\n"),
+            ("memory/c/memory.stat", "inactive_file 5\ntotal_inactive_file 50\n"),
+        ] {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let left = |membership| left_by_groups(&root, membership);
+        assert_eq!(left("0::/\n"), u64::MAX);
+        assert_eq!(left("0::/a\n"), 600);
+        assert_eq!(left("0::/a/b/gone\n"), 600);
+        assert_eq!(left("5:cpu:/\n4:cpuset,memory:/c\n0::/a\n"), 250);
+        assert_eq!(left("nonsense"), u64::MAX);
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn a_pageblock_is_divided_and_made_huge_again_where_it_stands() {
+        use folioswap_core::Memory;
+        use folioswap_sys::pagemap::{self, Scan};
+        const BLOCK: usize = Order::HUGE.bytes();
+        let builder = crate::Arena::builder().memory(16 << 20).locked(true).address_space(1 << 30);
+        let arena = match builder.device(crate::DeviceSpec::Ram { size: 4 << 20 }).build() {
+            Ok(arena) => arena,
+            Err(error) => {
+                println!("SKIP pageblocks of a locked budget: {error}");
+                return;
+            }
+        };
+        let engine = arena.engine();
+        let taken = engine.zones.all()[0].take(Order::HUGE, 0).unwrap();
+        let home = engine.frames.home(taken.frame);
+        let scan = || pagemap::scan(home..home + BLOCK).unwrap();
+        let (whole, divided) = (BLOCK as u64, Scan { present_bytes: BLOCK as u64, huge_bytes: 0 });
+        if scan().huge_bytes < whole {
+            println!("SKIP pageblocks of a locked budget: the kernel has no huge pages");
+            return;
+        }
+        assert!(engine.divide_in_place(taken.frame));
+        assert_eq!(scan(), divided);
+        assert!(engine.collapse_in_place(taken.frame));
+        assert_eq!(scan().huge_bytes, whole);
+        // If the kernel makes no huge page, the small ones stay, and the zone knows that.
+        assert!(engine.divide_in_place(taken.frame));
+        memory::advise_nohugepage(home, BLOCK).unwrap();
+        assert!(!engine.collapse_in_place(taken.frame));
+        assert_eq!((scan(), arena.stats().thp_collapse_alloc_failed), (divided, 1));
+        engine.zones.of(taken.frame).give(taken.frame);
+        assert_eq!(engine.zones.all()[0].take_divided().map(|taken| taken.memory), Some(Memory::Small));
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_refused() {
+        let error = check_lock(1 << 50).unwrap_err();
+        assert!(matches!(error, Error::NoMemoryToLock { .. }), "{error}");
+        assert_eq!((error.exit_status(), error.to_string().contains('\n')), (75, false));
+        assert!(available_ram() <= memory::total_ram());
+    }
+}

@@ -1,0 +1,102 @@
+//! Tests whether this kernel's `UFFDIO_MOVE` works: moves one huge page out and in, and checks it.
+
+use folioswap_core::Order;
+use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::pagemap;
+use folioswap_sys::uffd::{Delivery, Mode, Userfaultfd};
+
+use crate::arena::Mapping;
+use crate::config::error::Error;
+
+const LEN: usize = Order::HUGE.bytes();
+
+/// Result of the self-test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelfTest {
+    /// Whether a page kept its content when it was moved out and in. The error says why not.
+    pub moves: Result<(), String>,
+    /// Whether it was a huge page before, and still was after.
+    pub stays_huge: bool,
+}
+
+impl SelfTest {
+    /// The mapping chosen by `auto` on this kernel.
+    #[must_use]
+    pub fn mapping(&self) -> Mapping {
+        if self.moves.is_ok() { Mapping::Move } else { Mapping::Copy }
+    }
+}
+
+/// Moves one huge page out and in, checks its content and whether it is still huge. Takes about 2 ms.
+#[must_use]
+pub fn self_test() -> SelfTest {
+    let mut stays_huge = false;
+    let moves = move_out_and_in(&mut stays_huge);
+    SelfTest { moves, stays_huge }
+}
+
+fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    let (uffd, features, _) = Userfaultfd::open(Delivery::Sigbus).map_err(|error| error.to_string())?;
+    if !features.has_move {
+        return Err("this kernel has no UFFDIO_MOVE (it came with Linux 6.8)".into());
+    }
+    let area = Reservation::new(2 * LEN, LEN).map_err(text)?;
+    area.protect_rw(area.range()).map_err(text)?;
+    memory::advise_hugepage(area.addr(), 2 * LEN).map_err(text)?;
+    let (here, there) = (area.addr(), area.addr() + LEN);
+    // SAFETY: readable and writable memory of this function's own.
+    unsafe { memory::populate_write(here, LEN) }.map_err(text)?;
+    let pattern = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // SAFETY: `here` is LEN bytes of this function's own memory, readable, writable and populated.
+    let words = unsafe { std::slice::from_raw_parts_mut(here as *mut u64, LEN / 8) };
+    words.iter_mut().enumerate().for_each(|(at, word)| *word = pattern(at));
+    let huge_before = pagemap::scan(here..here + LEN).map_err(text)?.huge_bytes == LEN as u64;
+    uffd.register(area.addr(), 2 * LEN, Mode::Missing).map_err(|error| error.to_string())?;
+    // SAFETY: two separate parts of this function's own memory. `words` is not used any more.
+    unsafe { uffd.move_pages(there, here, LEN) }.map_err(|error| error.to_string())?;
+    let out = pagemap::scan(here..here + LEN).map_err(text)?;
+    if out.present_bytes != 0 {
+        return Err("a page that was moved out is still there".into());
+    }
+    // SAFETY: as above, in the other direction.
+    unsafe { uffd.move_pages(here, there, LEN) }.map_err(|error| error.to_string())?;
+    // SAFETY: `here` has its LEN bytes of memory back, and nobody writes it.
+    let words = unsafe { std::slice::from_raw_parts(here as *const u64, LEN / 8) };
+    if words.iter().enumerate().any(|(at, word)| *word != pattern(at)) {
+        return Err("a page that was moved out and in came back changed".into());
+    }
+    let back = pagemap::scan(here..here + LEN).map_err(text)?;
+    *stays_huge = huge_before && back.huge_bytes == LEN as u64;
+    Ok(())
+}
+
+/// The mapping to use: the requested one if it works here, or for `auto` the best that works.
+pub(crate) fn choose(wanted: Mapping) -> Result<Mapping, Error> {
+    if wanted == Mapping::Copy {
+        return Ok(Mapping::Copy);
+    }
+    let found = self_test();
+    match (wanted, found.moves) {
+        (_, Ok(())) => Ok(Mapping::Move),
+        (Mapping::Move, Err(reason)) => Err(Error::NoMove(reason)),
+        (Mapping::Auto | Mapping::Copy, Err(_)) => Ok(Mapping::Copy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_kernel_passes_or_says_why_not() {
+        let found = self_test();
+        match &found.moves {
+            Ok(()) => assert_eq!(found.mapping(), Mapping::Move),
+            Err(reason) => {
+                println!("skipped: {reason}");
+                assert_eq!(found.mapping(), Mapping::Copy);
+            }
+        }
+    }
+}

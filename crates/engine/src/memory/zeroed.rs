@@ -1,0 +1,208 @@
+//! A stock of zeroed pageblocks, so that a fault need not clear 2 MiB at the first touch of a whole folio.
+//!
+//! A thread fills it while whole folios are touched for the first time: one block for each [`TOUCHES_EACH`] touches so
+//! far, at most [`MOST`] per zone, and only with frames available without a write. Its frames are held and do not count
+//! as free. They are given back when a fault finds no frame, when the budget is lowered, or when reclaim begins and
+//! there was no first touch since it last did.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use folioswap_core::{CpuId, FrameId, Memory, Order, Zone, Zones};
+
+use crate::engine::{Engine, current_cpu};
+use crate::process::fatal::AbortOnPanic;
+use crate::process::wakeup::Event;
+
+/// Most blocks of a zone in stock, and the largest share of its limit: nobody else can use these frames.
+const MOST: usize = 16;
+const BUDGET_SHARE: usize = 32;
+
+/// First touches for each block in stock, so that a program with only a few gets none.
+const TOUCHES_EACH: usize = 4;
+
+/// The stock of an arena.
+pub(crate) struct ZeroedStock {
+    blocks: Mutex<Vec<FrameId>>,
+    /// Number of blocks. Changed under the lock, read without it.
+    nr: AtomicUsize,
+    /// The CPU of the last first touch. The next blocks are taken near it.
+    touched_on: AtomicU32,
+    nr_touches: AtomicUsize,
+    /// The number of first touches when reclaim last looked.
+    nr_touches_seen: AtomicUsize,
+    enabled: bool,
+    /// Wakes the thread.
+    pub wanted: Event,
+}
+
+impl ZeroedStock {
+    pub fn new(enabled: bool, nr_zones: usize) -> Self {
+        ZeroedStock {
+            blocks: Mutex::new(Vec::with_capacity(MOST * nr_zones)), // never grows, so faults do not wait for that
+            nr: AtomicUsize::new(0),
+            touched_on: AtomicU32::new(0),
+            nr_touches: AtomicUsize::new(0),
+            nr_touches_seen: AtomicUsize::new(0),
+            enabled,
+            wanted: Event::default(),
+        }
+    }
+
+    /// The number of blocks of a zone to keep.
+    fn target(&self, zone: &Zone) -> usize {
+        let most = MOST.min(zone.counts().limit / Order::HUGE.nr_pages() / BUDGET_SHARE);
+        if self.enabled { most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH) } else { 0 }
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut Vec<FrameId>) -> R) -> R {
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let result = change(&mut blocks);
+        self.nr.store(blocks.len(), Ordering::Relaxed);
+        result
+    }
+
+    fn pop(&self) -> Option<FrameId> {
+        if self.nr.load(Ordering::Relaxed) == 0 { None } else { self.change(Vec::pop) }
+    }
+
+    /// Takes a block of a zone. Also returns how many of that zone are left.
+    fn pop_of(&self, zones: &Zones, zone: &Zone) -> (Option<FrameId>, usize) {
+        if self.nr.load(Ordering::Relaxed) == 0 {
+            return (None, 0);
+        }
+        let is_here = |frame: &FrameId| std::ptr::eq(zones.of(*frame), zone);
+        self.change(|blocks| {
+            let found = blocks.iter().rposition(is_here).map(|at| blocks.swap_remove(at));
+            (found, blocks.iter().filter(|frame| is_here(frame)).count())
+        })
+    }
+}
+
+/// The thread's body. Returns when the arena stops.
+pub(crate) fn run(engine: &Engine) {
+    let _abort = AbortOnPanic("zeroing");
+    folioswap_sys::cpu::wait_for_turns();
+    let thread = folioswap_sys::signals::thread_id();
+    while !engine.stopping() {
+        let seen = engine.zeroed.wanted.now();
+        loop {
+            let _pass = engine.gate.enter(thread);
+            if engine.stopping() || !engine.stock_one() {
+                break;
+            }
+        }
+        if !engine.stopping() {
+            engine.zeroed.wanted.wait(seen);
+        }
+    }
+}
+
+impl Engine {
+    /// Counts a first touch of a whole folio, and takes a zeroed pageblock for it.
+    pub fn take_zeroed(&self) -> Option<FrameId> {
+        let stock = &self.zeroed;
+        stock.nr_touches.fetch_add(1, Ordering::Relaxed);
+        let cpu = current_cpu();
+        let zone = self.zones.on(cpu);
+        let (taken, nr_left) = stock.pop_of(&self.zones, zone);
+        // Wakes the thread when half of the stock is left, once for several touches.
+        if nr_left < stock.target(zone).div_ceil(2) {
+            stock.touched_on.store(cpu.get(), Ordering::Relaxed);
+            stock.wanted.signal();
+        }
+        taken
+    }
+
+    /// Clears one more pageblock for the stock. `false`: there are enough, or no frames.
+    fn stock_one(&self) -> bool {
+        let stock = &self.zeroed;
+        let zone = self.zones.on(CpuId::new(stock.touched_on.load(Ordering::Relaxed)));
+        let nr_here =
+            stock.change(|blocks| blocks.iter().filter(|&&frame| std::ptr::eq(self.zones.of(frame), zone)).count());
+        if nr_here >= stock.target(zone) {
+            return false;
+        }
+        let Some(taken) = self.try_take_frame_in(zone, Order::HUGE, zone.watermarks().low) else { return false };
+        if !self.try_make_huge(taken) {
+            return false; // without a huge page a first touch gains little
+        }
+        if taken.memory != Memory::Absent {
+            // SAFETY: taken from the zone above, so nobody else uses it, and `try_make_huge` has given it memory at
+            // home.
+            unsafe { self.frames.clear(taken.frame) };
+        }
+        stock.change(|blocks| blocks.push(taken.frame));
+        if self.zones.surplus() > 0 {
+            self.reclaim_wanted.signal(); // the budget was lowered meanwhile: reclaim takes the stock first
+        }
+        true
+    }
+
+    /// Gives the stock back to the zone. Returns whether there was any.
+    pub fn give_stock_back(&self) -> bool {
+        let mut any = false;
+        while let Some(frame) = self.zeroed.pop() {
+            self.release_frame(frame);
+            any = true;
+        }
+        any
+    }
+
+    /// Called when reclaim begins: gives the stock back if there was no first touch since it last did.
+    pub fn give_idle_stock_back(&self) {
+        let stock = &self.zeroed;
+        let nr_touches = stock.nr_touches.load(Ordering::Relaxed);
+        if stock.nr_touches_seen.swap(nr_touches, Ordering::Relaxed) == nr_touches {
+            self.give_stock_back();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use crate::process::wakeup::comes_true;
+
+    const BLOCK: usize = Order::HUGE.bytes();
+
+    #[test]
+    fn what_first_touches_get_is_zero_and_the_stock_goes_back_when_it_is_needed() {
+        let device = DeviceSpec::Ram { size: 512 << 20 };
+        let arena = Arena::builder().memory(256 << 20).address_space(1 << 30).device(device).build().unwrap();
+        let stock = &arena.engine().zeroed;
+        let mut region = arena.map(192 << 20).unwrap();
+        for round in 1..=2u8 {
+            for bytes in region.chunks_mut(BLOCK) {
+                assert!(bytes.iter().all(|&byte| byte == 0), "round {round}");
+                bytes.fill(round);
+            }
+            comes_true("the stock is not filled", || stock.nr.load(Ordering::Relaxed) >= 2);
+            region.advise(.., crate::arena::advice::Advice::DontNeed);
+        }
+        // More than the whole budget is needed.
+        let mut second = arena.map(300 << 20).unwrap();
+        second.chunks_mut(BLOCK).for_each(|bytes| bytes.fill(7));
+        for _ in 0..3 {
+            assert!(second.chunks(BLOCK).all(|bytes| bytes.iter().all(|&byte| byte == 7)));
+        }
+        comes_true("the stock is kept from reclaim", || stock.nr.load(Ordering::Relaxed) == 0);
+        arena.engine().zones.verify();
+    }
+
+    #[test]
+    fn a_smaller_budget_has_it_back() {
+        let arena = Arena::builder().memory(256 << 20).address_space(1 << 30).build().unwrap();
+        let mut region = arena.map(64 << 20).unwrap();
+        region.fill(1);
+        let stock = &arena.engine().zeroed;
+        comes_true("the stock is not filled", || stock.nr.load(Ordering::Relaxed) >= 2);
+        drop(region);
+        arena.set_memory(16 << 20).unwrap();
+        comes_true("the stock keeps what the budget has no room for", || arena.engine().zones.surplus() == 0);
+        assert!(arena.measure().unwrap().resident_bytes <= 16 << 20);
+        arena.engine().zones.verify();
+    }
+}

@@ -1,0 +1,126 @@
+//! Counters that one process updates and another one prints.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use folioswap_core::{DeviceIo, DeviceRecord, ProcessMemory, ProcessRecord, Stats};
+use folioswap_sys::shared::{SharedMemory, Zeroable};
+
+use crate::swap::space::MAX_DEVICES;
+
+/// Counters that begin as zeroed memory, because they are too large for the stack.
+#[repr(transparent)]
+pub(crate) struct InMemory(Stats);
+
+// SAFETY: `Stats` consists of atomic numbers, without padding that matters, pointers or destructors. All-zero bytes are
+// its empty value.
+unsafe impl bytemuck::Zeroable for InMemory {}
+
+impl InMemory {
+    pub fn get(&self) -> &Stats {
+        &self.0
+    }
+}
+
+/// The counters of an arena that shares them with nobody. The kernel backs only the pages in use.
+pub(crate) fn of_its_own() -> Box<InMemory> {
+    bytemuck::zeroed_box()
+}
+
+/// Counters shared by processes: totals, and figures of each swap device. 907 KiB of addresses, of which the kernel
+/// backs the pages in use, about 20 KiB for each device.
+#[repr(C)]
+pub struct SharedCounters {
+    stats: Stats,
+    devices: [DeviceRecord; MAX_DEVICES],
+    processes: [ProcessRecord; MOST_PROCESSES],
+}
+
+/// Processes whose memory is noted: the first ones to end.
+const MOST_PROCESSES: usize = 256;
+
+// SAFETY: `repr(C)`, with fields of atomic numbers, without pointers or destructors. All-zero bytes are their empty
+// value, and so is any value that another process of this program stores.
+unsafe impl Zeroable for SharedCounters {}
+
+impl SharedCounters {
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The name and the figures of each device of the processes that count here, summed over all processes.
+    #[must_use]
+    pub fn devices(&self) -> Vec<(String, DeviceIo)> {
+        self.devices.iter().filter_map(|record| Some((record.name()?, record.snapshot()))).collect()
+    }
+
+    /// Notes the RAM use of a process that ends, if there is room.
+    pub fn note_end(&self, process: &ProcessMemory) {
+        let _ = self.processes.iter().any(|record| record.claim(process));
+    }
+
+    /// The processes that have ended.
+    #[must_use]
+    pub fn ended(&self) -> Vec<ProcessMemory> {
+        self.processes.iter().map_while(ProcessRecord::get).collect()
+    }
+
+    /// The record of the device of this name. `None` if all records are taken by others.
+    pub(crate) fn device(&self, name: &str) -> Option<&DeviceRecord> {
+        self.devices.iter().find(|record| record.claim(name))
+    }
+}
+
+/// Counters in memory that other processes of the same user can open by [`SharedStats::path`].
+pub struct SharedStats(SharedMemory<SharedCounters>);
+
+impl SharedStats {
+    /// Zeroed counters.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> io::Result<Self> {
+        SharedMemory::create("folioswap-stats").map(SharedStats)
+    }
+
+    /// The path by which others open it while this process lives.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.0.path()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn get(&self) -> &SharedCounters {
+        &self.0
+    }
+}
+
+/// Opens the counters of another process.
+///
+/// # Errors
+/// The kernel's. `InvalidData` if the path is something else.
+pub fn open_shared_stats(path: &Path) -> io::Result<&'static SharedCounters> {
+    SharedMemory::<SharedCounters>::open(path).map(SharedMemory::leak)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use folioswap_core::Direction;
+
+    #[test]
+    fn processes_find_a_device_by_its_name() {
+        let shared = SharedStats::new().unwrap();
+        let other = open_shared_stats(&shared.path()).unwrap();
+        for (counters, name, len) in [(shared.get(), "a", 1), (other, "b", 10), (other, "a", 100)] {
+            let _ = counters.device(name).unwrap().count(Direction::Write, len);
+        }
+        let seen: Vec<_> = shared.get().devices().into_iter().map(|(name, io)| (name, io.writes.bytes)).collect();
+        assert_eq!(seen, [("a".to_owned(), 101), ("b".to_owned(), 10)]);
+        let others: Vec<_> = (0..MAX_DEVICES).map(|index| other.device(&index.to_string()).is_some()).collect();
+        assert_eq!(others.iter().filter(|found| **found).count(), MAX_DEVICES - 2, "no room for more");
+    }
+}

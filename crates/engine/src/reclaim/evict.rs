@@ -1,0 +1,426 @@
+//! The way out of RAM: inactive tail -> unmap to the laundry -> hash -> slots from the swap space -> device writes ->
+//! standby -> frames free.
+//!
+//! Folios on the *inactive* list are mapped, except the marker of a readahead window. Folios in the *laundry* are
+//! unmapped and may be dirty; a fault there counts as a reference and saves the write. Folios on *standby* are clean,
+//! and their frames can be taken. Whole blocks and smaller folios have separate lists; the older tail is reclaimed
+//! first. Reclaim threads keep several writes in flight, direct reclaim one.
+//!
+//! A folio's hash is noted before it is written. A dirty folio therefore gives up its old slots first, and a failed
+//! write leaves it without slots.
+
+use folioswap_core::{BlockId, FrameId, List, Locked, NodeId, Order, PAGE_SIZE, Size, SlotId, State, Zone};
+
+use crate::engine::{Engine, current_cpu};
+use crate::memory::mapper::MapError;
+use crate::memory::take::older_class;
+use crate::process::fatal;
+use crate::reclaim::write_out::{Batch, Outgoing};
+use crate::swap::checksum;
+
+/// Folios examined in one search of a list. Busy ones are skipped, never waited for.
+pub(crate) const SCAN: usize = 64;
+
+/// Most small folios unmapped at once.
+const UNMAP_BATCH: usize = 32;
+
+/// Result of a look at the oldest folios in the laundry.
+pub(crate) enum Laundered<'t> {
+    /// Some were clean or zero: frames are free or on standby.
+    Clean,
+    /// These must be written first.
+    Write(Outgoing<'t>),
+    /// There are no slots for them.
+    NoSlot,
+    /// No folio of the laundry is available now.
+    Nothing,
+}
+
+/// Result of washing one folio of the laundry.
+pub(crate) enum Washed {
+    /// Zero or unchanged.
+    Clean,
+    /// Must be written to these slots.
+    Dirty(SlotId),
+    /// No slots: the content stays in RAM.
+    NoSlot,
+    /// Look again: the block was split because there was no run of slots.
+    Again,
+}
+
+impl Engine {
+    /// Unmaps folios at a zone's inactive tail, into the laundry: one whole block, or a batch of small folios.
+    pub fn unmap_oldest(&self, zone: &Zone, only: Option<Size>) -> bool {
+        for size in [Size::Whole, Size::Small] {
+            zone.balance(size);
+        }
+        let Some(size) = only.or_else(|| older_class(zone, List::Inactive)) else { return false };
+        let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
+        let mut held: Option<Locked<'_>> = None;
+        let mut done = 0;
+        for _ in 0..SCAN {
+            let Some(oldest) = zone.oldest(size, List::Inactive).filter(|_| done < most) else { break };
+            if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
+                drop(held.take()); // lock one block at a time
+                held = self.try_lock(oldest.folio.block());
+            }
+            let Some(locked) = &mut held else {
+                zone.rotate(oldest.frame, List::Inactive);
+                continue;
+            };
+            if let Some(index) = self.still_there(locked, &oldest, List::Inactive) {
+                done += usize::from(self.unmap_victim(locked, index));
+            }
+        }
+        done > 0
+    }
+
+    /// Moves a folio of the inactive list to the laundry, unmapped. `false`: it has to stay.
+    fn unmap_victim(&self, locked: &mut Locked<'_>, index: usize) -> bool {
+        match locked.state(index) {
+            State::Resident(frame) if locked.pinned => {
+                self.zones.of(frame).remove(frame);
+                false
+            }
+            State::Resident(frame) => match self.unmap(locked, index, frame) {
+                Ok(()) => {
+                    self.zones.of(frame).insert(frame, List::Laundry);
+                    true
+                }
+                Err(MapError::Missing) => {
+                    self.set_aside(locked, frame);
+                    false
+                }
+                Err(_) => {
+                    self.stats.busy_victims.add(1);
+                    self.zones.of(frame).insert(frame, List::Active);
+                    false
+                }
+            },
+            State::Standby(frame) => {
+                // The marker of a window that the stream has not reached.
+                self.zones.of(frame).insert(frame, List::Laundry);
+                true
+            }
+            State::Empty | State::Swapped(_) => false,
+        }
+    }
+
+    /// Pins a block whose pages the program dropped in a way that the engine does not see. It stays in RAM permanently.
+    fn set_aside(&self, locked: &mut Locked<'_>, frame: FrameId) {
+        fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
+        locked.pinned = true;
+        self.zones.of(frame).remove(frame);
+    }
+
+    /// Washes the oldest folios of a zone's laundry.
+    pub fn launder_oldest(&self, zone: &Zone, only: Option<Size>) -> Laundered<'_> {
+        match only.or_else(|| older_class(zone, List::Laundry)) {
+            Some(Size::Whole) => self.launder_whole(zone),
+            Some(Size::Small) => self.launder_small(zone),
+            None => Laundered::Nothing,
+        }
+    }
+
+    fn launder_whole(&self, zone: &Zone) -> Laundered<'_> {
+        let mut found = Laundered::Nothing;
+        let mut may_shed = true;
+        for _ in 0..SCAN {
+            let Some(oldest) = zone.oldest(Size::Whole, List::Laundry) else { break };
+            let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
+                zone.rotate(oldest.frame, List::Laundry);
+                continue;
+            };
+            if self.still_there(&locked, &oldest, List::Laundry).is_none() {
+                continue;
+            }
+            match self.wash(&mut locked, 0, oldest.frame) {
+                Washed::Clean | Washed::Again => return Laundered::Clean,
+                Washed::Dirty(slot) => return Laundered::Write(Outgoing::whole(locked, oldest.frame, slot)),
+                Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => return Laundered::Clean,
+                // Folios behind it may be clean or zero, and need no slot.
+                Washed::NoSlot => {
+                    found = Laundered::NoSlot;
+                    zone.rotate(oldest.frame, List::Laundry);
+                }
+            }
+        }
+        found
+    }
+
+    /// Washes small folios until there is a batch of dirty ones, in contiguous slots, to write.
+    fn launder_small(&self, zone: &Zone) -> Laundered<'_> {
+        let mut batch: Option<Batch<'_>> = None;
+        let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
+        let mut held: Option<Locked<'_>> = None;
+        for _ in 0..2 * SCAN {
+            let Some(oldest) = zone.oldest(Size::Small, List::Laundry) else { break };
+            if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
+                drop(held.take()); // lock one block at a time
+                held = self.try_lock(oldest.folio.block());
+            }
+            let Some(locked) = &mut held else {
+                zone.rotate(oldest.frame, List::Laundry);
+                continue;
+            };
+            let Some(index) = self.still_there(locked, &oldest, List::Laundry) else { continue };
+            match self.wash(locked, index, oldest.frame) {
+                Washed::Clean => cleaned = true,
+                Washed::Again => {}
+                Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => {}
+                Washed::NoSlot => {
+                    no_slot = true;
+                    zone.rotate(oldest.frame, List::Laundry);
+                }
+                Washed::Dirty(slot) if self.space.takes_folios(slot) => {
+                    cleaned |= self.write_one(locked, index, oldest.frame, slot);
+                }
+                Washed::Dirty(slot) => {
+                    let batch = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
+                    if !batch.push(self, locked, index, oldest.frame, slot) {
+                        // Its slots do not follow the batch's, as at the end of a cluster: write it alone.
+                        self.write_one(locked, index, oldest.frame, slot);
+                        break;
+                    }
+                    if !batch.has_room() {
+                        break;
+                    }
+                }
+            }
+        }
+        match (batch, cleaned, no_slot) {
+            (Some(batch), ..) => Laundered::Write(Outgoing::Small(batch)),
+            (None, true, _) => Laundered::Clean,
+            (None, false, true) => Laundered::NoSlot,
+            (None, false, false) => Laundered::Nothing,
+        }
+    }
+
+    /// Finds out whether a folio of the laundry is clean. Takes a dirty one off the list and returns the slots to write
+    /// it to.
+    fn wash(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Washed {
+        let order = locked.order();
+        if order == Order::HUGE
+            && let Some(washed) = self.wash_dropped(locked, frame)
+        {
+            return washed;
+        }
+        // SAFETY: the block is locked and the folio is in the laundry, so its content is at home. Its frames are freed,
+        // or it is split, only after the last use of `bytes`.
+        let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
+        if checksum::is_zero(bytes) {
+            self.stats.zero_folios_dropped.add(1);
+            self.release_slot(locked, index);
+            self.release_frame(frame);
+            locked.folio_mut(index).set_empty();
+            return Washed::Clean;
+        }
+        let page = index * order.nr_pages();
+        let kept = locked.folio(index).slot();
+        // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
+        // copies.
+        let surely_dirty = kept
+            .and_then(|slot| self.space.memory(slot))
+            .is_some_and(|memory| memory.bytes(PAGE_SIZE) != &bytes[..PAGE_SIZE]);
+        let mut hashed = false;
+        if kept.is_some() && !surely_dirty {
+            if checksum::note(locked, page, bytes) {
+                self.stats.clean_folios_dropped.add(1);
+                self.zones.of(frame).insert(frame, List::Standby);
+                self.frame_freed.signal();
+                return Washed::Clean;
+            }
+            hashed = true;
+        }
+        // The old slots no longer match the noted hashes.
+        locked.folio_mut(index).set_slot(None);
+        let Some(slot) = self.slot_for(frame, order, kept) else {
+            return self.split_for_slots(locked, frame);
+        };
+        if order == Order::HUGE && self.space.memory(slot).is_none() && self.comes_back_by_pages(locked) {
+            checksum::note_pages(locked, page, bytes);
+        } else if !hashed && self.space.memory(slot).is_none() {
+            checksum::note(locked, page, bytes);
+        }
+        self.zones.of(frame).remove(frame);
+        Washed::Dirty(slot)
+    }
+
+    /// Slots for the folio in `frame`. A whole block is written to its old slots if possible. Small folios go next to
+    /// other folios that are written now, in one batch. Slots on a device that is being removed are given up.
+    fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
+        if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
+            self.free_slots(slot, order);
+            kept = None;
+        }
+        let Some(kept) = kept else { return self.allocate_near(frame, order) };
+        if order == Order::HUGE {
+            return Some(self.slot_for_again(frame, kept));
+        }
+        match self.allocate_near(frame, order) {
+            Some(slot) => {
+                self.free_slots(kept, order);
+                Some(slot)
+            }
+            None => Some(kept),
+        }
+    }
+
+    /// Slots for a whole block that has some already: the same ones, unless they are on another node's device and this
+    /// node's has room.
+    fn slot_for_again(&self, frame: FrameId, kept: SlotId) -> SlotId {
+        let (node, home) = (self.node_of(frame), self.space.home_of(kept));
+        if node.is_none() || home.is_none() || home == node {
+            return kept;
+        }
+        match self.allocate_near(frame, Order::HUGE) {
+            Some(slot) if self.space.home_of(slot) == node => {
+                self.free_slots(kept, Order::HUGE);
+                slot
+            }
+            other => {
+                other.inspect(|&slot| self.put_back_slots(slot, Order::HUGE));
+                kept
+            }
+        }
+    }
+
+    /// The node of a frame. `None` if its zone spans several nodes.
+    fn node_of(&self, frame: FrameId) -> Option<NodeId> {
+        self.zone_nodes.get(self.zones.index_of(frame)).copied()
+    }
+
+    /// Slots on the first device that has them on the list of the frame's node, because the folio was used on that
+    /// node. If the zone spans several nodes, this CPU's node counts.
+    pub fn allocate_near(&self, frame: FrameId, order: Order) -> Option<SlotId> {
+        let cpu = current_cpu();
+        match self.node_of(frame) {
+            Some(node) => self.space.allocate_for(node, cpu, order),
+            None => self.space.allocate(cpu, order),
+        }
+    }
+
+    /// Falls back when there is no run of slots for a folio: it leaves RAM in the largest parts that fit.
+    fn split_for_slots(&self, locked: &mut Locked<'_>, frame: FrameId) -> Washed {
+        let order = locked.order();
+        self.stats.swpout_fallback.add(order, 1);
+        self.want_whole_clusters(order);
+        if order == Order::HUGE {
+            self.stats.thp_swpout_fallback.add(1);
+        }
+        let smaller = order.exponent().checked_sub(1).and_then(Order::new);
+        match smaller {
+            Some(smaller) if order == Order::HUGE => self.write_parts(locked, frame, smaller),
+            Some(_) => self.split_to_fit(locked),
+            None => Washed::NoSlot,
+        }
+    }
+
+    /// Splits the folios of a split block to the size of the largest run of slots left.
+    pub fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
+        let cpu = current_cpu();
+        let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
+            self.space.allocate(cpu, smaller).inspect(|&slot| self.put_back_slots(slot, smaller)).is_some()
+        });
+        let Some(smaller) = fits else { return Washed::NoSlot };
+        self.split_block(locked, smaller);
+        Washed::Again
+    }
+
+    /// Frames in use beyond the budget.
+    pub fn excess(&self) -> usize {
+        self.zones.excess()
+    }
+
+    /// Reclaims frames for a folio of this order on this thread, in this CPU's zone or else in another. `false`:
+    /// nothing could be done.
+    pub fn reclaim_directly(&self, order: Order) -> bool {
+        self.reclaim_wanted.signal();
+        let only = (order == Order::HUGE).then_some(Size::Whole);
+        self.zones.near(current_cpu()).any(|zone| self.reclaim_directly_in(zone, only))
+    }
+
+    fn reclaim_directly_in(&self, zone: &Zone, only: Option<Size>) -> bool {
+        for _ in 0..4 {
+            match self.launder_oldest(zone, only) {
+                Laundered::Clean => return true,
+                Laundered::Write(outgoing) => return self.write_now(outgoing),
+                Laundered::NoSlot | Laundered::Nothing => {
+                    if !self.unmap_oldest(zone, only) {
+                        return false;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Reclaims a block now, as advice. Busy folios stay where they are.
+    pub fn evict(&self, block: BlockId) {
+        let Some(mut locked) = self.try_lock(block) else { return };
+        if locked.pinned {
+            return;
+        }
+        for index in 0..locked.nr_folios() {
+            match locked.state(index) {
+                State::Resident(frame) => match self.unmap(&mut locked, index, frame) {
+                    Ok(()) => self.zones.of(frame).insert(frame, List::Laundry),
+                    Err(_) => self.stats.busy_victims.add(1),
+                },
+                // The marker of a window that the stream has not reached.
+                State::Standby(frame) if self.zones.of(frame).list(frame) == Some(List::Inactive) => {
+                    self.zones.of(frame).insert(frame, List::Laundry);
+                }
+                State::Standby(_) | State::Empty | State::Swapped(_) => {}
+            }
+        }
+        self.write_block(&mut locked);
+    }
+
+    /// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
+    pub fn wash_now(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Option<SlotId> {
+        if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
+            return None;
+        }
+        if self.zones.of(frame).list(frame) != Some(List::Laundry) {
+            return None;
+        }
+        loop {
+            match self.wash(locked, index, frame) {
+                Washed::Dirty(slot) => return Some(slot),
+                Washed::NoSlot if self.shed_copies() => {}
+                Washed::Clean | Washed::NoSlot | Washed::Again => return None,
+            }
+        }
+    }
+
+    /// Writes a block's folios in the laundry, in batches.
+    fn write_block(&self, locked: &mut Locked<'_>) {
+        let mut batch: Option<Batch<'_>> = None;
+        let mut index = 0;
+        while index < locked.nr_folios() {
+            let State::Standby(frame) = locked.state(index) else {
+                index += 1;
+                continue;
+            };
+            if self.zones.of(frame).list(frame) != Some(List::Laundry) {
+                index += 1;
+                continue;
+            }
+            match self.wash(locked, index, frame) {
+                Washed::Clean => {}
+                Washed::NoSlot if self.shed_copies() => continue,
+                Washed::NoSlot => break,
+                Washed::Again => {
+                    index = 0;
+                    continue;
+                }
+                Washed::Dirty(slot) => self.send(&mut batch, locked, index, frame, slot),
+            }
+            index += 1;
+        }
+        if let Some(rest) = batch {
+            self.write_batch(rest, |engine, written| engine.settle_beside(locked, written));
+        }
+    }
+}

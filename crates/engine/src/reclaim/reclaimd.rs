@@ -1,0 +1,258 @@
+//! The reclaim threads, one per zone. Each keeps its zone's free frames and clean folios between the watermarks, with
+//! several writes in flight, and sleeps while there are enough, so an idle arena costs no CPU. A slow device of one
+//! node does not delay the other zones.
+//!
+//! A device that compresses needs CPU time for each write. If there is one, the threads get *companions*, one for each
+//! further CPU ([`MOST_THREADS`] threads in all). Each companion starts at a lower watermark than the one before.
+
+use std::time::{Duration, Instant};
+
+use folioswap_core::{FolioId, FrameId, List, Locked, Order, Watermarks, Zone};
+
+use crate::engine::Engine;
+use crate::process::fatal::AbortOnPanic;
+use crate::reclaim::evict::Laundered;
+use crate::reclaim::write_out::{Batch, Outgoing};
+use crate::swap::transfer::{Direction, Transfers};
+
+/// Share of the budget kept unmapped ahead of writing. These folios can still be referenced before they are written.
+const LAUNDRY_SHARE: usize = 32;
+
+/// How often the share of huge pages is measured while there is something to reclaim.
+const MEASURE_EVERY: Duration = Duration::from_millis(500);
+
+type Writes<'t> = Transfers<Outgoing<'t>>;
+
+/// Pause before a retry when the blocks of written folios are locked by others.
+const UNSETTLED: Duration = Duration::from_millis(1);
+
+/// Most threads that compress at once.
+const MOST_THREADS: usize = 16;
+
+/// Result of one step of the thread.
+enum Step {
+    Progress,
+    Stuck,
+}
+
+/// Identifies a reclaim thread.
+#[derive(Copy, Clone)]
+pub(crate) struct Place {
+    /// Index of its zone.
+    zone: usize,
+    /// 0, or the number of the companion.
+    companion: usize,
+}
+
+impl Place {
+    /// One thread for each zone.
+    pub fn of_zones(nr_zones: usize) -> impl Iterator<Item = Place> {
+        (0..nr_zones).map(|zone| Place { zone, companion: 0 })
+    }
+
+    /// Companions for devices that compress, spread over the zones in turn.
+    pub fn of_companions(nr_zones: usize, nr_cpus: usize) -> impl Iterator<Item = Place> {
+        let companion = move |number: usize| Place { zone: number % nr_zones, companion: number / nr_zones };
+        (nr_zones..nr_cpus.min(MOST_THREADS)).map(companion)
+    }
+
+    fn is_companion(self) -> bool {
+        self.companion > 0
+    }
+
+    /// Whether this thread does the work that one thread does for all.
+    fn is_first(self) -> bool {
+        self.zone == 0 && !self.is_companion()
+    }
+}
+
+/// The thread's body. Returns when the arena stops.
+pub(crate) fn run(engine: &Engine, place: Place) {
+    let _abort = AbortOnPanic("reclaim");
+    let thread = folioswap_sys::signals::thread_id();
+    let mut writes = Writes::new();
+    let mut measured = Instant::now();
+    while !engine.stopping() {
+        let seen = engine.reclaim_wanted.now();
+        reclaim(engine, &mut writes, thread, place);
+        if place.is_first() && measured.elapsed() > MEASURE_EVERY {
+            // For the statistics only. Kernels before 6.7 cannot measure this.
+            let _ = engine.measure();
+            measured = Instant::now();
+        }
+        let unsettled = engine.gate.try_enter(thread).is_none_or(|_pass| engine.settle_rest());
+        match unsettled {
+            _ if engine.stopping() => {}
+            true => engine.reclaim_wanted.wait_for(seen, UNSETTLED),
+            false => engine.reclaim_wanted.wait(seen),
+        }
+    }
+    while writes.nr_in_flight() > 0 {
+        finish(engine, &mut writes, true);
+    }
+}
+
+/// Reclaims until the zone has as many frames available as the high watermark, or nothing more can be done.
+fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: Place) {
+    let zone = &engine.zones.all()[place.zone];
+    let mut stuck = 0;
+    if place.is_first() && engine.zones.all().iter().any(|zone| zone.shortage() > 0) {
+        engine.give_idle_stock_back();
+    }
+    while !engine.stopping() {
+        let pass = match engine.gate.try_enter(thread) {
+            Some(pass) => pass,
+            None => {
+                // The thread that closes the gate waits for those inside, and they may wait for a folio that is being
+                // written.
+                while writes.nr_in_flight() > 0 {
+                    finish(engine, writes, true);
+                }
+                engine.gate.enter(thread)
+            }
+        };
+        let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
+        engine.settle_rest();
+        let target = |marks: Watermarks| marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS;
+        let is_short = zone.shortage_from(target) > in_flight_pages(writes);
+        let step = if is_short && writes.has_room() { reclaim_one(engine, zone, writes, place) } else { Step::Stuck };
+        drop(pass);
+        match step {
+            _ if gave_back => finish(engine, writes, false),
+            Step::Progress => {
+                stuck = 0;
+                finish(engine, writes, false);
+            }
+            Step::Stuck if writes.nr_in_flight() > 0 => finish(engine, writes, true),
+            Step::Stuck if !is_short || stuck > 3 => return,
+            Step::Stuck => {
+                stuck += 1;
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Unmaps folios ahead, and cleans the oldest folios of the laundry.
+fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, place: Place) -> Step {
+    let counts = zone.counts();
+    let mut progress = false;
+    if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
+        progress = engine.unmap_oldest(zone, None);
+    }
+    match engine.launder_oldest(zone, None) {
+        Laundered::Clean => Step::Progress,
+        Laundered::Write(outgoing) => {
+            match engine.space.extent(outgoing.slot()) {
+                // A companion writes synchronously: otherwise it would keep buffers for which others wait, while it
+                // waits for one itself.
+                Some(extent) if writes.asynchronous() && !place.is_companion() => {
+                    let (addr, len) = outgoing.memory(engine);
+                    // SAFETY: `outgoing` keeps its memory present and to itself until it is dropped: a folio at home
+                    // whose block it has locked, or its own buffer. Its slots stay allocated, so the device is not
+                    // removed and the descriptor stays open.
+                    unsafe { writes.start(Direction::Write, extent, addr, len, outgoing) };
+                    Step::Progress
+                }
+                _ if engine.write_now(outgoing) => Step::Progress,
+                _ => Step::Stuck,
+            }
+        }
+        Laundered::NoSlot | Laundered::Nothing if progress => Step::Progress,
+        Laundered::NoSlot | Laundered::Nothing => Step::Stuck,
+    }
+}
+
+/// Pages that become clean when the writes in flight end.
+fn in_flight_pages(writes: &Writes<'_>) -> usize {
+    writes.jobs().map(Outgoing::nr_pages).sum()
+}
+
+/// Puts folios on standby whose writes have ended. With `wait`, waits for one write if none has ended yet.
+fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
+    while let Some((outgoing, written)) = writes.finish(wait) {
+        engine.finish_write(outgoing, written);
+        wait = false;
+    }
+}
+
+/// Gives memory back to the kernel after the budget was lowered: free pageblocks first, then those of clean folios,
+/// then those with the fewest small folios. Returns whether folios have left one of the last kind, so that there is
+/// more to do.
+fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
+    while zone.surplus() > 0 {
+        engine.give_stock_back();
+        zone.drain();
+        while let Some(pageblock) = zone.take_surplus() {
+            // SAFETY: the zone has just handed out the whole pageblock, so nobody else uses it.
+            unsafe { engine.frames.unpopulate(pageblock) };
+            zone.give_unpopulated(pageblock);
+            engine.note_resident();
+            engine.frame_freed.signal();
+        }
+        if zone.surplus() == 0 {
+            break;
+        }
+        if !engine.evict_standby_of(zone, Order::HUGE) && !engine.evict_standby_of(zone, Order::PAGE) {
+            return (0..zone.nr_looks()).any(|_| engine.empty_a_pageblock_of(zone));
+        }
+    }
+    false
+}
+
+impl Engine {
+    /// Evicts all small folios of one pageblock of a zone, because the budget was lowered or whole folios are wanted.
+    /// Returns whether any left.
+    pub fn empty_a_pageblock_of(&self, zone: &Zone) -> bool {
+        zone.drain();
+        let Some(pageblock) = zone.emptiest_block() else { return false };
+        let mut folios = Vec::new();
+        zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
+        let mut batch: Option<Batch<'_>> = None;
+        for &(frame, folio, order) in &folios {
+            if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
+                && let Some(slot) = self.wash_now(&mut locked, index, frame)
+            {
+                self.send(&mut batch, &mut locked, index, frame, slot);
+            }
+        }
+        if let Some(rest) = batch {
+            self.write_now(Outgoing::Small(rest));
+        }
+        self.settle_rest();
+        let mut any = false;
+        for (frame, folio, order) in folios {
+            if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
+                && self.zones.of(frame).list(frame) == Some(List::Standby)
+            {
+                self.leave(&mut locked, index, frame);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Locks the block of a folio that was found in these frames, if nobody holds it and the folio is still there.
+    fn lock_if_there(&self, frame: FrameId, folio: FolioId, order: Order) -> Option<(Locked<'_>, usize)> {
+        let locked = self.try_lock(folio.block())?;
+        let index = locked.index_of(folio.page_in_block());
+        (locked.order() == order && locked.folio(index).frame() == Some(frame)).then_some((locked, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_zone_has_a_thread_and_the_further_cpus_are_its_companions_by_turns() {
+        let numbers = |places: &mut dyn Iterator<Item = Place>| {
+            places.map(|place| (place.zone, place.companion)).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(&mut Place::of_zones(2)), [(0, 0), (1, 0)]);
+        assert_eq!(numbers(&mut Place::of_companions(2, 5)), [(0, 1), (1, 1), (0, 2)]);
+        assert_eq!(numbers(&mut Place::of_companions(1, 3)), [(0, 1), (0, 2)]);
+        assert_eq!(Place::of_companions(1, 64).count(), MOST_THREADS - 1);
+        assert_eq!(numbers(&mut Place::of_companions(4, 2)), []);
+    }
+}

@@ -1,0 +1,395 @@
+//! Folios on their way to a device.
+//!
+//! A whole block is written from its home and stays locked until the device has it. Small folios are copied to a buffer
+//! and written in batches to contiguous slots. Their blocks stay unlocked meanwhile, so a fault there does not wait for
+//! the write.
+//!
+//! **Invariant.** A small folio being written is unmapped and on no list, and its entry names the slots that are being
+//! written. If it still does when the write ends, the folio is clean ([`Engine::settle`]). If it was touched, the slots
+//! are freed.
+
+use folioswap_core::{FolioId, FrameId, List, Locked, Order, SlotId, State};
+use folioswap_sys::memory::Reservation;
+
+use crate::config::error::Error;
+use crate::engine::Engine;
+use crate::process::lent::Lent;
+use crate::swap::transfer::DEPTH;
+
+/// Bytes of a batch. Longer writes are hardly faster per byte.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Buffers for direct reclaim. There is one more for each write in flight of each zone's reclaim thread, so threads
+/// never wait for each other in a circle.
+const DIRECT_BUFFERS: usize = 4;
+
+/// The memory to which batches are copied.
+pub(crate) struct Buffers {
+    memory: Reservation,
+    lent: Lent<usize>,
+}
+
+impl Buffers {
+    /// Reserves addresses for the threads of `nr_zones` zones. Memory is used only as batches are written.
+    pub fn new(nr_zones: usize) -> Result<Self, Error> {
+        let nr_buffers = nr_zones * DEPTH + DIRECT_BUFFERS;
+        let memory = Reservation::new(nr_buffers * BATCH_BYTES, BATCH_BYTES)
+            .and_then(|memory| memory.protect_rw(memory.range()).map(|()| memory))
+            .map_err(Error::system("reserving buffers"))?;
+        let lent = Lent::new((0..nr_buffers).map(|index| memory.addr() + index * BATCH_BYTES));
+        Ok(Buffers { memory, lent })
+    }
+
+    /// Takes a buffer. Waits for one if all are in use; their holders give them back soon.
+    fn lend(&self) -> Buffer<'_> {
+        Buffer { owner: self, addr: self.lent.take() }
+    }
+}
+
+struct Buffer<'b> {
+    owner: &'b Buffers,
+    addr: usize,
+}
+
+impl Buffer<'_> {
+    fn bytes(&mut self) -> &mut [u8] {
+        let all = self.owner.memory.addr()..self.owner.memory.addr() + self.owner.memory.len();
+        assert!(all.contains(&self.addr) && self.addr.is_multiple_of(BATCH_BYTES));
+        // SAFETY: one buffer of the reservation (asserted), readable and writable anonymous memory that lives as long
+        // as the owner. It is lent to this `Buffer` alone, and borrowed mutably with it.
+        unsafe { std::slice::from_raw_parts_mut(self.addr as *mut u8, BATCH_BYTES) }
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        self.owner.lent.give_back(self.addr);
+    }
+}
+
+/// A small folio whose content is being written, or was.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    folio: FolioId,
+    order: Order,
+    frame: FrameId,
+    /// Reserved for this write until it is settled, which tells it from a later write of the same folio.
+    slot: SlotId,
+    failed: bool,
+}
+
+/// Small folios of one order that are written together.
+pub(crate) struct Batch<'e> {
+    buffer: Buffer<'e>,
+    folios: Vec<Written>,
+    /// Slot of the first folio. Those of the others follow.
+    slot: SlotId,
+    order: Order,
+}
+
+impl<'e> Batch<'e> {
+    /// An empty batch, to be written from this slot on.
+    pub fn new(engine: &'e Engine, slot: SlotId, order: Order) -> Self {
+        Batch { buffer: engine.buffers.lend(), folios: Vec::new(), slot, order }
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.folios.len() * self.order.bytes()
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.len_bytes() < BATCH_BYTES
+    }
+
+    /// Copies a folio that is at home into the batch. `false`: it is full, of another order, or the folio's slots do
+    /// not follow.
+    pub fn push(
+        &mut self,
+        engine: &Engine,
+        locked: &mut Locked<'_>,
+        index: usize,
+        frame: FrameId,
+        slot: SlotId,
+    ) -> bool {
+        let (order, at) = (locked.order(), self.len_bytes());
+        let follows = engine.space.follows(slot, self.slot, self.folios.len() * order.nr_pages());
+        if order != self.order || !follows || !self.has_room() {
+            return false;
+        }
+        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.at_home(locked, index));
+        locked.folio_mut(index).begin_write(slot);
+        self.folios.push(Written { folio: locked.name(index), order, frame, slot, failed: false });
+        true
+    }
+}
+
+/// What one write covers.
+pub(crate) enum Outgoing<'t> {
+    /// A whole block, locked, its folio at home and on no list.
+    Whole { locked: Locked<'t>, frame: FrameId, slot: SlotId },
+    /// A batch of small folios.
+    Small(Batch<'t>),
+}
+
+impl<'t> Outgoing<'t> {
+    pub fn whole(locked: Locked<'t>, frame: FrameId, slot: SlotId) -> Self {
+        Outgoing::Whole { locked, frame, slot }
+    }
+
+    pub fn slot(&self) -> SlotId {
+        match self {
+            Outgoing::Whole { slot, .. } => *slot,
+            Outgoing::Small(batch) => batch.slot,
+        }
+    }
+
+    pub fn nr_pages(&self) -> usize {
+        match self {
+            Outgoing::Whole { .. } => Order::HUGE.nr_pages(),
+            Outgoing::Small(batch) => batch.folios.len() * batch.order.nr_pages(),
+        }
+    }
+
+    /// The memory to be written: address and length.
+    pub fn memory(&self, engine: &Engine) -> (usize, usize) {
+        match self {
+            Outgoing::Whole { frame, .. } => (engine.frames.home(*frame), Order::HUGE.bytes()),
+            Outgoing::Small(batch) => (batch.buffer.addr, batch.len_bytes()),
+        }
+    }
+}
+
+impl Engine {
+    /// Writes synchronously, for devices in memory and for direct reclaim. Returns whether all was written.
+    pub fn write_now(&self, outgoing: Outgoing<'_>) -> bool {
+        match outgoing {
+            Outgoing::Whole { mut locked, frame, slot } => self.write_one(&mut locked, 0, frame, slot),
+            Outgoing::Small(batch) => self.write_batch(batch, Engine::settle_later),
+        }
+    }
+
+    /// Writes one dirty folio of a locked block. A whole block, or a folio for a device that takes single folios, is
+    /// written now, others in a batch. A batch that is full, or whose slots this folio's do not follow, is written
+    /// first.
+    pub fn send<'e>(
+        &'e self,
+        batch: &mut Option<Batch<'e>>,
+        locked: &mut Locked<'_>,
+        index: usize,
+        frame: FrameId,
+        slot: SlotId,
+    ) {
+        let order = locked.order();
+        if order == Order::HUGE || self.space.takes_folios(slot) {
+            self.write_one(locked, index, frame, slot);
+            return;
+        }
+        while !batch.get_or_insert_with(|| Batch::new(self, slot, order)).push(self, locked, index, frame, slot) {
+            if let Some(done) = batch.take() {
+                self.write_batch(done, |engine, written| engine.settle_beside(locked, written));
+            }
+        }
+    }
+
+    /// Writes a batch and settles each of its folios.
+    pub fn write_batch(&self, mut batch: Batch<'_>, settle: impl FnMut(&Engine, Written)) -> bool {
+        let (slot, len) = (batch.slot, batch.len_bytes());
+        let written = self.space.write(slot, &batch.buffer.bytes()[..len]);
+        self.finish_batch(batch, written, settle)
+    }
+
+    /// Finishes a write that has ended, successfully or not.
+    pub fn finish_write(&self, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
+        if written.is_ok() {
+            self.space.note_written(outgoing.slot());
+        }
+        match outgoing {
+            Outgoing::Whole { mut locked, frame, slot } => {
+                self.finish_folio(&mut locked, 0, frame, slot, written.map(|()| slot))
+            }
+            Outgoing::Small(batch) => self.finish_batch(batch, written, Engine::settle_later),
+        }
+    }
+
+    fn finish_batch(
+        &self,
+        mut batch: Batch<'_>,
+        written: std::io::Result<()>,
+        mut settle: impl FnMut(&Engine, Written),
+    ) -> bool {
+        let (failed, order) = (written.is_err(), batch.order);
+        let mut done = true;
+        for (at, mut folio) in std::mem::take(&mut batch.folios).into_iter().enumerate() {
+            let slot = batch.slot.plus(at * order.nr_pages());
+            let bytes = &batch.buffer.bytes()[at * order.bytes()..(at + 1) * order.bytes()];
+            // Write the folios one by one after a failure, to find out which one failed.
+            if failed && !self.write_alone(slot, order, bytes) {
+                folio.failed = true;
+                done = false;
+            }
+            settle(self, folio);
+        }
+        done
+    }
+
+    /// Writes one folio of a batch that failed. `false`: this failed too, or the device is failing.
+    fn write_alone(&self, slot: SlotId, order: Order, bytes: &[u8]) -> bool {
+        if !self.space.is_failing(slot) {
+            match self.space.write(slot, bytes) {
+                Ok(()) => return true,
+                Err(error) => self.write_failed(slot, error),
+            }
+        }
+        self.space.mark_bad(slot, order);
+        false
+    }
+
+    /// Settles a written folio now. If its block is locked, leaves that to a reclaim thread; nobody waits for the lock.
+    fn settle_later(&self, written: Written) {
+        if !self.settle(written) {
+            self.unsettled.lock().expect("nothing panics under this lock").push(written);
+            self.reclaim_wanted.signal();
+        }
+    }
+
+    /// Settles a written folio for a caller that holds a block's lock, possibly the lock of the folio's own block.
+    pub fn settle_beside(&self, locked: &mut Locked<'_>, written: Written) {
+        if written.folio.block() == locked.id() {
+            self.settle_locked(locked, written);
+        } else {
+            self.settle_later(written);
+        }
+    }
+
+    /// Settles the folios whose blocks were locked before. Returns whether some still are.
+    pub fn settle_rest(&self) -> bool {
+        let rest = std::mem::take(&mut *self.unsettled.lock().expect("nothing panics under this lock"));
+        let still: Vec<_> = rest.into_iter().filter(|&written| !self.settle(written)).collect();
+        let any = !still.is_empty();
+        self.unsettled.lock().expect("nothing panics under this lock").extend(still);
+        any
+    }
+
+    fn settle(&self, written: Written) -> bool {
+        let Some(mut locked) = self.try_lock(written.folio.block()) else { return false };
+        self.settle_locked(&mut locked, written);
+        true
+    }
+
+    /// Settles a folio whose write has ended: it is clean, unless it was touched meanwhile.
+    fn settle_locked(&self, locked: &mut Locked<'_>, written: Written) {
+        let Written { folio, order, frame, slot, failed } = written;
+        match (self.held(locked, written), failed) {
+            (Some(index), false) => {
+                locked.folio_mut(index).set_slot(Some(slot));
+                self.zones.of(frame).insert(frame, List::Standby);
+                self.count_swap_out(order);
+                self.frame_freed.signal();
+            }
+            (Some(index), true) => {
+                locked.folio_mut(index).cancel_write();
+                self.zones.of(frame).insert(frame, List::Laundry);
+            }
+            (None, false) => self.free_slots(slot, order),
+            (None, true) => {} // the slots are bad
+        }
+        debug_assert_eq!(folio.block(), locked.id());
+    }
+
+    /// The index of a folio that was being written, if nobody has touched it since.
+    fn held(&self, locked: &Locked<'_>, written: Written) -> Option<usize> {
+        let Written { folio, order, frame, slot, .. } = written;
+        let index = locked.index_of(folio.page_in_block());
+        let untouched = locked.order() == order
+            && locked.state(index) == State::Standby(frame)
+            && locked.folio(index).writing_to() == Some(slot);
+        untouched.then_some(index)
+    }
+
+    /// Writes one folio of a locked block. Returns whether that succeeded.
+    pub fn write_one(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, slot: SlotId) -> bool {
+        let order = locked.order();
+        // SAFETY: the block is locked, and the folio is at home while it is written. Its frames are used otherwise only
+        // after the last use of `bytes`.
+        let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
+        let written = match self.space.memory(slot) {
+            Some(memory) => {
+                memory.store(locked, index * order.nr_pages(), bytes);
+                Ok(slot)
+            }
+            None => self.store(slot, order, bytes),
+        };
+        self.finish_folio(locked, index, frame, slot, written)
+    }
+
+    /// Puts a written folio on standby. After a failed write it stays in RAM, and its slots are not used again.
+    fn finish_folio(
+        &self,
+        locked: &mut Locked<'_>,
+        index: usize,
+        frame: FrameId,
+        slot: SlotId,
+        written: std::io::Result<SlotId>,
+    ) -> bool {
+        let order = locked.order();
+        let slot = match written {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.not_written(slot, order, error);
+                self.zones.of(frame).insert(frame, List::Laundry);
+                return false;
+            }
+        };
+        locked.folio_mut(index).set_slot(Some(slot));
+        self.zones.of(frame).insert(frame, List::Standby);
+        self.count_swap_out(order);
+        self.frame_freed.signal();
+        self.note_filling(slot);
+        true
+    }
+
+    pub fn count_swap_out(&self, order: Order) {
+        self.stats.swapped_out_folios.add(1);
+        self.stats.swapped_out_bytes.add(order.bytes() as u64);
+        self.stats.swpout.add(order, 1);
+        if order == Order::HUGE {
+            self.stats.thp_swpout.add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::arena::region::ArenaVec;
+
+    #[test]
+    fn a_late_write_does_not_settle_for_a_newer_one() {
+        let arena = Arena::builder().memory(16 << 20).folio(Order::PAGE).build().unwrap();
+        let mut bytes = ArenaVec::<u8>::zeroed(&arena, Order::HUGE.bytes()).unwrap();
+        let engine = arena.engine();
+        let block = engine.page_at(bytes.as_ptr() as usize).block();
+        let begin_write = || {
+            let mut locked = engine.lock(block);
+            let frame = locked.folio(0).frame().unwrap();
+            let slot = engine.wash_now(&mut locked, 0, frame).unwrap();
+            let mut batch = Batch::new(engine, slot, Order::PAGE);
+            assert!(batch.push(engine, &mut locked, 0, frame, slot));
+            (Outgoing::Small(batch), frame, slot)
+        };
+        bytes[0] = 1;
+        let (older, old_frame, old_slot) = begin_write();
+        bytes[0] = 2;
+        let (newer, frame, slot) = begin_write();
+        assert!(old_frame == frame && old_slot != slot, "the same frame, on its way twice");
+        engine.write_now(older);
+        assert_eq!(engine.lock(block).folio(0).writing_to(), Some(slot), "the older write changes nothing");
+        engine.write_now(newer);
+        let mut locked = engine.lock(block);
+        assert_eq!(locked.folio(0).slot(), Some(slot));
+        engine.leave(&mut locked, 0, frame);
+        drop(locked);
+        assert_eq!(bytes[0], 2);
+    }
+}

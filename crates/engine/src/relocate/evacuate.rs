@@ -1,0 +1,116 @@
+//! Evacuation of failing devices, in the background by the thread that moves slots, folio by folio as in a removal.
+//!
+//! Readable content goes to other devices or to free RAM; folios in RAM give up their copies. Unreadable content stays;
+//! the readable parts of a large folio are split off. When nothing is left there, the device is detached. Until then
+//! steps are repeated with growing pauses, because there may be room elsewhere by then, or the device may have
+//! recovered. A thread that touches unreadable content tries to read it too, and is told of the loss.
+//!
+//! A step ends early when somebody wants to add or remove a device: one may be added because this one fails.
+
+use std::time::{Duration, Instant};
+
+use folioswap_core::{BlockId, DeviceId, Locked, PIECE};
+use folioswap_sys::signals;
+
+use crate::engine::Engine;
+use crate::relocate::remove::{Buffer, FAILURES, Stuck};
+
+/// The pause after the first step. It is doubled with each step.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// When the next step is due.
+#[derive(Default)]
+pub(crate) struct Evacuation {
+    /// The pause after the next step, and when that step is due. `None`: no device is failing.
+    next: Option<(Duration, Instant)>,
+}
+
+impl Evacuation {
+    /// Starts over at once: another device is failing, or there is more room.
+    pub fn begin(&mut self) {
+        self.next = Some((FIRST_PAUSE, Instant::now()));
+    }
+
+    /// Takes a step if one is due. Returns how long there is nothing to do; `None`: until a device fails.
+    pub fn step(&mut self, engine: &Engine) -> Option<Duration> {
+        let (pause, due) = self.next?;
+        let left = due.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            return Some(left);
+        }
+        let any_left = engine.empty_failing_devices();
+        engine.end_lost_elsewhere();
+        self.next = any_left.then(|| ((pause * 2).min(LONGEST_PAUSE), Instant::now() + pause));
+        any_left.then_some(pause)
+    }
+}
+
+impl Engine {
+    /// Moves readable content away from each failing device, and detaches those that are empty. Returns whether any are
+    /// left.
+    fn empty_failing_devices(&self) -> bool {
+        let Some(_alone) = self.space.try_changing() else { return true };
+        let mut any_left = false;
+        for device in self.space.failing_devices() {
+            {
+                let _pass = self.gate.enter(signals::thread_id());
+                self.space.begin_removal(device);
+            }
+            if !self.space.is_unused(device) {
+                self.walk_failing(device);
+                self.reclaim_wanted.signal(); // settles what is being written there
+            }
+            if self.space.is_unused(device) {
+                self.space.detach(device);
+            } else {
+                any_left = true;
+            }
+        }
+        any_left
+    }
+
+    fn walk_failing(&self, device: DeviceId) {
+        let mut buffer = Buffer::new();
+        for index in self.addresses.in_use().into_iter().flatten() {
+            if self.stopping() || self.space.is_change_wanted() {
+                return;
+            }
+            let block = BlockId::from_index(index);
+            if !self.table.has(block) {
+                continue;
+            }
+            let _pass = self.gate.enter(signals::thread_id());
+            let mut locked = self.lock(block);
+            let moved = self.free_copies(&mut locked, device);
+            if moved.and_then(|()| self.carry_readable(&mut locked, device, &mut buffer)).is_err() {
+                return; // there is no room
+            }
+        }
+    }
+
+    /// Moves the readable content of a block that is only on the device.
+    fn carry_readable(&self, locked: &mut Locked<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+        let (mut page, mut alone_until, mut failures) = (0, 0, 0);
+        while let Some(mut run) = self.next_run(locked, page, device) {
+            let order = locked.order();
+            if run.pages.start < alone_until {
+                run.pages.end = run.pages.start + order.nr_pages();
+            }
+            page = run.pages.start;
+            match self.carry_run(locked, &run, buffer) {
+                Ok(true) => failures = 0,
+                Ok(false) if failures == FAILURES => return Err(Stuck::Full),
+                Ok(false) => failures += 1,
+                // A part of it may be readable.
+                Err(Stuck::Lost(_)) if run.pages.len() > order.nr_pages() => alone_until = run.pages.end,
+                Err(Stuck::Lost(_)) if order > PIECE => self.split_block(locked, PIECE),
+                Err(Stuck::Lost(_)) => page = run.pages.end,
+                Err(stuck) => return Err(stuck),
+            }
+        }
+        Ok(())
+    }
+}

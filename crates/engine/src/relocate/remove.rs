@@ -1,0 +1,337 @@
+//! Removes a swap device while the arena runs.
+//!
+//! From the start no slot of the device is handed out, and freed slots are free at once. Then all blocks are walked,
+//! each under its lock, which waits for I/O on the block. The first walk moves content that is only on the device to
+//! other devices, or to RAM if they have no room, so that a removal that must fail does so early. Content is verified
+//! in a buffer outside the budget. Later walks also free the device's copies of folios in RAM. They are repeated until
+//! no slot is in use, since blocks move, and folios with copies may leave RAM meanwhile.
+//!
+//! **Invariant.** A failed step leaves every folio in its old or in a new place, so a removal can be given up at any
+//! point.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use folioswap_core::{BLOCK_PAGES, BlockId, DeviceId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_sys::signals;
+
+use crate::config::error::Error;
+use crate::engine::{Engine, current_cpu};
+use crate::fault::gather::Run;
+use crate::fault::swap_in::SwapInError;
+use crate::reclaim::evict::Washed;
+use crate::swap::health::Trouble;
+
+/// Walks over all blocks before removal is given up. The second walk finds what moved during the first.
+const WALKS: usize = 50;
+
+/// Writes to other devices that may fail in a row. Each failure takes slots out of use.
+pub(crate) const FAILURES: usize = 8;
+
+/// How long to wait after a walk for writes in flight.
+const SETTLING: Duration = Duration::from_millis(10);
+
+/// Why a device cannot be emptied.
+pub(crate) enum Stuck {
+    /// Neither another device nor RAM has room.
+    Full,
+    /// A read failed.
+    Lost(SwapInError),
+    /// Folios use it again and again.
+    Busy,
+}
+
+/// What a walk does with a block.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Step {
+    /// Moves content that is only on the device.
+    Carry,
+    /// Frees the copies of folios in RAM, and moves the rest.
+    Free,
+}
+
+/// Memory for one block's content, aligned for direct I/O.
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    pub fn new() -> Self {
+        let bytes = vec![0; (BLOCK_PAGES + 1) * PAGE_SIZE];
+        let start = bytes.as_ptr().align_offset(PAGE_SIZE);
+        Buffer { bytes, start }
+    }
+
+    pub fn pages(&mut self, nr_pages: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + nr_pages * PAGE_SIZE]
+    }
+}
+
+impl Engine {
+    /// Removes the device of this name.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`]. [`Error::SwapInUse`] if it cannot be emptied; then it is used as before, unless it is
+    /// failing.
+    pub fn remove_device(&self, name: &str) -> Result<(), Error> {
+        let name = name.to_owned(); // may lie in managed memory, which is not touched under a lock
+        let _alone = self.space.changing();
+        let Some(device) = self.space.find(&name) else { return Err(Error::NoSuchDevice(name)) };
+        {
+            let _blocked = signals::block_all();
+            let _pass = self.gate.enter(signals::thread_id());
+            self.space.begin_removal(device);
+        }
+        match self.empty_device(device) {
+            Ok(()) => {
+                self.space.detach(device);
+                Ok(())
+            }
+            Err(stuck) => {
+                {
+                    let _blocked = signals::block_all();
+                    let _pass = self.gate.enter(signals::thread_id());
+                    self.space.cancel_removal(device);
+                }
+                self.reclaim_wanted.signal();
+                let reason = match stuck {
+                    Stuck::Full => {
+                        "neither other devices nor RAM have room for all that it holds; add a device or give more --memory"
+                            .into()
+                    }
+                    Stuck::Lost(error) => error.to_string(),
+                    Stuck::Busy => "what it holds is in use again and again; try once more".into(),
+                };
+                Err(Error::SwapInUse { name, reason })
+            }
+        }
+    }
+
+    fn empty_device(&self, device: DeviceId) -> Result<(), Stuck> {
+        let mut buffer = Buffer::new();
+        for walk in 0..WALKS {
+            if walk == 0 {
+                self.walk(device, Step::Carry, &mut buffer)?;
+            }
+            if self.space.is_unused(device) {
+                return Ok(());
+            }
+            let seen = self.frame_freed.now();
+            self.walk(device, Step::Free, &mut buffer)?;
+            // Folios that were being written to the device settle when their writes end.
+            self.reclaim_wanted.signal();
+            self.frame_freed.wait_for(seen, SETTLING);
+        }
+        if self.space.is_unused(device) { Ok(()) } else { Err(Stuck::Busy) }
+    }
+
+    fn walk(&self, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
+        for index in self.addresses.in_use().into_iter().flatten() {
+            let block = BlockId::from_index(index);
+            if !self.table.has(block) {
+                continue;
+            }
+            // A signal handler might touch this block.
+            let _blocked = signals::block_all();
+            let _pass = self.gate.enter(signals::thread_id());
+            let mut locked = self.lock(block);
+            if step == Step::Free {
+                self.free_copies(&mut locked, device)?;
+            }
+            self.carry(&mut locked, device, buffer)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the device's copies of a block's folios in RAM. A clean folio keeps a copy on another device, or stays in
+    /// RAM as a dirty one if there are frames to spare.
+    pub fn free_copies(&self, locked: &mut Locked<'_>, device: DeviceId) -> Result<(), Stuck> {
+        let order = locked.order();
+        for index in 0..locked.nr_folios() {
+            let folio = locked.folio(index);
+            let (Some(frame), Some(slot)) = (folio.frame(), folio.slot()) else { continue };
+            if self.space.device_of(slot) != device {
+                continue;
+            }
+            if self.zones.of(frame).list(frame) == Some(List::Standby) {
+                let spare = self.zones.available() >= self.zones.watermarks().high + order.nr_pages();
+                if !spare {
+                    // RAM is short: keep the folio clean by a copy elsewhere.
+                    if let Some(place) = self.slot_elsewhere(order) {
+                        self.release_slot(locked, index);
+                        self.zones.of(frame).remove(frame);
+                        self.write_one(locked, index, frame, place);
+                        continue;
+                    }
+                    return self.copy_in_parts(locked, frame, device);
+                }
+                self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more
+                self.reclaim_wanted.signal();
+            }
+            self.release_slot(locked, index);
+        }
+        Ok(())
+    }
+
+    /// Copies a clean folio in RAM to another device in parts, because no run of slots is left there.
+    fn copy_in_parts(&self, locked: &mut Locked<'_>, frame: FrameId, device: DeviceId) -> Result<(), Stuck> {
+        let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
+            Some(smaller) if locked.order() == Order::HUGE => {
+                self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more if that fails
+                self.write_parts(locked, frame, smaller)
+            }
+            Some(_) => self.split_to_fit(locked),
+            None => Washed::NoSlot,
+        };
+        match split {
+            Washed::Again => self.free_copies(locked, device),
+            Washed::Clean => Ok(()),
+            Washed::NoSlot | Washed::Dirty(_) => Err(Stuck::Full),
+        }
+    }
+
+    /// Slots on a device that is not being removed.
+    fn slot_elsewhere(&self, order: Order) -> Option<SlotId> {
+        self.space.allocate(current_cpu(), order)
+    }
+
+    /// Moves away the content of a block that is only on the device.
+    fn carry(&self, locked: &mut Locked<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+        let (mut page, mut failures) = (0, 0);
+        while let Some(run) = self.next_run(locked, page, device) {
+            page = run.pages.start;
+            failures = if self.carry_run(locked, &run, buffer)? { 0 } else { failures + 1 };
+            if failures > FAILURES {
+                return Err(Stuck::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first folios from `page` on that are only on the device and whose slots are contiguous.
+    pub fn next_run(&self, locked: &Locked<'_>, page: usize, device: DeviceId) -> Option<Run> {
+        let nr_pages = locked.order().nr_pages();
+        let mut found: Option<Run> = None;
+        for index in locked.index_of(page)..locked.nr_folios() {
+            let slot = match locked.state(index) {
+                State::Swapped(slot) if self.space.device_of(slot) == device => Some(slot),
+                _ => None,
+            };
+            match (&mut found, slot) {
+                (Some(run), Some(slot)) if self.space.follows(slot, run.slot, run.pages.len()) => {
+                    run.pages.end += nr_pages
+                }
+                (Some(_), _) => break,
+                (None, Some(slot)) => found = Some(Run { slot, pages: index * nr_pages..(index + 1) * nr_pages }),
+                (None, None) => {}
+            }
+        }
+        found
+    }
+
+    /// Moves as much of a run as possible: at least one folio, or else splits the block. `false`: all writes failed.
+    pub fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<bool, Stuck> {
+        let order = locked.order();
+        self.hash_run_by_pages(locked, run).map_err(Stuck::Lost)?;
+        let nr_folios = run.pages.len() >> order.exponent();
+        let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| self.slot_elsewhere(order)).collect();
+        if places.is_empty() {
+            match self.split_to_fit(locked) {
+                Washed::Again => return Ok(true),
+                _ if self.shed_all_copies() => places.extend(self.slot_elsewhere(order)),
+                _ => {}
+            }
+        }
+        let bytes = buffer.pages(run.pages.len());
+        if let Err(lost) = self.read_run_checked(locked, run, bytes) {
+            places.into_iter().for_each(|slot| self.put_back_slots(slot, order));
+            return Err(Stuck::Lost(lost));
+        }
+        if places.is_empty() {
+            return self.keep_in_ram(locked, run, bytes).map(|()| true);
+        }
+        let any = self.put_elsewhere(locked, run.pages.start, bytes, &places);
+        Ok(any)
+    }
+
+    /// Gives each page of a run its own hash where its piece has one, because the piece's pages may now be stored
+    /// apart.
+    fn hash_run_by_pages(&self, locked: &mut Locked<'_>, run: &Run) -> Result<(), SwapInError> {
+        if locked.order() < PIECE {
+            for page in run.pages.clone() {
+                if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+                    self.hash_pages(locked, page, &mut [])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and verifies a part of a block that is about to be moved alone.
+    pub fn read_run_alone(&self, locked: &mut Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
+        self.hash_run_by_pages(locked, run)?;
+        self.read_run_checked(locked, run, bytes)
+    }
+
+    fn read_run_checked(&self, locked: &Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
+        self.read_twice(locked.name(locked.index_of(run.pages.start)), run.slot, || {
+            self.space.read(run.slot, bytes)?;
+            Trouble::unless(self.is_right(locked, run, bytes))
+        })
+    }
+
+    /// Writes folios of a block to new slots, contiguous ones in one write, and frees their old slots. A folio whose
+    /// write fails keeps its old slots, and its new ones are not used again. Returns whether any folio moved.
+    pub fn put_elsewhere(&self, locked: &mut Locked<'_>, first_page: usize, bytes: &[u8], places: &[SlotId]) -> bool {
+        let mut any = false;
+        let order = locked.order();
+        let first = locked.index_of(first_page);
+        let mut start = 0;
+        for group in places.chunk_by(|a, b| self.space.follows(*b, *a, order.nr_pages())) {
+            let at: Range<usize> = start..start + group.len();
+            start = at.end;
+            let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];
+            self.store_run(group[0], order, part, |index, place| {
+                if place.is_some() {
+                    self.release_slot(locked, first + at.start + index);
+                    locked.folio_mut(first + at.start + index).set_slot(place);
+                    any = true;
+                }
+            });
+        }
+        any
+    }
+
+    /// Keeps a run's folios, whose content was read, in RAM because no device has slots: as many as there are frames to
+    /// spare.
+    fn keep_in_ram(&self, locked: &mut Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), Stuck> {
+        let order = locked.order();
+        let reserve = self.zones.watermarks().high;
+        for (at, part) in bytes.chunks(order.bytes()).enumerate() {
+            let Some(taken) = self.try_take_frame(order, reserve) else {
+                let there_are_frames = self.zones.available() >= reserve + order.nr_pages();
+                return match at {
+                    0 if there_are_frames && order > Order::PAGE => {
+                        // There are enough frames, but not contiguous ones.
+                        self.split_block(locked, if order > PIECE { PIECE } else { Order::PAGE });
+                        Ok(())
+                    }
+                    0 => Err(Stuck::Full),
+                    _ => Ok(()),
+                };
+            };
+            let index = locked.index_of(run.pages.start) + at;
+            let mut prepared = self.prepare(taken, order);
+            prepared.bytes_mut().copy_from_slice(part);
+            let frame = prepared.into_frame();
+            self.judge_drop(locked, index);
+            self.zones.of(frame).set_owner(frame, locked.name(index));
+            locked.folio_mut(index).set_in_ram(frame, false);
+            self.release_slot(locked, index);
+            self.zones.of(frame).insert(frame, List::Laundry);
+            self.count_swap_in(order);
+        }
+        Ok(())
+    }
+}

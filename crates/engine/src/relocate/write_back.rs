@@ -1,0 +1,188 @@
+//! Writeback from compressed RAM to the devices behind it.
+//!
+//! A device that compresses is the *front* of the other devices of lower priority. When seven eighths of its memory are
+//! in use, a thread moves the folios that left RAM first to those devices, until three quarters are in use. A block's
+//! entry notes when it left RAM, by the count of evicted pages ([`Block::left_at`](folioswap_core::Block)).
+//!
+//! **Invariant.** A folio is verified on the way, and its entry names the old slots until the new ones hold it.
+//!
+//! **Locking.** One block's lock at a time. No device is removed meanwhile. A thread that wants that, or a fault, waits
+//! for one block at most.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use folioswap_core::{BlockId, DeviceId, Locked, Order, PIECE, SlotId, State};
+use folioswap_sys::signals;
+
+use crate::engine::{Engine, current_cpu};
+use crate::process::fatal::AbortOnPanic;
+use crate::relocate::remove::Buffer;
+use crate::swap::checksum;
+
+/// Eighths of the front's memory at which writeback begins and ends.
+const HIGH: u64 = 7;
+const LOW: u64 = 6;
+
+/// Most blocks chosen in one walk of the table.
+const CHOSEN: usize = 256;
+
+/// Pause before another attempt to write to devices that were full or failed, doubled each time up to `MOST_AGAIN`.
+const AGAIN: Duration = Duration::from_millis(100);
+const MOST_AGAIN: Duration = Duration::from_secs(10);
+
+/// The thread's body. Returns when the arena stops. `buffer` was allocated before the arena, when failure could still
+/// be reported.
+pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
+    let _abort = AbortOnPanic("tiering");
+    let mut pause = AGAIN;
+    while !engine.stopping() {
+        let seen = engine.front_filled.now();
+        let relieved = engine.relieve_fronts(&mut buffer);
+        if engine.stopping() {
+            return;
+        }
+        if relieved {
+            pause = AGAIN;
+            engine.wants_relief.store(true, Ordering::SeqCst);
+            engine.front_filled.wait(seen);
+        } else {
+            // The front's filling need not wake the thread meanwhile: there is no room behind it.
+            engine.wants_relief.store(false, Ordering::SeqCst);
+            engine.front_filled.wait_for(seen, pause);
+            pause = (2 * pause).min(MOST_AGAIN);
+        }
+    }
+}
+
+/// Gives each page its own hash in pieces that have one hash. Otherwise a fault on one page would have to read its
+/// whole piece.
+fn note_pieces_by_pages(locked: &mut Locked<'_>, first_page: usize, bytes: &[u8]) {
+    for (index, piece) in bytes.chunks(PIECE.bytes()).enumerate() {
+        let page = first_page + index * PIECE.nr_pages();
+        if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+            checksum::note_pages(locked, page, piece);
+        }
+    }
+}
+
+impl Engine {
+    /// Wakes the thread if a written folio has filled a front.
+    pub fn note_filling(&self, slot: SlotId) {
+        let is_front = self.space.compresses() && self.wants_relief.load(Ordering::Relaxed);
+        if is_front && self.space.is_filled(self.space.device_of(slot), HIGH) {
+            self.front_filled.signal();
+        }
+    }
+
+    /// Writes the oldest folios of each full front to devices behind it. `false`: not all could be moved.
+    fn relieve_fronts(&self, buffer: &mut Buffer) -> bool {
+        let Some(_alone) = self.space.try_changing() else { return false };
+        let mut done = true;
+        for (front, behind) in self.space.fronts() {
+            if !self.space.is_filled(front, HIGH) {
+                continue;
+            }
+            while self.space.is_filled(front, LOW) {
+                let oldest = self.oldest_blocks_on(front);
+                let mut any = false;
+                for block in oldest {
+                    if self.stopping() || self.space.is_change_wanted() {
+                        return false;
+                    }
+                    any |= self.write_back(block, front, &behind, buffer);
+                    if !self.space.is_filled(front, LOW) {
+                        break;
+                    }
+                }
+                if !any {
+                    done = false;
+                    break;
+                }
+            }
+        }
+        done
+    }
+
+    /// The blocks with folios on this device only that left RAM first, oldest first.
+    fn oldest_blocks_on(&self, device: DeviceId) -> Vec<BlockId> {
+        let now = self.nr_evictions.load(Ordering::Relaxed);
+        let mut found = Vec::new();
+        for index in self.addresses.in_use().into_iter().flatten() {
+            let block = BlockId::from_index(index);
+            if self.stopping() || self.space.is_change_wanted() {
+                return Vec::new();
+            }
+            if !self.table.has(block) {
+                continue;
+            }
+            let _blocked = signals::block_all();
+            let _pass = self.gate.enter(signals::thread_id());
+            let Some(locked) = self.try_lock(block) else { continue };
+            if self.next_run(&locked, 0, device).is_some() {
+                found.push((now.wrapping_sub(locked.left_at), block));
+            }
+        }
+        let most = CHOSEN.min(found.len());
+        if most < found.len() {
+            found.select_nth_unstable_by_key(most, |&(age, _)| std::cmp::Reverse(age));
+            found.truncate(most);
+        }
+        found.sort_unstable_by_key(|&(age, _)| std::cmp::Reverse(age));
+        found.into_iter().map(|(_, block)| block).collect()
+    }
+
+    /// Writes a block's folios that are only on the front to devices behind it. Returns whether any moved.
+    fn write_back(&self, block: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
+        let _blocked = signals::block_all();
+        let _pass = self.gate.enter(signals::thread_id());
+        let Some(mut locked) = self.try_lock(block) else { return false };
+        let (mut page, mut any) = (0, false);
+        while let Some(mut run) = self.next_run(&locked, page, front) {
+            let order = locked.order();
+            let nr_folios = run.pages.len() >> order.exponent();
+            let place = || self.space.allocate_on_one(behind, current_cpu(), order);
+            let places: Vec<SlotId> = (0..nr_folios).map_while(|_| place()).collect();
+            if places.is_empty() {
+                // No room in one piece: move it in smaller ones, as from RAM.
+                let smaller = (0..order.exponent()).rev().filter_map(Order::new);
+                let Some(fits) = smaller.into_iter().find(|&smaller| self.fits_behind(behind, smaller)) else { break };
+                self.split_block(&mut locked, fits);
+                continue;
+            }
+            run.pages.end = run.pages.start + (places.len() << order.exponent());
+            page = run.pages.end;
+            let bytes = buffer.pages(run.pages.len());
+            if self.read_run_alone(&mut locked, &run, bytes).is_err() {
+                // A thread that needs it will get the error.
+                places.into_iter().for_each(|slot| self.put_back_slots(slot, order));
+                continue;
+            }
+            if order >= PIECE && self.comes_back_by_pages(&locked) {
+                note_pieces_by_pages(&mut locked, run.pages.start, bytes);
+            }
+            if self.put_elsewhere(&mut locked, run.pages.start, bytes, &places) {
+                any = true;
+                self.count_written_back(&locked, run.pages, front);
+            }
+        }
+        drop(locked);
+        self.space.flush_device(front); // its old slots are free now
+        any
+    }
+
+    fn fits_behind(&self, behind: &[DeviceId], order: Order) -> bool {
+        let slot = self.space.allocate_on_one(behind, current_cpu(), order);
+        slot.inspect(|&slot| self.put_back_slots(slot, order)).is_some()
+    }
+
+    fn count_written_back(&self, locked: &Locked<'_>, pages: Range<usize>, front: DeviceId) {
+        let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
+        let has_gone = |index: &usize| match locked.state(*index) {
+            State::Swapped(slot) => self.space.device_of(slot) != front,
+            _ => false,
+        };
+        self.stats.written_back_bytes.add((folios.filter(has_gone).count() * locked.order().bytes()) as u64);
+    }
+}

@@ -1,0 +1,219 @@
+//! The thread that frees slots, so that faults and unmaps need not.
+//!
+//! A freed slot goes to its cluster at once if that is cheap (`attached`). Others are collected in batches per CPU and
+//! device (`core::swap::SlotCache`). A full batch wakes the thread, which gives it to the clusters. A free that still
+//! finds its batch full empties it itself, so nothing waits for the thread. The thread also discards emptied clusters
+//! (`discard`), so any free wakes it if it sleeps. Then it is *on watch*: it flushes all batches every [`SITTING`], and
+//! sleeps once nothing was freed in between. It runs as SCHED_BATCH, so it does not preempt the thread that wakes it.
+//!
+//! **Locking.** The thread holds the fork gate while it frees, so no batch or cluster is locked during a fork. It waits
+//! for the disk outside the gate. A forked child has no such thread; frees there work without it.
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use folioswap_core::{Freed, Order, SlotId};
+use folioswap_sys::signals;
+
+use crate::engine::{Engine, current_cpu};
+use crate::process::fatal::AbortOnPanic;
+use crate::process::wakeup::Event;
+use crate::swap::discard::{Discards, Next};
+
+/// Interval between flushes of batches that do not fill. A freed slot waits for at most twice as long.
+const SITTING: Duration = Duration::from_millis(100);
+
+/// Wakes the thread.
+pub(crate) struct Freeing {
+    pub wanted: Event,
+    /// The thread will look at all batches again without being woken, or there is no thread.
+    on_watch: AtomicBool,
+}
+
+impl Freeing {
+    /// `synchronous`: there is no thread.
+    pub fn new(synchronous: bool) -> Self {
+        Freeing { wanted: Event::default(), on_watch: AtomicBool::new(synchronous) }
+    }
+
+    /// Whether the caller must wake the thread to look at what was just freed. Only one caller gets `true` per watch.
+    fn begin_watch(&self) -> bool {
+        // Pairs with the fence in `sweep_slots`: the sweep sees what was freed, or this load sees that the watch has
+        // ended.
+        fence(Ordering::SeqCst);
+        !self.on_watch.load(Ordering::Relaxed) && !self.on_watch.swap(true, Ordering::SeqCst)
+    }
+}
+
+/// The thread's body. Returns when the arena stops.
+pub(crate) fn run(engine: &Engine) {
+    let _abort = AbortOnPanic("freeing");
+    folioswap_sys::cpu::wait_for_turns();
+    let thread = signals::thread_id();
+    let mut discards = Discards::default();
+    let mut swept = Instant::now();
+    while !engine.stopping() {
+        let seen = engine.freeing.wanted.now();
+        let pass = engine.gate.enter(thread);
+        engine.space.free_full();
+        let is_idle = swept.elapsed() >= SITTING && {
+            swept = Instant::now();
+            !engine.sweep_slots()
+        };
+        drop(pass);
+        let next = discards.step(engine);
+        let watch = (!is_idle).then(|| SITTING.saturating_sub(swept.elapsed()));
+        let limit = match next {
+            Next::GoOn => continue,
+            Next::Sleep => watch,
+            Next::SleepFor(limit) => Some(watch.map_or(limit, |watch| watch.min(limit))),
+        };
+        match limit {
+            _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
+            Some(limit) => engine.freeing.wanted.wait_for(seen, limit),
+            None => {
+                engine.freeing.wanted.wait(seen);
+                swept = Instant::now();
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Frees slots; they may be collected in a batch first. Does not allocate.
+    pub fn free_slots(&self, slot: SlotId, order: Order) {
+        let cpu = current_cpu();
+        let is_full = self.space.free(cpu, slot, order) == Freed::Filled;
+        if self.freeing.begin_watch() | is_full {
+            self.freeing.wanted.signal();
+        }
+    }
+
+    /// Returns unused slots at once, so that the next allocation finds them.
+    pub fn put_back_slots(&self, slot: SlotId, order: Order) {
+        self.space.free_now(slot, order);
+        if self.freeing.begin_watch() {
+            self.freeing.wanted.signal();
+        }
+    }
+
+    /// Frees all slots in batches, so that all earlier frees have taken effect. For threads of the program, with no
+    /// lock held.
+    pub fn flush_slots(&self) {
+        // A signal handler that ran now might fault, and wait for a lock that this thread holds.
+        let _blocked = signals::block_all();
+        let _pass = self.gate.enter(signals::thread_id());
+        self.space.flush();
+    }
+
+    /// Flushes all batches. `false`: there was nothing, and the next free wakes the thread.
+    fn sweep_slots(&self) -> bool {
+        self.freeing.on_watch.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst); // pairs with the fence in `begin_watch`
+        let any = self.space.sweep();
+        if any {
+            self.freeing.on_watch.store(true, Ordering::SeqCst);
+        }
+        any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::device::DeviceSpec;
+    use crate::process::wakeup::comes_true;
+    use crate::swap::attached::Frees;
+    use folioswap_core::{CpuId, DeviceId};
+
+    const DEVICE: DeviceId = DeviceId::new(0);
+    const CPU: CpuId = CpuId::new(0);
+
+    fn arena(frees: Frees) -> Arena {
+        let builder =
+            Arena::builder().memory(16 << 20).address_space(1 << 30).device(DeviceSpec::Ram { size: 64 << 20 });
+        builder.frees(frees).build().unwrap()
+    }
+
+    /// Allocates `nr_slots` single slots.
+    fn in_use(engine: &Engine, nr_slots: usize) -> Vec<SlotId> {
+        (0..nr_slots).map(|_| engine.space.allocate(CPU, Order::PAGE).unwrap()).collect()
+    }
+
+    fn nr_used(engine: &Engine) -> usize {
+        engine.space.clusters(DEVICE, |clusters| clusters.nr_used())
+    }
+
+    #[test]
+    fn what_does_not_fill_a_batch_is_freed_and_the_thread_sleeps_again() {
+        let arena = arena(Frees::Collected);
+        let engine = arena.engine();
+        for _ in 0..2 {
+            in_use(engine, 3).into_iter().for_each(|slot| engine.free_slots(slot, Order::PAGE));
+            comes_true("nobody frees what lies in a batch", || nr_used(engine) == 0);
+            comes_true("the thread stays on watch", || !engine.freeing.on_watch.load(Ordering::SeqCst));
+        }
+    }
+
+    #[test]
+    fn a_full_batch_is_given_back_without_waiting_for_another_free() {
+        let arena = arena(Frees::Collected);
+        let engine = arena.engine();
+        let slots = in_use(engine, 64);
+        // Nothing wakes the thread here: the test frees on its own.
+        let freed: Vec<_> = slots.iter().map(|&slot| engine.space.free(CPU, slot, Order::PAGE)).collect();
+        assert_eq!((freed[62], freed[63], nr_used(engine)), (Freed::Collected, Freed::Filled, 64));
+        engine.space.free_full();
+        assert_eq!(nr_used(engine), 0);
+    }
+
+    #[test]
+    fn emptied_space_is_given_back_once_it_is_more_than_what_is_used_by_frees_that_empty_nothing() {
+        let arena = Arena::builder().memory(16 << 20).address_space(1 << 30).build().unwrap();
+        let engine = arena.engine();
+        let whole: Vec<_> = (0..145).map(|_| engine.space.allocate(CPU, Order::HUGE).unwrap()).collect();
+        let sleeps = || comes_true("the thread stays on watch", || !engine.freeing.on_watch.load(Ordering::SeqCst));
+        engine.put_back_slots(engine.space.allocate(CPU, Order::PAGE).unwrap(), Order::PAGE);
+        sleeps();
+        whole[..70].iter().for_each(|&slot| engine.free_slots(slot, Order::HUGE));
+        sleeps();
+        let before = arena.devices()[0].reserved_bytes;
+        whole[70..].iter().for_each(|slot| (0..100).for_each(|page| engine.free_slots(slot.plus(page), Order::PAGE)));
+        comes_true("nobody looks at what may be given back", || arena.devices()[0].reserved_bytes < before);
+    }
+
+    #[test]
+    fn counts_are_exact_when_they_are_read() {
+        for frees in [Frees::Cheapest, Frees::Collected, Frees::Synchronous] {
+            let arena = arena(frees);
+            let engine = arena.engine();
+            let slots = in_use(engine, 500);
+            for (at, &slot) in slots.iter().enumerate() {
+                engine.free_slots(slot, Order::PAGE);
+                if at % 7 == 0 {
+                    assert_eq!(arena.devices()[0].used_bytes, 4096 * (499 - at) as u64);
+                }
+            }
+            let _ = arena.stats();
+            assert_eq!((nr_used(engine), engine.space.nr_on_their_way(DEVICE)), (0, 0));
+        }
+    }
+
+    #[test]
+    fn frees_go_on_where_there_is_no_thread_as_in_a_child() {
+        let arena = arena(Frees::Collected);
+        let engine = arena.engine();
+        let slots = in_use(engine, 5000);
+        // As during a fork: the thread is outside the gate and holds no lock.
+        engine.gate.close(signals::thread_id());
+        slots.iter().for_each(|&slot| engine.free_slots(slot, Order::PAGE));
+        let nr_left = nr_used(engine);
+        assert_eq!(
+            (nr_left, nr_left <= 64 * folioswap_sys::cpu::nr_cpus()),
+            (engine.space.nr_on_their_way(DEVICE), true)
+        );
+        assert!((0..16 << 10).all(|_| engine.space.allocate(CPU, Order::PAGE).is_some()), "all of the device");
+        engine.gate.open();
+    }
+}

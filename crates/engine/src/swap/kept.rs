@@ -1,0 +1,225 @@
+//! Copies that can be given up: those in slots of folios that are in RAM and not on standby. When no other slots are
+//! free, theirs are freed.
+//!
+//! There is one bit per pageblock. It is set when a folio in the pageblock keeps a copy, and cleared by the thread that
+//! searches the pageblock. So a fault that finds swap full looks at bits, not at all folios. A set bit may be stale,
+//! because copies go away in many ways; a clear bit is always right. Accesses are relaxed: a bit that is seen late is
+//! found by the next search.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use folioswap_core::{BLOCK_PAGES, FolioId, FrameId, List, Locked};
+
+use crate::engine::Engine;
+
+/// Pageblocks that one call searches. With small folios each has 512 of them.
+const MOST_PAGEBLOCKS: usize = 4;
+
+/// One bit per pageblock.
+pub(crate) struct KeptCopies {
+    words: Box<[AtomicU64]>,
+    /// The pageblock at which the next search starts.
+    next: AtomicUsize,
+    /// Folios that were looked at.
+    #[cfg(test)]
+    pub nr_looks: AtomicUsize,
+}
+
+impl KeptCopies {
+    pub fn new(nr_pageblocks: usize) -> Self {
+        KeptCopies {
+            words: (0..nr_pageblocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            next: AtomicUsize::new(0),
+            #[cfg(test)]
+            nr_looks: AtomicUsize::new(0),
+        }
+    }
+
+    /// Notes that a folio in these frames keeps a copy.
+    pub fn note(&self, frame: FrameId) {
+        let pageblock = frame.index() / BLOCK_PAGES;
+        let (word, bit) = (&self.words[pageblock / 64], 1 << (pageblock % 64));
+        if word.load(Relaxed) & bit == 0 {
+            word.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// Takes the next pageblock that may hold copies, in turn, and returns its first frame. The pageblock is not
+    /// returned again before another copy is noted there.
+    fn take(&self) -> Option<FrameId> {
+        let (first, nr_words) = (self.next.load(Relaxed), self.words.len());
+        for step in 0..=nr_words {
+            let word = &self.words[(first / 64 + step) % nr_words];
+            let passed = if step == 0 { (1 << (first % 64)) - 1 } else { 0 }; // bits before `first` come last
+            let found = word.load(Relaxed) & !passed;
+            let bit = found & found.wrapping_neg();
+            if bit != 0 && word.fetch_and(!bit, Relaxed) & bit != 0 {
+                let pageblock = (first / 64 + step) % nr_words * 64 + bit.trailing_zeros() as usize;
+                self.next.store(pageblock + 1, Relaxed);
+                return Some(FrameId::from_index(pageblock * BLOCK_PAGES));
+            }
+        }
+        None
+    }
+}
+
+impl Engine {
+    /// Frees copies of folios in RAM that are not on standby, in a few pageblocks. Returns whether there were any.
+    pub fn shed_copies(&self) -> bool {
+        (0..MOST_PAGEBLOCKS).map_while(|_| self.kept_copies.take()).any(|pageblock| self.shed_copies_in(pageblock))
+    }
+
+    fn shed_copies_in(&self, pageblock: FrameId) -> bool {
+        let mut freed = false;
+        self.zones.of(pageblock).folios_in(pageblock, &mut |frame, folio, _| {
+            #[cfg(test)]
+            self.kept_copies.nr_looks.fetch_add(1, Relaxed);
+            match self.try_lock(folio.block()) {
+                Some(mut locked) => freed |= self.shed_copy(&mut locked, folio, frame),
+                None => self.kept_copies.note(frame), // try again later
+            }
+        });
+        freed
+    }
+
+    /// The same for all of RAM, regardless of the bits. Walks all folios: only for callers with no other choice.
+    pub fn shed_all_copies(&self) -> bool {
+        let mut freed = false;
+        for (frame, folio, _) in self.zones.all_folios() {
+            if let Some(mut locked) = self.try_lock(folio.block()) {
+                freed |= self.shed_copy(&mut locked, folio, frame);
+            }
+        }
+        freed
+    }
+
+    /// Whether a folio of a locked block is in these frames and keeps a copy that can be given up.
+    fn keeps_copy(&self, locked: &Locked<'_>, index: usize, frame: FrameId) -> bool {
+        let folio = locked.folio(index);
+        folio.frame() == Some(frame)
+            && folio.slot().is_some()
+            && self.zones.of(frame).list(frame) != Some(List::Standby)
+    }
+
+    fn shed_copy(&self, locked: &mut Locked<'_>, folio: FolioId, frame: FrameId) -> bool {
+        let index = locked.index_of(folio.page_in_block());
+        let sheds = self.keeps_copy(locked, index, frame);
+        if sheds {
+            self.release_slot(locked, index);
+        }
+        sheds
+    }
+
+    /// Notes the copy of a folio of a locked block, if it keeps one.
+    pub fn note_copy(&self, locked: &Locked<'_>, index: usize) {
+        if let (Some(frame), Some(_)) = (locked.folio(index).frame(), locked.folio(index).slot()) {
+            self.kept_copies.note(frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::arena::region::ArenaVec;
+    use crate::device::DeviceSpec;
+    use crate::engine::current_cpu;
+    use folioswap_core::{Order, PAGE_SIZE};
+
+    const MIB: usize = 1 << 20;
+
+    fn nr_looks(engine: &Engine) -> usize {
+        engine.kept_copies.nr_looks.load(Relaxed)
+    }
+
+    fn use_up_slots(engine: &Engine) {
+        while engine.space.allocate(current_cpu(), Order::PAGE).is_some() {}
+    }
+
+    #[test]
+    fn pageblocks_are_named_by_turns_and_once() {
+        let kept = KeptCopies::new(130);
+        let named = || kept.take().map(|frame| frame.index() / BLOCK_PAGES);
+        for pageblock in [3, 64, 129] {
+            kept.note(FrameId::from_index(pageblock * BLOCK_PAGES + 7));
+        }
+        assert_eq!(named(), Some(3));
+        kept.note(FrameId::from_index(3 * BLOCK_PAGES));
+        assert_eq!([named(), named(), named(), named()], [Some(64), Some(129), Some(3), None]);
+    }
+
+    #[test]
+    fn copies_of_mapped_folios_make_room_in_a_full_space() {
+        let device = DeviceSpec::Ram { size: 32 << 20 };
+        let arena = Arena::builder().memory(32 << 20).device(device).folio(Order::HUGE).build().unwrap();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, 14 * MIB / 8).unwrap();
+        words.fill(1);
+        arena.evict_all();
+        assert!(words.iter().all(|&word| word == 1), "mapped again, their copies kept");
+        let engine = arena.engine();
+        use_up_slots(engine);
+        assert!(engine.shed_copies());
+        assert!(engine.space.allocate(current_cpu(), Order::PAGE).is_some());
+        assert!(words.iter().all(|&word| word == 1));
+    }
+
+    #[test]
+    fn a_full_space_without_copies_is_not_looked_through_for_each_folio() {
+        let device = DeviceSpec::Ram { size: 32 << 20 };
+        let arena =
+            Arena::builder().memory(16 << 20).device(device).folio(Order::PAGE).compaction(None).build().unwrap();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, 8 * MIB / 8).unwrap();
+        words.fill(1);
+        let engine = arena.engine();
+        use_up_slots(engine);
+        let before = nr_looks(engine);
+        arena.evict_all();
+        assert!(words.iter().all(|&word| word == 1), "there was no place to go to");
+        assert_eq!(nr_looks(engine) - before, 0, "{} folios are in RAM", 8 * MIB / PAGE_SIZE);
+    }
+
+    #[test]
+    fn a_search_in_vain_ends_after_a_few_pageblocks() {
+        let device = DeviceSpec::Ram { size: 32 << 20 };
+        let arena =
+            Arena::builder().memory(32 << 20).device(device).folio(Order::PAGE).compaction(None).build().unwrap();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, 20 * MIB / 8).unwrap();
+        words.fill(1);
+        let engine = arena.engine();
+        engine.zones.all_folios().for_each(|(frame, _, _)| engine.kept_copies.note(frame));
+        let before = nr_looks(engine);
+        assert!(!engine.shed_copies());
+        assert!((1..=MOST_PAGEBLOCKS * BLOCK_PAGES).contains(&(nr_looks(engine) - before)));
+    }
+
+    /// However folios were swapped in and moved, every copy is noted.
+    #[test]
+    fn every_copy_is_noted() {
+        for order in [None, Some(Order::PAGE), Order::new(4), Some(Order::HUGE)] {
+            let builder = Arena::builder().memory(32 << 20).device(DeviceSpec::Ram { size: 256 << 20 });
+            let builder = if let Some(order) = order { builder.folio(order) } else { builder };
+            let arena = builder.build().unwrap();
+            let mut words = ArenaVec::<u64>::zeroed(&arena, 64 * MIB / 8).unwrap();
+            words.iter_mut().enumerate().for_each(|(at, word)| *word = at as u64);
+            for stride in [1, 5003, 77_777] {
+                let places = (0..1500).map(|turn| turn * stride % (words.len() / 4096) * 4096);
+                assert_eq!(places.filter(|&at| words[at] != at as u64).count(), 0);
+                arena.compact();
+                check_all_noted(arena.engine());
+            }
+        }
+    }
+
+    fn check_all_noted(engine: &Engine) {
+        for (frame, folio, _) in engine.zones.all_folios() {
+            let locked = engine.lock(folio.block());
+            let index = locked.index_of(folio.page_in_block());
+            if engine.keeps_copy(&locked, index, frame) {
+                let pageblock = frame.index() / BLOCK_PAGES;
+                let word = engine.kept_copies.words[pageblock / 64].load(Relaxed);
+                assert!(word >> (pageblock % 64) & 1 == 1, "{folio:?} in {frame:?}");
+            }
+        }
+    }
+}

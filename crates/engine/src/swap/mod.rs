@@ -1,0 +1,11 @@
+//! Swap: the devices in use with their slots, health and figures; checksums, transfers, freeing and discarding.
+
+pub mod attached;
+pub mod checksum;
+pub mod discard;
+pub mod figures;
+pub mod free;
+pub mod health;
+pub mod kept;
+pub mod space;
+pub mod transfer;

@@ -1,0 +1,7 @@
+//! Tests of the whole engine that look inside it: devices that fail, lie and hang, and plans of faults.
+
+pub mod bad_device;
+mod fault_plans;
+mod hangs;
+mod monitor;
+mod next_device;
