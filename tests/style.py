@@ -14,6 +14,12 @@ UNFINISHED = re.compile(r"\b((?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "
 # Roots of crates that must forbid unsafe code.
 FORBID_UNSAFE = ("crates/core/src/lib.rs", "crates/cli/src/main.rs")
 
+# The folders of the engine, from the ground up. A file imports from its own folder and those before it.
+# `engine.rs` joins them and is in no folder; tests may look anywhere.
+ENGINE = "crates/engine/src/"
+FOLDERS = ("config", "process", "device", "swap", "memory", "fault", "reclaim", "relocate", "compact", "arena")
+MAX_COLUMNS = 120
+
 
 def files():
     """Tracked and new files, without those that git ignores."""
@@ -68,6 +74,18 @@ def check_rust(path, lines):
         yield f"{path}: must forbid unsafe code"
 
 
+def upward_imports(path, lines):
+    """(line, folder) of imports from a folder of the engine that lies above the file's own."""
+    folder = path.removeprefix(ENGINE).split("/")[0]
+    if not path.startswith(ENGINE) or folder not in FOLDERS:
+        return
+    above = FOLDERS[FOLDERS.index(folder) + 1:]
+    for number, line in code_before_tests(lines):
+        for other in re.findall(r"\bcrate::(\w+)::", line):
+            if other in above:
+                yield number, other
+
+
 def check(path):
     """Complaints about one file."""
     with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as file:
@@ -78,8 +96,12 @@ def check(path):
         word = UNFINISHED.search(line)
         if word:
             yield f"{path}:{number}: unfinished: {word[1]}"
+        if len(line) > MAX_COLUMNS and re.match(r"\s*(//|# |\* )", line):
+            yield f"{path}:{number}: a comment of {len(line)} columns, {MAX_COLUMNS} at most"
     if path.endswith(".rs"):
         yield from check_rust(path, lines)
+        for number, other in upward_imports(path, lines):
+            yield f"{path}:{number}: imports from {other}/, which lies above"
 
 
 def main():

@@ -38,16 +38,18 @@ pub use arena::doctor::{Finding, Verdict, doctor};
 pub use arena::region::{ArenaVec, Region};
 #[doc(hidden)]
 pub use arena::sealing::WholeFolio;
-pub use arena::{Arena, ArenaBuilder, Mapping, Residency};
+pub use arena::{Arena, ArenaBuilder, Residency};
 #[doc(hidden)]
 pub use compact::exchange::Means as CompactionMeans;
-pub use config::error::{Error, MAX_ADDRESS_SPACE, MAX_MEMORY, MIN_MEMORY};
+pub use config::error::{Error, UnknownName};
+pub use config::fault_mode::FaultMode;
 pub use config::folio_size::{FolioSize, FolioSizeError};
+pub use config::limits::{MAX_ADDRESS_SPACE, MAX_DEVICE_BYTES, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
+pub use config::mapping::Mapping;
 pub use config::size::{Bytes, SizeError, parse_size};
 pub use config::swap_in_policy::SwapIn;
-pub use config::topology::{Topology, TopologyError};
+pub use device::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
-pub use fault::{FaultMode, UnknownName};
 pub use folioswap_core::{
     DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, Stats, StatsSnapshot, Wish,
 };
@@ -60,4 +62,4 @@ pub use process::threads::internal_thread;
 #[doc(hidden)]
 pub use swap::attached::Frees;
 pub use swap::health::{DeviceErrors, DeviceState};
-pub use swap::space::{DeviceInfo, MAX_DEVICE_BYTES, MAX_DEVICES};
+pub use swap::space::DeviceInfo;

@@ -2,7 +2,7 @@
 //! calls; programs use [`Region`](crate::Region).
 //!
 //! Addresses are handed out in blocks of 2 MiB, and this module handles parts of blocks. A block's addresses are free
-//! again once all of its pages are unmapped. Until then its unmapped pages are sealed ([`crate::arena::sealing`]). If the
+//! again once all of its pages are unmapped. Until then its unmapped pages are sealed ([`super::sealing`]). If the
 //! block is in use as one piece and cannot be divided, they read as zero.
 
 use std::collections::HashMap;
@@ -15,9 +15,10 @@ use folioswap_sys::{memory, signals};
 
 use crate::arena::sealing::WholeFolio;
 use crate::config::error::Error;
+use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
 use crate::engine::Engine;
-use crate::fault::{self, FaultMode};
+use crate::fault;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = Order::HUGE.bytes();

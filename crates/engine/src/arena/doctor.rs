@@ -6,7 +6,7 @@ use folioswap_core::{Block, Clusters, Order, Zone};
 use folioswap_sys::uffd::{Delivery, Door, Userfaultfd};
 use folioswap_sys::{direct_io, memory, uring};
 
-use crate::config::error::MIN_MEMORY;
+use crate::config::limits::MIN_MEMORY;
 use crate::config::size::Bytes;
 use crate::device::default_directory;
 use crate::memory::mlock;

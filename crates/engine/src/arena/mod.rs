@@ -8,8 +8,6 @@ pub(crate) mod region;
 pub(crate) mod sealing;
 pub(crate) mod setup;
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -29,16 +27,19 @@ use crate::arena::region::Region;
 use crate::compact::compactd::{self, Compactor};
 use crate::compact::exchange::Means;
 use crate::compact::slots::{self, SlotCompactor};
-use crate::config::error::{Error, MAX_ADDRESS_SPACE, MAX_MEMORY, MIN_MEMORY};
+use crate::config::error::Error;
+use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
+use crate::config::limits::{MAX_ADDRESS_SPACE, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
+use crate::config::mapping::Mapping;
 use crate::config::swap_in_policy::SwapIn;
-use crate::config::topology::Topology;
+use crate::device::topology::Topology;
 use crate::device::{self, Opened, SwapDevice};
 use crate::engine::{Engine, StatsHome};
+use crate::fault::direct;
 use crate::fault::lost::Lost;
 use crate::fault::monitor::{self, DeviceFaults};
 use crate::fault::readahead::{self, ReadQueue};
-use crate::fault::{FaultMode, UnknownName, direct};
 use crate::memory::frames::Frames;
 use crate::memory::mlock;
 use crate::memory::selftest;
@@ -50,59 +51,15 @@ use crate::process::threads::{self, Thread};
 use crate::process::wakeup::{Event, Gate};
 use crate::reclaim::reclaimd::{self, Place};
 use crate::reclaim::write_out::Buffers;
-use crate::relocate::remove::Buffer;
 use crate::relocate::write_back;
 use crate::swap::attached::{DEVICE_SHIFT, Frees, Layout};
+use crate::swap::block::Buffer;
 use crate::swap::free::{self, Freeing};
 use crate::swap::kept::KeptCopies;
-use crate::swap::space::{DeviceInfo, MAX_DEVICES, SwapSpace};
-
-/// The least address space of an arena, unless set by the user. Unused addresses cost nothing.
-pub(crate) const ADDRESS_SPACE: u64 = 1 << 40;
-
-/// Default address space per byte of memory and devices: programs map more than they use.
-pub(crate) const ADDRESSES_PER_BYTE: u64 = 4;
+use crate::swap::space::{DeviceInfo, SwapSpace};
 
 /// How long [`Arena::set_memory`] waits for folios to leave RAM.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
-
-/// How folios are mapped to their addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mapping {
-    /// By moving if a self-test shows that it works, otherwise by copying.
-    #[default]
-    Auto,
-    /// By `UFFDIO_MOVE`: nothing is copied, and huge pages stay huge. Linux 6.8 and later.
-    Move,
-    /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones. A page that the kernel has
-    /// pinned is copied away like any other: what a device reads into it after that is lost. Buffers of io_uring,
-    /// libaio or RDMA must be [held](RawSpace::hold) meanwhile, or lie elsewhere; `folioswap run` denies io_uring and
-    /// libaio to programs.
-    Copy,
-}
-
-impl FromStr for Mapping {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        match text {
-            "auto" => Ok(Mapping::Auto),
-            "move" => Ok(Mapping::Move),
-            "copy" => Ok(Mapping::Copy),
-            other => Err(UnknownName(other.into(), "auto, move, copy")),
-        }
-    }
-}
-
-impl fmt::Display for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mapping::Auto => "auto",
-            Mapping::Move => "move",
-            Mapping::Copy => "copy",
-        })
-    }
-}
 
 /// Settings of an arena to be built.
 pub struct ArenaBuilder {

@@ -9,10 +9,11 @@ use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::random;
 use folioswap_sys::uffd::{Delivery, UffdError, Userfaultfd};
 
-use crate::arena::{ADDRESS_SPACE, ADDRESSES_PER_BYTE, Mapping};
-use crate::config::error::{Error, MAX_ADDRESS_SPACE};
+use crate::config::error::Error;
+use crate::config::fault_mode::FaultMode;
+use crate::config::limits::{ADDRESS_SPACE, ADDRESSES_PER_BYTE, MAX_ADDRESS_SPACE};
+use crate::config::mapping::Mapping;
 use crate::device::Opened;
-use crate::fault::FaultMode;
 use crate::memory::frames::Frames;
 use crate::memory::mapper::{CopyMapper, Mapper, MoveMapper};
 

@@ -310,8 +310,8 @@ mod tests {
     use crate::arena::Arena;
     use crate::arena::advice::Advice;
     use crate::compact::exchange::Means;
+    use crate::config::fault_mode::FaultMode;
     use crate::device::DeviceSpec;
-    use crate::fault::FaultMode;
     use folioswap_core::{BlockId, Order, PAGE_SIZE};
 
     #[test]

@@ -1,7 +1,7 @@
 //! Gives small folios new homes: how compaction empties a pageblock without touching the program's memory.
 //!
 //! A mapped folio has nothing at home. The free page of its new home moves to the old one, or both homes' pages are
-//! exchanged with the kernel ([`crate::compact::exchange`]); the old home is then the free frame. No byte is copied, no mapping
+//! exchanged with the kernel ([`super::exchange`]); the old home is then the free frame. No byte is copied, no mapping
 //! changes, and the program may use the folio meanwhile. An unmapped folio's pages are at home: they move to the new
 //! home if it is empty, and are copied otherwise.
 //!

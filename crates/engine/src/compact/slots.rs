@@ -21,13 +21,13 @@ use folioswap_core::{
 };
 use folioswap_sys::signals;
 
+use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::gather::Run;
 use crate::process::fatal::{self, AbortOnPanic};
 use crate::process::wakeup::Event;
 use crate::relocate::evacuate::Evacuation;
-use crate::relocate::remove::Buffer;
-use crate::swap::checksum;
+use crate::swap::block::Buffer;
+use crate::swap::block::SlotRun;
 
 /// The least order for which compaction is started when a folio finds no run of slots.
 const LEAST_ORDER: Order = PIECE;
@@ -336,7 +336,7 @@ impl<'e> DeviceSpace<'e> {
 
     fn carry_folio(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId, to: UnitId) -> Migrated {
         let nr_pages = locked.order().nr_pages();
-        let run = Run { slot, pages: index * nr_pages..(index + 1) * nr_pages };
+        let run = SlotRun { slot, pages: index * nr_pages..(index + 1) * nr_pages };
         if let Some(moved) = self.carry_as_read(locked, index, slot, to) {
             return moved;
         }

@@ -3,21 +3,18 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::config::limits::{MAX_ADDRESS_SPACE, MAX_MEMORY};
 use crate::config::size::{Bytes, SizeError};
 
-/// The smallest budget of an arena.
-pub const MIN_MEMORY: u64 = 16 << 20;
-
-/// The largest budget of an arena: frames are numbered in 32 bits.
-pub const MAX_MEMORY: u64 = 15 << 40;
-
-/// The most addresses that an arena reserves.
-pub const MAX_ADDRESS_SPACE: u64 = 64 << 40;
+/// A name that is none of the valid ones.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is none of {1}")]
+pub struct UnknownName(pub(crate) String, pub(crate) &'static str);
 
 /// Why an arena, a region or a change to one failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The budget is below [`MIN_MEMORY`].
+    /// The budget is below [`MIN_MEMORY`](crate::MIN_MEMORY).
     #[error("a memory budget of {} is too small: give at least 16M", Bytes(*.0))]
     BudgetTooSmall(u64),
     /// The budget is above [`MAX_MEMORY`].

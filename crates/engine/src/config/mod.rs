@@ -1,7 +1,9 @@
 //! What an arena is told: sizes, folio sizes, the policy of swap-in, the topology; and its errors.
 
 pub mod error;
+pub mod fault_mode;
 pub mod folio_size;
+pub mod limits;
+pub mod mapping;
 pub mod size;
 pub mod swap_in_policy;
-pub mod topology;

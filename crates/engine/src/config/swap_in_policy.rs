@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use folioswap_core::Wish;
 
-use crate::fault::UnknownName;
+use crate::config::error::UnknownName;
 
 /// When a folio is read back in one piece. The names are those of Linux's settings for large folios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,6 +3,7 @@
 //! A device knows nothing of folios. It reserves space, and reads and writes runs of bytes at page-aligned offsets. The
 //! swap space ([`crate::swap::space`]) tracks which slots are in use.
 
+pub(crate) mod checksum;
 #[cfg(test)]
 mod faulty;
 mod file;
@@ -11,6 +12,7 @@ mod shared;
 mod signature;
 mod spec;
 mod throttled;
+pub(crate) mod topology;
 mod zram;
 
 use std::io::{self, IoSliceMut};
@@ -29,8 +31,8 @@ use throttled::Throttled;
 pub(crate) use zram::ZramDevice;
 
 use crate::config::error::Error;
-use crate::config::topology::Topology;
-use crate::swap::space::MAX_DEVICE_BYTES;
+use crate::config::limits::MAX_DEVICE_BYTES;
+use crate::device::topology::Topology;
 
 /// Where the default swap file is made when `FOLIOSWAP_DIR` is not set.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp";

@@ -11,8 +11,8 @@ use folioswap_sys::numa;
 
 use super::Device;
 use crate::config::error::Error;
+use crate::device::checksum;
 use crate::process::fatal;
-use crate::swap::checksum;
 
 /// Memory that stores slots. The kernel allocates it when slots are first written.
 pub(crate) struct RamDevice {

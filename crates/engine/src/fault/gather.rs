@@ -7,19 +7,13 @@ use folioswap_core::{
     Taken,
 };
 
+use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::swap_in::SwapInError;
 use crate::memory::frames::Prepared;
 use crate::process::stopwatch::Stopwatch;
-use crate::swap::checksum;
+use crate::swap::block::SlotRun;
+use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
-
-/// Parts of a block that are contiguous on the device.
-pub(crate) struct Run {
-    pub slot: SlotId,
-    /// Pages of the block.
-    pub pages: std::ops::Range<usize>,
-}
 
 impl Engine {
     /// Brings all of a split block that is not pinned into RAM as one folio, maps it and puts it on `list`. `false`:
@@ -98,7 +92,7 @@ impl Engine {
     /// Copies and reads all parts of a block into a huge page. `false`: a part is in use.
     fn collect(&self, locked: &mut Locked<'_>, bytes: &mut [u8]) -> Result<bool, SwapInError> {
         let order = locked.order();
-        let mut swapped: Vec<Run> = Vec::new();
+        let mut swapped: Vec<SlotRun> = Vec::new();
         for index in 0..locked.nr_folios() {
             let (start, end) = (index * order.nr_pages(), (index + 1) * order.nr_pages());
             let part = &mut bytes[start * PAGE_SIZE..end * PAGE_SIZE];
@@ -116,7 +110,7 @@ impl Engine {
                     Some(run) if run.pages.end == start && self.space.follows(slot, run.slot, run.pages.len()) => {
                         run.pages.end = end
                     }
-                    _ => swapped.push(Run { slot, pages: start..end }),
+                    _ => swapped.push(SlotRun { slot, pages: start..end }),
                 },
                 State::Resident(_) => unreachable!("it was just unmapped"),
             }
@@ -137,7 +131,7 @@ impl Engine {
     }
 
     /// Whether the bytes that were read of several folios are those that were written.
-    pub fn is_right(&self, locked: &Locked<'_>, run: &Run, bytes: &[u8]) -> bool {
+    pub fn is_right(&self, locked: &Locked<'_>, run: &SlotRun, bytes: &[u8]) -> bool {
         let order = locked.order();
         let mut page = run.pages.start;
         while page < run.pages.end {

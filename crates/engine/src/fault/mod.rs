@@ -9,53 +9,10 @@ pub(crate) mod readahead;
 pub(crate) mod swap_in;
 
 use std::cell::Cell;
-use std::fmt;
-use std::str::FromStr;
 
 use crate::engine::Engine;
-use crate::fault::swap_in::SwapInError;
 use crate::process::fatal;
-
-/// How a fault reaches the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FaultMode {
-    /// Monitor where the system permits it, otherwise direct.
-    #[default]
-    Auto,
-    /// The faulting thread resolves its fault in a SIGBUS handler. Fastest, and needs no privilege. A system call that
-    /// touches a missing page fails with EFAULT.
-    Direct,
-    /// Threads of the engine resolve faults. Every access works, also those of system calls. Needs permission.
-    Monitor,
-}
-
-/// A name that is none of the valid ones.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is none of {1}")]
-pub struct UnknownName(pub(crate) String, pub(crate) &'static str);
-
-impl FromStr for FaultMode {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        match text {
-            "auto" => Ok(FaultMode::Auto),
-            "direct" => Ok(FaultMode::Direct),
-            "monitor" => Ok(FaultMode::Monitor),
-            other => Err(UnknownName(other.into(), "auto, direct, monitor")),
-        }
-    }
-}
-
-impl fmt::Display for FaultMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FaultMode::Auto => "auto",
-            FaultMode::Direct => "direct",
-            FaultMode::Monitor => "monitor",
-        })
-    }
-}
+use crate::swap::health::SwapInError;
 
 /// Consecutive faults of one page whose folio is in RAM, before the program is ended.
 const MOST_REPEATS: u32 = 100_000;

@@ -6,10 +6,10 @@ use std::io::IoSliceMut;
 
 use folioswap_core::{Access, Locked, Order, PIECE, Phase, SlotId, State};
 
+use crate::device::checksum;
 use crate::engine::Engine;
 use crate::memory::frames::Prepared;
 use crate::process::stopwatch::Stopwatch;
-use crate::swap::checksum;
 use crate::swap::health::Trouble;
 
 impl Engine {

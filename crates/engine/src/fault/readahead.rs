@@ -11,14 +11,14 @@ use std::sync::Mutex;
 
 use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
 
+use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::swap_in::SwapInError;
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
 use crate::process::fatal::{self, AbortOnPanic};
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Event;
-use crate::swap::checksum;
+use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
 use crate::swap::transfer::{Direction, Transfers};
 

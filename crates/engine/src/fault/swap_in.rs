@@ -12,36 +12,18 @@ use folioswap_core::{
 };
 
 use crate::config::swap_in_policy::SwapIn;
+use crate::device::checksum;
 use crate::engine::{Engine, current_cpu};
 use crate::fault::readahead::Window;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
-use crate::swap::checksum;
-use crate::swap::health::Trouble;
+use crate::swap::health::{SwapInError, Trouble};
 
 /// Longest readahead window, in bytes: 8 huge pages in flight keep a disk busy.
 const WINDOW_BYTES: usize = 16 << 20;
 
 /// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
-
-/// A folio's content could not be read from its device. The content is lost to the thread that asked for it.
-#[derive(Debug, thiserror::Error)]
-#[error("swap-in of {addr:#x} from {device} failed: {reason}")]
-pub(crate) struct SwapInError {
-    /// The address that was touched, or the folio's first address.
-    addr: usize,
-    device: String,
-    reason: String,
-    /// Whether this loss was not known before.
-    pub is_news: bool,
-}
-
-impl SwapInError {
-    pub fn new(addr: usize, device: String, reason: String) -> Self {
-        SwapInError { addr, device, reason, is_news: true }
-    }
-}
 
 impl Engine {
     /// Makes the folio that holds the accessed page present, on behalf of the thread that touched it. The caller is
@@ -91,7 +73,7 @@ impl Engine {
                 let brought = self.swap_in(&mut locked, access, &mut watch);
                 brought_next = brought.map_err(|error| {
                     let is_news = self.note_lost(&locked, locked.index_of(within));
-                    SwapInError { addr, is_news, ..error }
+                    error.at(addr, is_news)
                 })?;
                 FaultKind::SwapIn
             }

@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering;
 use folioswap_core::{FrameId, Order, PAGE_SIZE};
 use folioswap_sys::memory::{self, Reservation};
 
-use crate::arena::ADDRESS_SPACE;
 use crate::config::error::Error;
+use crate::config::limits::ADDRESS_SPACE;
 use crate::config::size::Bytes;
-use crate::config::topology::Topology;
+use crate::device::topology::Topology;
 use crate::engine::Engine;
 use crate::memory::frames::{Frames, bytes_behind_homes};
 use crate::memory::mapper::MapError;

@@ -5,8 +5,8 @@ use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap;
 use folioswap_sys::uffd::{Delivery, Mode, Userfaultfd};
 
-use crate::arena::Mapping;
 use crate::config::error::Error;
+use crate::config::mapping::Mapping;
 
 const LEN: usize = Order::HUGE.bytes();
 

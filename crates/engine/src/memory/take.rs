@@ -14,7 +14,9 @@ use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
-use crate::reclaim::evict::SCAN;
+
+/// Folios examined in one search of a list. Busy ones are skipped, never waited for.
+pub(crate) const SCAN: usize = 64;
 
 /// How long a thread waits without any frame being freed before it looks for the reason.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -387,8 +389,8 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::arena::region::ArenaVec;
+    use crate::config::fault_mode::FaultMode;
     use crate::device::DeviceSpec;
-    use crate::fault::FaultMode;
 
     /// With folios of one size only, free frames are never in pieces too small for one. No folio is split, whatever
     /// races there are between threads that take frames and the thread that frees them.

@@ -6,7 +6,7 @@
 use folioswap_core::{CpuId, NodeId, Zones};
 use folioswap_sys::numa;
 
-use crate::config::topology::Topology;
+use crate::device::topology::Topology;
 use crate::memory::frames::Frames;
 use crate::process::fatal;
 
@@ -61,8 +61,8 @@ mod tests {
     use crate::arena::Arena;
     use crate::arena::region::Region;
     use crate::config::error::Error;
+    use crate::config::fault_mode::FaultMode;
     use crate::device::{DeviceSpec, SwapDevice};
-    use crate::fault::FaultMode;
     use crate::process::wakeup::comes_true;
     use folioswap_core::{Order, PAGE_SIZE, Priority};
     use folioswap_sys::cpu;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use folioswap_core::{DeviceIo, DeviceRecord, ProcessMemory, ProcessRecord, Stats};
 use folioswap_sys::shared::{SharedMemory, Zeroable};
 
-use crate::swap::space::MAX_DEVICES;
+use crate::config::limits::MAX_DEVICES;
 
 /// Counters that begin as zeroed memory, because they are too large for the stack.
 #[repr(transparent)]

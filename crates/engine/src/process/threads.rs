@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use folioswap_sys::own_table;
 
 use crate::config::error::Error;
-use crate::engine::Engine;
 use crate::process::fatal;
 
 /// Whether the calling thread is one of the engine's own. Such a thread must not be given managed memory.
@@ -26,14 +25,14 @@ impl Thread {
     }
 }
 
-pub(crate) fn spawn(
+pub(crate) fn spawn<T: Send + Sync + 'static>(
     job: &'static str,
-    engine: &Arc<Engine>,
-    body: impl FnOnce(&Engine) + Send + 'static,
+    of: &Arc<T>,
+    body: impl FnOnce(&T) + Send + 'static,
 ) -> Result<Thread, Error> {
     say_panics();
-    let engine = Arc::clone(engine);
-    let spawned = own_table::spawn(&format!("folioswap-{job}"), 256 << 10, move || body(&engine));
+    let of = Arc::clone(of);
+    let spawned = own_table::spawn(&format!("folioswap-{job}"), 256 << 10, move || body(&of));
     spawned.map(Thread).map_err(Error::system("starting a thread"))
 }
 

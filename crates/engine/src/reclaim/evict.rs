@@ -11,15 +11,13 @@
 
 use folioswap_core::{BlockId, FrameId, List, Locked, NodeId, Order, PAGE_SIZE, Size, SlotId, State, Zone};
 
+use crate::device::checksum;
 use crate::engine::{Engine, current_cpu};
 use crate::memory::mapper::MapError;
+use crate::memory::take::SCAN;
 use crate::memory::take::older_class;
 use crate::process::fatal;
 use crate::reclaim::write_out::{Batch, Outgoing};
-use crate::swap::checksum;
-
-/// Folios examined in one search of a list. Busy ones are skipped, never waited for.
-pub(crate) const SCAN: usize = 64;
 
 /// Most small folios unmapped at once.
 const UNMAP_BATCH: usize = 32;

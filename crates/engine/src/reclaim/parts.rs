@@ -7,9 +7,9 @@
 
 use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId};
 
+use crate::device::checksum;
 use crate::engine::Engine;
 use crate::reclaim::evict::Washed;
-use crate::swap::checksum;
 
 /// A slot for each part of a block. `None` for a part of zeros.
 type Places = Vec<Option<SlotId>>;

@@ -13,7 +13,8 @@ use folioswap_core::{BlockId, DeviceId, Locked, PIECE};
 use folioswap_sys::signals;
 
 use crate::engine::Engine;
-use crate::relocate::remove::{Buffer, FAILURES, Stuck};
+use crate::relocate::remove::{FAILURES, Stuck};
+use crate::swap::block::Buffer;
 
 /// The pause after the first step. It is doubled with each step.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);

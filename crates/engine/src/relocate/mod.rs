@@ -1,4 +1,4 @@
-//! Moving what a device holds elsewhere: removal of a device, evacuation of a failing one, write-back of compressed RAM.
+//! Moves a device's content elsewhere: removal of a device, evacuation of a failing one, writeback of compressed RAM.
 
 pub mod evacuate;
 pub mod remove;

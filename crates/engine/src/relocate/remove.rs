@@ -12,14 +12,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, DeviceId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{BlockId, DeviceId, FrameId, List, Locked, Order, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
 use crate::config::error::Error;
 use crate::engine::{Engine, current_cpu};
-use crate::fault::gather::Run;
-use crate::fault::swap_in::SwapInError;
 use crate::reclaim::evict::Washed;
+use crate::swap::block::{Buffer, SlotRun};
+use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
 
 /// Walks over all blocks before removal is given up. The second walk finds what moved during the first.
@@ -48,24 +48,6 @@ enum Step {
     Carry,
     /// Frees the copies of folios in RAM, and moves the rest.
     Free,
-}
-
-/// Memory for one block's content, aligned for direct I/O.
-pub(crate) struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Buffer {
-    pub fn new() -> Self {
-        let bytes = vec![0; (BLOCK_PAGES + 1) * PAGE_SIZE];
-        let start = bytes.as_ptr().align_offset(PAGE_SIZE);
-        Buffer { bytes, start }
-    }
-
-    pub fn pages(&mut self, nr_pages: usize) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + nr_pages * PAGE_SIZE]
-    }
 }
 
 impl Engine {
@@ -210,9 +192,9 @@ impl Engine {
     }
 
     /// The first folios from `page` on that are only on the device and whose slots are contiguous.
-    pub fn next_run(&self, locked: &Locked<'_>, page: usize, device: DeviceId) -> Option<Run> {
+    pub fn next_run(&self, locked: &Locked<'_>, page: usize, device: DeviceId) -> Option<SlotRun> {
         let nr_pages = locked.order().nr_pages();
-        let mut found: Option<Run> = None;
+        let mut found: Option<SlotRun> = None;
         for index in locked.index_of(page)..locked.nr_folios() {
             let slot = match locked.state(index) {
                 State::Swapped(slot) if self.space.device_of(slot) == device => Some(slot),
@@ -223,7 +205,7 @@ impl Engine {
                     run.pages.end += nr_pages
                 }
                 (Some(_), _) => break,
-                (None, Some(slot)) => found = Some(Run { slot, pages: index * nr_pages..(index + 1) * nr_pages }),
+                (None, Some(slot)) => found = Some(SlotRun { slot, pages: index * nr_pages..(index + 1) * nr_pages }),
                 (None, None) => {}
             }
         }
@@ -231,7 +213,7 @@ impl Engine {
     }
 
     /// Moves as much of a run as possible: at least one folio, or else splits the block. `false`: all writes failed.
-    pub fn carry_run(&self, locked: &mut Locked<'_>, run: &Run, buffer: &mut Buffer) -> Result<bool, Stuck> {
+    pub fn carry_run(&self, locked: &mut Locked<'_>, run: &SlotRun, buffer: &mut Buffer) -> Result<bool, Stuck> {
         let order = locked.order();
         self.hash_run_by_pages(locked, run).map_err(Stuck::Lost)?;
         let nr_folios = run.pages.len() >> order.exponent();
@@ -257,7 +239,7 @@ impl Engine {
 
     /// Gives each page of a run its own hash where its piece has one, because the piece's pages may now be stored
     /// apart.
-    fn hash_run_by_pages(&self, locked: &mut Locked<'_>, run: &Run) -> Result<(), SwapInError> {
+    fn hash_run_by_pages(&self, locked: &mut Locked<'_>, run: &SlotRun) -> Result<(), SwapInError> {
         if locked.order() < PIECE {
             for page in run.pages.clone() {
                 if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
@@ -269,12 +251,12 @@ impl Engine {
     }
 
     /// Reads and verifies a part of a block that is about to be moved alone.
-    pub fn read_run_alone(&self, locked: &mut Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
+    pub fn read_run_alone(&self, locked: &mut Locked<'_>, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
         self.hash_run_by_pages(locked, run)?;
         self.read_run_checked(locked, run, bytes)
     }
 
-    fn read_run_checked(&self, locked: &Locked<'_>, run: &Run, bytes: &mut [u8]) -> Result<(), SwapInError> {
+    fn read_run_checked(&self, locked: &Locked<'_>, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
         self.read_twice(locked.name(locked.index_of(run.pages.start)), run.slot, || {
             self.space.read(run.slot, bytes)?;
             Trouble::unless(self.is_right(locked, run, bytes))
@@ -305,7 +287,7 @@ impl Engine {
 
     /// Keeps a run's folios, whose content was read, in RAM because no device has slots: as many as there are frames to
     /// spare.
-    fn keep_in_ram(&self, locked: &mut Locked<'_>, run: &Run, bytes: &[u8]) -> Result<(), Stuck> {
+    fn keep_in_ram(&self, locked: &mut Locked<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
         let order = locked.order();
         let reserve = self.zones.watermarks().high;
         for (at, part) in bytes.chunks(order.bytes()).enumerate() {

@@ -16,10 +16,10 @@ use std::time::Duration;
 use folioswap_core::{BlockId, DeviceId, Locked, Order, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
+use crate::device::checksum;
 use crate::engine::{Engine, current_cpu};
 use crate::process::fatal::AbortOnPanic;
-use crate::relocate::remove::Buffer;
-use crate::swap::checksum;
+use crate::swap::block::Buffer;
 
 /// Eighths of the front's memory at which writeback begins and ends.
 const HIGH: u64 = 7;

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use folioswap_core::{DeviceFailure, FolioId, SlotId};
 
 use crate::engine::Engine;
-use crate::fault::swap_in::SwapInError;
 use crate::process::fatal;
 
 /// Failed writes in a row after which a device is failing. A single bad sector fails one or two writes, because
@@ -81,6 +80,29 @@ impl Trouble {
     fn is_of_no_device(&self) -> bool {
         let (Trouble::Read(error) | Trouble::Write(error)) = self else { return false };
         matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ENOMEDIUM | libc::ESTALE))
+    }
+}
+
+/// A folio's content could not be read from its device. The content is lost to the thread that asked for it.
+#[derive(Debug, thiserror::Error)]
+#[error("swap-in of {addr:#x} from {device} failed: {reason}")]
+pub(crate) struct SwapInError {
+    /// The address that was touched, or the folio's first address.
+    addr: usize,
+    device: String,
+    reason: String,
+    /// Whether this loss was not known before.
+    pub is_news: bool,
+}
+
+impl SwapInError {
+    pub fn new(addr: usize, device: String, reason: String) -> Self {
+        SwapInError { addr, device, reason, is_news: true }
+    }
+
+    /// The same error for the address that was touched.
+    pub fn at(self, addr: usize, is_news: bool) -> Self {
+        SwapInError { addr, is_news, ..self }
     }
 }
 

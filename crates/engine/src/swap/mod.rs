@@ -1,7 +1,7 @@
 //! Swap: the devices in use with their slots, health and figures; checksums, transfers, freeing and discarding.
 
 pub mod attached;
-pub mod checksum;
+pub mod block;
 pub mod discard;
 pub mod figures;
 pub mod free;

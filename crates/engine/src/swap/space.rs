@@ -20,20 +20,15 @@ use folioswap_core::{
     Priority, SlotId,
 };
 
-use crate::config::topology::Topology;
+use crate::config::limits::MAX_DEVICES;
+use crate::device::checksum;
+use crate::device::topology::Topology;
 use crate::device::{Device, MemoryUse, Opened, RamDevice};
 use crate::process::shared_stats::SharedCounters;
 use crate::process::wakeup::Pass;
 use crate::swap::attached::{Attached, Layout};
-use crate::swap::checksum;
 use crate::swap::figures::IoFigures;
 use crate::swap::health::{DeviceErrors, DeviceState, Trouble};
-
-/// The most bytes of one device: 16 TiB. A larger one is refused ([`Error::SwapTooLarge`](crate::Error::SwapTooLarge)).
-pub const MAX_DEVICE_BYTES: u64 = Clusters::MAX_SLOTS * Order::PAGE.bytes() as u64;
-
-/// Most swap devices of an arena.
-pub const MAX_DEVICES: usize = 32;
 
 /// Where slots lie, for I/O that bypasses the device's own calls.
 #[derive(Clone)]

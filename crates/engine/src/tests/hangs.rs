@@ -14,8 +14,8 @@ use folioswap_sys::signals;
 use crate::arena::Arena;
 use crate::arena::advice::Advice;
 use crate::arena::region::Region;
+use crate::config::fault_mode::FaultMode;
 use crate::device::Device;
-use crate::fault::FaultMode;
 use crate::memory::take::PATIENCE;
 use crate::process::wakeup::comes_true;
 

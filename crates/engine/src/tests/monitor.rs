@@ -16,9 +16,9 @@ use crate::arena::Arena;
 use crate::arena::advice::Advice;
 use crate::arena::by_address::RawSpace;
 use crate::arena::region::Region;
+use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
 use crate::device::DeviceSpec;
-use crate::fault::FaultMode;
 use crate::process::wakeup::comes_true;
 use crate::tests::bad_device::{Faults, at_page, bad_device, send_out};
 

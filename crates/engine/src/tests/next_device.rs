@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::process::stopwatch::Stopwatch;
 use crate::reclaim::evict::Washed;
 use crate::reclaim::write_out::Batch;
-use crate::relocate::remove::Buffer;
+use crate::swap::block::Buffer;
 use crate::swap::health::DeviceErrors;
 
 /// An arena whose first device has only its last slot free, and a block of memory in which each page holds its number.
