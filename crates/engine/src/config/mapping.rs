@@ -15,8 +15,8 @@ pub enum Mapping {
     Move,
     /// By `UFFDIO_COPY`, write protection and `MADV_DONTNEED`. Huge pages become small ones. A page that the kernel has
     /// pinned is copied away like any other: what a device reads into it after that is lost. Buffers of io_uring,
-    /// libaio or RDMA must be [held](crate::RawSpace::hold) meanwhile, or lie elsewhere; `folioswap run` denies io_uring
-    /// and libaio to programs.
+    /// libaio or RDMA must be [held](crate::RawSpace::hold) meanwhile, or lie elsewhere; `folioswap run` denies
+    /// io_uring and libaio to programs.
     Copy,
 }
 
