@@ -6,14 +6,13 @@
 //! after its target, which is new and which nobody else waits for. Managed memory is never touched under any of these
 //! locks.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use folioswap_core::{
-    Access, BlockId, CpuId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, NodeId, Order, OrderChoice,
-    Overruns, PAGE_SIZE, Phase, State, Stats, Streams, Zones,
+    Access, BlockId, DropBehind, FolioId, FolioTable, FrameId, List, Locked, Memory, NodeId, Order, OrderChoice,
+    Overruns, PAGE_SIZE, Phase, State, Streams, Zones,
 };
 use folioswap_sys::clock::Clock;
 use folioswap_sys::futex;
@@ -23,53 +22,20 @@ use folioswap_sys::uffd::Userfaultfd;
 
 use crate::arena::address_space::AddressSpace;
 use crate::compact::compactd::Compactor;
-use crate::compact::slots::SlotCompactor;
 use crate::fault::lost::Lost;
 use crate::fault::monitor::DeviceFaults;
 use crate::fault::readahead::ReadQueue;
 use crate::memory::frames::Frames;
 use crate::memory::mapper::{MapError, Mapper};
 use crate::memory::zeroed::ZeroedStock;
+use crate::process::cpu::{self, current_cpu};
 use crate::process::fatal;
-use crate::process::shared_stats::{InMemory, SharedCounters};
+use crate::process::shared_stats::StatsHome;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::{Event, Gate};
+use crate::reclaim::kept::KeptCopies;
 use crate::reclaim::write_out::{Buffers, Written};
-use crate::swap::free::Freeing;
-use crate::swap::kept::KeptCopies;
 use crate::swap::space::SwapSpace;
-
-/// Counters of an arena: private, or in memory shared with the process that prints them.
-pub(crate) enum StatsHome {
-    Own(Box<InMemory>),
-    Shared(&'static SharedCounters),
-}
-
-impl std::ops::Deref for StatsHome {
-    type Target = Stats;
-
-    fn deref(&self) -> &Stats {
-        match self {
-            StatsHome::Own(stats) => stats.get(),
-            StatsHome::Shared(counters) => counters.stats(),
-        }
-    }
-}
-
-/// Faults of one served thread between two lookups of its CPU.
-const FAULTS_ON_ONE_CPU: u32 = 32;
-
-thread_local! {
-    /// CPU of the thread that this thread serves; `None` if it serves itself.
-    static SERVED: Cell<Option<CpuId>> = const { Cell::new(None) };
-    /// The served thread, and how many more of its faults are assumed to come from that CPU.
-    static ASKED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
-}
-
-/// CPU of this thread, or of the thread that it serves. Selects per-CPU data and the nearest zone.
-pub(crate) fn current_cpu() -> CpuId {
-    SERVED.get().unwrap_or_else(|| CpuId::new(folioswap_sys::cpu::current_cpu() as u32))
-}
 
 /// The engine of one arena.
 pub(crate) struct Engine {
@@ -83,18 +49,16 @@ pub(crate) struct Engine {
     pub zone_nodes: Box<[NodeId]>,
     pub frames: Frames,
     pub space: SwapSpace,
-    pub freeing: Freeing,
     pub buffers: Buffers,
     /// Written folios whose blocks were locked when their write ended. They are settled later.
     pub unsettled: Mutex<Vec<Written>>,
     pub zeroed: ZeroedStock,
     pub compactor: Compactor,
-    pub slot_compactor: SlotCompactor,
     pub mapper: Box<dyn Mapper>,
     pub uffd: Arc<Userfaultfd>,
     pub pagemap: Arc<Pagemap>,
     pub lost: Lost,
-    pub stats: StatsHome,
+    pub stats: Arc<StatsHome>,
     pub clock: Clock,
     pub streams: Streams,
     pub drop_behind: DropBehind,
@@ -109,10 +73,6 @@ pub(crate) struct Engine {
     pub device_faults: DeviceFaults,
     /// Signalled when frames run short: wakes reclaim.
     pub reclaim_wanted: Event,
-    /// Set while the tiering thread sleeps until `front_filled` is signalled.
-    pub wants_relief: AtomicBool,
-    /// Signalled when a compressed-RAM device in front of other devices is nearly full.
-    pub front_filled: Event,
     /// Signalled when a frame was freed or a folio became clean.
     pub frame_freed: Event,
     /// How long a thread waits for `frame_freed` before it looks for the cause.
@@ -143,18 +103,10 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// From now on this thread serves `thread`: it takes frames near the CPU on which that thread faulted. With a
-    /// single zone all memory is equally near, and no CPU is looked up.
+    /// From now on this thread serves `thread`, and takes frames near that thread's CPU. With one zone all are equal.
     pub fn serve(&self, thread: u32) {
-        if self.zones.all().len() < 2 {
-            return;
-        }
-        match ASKED.get() {
-            (same, left @ 1..) if same == thread => ASKED.set((thread, left - 1)),
-            _ => {
-                SERVED.set(folioswap_sys::cpu::cpu_of(thread).map(CpuId::from_index));
-                ASKED.set((thread, FAULTS_ON_ONE_CPU - 1));
-            }
+        if self.zones.all().len() >= 2 {
+            cpu::serve(thread);
         }
     }
 
@@ -380,7 +332,7 @@ impl Engine {
         if let Some(slot) = locked.folio(index).slot() {
             let order = locked.order();
             locked.folio_mut(index).set_slot(None);
-            self.free_slots(slot, order);
+            self.space.free_slots(slot, order);
         }
     }
 

@@ -5,8 +5,9 @@ use std::ops::Range;
 use folioswap_core::BlockId;
 use folioswap_sys::signals;
 
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
 use crate::fault::readahead::Window;
+use crate::process::cpu::current_cpu;
 
 /// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use crate::arena::by_address::RawSpace;
 use crate::arena::region::Region;
 use crate::compact::compactd::{self, Compactor};
 use crate::compact::exchange::Means;
-use crate::compact::slots::{self, SlotCompactor};
+use crate::compact::slots;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
@@ -35,7 +35,7 @@ use crate::config::mapping::Mapping;
 use crate::config::swap_in_policy::SwapIn;
 use crate::device::topology::Topology;
 use crate::device::{self, Opened, SwapDevice};
-use crate::engine::{Engine, StatsHome};
+use crate::engine::Engine;
 use crate::fault::direct;
 use crate::fault::lost::Lost;
 use crate::fault::monitor::{self, DeviceFaults};
@@ -46,16 +46,16 @@ use crate::memory::selftest;
 use crate::memory::take;
 use crate::memory::zeroed::{self, ZeroedStock};
 use crate::memory::zones::Zoning;
-use crate::process::shared_stats::{self, SharedCounters};
+use crate::process::shared_stats::{self, SharedCounters, StatsHome};
 use crate::process::threads::{self, Thread};
 use crate::process::wakeup::{Event, Gate};
+use crate::reclaim::kept::KeptCopies;
 use crate::reclaim::reclaimd::{self, Place};
 use crate::reclaim::write_out::Buffers;
 use crate::relocate::write_back;
 use crate::swap::attached::{DEVICE_SHIFT, Frees, Layout};
 use crate::swap::block::Buffer;
-use crate::swap::free::{self, Freeing};
-use crate::swap::kept::KeptCopies;
+use crate::swap::free;
 use crate::swap::space::{DeviceInfo, SwapSpace};
 
 /// How long [`Arena::set_memory`] waits for folios to leave RAM.
@@ -294,7 +294,9 @@ impl ArenaBuilder {
             threads.push(threads::spawn("reclaim", &engine, move |engine| reclaimd::run(engine, place))?);
         }
         if frees != Frees::Synchronous {
-            threads.push(threads::spawn("freeing", &engine, free::run)?);
+            threads.push(threads::spawn("freeing", &engine, |engine| {
+                free::run(&engine.space, &engine.gate, &engine.stop)
+            })?);
         }
         match mode {
             FaultMode::Monitor => {
@@ -313,9 +315,17 @@ impl ArenaBuilder {
         Ok(arena)
     }
 
-    fn layout(&self, nr_blocks: usize, nr_cpus: usize) -> Layout {
+    fn swap_space(
+        &mut self,
+        devices: Vec<Opened>,
+        nr_blocks: usize,
+        nr_cpus: usize,
+        stats: &Arc<StatsHome>,
+    ) -> SwapSpace {
         let (most_slots, device_shift) = (nr_blocks * BLOCK_PAGES, self.device_shift);
-        Layout { most_slots, device_shift, nr_cpus, rotational: self.rotational, frees: self.frees }
+        let layout = Layout { most_slots, device_shift, nr_cpus, rotational: self.rotational, frees: self.frees };
+        let (split_slots, compacts) = (self.split_slots, self.compaction.is_some());
+        SwapSpace::new(devices, layout, self.topology.take(), split_slots, compacts, Arc::clone(stats))
     }
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
@@ -337,14 +347,15 @@ impl ArenaBuilder {
         let zones = zoning.zones(most_blocks, nr_cpus);
         frames.open(nr_pageblocks)?;
         zones.set_limit(self.memory as usize / PAGE_SIZE);
-        let layout = self.layout(nr_blocks, nr_cpus);
+        let stats = self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared);
+        let stats = Arc::new(stats);
+        let space = self.swap_space(devices, nr_blocks, nr_cpus, &stats);
         Ok(Engine {
             fixed_order: self.folio.order(),
             addresses: AddressSpace::new(nr_blocks),
             table: FolioTable::new(nr_blocks).keyed(setup::random_key()?),
             frames,
-            space: SwapSpace::new(devices, layout, self.topology, self.split_slots, self.stats),
-            freeing: Freeing::new(self.frees == Frees::Synchronous),
+            space,
             buffers: Buffers::new(zones.all().len())?,
             unsettled: Mutex::new(Vec::new()),
             zeroed: ZeroedStock::new(self.zeroed_stock, zones.all().len()),
@@ -352,12 +363,11 @@ impl ArenaBuilder {
             kept_copies: KeptCopies::new(zones.nr_frames_max().div_ceil(BLOCK_PAGES)),
             zones,
             zone_nodes,
-            slot_compactor: SlotCompactor::new(self.compaction.is_some()),
             mapper,
             uffd,
             pagemap,
             lost: Lost::default(),
-            stats: self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared),
+            stats,
             clock: Clock::new(),
             streams: Streams::new(),
             drop_behind: DropBehind::new(),
@@ -369,8 +379,6 @@ impl ArenaBuilder {
             on_watch: Mutex::default(),
             device_faults: DeviceFaults::default(),
             reclaim_wanted: Event::default(),
-            wants_relief: AtomicBool::new(false),
-            front_filled: Event::default(),
             frame_freed: Event::default(),
             patience: self.patience,
             stall_said: AtomicU64::new(0),
@@ -551,7 +559,7 @@ impl Arena {
         if !engine.space.add(device::open(&device.clone().into(), engine.space.topology())?) {
             return Err(Error::TooManyDevices(MAX_DEVICES));
         }
-        engine.slot_compactor.evacuate(); // a failing device may have content for which there is room now
+        engine.space.slot_work().evacuate(); // a failing device may have content for which there is room now
         self.start_compressing();
         Ok(())
     }
@@ -662,7 +670,7 @@ impl Running {
     /// Frees all slots in batches, so that counts of devices are exact.
     fn flush_slots(&self) {
         if !self.is_childs() {
-            self.engine.flush_slots();
+            self.engine.space.flush_slots(&self.engine.gate);
         }
     }
 }
@@ -676,15 +684,15 @@ impl Drop for Running {
         self.engine.reclaim_wanted.signal();
         self.engine.reads.wake();
         self.engine.compactor.wanted.signal();
-        self.engine.front_filled.signal();
+        self.engine.space.relief().filled.signal();
         self.engine.zeroed.wanted.signal();
-        self.engine.slot_compactor.wanted.signal();
-        self.engine.freeing.wanted.signal();
+        self.engine.space.slot_work().wanted.signal();
+        self.engine.space.freeing().wanted.signal();
         self.stop.signal();
         direct::detach(&self.engine);
         for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {
             thread.join();
         }
-        self.engine.flush_slots();
+        self.engine.space.flush_slots(&self.engine.gate);
     }
 }

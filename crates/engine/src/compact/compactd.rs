@@ -15,8 +15,9 @@ use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Report
 use folioswap_core::{BLOCK_PAGES, List, Memory, Order, Size, Taken, Zone};
 
 use crate::compact::exchange::{Costs, Means, Moving};
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
 use crate::memory::take::older_class;
+use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
 use crate::process::wakeup::Event;
 

@@ -11,12 +11,11 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{Compaction, Migrated, Mode, Outcome, Request, Space, Stage, Units};
 use folioswap_core::{
-    BLOCK_PAGES, BlockId, ClusterId, DeviceId, FolioId, List, Locked, MAX_ORDER, Order, PAGE_SIZE, PIECE, SlotId,
+    BLOCK_PAGES, BlockId, ClusterId, DeviceId, FolioId, List, Locked, MAX_ORDER, Order, PAGE_SIZE, SlotId,
     SpaceBlockId, State, UnitId,
 };
 use folioswap_sys::signals;
@@ -24,13 +23,10 @@ use folioswap_sys::signals;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::fatal::{self, AbortOnPanic};
-use crate::process::wakeup::Event;
 use crate::relocate::evacuate::Evacuation;
 use crate::swap::block::Buffer;
 use crate::swap::block::SlotRun;
-
-/// The least order for which compaction is started when a folio finds no run of slots.
-const LEAST_ORDER: Order = PIECE;
+use crate::swap::slot_work::LEAST_ORDER;
 
 /// At most one in this many of a device's clusters is kept whole.
 const KEPT_WHOLE_SHARE: usize = 16;
@@ -50,33 +46,6 @@ const PAUSES: u32 = 9;
 /// How often a pause checks whether the run is interrupted.
 const NAP: Duration = Duration::from_millis(2);
 
-/// Wakes the compaction of slots.
-pub(crate) struct SlotCompactor {
-    pub wanted: Event,
-    /// Slots of the folios that found no run since the thread last looked.
-    nr_wanted: AtomicUsize,
-    enabled: bool,
-    /// A device has begun to fail, or there is new room for the content of one.
-    is_evacuation_due: AtomicBool,
-}
-
-impl SlotCompactor {
-    pub fn new(enabled: bool) -> Self {
-        SlotCompactor {
-            wanted: Event::default(),
-            nr_wanted: AtomicUsize::new(0),
-            enabled,
-            is_evacuation_due: AtomicBool::new(false),
-        }
-    }
-
-    /// Makes the thread empty failing devices now.
-    pub fn evacuate(&self) {
-        self.is_evacuation_due.store(true, Ordering::SeqCst);
-        self.wanted.signal();
-    }
-}
-
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction of slots");
@@ -85,8 +54,8 @@ pub(crate) fn run(engine: &Engine) {
     let (mut nr_wanted, mut nr_large) = (0, 0);
     let mut evacuation = Evacuation::default();
     while !engine.stopping() {
-        let seen = engine.slot_compactor.wanted.now();
-        let nr_more = engine.slot_compactor.nr_wanted.swap(0, Ordering::Relaxed);
+        let seen = engine.space.slot_work().wanted.now();
+        let nr_more = engine.space.slot_work().take_wanted();
         nr_wanted += nr_more;
         let nr_large_before = std::mem::replace(&mut nr_large, engine.nr_large_out());
         // Large folios use the clusters kept whole. Without new ones they would soon find none.
@@ -99,29 +68,20 @@ pub(crate) fn run(engine: &Engine) {
         if wanted_last.is_some() && !engine.compact_slots(&mut compactions, nr_wanted) {
             (wanted_last, nr_wanted) = (None, 0);
         }
-        if engine.slot_compactor.is_evacuation_due.swap(false, Ordering::SeqCst) {
+        if engine.space.slot_work().take_evacuation() {
             evacuation.begin();
         }
         let pause = evacuation.step(engine);
         let again = wanted_last.map(|_| AGAIN);
         match again.into_iter().chain(pause).min() {
             _ if engine.stopping() => {} // the stop may precede `seen`
-            Some(limit) => engine.slot_compactor.wanted.wait_for(seen, limit),
-            None => engine.slot_compactor.wanted.wait(seen),
+            Some(limit) => engine.space.slot_work().wanted.wait_for(seen, limit),
+            None => engine.space.slot_work().wanted.wait(seen),
         }
     }
 }
 
 impl Engine {
-    /// Notes that a folio of this order found no run of slots.
-    pub fn want_whole_clusters(&self, order: Order) {
-        let compactor = &self.slot_compactor;
-        if compactor.enabled && order >= LEAST_ORDER && self.space.next_scattered(None).is_some() {
-            compactor.nr_wanted.fetch_add(order.nr_pages(), Ordering::Relaxed);
-            compactor.wanted.signal();
-        }
-    }
-
     /// Large folios written to one run of slots.
     fn nr_large_out(&self) -> u64 {
         let orders = (LEAST_ORDER.exponent()..=MAX_ORDER).filter_map(Order::new);
@@ -461,7 +421,7 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn put_back(&self, run: Units) {
-        self.engine.put_back_slots(self.slot(run.first), run.order);
+        self.engine.space.put_back_slots(self.slot(run.first), run.order);
     }
 
     fn migrate(&self, folio: Units, to: UnitId, _mode: Mode) -> Migrated {
@@ -485,6 +445,8 @@ impl Space for DeviceSpace<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::arena::Arena;
     use crate::arena::advice::Advice;
@@ -493,7 +455,6 @@ mod tests {
     use crate::swap::attached::Frees;
     use folioswap_core::{CpuId, PAGE_SIZE};
     use std::path::PathBuf;
-    use std::sync::atomic::AtomicBool;
 
     /// Content of a page that stays. Never 0.
     fn mark(page: usize) -> u8 {
@@ -555,9 +516,9 @@ mod tests {
             while engine.stats.slots_migrated.get() < nr_moved && begun.elapsed() < Duration::from_secs(60) {
                 let whole = || engine.space.allocate(CpuId::new(0), Order::HUGE);
                 let runs: Vec<_> = std::iter::from_fn(whole).collect();
-                engine.want_whole_clusters(Order::HUGE);
+                engine.space.want_whole_clusters(Order::HUGE);
                 std::thread::yield_now();
-                runs.into_iter().for_each(|slot| engine.free_slots(slot, Order::HUGE));
+                runs.into_iter().for_each(|slot| engine.space.free_slots(slot, Order::HUGE));
                 engine.gate.close(signals::thread_id()); // as a fork does
                 engine.gate.open();
             }

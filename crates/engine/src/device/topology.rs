@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn this_machine_has_its_cpus_somewhere() {
         let topology = Topology::of_machine();
-        let cpu = crate::engine::current_cpu();
+        let cpu = crate::process::cpu::current_cpu();
         assert!(topology.has(topology.node_of(cpu)));
         assert_eq!(topology.node_of_device("/a", Some(2000)), None);
     }

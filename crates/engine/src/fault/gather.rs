@@ -117,7 +117,7 @@ impl Engine {
         }
         for run in &swapped {
             let part = &mut bytes[run.pages.start * PAGE_SIZE..run.pages.end * PAGE_SIZE];
-            self.read_twice(locked.name(locked.index_of(run.pages.start)), run.slot, || {
+            self.space.read_twice(self.addr(locked.name(locked.index_of(run.pages.start))), run.slot, || {
                 self.space.read(run.slot, part)?;
                 Trouble::unless(self.is_right(locked, run, part))
             })?;
@@ -204,7 +204,7 @@ impl Engine {
         let read = self.space.read_pieces(slot, &mut pieces);
         let is_read = read.is_ok();
         if let Err(error) = read {
-            self.note_trouble(slot, &Trouble::Read(error), false);
+            self.space.note_trouble(slot, &Trouble::Read(error), false);
         }
         let mut result = Ok(());
         for (at, (index, mut prepared)) in run.into_iter().enumerate() {

@@ -30,7 +30,7 @@ impl Engine {
         let read = read.map_err(Trouble::Read).and_then(|()| Trouble::unless(right(0) && right(1)));
         watch.lap(Phase::Read);
         if let Err(trouble) = read {
-            self.note_trouble(slot, &trouble, false);
+            self.space.note_trouble(slot, &trouble, false);
             both.into_iter().for_each(|prepared| self.release_frame(prepared.into_frame()));
             return false;
         }

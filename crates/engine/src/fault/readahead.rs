@@ -207,7 +207,7 @@ fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     let Some((mut incoming, read)) = reads.finish(wait) else { return false };
     let bytes = incoming.prepared.bytes_mut();
     let mut first = Some(read);
-    let read = engine.read_twice(incoming.locked.name(0), incoming.slot, || {
+    let read = engine.space.read_twice(engine.addr(incoming.locked.name(0)), incoming.slot, || {
         first.take().unwrap_or_else(|| engine.space.read(incoming.slot, bytes))?;
         Trouble::unless(checksum::verify(&incoming.locked, 0, bytes))
     });

@@ -13,8 +13,9 @@ use folioswap_core::{
 
 use crate::config::swap_in_policy::SwapIn;
 use crate::device::checksum;
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
 use crate::fault::readahead::Window;
+use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
 use crate::swap::health::{SwapInError, Trouble};
@@ -315,7 +316,7 @@ impl Engine {
         } else {
             watch.long_part(Phase::Frame);
         }
-        self.read_twice(locked.name(index), slot, || match self.space.memory(slot) {
+        self.space.read_twice(self.addr(locked.name(index)), slot, || match self.space.memory(slot) {
             Some(memory) => Trouble::unless(memory.load(locked, page, bytes)),
             None => {
                 self.space.read(slot, bytes)?;
@@ -333,7 +334,7 @@ impl Engine {
             unreachable!("a piece hashed as one is in its slots as one");
         };
         self.frames.with_scratch(|read| {
-            self.read_twice(locked.name(locked.index_of(page)), slot, || {
+            self.space.read_twice(self.addr(locked.name(locked.index_of(page))), slot, || {
                 self.space.read(slot, read)?;
                 Trouble::unless(locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read)))
             })?;

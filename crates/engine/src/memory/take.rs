@@ -9,9 +9,10 @@ use folioswap_core::{
     Contiguity, CpuId, FrameId, List, Locked, Memory, Oldest, Order, PAGE_SIZE, PIECE, Phase, Size, Taken, Zone,
 };
 
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
+use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use folioswap_core::{CpuId, FrameId, Memory, Order, Zone, Zones};
 
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
+use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
 use crate::process::wakeup::Event;
 

@@ -106,6 +106,33 @@ pub fn open_shared_stats(path: &Path) -> io::Result<&'static SharedCounters> {
     SharedMemory::<SharedCounters>::open(path).map(SharedMemory::leak)
 }
 
+/// Counters of an arena: private, or in memory shared with the process that prints them.
+pub(crate) enum StatsHome {
+    Own(Box<InMemory>),
+    Shared(&'static SharedCounters),
+}
+
+impl StatsHome {
+    /// The shared counters. `None`: the arena has its own.
+    pub fn shared(&self) -> Option<&'static SharedCounters> {
+        match self {
+            StatsHome::Own(_) => None,
+            StatsHome::Shared(counters) => Some(counters),
+        }
+    }
+}
+
+impl std::ops::Deref for StatsHome {
+    type Target = Stats;
+
+    fn deref(&self) -> &Stats {
+        match self {
+            StatsHome::Own(stats) => stats.get(),
+            StatsHome::Shared(counters) => counters.stats(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

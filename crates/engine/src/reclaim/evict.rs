@@ -12,10 +12,11 @@
 use folioswap_core::{BlockId, FrameId, List, Locked, NodeId, Order, PAGE_SIZE, Size, SlotId, State, Zone};
 
 use crate::device::checksum;
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
 use crate::memory::mapper::MapError;
 use crate::memory::take::SCAN;
 use crate::memory::take::older_class;
+use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::reclaim::write_out::{Batch, Outgoing};
 
@@ -248,7 +249,7 @@ impl Engine {
     /// other folios that are written now, in one batch. Slots on a device that is being removed are given up.
     fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
         if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
-            self.free_slots(slot, order);
+            self.space.free_slots(slot, order);
             kept = None;
         }
         let Some(kept) = kept else { return self.allocate_near(frame, order) };
@@ -257,7 +258,7 @@ impl Engine {
         }
         match self.allocate_near(frame, order) {
             Some(slot) => {
-                self.free_slots(kept, order);
+                self.space.free_slots(kept, order);
                 Some(slot)
             }
             None => Some(kept),
@@ -273,11 +274,11 @@ impl Engine {
         }
         match self.allocate_near(frame, Order::HUGE) {
             Some(slot) if self.space.home_of(slot) == node => {
-                self.free_slots(kept, Order::HUGE);
+                self.space.free_slots(kept, Order::HUGE);
                 slot
             }
             other => {
-                other.inspect(|&slot| self.put_back_slots(slot, Order::HUGE));
+                other.inspect(|&slot| self.space.put_back_slots(slot, Order::HUGE));
                 kept
             }
         }
@@ -302,7 +303,7 @@ impl Engine {
     fn split_for_slots(&self, locked: &mut Locked<'_>, frame: FrameId) -> Washed {
         let order = locked.order();
         self.stats.swpout_fallback.add(order, 1);
-        self.want_whole_clusters(order);
+        self.space.want_whole_clusters(order);
         if order == Order::HUGE {
             self.stats.thp_swpout_fallback.add(1);
         }
@@ -318,7 +319,7 @@ impl Engine {
     pub fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
         let cpu = current_cpu();
         let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
-            self.space.allocate(cpu, smaller).inspect(|&slot| self.put_back_slots(slot, smaller)).is_some()
+            self.space.allocate(cpu, smaller).inspect(|&slot| self.space.put_back_slots(slot, smaller)).is_some()
         });
         let Some(smaller) = fits else { return Washed::NoSlot };
         self.split_block(locked, smaller);

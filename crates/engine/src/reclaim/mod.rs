@@ -1,6 +1,7 @@
 //! The way out: the reclaim thread, eviction, and writing folios to their devices.
 
 pub mod evict;
+pub mod kept;
 pub mod parts;
 pub mod reclaimd;
 pub mod write_out;

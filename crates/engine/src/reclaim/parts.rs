@@ -68,7 +68,7 @@ impl Engine {
             }
             let slot = self.allocate_near(frame, order);
             if slot.is_none() {
-                places.into_iter().flatten().for_each(|slot| self.put_back_slots(slot, order));
+                places.into_iter().flatten().for_each(|slot| self.space.put_back_slots(slot, order));
                 return None;
             }
             places.push(slot);
@@ -89,14 +89,14 @@ impl Engine {
             };
             let count = places[index..].iter().enumerate().take_while(follows).count();
             let run = &bytes[index * order.bytes()..(index + count) * order.bytes()];
-            self.store_run(slot, order, run, |at, place| {
+            self.space.store_run(slot, order, run, |at, place| {
                 places[index + at] = place;
                 all &= place.is_some();
             });
             index += count;
         }
         if !all {
-            places.iter().flatten().for_each(|&slot| self.free_slots(slot, order));
+            places.iter().flatten().for_each(|&slot| self.space.free_slots(slot, order));
         }
         all
     }

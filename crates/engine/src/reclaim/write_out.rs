@@ -237,7 +237,7 @@ impl Engine {
         if !self.space.is_failing(slot) {
             match self.space.write(slot, bytes) {
                 Ok(()) => return true,
-                Err(error) => self.write_failed(slot, error),
+                Err(error) => self.space.write_failed(slot, error),
             }
         }
         self.space.mark_bad(slot, order);
@@ -290,7 +290,7 @@ impl Engine {
                 locked.folio_mut(index).cancel_write();
                 self.zones.of(frame).insert(frame, List::Laundry);
             }
-            (None, false) => self.free_slots(slot, order),
+            (None, false) => self.space.free_slots(slot, order),
             (None, true) => {} // the slots are bad
         }
         debug_assert_eq!(folio.block(), locked.id());
@@ -317,7 +317,7 @@ impl Engine {
                 memory.store(locked, index * order.nr_pages(), bytes);
                 Ok(slot)
             }
-            None => self.store(slot, order, bytes),
+            None => self.space.store(slot, order, bytes),
         };
         self.finish_folio(locked, index, frame, slot, written)
     }
@@ -335,7 +335,7 @@ impl Engine {
         let slot = match written {
             Ok(slot) => slot,
             Err(error) => {
-                self.not_written(slot, order, error);
+                self.space.not_written(slot, order, error);
                 self.zones.of(frame).insert(frame, List::Laundry);
                 return false;
             }
@@ -344,7 +344,7 @@ impl Engine {
         self.zones.of(frame).insert(frame, List::Standby);
         self.count_swap_out(order);
         self.frame_freed.signal();
-        self.note_filling(slot);
+        self.space.note_filling(slot);
         true
     }
 

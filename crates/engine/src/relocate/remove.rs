@@ -16,7 +16,8 @@ use folioswap_core::{BlockId, DeviceId, FrameId, List, Locked, Order, PIECE, Slo
 use folioswap_sys::signals;
 
 use crate::config::error::Error;
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
+use crate::process::cpu::current_cpu;
 use crate::reclaim::evict::Washed;
 use crate::swap::block::{Buffer, SlotRun};
 use crate::swap::health::SwapInError;
@@ -227,7 +228,7 @@ impl Engine {
         }
         let bytes = buffer.pages(run.pages.len());
         if let Err(lost) = self.read_run_checked(locked, run, bytes) {
-            places.into_iter().for_each(|slot| self.put_back_slots(slot, order));
+            places.into_iter().for_each(|slot| self.space.put_back_slots(slot, order));
             return Err(Stuck::Lost(lost));
         }
         if places.is_empty() {
@@ -257,7 +258,7 @@ impl Engine {
     }
 
     fn read_run_checked(&self, locked: &Locked<'_>, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        self.read_twice(locked.name(locked.index_of(run.pages.start)), run.slot, || {
+        self.space.read_twice(self.addr(locked.name(locked.index_of(run.pages.start))), run.slot, || {
             self.space.read(run.slot, bytes)?;
             Trouble::unless(self.is_right(locked, run, bytes))
         })
@@ -274,7 +275,7 @@ impl Engine {
             let at: Range<usize> = start..start + group.len();
             start = at.end;
             let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];
-            self.store_run(group[0], order, part, |index, place| {
+            self.space.store_run(group[0], order, part, |index, place| {
                 if place.is_some() {
                     self.release_slot(locked, first + at.start + index);
                     locked.folio_mut(first + at.start + index).set_slot(place);

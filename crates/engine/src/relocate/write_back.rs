@@ -17,12 +17,13 @@ use folioswap_core::{BlockId, DeviceId, Locked, Order, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
 use crate::device::checksum;
-use crate::engine::{Engine, current_cpu};
+use crate::engine::Engine;
+use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
 use crate::swap::block::Buffer;
+use crate::swap::space::fronts::HIGH;
 
-/// Eighths of the front's memory at which writeback begins and ends.
-const HIGH: u64 = 7;
+/// Eighths of the front's memory at which writeback ends.
 const LOW: u64 = 6;
 
 /// Most blocks chosen in one walk of the table.
@@ -38,19 +39,19 @@ pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
     let _abort = AbortOnPanic("tiering");
     let mut pause = AGAIN;
     while !engine.stopping() {
-        let seen = engine.front_filled.now();
+        let seen = engine.space.relief().filled.now();
         let relieved = engine.relieve_fronts(&mut buffer);
         if engine.stopping() {
             return;
         }
         if relieved {
             pause = AGAIN;
-            engine.wants_relief.store(true, Ordering::SeqCst);
-            engine.front_filled.wait(seen);
+            engine.space.relief().is_wanted.store(true, Ordering::SeqCst);
+            engine.space.relief().filled.wait(seen);
         } else {
             // The front's filling need not wake the thread meanwhile: there is no room behind it.
-            engine.wants_relief.store(false, Ordering::SeqCst);
-            engine.front_filled.wait_for(seen, pause);
+            engine.space.relief().is_wanted.store(false, Ordering::SeqCst);
+            engine.space.relief().filled.wait_for(seen, pause);
             pause = (2 * pause).min(MOST_AGAIN);
         }
     }
@@ -68,14 +69,6 @@ fn note_pieces_by_pages(locked: &mut Locked<'_>, first_page: usize, bytes: &[u8]
 }
 
 impl Engine {
-    /// Wakes the thread if a written folio has filled a front.
-    pub fn note_filling(&self, slot: SlotId) {
-        let is_front = self.space.compresses() && self.wants_relief.load(Ordering::Relaxed);
-        if is_front && self.space.is_filled(self.space.device_of(slot), HIGH) {
-            self.front_filled.signal();
-        }
-    }
-
     /// Writes the oldest folios of each full front to devices behind it. `false`: not all could be moved.
     fn relieve_fronts(&self, buffer: &mut Buffer) -> bool {
         let Some(_alone) = self.space.try_changing() else { return false };
@@ -156,7 +149,7 @@ impl Engine {
             let bytes = buffer.pages(run.pages.len());
             if self.read_run_alone(&mut locked, &run, bytes).is_err() {
                 // A thread that needs it will get the error.
-                places.into_iter().for_each(|slot| self.put_back_slots(slot, order));
+                places.into_iter().for_each(|slot| self.space.put_back_slots(slot, order));
                 continue;
             }
             if order >= PIECE && self.comes_back_by_pages(&locked) {
@@ -174,7 +167,7 @@ impl Engine {
 
     fn fits_behind(&self, behind: &[DeviceId], order: Order) -> bool {
         let slot = self.space.allocate_on_one(behind, current_cpu(), order);
-        slot.inspect(|&slot| self.put_back_slots(slot, order)).is_some()
+        slot.inspect(|&slot| self.space.put_back_slots(slot, order)).is_some()
     }
 
     fn count_written_back(&self, locked: &Locked<'_>, pages: Range<usize>, front: DeviceId) {

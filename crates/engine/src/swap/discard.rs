@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use folioswap_sys::signals;
 
-use crate::engine::Engine;
+use crate::process::wakeup::Gate;
+use crate::swap::space::SwapSpace;
 
 /// How long most of the space must have been free.
 const AFTER: Duration = Duration::from_millis(500);
@@ -39,11 +40,11 @@ pub(crate) enum Next {
 
 impl Discards {
     /// Discards a few clusters if it is time to. For a thread that is outside the fork gate.
-    pub fn step(&mut self, engine: &Engine) -> Next {
-        let enter = || Some(engine.gate.enter(signals::thread_id()));
+    pub fn step(&mut self, space: &SwapSpace, gate: &Gate) -> Next {
+        let enter = || Some(gate.enter(signals::thread_id()));
         match self {
-            Discards::Giving if engine.space.discard(BATCH, &enter) => return Next::GoOn,
-            Discards::None | Discards::Since(_) if engine.space.discards_due() => {
+            Discards::Giving if space.discard(BATCH, &enter) => return Next::GoOn,
+            Discards::None | Discards::Since(_) if space.discards_due() => {
                 let waited = match self {
                     Discards::Since(since) => since.elapsed(),
                     _ => {

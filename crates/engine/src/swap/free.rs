@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use folioswap_core::{Freed, Order, SlotId};
 use folioswap_sys::signals;
 
-use crate::engine::{Engine, current_cpu};
+use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
-use crate::process::wakeup::Event;
+use crate::process::wakeup::{Event, Gate};
 use crate::swap::discard::{Discards, Next};
+use crate::swap::space::SwapSpace;
 
 /// Interval between flushes of batches that do not fill. A freed slot waits for at most twice as long.
 const SITTING: Duration = Duration::from_millis(100);
@@ -46,22 +47,22 @@ impl Freeing {
 }
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(engine: &Engine) {
+pub(crate) fn run(space: &SwapSpace, gate: &Gate, stop: &AtomicBool) {
     let _abort = AbortOnPanic("freeing");
     folioswap_sys::cpu::wait_for_turns();
     let thread = signals::thread_id();
     let mut discards = Discards::default();
     let mut swept = Instant::now();
-    while !engine.stopping() {
-        let seen = engine.freeing.wanted.now();
-        let pass = engine.gate.enter(thread);
-        engine.space.free_full();
+    while !stop.load(Ordering::Acquire) {
+        let seen = space.freeing().wanted.now();
+        let pass = gate.enter(thread);
+        space.free_full();
         let is_idle = swept.elapsed() >= SITTING && {
             swept = Instant::now();
-            !engine.sweep_slots()
+            !space.sweep_slots()
         };
         drop(pass);
-        let next = discards.step(engine);
+        let next = discards.step(space, gate);
         let watch = (!is_idle).then(|| SITTING.saturating_sub(swept.elapsed()));
         let limit = match next {
             Next::GoOn => continue,
@@ -69,50 +70,50 @@ pub(crate) fn run(engine: &Engine) {
             Next::SleepFor(limit) => Some(watch.map_or(limit, |watch| watch.min(limit))),
         };
         match limit {
-            _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
-            Some(limit) => engine.freeing.wanted.wait_for(seen, limit),
+            _ if stop.load(Ordering::Acquire) => {} // the stop may have been signalled before `seen` was read
+            Some(limit) => space.freeing().wanted.wait_for(seen, limit),
             None => {
-                engine.freeing.wanted.wait(seen);
+                space.freeing().wanted.wait(seen);
                 swept = Instant::now();
             }
         }
     }
 }
 
-impl Engine {
+impl SwapSpace {
     /// Frees slots; they may be collected in a batch first. Does not allocate.
     pub fn free_slots(&self, slot: SlotId, order: Order) {
         let cpu = current_cpu();
-        let is_full = self.space.free(cpu, slot, order) == Freed::Filled;
-        if self.freeing.begin_watch() | is_full {
-            self.freeing.wanted.signal();
+        let is_full = self.free(cpu, slot, order) == Freed::Filled;
+        if self.freeing().begin_watch() | is_full {
+            self.freeing().wanted.signal();
         }
     }
 
     /// Returns unused slots at once, so that the next allocation finds them.
     pub fn put_back_slots(&self, slot: SlotId, order: Order) {
-        self.space.free_now(slot, order);
-        if self.freeing.begin_watch() {
-            self.freeing.wanted.signal();
+        self.free_now(slot, order);
+        if self.freeing().begin_watch() {
+            self.freeing().wanted.signal();
         }
     }
 
     /// Frees all slots in batches, so that all earlier frees have taken effect. For threads of the program, with no
     /// lock held.
-    pub fn flush_slots(&self) {
+    pub fn flush_slots(&self, gate: &Gate) {
         // A signal handler that ran now might fault, and wait for a lock that this thread holds.
         let _blocked = signals::block_all();
-        let _pass = self.gate.enter(signals::thread_id());
-        self.space.flush();
+        let _pass = gate.enter(signals::thread_id());
+        self.flush();
     }
 
     /// Flushes all batches. `false`: there was nothing, and the next free wakes the thread.
     fn sweep_slots(&self) -> bool {
-        self.freeing.on_watch.store(false, Ordering::SeqCst);
+        self.freeing().on_watch.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst); // pairs with the fence in `begin_watch`
-        let any = self.space.sweep();
+        let any = self.sweep();
         if any {
-            self.freeing.on_watch.store(true, Ordering::SeqCst);
+            self.freeing().on_watch.store(true, Ordering::SeqCst);
         }
         any
     }
@@ -123,6 +124,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::device::DeviceSpec;
+    use crate::engine::Engine;
     use crate::process::wakeup::comes_true;
     use crate::swap::attached::Frees;
     use folioswap_core::{CpuId, DeviceId};
@@ -150,9 +152,9 @@ mod tests {
         let arena = arena(Frees::Collected);
         let engine = arena.engine();
         for _ in 0..2 {
-            in_use(engine, 3).into_iter().for_each(|slot| engine.free_slots(slot, Order::PAGE));
+            in_use(engine, 3).into_iter().for_each(|slot| engine.space.free_slots(slot, Order::PAGE));
             comes_true("nobody frees what lies in a batch", || nr_used(engine) == 0);
-            comes_true("the thread stays on watch", || !engine.freeing.on_watch.load(Ordering::SeqCst));
+            comes_true("the thread stays on watch", || !engine.space.freeing().on_watch.load(Ordering::SeqCst));
         }
     }
 
@@ -173,13 +175,16 @@ mod tests {
         let arena = Arena::builder().memory(16 << 20).address_space(1 << 30).build().unwrap();
         let engine = arena.engine();
         let whole: Vec<_> = (0..145).map(|_| engine.space.allocate(CPU, Order::HUGE).unwrap()).collect();
-        let sleeps = || comes_true("the thread stays on watch", || !engine.freeing.on_watch.load(Ordering::SeqCst));
-        engine.put_back_slots(engine.space.allocate(CPU, Order::PAGE).unwrap(), Order::PAGE);
+        let sleeps =
+            || comes_true("the thread stays on watch", || !engine.space.freeing().on_watch.load(Ordering::SeqCst));
+        engine.space.put_back_slots(engine.space.allocate(CPU, Order::PAGE).unwrap(), Order::PAGE);
         sleeps();
-        whole[..70].iter().for_each(|&slot| engine.free_slots(slot, Order::HUGE));
+        whole[..70].iter().for_each(|&slot| engine.space.free_slots(slot, Order::HUGE));
         sleeps();
         let before = arena.devices()[0].reserved_bytes;
-        whole[70..].iter().for_each(|slot| (0..100).for_each(|page| engine.free_slots(slot.plus(page), Order::PAGE)));
+        whole[70..]
+            .iter()
+            .for_each(|slot| (0..100).for_each(|page| engine.space.free_slots(slot.plus(page), Order::PAGE)));
         comes_true("nobody looks at what may be given back", || arena.devices()[0].reserved_bytes < before);
     }
 
@@ -190,7 +195,7 @@ mod tests {
             let engine = arena.engine();
             let slots = in_use(engine, 500);
             for (at, &slot) in slots.iter().enumerate() {
-                engine.free_slots(slot, Order::PAGE);
+                engine.space.free_slots(slot, Order::PAGE);
                 if at % 7 == 0 {
                     assert_eq!(arena.devices()[0].used_bytes, 4096 * (499 - at) as u64);
                 }
@@ -207,7 +212,7 @@ mod tests {
         let slots = in_use(engine, 5000);
         // As during a fork: the thread is outside the gate and holds no lock.
         engine.gate.close(signals::thread_id());
-        slots.iter().for_each(|&slot| engine.free_slots(slot, Order::PAGE));
+        slots.iter().for_each(|&slot| engine.space.free_slots(slot, Order::PAGE));
         let nr_left = nr_used(engine);
         assert_eq!(
             (nr_left, nr_left <= 64 * folioswap_sys::cpu::nr_cpus()),

@@ -14,10 +14,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{DeviceFailure, FolioId, SlotId};
+use folioswap_core::{DeviceFailure, SlotId};
 
-use crate::engine::Engine;
 use crate::process::fatal;
+use crate::swap::space::SwapSpace;
 
 /// Failed writes in a row after which a device is failing. A single bad sector fails one or two writes, because
 /// neighbours are written together.
@@ -180,14 +180,14 @@ impl Health {
     }
 }
 
-impl Engine {
+impl SwapSpace {
     /// Reads a folio's slots with `attempt`, which also verifies the bytes. Repeats it once if it fails.
     ///
     /// # Errors
     /// When both tries failed, or the device is gone.
     pub fn read_twice(
         &self,
-        folio: FolioId,
+        addr: usize,
         slot: SlotId,
         mut attempt: impl FnMut() -> Result<(), Trouble>,
     ) -> Result<(), SwapInError> {
@@ -198,22 +198,22 @@ impl Engine {
             trouble = second;
             self.note_trouble(slot, &trouble, true);
         }
-        Err(SwapInError::new(self.addr(folio), self.space.device_name(slot), trouble.to_string()))
+        Err(SwapInError::new(addr, self.device_name(slot), trouble.to_string()))
     }
 
     /// Counts a failure of a slot's device. `again`: it was the second try of a read. Reports a device that is failing
     /// from now on, and starts its evacuation.
     pub fn note_trouble(&self, slot: SlotId, trouble: &Trouble, again: bool) {
-        self.stats.io_errors.add(1);
+        self.stats().io_errors.add(1);
         if matches!(trouble, Trouble::WrongBytes) {
-            self.stats.verify_failures.add(1);
+            self.stats().verify_failures.add(1);
         }
-        if let Some(reason) = self.space.note_trouble(slot, trouble, again) {
+        if let Some(reason) = self.note_failure(slot, trouble, again) {
             fatal::say(&format!(
                 "swap {} is failing: {reason}; it is written to no more, and what can be read there goes elsewhere",
-                self.space.device_name(slot)
+                self.device_name(slot)
             ));
-            self.slot_compactor.evacuate();
+            self.slot_work().evacuate();
         }
     }
 
@@ -221,7 +221,7 @@ impl Engine {
     pub fn write_failed(&self, slot: SlotId, error: io::Error) {
         fatal::say(&format!(
             "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",
-            self.space.device_name(slot)
+            self.device_name(slot)
         ));
         self.note_trouble(slot, &Trouble::Write(error), false);
     }

@@ -8,7 +8,7 @@
 //! removes one that is unused, so waits are short. `changes` is taken first, and held for a whole removal, or for a run
 //! of compaction, which gives way.
 
-mod fronts;
+pub mod fronts;
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
@@ -17,18 +17,21 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use folioswap_core::{
     Attempt, Availability, Clusters, CpuId, DeviceId, DeviceIo, Direction, Freed, Listed, Locked, NodeId, Order,
-    Priority, SlotId,
+    Priority, SlotId, Stats,
 };
 
 use crate::config::limits::MAX_DEVICES;
 use crate::device::checksum;
 use crate::device::topology::Topology;
 use crate::device::{Device, MemoryUse, Opened, RamDevice};
-use crate::process::shared_stats::SharedCounters;
+use crate::process::shared_stats::{SharedCounters, StatsHome};
 use crate::process::wakeup::Pass;
-use crate::swap::attached::{Attached, Layout};
+use crate::swap::attached::{Attached, Frees, Layout};
 use crate::swap::figures::IoFigures;
+use crate::swap::free::Freeing;
 use crate::swap::health::{DeviceErrors, DeviceState, Trouble};
+use crate::swap::slot_work::SlotWork;
+use crate::swap::space::fronts::Relief;
 
 /// Where slots lie, for I/O that bypasses the device's own calls.
 #[derive(Clone)]
@@ -179,6 +182,13 @@ pub(crate) struct SwapSpace {
     nr_compressing: AtomicUsize,
     /// Shared I/O counters of devices. `None`: each device has its own.
     shared: Option<&'static SharedCounters>,
+    /// The thread that frees slots.
+    freeing: Freeing,
+    /// The thread that compacts slots and empties failing devices.
+    slot_work: SlotWork,
+    /// The thread that relieves fronts.
+    relief: Relief,
+    stats: Arc<StatsHome>,
     /// Hands out single slots only, so that larger folios are split. For measuring what whole folios gain.
     split_slots: bool,
 }
@@ -190,7 +200,8 @@ impl SwapSpace {
         mut layout: Layout,
         topology: Option<Topology>,
         split_slots: bool,
-        shared: Option<&'static SharedCounters>,
+        compacts: bool,
+        stats: Arc<StatsHome>,
     ) -> Self {
         let topology = topology.unwrap_or_else(Topology::of_machine);
         layout.most_slots = layout.most_slots.min(1 << layout.device_shift);
@@ -206,13 +217,33 @@ impl SwapSpace {
             layout,
             compresses: AtomicBool::new(false),
             nr_compressing: AtomicUsize::new(0),
-            shared,
+            shared: stats.shared(),
+            freeing: Freeing::new(layout.frees == Frees::Synchronous),
+            slot_work: SlotWork::new(compacts),
+            relief: Relief::default(),
+            stats,
             split_slots,
         };
         for device in devices {
             assert!(space.add(device), "who builds an arena counts its devices");
         }
         space
+    }
+
+    pub fn freeing(&self) -> &Freeing {
+        &self.freeing
+    }
+
+    pub fn slot_work(&self) -> &SlotWork {
+        &self.slot_work
+    }
+
+    pub fn relief(&self) -> &Relief {
+        &self.relief
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.stats
     }
 
     /// Adds a device. `false`: there are too many.
@@ -351,7 +382,7 @@ impl SwapSpace {
     }
 
     /// Counts a failure of the slot's device. See [`Health::note`](crate::swap::health::Health::note).
-    pub fn note_trouble(&self, slot: SlotId, trouble: &Trouble, again: bool) -> Option<String> {
+    pub fn note_failure(&self, slot: SlotId, trouble: &Trouble, again: bool) -> Option<String> {
         let at = self.at(slot);
         at.figures.failed(trouble.kind());
         at.health.note(trouble, again)
@@ -660,7 +691,8 @@ mod tests {
             rotational: None,
             frees: Frees::Cheapest,
         };
-        SwapSpace::new(devices, layout, Some(topology), false, None)
+        let stats = Arc::new(StatsHome::Own(crate::process::shared_stats::of_its_own()));
+        SwapSpace::new(devices, layout, Some(topology), false, true, stats)
     }
 
     const TWO: &str = "node 0 cpus 0,2\nnode 1 cpus 1,3\ndevice ram:6M node 1";

@@ -466,10 +466,10 @@ fn compact_until(arena: &Arena, mut happened: impl FnMut() -> bool) {
     while !happened() {
         runs.extend(std::iter::from_fn(huge));
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", arena.stats());
-        arena.engine().want_whole_clusters(Order::HUGE);
+        arena.engine().space.want_whole_clusters(Order::HUGE);
         std::thread::yield_now();
     }
-    runs.into_iter().for_each(|slot| arena.engine().free_slots(slot, Order::HUGE));
+    runs.into_iter().for_each(|slot| arena.engine().space.free_slots(slot, Order::HUGE));
 }
 
 #[test]

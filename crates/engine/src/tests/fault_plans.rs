@@ -164,7 +164,7 @@ impl Program {
                 self.arena.evict_all();
                 while self.arena.engine().evict_standby(Order::PAGE) {}
             }
-            14 => self.arena.engine().want_whole_clusters(Order::HUGE),
+            14 => self.arena.engine().space.want_whole_clusters(Order::HUGE),
             _ => self.change_devices(),
         }
     }

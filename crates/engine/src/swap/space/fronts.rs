@@ -1,13 +1,26 @@
 //! Devices that compress. They may refuse a write, and are fronts of the devices behind them.
 
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap_core::{Attempt, CpuId, DeviceId, Listed, Order, SlotId};
 
 use super::SwapSpace;
 use crate::device::Refusal;
-use crate::engine::{Engine, current_cpu};
+use crate::process::cpu::current_cpu;
+use crate::process::wakeup::Event;
+
+/// Eighths of a front's memory at which writeback begins.
+pub(crate) const HIGH: u64 = 7;
+
+/// Wakes the thread that relieves fronts (`relocate::write_back`).
+#[derive(Default)]
+pub(crate) struct Relief {
+    /// A front is about to be full.
+    pub filled: Event,
+    /// The thread waits to be told of it.
+    pub is_wanted: AtomicBool,
+}
 
 impl SwapSpace {
     /// Writes content that the device would otherwise refuse as incompressible.
@@ -73,18 +86,18 @@ impl SwapSpace {
     }
 }
 
-impl Engine {
+impl SwapSpace {
     /// Writes a folio to its slots. If their device refuses it, writes it to slots of another device, which the folio
     /// has from then on, and frees its former slots. If no other device takes it, the first stores it uncompressed.
     ///
     /// # Errors
     /// The device's. Its refusal, when there is no memory for the folio.
     pub fn store(&self, slot: SlotId, order: Order, bytes: &[u8]) -> io::Result<SlotId> {
-        let Err(error) = self.space.write(slot, bytes) else { return Ok(slot) };
+        let Err(error) = self.write(slot, bytes) else { return Ok(slot) };
         let Some(refusal) = Refusal::of(&error) else { return Err(error) };
-        let device = self.space.device_of(slot);
-        match self.space.allocate_after(device, refusal, current_cpu(), order) {
-            Some(other) => match self.space.write(other, bytes) {
+        let device = self.device_of(slot);
+        match self.allocate_after(device, refusal, current_cpu(), order) {
+            Some(other) => match self.write(other, bytes) {
                 Ok(()) => {
                     self.put_back_slots(slot, order);
                     Ok(other)
@@ -94,7 +107,7 @@ impl Engine {
                     Err(error)
                 }
             },
-            None if refusal == Refusal::Incompressible => self.space.write_anyway(slot, bytes).map(|()| slot),
+            None if refusal == Refusal::Incompressible => self.write_anyway(slot, bytes).map(|()| slot),
             None => Err(error),
         }
     }
@@ -103,7 +116,7 @@ impl Engine {
     /// are written one by one, and to another device if necessary. Slots of a folio that was not written are released.
     pub fn store_run(&self, first: SlotId, order: Order, bytes: &[u8], mut told: impl FnMut(usize, Option<SlotId>)) {
         let slots = (0..bytes.len() / order.bytes()).map(|index| first.plus(index * order.nr_pages()));
-        match self.space.write(first, bytes) {
+        match self.write(first, bytes) {
             Ok(()) => slots.enumerate().for_each(|(index, slot)| told(index, Some(slot))),
             Err(error) if Refusal::of(&error).is_some() => {
                 for ((index, slot), folio) in slots.enumerate().zip(bytes.chunks(order.bytes())) {
@@ -114,7 +127,7 @@ impl Engine {
             Err(error) => {
                 self.write_failed(first, error);
                 slots.enumerate().for_each(|(index, slot)| {
-                    self.space.mark_bad(slot, order);
+                    self.mark_bad(slot, order);
                     told(index, None);
                 });
             }
@@ -129,7 +142,15 @@ impl Engine {
             self.put_back_slots(slot, order);
         } else {
             self.write_failed(slot, error);
-            self.space.mark_bad(slot, order);
+            self.mark_bad(slot, order);
+        }
+    }
+
+    /// Wakes the thread if a written folio has filled a front.
+    pub fn note_filling(&self, slot: SlotId) {
+        let is_front = self.compresses() && self.relief().is_wanted.load(Ordering::Relaxed);
+        if is_front && self.is_filled(self.device_of(slot), HIGH) {
+            self.relief().filled.signal();
         }
     }
 }

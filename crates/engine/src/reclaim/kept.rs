@@ -124,7 +124,7 @@ mod tests {
     use crate::arena::Arena;
     use crate::arena::region::ArenaVec;
     use crate::device::DeviceSpec;
-    use crate::engine::current_cpu;
+    use crate::process::cpu::current_cpu;
     use folioswap_core::{Order, PAGE_SIZE};
 
     const MIB: usize = 1 << 20;

@@ -1,0 +1,60 @@
+//! Wakes the thread that compacts slots and empties failing devices (`compact::slots`).
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use folioswap_core::{Order, PIECE};
+
+use crate::process::wakeup::Event;
+use crate::swap::space::SwapSpace;
+
+/// The least order for which compaction is started when a folio finds no run of slots.
+pub(crate) const LEAST_ORDER: Order = PIECE;
+
+/// What the thread is wanted for.
+pub(crate) struct SlotWork {
+    pub wanted: Event,
+    /// Slots of the folios that found no run since the thread last looked.
+    nr_wanted: AtomicUsize,
+    /// Whether slots are compacted.
+    compacts: bool,
+    /// A device has begun to fail, or there is new room for the content of one.
+    is_evacuation_due: AtomicBool,
+}
+
+impl SlotWork {
+    pub fn new(compacts: bool) -> Self {
+        SlotWork {
+            wanted: Event::default(),
+            nr_wanted: AtomicUsize::new(0),
+            compacts,
+            is_evacuation_due: AtomicBool::new(false),
+        }
+    }
+
+    /// Makes the thread empty failing devices now.
+    pub fn evacuate(&self) {
+        self.is_evacuation_due.store(true, Ordering::SeqCst);
+        self.wanted.signal();
+    }
+
+    /// The slots wanted in runs since the last call.
+    pub fn take_wanted(&self) -> usize {
+        self.nr_wanted.swap(0, Ordering::Relaxed)
+    }
+
+    /// Whether failing devices are to be emptied since the last call.
+    pub fn take_evacuation(&self) -> bool {
+        self.is_evacuation_due.swap(false, Ordering::SeqCst)
+    }
+}
+
+impl SwapSpace {
+    /// Notes that a folio of this order found no run of slots.
+    pub fn want_whole_clusters(&self, order: Order) {
+        let work = self.slot_work();
+        if work.compacts && order >= LEAST_ORDER && self.next_scattered(None).is_some() {
+            work.nr_wanted.fetch_add(order.nr_pages(), Ordering::Relaxed);
+            work.wanted.signal();
+        }
+    }
+}
