@@ -4,7 +4,7 @@
 //! one. The device grows in large steps. Space of emptied clusters goes back to the file system when most of the space
 //! has been free for a while (`discard`); such a cluster is used again only after its space was reserved anew. A free
 //! takes 0.3 us if it finds its cluster unlocked and the device needs no notice of frees. Other freed slots wait in a
-//! [`SlotCache`] for the freeing thread (`freeing`). No allocation fails, and the device does not grow, while the cache
+//! [`SlotCache`] for the freeing thread (`free`). No allocation fails, and the device does not grow, while the cache
 //! holds freed slots.
 //!
 //! **Locking.** `space` before the locks of [`Clusters`]. Discards are done while holding neither.

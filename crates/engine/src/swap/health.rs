@@ -5,7 +5,7 @@
 //! repeated at its place: the folio is still in RAM and goes elsewhere. A device is *failing* after a read that failed
 //! twice, [`WRITES_IN_A_ROW`] failed writes in a row, [`MOST_FAILURES`] failures within [`WITHIN`], or the first error
 //! that says that it is gone. Nothing is allocated there any more, and the thread that moves slots empties it
-//! (`evacuation`). It never recovers; it can be removed and added again.
+//! (`relocate::evacuate`). It never recovers; it can be removed and added again.
 //!
 //! **Locking.** The record of recent failures is a leaf lock, taken only after a failure.
 
