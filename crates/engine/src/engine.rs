@@ -177,7 +177,8 @@ impl Engine {
         self.clear_table(locked);
         self.end_lost_folio(locked, index);
         let (addr, home, len) = self.places(locked, index, frame);
-        self.patiently("mapped", || self.mapper.map(addr, home, len));
+        // SAFETY: the folio's place and its frames' home; the block is locked.
+        self.patiently("mapped", || unsafe { self.mapper.map(addr, home, len) });
         // A whole folio may consist of small pages, if the kernel had no huge page.
         locked.small_table |= locked.order() < Order::HUGE || self.zones.of(frame).memory(frame) != Memory::Huge;
         self.note_mapped(locked, index, frame, list);
@@ -187,7 +188,8 @@ impl Engine {
     pub fn map_fresh(&self, locked: &mut Locked<'_>, frame: FrameId, list: List, watch: &mut Stopwatch<'_>) {
         self.clear_table(locked);
         let (addr, home, _) = self.places(locked, 0, frame);
-        if !self.patiently("made", || self.mapper.map_fresh(addr, home)) {
+        // SAFETY: the folio's place and its frames' home; the block is locked.
+        if !self.patiently("made", || unsafe { self.mapper.map_fresh(addr, home) }) {
             self.note_small(frame);
             locked.small_table = true;
         }
@@ -234,12 +236,14 @@ impl Engine {
             // these addresses: it would read zeros there.
             self.keep_from_child(addr, len);
         }
-        match self.mapper.unmap(addr, home, len) {
+        // SAFETY: the folio's place and its frames' home; the block is locked.
+        match unsafe { self.mapper.unmap(addr, home, len) } {
             // Shared with a child, or a page of zeros was replaced by the kernel's zero page when a fork split the huge
             // page.
             Err(MapError::Busy | MapError::Refused(libc::EEXIST)) if self.has_forked.load(Ordering::Relaxed) => {
                 self.make_own(addr, len);
-                self.mapper.unmap(addr, home, len)?;
+                // SAFETY: as above.
+                unsafe { self.mapper.unmap(addr, home, len) }?;
             }
             other => other?,
         }
@@ -306,7 +310,8 @@ impl Engine {
         self.nr_mapped.fetch_sub(order.nr_pages(), Ordering::Relaxed);
         locked.folio_mut(index).set_out();
         if order == Order::HUGE && self.frames.is_locked() {
-            if !self.patiently("made again", || self.mapper.populate(self.frames.home(frame))) {
+            // SAFETY: the home of frames that the folio has just left; nobody else has them.
+            if !self.patiently("made again", || unsafe { self.mapper.populate(self.frames.home(frame)) }) {
                 self.zones.of(frame).disown(frame); // it is still on a list
                 self.note_small(frame);
             }
@@ -316,7 +321,9 @@ impl Engine {
             self.note_resident();
             self.frame_freed.signal();
         } else {
-            self.patiently("made again", || self.mapper.repopulate(self.frames.home(frame), order.bytes()));
+            let home = self.frames.home(frame);
+            // SAFETY: the home of frames that the folio has just left; nobody else has them.
+            self.patiently("made again", || unsafe { self.mapper.repopulate(home, order.bytes()) });
             self.release_frame(frame);
         }
     }

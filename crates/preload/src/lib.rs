@@ -1,12 +1,12 @@
 //! The library that `folioswap run` loads into a program through LD_PRELOAD. It replaces functions of the C library.
-//! - [`start`]: the constructor, which builds the engine. `fork`: what a child keeps. `ending`: memory figures at exit.
-//! - `malloc`, `program_heap`, `huge`, `heap`: the malloc family. [`heap`] serves what must not be managed.
+//! - `start`: the constructor, which builds the engine. `fork`: what a child keeps. `ending`: memory figures at exit.
+//! - `malloc`, `program_heap`, `huge`, `heap`: the malloc family. `heap` serves what must not be managed.
 //! - `mapping`, `remap`, `protection`, `advice`: mmap and its kin. Large private anonymous mappings are managed.
 //! - `signals`, `threads`, `signal_stack`: in direct mode a fault is a SIGBUS on the faulting thread.
 //! - `cover`, `copied`, `calls`, `net`: in direct mode the kernel cannot fault pages in, so system calls are covered.
 //! - `descriptors`: hides the engine's file descriptors from the program.
 //!
-//! Rules: the engine and this library run with the program's signals blocked ([`guard`]), allocate from a private heap,
+//! Rules: the engine and this library run with the program's signals blocked (`guard`), allocate from a private heap,
 //! and never touch managed memory under a lock. Allocating and mapping need no symbol lookup.
 
 // The test executable exports nothing, so nothing calls these functions there.

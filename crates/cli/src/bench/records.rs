@@ -118,7 +118,7 @@ pub fn write(words: &mut [u64], first: u64, version: u32) {
     rest.copy_from_slice(&row(number, version)[..rest.len()]);
 }
 
-/// The number of words that differ from what [`write`] writes.
+/// The number of words that differ from what [`write()`] writes.
 pub fn count_bad(words: &[u64], first: u64, version: u32) -> u64 {
     let (rows, rest) = words.as_chunks::<ROW_WORDS>();
     let mut number = row_number(first);

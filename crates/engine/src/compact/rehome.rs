@@ -74,8 +74,10 @@ impl Moving<'_> {
         let (old, new) = (engine.frames.home(from), engine.frames.home(to));
         let done = match (is_mapped, self.exchanges()) {
             (true, true) => Ok(()),
-            (true, false) => engine.mapper.move_home(old, new, order.bytes()),
-            (false, true) => engine.mapper.move_home(new, old, order.bytes()),
+            // SAFETY: homes of the folio, whose block is locked, and of frames that this run has isolated.
+            (true, false) => unsafe { engine.mapper.move_home(old, new, order.bytes()) },
+            // SAFETY: as above.
+            (false, true) => unsafe { engine.mapper.move_home(new, old, order.bytes()) },
             (false, false) => {
                 // SAFETY: the block is locked and the folio is unmapped, so its content is at home. `to` was isolated
                 // by this run, is free, and has memory, since nothing is exchanged.

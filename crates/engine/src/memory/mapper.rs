@@ -42,6 +42,10 @@ impl From<MoveError> for MapError {
 }
 
 /// Moves folios between their addresses and the homes of their frames.
+///
+/// # Safety
+/// Of the unsafe functions: each range is that of a folio or the home of its frames, or of free frames, and the caller
+/// has it to itself. It has locked the folio's block, or taken the frames from their zone.
 pub(crate) trait Mapper: Send + Sync {
     /// How regions are registered with the userfaultfd.
     fn region_mode(&self) -> Mode;
@@ -51,25 +55,46 @@ pub(crate) trait Mapper: Send + Sync {
 
     /// Puts a zeroed huge page at a pageblock's home, which has no memory. `false`: the kernel had none, and there are
     /// small pages.
-    fn populate(&self, home: usize) -> Result<bool, MapError>;
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn populate(&self, home: usize) -> Result<bool, MapError>;
 
     /// As `populate`, with small pages, for a pageblock of smaller folios.
-    fn populate_small(&self, home: usize) -> Result<(), MapError>;
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn populate_small(&self, home: usize) -> Result<(), MapError>;
 
     /// Puts small pages at `len` bytes of a home that has lost its own.
-    fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError>;
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError>;
 
     /// Moves the content of one home to another, which has no memory.
-    fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError>;
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError>;
 
     /// Maps a zeroed huge page at `folio`, or small ones as `populate`. The home stays without memory.
-    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError>;
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError>;
 
     /// Maps `len` bytes of content at `folio` and wakes the threads that wait for it.
-    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 
     /// Moves the content home. Once this returns, an access to `folio` faults; no write is lost.
-    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 }
 
 /// Content of the pages that `repopulate` makes.
@@ -81,11 +106,11 @@ struct Nursery(Lent<usize>);
 impl Nursery {
     /// Makes the pages of a pageblock, which `carry` moves away.
     fn make<R>(&self, carry: impl FnOnce(usize) -> Result<R, MapError>) -> Result<R, MapError> {
-        self.0.with(|&mut cradle| {
+        self.0.with(|&mut fresh| {
             // SAFETY: a pageblock of the nurseries, readable and writable, lent to this call alone.
-            unsafe { memory::populate_write(cradle, Order::HUGE.bytes()) }
+            unsafe { memory::populate_write(fresh, Order::HUGE.bytes()) }
                 .map_err(|error| MapError::Refused(error.raw_os_error().unwrap_or(libc::ENOMEM)))
-                .and_then(|()| carry(cradle))
+                .and_then(|()| carry(fresh))
         })
     }
 }
@@ -127,13 +152,17 @@ impl MoveMapper {
     }
 
     /// Makes a huge page in the nursery of a home's zone, and moves it to `target`. Returns whether it is huge.
-    fn carry_fresh(&self, target: usize, home: usize) -> Result<bool, MapError> {
-        self.nurseries(home).huge.make(|cradle| {
-            let range = cradle..cradle + Order::HUGE.bytes();
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn carry_fresh(&self, target: usize, home: usize) -> Result<bool, MapError> {
+        self.nurseries(home).huge.make(|fresh| {
+            let range = fresh..fresh + Order::HUGE.bytes();
             // If the kernel cannot tell, assume a huge page.
             let is_huge =
                 self.pagemap.scan(range.clone()).map_or(true, |scan| scan.huge_bytes == Order::HUGE.bytes() as u64);
-            let carried = self.carry(target, cradle, Order::HUGE.bytes());
+            // SAFETY: the caller's range, and one that is lent to this call alone.
+            let carried = unsafe { self.carry(target, fresh, Order::HUGE.bytes()) };
             if !is_huge {
                 // While the table of small pages stays, no huge page is made here again. Linux before 6.14 keeps it.
                 // SAFETY: lent to this call alone; what is left here is fresh, and nobody refers to it.
@@ -150,11 +179,17 @@ impl MoveMapper {
     }
 
     /// Moves a folio, or leaves all of it where it was.
-    fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
-        match move_pages(&self.uffd, target, source, len) {
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's ranges.
+        match unsafe { move_pages(&self.uffd, target, source, len) } {
             Ok(()) => Ok(()),
-            Err(MoveError::Partial { moved }) => self.finish(target, source, len, moved),
-            Err(MoveError::Present) => self.finish(target, source, len, 0),
+            // SAFETY: as above.
+            Err(MoveError::Partial { moved }) => unsafe { self.finish(target, source, len, moved) },
+            // SAFETY: as above.
+            Err(MoveError::Present) => unsafe { self.finish(target, source, len, 0) },
             Err(error) => Err(error.into()),
         }
     }
@@ -162,12 +197,20 @@ impl MoveMapper {
     /// Continues, page by page, a move that stopped after `moved` bytes. If a page cannot be moved, moves all of them
     /// back. The page tables decide which pages have moved: Linux 6.18 reports EEXIST even for a page that it has just
     /// moved.
-    fn finish(&self, target: usize, source: usize, len: usize, moved: usize) -> Result<(), MapError> {
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn finish(&self, target: usize, source: usize, len: usize, moved: usize) -> Result<(), MapError> {
         let pages = || (0..len).step_by(PAGE_SIZE);
-        let failed = pages().filter(|&at| at >= moved).find_map(|at| self.move_one(target + at, source + at).err());
+        let one = |at| {
+            // SAFETY: a page of the caller's ranges.
+            unsafe { self.move_one(target + at, source + at) }
+        };
+        let failed = pages().filter(|&at| at >= moved).find_map(|at| one(at).err());
         let Some(error) = failed else { return Ok(()) };
         for at in pages().filter(|&at| self.is_present(target + at) && !self.is_present(source + at)) {
-            if let Err(error) = self.move_one(source + at, target + at) {
+            // SAFETY: as above.
+            if let Err(error) = unsafe { self.move_one(source + at, target + at) } {
                 crate::process::fatal::die(&format!("half of a folio could not be moved back: {error:?}"));
             }
         }
@@ -175,12 +218,16 @@ impl MoveMapper {
     }
 
     /// Moves one page, unless it has moved already.
-    fn move_one(&self, target: usize, source: usize) -> Result<(), MapError> {
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn move_one(&self, target: usize, source: usize) -> Result<(), MapError> {
         let has_moved = || self.is_present(target) && !self.is_present(source);
         if has_moved() {
             return Ok(());
         }
-        match move_pages(&self.uffd, target, source, PAGE_SIZE) {
+        // SAFETY: the caller's pages.
+        match unsafe { move_pages(&self.uffd, target, source, PAGE_SIZE) } {
             Err(MoveError::Present) if has_moved() => Ok(()),
             other => other.map_err(MapError::from),
         }
@@ -196,15 +243,17 @@ impl Mapper for MoveMapper {
         true
     }
 
-    fn populate(&self, home: usize) -> Result<bool, MapError> {
-        self.carry_fresh(home, home)
+    unsafe fn populate(&self, home: usize) -> Result<bool, MapError> {
+        // SAFETY: the caller's ranges.
+        unsafe { self.carry_fresh(home, home) }
     }
 
-    fn populate_small(&self, home: usize) -> Result<(), MapError> {
-        self.nurseries(home).small.make(|cradle| self.carry(home, cradle, Order::HUGE.bytes()))
+    unsafe fn populate_small(&self, home: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's range, and one that is lent to this call alone.
+        self.nurseries(home).small.make(|fresh| unsafe { self.carry(home, fresh, Order::HUGE.bytes()) })
     }
 
-    fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
+    unsafe fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
         for at in (0..len).step_by(ZEROS.len()) {
             // SAFETY: a home without memory, of frames that belong to the caller alone. The source is a static of at
             // least this length, and its zeros may replace the lost content.
@@ -213,20 +262,24 @@ impl Mapper for MoveMapper {
         Ok(())
     }
 
-    fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError> {
-        self.carry(to, from, len)
+    unsafe fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's ranges.
+        unsafe { self.carry(to, from, len) }
     }
 
-    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
-        self.carry_fresh(folio, home)
+    unsafe fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
+        // SAFETY: the caller's ranges.
+        unsafe { self.carry_fresh(folio, home) }
     }
 
-    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        self.carry(folio, home, len)
+    unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's ranges.
+        unsafe { self.carry(folio, home, len) }
     }
 
-    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        self.carry(home, folio, len)
+    unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's ranges.
+        unsafe { self.carry(home, folio, len) }
     }
 }
 
@@ -255,34 +308,39 @@ impl Mapper for CopyMapper {
         false
     }
 
-    fn populate(&self, _home: usize) -> Result<bool, MapError> {
+    unsafe fn populate(&self, _home: usize) -> Result<bool, MapError> {
         Ok(true) // ordinary memory: the first touch makes the page
     }
 
-    fn populate_small(&self, _home: usize) -> Result<(), MapError> {
+    unsafe fn populate_small(&self, _home: usize) -> Result<(), MapError> {
         Ok(())
     }
 
-    fn repopulate(&self, _home: usize, _len: usize) -> Result<(), MapError> {
+    unsafe fn repopulate(&self, _home: usize, _len: usize) -> Result<(), MapError> {
         Ok(())
     }
 
-    fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
-        drop_pages(from, len) // `to` is ordinary memory and gets a page when touched
+    unsafe fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
+        // `to` is ordinary memory and gets a page when touched.
+        // SAFETY: the caller's range.
+        unsafe { drop_pages(from, len) }
     }
 
-    fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
-        self.map(folio, home, Order::HUGE.bytes()).map(|()| true) // a home without memory reads as zero
+    unsafe fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
+        // A home without memory reads as zero.
+        // SAFETY: the caller's ranges.
+        unsafe { self.map(folio, home, Order::HUGE.bytes()) }.map(|()| true)
     }
 
-    fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+    unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
         // home, and threads that touch the folio wait for this content.
         unsafe { self.uffd.copy(folio, home, len) }?;
-        drop_pages(home, len)
+        // SAFETY: the caller's range, and its content is under the folio's address now.
+        unsafe { drop_pages(home, len) }
     }
 
-    fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+    unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // Protect first: from here on a write waits as a fault, so the content copied is the content dropped.
         self.protect(folio, len, true)?;
         // SAFETY: the folio's range lies in a region and is readable, and is write-protected now. The home belongs to
@@ -292,22 +350,27 @@ impl Mapper for CopyMapper {
             self.protect(folio, len, false)?;
             return Err(MapError::Missing);
         }
-        drop_pages(folio, len)
+        // SAFETY: the caller's range, and its content is at home now.
+        unsafe { drop_pages(folio, len) }
     }
 }
 
 /// Moves pages between places of this arena.
-fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
-    // SAFETY: both ranges are regions, homes or nurseries of this arena. The mapper's caller has locked the folio's
-    // block, or owns the frames: nobody refers to memory at home, and an access to a region faults until its content is
-    // back.
+///
+/// # Safety
+/// As for [`Mapper`].
+unsafe fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usize) -> Result<(), MoveError> {
+    // SAFETY: the caller has both ranges to itself: nobody refers to memory at home, and an access to a region faults
+    // until its content is back.
     unsafe { uffd.move_pages(target, source, len) }
 }
 
-/// Drops the pages at a home or under a folio, once their content is elsewhere or no longer needed.
-fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
-    // SAFETY: the range belongs to a folio whose block the mapper's caller has locked, or to its frames. Nobody else
-    // refers to memory at home, and an access to a region faults and waits for the lock.
+/// Drops the pages at a home or under a folio.
+///
+/// # Safety
+/// As for [`Mapper`]; and their content is elsewhere, or no longer needed.
+unsafe fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
+    // SAFETY: the caller's range. Nobody else refers to memory at home, and an access to a region faults and waits.
     unsafe { memory::dontneed(addr, len) }.map_err(refused)
 }
 
@@ -366,9 +429,11 @@ mod tests {
             let Some((mapper, area)) = mapper(|here| fill(here, |index| index == 4)) else { return };
             let (here, there) = (area.addr(), area.addr() + LEN);
             for at in (0..NR_PAGES).filter(|&index| has_moved(index)).map(|index| index * PAGE_SIZE) {
-                move_pages(&mapper.uffd, there + at, here + at, PAGE_SIZE).unwrap();
+                // SAFETY: pages of the test's own memory, to which it holds no reference.
+                unsafe { move_pages(&mapper.uffd, there + at, here + at, PAGE_SIZE) }.unwrap();
             }
-            mapper.carry(there, here, LEN).unwrap();
+            // SAFETY: as above.
+            unsafe { mapper.carry(there, here, LEN) }.unwrap();
             for index in 0..NR_PAGES {
                 // SAFETY: the page has just been moved here, and is readable.
                 let word = unsafe { ((there + index * PAGE_SIZE) as *const u64).read_volatile() };
@@ -387,7 +452,8 @@ mod tests {
         };
         let Some((mapper, area)) = mapper(with_a_hole) else { return };
         let (here, there) = (area.addr(), area.addr() + LEN);
-        assert_eq!(mapper.carry(there, here, LEN), Err(MapError::Missing));
+        // SAFETY: the test's own memory, to which it holds no reference.
+        assert_eq!(unsafe { mapper.carry(there, here, LEN) }, Err(MapError::Missing));
         for index in 0..NR_PAGES {
             assert_eq!(mapper.is_present(here + index * PAGE_SIZE), index != 9, "page {index}");
             assert!(!mapper.is_present(there + index * PAGE_SIZE));

@@ -86,7 +86,8 @@ impl Engine {
     /// Gives memory to all frames under the limit that have none. Takes 1 to 5 ms for 2 MiB.
     pub fn populate_all(&self) -> Result<(), Error> {
         while let Some(frame) = self.zones.take_absent() {
-            match self.mapper.populate(self.frames.home(frame)) {
+            // SAFETY: the home of frames that were just taken from their zone.
+            match unsafe { self.mapper.populate(self.frames.home(frame)) } {
                 Ok(true) => {}
                 Ok(false) => self.note_small(frame),
                 Err(error) => {
@@ -132,14 +133,16 @@ impl Engine {
         let home = self.frames.home(frame);
         self.frames.with_hinge(|hinge| {
             let is_split = (0..DIVIDE_TRIES).any(|_| {
-                let done = self.mapper.move_home(hinge, home, PAGE_SIZE).is_ok();
+                // SAFETY: a page of a pageblock that the caller has taken, and a place that is lent to this call alone.
+                let done = unsafe { self.mapper.move_home(hinge, home, PAGE_SIZE) }.is_ok();
                 if !done {
                     std::thread::yield_now();
                 }
                 done
             });
             if is_split {
-                self.patiently("divided", || self.mapper.move_home(home, hinge, PAGE_SIZE));
+                // SAFETY: as above.
+                self.patiently("divided", || unsafe { self.mapper.move_home(home, hinge, PAGE_SIZE) });
             }
             is_split
         })

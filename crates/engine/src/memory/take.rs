@@ -255,7 +255,8 @@ impl Engine {
     /// Gives a huge page to a pageblock without memory. `false`: it got small pages, because the kernel had no huge
     /// page.
     fn populate_huge(&self, frame: FrameId) -> Result<bool, MapError> {
-        let is_huge = self.mapper.populate(self.frames.home(frame))?;
+        // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
+        let is_huge = unsafe { self.mapper.populate(self.frames.home(frame)) }?;
         if !is_huge {
             self.note_small(frame);
         }
@@ -292,7 +293,8 @@ impl Engine {
             // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
             unsafe { self.frames.unpopulate(taken.frame) };
         }
-        self.patiently("made", || self.mapper.populate_small(self.frames.home(taken.frame)));
+        // SAFETY: as above.
+        self.patiently("made", || unsafe { self.mapper.populate_small(self.frames.home(taken.frame)) });
     }
 
     /// Takes frames for the folio of a locked block that holds a page and is not in RAM. Splits the block until
