@@ -143,12 +143,6 @@ pub fn set_chained_action(action: Action) {
     SIGBUS.chain(action);
 }
 
-/// As [`chained_action`], for SIGSEGV.
-#[must_use]
-pub fn chained_segv_action() -> Action {
-    SIGSEGV.chained()
-}
-
 /// As [`set_chained_action`], for SIGSEGV.
 pub fn set_chained_segv_action(action: Action) {
     SIGSEGV.chain(action);
