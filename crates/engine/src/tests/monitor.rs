@@ -90,7 +90,7 @@ fn faults_that_need_no_device_are_not_behind_those_that_wait_for_one() {
 /// Runs one test of this program in a process of its own, which does `what`. Returns its status and standard error.
 fn in_process(test: &str, what: &str) -> (std::process::ExitStatus, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([&format!("monitor_tests::{test}"), "--exact", "--nocapture", "--test-threads=1"])
+        .args([&format!("tests::monitor::{test}"), "--exact", "--nocapture", "--test-threads=1"])
         .env("FOLIOSWAP_LOST", what)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
