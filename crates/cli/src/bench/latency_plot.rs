@@ -16,15 +16,20 @@ pub struct Line<'a> {
 const SIZE: (u32, u32) = (960, 600);
 /// The shares on the y axis.
 const SHARES: std::ops::Range<f64> = 1e-6..1.0;
-const COLOURS: [RGBColor; 4] =
+pub const COLOURS: [RGBColor; 4] =
     [RGBColor(31, 119, 180), RGBColor(214, 39, 40), RGBColor(44, 160, 44), RGBColor(148, 103, 189)];
 
 /// Draws the lines to a file.
 pub fn draw(file: &Path, title: &str, lines: &[Line]) -> Result<(), Failure> {
     let mut svg = String::new();
-    to_svg(&mut svg, title, lines)
+    save(file, to_svg(&mut svg, title, lines).map(|()| svg))
+}
+
+/// Writes a drawing to a file.
+pub fn save(file: &Path, drawn: Result<String, Box<dyn Error>>) -> Result<(), Failure> {
+    drawn
         .map_err(|error| error.to_string())
-        .and_then(|()| std::fs::write(file, svg).map_err(|error| error.to_string()))
+        .and_then(|svg| std::fs::write(file, svg).map_err(|error| error.to_string()))
         .map_err(|error| Failure::new(Status::Failed, format!("{} was not written: {error}", file.display())))
 }
 

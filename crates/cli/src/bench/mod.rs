@@ -37,6 +37,7 @@ mod sweep;
 pub mod sweep_command;
 mod sweep_managed;
 mod sweep_pages;
+mod sweep_plot;
 mod tier;
 
 use crate::exit::Failure;

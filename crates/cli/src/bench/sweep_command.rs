@@ -15,11 +15,13 @@ use super::stored::Stored;
 use super::sweep::{self, Kind, Plan, Row};
 use super::sweep_managed::{managed, show, show_head, to_json};
 use super::sweep_pages::sweep_pages;
+use super::sweep_plot;
 use crate::args::{Folios, Paging, check_budget, size};
 use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
+use folioswap::Bytes;
 use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -90,6 +92,9 @@ pub struct SweepArgs {
     /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Also draw the rounds to this file, as SVG (not with --versus pages)
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 /// Arguments of the hidden `__sweep`.
@@ -126,6 +131,16 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let managed = managed(&arena, &args.shape.plan(), bytes, "folioswap")?;
     raw_reads.read(raw.as_ref(), args.paging.memory)?;
 
+    if let Some(file) = &args.plot {
+        let place = match backing {
+            Backing::Directory(_) => "on a file",
+            Backing::Ram => "in RAM",
+            Backing::Zram(_) => "in compressed RAM",
+        };
+        let (size, memory) = (Bytes(args.shape.size), Bytes(args.paging.memory));
+        let title = format!("{size} of memory in {memory} of RAM, swap {place}");
+        sweep_plot::draw(file, &title, &[("folioswap", &managed.rows), ("the kernel's swap", &kernel)])?;
+    }
     let mut report = Report::new("sweep");
     measure(&mut report, &managed.rows, &kernel, &raw_reads);
     measure_stored(&mut report, managed.stored, kernel_stored);
