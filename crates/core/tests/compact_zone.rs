@@ -64,7 +64,7 @@ impl World {
         let folio = self.next_folio.get();
         self.next_folio.set(folio + 512);
         self.zone.set_owner(frame, FolioId::new(folio));
-        self.zone.insert(frame, [List::Active, List::Standby][self.below(2)]);
+        self.zone.insert(frame, [List::Active, List::Clean][self.below(2)]);
         for (at, page) in (frame.index()..frame.index() + order.nr_pages()).zip(folio..) {
             self.contents.borrow_mut()[at] = page;
         }

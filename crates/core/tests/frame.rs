@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 const NR_BLOCKS: usize = 7;
 const NR_CPUS: usize = 2;
 const BLOCK: usize = 512;
-const LISTS: [List; 4] = [List::Active, List::Inactive, List::Laundry, List::Standby];
+const LISTS: [List; 4] = [List::Active, List::Inactive, List::Laundry, List::Clean];
 
 fn order(k: usize) -> Order {
     Order::new(k as u8).unwrap()
@@ -366,8 +366,8 @@ impl Model {
             let queue = &self.lists[size as usize][list as usize];
             queue.iter().map(|(head, _)| self.folios[head].order.nr_pages()).sum()
         };
-        let [active, inactive, laundry, standby] = LISTS.map(of);
-        ClassCounts { active, inactive, laundry, standby }
+        let [active, inactive, laundry, clean] = LISTS.map(of);
+        ClassCounts { active, inactive, laundry, clean }
     }
 
     fn oldest(&self, size: Size, list: List) -> Option<Oldest> {
@@ -402,7 +402,7 @@ fn compare(zone: &Zone, model: &Model) {
     let both = |of: fn(&ClassCounts) -> usize| classes.iter().map(of).sum::<usize>();
     let expected = ZoneCounts {
         free: model.free(),
-        standby: both(|class| class.standby),
+        clean: both(|class| class.clean),
         active: both(|class| class.active),
         inactive: both(|class| class.inactive),
         laundry: both(|class| class.laundry),
@@ -412,7 +412,7 @@ fn compare(zone: &Zone, model: &Model) {
         populated: model.populated(),
     };
     assert_eq!(zone.counts(), expected);
-    assert_eq!(zone.available(), expected.free + expected.standby);
+    assert_eq!(zone.available(), expected.free + expected.clean);
     assert_eq!(zone.surplus(), model.surplus());
     assert!(zone.nr_pageblocks() * BLOCK <= model.largest_limit, "a new pageblock is used last");
     for (size, class) in Size::ALL.into_iter().zip(classes) {

@@ -104,9 +104,9 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// From now on this thread serves `thread`, and takes frames near that thread's CPU. With one zone all are equal.
-    pub fn serve(&self, thread: u32) {
+    pub fn work_for(&self, thread: u32) {
         if self.zones.all().len() >= 2 {
-            cpu::serve(thread);
+            cpu::work_for(thread);
         }
     }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use folioswap::{RawSpace, Wish};
 
 use crate::export::export;
-use crate::mapping::{FOLIO_BYTES, PAGE_BYTES, all_mapped, both, pages, refused};
+use crate::mapping::{BLOCK_BYTES, PAGE_BYTES, all_mapped, both, pages, refused};
 use crate::protection::{self, ACCESS, Attributes, GUARD, LOCKED, NOT_FORKED, WIPED};
 use crate::real::kernel;
 use crate::{guard, state};
@@ -22,7 +22,7 @@ const PIDFD_SELF: [c_int; 2] = [-10000, -10001];
 
 /// The whole folios of a range. May be empty.
 fn whole_folios(range: &Range<usize>) -> Range<usize> {
-    range.start.next_multiple_of(FOLIO_BYTES)..range.end / FOLIO_BYTES * FOLIO_BYTES
+    range.start.next_multiple_of(BLOCK_BYTES)..range.end / BLOCK_BYTES * BLOCK_BYTES
 }
 
 /// Whether the kernel knows this advice. Asks it about an empty range.

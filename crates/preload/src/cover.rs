@@ -36,7 +36,7 @@ pub const MOST_MESSAGE_BYTES: usize = 16 << 20;
 /// The longest transfer for which folios are held at a time.
 const PIECE_BYTES: usize = 4 << 20;
 
-const FOLIO_BYTES: usize = 2 << 20;
+const BLOCK_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// How often a call that failed with EFAULT is repeated at most.
@@ -204,7 +204,7 @@ impl Drop for Held {
 
 /// The length of the next piece to hold. A piece ends at a folio boundary.
 pub fn piece(addr: usize, left: usize) -> usize {
-    left.min(PIECE_BYTES - addr % FOLIO_BYTES)
+    left.min(PIECE_BYTES - addr % BLOCK_BYTES)
 }
 
 /// Kinds of descriptors that long transfers treat differently.

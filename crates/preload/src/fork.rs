@@ -16,7 +16,7 @@ use crate::heap::{ORDINARY, PRIVATE};
 use crate::protection::{ACCESS, Attributes, NOT_FORKED};
 use crate::real::kernel;
 use crate::state::{self, Phase};
-use crate::{ending, guard, mapping, net, protection, threads};
+use crate::{dispatch, ending, guard, mapping, protection, threads};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -84,7 +84,7 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let _guard = guard::enter();
-    net::forget();
+    dispatch::forget();
     if let Some(space) = state::space() {
         PRIVATE.free_lock();
         ORDINARY.free_lock();

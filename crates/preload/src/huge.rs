@@ -13,7 +13,7 @@ use crate::{guard, mapping, state};
 const LEAST_BYTES: usize = 8 << 20;
 
 /// Alignment of these blocks.
-const FOLIO_BYTES: usize = 2 << 20;
+const BLOCK_BYTES: usize = 2 << 20;
 
 /// Block -> its length in bytes, a multiple of the folio size.
 static BLOCKS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
@@ -24,12 +24,12 @@ fn blocks() -> MutexGuard<'static, BTreeMap<usize, usize>> {
 
 /// Whether a block of this size and alignment is served here.
 pub fn serves(size: usize, align: usize) -> bool {
-    size >= LEAST_BYTES && align <= FOLIO_BYTES && size <= isize::MAX as usize
+    size >= LEAST_BYTES && align <= BLOCK_BYTES && size <= isize::MAX as usize
 }
 
 /// Allocates a zeroed block; null if there is no memory.
 pub fn allocate(size: usize) -> *mut u8 {
-    let len = size.next_multiple_of(FOLIO_BYTES);
+    let len = size.next_multiple_of(BLOCK_BYTES);
     let _guard = guard::enter();
     let Some(space) = state::space() else { return std::ptr::null_mut() };
     match space.map(len) {
@@ -43,7 +43,7 @@ pub fn allocate(size: usize) -> *mut u8 {
 
 /// The length of a block; `None` if it is not one of these.
 pub fn len(block: usize) -> Option<usize> {
-    if !block.is_multiple_of(FOLIO_BYTES) {
+    if !block.is_multiple_of(BLOCK_BYTES) {
         return None;
     }
     let _guard = guard::enter();
@@ -52,7 +52,7 @@ pub fn len(block: usize) -> Option<usize> {
 
 /// Frees a block; `false` if it is not one of these.
 pub fn release(block: usize) -> bool {
-    if !block.is_multiple_of(FOLIO_BYTES) {
+    if !block.is_multiple_of(BLOCK_BYTES) {
         return false;
     }
     let _guard = guard::enter();
@@ -63,7 +63,7 @@ pub fn release(block: usize) -> bool {
 
 /// Resizes a block. If there is no room, returns null and leaves the block as it was.
 pub fn resize(block: usize, size: usize) -> *mut u8 {
-    let new_len = size.next_multiple_of(FOLIO_BYTES);
+    let new_len = size.next_multiple_of(BLOCK_BYTES);
     let _guard = guard::enter();
     let Some(space) = state::space() else { return std::ptr::null_mut() };
     let Some(old_len) = blocks().remove(&block) else { return std::ptr::null_mut() };

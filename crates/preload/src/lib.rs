@@ -3,7 +3,7 @@
 //! - `malloc`, `program_heap`, `huge`, `heap`: the malloc family. `heap` serves what must not be managed.
 //! - `mapping`, `remap`, `protection`, `advice`: mmap and its kin. Large private anonymous mappings are managed.
 //! - `signals`, `threads`, `signal_stack`: in direct mode a fault is a SIGBUS on the faulting thread.
-//! - `cover`, `copied`, `calls`, `net`: in direct mode the kernel cannot fault pages in, so system calls are covered.
+//! - `cover`, `copied`, `calls`, `dispatch`: in direct mode the kernel faults no page in, so system calls are covered.
 //! - `descriptors`: hides the engine's file descriptors from the program.
 //!
 //! Rules: the engine and this library run with the program's signals blocked (`guard`), allocate from a private heap,
@@ -17,6 +17,7 @@ mod calls;
 mod copied;
 mod cover;
 mod descriptors;
+mod dispatch;
 mod ending;
 mod export;
 mod fork;
@@ -25,7 +26,6 @@ mod heap;
 mod huge;
 mod malloc;
 mod mapping;
-mod net;
 mod program_heap;
 mod protection;
 mod real;

@@ -18,7 +18,7 @@ use crate::real::kernel;
 use crate::{ending, guard, protection, state};
 
 /// The smallest managed mapping, the unit in which addresses are handed out, and the size of the largest folio.
-pub const FOLIO_BYTES: usize = 2 << 20;
+pub const BLOCK_BYTES: usize = 2 << 20;
 pub const PAGE_BYTES: usize = 4096;
 
 /// Flags of mappings that stay with the kernel.
@@ -35,7 +35,7 @@ const PLAIN: c_int = libc::PROT_READ | libc::PROT_WRITE;
 const PROT_SEM: c_int = 8;
 
 fn is_manageable(len: usize, access: c_int, flags: c_int) -> bool {
-    len >= FOLIO_BYTES
+    len >= BLOCK_BYTES
         && access == PLAIN
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
@@ -73,7 +73,7 @@ pub fn map_unmanaged(why: &Error, map: impl FnOnce() -> *mut c_void) -> *mut c_v
 
 /// Unmaps the pages between the end of a mapping and the end of its last folio.
 pub fn drop_tail(space: &RawSpace, end: usize) {
-    let tail = end.next_multiple_of(FOLIO_BYTES) - end;
+    let tail = end.next_multiple_of(BLOCK_BYTES) - end;
     if tail > 0 {
         // SAFETY: these pages were just mapped, and lie beyond what the program asked for.
         unsafe { space.unmap(end, tail) };

@@ -6,7 +6,7 @@ use std::ops::Range;
 use folioswap::{Error, RawSpace};
 
 use crate::export::export;
-use crate::mapping::{self, FOLIO_BYTES, PAGE_BYTES, all_mapped, drop_tail, out_of_memory, pages};
+use crate::mapping::{self, BLOCK_BYTES, PAGE_BYTES, all_mapped, drop_tail, out_of_memory, pages};
 use crate::protection::{self, ACCESS, Attributes, GUARD, LOCKED};
 use crate::real::kernel;
 use crate::{guard, state};
@@ -147,7 +147,7 @@ fn resize(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
         }
         Err(_) => return Err(libc::ENOMEM),
     };
-    let folios_grown = new_len.div_ceil(FOLIO_BYTES) > old.len().div_ceil(FOLIO_BYTES);
+    let folios_grown = new_len.div_ceil(BLOCK_BYTES) > old.len().div_ceil(BLOCK_BYTES);
     if new_len > old.len() && (at != old.start || folios_grown) {
         drop_tail(space, at + new_len);
     }
@@ -159,7 +159,7 @@ fn resize(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
 /// Whether the attributes of a mapping can be set at its new place too.
 fn has_room(space: &RawSpace, request: &Request, attributes: Attributes) -> bool {
     let start = if request.has(libc::MREMAP_FIXED) { request.target } else { request.old.start };
-    let nr_blocks = (start % FOLIO_BYTES + request.new_len).div_ceil(FOLIO_BYTES);
+    let nr_blocks = (start % BLOCK_BYTES + request.new_len).div_ceil(BLOCK_BYTES);
     !protection::is_held_for(attributes) || protection::has_room(space, nr_blocks)
 }
 

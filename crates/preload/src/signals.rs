@@ -12,7 +12,7 @@ use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::export::{export, real};
 use crate::real::kernel;
-use crate::{guard, net, signal_stack, state};
+use crate::{dispatch, guard, signal_stack, state};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -29,13 +29,13 @@ real!(SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int);
 real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
 real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
 
-/// Installs the SIGBUS handler and the net of [`crate::net`], and prepares the first thread.
+/// Installs the SIGBUS handler and the net of [`crate::dispatch`], and prepares the first thread.
 pub fn prepare() {
     signal_stack::attach();
     if let Err(error) = sigbus::install(on_sigbus) {
         state::end(70, &format!("installing the SIGBUS handler: {error}"));
     }
-    net::prepare();
+    dispatch::prepare();
     open_ours();
 }
 
@@ -44,7 +44,7 @@ pub fn open_ours() {
     let set = OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
     // SAFETY: the kernel reads a set of 8 bytes.
     unsafe { kernel!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
-    net::arm();
+    dispatch::arm();
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {
@@ -60,7 +60,7 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// The signals that are never blocked: faults, and the system calls that [`crate::net`] catches.
+/// The signals that are never blocked: faults, and the system calls that [`crate::dispatch`] catches.
 pub const OURS: [c_int; 2] = [libc::SIGBUS, libc::SIGSYS];
 
 /// A copy of the set without [`OURS`]; `None` if the caller's own set can be used.

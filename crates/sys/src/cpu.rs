@@ -55,7 +55,7 @@ pub fn nr_cpus() -> usize {
 }
 
 /// Makes the calling thread SCHED_BATCH: when woken it does not preempt the running thread. Failure is ignored.
-pub fn wait_for_turns() {
+pub fn run_as_batch() {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread. The parameters are a local of this frame and only read.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_BATCH, &parameters) };
@@ -167,7 +167,7 @@ mod tests {
         let policy = || unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
         let before = policy();
         let waiting = std::thread::spawn(move || {
-            wait_for_turns();
+            run_as_batch();
             policy()
         });
         assert_eq!((waiting.join().unwrap(), policy()), (libc::SCHED_BATCH.into(), before));

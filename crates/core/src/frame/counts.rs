@@ -46,8 +46,8 @@ pub enum Contiguity {
 pub struct ZoneCounts {
     /// Frames that can be taken now if they are contiguous enough, including unpopulated ones under the limit.
     pub free: usize,
-    /// Frames of folios on the standby lists.
-    pub standby: usize,
+    /// Frames of folios on the clean lists.
+    pub clean: usize,
     /// Frames of folios on the active lists.
     pub active: usize,
     /// Frames of folios on the inactive lists.
@@ -73,7 +73,7 @@ impl ZoneCounts {
     pub(super) fn plus(self, other: ZoneCounts) -> ZoneCounts {
         ZoneCounts {
             free: self.free + other.free,
-            standby: self.standby + other.standby,
+            clean: self.clean + other.clean,
             active: self.active + other.active,
             inactive: self.inactive + other.inactive,
             laundry: self.laundry + other.laundry,
@@ -94,14 +94,14 @@ pub struct ClassCounts {
     pub inactive: usize,
     /// Frames in its laundry.
     pub laundry: usize,
-    /// Frames on its standby list.
-    pub standby: usize,
+    /// Frames on its clean list.
+    pub clean: usize,
 }
 
 impl ClassCounts {
     /// Frames on any of its lists.
     pub fn in_use(&self) -> usize {
-        self.active + self.inactive + self.laundry + self.standby
+        self.active + self.inactive + self.laundry + self.clean
     }
 
     pub(super) fn plus(self, other: ClassCounts) -> ClassCounts {
@@ -109,7 +109,7 @@ impl ClassCounts {
             active: self.active + other.active,
             inactive: self.inactive + other.inactive,
             laundry: self.laundry + other.laundry,
-            standby: self.standby + other.standby,
+            clean: self.clean + other.clean,
         }
     }
 }

@@ -46,11 +46,11 @@ pub enum List {
     /// In its home frames, not mapped, not known to be clean: next to be written. A fault here saves that write.
     Laundry,
     /// In its home frames, not mapped, and its slots hold a valid copy.
-    Standby,
+    Clean,
 }
 
 impl List {
-    pub(super) const ALL: [List; 4] = [List::Active, List::Inactive, List::Laundry, List::Standby];
+    pub(super) const ALL: [List; 4] = [List::Active, List::Inactive, List::Laundry, List::Clean];
 }
 
 /// The folio at the tail of a list.
@@ -288,7 +288,7 @@ impl Lists {
 
     /// Frames of small folios on any list.
     pub(super) fn nr_small_frames(&self) -> usize {
-        let lists = [List::Active, List::Inactive, List::Laundry, List::Standby];
+        let lists = [List::Active, List::Inactive, List::Laundry, List::Clean];
         lists.map(|list| self.of(Size::Small, list).nr_frames).iter().sum()
     }
 
@@ -474,10 +474,10 @@ mod tests {
     fn ages_survive_the_wrap_of_the_clock() {
         let (mut records, mut lists) = (held(2), Lists::new());
         lists.clock = u32::MAX - 1;
-        lists.insert(&mut records, 0, List::Standby);
-        lists.insert(&mut records, 1, List::Standby);
+        lists.insert(&mut records, 0, List::Clean);
+        lists.insert(&mut records, 1, List::Clean);
         assert_eq!(lists.clock, 0);
-        assert_eq!(lists.oldest(&records, Size::Small, List::Standby).unwrap().age, 1);
+        assert_eq!(lists.oldest(&records, Size::Small, List::Clean).unwrap().age, 1);
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Frames {
     fn counts(&self, nr_listed: usize) -> ZoneCounts {
         ZoneCounts {
             free: self.free_with(nr_listed),
-            standby: self.lists.nr_frames(List::Standby),
+            clean: self.lists.nr_frames(List::Clean),
             active: self.lists.nr_frames(List::Active),
             inactive: self.lists.nr_frames(List::Inactive),
             laundry: self.lists.nr_frames(List::Laundry),
@@ -394,7 +394,7 @@ impl Zone {
             active: of(List::Active),
             inactive: of(List::Inactive),
             laundry: of(List::Laundry),
-            standby: of(List::Standby),
+            clean: of(List::Clean),
         }
     }
 
@@ -406,7 +406,7 @@ impl Zone {
     /// Frames available without a write: free ones, unpopulated ones under the limit, and standby ones.
     pub fn available(&self) -> usize {
         let frames = self.lock();
-        frames.free_with(self.nr_listed()) + frames.lists.nr_frames(List::Standby)
+        frames.free_with(self.nr_listed()) + frames.lists.nr_frames(List::Clean)
     }
 
     /// Whether frames of this order are available, as a snapshot under one lock.
@@ -450,7 +450,7 @@ impl Zone {
         let counts = self.counts();
         let wanted = target(self.watermarks()) + counts.excess() + self.kept_whole() * BLOCK;
         // Ask for one frame at least: with very low watermarks an empty zone would otherwise want nothing.
-        wanted.max(usize::from(counts.limit > 0)).saturating_sub(counts.free + counts.standby)
+        wanted.max(usize::from(counts.limit > 0)).saturating_sub(counts.free + counts.clean)
     }
 
     /// The pageblock with small pages that has the fewest frames taken among the next 64, to empty it. Pageblocks that

@@ -1,17 +1,17 @@
 //! Batches freed slots on their way back to [`Clusters`]. Freed runs collect in their CPU's *batch*, which costs that
-//! CPU's lock and a store. A worker gives full batches to the clusters; if it is late, the next free does so itself. A
-//! [`Hand`] is a locked buffer from which a batch is given: one serves the worker and flushes, one serves frees.
+//! CPU's lock and a store. A worker gives full batches to the clusters; if it is late, the next free does so itself. An
+//! [`Outbox`] is a locked buffer from which a batch is given: one serves the worker and flushes, one serves frees.
 //!
-//! **Invariants.** [`Clusters`] counts a batched run as taken. A run goes from batch to hand to cluster, never back. A
-//! batch is checked for being full and taken out whole under its lock.
+//! **Invariants.** [`Clusters`] counts a batched run as taken. A run goes from batch to outbox to cluster, never back.
+//! A batch is checked for being full and taken out whole under its lock.
 //!
-//! **Locking.** In this order, each optional: hands of a CPU (`off_path`, then `of_frees`), its batch, then the
-//! clusters. The batch's lock is not held while clusters are locked. A free never waits for a hand, so never for a
+//! **Locking.** In this order, each optional: outboxes of a CPU (`off_path`, then `of_frees`), its batch, then the
+//! clusters. The batch's lock is not held while clusters are locked. A free never waits for an outbox, so never for a
 //! stalled worker; a flush does.
 //!
-//! **Memory order.** `nr_slots` of batch and hand are written under their locks and read without, the batch first. A
-//! batch is counted in the hand before its own count drops (both stores release), so a reader never misses it. A reader
-//! that sees a hand's zero also sees the freed runs in the clusters' counts.
+//! **Memory order.** `nr_slots` of batch and outbox are written under their locks and read without, the batch first. A
+//! batch is counted in the outbox before its own count drops (both stores release), so a reader never misses it. A
+//! reader that sees an outbox's zero also sees the freed runs in the clusters' counts.
 
 use super::clusters::Clusters;
 use crate::id::{CpuId, SlotId};
@@ -89,7 +89,7 @@ struct Batch {
 }
 
 /// The buffer of a thread that gives a batch to the clusters.
-struct Hand {
+struct Outbox {
     runs: Mutex<Runs>,
     nr_slots: AtomicU32,
 }
@@ -100,41 +100,46 @@ struct Record {
     batch: Mutex<Batch>,
     nr_slots: AtomicU32,
     /// For the worker and for flushes.
-    off_path: Hand,
+    off_path: Outbox,
     /// For frees that find the batch full.
-    of_frees: Hand,
+    of_frees: Outbox,
 }
 
-/// A batch that was taken out: held in a hand until the clusters have it.
+/// A batch that was taken out: held in an outbox until the clusters have it.
 struct Taken<'a> {
     runs: MutexGuard<'a, Runs>,
-    hand: &'a Hand,
+    outbox: &'a Outbox,
 }
 
 impl Taken<'_> {
     fn give(mut self, clusters: &Clusters) {
         self.runs.give(clusters);
-        self.hand.nr_slots.store(0, Ordering::Release);
+        self.outbox.nr_slots.store(0, Ordering::Release);
     }
 }
 
-impl Hand {
-    fn new() -> Hand {
-        Hand { runs: Mutex::new(Runs::new()), nr_slots: AtomicU32::new(0) }
+impl Outbox {
+    fn new() -> Outbox {
+        Outbox { runs: Mutex::new(Runs::new()), nr_slots: AtomicU32::new(0) }
     }
 }
 
 impl Record {
     fn new() -> Record {
         let batch = Batch { runs: Runs::new(), is_off: false };
-        Record { batch: Mutex::new(batch), nr_slots: AtomicU32::new(0), off_path: Hand::new(), of_frees: Hand::new() }
+        Record {
+            batch: Mutex::new(batch),
+            nr_slots: AtomicU32::new(0),
+            off_path: Outbox::new(),
+            of_frees: Outbox::new(),
+        }
     }
 
     /// Slots on their way.
     fn nr_slots(&self) -> usize {
         let batch = self.nr_slots.load(Ordering::Acquire);
-        let hands = [&self.off_path, &self.of_frees].map(|hand| hand.nr_slots.load(Ordering::Acquire));
-        (batch + hands[0] + hands[1]) as usize
+        let outboxes = [&self.off_path, &self.of_frees].map(|outbox| outbox.nr_slots.load(Ordering::Acquire));
+        (batch + outboxes[0] + outboxes[1]) as usize
     }
 
     /// Puts a run into the batch, unless the batch is full or switched off.
@@ -148,7 +153,7 @@ impl Record {
     }
 
     /// The same after a full batch was seen: if it is still full, gives it to the clusters. `None` if batches are
-    /// switched off or another free uses the hand.
+    /// switched off or another free uses the outbox.
     fn collect_anew(&self, clusters: &Clusters, run: Run) -> Option<Freed> {
         let runs = try_lock(&self.of_frees.runs)?;
         let mut batch = lock(&self.batch);
@@ -162,13 +167,13 @@ impl Record {
         collected.and(Some(Freed::Emptied))
     }
 
-    /// Swaps the batch with the empty buffer of a hand.
-    fn take_out<'a>(&self, batch: &mut Batch, hand: &'a Hand, mut runs: MutexGuard<'a, Runs>) -> Taken<'a> {
-        assert_eq!(runs.len, 0, "a hand is empty when it is free");
+    /// Swaps the batch with the empty buffer of an outbox.
+    fn take_out<'a>(&self, batch: &mut Batch, outbox: &'a Outbox, mut runs: MutexGuard<'a, Runs>) -> Taken<'a> {
+        assert_eq!(runs.len, 0, "an outbox is empty when it is free");
         std::mem::swap(&mut batch.runs, &mut *runs);
-        hand.nr_slots.store(runs.nr_slots as u32, Ordering::Release);
+        outbox.nr_slots.store(runs.nr_slots as u32, Ordering::Release);
         self.nr_slots.store(0, Ordering::Release);
-        Taken { runs, hand }
+        Taken { runs, outbox }
     }
 
     /// Gives the current batch back, and waits for batches taken out before. Returns whether there was anything.
@@ -353,8 +358,8 @@ mod tests {
         let cache = SlotCache::new(1);
         let _ = free_unhindered(&cache, &clusters, &slots);
         let record = &cache.cpus[0];
-        for hand in [&record.off_path, &record.of_frees] {
-            let taken = record.take_out(&mut lock(&record.batch), hand, lock(&hand.runs));
+        for outbox in [&record.off_path, &record.of_frees] {
+            let taken = record.take_out(&mut lock(&record.batch), outbox, lock(&outbox.runs));
             std::thread::scope(|scope| {
                 let flushing = scope.spawn(|| {
                     cache.flush(&clusters);

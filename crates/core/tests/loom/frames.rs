@@ -39,7 +39,7 @@ impl Frames {
             assert_eq!(self.holders[half].fetch_add(1, Ordering::Relaxed), 0, "one frame for two threads");
         }
         self.zone.set_owner(frame, FolioId::new(0));
-        self.zone.insert(frame, List::Standby);
+        self.zone.insert(frame, List::Clean);
         for half in halves {
             self.holders[half].fetch_sub(1, Ordering::Relaxed);
         }
@@ -49,7 +49,7 @@ impl Frames {
 
     fn check_unused(&self) {
         let counts = self.zone.counts();
-        assert_eq!((counts.in_use, counts.standby, counts.free), (0, 0, counts.limit));
+        assert_eq!((counts.in_use, counts.clean, counts.free), (0, 0, counts.limit));
         self.zone.verify();
     }
 }
@@ -263,7 +263,7 @@ impl Ram {
             locked.split(PIECE);
             let frame = take_on(&ram.zone, 0).unwrap();
             locked.folio_mut(0).set_in_ram(frame, mapped);
-            ram.zone.insert_for(locked.name(0), frame, if mapped { List::Active } else { List::Standby });
+            ram.zone.insert_for(locked.name(0), frame, if mapped { List::Active } else { List::Clean });
         }
         Arc::new(ram)
     }
@@ -331,7 +331,7 @@ impl Ram {
             let (owner, order, list) = (self.zone.owner(frame), self.zone.order(frame), self.zone.list(frame));
             assert_eq!((owner, order), (Some(locked.name(0)), Some(PIECE)), "the frames of {block:?}");
             let mapped = matches!(locked.state(0), State::Resident(_));
-            assert_eq!(list, Some(if mapped { List::Active } else { List::Standby }));
+            assert_eq!(list, Some(if mapped { List::Active } else { List::Clean }));
             homes.push(frame);
         }
         assert!(homes.len() < 2 || homes[0] != homes[1], "one frame for two folios");

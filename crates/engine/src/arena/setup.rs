@@ -82,8 +82,8 @@ pub(crate) fn register(
     let failed = |e: UffdError| Error::system("registering with userfaultfd")(e.into());
     uffd.register(span.addr(), span.len(), mapper.region_mode()).map_err(failed)?;
     share_one_anon_vma(uffd, span, frames)?;
-    let hinges = frames.is_locked().then(|| frames.hinges());
-    for range in mapper.registers_frames().then(|| frames.range()).into_iter().chain(hinges) {
+    let spare_pages = frames.is_locked().then(|| frames.spare_pages());
+    for range in mapper.registers_frames().then(|| frames.range()).into_iter().chain(spare_pages) {
         uffd.register(range.start, range.len(), folioswap_sys::uffd::Mode::Missing).map_err(failed)?;
     }
     Ok(mapper)

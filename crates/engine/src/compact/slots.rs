@@ -266,7 +266,7 @@ impl<'e> DeviceSpace<'e> {
         if locked.folio(index).slot() != Some(slot) {
             return Migrated::Gone;
         }
-        let is_clean = |frame| engine.zones.of(frame).list(frame) == Some(List::Standby);
+        let is_clean = |frame| engine.zones.of(frame).list(frame) == Some(List::Clean);
         match locked.state(index) {
             State::Resident(_) => self.give_copy_up(&mut locked, index),
             // Not clean: the folio may have been written to, and then its copy is stale.

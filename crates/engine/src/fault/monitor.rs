@@ -126,7 +126,7 @@ fn watch(engine: &Engine) -> Option<Fault> {
 /// Resolves a fault now, or queues it for the threads that wait for devices.
 fn resolve(engine: &Engine, fault: Fault) {
     let Some(pass) = engine.gate.try_enter(fault.thread) else { return report_again(engine, fault) };
-    engine.serve(fault.thread);
+    engine.work_for(fault.thread);
     let page = engine.page_at(fault.addr);
     let locked = engine.try_lock(page.block());
     let at_hand = locked.filter(|locked| engine.is_at_hand(locked, page.page_in_block()));
@@ -138,7 +138,7 @@ fn resolve(engine: &Engine, fault: Fault) {
     }
     resolve_inside(engine, pass, None, fault);
     while let Some(fault) = engine.device_faults.next() {
-        engine.serve(fault.thread);
+        engine.work_for(fault.thread);
         match engine.gate.try_enter(fault.thread) {
             Some(pass) => resolve_inside(engine, pass, None, fault),
             None => report_again(engine, fault),

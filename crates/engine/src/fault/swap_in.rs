@@ -201,7 +201,7 @@ impl Engine {
     /// only the touched page and evicts the rest. A whole block is touched more often than a page, so it would never
     /// leave by age, and it takes 512 times the room.
     fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
-        let clean = locked.order() == Order::HUGE && self.zones.of(whole).list(whole) == Some(List::Standby);
+        let clean = locked.order() == Order::HUGE && self.zones.of(whole).list(whole) == Some(List::Clean);
         if !clean || locked.folio(0).marker || self.choose(locked) != Choice::Part(Order::PAGE) {
             return false;
         }
@@ -411,7 +411,7 @@ impl Engine {
             let Some(frame) = locked.folio(index).frame() else { continue };
             if order < PIECE && locked.order() >= PIECE {
                 self.release_slot(locked, index);
-                if self.zones.of(frame).list(frame) == Some(List::Standby) {
+                if self.zones.of(frame).list(frame) == Some(List::Clean) {
                     self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more
                 }
             }

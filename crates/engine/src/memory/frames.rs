@@ -23,7 +23,7 @@ const NURSERY_BLOCKS: usize = 8;
 /// Pageblocks of small pages that may be made at the same time; each zone has at least one place for it.
 const SMALL_NURSERY_BLOCKS: usize = 2;
 
-/// Bytes of addresses behind the homes of `nr_zones` zones: the nurseries, and a block for the hinges.
+/// Bytes of addresses behind the homes of `nr_zones` zones: the nurseries, and a block for the spare pages.
 pub(crate) fn bytes_behind_homes(nr_zones: usize) -> usize {
     (NURSERY_BLOCKS.max(nr_zones) + SMALL_NURSERY_BLOCKS.max(nr_zones) + 1) * Order::HUGE.bytes()
 }
@@ -32,16 +32,16 @@ pub(crate) fn bytes_behind_homes(nr_zones: usize) -> usize {
 const SCRATCHES: usize = 4;
 
 /// Pageblocks of a locked budget that may be split at the same time.
-const HINGES: usize = 4;
+const SPARE_PAGES: usize = 4;
 
-/// The addresses of all frames' homes, the nurseries and hinges behind them, and scratch memory.
+/// The addresses of all frames' homes, the nurseries and spare pages behind them, and scratch memory.
 pub(crate) struct Frames {
     homes: Reservation,
     len: usize,
     nr_zones: usize,
     /// Whether the budget is locked in RAM.
     is_locked: bool,
-    lent_hinges: Lent<usize>,
+    lent_spare_pages: Lent<usize>,
     scratch: Reservation,
     lent_scratch: Lent<usize>,
 }
@@ -60,9 +60,9 @@ impl Frames {
             .and_then(|scratch| scratch.protect_rw(scratch.range()).map(|()| scratch))
             .map_err(Error::system("reserving scratch memory"))?;
         let lent_scratch = Lent::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()));
-        let hinges = homes.addr() + len + behind - block;
-        let lent_hinges = Lent::new((0..HINGES).map(|index| hinges + index * Order::PAGE.bytes()));
-        let frames = Frames { homes, len, nr_zones, is_locked, lent_hinges, scratch, lent_scratch };
+        let spare_pages = homes.addr() + len + behind - block;
+        let lent_spare_pages = Lent::new((0..SPARE_PAGES).map(|index| spare_pages + index * Order::PAGE.bytes()));
+        let frames = Frames { homes, len, nr_zones, is_locked, lent_spare_pages, scratch, lent_scratch };
         let small = frames.small_nursery();
         memory::advise_nohugepage(small.start, small.len()).map_err(Error::system("asking for small pages"))?;
         frames.homes.dontfork(frames.homes.range()).map_err(Error::system("keeping frames from children"))?;
@@ -137,16 +137,16 @@ impl Frames {
         end..end + SMALL_NURSERY_BLOCKS.max(self.nr_zones) * Order::HUGE.bytes()
     }
 
-    /// Hinges: addresses without memory behind the nurseries. One page of a pageblock is moved there and back to split
-    /// it.
-    pub fn hinges(&self) -> Range<usize> {
+    /// Spare pages: addresses without memory behind the nurseries. One page of a pageblock is moved there and back to
+    /// split it.
+    pub fn spare_pages(&self) -> Range<usize> {
         let end = self.small_nursery().end;
         end..end + Order::HUGE.bytes()
     }
 
     /// All addresses behind the homes.
     pub fn behind(&self) -> Range<usize> {
-        self.nursery().start..self.hinges().end
+        self.nursery().start..self.spare_pages().end
     }
 
     /// Whether the budget is locked in RAM.
@@ -154,9 +154,9 @@ impl Frames {
         self.is_locked
     }
 
-    /// Lends a hinge, an address without memory for one page. It must be without memory again afterwards.
-    pub fn with_hinge<R>(&self, work: impl FnOnce(usize) -> R) -> R {
-        self.lent_hinges.with(|&mut hinge| work(hinge))
+    /// Lends a spare page, an address without memory for one page. It must be without memory again afterwards.
+    pub fn with_spare_page<R>(&self, work: impl FnOnce(usize) -> R) -> R {
+        self.lent_spare_pages.with(|&mut spare_page| work(spare_page))
     }
 
     /// Frames whose bytes are written before any folio has them.

@@ -131,10 +131,10 @@ impl Engine {
     /// somebody, such as a pipe, holds a page of it that was once mapped by a folio.
     pub fn divide_in_place(&self, frame: FrameId) -> bool {
         let home = self.frames.home(frame);
-        self.frames.with_hinge(|hinge| {
+        self.frames.with_spare_page(|spare_page| {
             let is_split = (0..DIVIDE_TRIES).any(|_| {
                 // SAFETY: a page of a pageblock that the caller has taken, and a place that is lent to this call alone.
-                let done = unsafe { self.mapper.move_home(hinge, home, PAGE_SIZE) }.is_ok();
+                let done = unsafe { self.mapper.move_home(spare_page, home, PAGE_SIZE) }.is_ok();
                 if !done {
                     std::thread::yield_now();
                 }
@@ -142,7 +142,7 @@ impl Engine {
             });
             if is_split {
                 // SAFETY: as above.
-                self.patiently("divided", || unsafe { self.mapper.move_home(home, hinge, PAGE_SIZE) });
+                self.patiently("divided", || unsafe { self.mapper.move_home(home, spare_page, PAGE_SIZE) });
             }
             is_split
         })

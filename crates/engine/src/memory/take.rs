@@ -88,7 +88,7 @@ impl Engine {
             _ if order == Order::PAGE => false,
             Contiguity::Pieces => self.zones.available() >= wanted,
             // Frames of small folios on standby are scattered too.
-            Contiguity::Few => order == Order::HUGE && self.zones.class_counts(Size::Small).standby >= wanted,
+            Contiguity::Few => order == Order::HUGE && self.zones.class_counts(Size::Small).clean >= wanted,
             Contiguity::Run => false,
         }
     }
@@ -331,7 +331,7 @@ impl Engine {
 
     /// As [`Engine::evict_standby_near`], in one zone.
     pub fn evict_standby_of(&self, zone: &Zone, order: Order) -> bool {
-        let oldest = |size| zone.oldest(size, List::Standby);
+        let oldest = |size| zone.oldest(size, List::Clean);
         let size = match Size::of(order) {
             Size::Whole => Size::Whole,
             Size::Small => match older_of(oldest(Size::Whole), oldest(Size::Small)) {
@@ -342,10 +342,10 @@ impl Engine {
         for _ in 0..SCAN {
             let Some(oldest) = oldest(size) else { return false };
             let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
-                self.zones.of(oldest.frame).rotate(oldest.frame, List::Standby);
+                self.zones.of(oldest.frame).rotate(oldest.frame, List::Clean);
                 continue;
             };
-            if let Some(index) = self.still_there(&locked, &oldest, List::Standby) {
+            if let Some(index) = self.still_there(&locked, &oldest, List::Clean) {
                 self.leave(&mut locked, index, oldest.frame);
                 return true;
             }

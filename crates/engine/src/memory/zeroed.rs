@@ -83,7 +83,7 @@ impl ZeroedStock {
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("zeroing");
-    folioswap_sys::cpu::wait_for_turns();
+    folioswap_sys::cpu::run_as_batch();
     let thread = folioswap_sys::signals::thread_id();
     while !engine.stopping() {
         let seen = engine.zeroed.wanted.now();

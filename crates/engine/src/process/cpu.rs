@@ -20,7 +20,7 @@ pub(crate) fn current_cpu() -> CpuId {
 }
 
 /// From now on this thread serves `thread`: what it takes is near the CPU on which that thread faulted.
-pub(crate) fn serve(thread: u32) {
+pub(crate) fn work_for(thread: u32) {
     match ASKED.get() {
         (same, left @ 1..) if same == thread => ASKED.set((thread, left - 1)),
         _ => {

@@ -225,7 +225,7 @@ impl Engine {
         if kept.is_some() && !surely_dirty {
             if checksum::note(locked, page, bytes) {
                 self.stats.clean_folios_dropped.add(1);
-                self.zones.of(frame).insert(frame, List::Standby);
+                self.zones.of(frame).insert(frame, List::Clean);
                 self.frame_freed.signal();
                 return Washed::Clean;
             }

@@ -96,9 +96,7 @@ impl Engine {
     /// Whether a folio of a locked block is in these frames and keeps a copy that can be given up.
     fn keeps_copy(&self, locked: &Locked<'_>, index: usize, frame: FrameId) -> bool {
         let folio = locked.folio(index);
-        folio.frame() == Some(frame)
-            && folio.slot().is_some()
-            && self.zones.of(frame).list(frame) != Some(List::Standby)
+        folio.frame() == Some(frame) && folio.slot().is_some() && self.zones.of(frame).list(frame) != Some(List::Clean)
     }
 
     fn shed_copy(&self, locked: &mut Locked<'_>, folio: FolioId, frame: FrameId) -> bool {

@@ -223,7 +223,7 @@ impl Engine {
         let mut any = false;
         for (frame, folio, order) in folios {
             if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
-                && self.zones.of(frame).list(frame) == Some(List::Standby)
+                && self.zones.of(frame).list(frame) == Some(List::Clean)
             {
                 self.leave(&mut locked, index, frame);
                 any = true;

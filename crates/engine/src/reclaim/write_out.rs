@@ -282,7 +282,7 @@ impl Engine {
         match (self.held(locked, written), failed) {
             (Some(index), false) => {
                 locked.folio_mut(index).set_slot(Some(slot));
-                self.zones.of(frame).insert(frame, List::Standby);
+                self.zones.of(frame).insert(frame, List::Clean);
                 self.count_swap_out(order);
                 self.frame_freed.signal();
             }
@@ -341,7 +341,7 @@ impl Engine {
             }
         };
         locked.folio_mut(index).set_slot(Some(slot));
-        self.zones.of(frame).insert(frame, List::Standby);
+        self.zones.of(frame).insert(frame, List::Clean);
         self.count_swap_out(order);
         self.frame_freed.signal();
         self.space.note_filling(slot);

@@ -137,7 +137,7 @@ impl Engine {
             if self.space.device_of(slot) != device {
                 continue;
             }
-            if self.zones.of(frame).list(frame) == Some(List::Standby) {
+            if self.zones.of(frame).list(frame) == Some(List::Clean) {
                 let spare = self.zones.available() >= self.zones.watermarks().high + order.nr_pages();
                 if !spare {
                     // RAM is short: keep the folio clean by a copy elsewhere.

@@ -49,7 +49,7 @@ impl Freeing {
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(space: &SwapSpace, gate: &Gate, stop: &AtomicBool) {
     let _abort = AbortOnPanic("freeing");
-    folioswap_sys::cpu::wait_for_turns();
+    folioswap_sys::cpu::run_as_batch();
     let thread = signals::thread_id();
     let mut discards = Discards::default();
     let mut swept = Instant::now();

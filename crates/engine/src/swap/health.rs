@@ -77,7 +77,7 @@ impl Trouble {
     }
 
     /// Whether the error says that the device is gone.
-    fn is_of_no_device(&self) -> bool {
+    fn means_device_gone(&self) -> bool {
         let (Trouble::Read(error) | Trouble::Write(error)) = self else { return false };
         matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ENOMEDIUM | libc::ESTALE))
     }
@@ -157,7 +157,7 @@ impl Health {
         let in_a_row = if is_write { self.writes_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
         let nr_recent = self.nr_recent();
         let reason = match trouble {
-            gone if gone.is_of_no_device() => format!("it is gone ({gone})"),
+            gone if gone.means_device_gone() => format!("it is gone ({gone})"),
             Trouble::Read(error) if again => format!("it could not be read at the second try either ({error})"),
             Trouble::WrongBytes if again => "twice it returned other bytes than were written to it".into(),
             Trouble::Write(error) if in_a_row >= WRITES_IN_A_ROW => {
@@ -193,7 +193,7 @@ impl SwapSpace {
     ) -> Result<(), SwapInError> {
         let Err(mut trouble) = attempt() else { return Ok(()) };
         self.note_trouble(slot, &trouble, false);
-        if !trouble.is_of_no_device() {
+        if !trouble.means_device_gone() {
             let Err(second) = attempt() else { return Ok(()) };
             trouble = second;
             self.note_trouble(slot, &trouble, true);

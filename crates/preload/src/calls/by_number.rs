@@ -1,4 +1,4 @@
-//! System calls made by number, through `syscall` or outside the C library, where [`crate::net`] catches them.
+//! System calls made by number, through `syscall` or outside the C library, where [`crate::dispatch`] catches them.
 //!
 //! Transfers, messages, signal masks and memory calls go through the same code as the C library's functions. For all
 //! other calls a table lists what their arguments point to (`numbers`).
@@ -14,7 +14,7 @@ use crate::cover::{self, Pieces};
 use crate::export::export;
 use crate::real::{kernel, raw, raw_result};
 use crate::state::Phase;
-use crate::{advice, descriptors, guard, mapping, net, remap, signals, state};
+use crate::{advice, descriptors, dispatch, guard, mapping, remap, signals, state};
 
 type Words = [usize; 6];
 
@@ -287,14 +287,14 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 present.bring_back();
                 result as isize
             }
-            libc::SYS_prctl if a == net::SET_DISPATCH => {
-                net::step_back();
+            libc::SYS_prctl if a == dispatch::SET_DISPATCH => {
+                dispatch::step_back();
                 raw(number, words) as isize
             }
             libc::SYS_prctl | libc::SYS_seccomp
                 if number == libc::SYS_seccomp || a == libc::PR_SET_SECCOMP as usize =>
             {
-                net::leave_new_threads();
+                dispatch::leave_new_threads();
                 return None;
             }
             _ => return None,

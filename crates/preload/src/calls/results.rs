@@ -122,7 +122,7 @@ real!(CLOCK_GETTIME = c"clock_gettime": fn(clockid_t, *mut timespec) -> c_int);
 real!(GETTIMEOFDAY = c"gettimeofday": fn(*mut timeval, *mut c_void) -> c_int);
 
 /// Whether the vDSO tells this clock without a system call. For other clocks the vDSO makes one itself, which
-/// [`crate::net`] would catch.
+/// [`crate::dispatch`] would catch.
 fn is_shared(clock: clockid_t) -> bool {
     let cpu_times = [libc::CLOCK_PROCESS_CPUTIME_ID, libc::CLOCK_THREAD_CPUTIME_ID];
     (0..=libc::CLOCK_TAI).contains(&clock) && !cpu_times.contains(&clock)

@@ -1,14 +1,14 @@
-//! Compression and decompression of one piece, and the buffers that this needs.
+//! Compression and decompression of one unit, and the buffers that this needs.
 
 use folioswap_sys::zstd;
 use lz4::block::CompressionMode;
 
-use super::entry::PIECE;
+use super::entry::UNIT;
 use crate::device::Codec;
 use crate::process::lent::Lent;
 
 /// How quickly lz4 skips data without matches. Pieces compress better than single pages, and part of that gain is spent
-/// on speed: shared libraries in pieces of 32 KiB compress to 0.64 of their size instead of 0.62, at 1.15 times the
+/// on speed: shared libraries in units of 32 KiB compress to 0.64 of their size instead of 0.62, at 1.15 times the
 /// speed (in pages of 4 KiB: 0.69).
 const ACCELERATION: i32 = 2;
 
@@ -22,22 +22,22 @@ pub(super) fn is_worth(len: usize, packed_len: usize) -> bool {
 }
 
 /// Buffers of one thread at work.
-pub(super) struct Bench {
+pub(super) struct Workspace {
     codec: Codec,
     zstd: Option<zstd::Context>,
-    /// A compressed piece.
+    /// A compressed unit.
     packed: Box<[u8]>,
-    /// A decompressed piece of which only a part is wanted.
+    /// A decompressed unit of which only a part is wanted.
     plain: Box<[u8]>,
 }
 
-impl Bench {
-    fn new(codec: Codec) -> Bench {
-        let piece = || vec![0; PIECE.bytes()].into_boxed_slice();
-        Bench { codec, zstd: (codec == Codec::Zstd).then(zstd::Context::new), packed: piece(), plain: piece() }
+impl Workspace {
+    fn new(codec: Codec) -> Workspace {
+        let unit = || vec![0; UNIT.bytes()].into_boxed_slice();
+        Workspace { codec, zstd: (codec == Codec::Zstd).then(zstd::Context::new), packed: unit(), plain: unit() }
     }
 
-    /// The compressed piece, if compression is worthwhile.
+    /// The compressed unit, if compression is worthwhile.
     pub fn compress(&mut self, plain: &[u8]) -> Option<&[u8]> {
         let most = plain.len() * WORTH_NUMERATOR / WORTH_DENOMINATOR;
         let packed = &mut self.packed[..most];
@@ -56,7 +56,7 @@ impl Bench {
         decompress(self.codec, self.zstd.as_mut(), packed, plain)
     }
 
-    /// Decompresses a piece of this length into an internal buffer, for callers that need only a part of it.
+    /// Decompresses a unit of this length into an internal buffer, for callers that need only a part of it.
     pub fn decompress_here(&mut self, packed: &[u8], len: usize) -> Option<&[u8]> {
         let plain = &mut self.plain[..len];
         decompress(self.codec, self.zstd.as_mut(), packed, plain).then_some(&*plain)
@@ -71,17 +71,17 @@ fn decompress(codec: Codec, zstd: Option<&mut zstd::Context>, packed: &[u8], pla
     len == Some(plain.len())
 }
 
-/// One bench per thread that compresses or decompresses at the same time. They are lent during faults, so all are
+/// One workspace per thread that compresses or decompresses at the same time. They are lent during faults, so all are
 /// allocated in advance.
-pub(super) struct Benches(Lent<Bench>);
+pub(super) struct Workspaces(Lent<Workspace>);
 
-impl Benches {
-    pub fn new(codec: Codec, nr_benches: usize) -> Benches {
-        Benches(Lent::new((0..nr_benches).map(|_| Bench::new(codec))))
+impl Workspaces {
+    pub fn new(codec: Codec, nr_workspaces: usize) -> Workspaces {
+        Workspaces(Lent::new((0..nr_workspaces).map(|_| Workspace::new(codec))))
     }
 
-    /// Runs `work` with a bench. Waits while all are in use, for as long as it takes to compress a piece or a folio.
-    pub fn work<T>(&self, work: impl FnOnce(&mut Bench) -> T) -> T {
+    /// Runs `work` with a workspace. Waits while all are in use, for as long as it takes to compress a unit or a folio.
+    pub fn work<T>(&self, work: impl FnOnce(&mut Workspace) -> T) -> T {
         self.0.with(work)
     }
 }
@@ -93,15 +93,15 @@ mod tests {
     #[test]
     fn pieces_come_back_and_what_is_not_worth_it_is_not_compressed() {
         for codec in [Codec::Lz4, Codec::Zstd] {
-            let benches = Benches::new(codec, 1);
-            for len in [4096, 16 << 10, PIECE.bytes()] {
+            let workspaces = Workspaces::new(codec, 1);
+            for len in [4096, 16 << 10, UNIT.bytes()] {
                 let plain: Vec<u8> = (0..len).map(|at: usize| (at / 5 % 50) as u8).collect();
-                let packed = benches.work(|bench| bench.compress(&plain).unwrap().to_vec());
+                let packed = workspaces.work(|workspace| workspace.compress(&plain).unwrap().to_vec());
                 assert!(is_worth(len, packed.len()));
                 let mut back = vec![0; len];
-                assert!(benches.work(|bench| bench.decompress(&packed, &mut back)) && back == plain);
-                benches.work(|bench| assert_eq!(bench.decompress_here(&packed, len), Some(&*plain)));
-                assert!(!benches.work(|bench| bench.decompress(&packed[..packed.len() - 1], &mut back)));
+                assert!(workspaces.work(|workspace| workspace.decompress(&packed, &mut back)) && back == plain);
+                workspaces.work(|workspace| assert_eq!(workspace.decompress_here(&packed, len), Some(&*plain)));
+                assert!(!workspaces.work(|workspace| workspace.decompress(&packed[..packed.len() - 1], &mut back)));
                 let mut state = 1u64;
                 let noise: Vec<u8> = std::iter::repeat_with(|| {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -109,7 +109,7 @@ mod tests {
                 })
                 .take(len)
                 .collect();
-                assert!(benches.work(|bench| bench.compress(&noise).is_none()));
+                assert!(workspaces.work(|workspace| workspace.compress(&noise).is_none()));
             }
         }
     }

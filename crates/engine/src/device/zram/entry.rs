@@ -1,25 +1,25 @@
 //! The word of a slot: which object of the pool holds its content, and in which form.
 //!
-//! Content is compressed in *pieces* of 2^k aligned slots, each of which is one object. All slots of a piece have the
+//! Content is compressed in *units* of 2^k aligned slots, each of which is one object. All slots of a unit have the
 //! same word, so parts of it can be read and freed separately. The object is freed with the last slot that names it.
 
 use folioswap_core::Order;
 use folioswap_core::pool::{MAX_OBJECT_BYTES, ObjectId, SizeClass};
 
-/// The largest piece: 32 KiB. Larger pieces compress better (rows of a table in 16, 32 and 64 KiB: to 0.30, 0.28 and
+/// The largest unit: 32 KiB. Larger units compress better (rows of a table in 16, 32 and 64 KiB: to 0.30, 0.28 and
 /// 0.27 of their size), but make reads of single pages slower (55, 50 and 31 thousand random accesses a second: `bench
 /// random --data records`).
-pub(super) const PIECE: Order = Order::new(3).expect("there is such an order");
+pub(super) const UNIT: Order = Order::new(3).expect("there is such an order");
 
-const _: () = assert!(PIECE.bytes() <= MAX_OBJECT_BYTES, "a piece fits an object, compressed or not");
+const _: () = assert!(UNIT.bytes() <= MAX_OBJECT_BYTES, "a unit fits an object, compressed or not");
 
 /// The unpacked word of a slot.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct Entry {
     pub object: ObjectId,
-    /// Used bytes of the object; equal to the length of the piece if it is not compressed.
+    /// Used bytes of the object; equal to the length of the unit if it is not compressed.
     pub len: usize,
-    /// Order of the piece.
+    /// Order of the unit.
     pub order: Order,
 }
 
@@ -31,7 +31,7 @@ const IS_THERE: u64 = 1 << 63;
 impl Entry {
     /// As a word; never 0.
     pub fn pack(self) -> u64 {
-        assert!((1..=MAX_OBJECT_BYTES).contains(&self.len) && self.order <= PIECE);
+        assert!((1..=MAX_OBJECT_BYTES).contains(&self.len) && self.order <= UNIT);
         IS_THERE
             | u64::from(self.order.exponent()) << ORDER
             | (self.len as u64 - 1) << LEN
@@ -56,10 +56,10 @@ impl Entry {
     }
 }
 
-/// The largest piece that begins at this slot and has at most `nr_slots` slots.
-pub(super) fn piece_at(slot: usize, nr_slots: usize) -> Order {
-    let aligned = (slot | PIECE.nr_pages()).trailing_zeros();
-    Order::new(aligned.min(nr_slots.ilog2()) as u8).expect("a piece is no larger than the largest")
+/// The largest unit that begins at this slot and has at most `nr_slots` slots.
+pub(super) fn unit_at(slot: usize, nr_slots: usize) -> Order {
+    let aligned = (slot | UNIT.nr_pages()).trailing_zeros();
+    Order::new(aligned.min(nr_slots.ilog2()) as u8).expect("a unit is no larger than the largest")
 }
 
 #[cfg(test)]
@@ -77,10 +77,10 @@ mod tests {
 
         #[test]
         fn pieces_are_aligned_and_as_large_as_can_be(slot in 0..4096usize, nr_slots in 1..600usize) {
-            let order = piece_at(slot, nr_slots);
-            prop_assert!(slot.is_multiple_of(order.nr_pages()) && order.nr_pages() <= nr_slots && order <= PIECE);
+            let order = unit_at(slot, nr_slots);
+            prop_assert!(slot.is_multiple_of(order.nr_pages()) && order.nr_pages() <= nr_slots && order <= UNIT);
             let next = 2 * order.nr_pages();
-            prop_assert!(order == PIECE || next > nr_slots || !slot.is_multiple_of(next));
+            prop_assert!(order == UNIT || next > nr_slots || !slot.is_multiple_of(next));
         }
     }
 }

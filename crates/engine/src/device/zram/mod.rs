@@ -1,6 +1,6 @@
 //! A swap device in compressed RAM, outside the budget.
 //!
-//! It has many more slots than its memory holds. Each slot names the object of a [`Pool`] that has its compressed piece
+//! It has many more slots than its memory holds. Each slot names the object of a [`Pool`] that has its compressed unit
 //! of up to 32 KiB. Room in memory is checked before slots are handed out ([`Device::has_room`]); a write that finds
 //! none is refused. Content that does not compress well is refused too: another device takes it, or else it is stored
 //! as it is.
@@ -23,8 +23,8 @@ use folioswap_core::{NodeId, Order, PAGE_SIZE, SlotId};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::numa;
 
-use self::codec::{Bench, Benches};
-use self::entry::{Entry, PIECE, piece_at};
+use self::codec::{Workspace, Workspaces};
+use self::entry::{Entry, UNIT, unit_at};
 use super::{Codec, Device, MemoryUse, OnFreed, Refusal};
 use crate::config::error::Error;
 use crate::config::size::Bytes;
@@ -43,7 +43,7 @@ const NR_LOCKS: usize = 64;
 const KEPT_EMPTY: usize = 32;
 
 /// The compression ratio of a folio is checked each time this much of it was compressed.
-const JUDGED_BYTES: usize = 4 * PIECE.bytes();
+const JUDGED_BYTES: usize = 4 * UNIT.bytes();
 
 /// A class's range becomes accessible in steps of this size, because most of what is reserved is never used.
 const OPENED_BYTES: usize = 2 << 20;
@@ -79,7 +79,7 @@ struct Store {
     /// The kernel refused it memory, and no object has been freed since.
     is_denied: AtomicBool,
     locks: Box<[Mutex<()>; NR_LOCKS]>,
-    benches: Benches,
+    workspaces: Workspaces,
     /// Uncompressed size of its content, in bytes.
     plain_bytes: AtomicUsize,
 }
@@ -114,7 +114,7 @@ impl ZramDevice {
         }
         let nr_clusters = (limit * SLOTS_PER_PAGE).div_ceil(Order::HUGE.bytes());
         // Each running thread uses one at a time. The surplus is for threads that were preempted while they had one.
-        let nr_benches = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 2;
+        let nr_workspaces = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 2;
         let store = Store {
             codec,
             pool: Pool::new(limit),
@@ -124,7 +124,7 @@ impl ZramDevice {
             nr_tables: AtomicUsize::new(0),
             is_denied: AtomicBool::new(false),
             locks: Box::new(std::array::from_fn(|_| Mutex::new(()))),
-            benches: Benches::new(codec, nr_benches),
+            workspaces: Workspaces::new(codec, nr_workspaces),
             plain_bytes: AtomicUsize::new(0),
         };
         Ok(ZramDevice { store: Arc::new(store) })
@@ -202,11 +202,11 @@ impl Store {
                 continue;
             };
             let begin = at & !(entry.order.nr_pages() - 1);
-            let piece = begin..begin + entry.order.nr_pages();
-            let end = piece.end.min(first + nr_slots);
+            let unit = begin..begin + entry.order.nr_pages();
+            let end = unit.end.min(first + nr_slots);
             table[at..end].iter().for_each(|word| word.store(0, Ordering::Relaxed));
             self.plain_bytes.fetch_sub((end - at) * PAGE_SIZE, Ordering::Relaxed);
-            if table[piece].iter().all(|other| other.load(Ordering::Relaxed) != word) {
+            if table[unit].iter().all(|other| other.load(Ordering::Relaxed) != word) {
                 self.pool.free(entry.object);
                 any = true;
             }
@@ -262,12 +262,12 @@ impl Store {
         }
     }
 
-    /// Compresses a piece and stores it. Returns its compressed length.
-    fn keep(&self, bench: &mut Bench, slot: usize, plain: &[u8]) -> Result<usize, Refusal> {
-        let packed = bench.compress(plain).unwrap_or(plain);
+    /// Compresses a unit and stores it. Returns its compressed length.
+    fn keep(&self, workspace: &mut Workspace, slot: usize, plain: &[u8]) -> Result<usize, Refusal> {
+        let packed = workspace.compress(plain).unwrap_or(plain);
         let object = self.place(packed.len())?;
         self.bytes(object, packed.len()).copy_from_slice(packed);
-        let order = Order::from_bytes(plain.len()).expect("a piece is 2^k pages");
+        let order = Order::from_bytes(plain.len()).expect("a unit is 2^k pages");
         let word = Entry { object, len: packed.len(), order }.pack();
         for slot in slot..slot + order.nr_pages() {
             if let Some(at) = self.word(slot) {
@@ -293,12 +293,12 @@ impl Store {
         let nr_slots = plain.len() / PAGE_SIZE;
         let (mut done, mut packed_bytes) = (0, 0);
         while done < nr_slots {
-            let order = piece_at(slot + done, nr_slots - done);
-            let piece = &plain[done * PAGE_SIZE..][..order.bytes()];
+            let order = unit_at(slot + done, nr_slots - done);
+            let unit = &plain[done * PAGE_SIZE..][..order.bytes()];
             self.make_table(slot + done)?;
-            packed_bytes += self.benches.work(|bench| self.keep(bench, slot + done, piece))?;
+            packed_bytes += self.workspaces.work(|workspace| self.keep(workspace, slot + done, unit))?;
             done += order.nr_pages();
-            // Check the ratio at intervals: neither on the first piece alone, nor only when all the work is done.
+            // Check the ratio at intervals: neither on the first unit alone, nor only when all the work is done.
             let enough_seen = done == nr_slots || (done * PAGE_SIZE).is_multiple_of(JUDGED_BYTES);
             if !has_to && enough_seen && !codec::is_worth(done * PAGE_SIZE, packed_bytes) {
                 return Err(Refusal::Incompressible);
@@ -318,9 +318,9 @@ impl Store {
         }
     }
 
-    /// Fills `plain` from the piece that holds this slot, beginning at the slot. Returns the bytes that came from this
-    /// piece.
-    fn load(&self, bench: &mut Bench, slot: usize, plain: &mut [u8]) -> io::Result<usize> {
+    /// Fills `plain` from the unit that holds this slot, beginning at the slot. Returns the bytes that came from this
+    /// unit.
+    fn load(&self, workspace: &mut Workspace, slot: usize, plain: &mut [u8]) -> io::Result<usize> {
         let entry = self.entry(slot).ok_or_else(|| wrong("nothing was written there"))?;
         let skipped = (slot & (entry.order.nr_pages() - 1)) * PAGE_SIZE;
         let len = plain.len().min(entry.order.bytes() - skipped);
@@ -329,8 +329,8 @@ impl Store {
             plain.copy_from_slice(&packed[skipped..skipped + len]);
             true
         } else if len == entry.order.bytes() {
-            bench.decompress(packed, plain)
-        } else if let Some(whole) = bench.decompress_here(packed, entry.order.bytes()) {
+            workspace.decompress(packed, plain)
+        } else if let Some(whole) = workspace.decompress_here(packed, entry.order.bytes()) {
             plain.copy_from_slice(&whole[skipped..skipped + len]);
             true
         } else {
@@ -359,9 +359,9 @@ impl Device for ZramDevice {
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let (mut slot, mut rest) = (offset as usize / PAGE_SIZE, bytes);
-        self.store.benches.work(|bench| {
+        self.store.workspaces.work(|workspace| {
             while !rest.is_empty() {
-                let done = self.store.load(bench, slot, rest)?;
+                let done = self.store.load(workspace, slot, rest)?;
                 slot += done / PAGE_SIZE;
                 rest = &mut rest[done..];
             }
@@ -382,8 +382,8 @@ impl Device for ZramDevice {
         if self.store.is_denied.load(Ordering::Relaxed) {
             return false;
         }
-        // Worst case: nothing compresses, each piece begins a new group, and the words of the slots must be allocated.
-        let most = order.bytes() + order.bytes() / 8 + 2 * PIECE.bytes();
+        // Worst case: nothing compresses, each unit begins a new group, and the words of the slots must be allocated.
+        let most = order.bytes() + order.bytes() / 8 + 2 * UNIT.bytes();
         // Free places among objects may have the wrong sizes: count half of them.
         let among =
             pool.used_bytes().saturating_sub(pool.empty_bytes() + pool.object_bytes() + self.store.tables_bytes());

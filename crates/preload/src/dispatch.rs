@@ -1,11 +1,11 @@
-//! The net: catches system calls that are made outside the C library, by other run times, JIT code or the loader.
+//! Catches system calls that are made outside the C library, by other run times, JIT code or the loader.
 //!
 //! In direct mode the kernel raises SIGSYS for them (PR_SET_SYSCALL_USER_DISPATCH). The handler makes the call as
 //! `syscall` would, with the same covers. A caught call costs 1.5 us more, a C library call nothing measurable.
 //! - This library's own calls go through the C library's instruction ([`crate::real::raw`]).
 //! - SIGSYS is never blocked: the kernel would kill the process. A caught call sets the mask and stack of the
 //!   interrupted code.
-//! - A call that returns twice or on another stack is made from one of the [`departures`], with dispatch off. Then the
+//! - A call that returns twice or on another stack is made from one of the [`trampolines`], with dispatch off. Then the
 //!   parent switches it on again. New threads start without it.
 //! - A program that uses the mechanism itself, or sets another FS base, disables it for that thread.
 
@@ -37,18 +37,18 @@ static READY: AtomicBool = AtomicBool::new(false);
 /// The C library's return from a signal handler.
 static RESTORER: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the program continues after a call from the departure of the same index. Zero: the departure is free.
-static RETURNS: [AtomicUsize; DEPARTURES] = [const { AtomicUsize::new(0) }; DEPARTURES];
-const DEPARTURES: usize = 16;
+/// Where the program continues after a call from the trampoline of the same index. Zero: the trampoline is free.
+static RETURNS: [AtomicUsize; TRAMPOLINES] = [const { AtomicUsize::new(0) }; TRAMPOLINES];
+const TRAMPOLINES: usize = 16;
 const DEPARTURE_BYTES: usize = 32;
 
 thread_local! {
     static ARMED: Cell<bool> = const { Cell::new(false) };
 }
 
-// The selector is a byte in each thread's TLS that the kernel reads. A departure makes its call, then sets the selector
-// to BLOCK unless it returns in the child, and jumps to where the program made the call. The `syscall` instruction
-// leaves nothing in rcx and r11, so they are free to use, and `jrcxz` changes no flags.
+// The selector is a byte in each thread's TLS that the kernel reads. A trampoline makes its call, then sets the
+// selector to BLOCK unless it returns in the child, and jumps to where the program made the call. The `syscall`
+// instruction leaves nothing in rcx and r11, so they are free to use, and `jrcxz` changes no flags.
 std::arch::global_asm!(
     ".pushsection .tbss,\"awT\",@nobits",
     ".hidden folioswap_selector",
@@ -57,9 +57,9 @@ std::arch::global_asm!(
     ".popsection",
     ".pushsection .text",
     ".balign 32",
-    ".hidden folioswap_departures",
-    ".globl folioswap_departures",
-    "folioswap_departures:",
+    ".hidden folioswap_trampolines",
+    ".globl folioswap_trampolines",
+    "folioswap_trampolines:",
     ".irp place,0,8,16,24,32,40,48,56,64,72,80,88,96,104,112,120",
     ".balign 32",
     "syscall",
@@ -88,11 +88,11 @@ fn selector() -> *mut u8 {
     at
 }
 
-fn departures() -> usize {
+fn trampolines() -> usize {
     unsafe extern "C" {
-        static folioswap_departures: u8;
+        static folioswap_trampolines: u8;
     }
-    &raw const folioswap_departures as usize
+    &raw const folioswap_trampolines as usize
 }
 
 /// Prepares [`arm`]. There is no net if the kernel does not support it, or if the C library consists of several
@@ -188,7 +188,7 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
     Handled::Yes
 }
 
-/// Lets the thread make the call from a departure. If all are taken, the net stays open on this thread.
+/// Lets the thread make the call from a trampoline. If all are taken, the net stays open on this thread.
 fn depart(context: &mut libc::ucontext_t) {
     let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     let next = *at as usize;
@@ -198,7 +198,7 @@ fn depart(context: &mut libc::ucontext_t) {
     // SAFETY: this thread's own byte.
     unsafe { *selector() = ALLOW };
     match RETURNS.iter().position(|place| matches!(free(place), now if now == 0 || now == next)) {
-        Some(index) => *at = (departures() + index * DEPARTURE_BYTES) as i64,
+        Some(index) => *at = (trampolines() + index * DEPARTURE_BYTES) as i64,
         None => *at -= 2,
     }
 }
