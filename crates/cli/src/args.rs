@@ -56,12 +56,12 @@ pub struct Paging {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: u64,
     #[command(flatten)]
-    pub means: Means,
+    pub options: PagingOptions,
 }
 
 /// Paging options that do not depend on the budget.
 #[derive(Args, Clone, Debug)]
-pub struct Means {
+pub struct PagingOptions {
     /// Swap device, repeatable: a file, a block device, or RAM outside the budget (`ram` plain, `zram` compressed).
     /// For RAM, SIZE is the most memory that it takes; compressed RAM writes its oldest folios back to the devices
     /// after it. Default: an unnamed file in $FOLIOSWAP_DIR, or in /var/tmp if that is not set. Options follow after
@@ -84,7 +84,7 @@ pub struct Means {
     pub mapper: Mapping,
 }
 
-impl Means {
+impl PagingOptions {
     /// The topology given on the command line, if any.
     pub fn topology(&self) -> Result<Option<Topology>, Failure> {
         let read =

@@ -3,7 +3,7 @@
 //! Nothing is created before every check has passed. What is created then (counters in shared memory, swap files,
 //! open devices) has no name in any file system and is freed with the processes.
 
-use crate::args::{Folios, Means, Paging, check_budget, size};
+use crate::args::{Folios, Paging, PagingOptions, check_budget, size};
 use crate::exit::{Failure, Status};
 use crate::launch::{ExecArgs, own_executable};
 use crate::peer::{Backing, Peer, Setup};
@@ -60,11 +60,11 @@ pub struct KernelArgs {
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let file = program::find(&args.program[0])?;
-    let mut swap = swap_check::check_all(&args.paging.means)?;
+    let mut swap = swap_check::check_all(&args.paging.options)?;
     if args.lock {
         folioswap::check_lock(args.paging.memory).map_err(failure)?;
     }
-    check_userfaultfd(&args.paging.means, args.lock)?;
+    check_userfaultfd(&args.paging.options, args.lock)?;
     let preload = preload_library()?;
     let obstacle = program::obstacle(&file);
     if let Some(obstacle) = obstacle {
@@ -73,11 +73,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let counters = stats_text::Counters::create()?;
     let _kept = swap_check::keep(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-    let topology = args.paging.means.topology.as_ref().map(absolute);
+    let topology = args.paging.options.topology.as_ref().map(absolute);
     let settings = Settings {
         memory_bytes: args.paging.memory,
-        faults: &args.paging.means.faults.to_string(),
-        mapper: &args.paging.means.mapper.to_string(),
+        faults: &args.paging.options.faults.to_string(),
+        mapper: &args.paging.options.mapper.to_string(),
         folio: &args.folios.folio.to_string(),
         swap_in: &args.folios.swap_in.to_string(),
         lock: args.lock,
@@ -133,14 +133,14 @@ fn failure(error: folioswap::Error) -> Failure {
 }
 
 /// Checks that faults can be delivered in the requested mode.
-fn check_userfaultfd(means: &Means, lock: bool) -> Result<(), Failure> {
+fn check_userfaultfd(options: &PagingOptions, lock: bool) -> Result<(), Failure> {
     // A small arena with the same modes fails in every way in which the program's own arena would.
     folioswap::Arena::builder()
         .memory(folioswap::MIN_MEMORY)
         .device(folioswap::DeviceSpec::Ram { size: 2 << 20 })
         .address_space(1 << 30)
-        .faults(means.faults)
-        .mapping(means.mapper)
+        .faults(options.faults)
+        .mapping(options.mapper)
         .locked(lock)
         .build()
         .map(drop)

@@ -4,7 +4,7 @@
 //! sentence and exit status before anything has started. For a path that does not exist yet, an unnamed file
 //! (O_TMPFILE) is opened in its directory.
 
-use crate::args::Means;
+use crate::args::PagingOptions;
 use crate::exit::{Failure, Status};
 use folioswap::device::KeptDevice;
 use folioswap::{DeviceSpec, SwapDevice, Topology};
@@ -16,16 +16,16 @@ use std::path::Path;
 const SMALLEST_BYTES: u64 = 2 << 20;
 
 /// Returns the devices with absolute paths if each can be used. Without any device, checks the default directory.
-pub fn check_all(means: &Means) -> Result<Vec<SwapDevice>, Failure> {
-    let topology = means.topology()?.unwrap_or_else(Topology::of_machine);
-    if means.swap.len() > folioswap::MAX_DEVICES {
-        let message = format!("{} swap devices: {} can be given", means.swap.len(), folioswap::MAX_DEVICES);
+pub fn check_all(options: &PagingOptions) -> Result<Vec<SwapDevice>, Failure> {
+    let topology = options.topology()?.unwrap_or_else(Topology::of_machine);
+    if options.swap.len() > folioswap::MAX_DEVICES {
+        let message = format!("{} swap devices: {} can be given", options.swap.len(), folioswap::MAX_DEVICES);
         return Err(Failure::new(Status::SwapUnusable, message));
     }
-    if means.swap.is_empty() {
+    if options.swap.is_empty() {
         check_directory(&folioswap::device::default_directory())?;
     }
-    means.swap.iter().map(|device| check_device(device, &topology)).collect()
+    options.swap.iter().map(|device| check_device(device, &topology)).collect()
 }
 
 /// Opens the devices that the processes of a program cannot each open for themselves, and records in `swap` how to

@@ -14,7 +14,7 @@ use super::medians::median;
 use super::progress::tell;
 use super::report::Report;
 use super::setup::{ArenaPlan, failure};
-use crate::args::{Means, check_budget, size};
+use crate::args::{PagingOptions, check_budget, size};
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
@@ -66,7 +66,7 @@ pub struct CompactArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
-    pub means: Means,
+    pub options: PagingOptions,
     /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -193,17 +193,17 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     if args.space == SpaceKind::Slots {
         return compact_slots::slots(args);
     }
-    let mut means = args.means.clone();
-    if means.swap.is_empty() {
-        means.swap.push(DeviceSpec::Ram { size: 4 * args.memory }.into());
+    let mut options = args.options.clone();
+    if options.swap.is_empty() {
+        options.swap.push(DeviceSpec::Ram { size: 4 * args.memory }.into());
     }
-    swap_check::check_all(&means)?;
+    swap_check::check_all(&options)?;
     let mut report = Report::new("compact");
     tell(&format!(
         "{:<8} {:>7} {:>6} {:>10} {:>10} {:>10} {:>10} {:>7} {:>8} {:>8}",
         "way", "threads", "whole", "2M p50 us", "2M p99 us", "4K p50 us", "4K p99 us", "stalls", "moved", "failed"
     ));
-    let sums = WAYS.iter().map(|way| run(args, &means, way, &mut report)).collect::<Result<Vec<_>, _>>()?;
+    let sums = WAYS.iter().map(|way| run(args, &options, way, &mut report)).collect::<Result<Vec<_>, _>>()?;
     let [whole, split, _, default, exchange, migrate, off] = &sums[..] else {
         unreachable!("as many as there are ways")
     };
@@ -230,15 +230,15 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
         report.measure(name, median(&ratios));
     }
     let bad_words =
-        sums.iter().map(|sum| sum.bad_words).sum::<u64>() + mixed(args.memory, args.rounds, &means, &mut report)?;
+        sums.iter().map(|sum| sum.bad_words).sum::<u64>() + mixed(args.memory, args.rounds, &options, &mut report)?;
     report.conclude(args.json.as_deref(), bad_words)
 }
 
-fn run(args: &CompactArgs, means: &Means, way: &Way, report: &mut Report) -> Result<Sum, Failure> {
+fn run(args: &CompactArgs, options: &PagingOptions, way: &Way, report: &mut Report) -> Result<Sum, Failure> {
     let plan = ArenaPlan {
         compaction: way.stage,
         compaction_means: way.means,
-        ..ArenaPlan::new(args.memory, means, FolioSize::Auto)
+        ..ArenaPlan::new(args.memory, options, FolioSize::Auto)
     };
     let arena = plan.build(4 * args.memory)?;
     let mut random = Random::new(args.seed);

@@ -9,7 +9,7 @@ use super::progress::tell;
 use super::random::Plan;
 use super::report::Report;
 use super::setup::{ArenaPlan, failure};
-use crate::args::Means;
+use crate::args::PagingOptions;
 use crate::exit::Failure;
 use folioswap::{FolioSize, Order};
 use folioswap_core::compact::Stage;
@@ -21,7 +21,7 @@ use std::time::Duration;
 const TURN: Duration = Duration::from_secs(4);
 
 /// Measures `mix_on_vs_off`, `stream_on_vs_off` and `random_on_vs_off`. Returns the number of wrong words.
-pub fn mixed(memory: u64, rounds: u16, means: &Means, report: &mut Report) -> Result<u64, Failure> {
+pub fn mixed(memory: u64, rounds: u16, options: &PagingOptions, report: &mut Report) -> Result<u64, Failure> {
     let mut figures: [[Vec<f64>; 3]; 2] = Default::default();
     let mut bad_words = 0;
     tell("");
@@ -29,7 +29,7 @@ pub fn mixed(memory: u64, rounds: u16, means: &Means, report: &mut Report) -> Re
     for round in 1..=rounds {
         for (stage, figures) in [Some(Stage::default()), None].into_iter().zip(&mut figures) {
             let name = if stage.is_some() { "on" } else { "off" };
-            let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(memory, means, FolioSize::Auto) };
+            let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(memory, options, FolioSize::Auto) };
             let arena = plan.build(4 * memory)?;
             let bytes = memory as usize; // of each part
             let mut streamed = arena.map_with(bytes, FolioSize::Fixed(Order::HUGE)).map_err(failure)?;

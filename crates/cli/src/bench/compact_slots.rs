@@ -14,7 +14,7 @@ use super::pages::{PAGE_WORDS, value};
 use super::progress::tell;
 use super::report::Report;
 use super::setup::{ArenaPlan, failure};
-use crate::args::Means;
+use crate::args::PagingOptions;
 use crate::exit::{Failure, Status};
 use crate::swap_check;
 use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region};
@@ -52,14 +52,14 @@ struct Found {
 
 /// The benchmark.
 pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
-    let (means, device_bytes) = with_one_device(&args.means)?;
-    swap_check::check_all(&means)?;
+    let (options, device_bytes) = with_one_device(&args.options)?;
+    swap_check::check_all(&options)?;
     let mut report = Report::new("compact_slots");
     tell(&format!(
         "{:<10} {:>9} {:>10} {:>7} {:>9} {:>7} {:>9} {:>8} {:>9}",
         "compaction", "pause ms", "folios/s", "whole", "fallback", "share", "moved", "failed", "per byte"
     ));
-    let mut run = |turn: Turn| turn.run(args, &means, device_bytes, &mut report);
+    let mut run = |turn: Turn| turn.run(args, &options, device_bytes, &mut report);
     let off = run(Turn { pause_ms: 0, compaction: false })?;
     let mut bad_words = off.bad_words;
     let mut measured = None;
@@ -78,9 +78,9 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
 }
 
 /// One device of a known size: the first one given, or RAM.
-fn with_one_device(means: &Means) -> Result<(Means, u64), Failure> {
-    let mut means = means.clone();
-    let device = match means.swap.drain(..).next().map(|device| device.spec) {
+fn with_one_device(options: &PagingOptions) -> Result<(PagingOptions, u64), Failure> {
+    let mut options = options.clone();
+    let device = match options.swap.drain(..).next().map(|device| device.spec) {
         None => DeviceSpec::Ram { size: DEVICE_BYTES },
         Some(DeviceSpec::File { path, size }) => DeviceSpec::File { path, size: size.or(Some(DEVICE_BYTES)) },
         Some(other) => other,
@@ -92,8 +92,8 @@ fn with_one_device(means: &Means) -> Result<(Means, u64), Failure> {
         let message = format!("a device of {size} bytes is too small for {FIRST} folios and more; try ram:768M");
         return Err(Failure::new(Status::Usage, message));
     }
-    means.swap.push(device.into());
-    Ok((means, size))
+    options.swap.push(device.into());
+    Ok((options, size))
 }
 
 /// The number of 2 MiB folios to swap out.
@@ -103,9 +103,15 @@ fn nr_large(device_bytes: u64) -> usize {
 }
 
 impl Turn {
-    fn run(&self, args: &CompactArgs, means: &Means, device: u64, report: &mut Report) -> Result<Found, Failure> {
+    fn run(
+        &self,
+        args: &CompactArgs,
+        options: &PagingOptions,
+        device: u64,
+        report: &mut Report,
+    ) -> Result<Found, Failure> {
         let stage = self.compaction.then(Stage::default);
-        let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(args.memory, means, FolioSize::Auto) };
+        let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(args.memory, options, FolioSize::Auto) };
         let arena = plan.build(2 * device)?;
         let nr_large = nr_large(device);
         let mut random = Random::new(args.seed);

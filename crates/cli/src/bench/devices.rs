@@ -15,7 +15,7 @@ use super::records::Data;
 use super::report::Report;
 use super::setup::{ArenaPlan, CommonArgs, moved};
 use super::sweep::{Kind, Plan, sweep, write};
-use crate::args::{Means, parsed};
+use crate::args::{PagingOptions, parsed};
 use crate::exit::{Failure, Status};
 use clap::Args;
 use folioswap::{DeviceSpec, FolioSize, Priority, SwapDevice};
@@ -82,9 +82,9 @@ fn two(swap: &[SwapDevice]) -> Result<[SwapDevice; 2], Failure> {
 /// Runs one sweep over these devices. Returns the rates, the share of the first device, and the number of wrong
 /// words.
 fn managed(args: &DevicesArgs, bytes: usize, devices: &[SwapDevice]) -> Result<(Rates, f64, u64), Failure> {
-    let means = Means { swap: devices.to_vec(), ..args.common.means.clone() };
+    let options = PagingOptions { swap: devices.to_vec(), ..args.common.options.clone() };
     let filling = args.common.memory as usize;
-    let arena = ArenaPlan::new(args.common.memory, &means, args.folio).build((filling + bytes) as u64)?;
+    let arena = ArenaPlan::new(args.common.memory, &options, args.folio).build((filling + bytes) as u64)?;
     let mut region = arena.map(filling + bytes).map_err(super::setup::failure)?;
     let (filling, swept) = region[..filling + bytes].split_at_mut(filling);
     write(bytemuck::cast_slice_mut(filling), 0, 1, Data::Plain, &AtomicU64::new(0));
@@ -122,7 +122,7 @@ fn raw(bytes: u64, devices: &[SwapDevice]) -> Result<Rates, Failure> {
 
 /// The benchmark.
 pub fn devices(args: &DevicesArgs) -> Result<u8, Failure> {
-    let devices = two(&args.common.means.swap)?;
+    let devices = two(&args.common.options.swap)?;
     let bytes = args.common.check(32 << 20)?;
     if (bytes as u64) < 2 * args.common.memory {
         return Err(Failure::new(Status::Usage, "--size: give at least twice --memory, or little is swapped"));

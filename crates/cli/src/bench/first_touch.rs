@@ -8,7 +8,7 @@ use super::medians::median_of_ratios;
 use super::progress::tell;
 use super::report::Report;
 use super::setup::{ArenaPlan, failure};
-use crate::args::Means;
+use crate::args::PagingOptions;
 use crate::exit::Failure;
 use folioswap::{Advice, FolioSize, Order};
 use folioswap_core::Histogram;
@@ -24,13 +24,18 @@ const MOST_FOLIOS: usize = 64;
 const BLOCK: usize = Order::HUGE.bytes();
 
 /// Runs the turns and reports the measures. Returns the number of wrong words.
-pub fn first_touches(memory_bytes: u64, rounds: u16, means: &Means, report: &mut Report) -> Result<u64, Failure> {
+pub fn first_touches(
+    memory_bytes: u64,
+    rounds: u16,
+    options: &PagingOptions,
+    report: &mut Report,
+) -> Result<u64, Failure> {
     let (mut p50_us, mut bad_words) = ([Vec::new(), Vec::new()], 0);
     tell(&format!("{:<14} {:>6} {:>9} {:>9} {:>9}", "first touch 2M", "round", "p50 us", "p99 us", "max us"));
     for round in 1..=rounds {
         for (zeroed_stock, p50_us) in [false, true].into_iter().zip(&mut p50_us) {
             let name = if zeroed_stock { "stock" } else { "plain" };
-            let (latencies, bad) = turn(memory_bytes, means, zeroed_stock)?;
+            let (latencies, bad) = turn(memory_bytes, options, zeroed_stock)?;
             let us = |q| latencies.quantile(q) as f64 / 1e3;
             tell(&format!("{name:<14} {round:>6} {:>9.1} {:>9.1} {:>9.1}", us(0.5), us(0.99), us(1.0)));
             report.row(json!({
@@ -47,10 +52,10 @@ pub fn first_touches(memory_bytes: u64, rounds: u16, means: &Means, report: &mut
 
 fn turn(
     memory_bytes: u64,
-    means: &Means,
+    options: &PagingOptions,
     zeroed_stock: bool,
 ) -> Result<(folioswap_core::HistogramSnapshot, u64), Failure> {
-    let plan = ArenaPlan { zeroed_stock, ..ArenaPlan::new(memory_bytes, means, FolioSize::Fixed(Order::HUGE)) };
+    let plan = ArenaPlan { zeroed_stock, ..ArenaPlan::new(memory_bytes, options, FolioSize::Fixed(Order::HUGE)) };
     let arena = plan.build(memory_bytes)?;
     let nr_folios = (memory_bytes as usize / 2 / BLOCK).clamp(1, MOST_FOLIOS);
     let mut region = arena.map(nr_folios * BLOCK).map_err(failure)?;

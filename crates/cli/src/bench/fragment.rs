@@ -10,7 +10,7 @@ use super::pages::{PAGE_WORDS, value};
 use super::progress::tell;
 use super::report::Report;
 use super::setup::{ArenaPlan, failure};
-use crate::args::{Means, check_budget, size};
+use crate::args::{PagingOptions, check_budget, size};
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
@@ -69,7 +69,7 @@ pub struct FragmentArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
-    pub means: Means,
+    pub options: PagingOptions,
     /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -149,11 +149,11 @@ struct Found {
 /// The benchmark.
 pub fn fragment(args: &FragmentArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
-    let mut means = args.means.clone();
-    if means.swap.is_empty() {
-        means.swap.push(DeviceSpec::Ram { size: DEVICE_BYTES }.into());
+    let mut options = args.options.clone();
+    if options.swap.is_empty() {
+        options.swap.push(DeviceSpec::Ram { size: DEVICE_BYTES }.into());
     }
-    swap_check::check_all(&means)?;
+    swap_check::check_all(&options)?;
     let variants = match args.variant {
         Variant::All => &[Variant::Plain, Variant::Mixed, Variant::Aligned][..],
         _ => std::slice::from_ref(&args.variant),
@@ -165,7 +165,7 @@ pub fn fragment(args: &FragmentArgs) -> Result<u8, Failure> {
     ));
     let (mut whole, mut fallback_max, mut bad_words) = (0, 0, 0);
     for variant in variants {
-        let found = run(args, &means, *variant, &mut report)?;
+        let found = run(args, &options, *variant, &mut report)?;
         report.measure(&format!("fallback_max_{}", variant.name()), found.fallback_max as f64);
         whole += found.whole;
         fallback_max = fallback_max.max(found.fallback_max);
@@ -177,9 +177,9 @@ pub fn fragment(args: &FragmentArgs) -> Result<u8, Failure> {
     report.conclude(args.json.as_deref(), bad_words)
 }
 
-fn run(args: &FragmentArgs, means: &Means, variant: Variant, report: &mut Report) -> Result<Found, Failure> {
+fn run(args: &FragmentArgs, options: &PagingOptions, variant: Variant, report: &mut Report) -> Result<Found, Failure> {
     let folio = Order::from_bytes(FOLIO_BYTES).map_or(FolioSize::Auto, FolioSize::Fixed);
-    let arena = ArenaPlan::new(args.memory, means, folio).build((AREA_BYTES + SMALL_AREA_BYTES) as u64)?;
+    let arena = ArenaPlan::new(args.memory, options, folio).build((AREA_BYTES + SMALL_AREA_BYTES) as u64)?;
     let mut areas = vec![Area::new(&arena, AREA_BYTES, FOLIO_BYTES, variant == Variant::Aligned)?];
     if variant == Variant::Mixed {
         areas.push(Area::new(&arena, SMALL_AREA_BYTES, PAGE_WORDS * size_of::<u64>(), false)?);

@@ -13,7 +13,7 @@ use super::medians::{median, median_of_ratios};
 use super::progress::tell;
 use super::report::Report;
 use super::setup::{ArenaPlan, CommonArgs, seconds};
-use crate::args::Means;
+use crate::args::PagingOptions;
 use crate::exit::{Failure, Status};
 use clap::{Args, ValueEnum};
 use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch};
@@ -137,12 +137,12 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
             "--size is to be at least four times --memory: a device that is more than half full keeps no copies";
         return Err(Failure::new(Status::Usage, message));
     }
-    let means = means(args, bytes as u64);
+    let options = options(args, bytes as u64);
     let folios = args.folio.map_or(vec![Folio::Page, Folio::Piece], |folio| vec![folio]);
     let mut report = Report::new("latency");
     let mut all = Vec::new();
     for folio in folios {
-        all.push(Compare { args, means: &means, bytes, folio }.all_rounds(&mut report)?);
+        all.push(Compare { args, options: &options, bytes, folio }.all_rounds(&mut report)?);
     }
     let measures = [
         ("tail", Outcome::tail as Figure),
@@ -176,35 +176,35 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
         });
         latency_plot::draw(file, "Swap-ins at a steady rate while slots are freed", &lines.collect::<Vec<_>>())?;
     }
-    let first_touches = first_touches(args.common.memory, args.rounds, &means, &mut report)?;
+    let first_touches = first_touches(args.common.memory, args.rounds, &options, &mut report)?;
     let bad_words: u64 = merged.iter().flat_map(|(_, outcomes)| outcomes).map(|outcome| outcome.bad_words).sum();
     report.conclude(args.common.json.as_deref(), bad_words + first_touches)
 }
 
 /// The devices are more than half full and faults are direct, unless the user chose otherwise.
-fn means(args: &LatencyArgs, bytes: u64) -> Means {
-    let mut means = args.common.means.clone();
+fn options(args: &LatencyArgs, bytes: u64) -> PagingOptions {
+    let mut options = args.common.options.clone();
     let device_bytes = bytes / 4 * DEVICE_QUARTERS;
-    if means.faults == FaultMode::Auto {
-        means.faults = FaultMode::Direct;
+    if options.faults == FaultMode::Auto {
+        options.faults = FaultMode::Direct;
     }
-    if means.swap.is_empty() {
-        means.swap.push(DeviceSpec::Ram { size: device_bytes }.into());
+    if options.swap.is_empty() {
+        options.swap.push(DeviceSpec::Ram { size: device_bytes }.into());
     }
-    for device in &mut means.swap {
+    for device in &mut options.swap {
         if let DeviceSpec::File { path, size: size @ None } = &mut device.spec
             && !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
         {
             *size = Some(device_bytes);
         }
     }
-    means
+    options
 }
 
 /// What all turns with one folio size share.
 struct Compare<'a> {
     args: &'a LatencyArgs,
-    means: &'a Means,
+    options: &'a PagingOptions,
     bytes: usize,
     folio: Folio,
 }
@@ -213,7 +213,7 @@ impl Compare<'_> {
     fn turn(&self, frees: Frees, pace: Pace, seconds: f64, seed: u64) -> Result<Outcome, Failure> {
         let (order, time) = (self.folio.order(), Duration::from_secs_f64(seconds));
         latency_turn::run(&Turn {
-            plan: ArenaPlan { frees, ..ArenaPlan::new(self.args.common.memory, self.means, FolioSize::Fixed(order)) },
+            plan: ArenaPlan { frees, ..ArenaPlan::new(self.args.common.memory, self.options, FolioSize::Fixed(order)) },
             order,
             bytes: self.bytes,
             pace,
@@ -261,7 +261,7 @@ impl Compare<'_> {
         let (name, args) = (self.folio.names().0, self.args);
         tell(&format!(
             "{name}: {} faults, {} rounds of {:.1} s each way",
-            self.means.faults, args.rounds, args.seconds
+            self.options.faults, args.rounds, args.seconds
         ));
         let mut rounds = Vec::new();
         for round in 1..=u64::from(args.rounds) {

@@ -57,7 +57,7 @@ pub fn orders(args: &OrdersArgs) -> Result<u8, Failure> {
         let mut rounds = Rounds::default();
         for _ in 0..REPEATS {
             for (split_slots, into) in [(false, &mut rounds.whole), (true, &mut rounds.split)] {
-                let arena = ArenaPlan::new(args.common.memory, &args.common.means, FolioSize::Fixed(order));
+                let arena = ArenaPlan::new(args.common.memory, &args.common.options, FolioSize::Fixed(order));
                 let system = format!("{order} {}", if split_slots { "split" } else { "whole" });
                 let swept = managed(&ArenaPlan { split_slots, ..arena }, &plan, bytes, &system)?;
                 into.extend(gbps(&swept.rows, Kind::Rewrite));

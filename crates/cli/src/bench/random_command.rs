@@ -189,7 +189,7 @@ impl Figures {
 pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;
-    swap_check::check_all(&args.paging.means)?;
+    swap_check::check_all(&args.paging.options)?;
     tell(&format!(
         "{:<10} {:>10} {:>10} {:>10} {:>10} {:>10}",
         "system", "ops/s", "p50 us", "p90 us", "p99 us", "p99.9 us"
@@ -254,7 +254,7 @@ fn under_kernel(args: &RandomArgs) -> Result<Turn<Figures>, Failure> {
     let turn = KernelTurn {
         memory_bytes: args.paging.memory.saturating_add(books_bytes),
         data_bytes: size,
-        backing: backing(&args.paging.means.swap),
+        backing: backing(&args.paging.options.swap),
         argv,
     };
     match turn.run(read_figures)? {

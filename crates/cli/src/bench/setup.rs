@@ -1,6 +1,6 @@
 //! Builds arenas from the command line and the needs of a benchmark.
 
-use crate::args::{Folios, Means, Paging, check_budget, size};
+use crate::args::{Folios, Paging, PagingOptions, check_budget, size};
 use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
@@ -19,7 +19,7 @@ pub struct CommonArgs {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     pub memory: u64,
     #[command(flatten)]
-    pub means: Means,
+    pub options: PagingOptions,
     /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -31,7 +31,7 @@ impl CommonArgs {
     pub fn check(&self, least_bytes: u64) -> Result<usize, Failure> {
         check_budget(self.memory)?;
         let bytes = whole_words(self.size, least_bytes)?;
-        swap_check::check_all(&self.means)?;
+        swap_check::check_all(&self.options)?;
         Ok(bytes)
     }
 }
@@ -60,7 +60,7 @@ pub struct ArenaPlan<'a> {
     /// The budget.
     pub memory_bytes: u64,
     /// Devices and modes.
-    pub means: &'a Means,
+    pub options: &'a PagingOptions,
     /// Folio size.
     pub folio: FolioSize,
     /// Whether folios are swapped in whole.
@@ -79,10 +79,10 @@ pub struct ArenaPlan<'a> {
 
 impl<'a> ArenaPlan<'a> {
     /// A plan with this folio size and defaults for everything else.
-    pub fn new(memory_bytes: u64, means: &'a Means, folio: FolioSize) -> ArenaPlan<'a> {
+    pub fn new(memory_bytes: u64, options: &'a PagingOptions, folio: FolioSize) -> ArenaPlan<'a> {
         ArenaPlan {
             memory_bytes,
-            means,
+            options,
             folio,
             swap_in: SwapIn::default(),
             split_slots: false,
@@ -95,7 +95,7 @@ impl<'a> ArenaPlan<'a> {
 
     /// The plan that the command line of one arena asks for.
     pub fn of(paging: &'a Paging, folios: &Folios) -> ArenaPlan<'a> {
-        ArenaPlan { swap_in: folios.swap_in, ..ArenaPlan::new(paging.memory, &paging.means, folios.folio) }
+        ArenaPlan { swap_in: folios.swap_in, ..ArenaPlan::new(paging.memory, &paging.options, folios.folio) }
     }
 
     /// Builds an arena for regions of `bytes` in total.
@@ -103,12 +103,12 @@ impl<'a> ArenaPlan<'a> {
         // The engine's metadata grows with the address space, and many times faster with small folios.
         let addresses = bytes.saturating_mul(2).clamp(1 << 30, 1 << 40);
         let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
-        let builder = builder.faults(self.means.faults).mapping(self.means.mapper).folio(self.folio);
+        let builder = builder.faults(self.options.faults).mapping(self.options.mapper).folio(self.folio);
         let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots).compaction(self.compaction);
         let builder = builder.compaction_means(self.compaction_means);
         let builder = builder.frees(self.frees).zeroed_stock(self.zeroed_stock);
-        let builder = self.means.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
-        let topology = self.means.topology()?;
+        let builder = self.options.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
+        let topology = self.options.topology()?;
         let builder = topology.into_iter().fold(builder, |builder, topology| builder.topology(topology));
         builder.build().map_err(failure)
     }

@@ -108,11 +108,11 @@ pub struct InnerSweepArgs {
 pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;
-    swap_check::check_all(&args.paging.means)?;
+    swap_check::check_all(&args.paging.options)?;
     if args.versus == Some(Versus::Pages) {
         return sweep_pages(args, bytes);
     }
-    let backing = backing(&args.paging.means.swap);
+    let backing = backing(&args.paging.options.swap);
     show_head();
     let (kernel, kernel_stored) = match args.versus {
         Some(Versus::Kernel) => match under_kernel(args, &backing)? {

@@ -17,7 +17,7 @@ use super::random::{self, Outcome, Plan};
 use super::records::Data;
 use super::report::Report;
 use super::setup::{ArenaPlan, failure, seconds, whole_words};
-use crate::args::{Means, check_budget, parsed, size};
+use crate::args::{PagingOptions, check_budget, parsed, size};
 use crate::exit::{Failure, Status};
 use crate::swap_check;
 use clap::Args;
@@ -55,7 +55,7 @@ pub struct TierArgs {
     #[arg(long, value_name = "auto|2M|64K|4K|...", default_value = "auto", value_parser = parsed::<FolioSize>)]
     folio: FolioSize,
     #[command(flatten)]
-    means: Means,
+    options: PagingOptions,
     /// Also write the figures to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -96,7 +96,7 @@ impl Ways {
     /// given. The engine makes its file unnamed, so that none appears at this path.
     fn new(args: &TierArgs) -> Result<Ways, Failure> {
         let unnamed = || folioswap::device::default_directory().join(format!(".folioswap-tier-{}", std::process::id()));
-        let file = match &args.means.swap[..] {
+        let file = match &args.options.swap[..] {
             [] => vec![DeviceSpec::File { path: unnamed(), size: None }.into()],
             given => given.to_vec(),
         };
@@ -116,8 +116,8 @@ fn read_bytes(arena: &Arena) -> u64 {
     files.map(|device| device.io.reads.bytes).sum()
 }
 
-fn turn(args: &TierArgs, bytes: usize, means: &Means, progress: &Progress) -> Result<Found, Failure> {
-    let arena = ArenaPlan::new(args.memory, means, args.folio).build(args.size)?;
+fn turn(args: &TierArgs, bytes: usize, options: &PagingOptions, progress: &Progress) -> Result<Found, Failure> {
+    let arena = ArenaPlan::new(args.memory, options, args.folio).build(args.size)?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let plan = Plan {
@@ -152,17 +152,17 @@ pub fn tier(args: &TierArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
     let bytes = whole_words(args.size, LEAST_BYTES)?;
     let ways = Ways::new(args)?;
-    let means = [ways.file, ways.tier].map(|swap| Means { swap, ..args.means.clone() });
-    swap_check::check_all(&means[1])?;
+    let options = [ways.file, ways.tier].map(|swap| PagingOptions { swap, ..args.options.clone() });
+    swap_check::check_all(&options[1])?;
     let (mut report, mut bad_words) = (Report::new("tier"), 0);
     let mut found = [Vec::new(), Vec::new()];
     let head = ["ops/s", "p50 us", "p99 us", "read/op", "sent on", "in front", "holds"];
     tell(&format!("{:<5} {}", "way", head.map(|name| format!("{name:>10}")).join(" ")));
     for _ in 0..args.rounds {
-        for ((name, means), found) in ["file", "tier"].into_iter().zip(&means).zip(&mut found) {
+        for ((name, options), found) in ["file", "tier"].into_iter().zip(&options).zip(&mut found) {
             let progress = Progress::new(args.size, true);
             progress.say(name.to_owned());
-            let turn = turn(args, bytes, means, &progress)?;
+            let turn = turn(args, bytes, options, &progress)?;
             progress.clear();
             let figures = turn.figures();
             let shown = figures.map(|(_, figure)| format!("{figure:>10.1}")).join(" ");

@@ -10,7 +10,7 @@
 //!
 //! **Locking.** None here: the zone's mutex guards all of it.
 
-use super::lists::{Chain, NONE, Place, Record, Records};
+use super::lists::{Chain, FrameState, NONE, Record, Records};
 use crate::id::FrameId;
 use crate::order::{MAX_ORDER, Order};
 
@@ -225,12 +225,12 @@ impl Buddy {
         while k < MAX_ORDER {
             let buddy = head ^ (1 << k);
             let Record { place, order, .. } = records[buddy];
-            if place != Place::Free || order.exponent() != k {
+            if place != FrameState::Free || order.exponent() != k {
                 break;
             }
             self.chains[k as usize].unlink(records, buddy);
             self.free -= 1 << k;
-            records[head | buddy].place = Place::Inner;
+            records[head | buddy].place = FrameState::Inner;
             head &= buddy;
             k += 1;
         }
@@ -243,7 +243,7 @@ impl Buddy {
         let tails = [Memory::Small, Memory::Huge].map(|memory| self.chains[chain_of(Order::HUGE, memory)].tail);
         let head = tails.into_iter().find(|&tail| tail != NONE)?;
         self.unlink(records, head);
-        records[head].place = Place::Leaving;
+        records[head].place = FrameState::Leaving;
         self.leaving += BLOCK;
         Some(head)
     }
@@ -252,7 +252,7 @@ impl Buddy {
     pub(super) fn give_absent(&mut self, records: &mut Records, head: u32) {
         assert_eq!(records[head].order, Order::HUGE, "only whole pageblocks lose their memory");
         match records[head].place {
-            Place::Leaving => self.leaving -= BLOCK,
+            FrameState::Leaving => self.leaving -= BLOCK,
             _ => self.taken -= BLOCK,
         }
         *self.block_mut(head) = Block::unused(Memory::Absent);
@@ -283,7 +283,7 @@ impl Buddy {
     /// Takes a run that is in no chain.
     pub(super) fn hold(&mut self, records: &mut Records, head: u32, order: Order) {
         let record = &mut records[head];
-        (record.order, record.place) = (order, Place::Held);
+        (record.order, record.place) = (order, FrameState::Held);
         self.taken += order.nr_pages();
         self.block_mut(head).nr_taken += order.nr_pages() as u16;
     }
@@ -292,8 +292,8 @@ impl Buddy {
         let record = &mut records[head];
         record.order = order;
         record.place = match memory {
-            Memory::Absent => Place::Absent,
-            Memory::Huge | Memory::Small => Place::Free,
+            Memory::Absent => FrameState::Absent,
+            Memory::Huge | Memory::Small => FrameState::Free,
         };
         if memory != Memory::Absent {
             self.free += order.nr_pages();

@@ -9,7 +9,7 @@
 //! under it.
 
 use super::buddy::{BLOCK, Block, Buddy, Memory, PageblockId, Taken, order_of};
-use super::lists::{Place, Records};
+use super::lists::{FrameState, Records};
 use super::zone::{Frames, Zone};
 use crate::id::FrameId;
 use crate::order::{MAX_ORDER, Order};
@@ -39,7 +39,7 @@ impl Frames {
         let (mut at, mut nr_isolated) = (first, 0);
         while at < first + BLOCK as u32 {
             let record = &self.records[at];
-            nr_isolated += if record.place == Place::Isolated { record.order.nr_pages() } else { 0 };
+            nr_isolated += if record.place == FrameState::Isolated { record.order.nr_pages() } else { 0 };
             at += record.order.nr_pages() as u32;
         }
         nr_isolated
@@ -50,7 +50,7 @@ impl Frames {
         let end = PageblockId::of(at).first_frame() + BLOCK as u32;
         while at < end {
             let record = &self.records[at];
-            if record.place == Place::Free && record.order < Order::HUGE && self.may_isolate(record.order) {
+            if record.place == FrameState::Free && record.order < Order::HUGE && self.may_isolate(record.order) {
                 return Some(at);
             }
             at += record.order.nr_pages() as u32;
@@ -62,7 +62,7 @@ impl Frames {
 impl Buddy {
     fn isolate(&mut self, records: &mut Records, head: u32) {
         self.unlink(records, head);
-        records[head].place = Place::Isolated;
+        records[head].place = FrameState::Isolated;
         self.isolated += records[head].order.nr_pages();
     }
 
@@ -71,7 +71,7 @@ impl Buddy {
         let nr_frames = records[head].order.nr_pages();
         self.block_mut(head).nr_taken -= nr_frames as u16;
         self.taken -= nr_frames;
-        records[head].place = Place::Isolated;
+        records[head].place = FrameState::Isolated;
         self.isolated += nr_frames;
     }
 
@@ -81,11 +81,11 @@ impl Buddy {
         while at < first + BLOCK as u32 {
             let nr_frames = records[at].order.nr_pages();
             match records[at].place {
-                Place::Free => self.unlink(records, at),
-                Place::Isolated => self.isolated -= nr_frames,
+                FrameState::Free => self.unlink(records, at),
+                FrameState::Isolated => self.isolated -= nr_frames,
                 other => panic!("frame {at} is {other:?} though nothing of its pageblock is taken"),
             }
-            records[at].place = Place::Inner;
+            records[at].place = FrameState::Inner;
             at += nr_frames as u32;
         }
         self.block_mut(first).memory = Memory::Huge;
@@ -94,7 +94,7 @@ impl Buddy {
 
     /// Makes these isolated frames a run of their own. Panics when they are not isolated.
     fn separate(&mut self, records: &mut Records, frame: u32, order: Order) {
-        let is_head = |&head: &u32| records[head].place == Place::Isolated;
+        let is_head = |&head: &u32| records[head].place == FrameState::Isolated;
         let found = (0..MAX_ORDER).map(|k| frame >> k << k).find(is_head);
         let mut head = found.unwrap_or_else(|| panic!("frame {frame} is not isolated"));
         let mut k = records[head].order.exponent();
@@ -102,7 +102,7 @@ impl Buddy {
         while k > order.exponent() {
             k -= 1;
             for half in [head, head + (1 << k)] {
-                (records[half].order, records[half].place) = (order_of(k), Place::Isolated);
+                (records[half].order, records[half].place) = (order_of(k), FrameState::Isolated);
             }
             if frame - head >= 1 << k {
                 head += 1 << k;
@@ -217,7 +217,7 @@ impl Zone {
         let (mut at, end) = (block.get(), block.get() + BLOCK as u32);
         while at < end {
             let record = &frames.records[at];
-            if record.place == Place::Isolated {
+            if record.place == FrameState::Isolated {
                 return Some((FrameId::new(at), record.order));
             }
             at += record.order.nr_pages() as u32;
@@ -233,7 +233,7 @@ impl Zone {
         let nr_isolated = frames.isolated_of(block.get());
         let in_use = frames.buddy.taken + frames.buddy.isolated - nr_isolated;
         // Everything in it was freed, and reclaim is giving its memory back.
-        let is_leaving = frames.records[block.get()].place == Place::Leaving;
+        let is_leaving = frames.records[block.get()].place == FrameState::Leaving;
         if memory != Memory::Small || nr_taken > 0 || is_leaving || in_use + BLOCK > frames.limit {
             return None;
         }

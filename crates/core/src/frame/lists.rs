@@ -1,7 +1,7 @@
 //! The records of the frames, their links, and the lists of taken folios that reclaim works on.
 //!
 //! Invariants:
-//! - a record belongs to the head of a run or of a folio, or is [`Place::Inner`]; an inner record carries nothing else;
+//! - a record belongs to the head of a run or of a folio, or is [`FrameState::Inner`] and carries nothing else;
 //! - only taken heads have owners, and every head on a list has one;
 //! - a head is linked into at most one chain: that of its free runs, or that of its list;
 //! - inserting at the head of a list stamps the folio with the zone's clock, which counts inserted frames. A list is
@@ -68,7 +68,7 @@ pub struct Oldest {
 
 /// The state of a frame.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum Place {
+pub(super) enum FrameState {
     /// Part of the run or folio whose head lies before it.
     Inner,
     Absent,
@@ -80,14 +80,14 @@ pub(super) enum Place {
     Leaving,
 }
 
-impl Place {
+impl FrameState {
     pub(super) fn taken(self) -> bool {
-        matches!(self, Place::Held | Place::On(_))
+        matches!(self, FrameState::Held | FrameState::On(_))
     }
 
     pub(super) fn list(self) -> Option<List> {
         match self {
-            Place::On(list) => Some(list),
+            FrameState::On(list) => Some(list),
             _ => None,
         }
     }
@@ -102,14 +102,14 @@ pub(super) struct Record {
     pub owner: Packed,
     pub stamp: u32,
     pub order: Order,
-    pub place: Place,
+    pub place: FrameState,
 }
 
 const _: () = assert!(size_of::<Record>() <= 20, "a frame's record takes 20 bytes at most");
 
 impl Record {
     pub(super) const INNER: Record =
-        Record { prev: NONE, next: NONE, owner: Packed::NONE, stamp: 0, order: Order::PAGE, place: Place::Inner };
+        Record { prev: NONE, next: NONE, owner: Packed::NONE, stamp: 0, order: Order::PAGE, place: FrameState::Inner };
 }
 
 /// The records of all frames that were used at least once. Grows within its capacity only, so memory for the rest is
@@ -297,7 +297,7 @@ impl Lists {
         let Record { order, owner, .. } = records[frame];
         assert!(owner != Packed::NONE, "a folio on a list has an owner");
         self.clock = self.clock.wrapping_add(order.nr_pages() as u32);
-        (records[frame].stamp, records[frame].place) = (self.clock, Place::On(list));
+        (records[frame].stamp, records[frame].place) = (self.clock, FrameState::On(list));
         let folios = self.of_mut(order, list);
         folios.chain.push_head(records, frame);
         folios.nr_frames += order.nr_pages();
@@ -313,7 +313,7 @@ impl Lists {
     fn append(&mut self, records: &mut Records, frame: u32, list: List, stamp: u32) {
         let Record { order, owner, .. } = records[frame];
         assert!(owner != Packed::NONE, "a folio on a list has an owner");
-        (records[frame].stamp, records[frame].place) = (stamp, Place::On(list));
+        (records[frame].stamp, records[frame].place) = (stamp, FrameState::On(list));
         let folios = self.of_mut(order, list);
         folios.chain.push_tail(records, frame);
         folios.nr_frames += order.nr_pages();
@@ -326,19 +326,19 @@ impl Lists {
         let folios = self.of_mut(order, list);
         folios.chain.unlink(records, frame);
         folios.nr_frames -= order.nr_pages();
-        records[frame].place = Place::Held;
+        records[frame].place = FrameState::Held;
         Some(list)
     }
 
     /// Gives the owner, the place and the age of `from` to the held folio `to`; `from` is then held, without owner.
     pub(super) fn substitute(&mut self, records: &mut Records, from: u32, to: u32) {
         let Record { order, place, owner, stamp, .. } = records[from];
-        assert_eq!((records[to].order, records[to].place), (order, Place::Held), "a place as large as the folio");
+        assert_eq!((records[to].order, records[to].place), (order, FrameState::Held), "a place as large as the folio");
         if let Some(list) = place.list() {
             self.of_mut(order, list).chain.substitute(records, from, to);
         }
         (records[to].place, records[to].owner, records[to].stamp) = (place, owner, stamp);
-        (records[from].place, records[from].owner) = (Place::Held, Packed::NONE);
+        (records[from].place, records[from].owner) = (FrameState::Held, Packed::NONE);
     }
 
     /// The folio at the tail of a list.
@@ -372,7 +372,7 @@ impl Lists {
             (record.owner, record.order) = (owner, order);
             // The first part, if it stays in its class, keeps its links.
             if at > 0 || !in_place {
-                record.place = Place::Held;
+                record.place = FrameState::Held;
             }
         }
         let Some(list) = list else { return };
@@ -380,7 +380,7 @@ impl Lists {
             let chain = &mut self.of_mut(order, list).chain;
             for at in parts.skip(1) {
                 chain.push_before(records, frame + at, frame + at - order.nr_pages() as u32);
-                (records[frame + at].stamp, records[frame + at].place) = (whole.stamp, Place::On(list));
+                (records[frame + at].stamp, records[frame + at].place) = (whole.stamp, FrameState::On(list));
             }
             return;
         }
@@ -414,7 +414,7 @@ mod tests {
         let mut records = Records::with_capacity(n as usize);
         records.grow(n as usize);
         for frame in 0..n {
-            (records[frame].place, records[frame].owner) = (Place::Held, owner_of(frame));
+            (records[frame].place, records[frame].owner) = (FrameState::Held, owner_of(frame));
         }
         records
     }
@@ -465,7 +465,7 @@ mod tests {
             let expected: Vec<_> = (0..3).map(|frame| if frame == at { 5 } else { frame }).collect();
             assert_eq!(from_tail(&lists, &records, Size::Small, List::Inactive), expected);
             assert_eq!((records[5].owner, records[5].stamp, records[at].owner), (owner_of(at), stamp, Packed::NONE));
-            assert_eq!((records[at].place, lists.remove(&mut records, 5)), (Place::Held, Some(List::Inactive)));
+            assert_eq!((records[at].place, lists.remove(&mut records, 5)), (FrameState::Held, Some(List::Inactive)));
             assert_eq!(lists.nr_frames(List::Inactive), 2);
         }
     }

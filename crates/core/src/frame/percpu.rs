@@ -14,7 +14,7 @@
 //! number. A frame moves between a list and the buddy with both locks held.
 
 use super::buddy::{Memory, Taken};
-use super::lists::{NONE, Place};
+use super::lists::{FrameState, NONE};
 use super::zone::{Frames, Zone};
 use crate::folio::PIECE;
 use crate::id::{CpuId, FrameId};
@@ -193,7 +193,7 @@ impl Cpu {
         for &head in &listed.heads[..nr] {
             marks.change(head, LISTED, ASK);
             let record = frames.records[head];
-            let held = (record.place, record.order, record.owner) == (Place::Held, CLASSES[class].0, Packed::NONE);
+            let held = (record.place, record.order, record.owner) == (FrameState::Held, CLASSES[class].0, Packed::NONE);
             assert!(held, "frame {head} is in a CPU's list, and {:?}", record.place);
             frames.buddy.give(&mut frames.records, head);
         }
@@ -370,7 +370,7 @@ impl Zone {
                 let record = &frames.records[head];
                 assert_eq!(
                     (record.place, record.owner),
-                    (Place::Held, Packed::NONE),
+                    (FrameState::Held, Packed::NONE),
                     "frame {head}, whose mark is {mark}"
                 );
             }

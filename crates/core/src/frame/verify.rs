@@ -3,7 +3,7 @@
 //! **Locking.** The caller holds the zone's mutex. Only reads; allocates nothing.
 
 use super::buddy::{BLOCK, Block, Memory, chain_of};
-use super::lists::{Chain, List, NONE, Place, Record, Size};
+use super::lists::{Chain, FrameState, List, NONE, Record, Size};
 use super::zone::Frames;
 use crate::order::{MAX_ORDER, Order};
 use crate::packed::Packed;
@@ -45,12 +45,12 @@ impl Frames {
         while at < end {
             let record = &self.records[at];
             let nr_frames = record.order.nr_pages() as u32;
-            assert!(record.place != Place::Inner, "frame {at} is the inner frame of nothing");
+            assert!(record.place != FrameState::Inner, "frame {at} is the inner frame of nothing");
             assert!(at.is_multiple_of(nr_frames), "frame {at} heads order {}", record.order);
             assert!(record.order == Order::HUGE || block.memory == Memory::Small, "frame {at} in undivided memory");
             for inner in at + 1..at + nr_frames {
                 let Record { place, owner, .. } = self.records[inner];
-                assert_eq!((place, owner), (Place::Inner, Packed::NONE), "frame {inner} is an inner one");
+                assert_eq!((place, owner), (FrameState::Inner, Packed::NONE), "frame {inner} is an inner one");
             }
             self.verify_head(at, record, block, found);
             at += nr_frames;
@@ -60,43 +60,43 @@ impl Frames {
 
     fn verify_head(&self, at: u32, record: &Record, block: &Block, found: &mut Found) {
         let nr_frames = record.order.nr_pages();
-        let absent = record.place == Place::Absent;
+        let absent = record.place == FrameState::Absent;
         assert_eq!(absent, block.memory == Memory::Absent, "frame {at} has memory or not");
         assert!(record.place.taken() || record.owner == Packed::NONE, "frame {at} is free and has an owner");
         match record.place {
-            Place::Absent => found.runs[chain_of(record.order, block.memory)] += 1,
-            Place::Free => {
+            FrameState::Absent => found.runs[chain_of(record.order, block.memory)] += 1,
+            FrameState::Free => {
                 found.runs[chain_of(record.order, block.memory)] += 1;
                 found.free += nr_frames;
                 if record.order < Order::HUGE {
                     let buddy = &self.records[at ^ nr_frames as u32];
-                    let joined = buddy.place != Place::Free || buddy.order != record.order;
+                    let joined = buddy.place != FrameState::Free || buddy.order != record.order;
                     assert!(joined, "frame {at} and its buddy are both free");
                 }
             }
-            Place::Held => found.taken += nr_frames,
-            Place::On(list) => {
+            FrameState::Held => found.taken += nr_frames,
+            FrameState::On(list) => {
                 assert!(record.owner != Packed::NONE, "frame {at} is on a list for nobody");
                 found.taken += nr_frames;
                 let (folios, frames) = &mut found.lists[Size::of(record.order) as usize][list as usize];
                 (*folios, *frames) = (*folios + 1, *frames + nr_frames);
             }
-            Place::Isolated => {
+            FrameState::Isolated => {
                 assert!(record.order < Order::HUGE, "frame {at} is isolated with the rest of its pageblock");
                 found.isolated += nr_frames;
             }
-            Place::Leaving => {
+            FrameState::Leaving => {
                 assert_eq!(record.order, Order::HUGE, "frame {at} leaves without the rest of its pageblock");
                 found.leaving += nr_frames;
             }
-            Place::Inner => unreachable!("the caller looked"),
+            FrameState::Inner => unreachable!("the caller looked"),
         }
     }
 
     fn verify_runs(&self, found: &Found) {
         for (index, chain) in self.buddy.chains.iter().enumerate() {
             self.verify_chain(chain, |at, record| {
-                assert!(matches!(record.place, Place::Free | Place::Absent), "frame {at} is not a run");
+                assert!(matches!(record.place, FrameState::Free | FrameState::Absent), "frame {at} is not a run");
                 assert_eq!(chain_of(record.order, self.buddy.memory(at)), index, "frame {at} is in another's chain");
             });
             assert_eq!(chain.len, found.runs[index], "runs in chain {index}");
@@ -107,7 +107,11 @@ impl Frames {
         for (size, list) in Size::ALL.into_iter().flat_map(|size| List::ALL.map(|list| (size, list))) {
             let folios = self.lists.of(size, list);
             self.verify_chain(&folios.chain, |at, record| {
-                assert_eq!((Size::of(record.order), record.place), (size, Place::On(list)), "the list of frame {at}");
+                assert_eq!(
+                    (Size::of(record.order), record.place),
+                    (size, FrameState::On(list)),
+                    "the list of frame {at}"
+                );
             });
             let expected = found.lists[size as usize][list as usize];
             assert_eq!((folios.chain.len, folios.nr_frames), expected, "folios and frames on {size:?} {list:?}");

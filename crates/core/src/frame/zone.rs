@@ -11,7 +11,7 @@
 
 use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
 use super::counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
-use super::lists::{List, Lists, Oldest, Place, Record, Records, Size};
+use super::lists::{FrameState, List, Lists, Oldest, Record, Records, Size};
 use super::percpu::{Cpu, Marks, SHARE};
 use crate::id::{FolioId, FrameId};
 use crate::order::Order;
@@ -100,7 +100,7 @@ impl Frames {
     /// head.
     fn head_from(&self, frame: u32) -> Option<(u32, &Record)> {
         let end = PageblockId::of(frame).first_frame() + BLOCK as u32;
-        (frame..end).map(|at| (at, &self.records[at])).find(|(_, record)| record.place != Place::Inner)
+        (frame..end).map(|at| (at, &self.records[at])).find(|(_, record)| record.place != FrameState::Inner)
     }
 
     fn counts(&self, nr_listed: usize) -> ZoneCounts {
@@ -220,7 +220,7 @@ impl Zone {
     /// the rest is free.
     pub fn carve(&self, block: FrameId, order: Order) -> FrameId {
         let frames = &mut *self.lock();
-        assert_eq!(frames.records.taken(block).place, Place::Held, "what is carved is on no list");
+        assert_eq!(frames.records.taken(block).place, FrameState::Held, "what is carved is on no list");
         frames.buddy.carve(&mut frames.records, block.get(), order);
         block
     }
@@ -243,7 +243,7 @@ impl Zone {
     /// Frees a pageblock without memory: a taken one, or one from [`Zone::take_surplus`]. Whole pageblocks only.
     pub fn give_unpopulated(&self, frame: FrameId) {
         let frames = &mut *self.lock();
-        if frames.records[frame.get()].place != Place::Leaving {
+        if frames.records[frame.get()].place != FrameState::Leaving {
             frames.disown(frame);
         }
         frames.buddy.give_absent(&mut frames.records, frame.get());
@@ -492,7 +492,7 @@ impl Zone {
             let mut at = 0;
             while at < BLOCK {
                 let record = &frames.records[block.get() + at as u32];
-                assert!(record.place != Place::Inner, "runs and folios lie next to each other");
+                assert!(record.place != FrameState::Inner, "runs and folios lie next to each other");
                 (owners[at], orders[at]) = (record.owner, record.order);
                 at += record.order.nr_pages();
             }

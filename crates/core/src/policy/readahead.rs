@@ -69,7 +69,7 @@ impl Deref for Windows {
 /// What to do for a stream that was just continued. Blocks may lie beyond the end of the region; the engine skips
 /// those.
 #[derive(Clone, Eq, PartialEq, Debug)]
-pub struct Advice {
+pub struct StreamAdvice {
     /// Blocks to read now, window after window.
     pub windows: Windows,
     /// Blocks that the stream has passed since its last advice, except the one just before the touch.
@@ -78,7 +78,7 @@ pub struct Advice {
     pub backward: bool,
 }
 
-impl Advice {
+impl StreamAdvice {
     /// The block of a window that the stream meets first, which must stay unmapped: the first one, or the last if
     /// backward.
     pub fn marker(&self, window: &Range<BlockId>) -> BlockId {
@@ -280,7 +280,7 @@ impl Records {
         (allowed, room.max_window.min((share / (WINDOWS_AHEAD + 1)).max(1)))
     }
 
-    fn observe(&mut self, thread: u64, block: BlockId, room: Room) -> Option<Advice> {
+    fn observe(&mut self, thread: u64, block: BlockId, room: Room) -> Option<StreamAdvice> {
         self.now += 1;
         let now = self.now;
         let found = self.find(thread, block);
@@ -303,7 +303,7 @@ impl Records {
         let windows = stream.ask(allowed, max_window);
         let behind = stream.leave_behind();
         let backward = stream.direction < 0;
-        (!windows.is_empty() || behind.start < behind.end).then_some(Advice { windows, behind, backward })
+        (!windows.is_empty() || behind.start < behind.end).then_some(StreamAdvice { windows, behind, backward })
     }
 }
 
@@ -320,7 +320,7 @@ impl Streams {
 
     /// Records that a thread touched an unmapped block. If this continues a stream, returns what to read ahead and what
     /// lies behind, unless there is neither.
-    pub fn observe(&self, thread: u64, block: BlockId, room: Room) -> Option<Advice> {
+    pub fn observe(&self, thread: u64, block: BlockId, room: Room) -> Option<StreamAdvice> {
         lock(&self.records).observe(thread, block, room)
     }
 

@@ -116,7 +116,7 @@ impl Records {
 }
 
 #[derive(Copy, Clone)]
-struct Place {
+struct Candidate {
     priority: Priority,
     device: DeviceId,
 }
@@ -126,12 +126,12 @@ struct Place {
 struct List {
     /// The first device, if no other has its priority.
     alone: AtomicU32,
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<Candidate>>,
 }
 
 impl List {
     /// Inserts a device behind its equals.
-    fn insert(&self, place: Place) {
+    fn insert(&self, place: Candidate) {
         let mut places = lock(&self.places);
         debug_assert!(places.iter().all(|other| other.device != place.device), "on a list once");
         let at = places.partition_point(|other| other.priority >= place.priority);
@@ -145,7 +145,7 @@ impl List {
         self.publish(&places);
     }
 
-    fn publish(&self, places: &[Place]) {
+    fn publish(&self, places: &[Candidate]) {
         let alone = match places {
             [first] => first.device.get(),
             [first, second, ..] if first.priority > second.priority => first.device.get(),
@@ -163,7 +163,7 @@ impl List {
         }
         let mut places = lock(&self.places);
         let at = places.iter().position(|place| *tried >> place.device.index() & 1 == 0)?;
-        let Place { priority, device } = places[at];
+        let Candidate { priority, device } = places[at];
         let nr_equal = places[at..].iter().take_while(|place| place.priority == priority).count();
         places[at..at + nr_equal].rotate_left(1);
         *tried |= 1 << device.index();
@@ -334,7 +334,7 @@ impl Availability {
     fn put_on_lists(&self, listed: Listed) {
         for (index, list) in self.lists.iter().enumerate() {
             let priority = listed.priority_from(NodeId::from_index(index));
-            list.insert(Place { priority, device: listed.device });
+            list.insert(Candidate { priority, device: listed.device });
         }
         self.nr_comings.fetch_add(1, Ordering::AcqRel);
     }

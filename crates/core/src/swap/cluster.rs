@@ -133,7 +133,7 @@ pub(super) struct Slots {
     pub(super) home: u16,
     /// The order that the cluster serves; meaningless while it is empty and no CPU holds it.
     pub(super) order: Order,
-    /// A CPU has it as a current cluster. Set only after the lists have it as `Place::Off`.
+    /// A CPU has it as a current cluster. Set only after the lists have it as `ClusterState::Off`.
     pub(super) held: bool,
     /// The fill by which the lists placed it, while no CPU holds it. `Full` while it is off the lists for being full.
     pub(super) listed: Fill,

@@ -2,8 +2,8 @@
 //! Each CPU has a set of lists, so that CPUs that reuse their own clusters do not contend, and one more set holds
 //! unused clusters. A cluster's `home` is the set that it belongs to.
 //!
-//! **Invariants.** A cluster has one [`Place`]. It is on that place's list in its home's set, and on no other list. A
-//! bit of `filled` is set exactly while the list of that number is not empty.
+//! **Invariants.** A cluster has one [`ClusterState`]. It is on that state's list in its home's set, and on no other
+//! list. A bit of `filled` is set exactly while the list of that number is not empty.
 //!
 //! **Locking.** One mutex per [`Set`], a leaf, taken with at most one cluster locked. It guards the links of the
 //! clusters whose home it is. The links are atomic only so that they can be written through a shared reference. Only
@@ -24,7 +24,7 @@ const NONE: u32 = u32::MAX;
 
 /// Where a cluster belongs.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum Place {
+pub(super) enum ClusterState {
     /// On no list: full, or a CPU has claimed it. The cluster itself knows which.
     Off,
     /// On no list: the device is discarding it.
@@ -39,14 +39,14 @@ pub(super) enum Place {
     Fragmented(Order),
 }
 
-impl Place {
+impl ClusterState {
     fn list(self) -> Option<usize> {
         match self {
-            Place::Off | Place::Discarding => None,
-            Place::Free => Some(0),
-            Place::Awaiting => Some(1),
-            Place::Room(order) => Some(2 + usize::from(order.exponent())),
-            Place::Fragmented(order) => Some(2 + NR_ORDERS + usize::from(order.exponent())),
+            ClusterState::Off | ClusterState::Discarding => None,
+            ClusterState::Free => Some(0),
+            ClusterState::Awaiting => Some(1),
+            ClusterState::Room(order) => Some(2 + usize::from(order.exponent())),
+            ClusterState::Fragmented(order) => Some(2 + NR_ORDERS + usize::from(order.exponent())),
         }
     }
 
@@ -57,21 +57,21 @@ impl Place {
 
     fn code(self) -> u32 {
         match self {
-            Place::Off => NR_LISTS as u32,
-            Place::Discarding => NR_LISTS as u32 + 1,
+            ClusterState::Off => NR_LISTS as u32,
+            ClusterState::Discarding => NR_LISTS as u32 + 1,
             _ => self.list().map_or(NONE, |list| list as u32),
         }
     }
 
-    fn from_code(code: u32) -> Place {
+    fn from_code(code: u32) -> ClusterState {
         let order = |first: usize| Order::new((code as usize - first) as u8).expect("a list has an order");
         match code as usize {
-            0 => Place::Free,
-            1 => Place::Awaiting,
-            2.. if (code as usize) < 2 + NR_ORDERS => Place::Room(order(2)),
-            2.. if (code as usize) < NR_LISTS => Place::Fragmented(order(2 + NR_ORDERS)),
-            NR_LISTS => Place::Off,
-            _ => Place::Discarding,
+            0 => ClusterState::Free,
+            1 => ClusterState::Awaiting,
+            2.. if (code as usize) < 2 + NR_ORDERS => ClusterState::Room(order(2)),
+            2.. if (code as usize) < NR_LISTS => ClusterState::Fragmented(order(2 + NR_ORDERS)),
+            NR_LISTS => ClusterState::Off,
+            _ => ClusterState::Discarding,
         }
     }
 }
@@ -87,7 +87,7 @@ impl Link {
     /// The link of a cluster on no list.
     pub(super) fn new() -> Link {
         let word = |value| AtomicU32::new(value);
-        Link { prev: word(NONE), next: word(NONE), place: word(Place::Off.code()) }
+        Link { prev: word(NONE), next: word(NONE), place: word(ClusterState::Off.code()) }
     }
 
     fn prev(&self) -> u32 {
@@ -98,8 +98,8 @@ impl Link {
         self.next.load(Ordering::Relaxed)
     }
 
-    fn place(&self) -> Place {
-        Place::from_code(self.place.load(Ordering::Relaxed))
+    fn place(&self) -> ClusterState {
+        ClusterState::from_code(self.place.load(Ordering::Relaxed))
     }
 
     fn set_prev(&self, cluster: u32) {
@@ -110,7 +110,7 @@ impl Link {
         self.next.store(cluster, Ordering::Relaxed);
     }
 
-    fn set_place(&self, place: Place) {
+    fn set_place(&self, place: ClusterState) {
         self.place.store(place.code(), Ordering::Relaxed);
     }
 }
@@ -171,12 +171,12 @@ impl Lists<'_> {
     }
 
     /// The place of a cluster of this set.
-    pub(super) fn place(&self, cluster: ClusterId) -> Place {
+    pub(super) fn place(&self, cluster: ClusterId) -> ClusterState {
         self.link(cluster.get()).place()
     }
 
     /// Clusters on the list of this place.
-    pub(super) fn len(&self, place: Place) -> usize {
+    pub(super) fn len(&self, place: ClusterState) -> usize {
         place.list().map_or(0, |list| self.ends[list].len as usize)
     }
 
@@ -188,7 +188,7 @@ impl Lists<'_> {
     }
 
     /// Moves a cluster to the end of the list of a place.
-    pub(super) fn put(&mut self, cluster: ClusterId, place: Place) {
+    pub(super) fn put(&mut self, cluster: ClusterId, place: ClusterState) {
         self.unlink(cluster);
         self.link(cluster.get()).set_place(place);
         let Some(list) = place.list() else { return };
@@ -203,7 +203,7 @@ impl Lists<'_> {
 
     /// Moves a cluster to the start of a list, to be claimed next: it is still in the cache of the CPU that emptied it,
     /// and reusing emptied clusters first keeps the used part of the device short.
-    pub(super) fn put_first(&mut self, cluster: ClusterId, place: Place) {
+    pub(super) fn put_first(&mut self, cluster: ClusterId, place: ClusterState) {
         self.unlink(cluster);
         self.link(cluster.get()).set_place(place);
         let Some(list) = place.list() else { return };
@@ -237,30 +237,30 @@ impl Lists<'_> {
     }
 
     /// Moves the first cluster of one place to another.
-    pub(super) fn shift(&mut self, from: Place, to: Place) -> Option<ClusterId> {
+    pub(super) fn shift(&mut self, from: ClusterState, to: ClusterState) -> Option<ClusterId> {
         let first = from.list().map(|list| self.ends[list].first).filter(|&first| first != NONE)?;
         self.put(ClusterId::new(first), to);
         Some(ClusterId::new(first))
     }
 
     /// Claims the first cluster of this place.
-    pub(super) fn claim_first(&mut self, place: Place) -> Option<(ClusterId, Place)> {
-        Some((self.shift(place, Place::Off)?, place))
+    pub(super) fn claim_first(&mut self, place: ClusterState) -> Option<(ClusterId, ClusterState)> {
+        Some((self.shift(place, ClusterState::Off)?, place))
     }
 
     /// Claims the first cluster of a place that passes. Examines up to `nr_looks`; those that fail go to the end of the
     /// list, so the next call examines others.
     pub(super) fn claim_if(
         &mut self,
-        place: Place,
+        place: ClusterState,
         nr_looks: usize,
         passes: impl Fn(ClusterId) -> bool,
-    ) -> Option<(ClusterId, Place)> {
+    ) -> Option<(ClusterId, ClusterState)> {
         let list = place.list()?;
         for _ in 0..nr_looks.min(self.len(place)) {
             let first = ClusterId::new(self.ends[list].first);
             if passes(first) {
-                self.put(first, Place::Off);
+                self.put(first, ClusterState::Off);
                 return Some((first, place));
             }
             if self.ends[list].len > 1 {
@@ -273,10 +273,10 @@ impl Lists<'_> {
     /// Claims this cluster. It has free slots, and the caller holds its lock and has seen that no CPU holds it.
     pub(super) fn claim(&mut self, cluster: ClusterId) -> Claim {
         match self.place(cluster) {
-            Place::Off => Claim::Others,
-            Place::Discarding => Claim::Discarding,
+            ClusterState::Off => Claim::Others,
+            ClusterState::Discarding => Claim::Discarding,
             _ => {
-                self.put(cluster, Place::Off);
+                self.put(cluster, ClusterState::Off);
                 Claim::Mine
             }
         }
@@ -316,16 +316,19 @@ mod tests {
     fn all_free(set: &Set, nr_clusters: u32) -> Chunks {
         let clusters = Chunks::new(nr_clusters as usize);
         clusters.make(nr_clusters as usize, 0);
-        (0..nr_clusters).for_each(|index| set.lock(&clusters).put(ClusterId::new(index), Place::Free));
+        (0..nr_clusters).for_each(|index| set.lock(&clusters).put(ClusterId::new(index), ClusterState::Free));
         clusters
     }
 
     #[test]
     fn a_place_has_a_code() {
         let orders = (0..=MAX_ORDER).filter_map(Order::new);
-        let with_order = orders.flat_map(|order| [Place::Room(order), Place::Fragmented(order)]);
-        for place in [Place::Off, Place::Discarding, Place::Free, Place::Awaiting].into_iter().chain(with_order) {
-            assert_eq!(Place::from_code(place.code()), place);
+        let with_order = orders.flat_map(|order| [ClusterState::Room(order), ClusterState::Fragmented(order)]);
+        for place in [ClusterState::Off, ClusterState::Discarding, ClusterState::Free, ClusterState::Awaiting]
+            .into_iter()
+            .chain(with_order)
+        {
+            assert_eq!(ClusterState::from_code(place.code()), place);
         }
     }
 
@@ -334,29 +337,29 @@ mod tests {
         let set = Set::new();
         let clusters = all_free(&set, 3);
         let mut lists = set.lock(&clusters);
-        let room = Place::Room(Order::HUGE);
+        let room = ClusterState::Room(Order::HUGE);
         let [a, b, c] = [0, 1, 2].map(ClusterId::new);
-        assert_eq!((lists.len(Place::Free), lists.len(Place::Off)), (3, 0));
-        assert_eq!(set.filled(), Place::Free.bit());
+        assert_eq!((lists.len(ClusterState::Free), lists.len(ClusterState::Off)), (3, 0));
+        assert_eq!(set.filled(), ClusterState::Free.bit());
         [a, b, c].into_iter().for_each(|cluster| lists.verify_linked(cluster));
         assert_eq!(
-            (lists.claim_first(Place::Awaiting), lists.claim_first(Place::Free)),
-            (None, Some((a, Place::Free)))
+            (lists.claim_first(ClusterState::Awaiting), lists.claim_first(ClusterState::Free)),
+            (None, Some((a, ClusterState::Free)))
         );
         assert_eq!((lists.claim(b), lists.claim(b)), (Claim::Mine, Claim::Others));
         lists.verify();
         [b, a, c].into_iter().for_each(|cluster| lists.put(cluster, room));
-        lists.put(a, Place::Off);
+        lists.put(a, ClusterState::Off);
         lists.verify();
-        assert_eq!(lists.shift(room, Place::Discarding), Some(b));
+        assert_eq!(lists.shift(room, ClusterState::Discarding), Some(b));
         assert_eq!(lists.claim(b), Claim::Discarding);
-        assert_eq!((lists.shift(room, Place::Free), lists.shift(room, Place::Free)), (Some(c), None));
-        lists.put_first(a, Place::Free);
+        assert_eq!((lists.shift(room, ClusterState::Free), lists.shift(room, ClusterState::Free)), (Some(c), None));
+        lists.put_first(a, ClusterState::Free);
         lists.verify();
         lists.put_first(a, room);
-        lists.put_first(b, Place::Free);
+        lists.put_first(b, ClusterState::Free);
         lists.verify();
-        assert_eq!((lists.shift(Place::Free, room), lists.shift(Place::Free, room)), (Some(b), Some(c)));
+        assert_eq!((lists.shift(ClusterState::Free, room), lists.shift(ClusterState::Free, room)), (Some(b), Some(c)));
         lists.verify();
     }
 
@@ -365,15 +368,15 @@ mod tests {
         let set = Set::new();
         let clusters = all_free(&set, 4);
         let mut lists = set.lock(&clusters);
-        assert_eq!(lists.claim_if(Place::Free, 2, |cluster| cluster.index() == 3), None);
+        assert_eq!(lists.claim_if(ClusterState::Free, 2, |cluster| cluster.index() == 3), None);
         assert_eq!(
-            lists.claim_if(Place::Free, 2, |cluster| cluster.index() == 3),
-            Some((ClusterId::new(3), Place::Free))
+            lists.claim_if(ClusterState::Free, 2, |cluster| cluster.index() == 3),
+            Some((ClusterId::new(3), ClusterState::Free))
         );
-        assert_eq!(lists.claim_if(Place::Free, 9, |_| false), None);
+        assert_eq!(lists.claim_if(ClusterState::Free, 9, |_| false), None);
         lists.verify();
-        assert_eq!(lists.claim_if(Place::Free, 1, |_| true), Some((ClusterId::new(0), Place::Free)));
-        assert_eq!(lists.claim_if(Place::Awaiting, 1, |_| true), None);
+        assert_eq!(lists.claim_if(ClusterState::Free, 1, |_| true), Some((ClusterId::new(0), ClusterState::Free)));
+        assert_eq!(lists.claim_if(ClusterState::Awaiting, 1, |_| true), None);
         lists.verify();
     }
 }

@@ -12,7 +12,7 @@
 //! it is then the claimer's.
 
 use super::cluster::{Chunks, Cluster, Fill, Held, MAX_CLUSTER_SLOTS};
-use super::cluster_lists::{Lists, Place, Set};
+use super::cluster_lists::{ClusterState, Lists, Set};
 use crate::id::{ClusterId, CpuId, SlotId};
 use crate::order::{MAX_ORDER, Order};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock};
@@ -161,7 +161,7 @@ impl Clusters {
             cluster.extend((nr_slots - index * size).min(size));
             if index >= old_clusters {
                 cluster.listed = Fill::Empty;
-                self.lists(cluster.home).put(id, Place::Free);
+                self.lists(cluster.home).put(id, ClusterState::Free);
             } else if !cluster.held && self.kind != Kind::Rotational {
                 self.settle(id, &mut cluster);
             }
@@ -251,13 +251,13 @@ impl Clusters {
         let mut lists = self.lists(cluster.home);
         let now = lists.place(id);
         // Off the lists but not full: a thread has claimed it and is about to lock it.
-        let is_claimed = now == Place::Off && cluster.listed != Fill::Full;
-        if is_claimed || now == Place::Discarding || now == place {
+        let is_claimed = now == ClusterState::Off && cluster.listed != Fill::Full;
+        if is_claimed || now == ClusterState::Discarding || now == place {
             return;
         }
         cluster.listed = fill;
         match place {
-            Place::Free => lists.put_first(id, place),
+            ClusterState::Free => lists.put_first(id, place),
             _ => lists.put(id, place),
         }
     }
@@ -268,26 +268,26 @@ impl Clusters {
         let (fill, place) = self.place_for(cluster);
         cluster.held = false;
         cluster.listed = fill;
-        if place == Place::Off {
+        if place == ClusterState::Off {
             return;
         }
         let mut lists = self.lists(cluster.home);
-        assert_eq!(lists.place(id), Place::Off, "a cluster that a CPU holds is nowhere else");
+        assert_eq!(lists.place(id), ClusterState::Off, "a cluster that a CPU holds is nowhere else");
         match place {
-            Place::Free if was_of_use => lists.put_first(id, place),
+            ClusterState::Free if was_of_use => lists.put_first(id, place),
             _ => lists.put(id, place),
         }
     }
 
-    fn place_for(&self, cluster: &Held<'_>) -> (Fill, Place) {
+    fn place_for(&self, cluster: &Held<'_>) -> (Fill, ClusterState) {
         let wants_discard = self.kind == Kind::Clustered { wants_discard: true };
         let fill = cluster.fill();
         let place = match fill {
-            Fill::Empty if wants_discard && cluster.is_written() => Place::Awaiting,
-            Fill::Empty => Place::Free,
-            Fill::Room => Place::Room(cluster.order),
-            Fill::Fragmented => Place::Fragmented(cluster.order),
-            Fill::Full => Place::Off,
+            Fill::Empty if wants_discard && cluster.is_written() => ClusterState::Awaiting,
+            Fill::Empty => ClusterState::Free,
+            Fill::Room => ClusterState::Room(cluster.order),
+            Fill::Fragmented => ClusterState::Fragmented(cluster.order),
+            Fill::Full => ClusterState::Off,
         };
         (fill, place)
     }
@@ -297,13 +297,13 @@ impl Clusters {
     pub fn take_discards(&self, max: usize) -> Vec<ClusterId> {
         let mut taken = Vec::new();
         let last = self.discards_from.load(Ordering::Relaxed);
-        for set in self.sets_from((last as u16).wrapping_add(1), Place::Awaiting) {
+        for set in self.sets_from((last as u16).wrapping_add(1), ClusterState::Awaiting) {
             if taken.len() >= max {
                 break;
             }
             let mut lists = self.lists(set);
-            let nr_taken = lists.len(Place::Awaiting).min(max - taken.len());
-            taken.extend((0..nr_taken).map_while(|_| lists.shift(Place::Awaiting, Place::Discarding)));
+            let nr_taken = lists.len(ClusterState::Awaiting).min(max - taken.len());
+            taken.extend((0..nr_taken).map_while(|_| lists.shift(ClusterState::Awaiting, ClusterState::Discarding)));
             self.discards_from.store(u32::from(set), Ordering::Relaxed);
         }
         taken
@@ -311,7 +311,7 @@ impl Clusters {
 
     /// Emptied clusters that wait for their discard.
     pub fn nr_awaiting(&self) -> usize {
-        self.nr_listed(Place::Awaiting)
+        self.nr_listed(ClusterState::Awaiting)
     }
 
     /// Records that the device has discarded a cluster (or will not), so it may be handed out again. Panics unless
@@ -319,9 +319,9 @@ impl Clusters {
     pub fn discarded(&self, id: ClusterId) {
         let mut cluster = self.cluster(id).lock();
         let mut lists = self.lists(cluster.home);
-        assert_eq!(lists.place(id), Place::Discarding, "{id:?} was not taken to be discarded");
+        assert_eq!(lists.place(id), ClusterState::Discarding, "{id:?} was not taken to be discarded");
         cluster.set_discarded();
-        lists.put(id, Place::Free);
+        lists.put(id, ClusterState::Free);
     }
 
     /// The slots of a cluster; the last one of a device may have fewer.
@@ -369,10 +369,10 @@ impl Clusters {
 
     /// Clusters that serve this order and have free slots, but no aligned run of it. Does not count current clusters.
     pub fn fragments(&self, order: Order) -> usize {
-        self.nr_listed(Place::Fragmented(order))
+        self.nr_listed(ClusterState::Fragmented(order))
     }
 
-    pub(super) fn nr_listed(&self, place: Place) -> usize {
+    pub(super) fn nr_listed(&self, place: ClusterState) -> usize {
         self.sets_from(0, place).map(|set| self.lists(set).len(place)).sum()
     }
 
@@ -394,7 +394,7 @@ impl Clusters {
     }
 
     /// The sets, from `first` on and around the end, whose list of this place was not empty; may be stale.
-    pub(super) fn sets_from(&self, first: u16, place: Place) -> impl Iterator<Item = u16> {
+    pub(super) fn sets_from(&self, first: u16, place: ClusterState) -> impl Iterator<Item = u16> {
         let (before, from) = self.sets.split_at(usize::from(first).min(self.sets.len()));
         let indices = (self.sets.len() - from.len()..self.sets.len()).chain(0..before.len());
         let sets = from.iter().chain(before).zip(indices);
@@ -453,10 +453,11 @@ impl Clusters {
         assert_eq!(nr_holders, usize::from(cluster.held), "{id:?} is one CPU's or nobody's");
         let (fill, expected) = self.place_for(cluster);
         if cluster.held {
-            assert_eq!(place, Place::Off, "{id:?} is a CPU's and on no list");
+            assert_eq!(place, ClusterState::Off, "{id:?} is a CPU's and on no list");
         } else {
             assert_eq!(cluster.listed, fill, "{id:?} knows what the lists know");
-            let empty = fill == Fill::Empty && matches!(place, Place::Free | Place::Awaiting | Place::Discarding);
+            let empty = fill == Fill::Empty
+                && matches!(place, ClusterState::Free | ClusterState::Awaiting | ClusterState::Discarding);
             assert!(empty || place == expected, "{id:?}: {fill:?} is in {place:?}");
         }
     }

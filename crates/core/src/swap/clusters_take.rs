@@ -11,7 +11,7 @@
 //! It finds every slot that was free, and not being discarded, during the whole call.
 
 use super::cluster::Held;
-use super::cluster_lists::{Claim, Place};
+use super::cluster_lists::{Claim, ClusterState};
 use super::clusters::{Clusters, Cpu, Current, Kind};
 use crate::id::{ClusterId, CpuId, SlotId};
 use crate::order::{MAX_ORDER, Order};
@@ -83,22 +83,22 @@ impl Clusters {
         if order == Order::PAGE { self.steal(cpu) } else { None }
     }
 
-    fn claim_for(&self, cpu: u16, order: Order) -> Option<(ClusterId, Place)> {
-        let room = Place::Room(order);
+    fn claim_for(&self, cpu: u16, order: Order) -> Option<(ClusterId, ClusterState)> {
+        let room = ClusterState::Room(order);
         // Prefer a free cluster to one that another CPU held last: that CPU still frees slots there, and the two would
         // contend.
         let is_roomy = |id| 4 * self.cluster(id).room() >= self.cluster_slots();
         let mut lists = self.lists(cpu);
-        let found = lists.claim_if(room, LOOKS, is_roomy).or_else(|| lists.claim_first(Place::Free));
+        let found = lists.claim_if(room, LOOKS, is_roomy).or_else(|| lists.claim_first(ClusterState::Free));
         drop(lists);
         found.or_else(|| self.claim_anywhere(cpu, order))
     }
 
-    fn claim_anywhere(&self, cpu: u16, order: Order) -> Option<(ClusterId, Place)> {
-        let own = [Place::Free, Place::Room(order), Place::Awaiting];
+    fn claim_anywhere(&self, cpu: u16, order: Order) -> Option<(ClusterId, ClusterState)> {
+        let own = [ClusterState::Free, ClusterState::Room(order), ClusterState::Awaiting];
         // Single slots may break other orders when nothing else is left. Small orders first: large runs are worth more.
         let others = (1..=MAX_ORDER).filter(|_| order == Order::PAGE).filter_map(Order::new);
-        let others = others.flat_map(|order| [Place::Fragmented, Place::Room].map(|place| place(order)));
+        let others = others.flat_map(|order| [ClusterState::Fragmented, ClusterState::Room].map(|place| place(order)));
         let filled = self.sets.iter().fold(0, |filled, set| filled | set.filled());
         let mut places = own.into_iter().chain(others).filter(|place| filled & place.bit() != 0);
         let unused = self.sets.len() as u16 - 1;
@@ -120,7 +120,7 @@ impl Clusters {
                     // Another thread is about to lock it; a slot may still be taken from it.
                     Claim::Others => {}
                     Claim::Mine => {
-                        let current = begin(id, cluster, cpu.index, Place::Off, Order::PAGE);
+                        let current = begin(id, cluster, cpu.index, ClusterState::Off, Order::PAGE);
                         return self.take_held(cpu, current, cluster, Order::PAGE);
                     }
                 }
@@ -175,12 +175,12 @@ impl Clusters {
 }
 
 /// Makes a cluster that this CPU has claimed its current one.
-fn begin(id: ClusterId, cluster: &mut Held<'_>, cpu: u16, from: Place, order: Order) -> Current {
+fn begin(id: ClusterId, cluster: &mut Held<'_>, cpu: u16, from: ClusterState, order: Order) -> Current {
     assert!(!cluster.held, "a cluster is one CPU's only");
     cluster.held = true;
     cluster.home = cpu;
     let fresh = cluster.nr_used() == 0;
-    if fresh || matches!(from, Place::Free | Place::Awaiting) {
+    if fresh || matches!(from, ClusterState::Free | ClusterState::Awaiting) {
         cluster.order = order;
     }
     Current { cluster: id, next: 0, fresh }

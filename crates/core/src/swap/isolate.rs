@@ -6,7 +6,7 @@
 //! **Locking.** Isolating holds `shape`, so that nothing is taken from a device that is being removed, and the
 //! cluster's lock. Clusters that a CPU holds are neither emptied nor isolated from.
 
-use super::cluster_lists::Place;
+use super::cluster_lists::ClusterState;
 use super::clusters::{Clusters, Kind};
 use crate::id::{ClusterId, SlotId};
 use crate::order::Order;
@@ -25,7 +25,7 @@ impl Clusters {
 
     /// Clusters without taken slots that can be handed out whole. Locks the sets that have some.
     pub fn nr_whole_free(&self) -> usize {
-        self.nr_listed(Place::Free) + self.nr_listed(Place::Awaiting)
+        self.nr_listed(ClusterState::Free) + self.nr_listed(ClusterState::Awaiting)
     }
 
     /// How many slots are taken in a cluster that is worth emptying. `None` if a CPU holds it, if it is empty, if one

@@ -25,7 +25,7 @@ use crate::arena::address_space::AddressSpace;
 use crate::arena::by_address::RawSpace;
 use crate::arena::region::Region;
 use crate::compact::compactd::{self, Compactor};
-use crate::compact::exchange::Means;
+use crate::compact::exchange::CompactionMeans;
 use crate::compact::slots;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
@@ -50,7 +50,7 @@ use crate::process::shared_stats::{self, SharedCounters, StatsHome};
 use crate::process::threads::{self, Thread};
 use crate::process::wakeup::{Event, Gate};
 use crate::reclaim::kept::KeptCopies;
-use crate::reclaim::reclaimd::{self, Place};
+use crate::reclaim::reclaimd::{self, ReclaimThread};
 use crate::reclaim::write_out::Buffers;
 use crate::relocate::write_back;
 use crate::swap::attached::{DEVICE_SHIFT, Frees, Layout};
@@ -77,7 +77,7 @@ pub struct ArenaBuilder {
     frees: Frees,
     zeroed_stock: bool,
     compaction: Option<Stage>,
-    means: Option<Means>,
+    means: Option<CompactionMeans>,
     address_space: Option<u64>,
     patience: Duration,
     device_shift: u32,
@@ -223,7 +223,7 @@ impl ArenaBuilder {
     /// How small folios get new homes in RAM. `None`: in the cheaper way. For measurements.
     #[doc(hidden)]
     #[must_use]
-    pub fn compaction_means(mut self, means: Option<Means>) -> Self {
+    pub fn compaction_means(mut self, means: Option<CompactionMeans>) -> Self {
         self.means = means;
         self
     }
@@ -290,7 +290,7 @@ impl ArenaBuilder {
             threads::spawn("zero", &engine, zeroed::run)?,
             threads::spawn("slots", &engine, slots::run)?,
         ];
-        for place in Place::of_zones(engine.zones.all().len()) {
+        for place in ReclaimThread::of_zones(engine.zones.all().len()) {
             threads.push(threads::spawn("reclaim", &engine, move |engine| reclaimd::run(engine, place))?);
         }
         if frees != Frees::Synchronous {
@@ -573,7 +573,7 @@ impl Arena {
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = running.threads.lock().expect("nothing panics under this lock");
         let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
-        let companions = Place::of_companions(running.engine.zones.all().len(), nr_cpus).map(companion);
+        let companions = ReclaimThread::of_companions(running.engine.zones.all().len(), nr_cpus).map(companion);
         let buffer = Buffer::new();
         let mut started = vec![threads::spawn("tiering", &running.engine, |engine| write_back::run(engine, buffer))];
         started.extend(companions.map(|body| threads::spawn("reclaim", &running.engine, body)));

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Report, Request, Stage, ZoneSpace};
 use folioswap_core::{BLOCK_PAGES, List, Memory, Order, Size, Taken, Zone};
 
-use crate::compact::exchange::{Costs, Means, Moving};
+use crate::compact::exchange::{CompactionMeans, Costs, Moving};
 use crate::engine::Engine;
 use crate::memory::take::older_class;
 use crate::process::cpu::current_cpu;
@@ -48,7 +48,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 
 /// Purpose of a run of compaction.
 #[derive(Copy, Clone, Eq, PartialEq)]
-enum Run {
+enum Purpose {
     /// Makes free pageblocks in advance while frames are being freed: only of calm pageblocks, which freeing has passed
     /// by.
     InCalm,
@@ -79,12 +79,12 @@ pub(crate) struct Compactor {
     /// `None`: compaction is off. For measurements.
     stage: Option<Stage>,
     /// `None`: whichever costs less. For measurements.
-    pub means: Option<Means>,
+    pub means: Option<CompactionMeans>,
     pub costs: Costs,
 }
 
 impl Compactor {
-    pub fn new(zones: &[Zone], stage: Option<Stage>, means: Option<Means>) -> Self {
+    pub fn new(zones: &[Zone], stage: Option<Stage>, means: Option<CompactionMeans>) -> Self {
         let compaction = |zone: &Zone| Compaction::new(zone.nr_frames_max() / BLOCK_PAGES, Order::HUGE);
         let state = |zone| Mutex::new(Progress { in_calm: compaction(zone), everywhere: compaction(zone) });
         Compactor {
@@ -155,7 +155,7 @@ impl Engine {
     fn compact_frames(
         &self,
         zone: &Zone,
-        run: Run,
+        run: Purpose,
         nr_enough: usize,
         mut stop: impl FnMut() -> bool,
     ) -> Option<(Report, Option<Taken>)> {
@@ -170,17 +170,17 @@ impl Engine {
                 return None;
             }
         }
-        let moving = Moving::new(self, zone, run == Run::Direct);
+        let moving = Moving::new(self, zone, run == Purpose::Direct);
         let space = ZoneSpace::new(zone, &moving, nr_enough);
-        let space = if run == Run::InCalm { space.only_calm() } else { space };
+        let space = if run == Purpose::InCalm { space.only_calm() } else { space };
         let stop = &mut || self.stopping() || self.gate.is_closed() || stop();
         let (wanted, mode) = match run {
-            Run::Explicit => (None, Mode::Sync),
-            Run::InCalm | Run::Ahead | Run::Direct => (Some(Order::HUGE), Mode::Async),
+            Purpose::Explicit => (None, Mode::Sync),
+            Purpose::InCalm | Purpose::Ahead | Purpose::Direct => (Some(Order::HUGE), Mode::Async),
         };
-        let compaction = if run == Run::InCalm { &mut progress.in_calm } else { &mut progress.everywhere };
+        let compaction = if run == Purpose::InCalm { &mut progress.in_calm } else { &mut progress.everywhere };
         let report = compaction.run(&space, Request { wanted, mode, stage }, stop);
-        let taken = if run == Run::Direct { self.take_now_in(zone, Order::HUGE) } else { None };
+        let taken = if run == Purpose::Direct { self.take_now_in(zone, Order::HUGE) } else { None };
         drop(progress);
         self.count_compaction(&report.counters);
         if report.outcome == Outcome::Free && taken.is_none() {
@@ -220,7 +220,7 @@ impl Engine {
     /// Makes as many pageblocks wholly free as should be, one at a time, so that waiting faults get their turn in
     /// between. `false`: no more could be made.
     fn compact_ahead(&self, zone: &Zone, only_calm: bool) -> bool {
-        let run = if only_calm { Run::InCalm } else { Run::Ahead };
+        let run = if only_calm { Purpose::InCalm } else { Purpose::Ahead };
         loop {
             if !only_calm {
                 zone.drain(); // frames in per-CPU lists are in no free run
@@ -236,7 +236,7 @@ impl Engine {
                 Some(Outcome::Free) => {}
                 Some(Outcome::Stopped) if stop() => {}
                 // Too few frames are free, and small folios are colder than whole ones: reclaim them.
-                None if run == Run::Ahead
+                None if run == Purpose::Ahead
                     && older_class(zone, List::Inactive) == Some(Size::Small)
                     && self.empty_a_pageblock_of(zone) => {}
                 _ => return false,
@@ -254,7 +254,7 @@ impl Engine {
         while self.compactor.nr_waiting.load(Ordering::SeqCst) > 0 {
             std::thread::sleep(POLITE); // faults that did not see `nr_explicit`
         }
-        let compact = |zone| self.compact_frames(zone, Run::Explicit, 0, || false);
+        let compact = |zone| self.compact_frames(zone, Purpose::Explicit, 0, || false);
         let zones = self.zones.all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);
         let reports: Vec<_> = zones.map(compact).collect();
         self.compactor.nr_explicit.fetch_sub(1, Ordering::SeqCst);
@@ -268,7 +268,7 @@ impl Engine {
         // An explicit run may wait for the block that this thread has locked, so do not wait for that run.
         let goes = self.compactor.nr_explicit.load(Ordering::SeqCst) == 0;
         let compact = |zone| {
-            let (Report { counters, .. }, taken) = self.compact_frames(zone, Run::Direct, 1, || false)?;
+            let (Report { counters, .. }, taken) = self.compact_frames(zone, Purpose::Direct, 1, || false)?;
             self.stats.compact_stall.add(counters.compact_stall);
             self.stats.compact_success.add(counters.compact_success);
             self.stats.compact_fail.add(counters.compact_fail);
@@ -310,7 +310,7 @@ impl Engine {
 mod tests {
     use crate::arena::Arena;
     use crate::arena::advice::Advice;
-    use crate::compact::exchange::Means;
+    use crate::compact::exchange::CompactionMeans;
     use crate::config::fault_mode::FaultMode;
     use crate::device::DeviceSpec;
     use folioswap_core::{BlockId, Order, PAGE_SIZE};
@@ -346,7 +346,8 @@ mod tests {
     fn a_pageblock_that_could_not_be_emptied_has_all_its_memory_again() {
         let device = DeviceSpec::Ram { size: 64 << 20 };
         let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
-        let arena = builder.faults(FaultMode::Direct).compaction_means(Some(Means::Exchange)).build().unwrap();
+        let arena =
+            builder.faults(FaultMode::Direct).compaction_means(Some(CompactionMeans::Exchange)).build().unwrap();
         let engine = arena.engine();
         // Each pageblock has pages of both regions; every other page is dropped.
         let mut regions = [0, 1].map(|_| arena.map(28 << 20).unwrap());

@@ -30,18 +30,18 @@ const FADES: u64 = 2;
 
 /// How folios get new homes.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Means {
+pub enum CompactionMeans {
     /// Free pages move between homes.
     Migration,
     /// Free pages are exchanged with the kernel.
     Exchange,
 }
 
-impl Means {
-    fn other(self) -> Means {
+impl CompactionMeans {
+    fn other(self) -> CompactionMeans {
         match self {
-            Means::Migration => Means::Exchange,
-            Means::Exchange => Means::Migration,
+            CompactionMeans::Migration => CompactionMeans::Exchange,
+            CompactionMeans::Exchange => CompactionMeans::Migration,
         }
     }
 }
@@ -70,25 +70,25 @@ pub(crate) struct Costs {
 impl Costs {
     /// The way that costs less. Exchange if nothing is known, because its cost does not depend on what the program
     /// does.
-    fn cheaper(&self) -> Means {
-        let [migration, exchange] =
-            [Means::Migration, Means::Exchange].map(|means| self.by_means[means as usize].ns_per_page());
-        if migration > 0 && migration < exchange { Means::Migration } else { Means::Exchange }
+    fn cheaper(&self) -> CompactionMeans {
+        let [migration, exchange] = [CompactionMeans::Migration, CompactionMeans::Exchange]
+            .map(|means| self.by_means[means as usize].ns_per_page());
+        if migration > 0 && migration < exchange { CompactionMeans::Migration } else { CompactionMeans::Exchange }
     }
 
     /// The way for the next pageblock. Now and then the costlier one, so that both costs stay known.
-    fn choose(&self) -> Means {
+    fn choose(&self) -> CompactionMeans {
         let cheaper = self.cheaper();
         let nr = self.nr_blocks.fetch_add(1, Ordering::Relaxed);
         match nr {
-            ..FIRST if nr.is_multiple_of(2) => Means::Exchange,
-            ..FIRST => Means::Migration,
+            ..FIRST if nr.is_multiple_of(2) => CompactionMeans::Exchange,
+            ..FIRST => CompactionMeans::Migration,
             _ if nr.is_multiple_of(OTHER_WAY_OF) => cheaper.other(),
             _ => cheaper,
         }
     }
 
-    fn note(&self, means: Means, took: Duration, nr_pages: usize) {
+    fn note(&self, means: CompactionMeans, took: Duration, nr_pages: usize) {
         if nr_pages < FEW {
             return;
         }
@@ -107,19 +107,19 @@ pub(crate) struct Moving<'e> {
     /// A fault waits: the costlier way is not tried, and an emptied pageblock is given back without memory. It gets a
     /// huge page when it is next taken.
     is_direct: bool,
-    means: Cell<Means>,
+    means: Cell<CompactionMeans>,
     begun: Cell<Instant>,
     nr_pages: Cell<usize>,
 }
 
 impl<'e> Moving<'e> {
     pub fn new(engine: &'e Engine, zone: &'e Zone, is_direct: bool) -> Self {
-        let (means, begun) = (Cell::new(Means::Migration), Cell::new(Instant::now()));
+        let (means, begun) = (Cell::new(CompactionMeans::Migration), Cell::new(Instant::now()));
         Moving { engine, zone, is_direct, means, begun, nr_pages: Cell::new(0) }
     }
 
     pub fn exchanges(&self) -> bool {
-        self.means.get() == Means::Exchange
+        self.means.get() == CompactionMeans::Exchange
     }
 
     /// Notes that a folio has moved.
@@ -182,10 +182,10 @@ impl<'e> Moving<'e> {
 }
 
 impl Engine {
-    fn means_to_move(&self, is_direct: bool) -> Means {
+    fn means_to_move(&self, is_direct: bool) -> CompactionMeans {
         let own_memory = self.frames.is_locked() || !self.mapper.registers_frames();
         match self.compactor.means {
-            _ if own_memory || self.huge_pages_short.load(Ordering::Relaxed) > 0 => Means::Migration,
+            _ if own_memory || self.huge_pages_short.load(Ordering::Relaxed) > 0 => CompactionMeans::Migration,
             Some(means) => means,
             None if is_direct => self.compactor.costs.cheaper(),
             None => self.compactor.costs.choose(),
@@ -203,9 +203,9 @@ mod tests {
         let run = |migration_us, nr_blocks: usize| {
             let exchanged = (0..nr_blocks).filter(|&block| {
                 let means = costs.choose();
-                let us = if means == Means::Exchange { 200 } else { migration_us };
+                let us = if means == CompactionMeans::Exchange { 200 } else { migration_us };
                 costs.note(means, Duration::from_micros(us), if block == 0 { 16 } else { 256 });
-                means == Means::Exchange
+                means == CompactionMeans::Exchange
             });
             exchanged.count() as f64 / nr_blocks as f64
         };

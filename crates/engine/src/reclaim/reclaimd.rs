@@ -37,22 +37,22 @@ enum Step {
 
 /// Identifies a reclaim thread.
 #[derive(Copy, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ReclaimThread {
     /// Index of its zone.
     zone: usize,
     /// 0, or the number of the companion.
     companion: usize,
 }
 
-impl Place {
+impl ReclaimThread {
     /// One thread for each zone.
-    pub fn of_zones(nr_zones: usize) -> impl Iterator<Item = Place> {
-        (0..nr_zones).map(|zone| Place { zone, companion: 0 })
+    pub fn of_zones(nr_zones: usize) -> impl Iterator<Item = ReclaimThread> {
+        (0..nr_zones).map(|zone| ReclaimThread { zone, companion: 0 })
     }
 
     /// Companions for devices that compress, spread over the zones in turn.
-    pub fn of_companions(nr_zones: usize, nr_cpus: usize) -> impl Iterator<Item = Place> {
-        let companion = move |number: usize| Place { zone: number % nr_zones, companion: number / nr_zones };
+    pub fn of_companions(nr_zones: usize, nr_cpus: usize) -> impl Iterator<Item = ReclaimThread> {
+        let companion = move |number: usize| ReclaimThread { zone: number % nr_zones, companion: number / nr_zones };
         (nr_zones..nr_cpus.min(MOST_THREADS)).map(companion)
     }
 
@@ -67,7 +67,7 @@ impl Place {
 }
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(engine: &Engine, place: Place) {
+pub(crate) fn run(engine: &Engine, place: ReclaimThread) {
     let _abort = AbortOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
@@ -93,7 +93,7 @@ pub(crate) fn run(engine: &Engine, place: Place) {
 }
 
 /// Reclaims until the zone has as many frames available as the high watermark, or nothing more can be done.
-fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: Place) {
+fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: ReclaimThread) {
     let zone = &engine.zones.all()[place.zone];
     let mut stuck = 0;
     if place.is_first() && engine.zones.all().iter().any(|zone| zone.shortage() > 0) {
@@ -134,7 +134,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
 }
 
 /// Unmaps folios ahead, and cleans the oldest folios of the laundry.
-fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, place: Place) -> Step {
+fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, place: ReclaimThread) -> Step {
     let counts = zone.counts();
     let mut progress = false;
     if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
@@ -246,13 +246,13 @@ mod tests {
 
     #[test]
     fn each_zone_has_a_thread_and_the_further_cpus_are_its_companions_by_turns() {
-        let numbers = |places: &mut dyn Iterator<Item = Place>| {
+        let numbers = |places: &mut dyn Iterator<Item = ReclaimThread>| {
             places.map(|place| (place.zone, place.companion)).collect::<Vec<_>>()
         };
-        assert_eq!(numbers(&mut Place::of_zones(2)), [(0, 0), (1, 0)]);
-        assert_eq!(numbers(&mut Place::of_companions(2, 5)), [(0, 1), (1, 1), (0, 2)]);
-        assert_eq!(numbers(&mut Place::of_companions(1, 3)), [(0, 1), (0, 2)]);
-        assert_eq!(Place::of_companions(1, 64).count(), MOST_THREADS - 1);
-        assert_eq!(numbers(&mut Place::of_companions(4, 2)), []);
+        assert_eq!(numbers(&mut ReclaimThread::of_zones(2)), [(0, 0), (1, 0)]);
+        assert_eq!(numbers(&mut ReclaimThread::of_companions(2, 5)), [(0, 1), (1, 1), (0, 2)]);
+        assert_eq!(numbers(&mut ReclaimThread::of_companions(1, 3)), [(0, 1), (0, 2)]);
+        assert_eq!(ReclaimThread::of_companions(1, 64).count(), MOST_THREADS - 1);
+        assert_eq!(numbers(&mut ReclaimThread::of_companions(4, 2)), []);
     }
 }

@@ -1,8 +1,8 @@
 //! A swap device in use: its slots, the space that they have on the disk, and its state.
 //!
 //! A slot is handed out only after its space was reserved, so a full disk is noticed before a write and never during
-//! one. The device grows in large steps. Space of emptied clusters goes back to the file system when most of the space
-//! has been free for a while (`discard`); such a cluster is used again only after its space was reserved anew. A free
+//! one. The device grows in large steps. Space of emptied clusters goes back to the file system when most of it has
+//! been free for a while (`discard`); such a cluster is used again only after its space was reserved anew. A free
 //! takes 0.3 us if it finds its cluster unlocked and the device needs no notice of frees. Other freed slots wait in a
 //! [`SlotCache`] for the freeing thread (`free`). No allocation fails, and the device does not grow, while the cache
 //! holds freed slots.
@@ -61,8 +61,8 @@ pub enum Frees {
     Synchronous,
 }
 
-/// Space on the disk.
-struct Space {
+/// What a device has of the disk.
+struct DiskSpace {
     /// Slots that have ever had space.
     nr_slots: usize,
     /// Clusters among them whose space was given back.
@@ -83,7 +83,7 @@ pub(crate) struct Attached {
     pub most_bytes_at_once: usize,
     /// Node whose CPUs prefer this device because it is attached there. `None` if its priority was given explicitly.
     pub home: Option<NodeId>,
-    space: Mutex<Space>,
+    space: Mutex<DiskSpace>,
     nr_given_back: AtomicUsize,
     limit_slots: usize,
     /// The last attempt to reserve more space failed.
@@ -124,7 +124,7 @@ impl Attached {
             cache: SlotCache::new(layout.nr_cpus),
             frees: layout.frees,
             rotational,
-            space: Mutex::new(Space { nr_slots: 0, given_back: Vec::new() }),
+            space: Mutex::new(DiskSpace { nr_slots: 0, given_back: Vec::new() }),
             nr_given_back: AtomicUsize::new(0),
             limit_slots,
             full: AtomicBool::new(false),
@@ -323,7 +323,7 @@ impl Attached {
     }
 
     /// Reserves space for some of the clusters that gave theirs back. `false`: there are none, or no space.
-    fn renew(&self, space: &mut Space) -> bool {
+    fn renew(&self, space: &mut DiskSpace) -> bool {
         let mut renewed = 0;
         while renewed < RENEWED_CLUSTERS
             && let Some(cluster) = space.given_back.pop()

@@ -74,9 +74,9 @@ pub struct DeviceInfo {
 /// A place for a device, on its own cache lines.
 #[repr(align(128))]
 #[derive(Default)]
-struct Place(RwLock<Option<Attached>>);
+struct DeviceEntry(RwLock<Option<Attached>>);
 
-impl Place {
+impl DeviceEntry {
     fn read(&self) -> RwLockReadGuard<'_, Option<Attached>> {
         self.0.read().expect("nothing panics under this lock")
     }
@@ -165,7 +165,7 @@ impl InMemory<'_> {
 
 /// All devices of an arena.
 pub(crate) struct SwapSpace {
-    places: Box<[Place]>,
+    devices: Box<[DeviceEntry]>,
     /// Places from this index on never had a device.
     nr_places: AtomicUsize,
     availability: Availability,
@@ -205,9 +205,9 @@ impl SwapSpace {
     ) -> Self {
         let topology = topology.unwrap_or_else(Topology::of_machine);
         layout.most_slots = layout.most_slots.min(1 << layout.device_shift);
-        let places = (0..MAX_DEVICES).map(|_| Place::default()).collect();
+        let entries = (0..MAX_DEVICES).map(|_| DeviceEntry::default()).collect();
         let space = SwapSpace {
-            places,
+            devices: entries,
             nr_places: AtomicUsize::new(0),
             availability: Availability::new(topology.nr_numbers(), MAX_DEVICES),
             topology,
@@ -250,7 +250,7 @@ impl SwapSpace {
     pub fn add(&self, opened: Opened) -> bool {
         let Opened { device, priority, node } = opened;
         let _alone = self.changing();
-        let Some(free) = self.places.iter().position(|place| place.read().is_none()) else { return false };
+        let Some(free) = self.devices.iter().position(|place| place.read().is_none()) else { return false };
         self.compresses.fetch_or(device.compresses(), Ordering::Relaxed);
         let name = device.name();
         let taken = |name: &str| self.find(name).is_some();
@@ -258,9 +258,9 @@ impl SwapSpace {
         let name = std::iter::once(name.clone()).chain(others).find(|name| !taken(name)).unwrap_or_default();
         let mut attached = Attached::new(device, name, self.layout, self.shared);
         attached.home = node.filter(|_| priority.is_none());
-        self.places[free].set(Some(attached));
+        self.devices[free].set(Some(attached));
         self.nr_places.fetch_max(free + 1, Ordering::Release);
-        let _blocked = folioswap_sys::signals::block_all(); // as in `Place::set`
+        let _blocked = folioswap_sys::signals::block_all(); // as in `DeviceEntry::set`
         self.availability.add(DeviceId::from_index(free), priority, node);
         true
     }
@@ -325,7 +325,7 @@ impl SwapSpace {
 
     /// Calls `look` with each device until it returns a value.
     fn each<T>(&self, mut look: impl FnMut(DeviceId, &Attached) -> Option<T>) -> Option<T> {
-        let places = &self.places[..self.nr_places.load(Ordering::Acquire)];
+        let places = &self.devices[..self.nr_places.load(Ordering::Acquire)];
         places.iter().enumerate().find_map(|(index, place)| look(DeviceId::from_index(index), place.read().as_ref()?))
     }
 
@@ -343,7 +343,7 @@ impl SwapSpace {
 
     /// As [`SwapSpace::each`], for one device.
     fn device<T>(&self, id: DeviceId, look: impl FnOnce(&Attached) -> T) -> T {
-        look(self.places[id.index()].read().as_ref().expect("who removes a device alone ends it"))
+        look(self.devices[id.index()].read().as_ref().expect("who removes a device alone ends it"))
     }
 
     /// Stops handing out slots of the device. A failing device may be in this state already.
@@ -405,7 +405,7 @@ impl SwapSpace {
             let _blocked = folioswap_sys::signals::block_all();
             self.availability.remove(id);
         }
-        let attached = self.places[id.index()].set(None);
+        let attached = self.devices[id.index()].set(None);
         drop(attached); // closes it, under no lock
         let compresses = self.each(|_, attached| attached.device.compresses().then_some(())).is_some();
         self.compresses.store(compresses, Ordering::Relaxed);
@@ -459,7 +459,7 @@ impl SwapSpace {
 
     /// Allocates on one device, which may have been removed meanwhile.
     fn allocate_on(&self, id: DeviceId, cpu: CpuId, order: Order) -> Attempt<SlotId> {
-        let place = self.places[id.index()].read();
+        let place = self.devices[id.index()].read();
         let Some(attached) = place.as_ref() else { return Attempt::NoRun };
         match attached.allocate(cpu, order) {
             Some(slot) => Attempt::Placed(self.slot_on(id, slot)),
@@ -611,10 +611,10 @@ impl SwapSpace {
 
     /// All devices, by descending priority, then by age. Exact after a flush.
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        let _blocked = folioswap_sys::signals::block_all(); // as in `Place::set`
+        let _blocked = folioswap_sys::signals::block_all(); // as in `DeviceEntry::set`
         let listed = self.availability.devices();
         let info = |listed: Listed| {
-            let place = self.places[listed.device.index()].read();
+            let place = self.devices[listed.device.index()].read();
             let attached = place.as_ref()?; // it may have been removed meanwhile
             Some(DeviceInfo {
                 name: attached.name.clone(),
@@ -664,7 +664,7 @@ impl SwapSpace {
     }
 
     fn at(&self, slot: SlotId) -> At<'_> {
-        let place = self.places[self.device_of(slot).index()].read();
+        let place = self.devices[self.device_of(slot).index()].read();
         At { place, within: self.within(slot) }
     }
 

@@ -60,7 +60,7 @@ impl SwapSpace {
 
     /// Whether more than `eighths` eighths of a device's memory are in use, for devices whose memory is what fills up.
     pub fn is_filled(&self, id: DeviceId, eighths: u64) -> bool {
-        let place = self.places[id.index()].read();
+        let place = self.devices[id.index()].read();
         let memory = place.as_ref().and_then(|attached| attached.device.memory_use());
         memory.is_some_and(|memory| memory.kept_bytes > memory.limit_bytes / 8 * eighths)
     }
@@ -82,7 +82,7 @@ impl SwapSpace {
     }
 
     fn compresses_on(&self, id: DeviceId) -> bool {
-        self.places[id.index()].read().as_ref().is_some_and(|attached| attached.device.compresses())
+        self.devices[id.index()].read().as_ref().is_some_and(|attached| attached.device.compresses())
     }
 }
 
