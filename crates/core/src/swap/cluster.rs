@@ -11,7 +11,7 @@
 //! **Layout.** The fields that allocation and free touch come first. Clusters are aligned to 128 bytes, because
 //! processors prefetch pairs of cache lines and CPUs work in neighbouring clusters.
 
-use super::cluster_lists::Link;
+use super::cluster_link::Link;
 use crate::id::ClusterId;
 use crate::order::{MAX_ORDER, Order};
 use crate::sparse::Sparse;

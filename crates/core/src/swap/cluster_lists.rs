@@ -12,108 +12,9 @@
 //! skip sets.
 
 use super::cluster::Chunks;
+use super::cluster_link::{ClusterState, Link, NONE, NR_LISTS};
 use crate::id::ClusterId;
-use crate::order::{MAX_ORDER, Order};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering, lock};
-
-const NR_ORDERS: usize = MAX_ORDER as usize + 1;
-const NR_LISTS: usize = 2 + 2 * NR_ORDERS;
-const _: () = assert!(NR_LISTS <= 32, "a list has its bit");
-/// No cluster.
-const NONE: u32 = u32::MAX;
-
-/// Where a cluster belongs.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum ClusterState {
-    /// On no list: full, or a CPU has claimed it. The cluster itself knows which.
-    Off,
-    /// On no list: the device is discarding it.
-    Discarding,
-    /// Empty and ready to use.
-    Free,
-    /// Empty, waiting for its discard.
-    Awaiting,
-    /// Serves this order; an aligned run of it is free.
-    Room(Order),
-    /// Serves this order; slots are free, but no aligned run of it.
-    Fragmented(Order),
-}
-
-impl ClusterState {
-    fn list(self) -> Option<usize> {
-        match self {
-            ClusterState::Off | ClusterState::Discarding => None,
-            ClusterState::Free => Some(0),
-            ClusterState::Awaiting => Some(1),
-            ClusterState::Room(order) => Some(2 + usize::from(order.exponent())),
-            ClusterState::Fragmented(order) => Some(2 + NR_ORDERS + usize::from(order.exponent())),
-        }
-    }
-
-    /// The bit of its list in [`Set::filled`].
-    pub(super) fn bit(self) -> u32 {
-        self.list().map_or(0, |list| 1 << list)
-    }
-
-    fn code(self) -> u32 {
-        match self {
-            ClusterState::Off => NR_LISTS as u32,
-            ClusterState::Discarding => NR_LISTS as u32 + 1,
-            _ => self.list().map_or(NONE, |list| list as u32),
-        }
-    }
-
-    fn from_code(code: u32) -> ClusterState {
-        let order = |first: usize| Order::new((code as usize - first) as u8).expect("a list has an order");
-        match code as usize {
-            0 => ClusterState::Free,
-            1 => ClusterState::Awaiting,
-            2.. if (code as usize) < 2 + NR_ORDERS => ClusterState::Room(order(2)),
-            2.. if (code as usize) < NR_LISTS => ClusterState::Fragmented(order(2 + NR_ORDERS)),
-            NR_LISTS => ClusterState::Off,
-            _ => ClusterState::Discarding,
-        }
-    }
-}
-
-/// A cluster's neighbours on its list, and its place. Ordered by the lock of its home's set.
-pub(super) struct Link {
-    prev: AtomicU32,
-    next: AtomicU32,
-    place: AtomicU32,
-}
-
-impl Link {
-    /// The link of a cluster on no list.
-    pub(super) fn new() -> Link {
-        let word = |value| AtomicU32::new(value);
-        Link { prev: word(NONE), next: word(NONE), place: word(ClusterState::Off.code()) }
-    }
-
-    fn prev(&self) -> u32 {
-        self.prev.load(Ordering::Relaxed)
-    }
-
-    fn next(&self) -> u32 {
-        self.next.load(Ordering::Relaxed)
-    }
-
-    fn place(&self) -> ClusterState {
-        ClusterState::from_code(self.place.load(Ordering::Relaxed))
-    }
-
-    fn set_prev(&self, cluster: u32) {
-        self.prev.store(cluster, Ordering::Relaxed);
-    }
-
-    fn set_next(&self, cluster: u32) {
-        self.next.store(cluster, Ordering::Relaxed);
-    }
-
-    fn set_place(&self, place: ClusterState) {
-        self.place.store(place.code(), Ordering::Relaxed);
-    }
-}
 
 #[derive(Copy, Clone)]
 struct Ends {
@@ -172,7 +73,7 @@ impl Lists<'_> {
 
     /// The place of a cluster of this set.
     pub(super) fn place(&self, cluster: ClusterId) -> ClusterState {
-        self.link(cluster.get()).place()
+        self.link(cluster.get()).state()
     }
 
     /// Clusters on the list of this place.
@@ -190,7 +91,7 @@ impl Lists<'_> {
     /// Moves a cluster to the end of the list of a place.
     pub(super) fn put(&mut self, cluster: ClusterId, place: ClusterState) {
         self.unlink(cluster);
-        self.link(cluster.get()).set_place(place);
+        self.link(cluster.get()).set_state(place);
         let Some(list) = place.list() else { return };
         let last = std::mem::replace(&mut self.ends[list].last, cluster.get());
         match last {
@@ -205,7 +106,7 @@ impl Lists<'_> {
     /// and reusing emptied clusters first keeps the used part of the device short.
     pub(super) fn put_first(&mut self, cluster: ClusterId, place: ClusterState) {
         self.unlink(cluster);
-        self.link(cluster.get()).set_place(place);
+        self.link(cluster.get()).set_state(place);
         let Some(list) = place.list() else { return };
         let first = std::mem::replace(&mut self.ends[list].first, cluster.get());
         match first {
@@ -219,7 +120,7 @@ impl Lists<'_> {
     fn unlink(&mut self, cluster: ClusterId) {
         let link = self.link(cluster.get());
         let (prev, next) = (link.prev(), link.next());
-        let Some(list) = link.place().list() else {
+        let Some(list) = link.state().list() else {
             assert!(prev == NONE && next == NONE, "a cluster off the lists has no neighbours");
             return;
         };
@@ -288,7 +189,7 @@ impl Lists<'_> {
             let (mut at, mut prev) = (ends.first, NONE);
             for _ in 0..ends.len {
                 let link = self.link(at);
-                assert!(link.place().list() == Some(list) && link.prev() == prev, "a list runs through a stranger");
+                assert!(link.state().list() == Some(list) && link.prev() == prev, "a list runs through a stranger");
                 (prev, at) = (at, link.next());
             }
             assert!(at == NONE && ends.last == prev, "a list has an end");
@@ -301,7 +202,7 @@ impl Lists<'_> {
     /// both ends.
     pub(super) fn verify_linked(&self, cluster: ClusterId) {
         let link = self.link(cluster.get());
-        let Some(list) = link.place().list() else { return };
+        let Some(list) = link.state().list() else { return };
         let before = if link.prev() == NONE { self.ends[list].first } else { self.link(link.prev()).next() };
         let after = if link.next() == NONE { self.ends[list].last } else { self.link(link.next()).prev() };
         assert!(before == cluster.get() && after == cluster.get(), "a cluster is on the list of its place");
@@ -311,6 +212,7 @@ impl Lists<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::order::Order;
 
     /// This many clusters, all of them free and in the set.
     fn all_free(set: &Set, nr_clusters: u32) -> Chunks {
@@ -318,18 +220,6 @@ mod tests {
         clusters.make(nr_clusters as usize, 0);
         (0..nr_clusters).for_each(|index| set.lock(&clusters).put(ClusterId::new(index), ClusterState::Free));
         clusters
-    }
-
-    #[test]
-    fn a_place_has_a_code() {
-        let orders = (0..=MAX_ORDER).filter_map(Order::new);
-        let with_order = orders.flat_map(|order| [ClusterState::Room(order), ClusterState::Fragmented(order)]);
-        for place in [ClusterState::Off, ClusterState::Discarding, ClusterState::Free, ClusterState::Awaiting]
-            .into_iter()
-            .chain(with_order)
-        {
-            assert_eq!(ClusterState::from_code(place.code()), place);
-        }
     }
 
     #[test]

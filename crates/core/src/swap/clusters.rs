@@ -12,7 +12,8 @@
 //! it is then the claimer's.
 
 use super::cluster::{Chunks, Cluster, Fill, Held, MAX_CLUSTER_SLOTS};
-use super::cluster_lists::{ClusterState, Lists, Set};
+use super::cluster_link::ClusterState;
+use super::cluster_lists::{Lists, Set};
 use crate::id::{ClusterId, CpuId, SlotId};
 use crate::order::{MAX_ORDER, Order};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock};

@@ -11,7 +11,8 @@
 //! It finds every slot that was free, and not being discarded, during the whole call.
 
 use super::cluster::Held;
-use super::cluster_lists::{Claim, ClusterState};
+use super::cluster_link::ClusterState;
+use super::cluster_lists::Claim;
 use super::clusters::{Clusters, Cpu, Current, Kind};
 use crate::id::{ClusterId, CpuId, SlotId};
 use crate::order::{MAX_ORDER, Order};

@@ -6,7 +6,7 @@
 //! **Locking.** Isolating holds `shape`, so that nothing is taken from a device that is being removed, and the
 //! cluster's lock. Clusters that a CPU holds are neither emptied nor isolated from.
 
-use super::cluster_lists::ClusterState;
+use super::cluster_link::ClusterState;
 use super::clusters::{Clusters, Kind};
 use crate::id::{ClusterId, SlotId};
 use crate::order::Order;

@@ -6,6 +6,7 @@
 
 mod availability;
 mod cluster;
+mod cluster_link;
 mod cluster_lists;
 mod clusters;
 mod clusters_take;
