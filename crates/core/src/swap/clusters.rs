@@ -263,7 +263,7 @@ impl Clusters {
         }
     }
 
-    /// Releases a CPU's cluster to the list for its fill; to the end if it was of no use.
+    /// Releases a CPU's cluster to the list for its fill.
     pub(super) fn release(&self, id: ClusterId, cluster: &mut Held<'_>, was_of_use: bool) {
         assert!(cluster.held, "a CPU lets go of what it holds");
         let (fill, place) = self.place_for(cluster);

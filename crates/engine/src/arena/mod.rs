@@ -684,7 +684,7 @@ impl Drop for Running {
         self.engine.reclaim_wanted.signal();
         self.engine.reads.wake();
         self.engine.compactor.wanted.signal();
-        self.engine.space.relief().filled.signal();
+        self.engine.space.relief().wake();
         self.engine.zeroed.wanted.signal();
         self.engine.space.slot_work().wanted.signal();
         self.engine.space.freeing().wanted.signal();

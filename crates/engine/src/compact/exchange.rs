@@ -144,11 +144,14 @@ impl<'e> Moving<'e> {
     }
 
     /// Gives memory to a new home again that no folio moved to.
-    pub fn restore(&self, place: FrameId, order: Order) {
+    ///
+    /// # Safety
+    /// This run has isolated these frames, and nothing is at their home.
+    pub unsafe fn restore(&self, place: FrameId, order: Order) {
         let engine = self.engine;
         if self.exchanges() {
             let home = engine.frames.home(place);
-            // SAFETY: the home of frames that this run has isolated; nobody else has them.
+            // SAFETY: the caller's frames; nobody else has them.
             engine.patiently("made again", || unsafe { engine.mapper.repopulate(home, order.bytes()) });
         }
     }
@@ -162,7 +165,8 @@ impl<'e> Moving<'e> {
         let emptied = if self.exchanges() { self.zone.take_emptied(block) } else { None };
         let restoring = Instant::now();
         while let Some((frame, order)) = self.zone.isolated_in(block) {
-            self.restore(frame, order);
+            // SAFETY: isolated by this run, and no folio moved there.
+            unsafe { self.restore(frame, order) };
             self.zone.put_back(frame, order);
         }
         engine.compactor.costs.note(self.means.get(), emptying + restoring.elapsed(), self.nr_pages.get());

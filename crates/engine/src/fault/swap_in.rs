@@ -28,8 +28,8 @@ const EDGE_PAGES: usize = 16;
 
 impl Engine {
     /// Makes the folio that holds the accessed page present, on behalf of the thread that touched it. The caller is
-    /// inside the gate. Returns `false` if there was nothing to do: the folio was mapped already, or the page is sealed
-    /// or unmapped.
+    /// inside the gate. Returns `false` if there was nothing to do: the folio was mapped before the call, or the page
+    /// is sealed or unmapped.
     ///
     /// # Errors
     /// The device cannot give back what it holds.

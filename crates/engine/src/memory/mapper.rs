@@ -93,7 +93,7 @@ pub(crate) trait Mapper: Send + Sync {
     /// Moves the content home. Once this returns, an access to `folio` faults; no write is lost.
     ///
     /// # Safety
-    /// As for [`Mapper`].
+    /// As for [`Mapper`], but that the program may read and write at `folio` until the content has moved.
     unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 }
 

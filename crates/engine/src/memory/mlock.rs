@@ -129,7 +129,10 @@ impl Engine {
 
     /// Splits the huge page of a free pageblock into small ones. `false`: the kernel does not split it because
     /// somebody, such as a pipe, holds a page of it that was once mapped by a folio.
-    pub fn divide_in_place(&self, frame: FrameId) -> bool {
+    ///
+    /// # Safety
+    /// The caller has taken the pageblock from its zone.
+    pub unsafe fn divide_in_place(&self, frame: FrameId) -> bool {
         let home = self.frames.home(frame);
         self.frames.with_spare_page(|spare_page| {
             let is_split = (0..DIVIDE_TRIES).any(|_| {
@@ -287,12 +290,14 @@ mod tests {
             println!("SKIP pageblocks of a locked budget: the kernel has no huge pages");
             return;
         }
-        assert!(engine.divide_in_place(taken.frame));
+        // SAFETY: the pageblock was taken above.
+        assert!(unsafe { engine.divide_in_place(taken.frame) });
         assert_eq!(scan(), divided);
         assert!(engine.collapse_in_place(taken.frame));
         assert_eq!(scan().huge_bytes, whole);
         // If the kernel makes no huge page, the small ones stay, and the zone knows that.
-        assert!(engine.divide_in_place(taken.frame));
+        // SAFETY: the pageblock was taken above.
+        assert!(unsafe { engine.divide_in_place(taken.frame) });
         memory::advise_nohugepage(home, BLOCK).unwrap();
         assert!(!engine.collapse_in_place(taken.frame));
         assert_eq!((scan(), arena.stats().thp_collapse_alloc_failed), (divided, 1));

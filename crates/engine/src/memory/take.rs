@@ -32,7 +32,7 @@ const NOT_TRIED: usize = 32;
 
 impl Engine {
     /// Takes frames for a folio of this order. Reclaims directly if there are none, and ends the program if none can be
-    /// had. `None`: there are enough frames, but not contiguous ones; smaller folios get theirs at once.
+    /// had. `None`: no contiguous frames can be had now, and smaller folios are to be taken instead.
     pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
         let mut begun: Option<Instant> = None;
         let mut freed = self.frame_freed.now();
@@ -286,7 +286,8 @@ impl Engine {
 
     /// Gives small pages to a pageblock that was taken whole.
     fn make_small(&self, taken: Taken) {
-        if taken.memory == Memory::Huge && self.frames.is_locked() && self.divide_in_place(taken.frame) {
+        // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
+        if taken.memory == Memory::Huge && self.frames.is_locked() && unsafe { self.divide_in_place(taken.frame) } {
             return;
         }
         if taken.memory != Memory::Absent {

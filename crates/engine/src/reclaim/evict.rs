@@ -25,7 +25,7 @@ const UNMAP_BATCH: usize = 32;
 
 /// Result of a look at the oldest folios in the laundry.
 pub(crate) enum Laundered<'t> {
-    /// Some were clean or zero: frames are free or on standby.
+    /// Something was gained: folios were clean or zero, or copies were given up for their slots.
     Clean,
     /// These must be written first.
     Write(Outgoing<'t>),
@@ -37,7 +37,7 @@ pub(crate) enum Laundered<'t> {
 
 /// Result of washing one folio of the laundry.
 pub(crate) enum Washed {
-    /// Zero or unchanged.
+    /// Done: zero, unchanged, or written in parts.
     Clean,
     /// Must be written to these slots.
     Dirty(SlotId),
@@ -246,7 +246,8 @@ impl Engine {
     }
 
     /// Slots for the folio in `frame`. A whole block is written to its old slots if possible. Small folios go next to
-    /// other folios that are written now, in one batch. Slots on a device that is being removed are given up.
+    /// other folios that are written now, in one batch. Slots on a device that is being
+    /// removed or failing are given up.
     fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
         if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
             self.space.free_slots(slot, order);

@@ -39,19 +39,16 @@ pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
     let _abort = AbortOnPanic("tiering");
     let mut pause = AGAIN;
     while !engine.stopping() {
-        let seen = engine.space.relief().filled.now();
+        let seen = engine.space.relief().now();
         let relieved = engine.relieve_fronts(&mut buffer);
         if engine.stopping() {
             return;
         }
         if relieved {
             pause = AGAIN;
-            engine.space.relief().is_wanted.store(true, Ordering::SeqCst);
-            engine.space.relief().filled.wait(seen);
+            engine.space.relief().wait(seen);
         } else {
-            // The front's filling need not wake the thread meanwhile: there is no room behind it.
-            engine.space.relief().is_wanted.store(false, Ordering::SeqCst);
-            engine.space.relief().filled.wait_for(seen, pause);
+            engine.space.relief().pause(seen, pause);
             pause = (2 * pause).min(MOST_AGAIN);
         }
     }

@@ -18,6 +18,9 @@ real!(RECVMMSG = c"recvmmsg": fn(c_int, *mut mmsghdr, c_uint, c_int, *mut timesp
 /// The most messages that the kernel takes at once.
 const MOST_MESSAGES: usize = 1024;
 
+/// The most bytes of bounce buffers for several messages.
+const MOST_BYTES: usize = 64 << 20;
+
 /// A message header, with copies of the parts that need one.
 struct Message {
     own: msghdr,
@@ -34,7 +37,7 @@ impl Message {
         unsafe {
             let name = Copied::new(header.msg_name as usize, header.msg_namelen as usize, received);
             let control = Copied::new(header.msg_control as usize, header.msg_controllen, received);
-            let list = StandIn::for_message(fd, header.msg_iov, header.msg_iovlen);
+            let list = StandIn::where_needed(fd, header.msg_iov, header.msg_iovlen);
             let mut own = *header;
             own.msg_name = name.addr() as *mut _;
             own.msg_control = control.addr() as *mut _;
@@ -129,11 +132,14 @@ pub unsafe fn several(
             let _guard = guard::enter();
             (Vec::<Message>::with_capacity(count), Vec::<mmsghdr>::with_capacity(count))
         };
+        let mut nr_bytes = 0;
         for index in 0..count {
             let theirs = list.add(index);
             let message = Message::new(fd, &(*theirs).msg_hdr, received);
-            if !received && message.is_too_long() {
-                break; // the messages before this one are sent
+            nr_bytes += message.list.as_ref().map_or(0, StandIn::nr_bytes);
+            // A call may take fewer messages than it is given.
+            if !received && message.is_too_long() || index > 0 && nr_bytes > MOST_BYTES {
+                break;
             }
             messages.push(message);
             own.push(mmsghdr { msg_hdr: messages[index].own, msg_len: (*theirs).msg_len });

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 
 use libc::FILE;
 
-use super::io;
+use super::{io, stdio};
 use crate::cover::Bounce;
 use crate::export::{export, real};
 use crate::{guard, state};
@@ -24,6 +24,7 @@ pub struct VaList {
 type Text = *const c_char;
 
 real!(FWRITE = c"fwrite": fn(*const c_void, usize, usize, *mut FILE) -> usize);
+real!(FPUTS = c"fputs": fn(Text, *mut FILE) -> c_int);
 real!(VFPRINTF = c"vfprintf": fn(*mut FILE, Text, *mut VaList) -> c_int);
 real!(VFPRINTF_CHK = c"__vfprintf_chk": fn(*mut FILE, c_int, Text, *mut VaList) -> c_int);
 real!(VDPRINTF = c"vdprintf": fn(c_int, Text, *mut VaList) -> c_int);
@@ -46,7 +47,7 @@ const SHORT_BYTES: usize = 512;
 unsafe fn print(
     list: *mut VaList,
     make: impl Fn(*mut c_char, usize, *mut VaList) -> c_int,
-    write: impl FnOnce(*const c_void, usize) -> c_int,
+    write: impl FnOnce(*const c_char, usize) -> c_int,
     real: impl FnOnce(*mut VaList) -> c_int,
 ) -> c_int {
     if !state::direct() || guard::inside() {
@@ -54,36 +55,49 @@ unsafe fn print(
     }
     // SAFETY: the program's list. Each pass needs a copy, because a list can be traversed only once.
     let (mut first, mut second) = unsafe { (*list, *list) };
-    let mut short = MaybeUninit::<[u8; SHORT_BYTES]>::uninit();
+    let mut short = MaybeUninit::<[c_char; SHORT_BYTES]>::uninit();
     let errno = state::errno();
-    let len = match usize::try_from(make(short.as_mut_ptr().cast(), SHORT_BYTES, &mut first)) {
-        Ok(len) if len < SHORT_BYTES => return write(short.as_ptr().cast(), len),
-        Ok(len) => len,
-        Err(_) => return real(list),
-    };
-    let Some(long) = Bounce::new(0, len + 1) else { return real(list) };
+    let len = make(short.as_mut_ptr().cast(), SHORT_BYTES, &mut first);
     state::fail(errno); // `%m` prints errno
-    let made = make(long.as_ptr().cast(), len + 1, &mut second);
-    // Another thread may have changed a string meanwhile. A longer text is cut.
-    write(long.as_ptr().cast_const().cast(), len.min(made.max(0) as usize))
+    match usize::try_from(len) {
+        // Without a text, the call tells whether the stream can be written to.
+        Err(_) | Ok(0) => real(list),
+        Ok(len) if len < SHORT_BYTES => write(short.as_ptr().cast(), len),
+        Ok(len) => {
+            let Some(long) = Bounce::new(0, len + 1) else {
+                state::fail(errno);
+                return real(list);
+            };
+            state::fail(errno);
+            let made = usize::try_from(make(long.as_ptr().cast(), len + 1, &mut second));
+            // Another thread may have changed a string meanwhile. A longer text is cut.
+            made.map_or(-1, |made| write(long.as_ptr().cast_const().cast(), made.min(len)))
+        }
+    }
 }
 
-/// Writes a whole text to a stream, in one call.
-fn to_stream(stream: *mut FILE) -> impl FnOnce(*const c_void, usize) -> c_int {
+/// Writes a whole text, which a zero ends, to a stream, in one call.
+fn to_stream(stream: *mut FILE) -> impl FnOnce(*const c_char, usize) -> c_int {
     move |at, len| {
-        let real = FWRITE.get();
-        // SAFETY: a text of that length, and the caller's stream.
-        if unsafe { real(at, 1, len, stream) } == len { len as c_int } else { -1 }
+        // SAFETY: a text of that length with its zero, and the caller's stream.
+        let is_written = unsafe {
+            if libc::strlen(at) == len {
+                FPUTS.get()(at, stream) >= 0
+            } else {
+                stdio::written(stream, len, || FWRITE.get()(at.cast(), 1, len, stream))
+            }
+        };
+        if is_written { len as c_int } else { -1 }
     }
 }
 
 /// Writes a whole text to a descriptor.
-fn to_descriptor(fd: c_int) -> impl FnOnce(*const c_void, usize) -> c_int {
+fn to_descriptor(fd: c_int) -> impl FnOnce(*const c_char, usize) -> c_int {
     move |at, len| {
         let mut done = 0;
         while done < len {
             // SAFETY: the rest of the text.
-            match unsafe { io::write(fd, at.byte_add(done), len - done) } {
+            match unsafe { io::write(fd, at.add(done).cast(), len - done) } {
                 more if more < 0 => return -1,
                 more => done += more as usize,
             }
@@ -92,78 +106,77 @@ fn to_descriptor(fd: c_int) -> impl FnOnce(*const c_void, usize) -> c_int {
     }
 }
 
-export! {
-    fn vfprintf(stream: *mut FILE, format: Text, list: *mut VaList) -> c_int {
-        let (make, real) = (VSNPRINTF.get(), VFPRINTF.get());
-        // SAFETY: the caller's arguments, for a function of the same contract or for its parts.
-        unsafe {
-            print(
-                list,
-                |at, len, list| make(at, len, format, list),
-                to_stream(stream),
-                |list| real(stream, format, list),
-            )
+// A program may define functions of these names itself, so the exported functions do not call each other.
+
+unsafe extern "C-unwind" fn stream(stream: *mut FILE, format: Text, list: *mut VaList) -> c_int {
+    let (make, real) = (VSNPRINTF.get(), VFPRINTF.get());
+    let make = |at, len, list| {
+        // SAFETY: a buffer of that length, and the caller's format and list.
+        unsafe { make(at, len, format, list) }
+    };
+    // SAFETY: the caller's call, in parts.
+    unsafe { print(list, make, to_stream(stream), |list| real(stream, format, list)) }
+}
+
+unsafe extern "C-unwind" fn stream_checked(stream: *mut FILE, flag: c_int, format: Text, list: *mut VaList) -> c_int {
+    let (make, real) = (VSNPRINTF_CHK.get(), VFPRINTF_CHK.get());
+    let make = |at, len, list| {
+        // SAFETY: as in `stream`.
+        unsafe { make(at, len, flag, len, format, list) }
+    };
+    // SAFETY: the caller's call, in parts.
+    unsafe { print(list, make, to_stream(stream), |list| real(stream, flag, format, list)) }
+}
+
+unsafe extern "C-unwind" fn descriptor(fd: c_int, format: Text, list: *mut VaList) -> c_int {
+    let (make, real) = (VSNPRINTF.get(), VDPRINTF.get());
+    let make = |at, len, list| {
+        // SAFETY: as in `stream`.
+        unsafe { make(at, len, format, list) }
+    };
+    // SAFETY: the caller's call, in parts.
+    unsafe { print(list, make, to_descriptor(fd), |list| real(fd, format, list)) }
+}
+
+unsafe extern "C-unwind" fn descriptor_checked(fd: c_int, flag: c_int, format: Text, list: *mut VaList) -> c_int {
+    let (make, real) = (VSNPRINTF_CHK.get(), VDPRINTF_CHK.get());
+    let make = |at, len, list| {
+        // SAFETY: as in `stream`.
+        unsafe { make(at, len, flag, len, format, list) }
+    };
+    // SAFETY: the caller's call, in parts.
+    unsafe { print(list, make, to_descriptor(fd), |list| real(fd, flag, format, list)) }
+}
+
+unsafe extern "C-unwind" fn standard(format: Text, list: *mut VaList) -> c_int {
+    // SAFETY: the caller's call.
+    unsafe { stream(stdout, format, list) }
+}
+
+unsafe extern "C-unwind" fn standard_checked(flag: c_int, format: Text, list: *mut VaList) -> c_int {
+    // SAFETY: the caller's call.
+    unsafe { stream_checked(stdout, flag, format, list) }
+}
+
+/// Exports functions that take a `va_list`, under the names of the C library.
+macro_rules! listed {
+    ($($name:ident($($arg:ident: $type:ty),*) => $inner:ident)*) => {$(
+        export! {
+            fn $name($($arg: $type),*, list: *mut VaList) -> c_int {
+                // SAFETY: the caller's call.
+                unsafe { $inner($($arg),*, list) }
+            }
         }
-    }
+    )*};
 }
 
-export! {
-    fn __vfprintf_chk(stream: *mut FILE, flag: c_int, format: Text, list: *mut VaList) -> c_int {
-        let (make, real) = (VSNPRINTF_CHK.get(), VFPRINTF_CHK.get());
-        // SAFETY: as above.
-        unsafe {
-            print(
-                list,
-                |at, len, list| make(at, len, flag, len, format, list),
-                to_stream(stream),
-                |list| real(stream, flag, format, list),
-            )
-        }
-    }
-}
-
-export! {
-    fn vdprintf(fd: c_int, format: Text, list: *mut VaList) -> c_int {
-        let (make, real) = (VSNPRINTF.get(), VDPRINTF.get());
-        // SAFETY: as above.
-        unsafe {
-            print(
-                list,
-                |at, len, list| make(at, len, format, list),
-                to_descriptor(fd),
-                |list| real(fd, format, list),
-            )
-        }
-    }
-}
-
-export! {
-    fn __vdprintf_chk(fd: c_int, flag: c_int, format: Text, list: *mut VaList) -> c_int {
-        let (make, real) = (VSNPRINTF_CHK.get(), VDPRINTF_CHK.get());
-        // SAFETY: as above.
-        unsafe {
-            print(
-                list,
-                |at, len, list| make(at, len, flag, len, format, list),
-                to_descriptor(fd),
-                |list| real(fd, flag, format, list),
-            )
-        }
-    }
-}
-
-export! {
-    fn vprintf(format: Text, list: *mut VaList) -> c_int {
-        // SAFETY: `vprintf` is defined as this.
-        unsafe { vfprintf(stdout, format, list) }
-    }
-}
-
-export! {
-    fn __vprintf_chk(flag: c_int, format: Text, list: *mut VaList) -> c_int {
-        // SAFETY: as above.
-        unsafe { __vfprintf_chk(stdout, flag, format, list) }
-    }
+listed! {
+    vprintf(format: Text) => standard
+    vfprintf(to: *mut FILE, format: Text) => stream
+    vdprintf(fd: c_int, format: Text) => descriptor
+    __vprintf_chk(flag: c_int, format: Text) => standard_checked
+    __vfprintf_chk(to: *mut FILE, flag: c_int, format: Text) => stream_checked
+    __vdprintf_chk(fd: c_int, flag: c_int, format: Text) => descriptor_checked
 }
 
 /// Variadic functions. Each saves the argument registers, builds a `va_list`, and calls the function that takes it in
@@ -214,10 +227,10 @@ macro_rules! variadic {
 }
 
 variadic! {
-    printf: 8, "rsi" => vprintf
-    fprintf: 16, "rdx" => vfprintf
-    dprintf: 16, "rdx" => vdprintf
-    __printf_chk: 16, "rdx" => __vprintf_chk
-    __fprintf_chk: 24, "rcx" => __vfprintf_chk
-    __dprintf_chk: 24, "rcx" => __vdprintf_chk
+    printf: 8, "rsi" => standard
+    fprintf: 16, "rdx" => stream
+    dprintf: 16, "rdx" => descriptor
+    __printf_chk: 16, "rdx" => standard_checked
+    __fprintf_chk: 24, "rcx" => stream_checked
+    __dprintf_chk: 24, "rcx" => descriptor_checked
 }

@@ -21,6 +21,18 @@ real!(SETVBUF = c"setvbuf": fn(*mut FILE, *mut c_char, c_int, usize) -> c_int);
 /// Shorter transfers go through the stream's buffer, unless it has none.
 const LEAST_BYTES: usize = 256;
 
+/// Whether `call` wrote all of `len` bytes. `fwrite` returns the whole count even if it could not flush the line.
+///
+/// # Safety
+/// The caller's stream.
+pub unsafe fn written(stream: *mut FILE, len: usize, call: impl FnOnce() -> usize) -> bool {
+    // SAFETY: the caller's stream.
+    unsafe {
+        let has_failed = libc::ferror(stream) != 0;
+        call() == len && (has_failed || libc::ferror(stream) == 0)
+    }
+}
+
 /// Transfers items of `size` bytes in held pieces. `call` transfers one piece and returns its bytes; `whole` is the
 /// plain call.
 fn in_pieces(
@@ -129,7 +141,7 @@ export! {
         unsafe {
             match managed_len(text) {
                 None => FPUTS.get()(text, stream),
-                Some(len) if fwrite(text.cast(), 1, len, stream) == len => 1,
+                Some(len) if written(stream, len, || fwrite(text.cast(), 1, len, stream)) => 1,
                 Some(_) => libc::EOF,
             }
         }
@@ -142,7 +154,7 @@ export! {
         unsafe {
             match managed_len(text) {
                 None => FPUTS_UNLOCKED.get()(text, stream),
-                Some(len) if fwrite_unlocked(text.cast(), 1, len, stream) == len => 1,
+                Some(len) if written(stream, len, || fwrite_unlocked(text.cast(), 1, len, stream)) => 1,
                 Some(_) => libc::EOF,
             }
         }

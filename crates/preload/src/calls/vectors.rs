@@ -56,23 +56,17 @@ unsafe fn needed(fd: c_int, list: *const iovec, count: usize) -> bool {
 }
 
 impl StandIn {
-    /// A list for the kernel, cut after `most` managed bytes; `None` if the program's own list can be used.
+    /// A list for the kernel; `None` if the program's own list can be used. It may be cut, but not that of a message.
     ///
     /// # Safety
     /// The list has `count` buffers.
-    unsafe fn where_needed(fd: c_int, list: *const iovec, count: usize, most: usize) -> Option<StandIn> {
-        // SAFETY: the caller upholds this function's own contract.
-        unsafe { if count <= MOST_BUFFERS && needed(fd, list, count) { StandIn::new(list, count, most) } else { None } }
-    }
-
-    /// The same for a message. Only a stream's data may be cut.
-    ///
-    /// # Safety
-    /// The list has `count` buffers.
-    pub unsafe fn for_message(fd: c_int, list: *const iovec, count: usize) -> Option<StandIn> {
+    pub unsafe fn where_needed(fd: c_int, list: *const iovec, count: usize) -> Option<StandIn> {
         // SAFETY: the caller upholds this function's own contract.
         unsafe {
-            let mut stand_in = StandIn::where_needed(fd, list, count, MOST_BYTES)?;
+            if count > MOST_BUFFERS || !needed(fd, list, count) {
+                return None;
+            }
+            let mut stand_in = StandIn::new(list, count, MOST_BYTES)?;
             if stand_in.is_cut && matches!(cover::kind(fd), Kind::Datagrams) {
                 stand_in = StandIn::new(list, count, cover::MOST_MESSAGE_BYTES)?;
                 stand_in.is_too_long = stand_in.is_cut;
@@ -87,6 +81,11 @@ impl StandIn {
 
     pub fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// Bytes of bounce buffers.
+    pub fn nr_bytes(&self) -> usize {
+        self.bounces.iter().map(|(_, buffer, _)| buffer.iov_len).sum()
     }
 
     /// `None` if there is no memory for it.
@@ -165,7 +164,7 @@ pub unsafe fn receive(
     call: impl Fn(*const iovec, c_int) -> isize,
 ) -> isize {
     // SAFETY: the caller upholds this function's own contract.
-    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize, MOST_BYTES) }) else {
+    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize) }) else {
         return call(list, count);
     };
     let result = call(stand_in.list.as_ptr(), stand_in.list.len() as c_int);
@@ -177,9 +176,13 @@ pub unsafe fn receive(
 /// The list has `count` buffers, which may be read.
 pub unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
     // SAFETY: the caller upholds this function's own contract.
-    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize, MOST_BYTES) }) else {
+    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize) }) else {
         return call(list, count);
     };
+    if stand_in.is_too_long {
+        state::fail(libc::EMSGSIZE);
+        return -1;
+    }
     stand_in.copy_out();
     call(stand_in.list.as_ptr(), stand_in.list.len() as c_int)
 }

@@ -62,6 +62,21 @@ static void formatted(FILE *file, char *text, size_t len) {
     CHECK(fprintf(file, "%m %s\n", "short") > 0 && errno == ENOENT);
     rewind(file);
     CHECK(fgets(named, sizeof named, file) && !strncmp(named, strerror(ENOENT), strlen(strerror(ENOENT))));
+    /* A line that cannot be written is an error, short or long, of a stream that is flushed at each line. */
+    int ends[2];
+    CHECK(signal(SIGPIPE, SIG_IGN) != SIG_ERR && pipe(ends) == 0 && close(ends[0]) == 0);
+    FILE *closed = fdopen(ends[1], "w");
+    CHECK(closed && setvbuf(closed, NULL, _IOLBF, 8192) == 0);
+    strcpy(text + 5000, "\n");
+    for (int how = 0; how < 8; how++) {
+        CHECK((how < 4   ? fprintf(closed, "%d\n", 5)
+               : how < 6 ? fprintf(closed, "%s", text)
+                         : fputs(text, closed)) == -1);
+        CHECK(errno == EPIPE);
+        clearerr(closed);
+    }
+    fclose(closed);
+    memset(text, 'x', len);
     FILE *full = fopen("/dev/full", "w");
     CHECK(full && fprintf(full, "%s", text) == -1 && errno == ENOSPC);
     fclose(full);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use folioswap_core::{Attempt, CpuId, DeviceId, Listed, Order, SlotId};
 
@@ -17,9 +18,33 @@ pub(crate) const HIGH: u64 = 7;
 #[derive(Default)]
 pub(crate) struct Relief {
     /// A front is about to be full.
-    pub filled: Event,
-    /// The thread waits to be told of it.
-    pub is_wanted: AtomicBool,
+    filled: Event,
+    /// Whether the thread waits to be told of it.
+    is_wanted: AtomicBool,
+}
+
+impl Relief {
+    /// To be read before the fronts are looked at, and given to the wait that follows.
+    pub fn now(&self) -> u32 {
+        self.filled.now()
+    }
+
+    /// Waits until a front is about to be full, unless one has been since `seen`.
+    pub fn wait(&self, seen: u32) {
+        self.is_wanted.store(true, Ordering::SeqCst);
+        self.filled.wait(seen);
+    }
+
+    /// Waits for this long. A front that fills meanwhile need not wake the thread: there is no room behind it.
+    pub fn pause(&self, seen: u32, limit: Duration) {
+        self.is_wanted.store(false, Ordering::SeqCst);
+        self.filled.wait_for(seen, limit);
+    }
+
+    /// Wakes the thread.
+    pub fn wake(&self) {
+        self.filled.signal();
+    }
 }
 
 impl SwapSpace {
@@ -150,7 +175,7 @@ impl SwapSpace {
     pub fn note_filling(&self, slot: SlotId) {
         let is_front = self.compresses() && self.relief().is_wanted.load(Ordering::Relaxed);
         if is_front && self.is_filled(self.device_of(slot), HIGH) {
-            self.relief().filled.signal();
+            self.relief().wake();
         }
     }
 }
