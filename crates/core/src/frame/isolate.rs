@@ -9,8 +9,9 @@
 //! under it.
 
 use super::buddy::{BLOCK, Block, Buddy, Memory, PageblockId, Taken, order_of};
+use super::frames::Frames;
 use super::lists::{FrameState, Records};
-use super::zone::{Frames, Zone};
+use super::zone::Zone;
 use crate::id::FrameId;
 use crate::order::{MAX_ORDER, Order};
 

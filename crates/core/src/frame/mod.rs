@@ -13,18 +13,20 @@
 
 mod buddy;
 mod counts;
+mod frames;
 mod isolate;
 mod lists;
 mod percpu;
 mod verify;
 mod zone;
+mod zone_percpu;
 mod zones;
 
 pub use buddy::{Memory, Taken};
 pub use counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
 pub use lists::{List, Oldest, Size};
-pub use percpu::Paused;
 pub use zone::Zone;
+pub use zone_percpu::Paused;
 pub use zones::Zones;
 
 #[cfg(doc)]

@@ -8,25 +8,25 @@
 //! - a frame is listed exactly when its mark in [`Marks`] says so. The mark detects a frame given twice, and tells
 //!   whether a frame can be given without the zone's lock. Only the holder of the frame, or of its list's lock, changes
 //!   it;
-//! - frames are listed only where the limit and compaction ([`Zone::pause_cpus`]) permit it.
+//! - frames are listed only where the limit and compaction (`Zone::pause_cpus`) permit it.
 //!
-//! **Locking.** One mutex per CPU, taken before the zone's. Only [`Zone::verify`] holds several, locked by rising
+//! **Locking.** One mutex per CPU, taken before the zone's. Only `Zone::verify` holds several, locked by rising
 //! number. A frame moves between a list and the buddy with both locks held.
 
 use super::buddy::{Memory, Taken};
+use super::frames::Frames;
 use super::lists::{FrameState, NONE};
-use super::zone::{Frames, Zone};
 use crate::folio::PIECE;
-use crate::id::{CpuId, FrameId};
+use crate::id::FrameId;
 use crate::order::Order;
 use crate::packed::Packed;
-use crate::sync::{AtomicU32, Mark, Mutex, MutexGuard, OnceLock, Ordering, lock};
+use crate::sync::{AtomicU32, Mark, Mutex, OnceLock, Ordering};
 
 /// The listed orders, and their largest batches.
-const CLASSES: [(Order, usize); 2] = [(Order::PAGE, 16), (PIECE, 4)];
+pub(super) const CLASSES: [(Order, usize); 2] = [(Order::PAGE, 16), (PIECE, 4)];
 
 /// Runs in the longest list: two batches.
-const LONGEST: usize = 32;
+pub(super) const LONGEST: usize = 32;
 
 const _: () = assert!(2 * CLASSES[0].1 <= LONGEST && 2 * CLASSES[1].1 <= LONGEST);
 
@@ -34,24 +34,24 @@ const _: () = assert!(2 * CLASSES[0].1 <= LONGEST && 2 * CLASSES[1].1 <= LONGEST
 pub(super) const SHARE: usize = 256;
 
 /// Batches smaller than this are not worth a list.
-const LEAST_BATCH: usize = 4;
+pub(super) const LEAST_BATCH: usize = 4;
 
 /// A batch is at most 1/`FREE_SHARE` of the free frames, divided by the number of CPUs.
-const FREE_SHARE: usize = 8;
+pub(super) const FREE_SHARE: usize = 8;
 
-fn class_of(order: Order) -> Option<usize> {
+pub(super) fn class_of(order: Order) -> Option<usize> {
     CLASSES.iter().position(|&(listed, _)| listed == order)
 }
 
 /// Unknown here: ask the zone.
-const ASK: u8 = 0;
+pub(super) const ASK: u8 = 0;
 /// On a CPU's list.
-const LISTED: u8 = 1;
+pub(super) const LISTED: u8 = 1;
 /// Handed out on a CPU, without owner since. The mark is `LOOSE` plus the class.
-const LOOSE: u8 = 2;
+pub(super) const LOOSE: u8 = 2;
 
 /// Frames whose marks are allocated at once: those of 128 MiB.
-const CHUNK: usize = 1 << 15;
+pub(super) const CHUNK: usize = 1 << 15;
 
 /// One mark per frame. Marks are relaxed: what hands a frame to another thread orders it.
 ///
@@ -67,7 +67,7 @@ impl Marks {
         Marks { first, chunks: (0..nr_frames.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect() }
     }
 
-    fn ensure(&self, nr_frames: usize) {
+    pub(super) fn ensure(&self, nr_frames: usize) {
         for chunk in self.chunks.iter().take(nr_frames.div_ceil(CHUNK)) {
             chunk.get_or_init(|| (0..CHUNK).map(|_| Mark::new(ASK)).collect());
         }
@@ -77,12 +77,12 @@ impl Marks {
         size_of_val(&*self.chunks) + self.chunks.iter().filter(|chunk| chunk.get().is_some()).count() * CHUNK
     }
 
-    fn get(&self, frame: u32) -> Option<&Mark> {
+    pub(super) fn get(&self, frame: u32) -> Option<&Mark> {
         let frame = (frame - self.first) as usize;
         self.chunks.get(frame / CHUNK)?.get().map(|chunk| &chunk[frame % CHUNK])
     }
 
-    fn of(&self, frame: u32) -> u8 {
+    pub(super) fn of(&self, frame: u32) -> u8 {
         self.get(frame).map_or(ASK, |mark| mark.load(Ordering::Relaxed))
     }
 
@@ -90,7 +90,7 @@ impl Marks {
         self.of(frame.get()) == LISTED
     }
 
-    fn change(&self, frame: u32, from: u8, to: u8) {
+    pub(super) fn change(&self, frame: u32, from: u8, to: u8) {
         let was = self.get(frame).expect("frames in use have marks").swap(to, Ordering::Relaxed);
         assert_eq!(was, from, "frame {frame} is not taken, or not listed: its mark is wrong");
     }
@@ -109,45 +109,45 @@ impl Marks {
 }
 
 /// Runs of one order, the most recent last.
-struct Listed {
-    heads: [u32; LONGEST],
-    len: usize,
+pub(super) struct Listed {
+    pub(super) heads: [u32; LONGEST],
+    pub(super) len: usize,
     /// Runs moved at once.
-    batch: usize,
+    pub(super) batch: usize,
 }
 
 impl Listed {
     const EMPTY: Listed = Listed { heads: [NONE; LONGEST], len: 0, batch: 0 };
 
-    fn push(&mut self, head: u32) {
+    pub(super) fn push(&mut self, head: u32) {
         assert!(self.len < 2 * self.batch, "a list holds two batches");
         self.heads[self.len] = head;
         self.len += 1;
     }
 
-    fn pop(&mut self) -> Option<u32> {
+    pub(super) fn pop(&mut self) -> Option<u32> {
         self.len = self.len.checked_sub(1)?;
         Some(self.heads[self.len])
     }
 
-    fn all(&self) -> &[u32] {
+    pub(super) fn all(&self) -> &[u32] {
         &self.heads[..self.len]
     }
 }
 
 /// What a CPU's lock guards.
 pub(super) struct Lists {
-    classes: [Listed; CLASSES.len()],
-    /// Callers of [`Zone::pause_cpus`] that want the lists empty.
-    nr_pauses: u32,
+    pub(super) classes: [Listed; CLASSES.len()],
+    /// Callers of `Zone::pause_cpus` that want the lists empty.
+    pub(super) nr_pauses: u32,
 }
 
 impl Lists {
-    fn nr_frames(&self) -> usize {
+    pub(super) fn nr_frames(&self) -> usize {
         self.classes.iter().zip(CLASSES).map(|(listed, (order, _))| listed.len * order.nr_pages()).sum()
     }
 
-    fn batch(&self, class: usize) -> usize {
+    pub(super) fn batch(&self, class: usize) -> usize {
         if self.nr_pauses > 0 { 0 } else { self.classes[class].batch }
     }
 }
@@ -155,7 +155,7 @@ impl Lists {
 /// A CPU's lists, aligned to avoid false sharing.
 #[repr(align(128))]
 pub(super) struct Cpu {
-    lists: Mutex<Lists>,
+    pub(super) lists: Mutex<Lists>,
     /// Frames on the lists. Written under their lock, read without it.
     nr_frames: AtomicU32,
 }
@@ -166,7 +166,7 @@ impl Cpu {
         Cpu { lists: Mutex::new(Lists { classes, nr_pauses: 0 }), nr_frames: AtomicU32::new(0) }
     }
 
-    fn note(&self, lists: &Lists) {
+    pub(super) fn note(&self, lists: &Lists) {
         self.nr_frames.store(lists.nr_frames() as u32, Ordering::Relaxed);
     }
 
@@ -174,21 +174,21 @@ impl Cpu {
         self.nr_frames.load(Ordering::Relaxed) as usize
     }
 
-    fn take(&self, lists: &mut Lists, class: usize, marks: &Marks) -> Option<Taken> {
+    pub(super) fn take(&self, lists: &mut Lists, class: usize, marks: &Marks) -> Option<Taken> {
         let head = lists.classes[class].pop()?;
         marks.change(head, LISTED, LOOSE + class as u8);
         self.note(lists);
         Some(Taken { frame: FrameId::new(head), order: CLASSES[class].0, memory: Memory::Small })
     }
 
-    fn give(&self, lists: &mut Lists, class: usize, head: u32, marks: &Marks, mark: u8) {
+    pub(super) fn give(&self, lists: &mut Lists, class: usize, head: u32, marks: &Marks, mark: u8) {
         marks.change(head, mark, LISTED);
         lists.classes[class].push(head);
         self.note(lists);
     }
 
     /// Gives the oldest `nr` runs of a list back to the buddy.
-    fn shorten(&self, lists: &mut Lists, class: usize, nr: usize, frames: &mut Frames, marks: &Marks) {
+    pub(super) fn shorten(&self, lists: &mut Lists, class: usize, nr: usize, frames: &mut Frames, marks: &Marks) {
         let listed = &mut lists.classes[class];
         for &head in &listed.heads[..nr] {
             marks.change(head, LISTED, ASK);
@@ -202,312 +202,10 @@ impl Cpu {
         self.note(lists);
     }
 
-    fn drain(&self, lists: &mut Lists, frames: &mut Frames, marks: &Marks) {
+    pub(super) fn drain(&self, lists: &mut Lists, frames: &mut Frames, marks: &Marks) {
         for class in 0..CLASSES.len() {
             let len = lists.classes[class].len;
             self.shorten(lists, class, len, frames, marks);
         }
-    }
-}
-
-/// While this lives, no CPU lists frames: given frames are free at once, and merged with their buddies.
-pub struct Paused<'a>(&'a Zone);
-
-impl Drop for Paused<'_> {
-    fn drop(&mut self) {
-        self.0.cpus().iter().for_each(|cpu| lock(&cpu.lists).nr_pauses -= 1);
-    }
-}
-
-impl Zone {
-    fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
-        let (cpus, index) = (self.cpus(), cpu.index());
-        // Most callers pass a number in range, and a division would take as long as the rest of this function.
-        cpus.get(if index < cpus.len() { index } else { index % cpus.len().max(1) })
-    }
-
-    /// Takes 2^order frames from this CPU's list, without the zone's lock. They are then held, without owner.
-    pub fn take_listed(&self, cpu: CpuId, order: Order) -> Option<Taken> {
-        let (class, cpu) = (class_of(order)?, self.cpu(cpu)?);
-        cpu.take(&mut lock(&cpu.lists), class, self.marks())
-    }
-
-    /// Like [`Zone::take`] without a reserve, but from this CPU's list if it can.
-    pub fn take_on(&self, cpu: CpuId, order: Order) -> Option<Taken> {
-        let (Some(class), Some(cpu)) = (class_of(order), self.cpu(cpu)) else { return self.take(order, 0) };
-        {
-            let lists = &mut *lock(&cpu.lists);
-            if let Some(taken) = cpu.take(lists, class, self.marks()) {
-                return Some(taken);
-            }
-            let frames = &mut *self.lock();
-            if let Some(taken) = frames.take_if_left(order, 0) {
-                if taken.order == order {
-                    self.marks().change(taken.frame.get(), ASK, LOOSE + class as u8);
-                    self.refill(cpu, lists, class, frames);
-                }
-                return Some(taken);
-            }
-        }
-        self.take(order, 0)
-    }
-
-    /// Lists the rest of a batch of which one run was just taken. Breaks no whole pageblock for it.
-    fn refill(&self, cpu: &Cpu, lists: &mut Lists, class: usize, frames: &mut Frames) {
-        let order = CLASSES[class].0;
-        let few = frames.free() / FREE_SHARE / self.cpus().len() / order.nr_pages();
-        let listed = &mut lists.classes[class];
-        for _ in 1..listed.batch.min(few) * usize::from(lists.nr_pauses == 0) {
-            let Some(taken) = frames.buddy.take_part(&mut frames.records, order, false) else { break };
-            self.marks().change(taken.frame.get(), ASK, LISTED);
-            listed.push(taken.frame.get());
-        }
-        // The smallest runs, which the buddy handed out first, are to be taken first.
-        listed.heads[..listed.len].reverse();
-        cpu.note(lists);
-    }
-
-    /// Like [`Zone::give`], but puts the frames on this CPU's list if it can. Frames with an owner lose it under the
-    /// zone's lock. Frames without owner since [`Zone::take_on`] or [`Zone::take_listed`] need no zone lock.
-    pub fn give_on(&self, cpu: CpuId, frame: FrameId) {
-        let Some(cpu) = self.cpu(cpu) else { return self.give(frame) };
-        let lists = &mut *lock(&cpu.lists);
-        let (marks, head) = (self.marks(), frame.get());
-        let mark = marks.of(head);
-        if mark < LOOSE {
-            return self.give_owned(cpu, lists, frame);
-        }
-        let class = usize::from(mark - LOOSE);
-        let (batch, len) = (lists.batch(class), lists.classes[class].len);
-        if batch == 0 {
-            return self.give(frame);
-        }
-        if len == 2 * batch {
-            cpu.shorten(lists, class, batch, &mut self.lock(), marks);
-        }
-        cpu.give(lists, class, head, marks, mark);
-    }
-
-    /// The zone is locked anyway, so these fill the list up to one batch only.
-    fn give_owned(&self, cpu: &Cpu, lists: &mut Lists, frame: FrameId) {
-        let frames = &mut *self.lock();
-        self.marks().claim(frame);
-        frames.disown(frame);
-        let order = frames.records[frame.get()].order;
-        match class_of(order).filter(|&class| lists.classes[class].len < lists.batch(class)) {
-            Some(class) => cpu.give(lists, class, frame.get(), self.marks(), ASK),
-            None => frames.buddy.give(&mut frames.records, frame.get()),
-        }
-    }
-
-    /// Gives the frames on all CPU lists back to the buddy, one CPU at a time.
-    pub fn drain(&self) {
-        for cpu in self.cpus().iter().filter(|cpu| cpu.nr_frames() > 0) {
-            let lists = &mut *lock(&cpu.lists);
-            cpu.drain(lists, &mut self.lock(), self.marks());
-        }
-    }
-
-    /// Drains the lists and keeps them empty, for callers that want pageblocks to become whole.
-    pub fn pause_cpus(&self) -> Paused<'_> {
-        for cpu in self.cpus() {
-            let lists = &mut *lock(&cpu.lists);
-            lists.nr_pauses += 1;
-            cpu.drain(lists, &mut self.lock(), self.marks());
-        }
-        Paused(self)
-    }
-
-    /// Drains the lists and sets their batches for a limit of this many frames.
-    pub(super) fn resize_lists(&self, limit: usize) {
-        let nr_cpus = self.cpus().len();
-        self.marks().ensure(limit);
-        for cpu in self.cpus() {
-            let lists = &mut *lock(&cpu.lists);
-            cpu.drain(lists, &mut self.lock(), self.marks());
-            for (listed, (order, most)) in lists.classes.iter_mut().zip(CLASSES) {
-                // Two batches of each class.
-                let batch = limit / self.share() / nr_cpus / (2 * CLASSES.len()) / order.nr_pages();
-                listed.batch = if batch < LEAST_BATCH { 0 } else { batch.min(most) };
-            }
-        }
-    }
-
-    /// Frames on all lists.
-    pub(super) fn nr_listed(&self) -> usize {
-        self.cpus().iter().map(Cpu::nr_frames).sum()
-    }
-
-    /// The first frames of the runs on a CPU's list of an order, the next to be taken last; for tests.
-    pub fn listed_on(&self, cpu: CpuId, order: Order) -> Vec<FrameId> {
-        let (Some(class), Some(cpu)) = (class_of(order), self.cpu(cpu)) else { return Vec::new() };
-        lock(&cpu.lists).classes[class].all().iter().map(|&head| FrameId::new(head)).collect()
-    }
-
-    /// Locks the lists of all CPUs, by rising number.
-    pub(super) fn lock_lists(&self) -> Vec<MutexGuard<'_, Lists>> {
-        self.cpus().iter().map(|cpu| lock(&cpu.lists)).collect()
-    }
-
-    /// Checks lists, marks and records against each other. The caller holds all locks.
-    pub(super) fn verify_lists(&self, lists: &[MutexGuard<'_, Lists>], frames: &Frames) {
-        let mut nr_listed = 0;
-        for (cpu, lists) in self.cpus().iter().zip(lists) {
-            assert_eq!(cpu.nr_frames(), lists.nr_frames(), "frames that a CPU has listed");
-            assert!(lists.nr_pauses == 0 || lists.nr_frames() == 0, "frames are listed during a pause");
-            for (listed, (order, _)) in lists.classes.iter().zip(CLASSES) {
-                assert!(listed.len <= 2 * listed.batch, "a list is too long");
-                nr_listed += listed.len;
-                for &head in listed.all() {
-                    assert_eq!(self.marks().of(head), LISTED, "the mark of frame {head}");
-                    assert_eq!(frames.records[head].order, order, "the order of frame {head}");
-                }
-            }
-        }
-        for head in self.first_frame().get()..frames.records.end() {
-            let mark = self.marks().of(head);
-            if mark != ASK {
-                let record = &frames.records[head];
-                assert_eq!(
-                    (record.place, record.owner),
-                    (FrameState::Held, Packed::NONE),
-                    "frame {head}, whose mark is {mark}"
-                );
-            }
-            // There are as many marks as listed runs, so no run is listed twice.
-            nr_listed -= usize::from(mark == LISTED);
-        }
-        assert_eq!(nr_listed, 0, "listed frames have marks");
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::frame::buddy::BLOCK;
-    use crate::frame::{List, ZoneCounts};
-    use crate::id::FolioId;
-
-    const CPUS: [CpuId; 2] = [CpuId::new(0), CpuId::new(1)];
-
-    fn zone(nr_blocks: usize) -> Zone {
-        let zone = Zone::with_cpus(nr_blocks, CPUS.len());
-        zone.set_limit(nr_blocks * BLOCK);
-        zone
-    }
-
-    /// Takes frames as the engine does.
-    fn take(zone: &Zone, cpu: CpuId, order: Order) -> FrameId {
-        let taken = zone.take_on(cpu, order).unwrap();
-        if taken.order == order { taken.frame } else { zone.carve(taken.frame, order) }
-    }
-
-    fn nr_listed(zone: &Zone) -> [[usize; 2]; 2] {
-        zone.verify();
-        CPUS.map(|cpu| CLASSES.map(|(order, _)| zone.listed_on(cpu, order).len()))
-    }
-
-    #[test]
-    fn a_batch_comes_at_once_and_two_are_kept() {
-        let zone = zone(1024);
-        let mut held: Vec<_> = (0..50).map(|_| take(&zone, CPUS[0], Order::PAGE)).collect();
-        // The first was carved; the others came in batches, lowest first.
-        assert_eq!(nr_listed(&zone), [[15, 0], [0, 0]]);
-        assert!(held.is_sorted() && zone.take_listed(CPUS[1], Order::PAGE).is_none());
-        assert_eq!(zone.take_listed(CPUS[0], Order::PAGE).map(|taken| taken.frame), Some(FrameId::new(50)));
-        held.push(FrameId::new(50));
-        held.drain(..).for_each(|frame| zone.give_on(CPUS[1], frame));
-        // At 32 listed frames the oldest 16 leave; that happens twice.
-        assert_eq!(nr_listed(&zone)[1], [19, 0]);
-        let counts = zone.counts();
-        assert_eq!((counts.in_use, counts.free), (0, 1024 * BLOCK));
-        assert_eq!(zone.free_runs(Order::HUGE), 1023);
-        zone.drain();
-        assert_eq!((nr_listed(&zone), zone.free_runs(Order::HUGE)), ([[0; 2]; 2], 1024));
-    }
-
-    #[test]
-    fn owned_frames_are_listed_once_nobody_owns_them() {
-        let zone = zone(1024);
-        for order in CLASSES.map(|(order, _)| order) {
-            let frame = take(&zone, CPUS[0], order);
-            zone.set_owner(frame, FolioId::new(16));
-            zone.insert(frame, List::Active);
-            zone.give_on(CPUS[1], frame);
-            assert_eq!((zone.owner(frame), zone.list(frame), zone.order(frame)), (None, None, None));
-            assert_eq!(zone.listed_on(CPUS[1], order), [frame]);
-            assert_eq!(take(&zone, CPUS[1], order), frame);
-            assert_eq!(zone.order(frame), Some(order));
-        }
-        nr_listed(&zone);
-        assert_eq!(zone.counts().in_use, 17);
-    }
-
-    #[test]
-    fn few_frames_are_not_listed() {
-        // 16 MiB.
-        let zone = zone(8);
-        let frame = take(&zone, CPUS[0], Order::PAGE);
-        zone.give_on(CPUS[0], frame);
-        let frames = [(); 20].map(|()| take(&zone, CPUS[0], Order::PAGE));
-        assert_eq!(nr_listed(&zone), [[0; 2]; 2]);
-        frames.into_iter().for_each(|frame| zone.give_on(CPUS[0], frame));
-        assert_eq!((nr_listed(&zone), zone.free_runs(Order::HUGE)), ([[0; 2]; 2], 8));
-    }
-
-    #[test]
-    fn what_is_listed_is_had_by_all_who_find_no_other() {
-        let zone = zone(1024);
-        let frames = [(); 2].map(|()| take(&zone, CPUS[0], Order::PAGE));
-        let whole: Vec<_> = std::iter::from_fn(|| zone.take(Order::HUGE, 0)).collect();
-        assert_eq!((whole.len(), nr_listed(&zone)[0][0]), (1023, 0), "the last one drained the lists");
-        frames.into_iter().for_each(|frame| zone.give_on(CPUS[0], frame));
-        let ZoneCounts { free, in_use, .. } = zone.counts();
-        assert_eq!((nr_listed(&zone)[0][0], free, in_use, zone.available()), (2, BLOCK, 1023 * BLOCK, BLOCK));
-        assert_eq!(zone.take(Order::HUGE, 0).map(|taken| taken.memory), Some(Memory::Small));
-        assert_eq!(nr_listed(&zone)[0][0], 0);
-    }
-
-    #[test]
-    fn a_smaller_limit_and_a_pause_empty_the_lists() {
-        let zone = zone(1024);
-        let frames = [(); 10].map(|()| take(&zone, CPUS[0], Order::PAGE));
-        zone.set_limit(512 * BLOCK);
-        assert_eq!(nr_listed(&zone)[0][0], 0);
-        let pauses = [zone.pause_cpus(), zone.pause_cpus()];
-        for (nr, paused) in pauses.into_iter().enumerate() {
-            zone.give_on(CPUS[1], frames[nr]);
-            assert_eq!(nr_listed(&zone)[1][0], 0);
-            drop(paused);
-        }
-        zone.give_on(CPUS[1], frames[2]);
-        assert_eq!(nr_listed(&zone)[1][0], 1);
-    }
-
-    #[test]
-    #[should_panic(expected = "not taken")]
-    fn a_listed_frame_is_not_given_again() {
-        let zone = zone(1024);
-        let frames = [(); 2].map(|()| take(&zone, CPUS[0], Order::PAGE));
-        zone.give_on(CPUS[0], frames[1]);
-        zone.give_on(CPUS[1], frames[1]);
-    }
-
-    #[test]
-    #[should_panic(expected = "not taken")]
-    fn a_listed_frame_gets_no_owner() {
-        let zone = zone(1024);
-        let frames = [(); 2].map(|()| take(&zone, CPUS[0], Order::PAGE));
-        zone.give_on(CPUS[0], frames[1]);
-        zone.set_owner(frames[1], FolioId::new(0));
-    }
-
-    #[test]
-    #[should_panic(expected = "not taken")]
-    fn a_free_frame_is_not_listed() {
-        let zone = zone(1024);
-        let frame = take(&zone, CPUS[0], Order::PAGE);
-        zone.give(frame);
-        zone.give_on(CPUS[0], frame);
     }
 }

@@ -3,8 +3,8 @@
 //! **Locking.** The caller holds the zone's mutex. Only reads; allocates nothing.
 
 use super::buddy::{BLOCK, Block, Memory, chain_of};
+use super::frames::Frames;
 use super::lists::{Chain, FrameState, List, NONE, Record, Size};
-use super::zone::Frames;
 use crate::order::{MAX_ORDER, Order};
 use crate::packed::Packed;
 

@@ -1,0 +1,105 @@
+//! What a zone's mutex guards: the records of its frames, the free runs, and the lists of taken folios.
+
+use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
+use super::counts::ZoneCounts;
+use super::lists::{FrameState, List, Lists, Record, Records};
+use crate::id::{FolioId, FrameId};
+use crate::order::Order;
+use crate::packed::Packed;
+
+/// The state of a zone's frames.
+pub(super) struct Frames {
+    pub records: Records,
+    pub buddy: Buddy,
+    pub lists: Lists,
+    /// In frames; a multiple of the pageblock size.
+    pub limit: usize,
+    /// Wholly free pageblocks that small folios may not break.
+    pub kept_whole: usize,
+    /// Index of the pageblock where `Zone::emptiest_block` continues.
+    pub cursor: usize,
+}
+
+impl Frames {
+    /// Frames without memory that may be populated under the limit.
+    pub(super) fn absent(&self) -> usize {
+        self.limit.saturating_sub(self.buddy.populated())
+    }
+
+    /// Frames that the buddy can hand out.
+    pub(super) fn free(&self) -> usize {
+        self.free_with(0)
+    }
+
+    /// The same as if `nr_listed` of the frames on CPU lists were back in the buddy.
+    pub(super) fn free_with(&self, nr_listed: usize) -> usize {
+        let in_use = (self.buddy.taken + self.buddy.isolated).saturating_sub(nr_listed);
+        self.limit.saturating_sub(in_use).min(self.buddy.free + nr_listed + self.absent())
+    }
+
+    pub(super) fn surplus(&self) -> usize {
+        (self.buddy.populated() - self.buddy.leaving).saturating_sub(self.limit)
+    }
+
+    /// Whether folios smaller than a pageblock may break a wholly free one.
+    pub(super) fn may_break(&self) -> bool {
+        self.buddy.runs_from(Order::HUGE) + self.limit.saturating_sub(self.buddy.populated()) / BLOCK > self.kept_whole
+    }
+
+    /// Whether a run of this order exists. The caller checks the limit.
+    pub(super) fn has_run(&self, order: Order) -> bool {
+        let whole = || self.buddy.runs_from(Order::HUGE) > 0 || self.absent() > 0;
+        self.buddy.has_part(order) || ((order == Order::HUGE || self.may_break()) && whole())
+    }
+
+    /// Takes frames if at least `reserve` free frames remain.
+    pub(super) fn take_if_left(&mut self, order: Order, reserve: usize) -> Option<Taken> {
+        if self.free() < reserve.saturating_add(order.nr_pages()) {
+            return None;
+        }
+        let (absent, may_break) = (self.absent() > 0, self.may_break());
+        let records = &mut self.records;
+        if order == Order::HUGE {
+            let from: &[Memory] = match absent {
+                true => &[Memory::Huge, Memory::Absent, Memory::Small],
+                false => &[Memory::Huge, Memory::Small],
+            };
+            return self.buddy.take_whole(records, from);
+        }
+        let from: &[Memory] = if absent { &[Memory::Absent, Memory::Huge] } else { &[Memory::Huge] };
+        let part = self.buddy.take_part(records, order, may_break);
+        if may_break { part.or_else(|| self.buddy.take_whole(records, from)) } else { part }
+    }
+
+    pub(super) fn set_owner(&mut self, frame: FrameId, folio: FolioId) {
+        let record = self.records.taken(frame);
+        record.owner = Packed::new(folio.get());
+    }
+
+    /// Takes a taken folio off its list and clears its owner.
+    pub(super) fn disown(&mut self, frame: FrameId) {
+        self.records.taken(frame).owner = Packed::NONE;
+        self.lists.remove(&mut self.records, frame.get());
+    }
+
+    /// The first head at or after this frame, in the same pageblock. It differs from `frame` only if `frame` is no
+    /// head.
+    pub(super) fn head_from(&self, frame: u32) -> Option<(u32, &Record)> {
+        let end = PageblockId::of(frame).first_frame() + BLOCK as u32;
+        (frame..end).map(|at| (at, &self.records[at])).find(|(_, record)| record.place != FrameState::Inner)
+    }
+
+    pub(super) fn counts(&self, nr_listed: usize) -> ZoneCounts {
+        ZoneCounts {
+            free: self.free_with(nr_listed),
+            clean: self.lists.nr_frames(List::Clean),
+            active: self.lists.nr_frames(List::Active),
+            inactive: self.lists.nr_frames(List::Inactive),
+            laundry: self.lists.nr_frames(List::Laundry),
+            in_use: self.buddy.taken.saturating_sub(nr_listed),
+            isolated: self.buddy.isolated,
+            limit: self.limit,
+            populated: self.buddy.populated(),
+        }
+    }
+}
