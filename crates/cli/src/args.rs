@@ -1,53 +1,10 @@
-//! The command line. Each value is parsed into its type here. Whether it makes sense on this machine is checked
-//! later.
+//! The types of arguments that several subcommands share, and how their values are parsed. Whether a value makes sense
+//! on this machine is checked later.
 
-use crate::bench::BenchCommand;
-use crate::bench::random_command::InnerRandomArgs;
-use crate::bench::sweep_command::InnerSweepArgs;
-use crate::exit::{Failure, Status, help_table};
-use crate::launch::ExecArgs;
-use crate::peer::guard::GuardArgs;
-use crate::run::{KernelArgs, RunArgs};
-use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use crate::exit::{Failure, Status};
+use clap::Args;
 use folioswap::{FaultMode, FolioSize, Mapping, SwapDevice, SwapIn, Topology, parse_size};
 use std::path::PathBuf;
-
-/// Runs programs in less RAM than they need: swap in user space, in large folios.
-#[derive(Parser, Debug)]
-#[command(name = "folioswap", version, after_help = help_table(), max_term_width = 110)]
-pub struct Cli {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-/// The subcommands. Hidden ones are steps of the others.
-#[derive(Subcommand, Debug)]
-pub enum Command {
-    /// Run a program with a memory budget; what does not fit is swapped out, huge pages in one piece
-    Run(RunArgs),
-    /// Run a benchmark
-    #[command(subcommand)]
-    Bench(BenchCommand),
-    /// Report what this system permits, and what would change that
-    Doctor,
-    /// Becomes a program (a step of `run`).
-    #[command(name = "__exec", hide = true)]
-    Exec(ExecArgs),
-    /// Runs a program under kernel swap, in a memory cgroup.
-    #[command(name = "__kernel", hide = true)]
-    Kernel(KernelArgs),
-    /// Sets up kernel swap for its parent and undoes it when the parent ends.
-    #[command(name = "__guard", hide = true)]
-    Guard(GuardArgs),
-    /// Sweeps the memory of an ordinary process.
-    #[command(name = "__sweep", hide = true)]
-    InnerSweep(InnerSweepArgs),
-    /// Accesses the memory of an ordinary process at random.
-    #[command(name = "__random", hide = true)]
-    InnerRandom(InnerRandomArgs),
-}
 
 /// Budget and paging options that all paging subcommands share.
 #[derive(Args, Clone, Debug)]
@@ -125,60 +82,4 @@ where
     T::Err: std::fmt::Display,
 {
     text.parse().map_err(|error: T::Err| error.to_string())
-}
-
-/// Parses the command line. Returns `None` if help or the version was asked for; it has been printed then.
-pub fn parse() -> Result<Option<Cli>, Failure> {
-    match Cli::try_parse() {
-        Ok(cli) => Ok(Some(cli)),
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            error.print().map_err(|error| Failure::new(Status::Failed, format!("standard output: {error}")))?;
-            Ok(None)
-        }
-        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // The full help goes to standard error, because a missing subcommand is an error.
-            eprint!("{}", error.render());
-            Err(Failure::new(Status::Usage, "a subcommand is missing"))
-        }
-        Err(error) => Err(Failure::new(Status::Usage, one_line(&error.to_string()))),
-    }
-}
-
-/// Reduces the parser's message to one line, without tips and usage.
-fn one_line(message: &str) -> String {
-    let message = message.strip_prefix("error: ").unwrap_or(message);
-    let first: Vec<&str> = message.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
-    format!("{}; see --help", first.join(" "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_definition_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn errors_take_one_line() {
-        let line = ["folioswap", "run", "--memory", "12Q", "--", "true"];
-        let error = Cli::try_parse_from(line).expect_err("no size");
-        let message = one_line(&error.to_string());
-        assert!(message.contains("12Q") && message.contains("--memory") && !message.contains('\n'), "{message}");
-        let error = Cli::try_parse_from(["folioswap", "run", "--", "true"]).expect_err("no budget");
-        let message = one_line(&error.to_string());
-        assert!(message.contains("--memory") && !message.contains('\n'), "{message}");
-    }
-
-    #[test]
-    fn the_program_keeps_its_own_options() {
-        let line = ["folioswap", "run", "--memory", "1G", "--stats=json", "--", "ls", "--stats", "-l"];
-        let cli = Cli::try_parse_from(line).expect("a line");
-        let Command::Run(run) = cli.command else { panic!("not run") };
-        assert_eq!(run.program, ["ls", "--stats", "-l"]);
-        assert_eq!(run.paging.memory, 1 << 30);
-        assert_eq!((run.folios.folio, run.folios.swap_in), (FolioSize::Auto, SwapIn::Always));
-    }
 }

@@ -8,6 +8,7 @@
 
 mod args;
 mod bench;
+mod command_line;
 mod doctor;
 mod exit;
 mod launch;
@@ -20,7 +21,7 @@ mod stats_text;
 mod supervise;
 mod swap_check;
 
-use args::Command;
+use command_line::Command;
 use exit::Failure;
 use std::io::Write;
 use std::process::ExitCode;
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
 }
 
 fn act() -> Result<u8, Failure> {
-    let Some(cli) = args::parse()? else { return Ok(0) };
+    let Some(cli) = command_line::parse()? else { return Ok(0) };
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Bench(command) => bench::run(&command),
