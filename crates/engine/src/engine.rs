@@ -21,20 +21,20 @@ use folioswap_sys::pagemap::{self, Pagemap};
 use folioswap_sys::uffd::Userfaultfd;
 
 use crate::arena::address_space::AddressSpace;
-use crate::compact::compactd::Compactor;
-use crate::fault::lost::Lost;
-use crate::fault::monitor::DeviceFaults;
-use crate::fault::readahead::ReadQueue;
+use crate::compact::compactor::Compactor;
+use crate::fault::device_faults::DeviceFaults;
+use crate::fault::lost_pages::Lost;
+use crate::fault::read_queue::ReadQueue;
 use crate::memory::frames::Frames;
 use crate::memory::mapper::{MapError, Mapper};
-use crate::memory::zeroed::ZeroedStock;
+use crate::memory::zeroed_stock::ZeroedStock;
 use crate::process::cpu::{self, current_cpu};
 use crate::process::fatal;
 use crate::process::shared_stats::StatsHome;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::{Event, Gate};
-use crate::reclaim::kept::KeptCopies;
-use crate::reclaim::write_out::{Buffers, Written};
+use crate::reclaim::buffers::{Buffers, Written};
+use crate::reclaim::kept_copies::KeptCopies;
 use crate::swap::space::SwapSpace;
 
 /// The engine of one arena.

@@ -40,7 +40,7 @@ pub use arena::region::{ArenaVec, Region};
 pub use arena::sealing::WholeFolio;
 pub use arena::{Arena, ArenaBuilder, Residency};
 #[doc(hidden)]
-pub use compact::exchange::CompactionMeans;
+pub use compact::costs::CompactionMeans;
 pub use config::error::{Error, UnknownName};
 pub use config::fault_mode::FaultMode;
 pub use config::folio_size::{FolioSize, FolioSizeError};

@@ -6,7 +6,7 @@ use folioswap_core::BlockId;
 use folioswap_sys::signals;
 
 use crate::engine::Engine;
-use crate::fault::readahead::Window;
+use crate::fault::read_queue::Window;
 use crate::process::cpu::current_cpu;
 
 /// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.

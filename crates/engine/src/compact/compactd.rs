@@ -7,19 +7,17 @@
 //! that finds none compacts directly, but never waits for another folio's lock. The thread sleeps while nothing is
 //! freed and no pageblock is wanted, so an idle arena costs no CPU.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Report, Request, Stage, ZoneSpace};
-use folioswap_core::{BLOCK_PAGES, List, Memory, Order, Size, Taken, Zone};
+use folioswap_core::compact::{CompactCounters, Mode, Outcome, Report, Request, ZoneSpace};
+use folioswap_core::{List, Memory, Order, Size, Taken, Zone};
 
-use crate::compact::exchange::{CompactionMeans, Costs, Moving};
+use crate::compact::exchange::Moving;
 use crate::engine::Engine;
 use crate::memory::take::older_class;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
-use crate::process::wakeup::Event;
 
 /// Free frames needed beyond a whole pageblock: those that the free scanner isolates at one time.
 const SLACK: usize = Order::HUGE.nr_pages() / 2;
@@ -58,49 +56,6 @@ enum Purpose {
     Direct,
     /// On request: all of RAM.
     Explicit,
-}
-
-/// Scan progress in a zone. Separate for calm pageblocks: a run that skips the others has not scanned them.
-struct Progress {
-    in_calm: Compaction,
-    everywhere: Compaction,
-}
-
-/// Compaction of one arena's frames.
-pub(crate) struct Compactor {
-    /// One per zone. Its lock admits one run at a time.
-    states: Vec<Mutex<Progress>>,
-    /// Signalled when whole folios find no place, and when freed frames may make whole pageblocks.
-    pub wanted: Event,
-    /// Faults that compact, or wait for their turn.
-    nr_waiting: AtomicUsize,
-    /// Requested runs, which wait for busy folios.
-    nr_explicit: AtomicUsize,
-    /// `None`: compaction is off. For measurements.
-    stage: Option<Stage>,
-    /// `None`: whichever costs less. For measurements.
-    pub means: Option<CompactionMeans>,
-    pub costs: Costs,
-}
-
-impl Compactor {
-    pub fn new(zones: &[Zone], stage: Option<Stage>, means: Option<CompactionMeans>) -> Self {
-        let compaction = |zone: &Zone| Compaction::new(zone.nr_frames_max() / BLOCK_PAGES, Order::HUGE);
-        let state = |zone| Mutex::new(Progress { in_calm: compaction(zone), everywhere: compaction(zone) });
-        Compactor {
-            states: zones.iter().map(state).collect(),
-            wanted: Event::default(),
-            nr_waiting: AtomicUsize::new(0),
-            nr_explicit: AtomicUsize::new(0),
-            stage,
-            means,
-            costs: Costs::default(),
-        }
-    }
-
-    fn state(&self, zone: usize) -> MutexGuard<'_, Progress> {
-        self.states[zone].lock().expect("nothing panics under this lock")
-    }
 }
 
 /// The thread's body. Returns when the arena stops.
@@ -310,7 +265,7 @@ impl Engine {
 mod tests {
     use crate::arena::Arena;
     use crate::arena::advice::Advice;
-    use crate::compact::exchange::CompactionMeans;
+    use crate::compact::costs::CompactionMeans;
     use crate::config::fault_mode::FaultMode;
     use crate::device::DeviceSpec;
     use folioswap_core::{BlockId, Order, PAGE_SIZE};

@@ -1,6 +1,8 @@
 //! Compaction: of frames, by migration or exchange, and of slots.
 
 pub mod compactd;
+pub mod compactor;
+pub mod costs;
 pub mod exchange;
 pub mod rehome;
 pub mod slots;

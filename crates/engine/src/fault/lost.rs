@@ -10,67 +10,15 @@
 //!
 //! **Locking.** A leaf lock.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Locked, PAGE_SIZE, State};
+use folioswap_core::{BLOCK_PAGES, FolioId, Locked, PAGE_SIZE, State};
 use folioswap_sys::signals;
 use folioswap_sys::uffd::MoveError;
 
 use crate::engine::Engine;
 use crate::process::fatal;
-
-/// One bit per lost page of a block.
-type Pages = [u64; BLOCK_PAGES / 64];
-
-/// All lost pages.
-#[derive(Default)]
-pub(crate) struct Lost {
-    blocks: Mutex<HashMap<BlockId, Pages>>,
-    /// Number of blocks with lost pages. Read under a block's lock, it is accurate for that block.
-    nr_blocks: AtomicUsize,
-}
-
-impl Lost {
-    /// Notes lost pages. `false`: all of them were known.
-    fn note(&self, block: BlockId, pages: Range<usize>) -> bool {
-        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
-        let known = blocks.entry(block).or_insert([0; BLOCK_PAGES / 64]);
-        let before = *known;
-        pages.for_each(|page| known[page / 64] |= 1 << (page % 64));
-        let is_news = *known != before;
-        self.nr_blocks.store(blocks.len(), Ordering::Relaxed);
-        is_news
-    }
-
-    /// Forgets pages of a block, and returns those that were lost.
-    fn take(&self, block: BlockId, pages: Range<usize>) -> Vec<usize> {
-        if self.nr_blocks.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
-        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
-        let Some(known) = blocks.get_mut(&block) else { return Vec::new() };
-        let mut taken = Vec::new();
-        for page in pages {
-            if known[page / 64] >> (page % 64) & 1 == 1 {
-                known[page / 64] &= !(1 << (page % 64));
-                taken.push(page);
-            }
-        }
-        if known.iter().all(|&word| word == 0) {
-            blocks.remove(&block);
-        }
-        self.nr_blocks.store(blocks.len(), Ordering::Relaxed);
-        taken
-    }
-
-    fn blocks(&self) -> Vec<BlockId> {
-        self.blocks.lock().expect("nothing panics under this lock").keys().copied().collect()
-    }
-}
 
 /// The pages of a folio in its block.
 fn pages_of(locked: &Locked<'_>, index: usize) -> Range<usize> {

@@ -1,10 +1,13 @@
 //! Delivery of faults: on the faulting thread ([`direct`]) or on threads of the engine ([`monitor`]).
 
+pub(crate) mod device_faults;
 pub(crate) mod direct;
 pub(crate) mod gather;
 pub(crate) mod lost;
+pub(crate) mod lost_pages;
 pub(crate) mod monitor;
 pub(crate) mod overrun;
+pub(crate) mod read_queue;
 pub(crate) mod readahead;
 pub(crate) mod swap_in;
 

@@ -8,8 +8,6 @@
 //! resolved a short fault polls for the next one for a moment (it is *on watch*), yielding its CPU to other threads.
 //! The kernel still wakes another thread, which finds nothing to read.
 
-use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{Locked, PAGE_SIZE};
@@ -17,11 +15,9 @@ use folioswap_sys::signals;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
+use crate::fault::device_faults::{Fault, NR_WAITING};
 use crate::process::fatal::{self, AbortOnPanic};
 use crate::process::wakeup::Pass;
-
-/// Threads that may wait for a device at the same time.
-const NR_WAITING: usize = 8;
 
 /// Threads that resolve faults. The spare ones are always available for faults that need no device.
 pub(crate) const NR_THREADS: usize = NR_WAITING + 2;
@@ -55,49 +51,6 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
             resolve(engine, fault);
             next = if begun.elapsed() < SHORT { watch(engine) } else { None };
         }
-    }
-}
-
-/// A fault to be resolved.
-#[derive(Clone, Copy)]
-struct Fault {
-    addr: usize,
-    thread: u32,
-}
-
-/// Faults that may wait for a device, or for reclaim to write to one before a frame is free. At most [`NR_WAITING`] of
-/// them are resolved at a time, each by the thread that read it. A thread that reads a further one queues it here, and
-/// the resolving threads take it from the queue when they are done.
-#[derive(Default)]
-pub(crate) struct DeviceFaults(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    nr_resolving: usize,
-    queue: VecDeque<Fault>,
-}
-
-impl DeviceFaults {
-    /// Whether the calling thread resolves this fault, and must then call [`DeviceFaults::next`]. If not, the fault was
-    /// queued.
-    fn begin(&self, fault: Fault) -> bool {
-        let mut waiting = self.0.lock().expect("nothing panics under this lock");
-        if waiting.nr_resolving == NR_WAITING {
-            waiting.queue.push_back(fault);
-            return false;
-        }
-        waiting.nr_resolving += 1;
-        true
-    }
-
-    /// The next queued fault for a thread that has resolved one. `None` ends its turn.
-    fn next(&self) -> Option<Fault> {
-        let mut waiting = self.0.lock().expect("nothing panics under this lock");
-        let next = waiting.queue.pop_front();
-        if next.is_none() {
-            waiting.nr_resolving -= 1;
-        }
-        next
     }
 }
 

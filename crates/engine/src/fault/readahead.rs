@@ -5,65 +5,18 @@
 //! the fault reads the folio then. A split block is gathered into one folio if the policy permits. Otherwise its folios
 //! are read as they are, contiguous slots in one read.
 
-use std::collections::VecDeque;
-use std::ops::Range;
-use std::sync::Mutex;
-
 use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
 
 use crate::device::checksum;
 use crate::engine::Engine;
+use crate::fault::read_queue::Window;
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
 use crate::process::fatal::{self, AbortOnPanic};
 use crate::process::stopwatch::Stopwatch;
-use crate::process::wakeup::Event;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
 use crate::swap::transfer::{Direction, Transfers};
-
-/// Most windows that wait to be read. Further ones are dropped.
-const QUEUE: usize = 256;
-
-/// Blocks to be read. In the marker's block, the folio that the stream meets first stays unmapped.
-pub(crate) struct Window {
-    pub blocks: Range<BlockId>,
-    pub marker: Option<BlockId>,
-    pub backward: bool,
-    /// The CPU on which they will be used.
-    pub cpu: CpuId,
-}
-
-/// Windows to be read.
-pub(crate) struct ReadQueue {
-    windows: Mutex<VecDeque<Window>>,
-    pushed: Event,
-}
-
-impl ReadQueue {
-    pub fn new() -> Self {
-        ReadQueue { windows: Mutex::new(VecDeque::with_capacity(QUEUE)), pushed: Event::default() }
-    }
-
-    /// Requests a window. Never allocates, because signal handlers call it.
-    pub fn push(&self, window: Window) {
-        let mut windows = self.windows.lock().expect("nothing panics under this lock");
-        if windows.len() < QUEUE {
-            windows.push_back(window);
-            drop(windows);
-            self.pushed.signal();
-        }
-    }
-
-    fn pop(&self) -> Option<Window> {
-        self.windows.lock().expect("nothing panics under this lock").pop_front()
-    }
-
-    /// Wakes the thread to see that the arena stops.
-    pub fn wake(&self) {
-        self.pushed.signal();
-    }
-}
 
 /// A block being read as one folio: locked, with frames taken.
 struct Incoming<'t> {

@@ -14,7 +14,7 @@ use folioswap_core::{
 use crate::config::swap_in_policy::SwapIn;
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::readahead::Window;
+use crate::fault::read_queue::Window;
 use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;

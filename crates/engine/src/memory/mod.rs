@@ -6,4 +6,5 @@ pub mod mlock;
 pub mod selftest;
 pub mod take;
 pub mod zeroed;
+pub mod zeroed_stock;
 pub mod zones;

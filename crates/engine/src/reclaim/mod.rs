@@ -1,7 +1,9 @@
 //! The way out: the reclaim thread, eviction, and writing folios to their devices.
 
+pub mod buffers;
 pub mod evict;
 pub mod kept;
+pub mod kept_copies;
 pub mod parts;
 pub mod reclaimd;
 pub mod write_out;

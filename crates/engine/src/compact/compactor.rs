@@ -1,0 +1,53 @@
+//! The state of an arena's compaction of frames: how far each zone was scanned, and who wants whole pageblocks.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, MutexGuard};
+
+use folioswap_core::compact::{Compaction, Stage};
+use folioswap_core::{BLOCK_PAGES, Order, Zone};
+
+use crate::compact::costs::{CompactionMeans, Costs};
+use crate::process::wakeup::Event;
+
+/// Scan progress in a zone. Separate for calm pageblocks: a run that skips the others has not scanned them.
+pub(crate) struct Progress {
+    pub in_calm: Compaction,
+    pub everywhere: Compaction,
+}
+
+/// Compaction of one arena's frames.
+pub(crate) struct Compactor {
+    /// One per zone. Its lock admits one run at a time.
+    states: Vec<Mutex<Progress>>,
+    /// Signalled when whole folios find no place, and when freed frames may make whole pageblocks.
+    pub wanted: Event,
+    /// Faults that compact, or wait for their turn.
+    pub nr_waiting: AtomicUsize,
+    /// Requested runs, which wait for busy folios.
+    pub nr_explicit: AtomicUsize,
+    /// `None`: compaction is off. For measurements.
+    pub stage: Option<Stage>,
+    /// `None`: whichever costs less. For measurements.
+    pub means: Option<CompactionMeans>,
+    pub costs: Costs,
+}
+
+impl Compactor {
+    pub fn new(zones: &[Zone], stage: Option<Stage>, means: Option<CompactionMeans>) -> Self {
+        let compaction = |zone: &Zone| Compaction::new(zone.nr_frames_max() / BLOCK_PAGES, Order::HUGE);
+        let state = |zone| Mutex::new(Progress { in_calm: compaction(zone), everywhere: compaction(zone) });
+        Compactor {
+            states: zones.iter().map(state).collect(),
+            wanted: Event::default(),
+            nr_waiting: AtomicUsize::new(0),
+            nr_explicit: AtomicUsize::new(0),
+            stage,
+            means,
+            costs: Costs::default(),
+        }
+    }
+
+    pub fn state(&self, zone: usize) -> MutexGuard<'_, Progress> {
+        self.states[zone].lock().expect("nothing panics under this lock")
+    }
+}

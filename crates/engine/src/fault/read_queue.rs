@@ -1,0 +1,52 @@
+//! The windows that streams will want next, until the readahead thread reads them.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use folioswap_core::{BlockId, CpuId};
+
+use crate::process::wakeup::Event;
+
+/// Most windows that wait to be read. Further ones are dropped.
+const QUEUE: usize = 256;
+
+/// Blocks to be read. In the marker's block, the folio that the stream meets first stays unmapped.
+pub(crate) struct Window {
+    pub blocks: Range<BlockId>,
+    pub marker: Option<BlockId>,
+    pub backward: bool,
+    /// The CPU on which they will be used.
+    pub cpu: CpuId,
+}
+
+/// Windows to be read.
+pub(crate) struct ReadQueue {
+    windows: Mutex<VecDeque<Window>>,
+    pub pushed: Event,
+}
+
+impl ReadQueue {
+    pub fn new() -> Self {
+        ReadQueue { windows: Mutex::new(VecDeque::with_capacity(QUEUE)), pushed: Event::default() }
+    }
+
+    /// Requests a window. Never allocates, because signal handlers call it.
+    pub fn push(&self, window: Window) {
+        let mut windows = self.windows.lock().expect("nothing panics under this lock");
+        if windows.len() < QUEUE {
+            windows.push_back(window);
+            drop(windows);
+            self.pushed.signal();
+        }
+    }
+
+    pub fn pop(&self) -> Option<Window> {
+        self.windows.lock().expect("nothing panics under this lock").pop_front()
+    }
+
+    /// Wakes the thread to see that the arena stops.
+    pub fn wake(&self) {
+        self.pushed.signal();
+    }
+}
