@@ -1,8 +1,8 @@
 //! Monitor mode: threads of the engine read faults from the userfaultfd and resolve them.
 //!
 //! Several threads read the same descriptor, and each resolves the faults that it reads. The kernel wakes one of them
-//! per fault. Faults that may wait for a device ([`DeviceFaults`]) never occupy all threads, so faults that need no
-//! device are not queued behind them.
+//! per fault. Faults that may wait for a device ([`super::device_faults`]) never occupy all threads, so faults that
+//! need no device are not queued behind them.
 //!
 //! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
 //! resolved a short fault polls for the next one for a moment (it is *on watch*), yielding its CPU to other threads.
