@@ -110,6 +110,9 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let bytes = args.shape.bytes()?;
     swap_check::check_all(&args.paging.options)?;
     if args.versus == Some(Versus::Pages) {
+        if args.plot.is_some() {
+            return Err(Failure::new(Status::Usage, "--plot draws no comparison with --versus pages"));
+        }
         return sweep_pages(args, bytes);
     }
     let backing = backing(&args.paging.options.swap);
