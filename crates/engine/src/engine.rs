@@ -230,20 +230,35 @@ impl Engine {
 
     /// Moves a mapped folio of a locked block to its home. Its frames stay on their list.
     pub fn unmap(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
+        // SAFETY: the folio's place and its frames' home; the block is locked.
+        self.unmap_by(locked, index, frame, |addr, home, len| unsafe { self.mapper.unmap(addr, home, len) })
+    }
+
+    /// As [`Engine::unmap`], for content that nobody needs any more.
+    fn unmap_unneeded(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
+        // SAFETY: as above.
+        self.unmap_by(locked, index, frame, |addr, home, len| unsafe { self.mapper.unmap_unneeded(addr, home, len) })
+    }
+
+    fn unmap_by(
+        &self,
+        locked: &mut Locked<'_>,
+        index: usize,
+        frame: FrameId,
+        unmap: impl Fn(usize, usize, usize) -> Result<(), MapError>,
+    ) -> Result<(), MapError> {
         let (addr, home, len) = self.places(locked, index, frame);
         if self.gate.is_closed() {
             // A fork is in progress (faults of the forking thread still pass the gate). The child must not inherit
             // these addresses: it would read zeros there.
             self.keep_from_child(addr, len);
         }
-        // SAFETY: the folio's place and its frames' home; the block is locked.
-        match unsafe { self.mapper.unmap(addr, home, len) } {
+        match unmap(addr, home, len) {
             // Shared with a child, or a page of zeros was replaced by the kernel's zero page when a fork split the huge
             // page.
             Err(MapError::Busy | MapError::Refused(libc::EEXIST)) if self.has_forked.load(Ordering::Relaxed) => {
                 self.make_own(addr, len);
-                // SAFETY: as above.
-                unsafe { self.mapper.unmap(addr, home, len) }?;
+                unmap(addr, home, len)?;
             }
             other => other?,
         }
@@ -283,7 +298,7 @@ impl Engine {
             State::Empty => return,
             State::Swapped(_) => None,
             State::Standby(frame) => Some(frame),
-            State::Resident(frame) => match self.unmap(locked, index, frame) {
+            State::Resident(frame) => match self.unmap_unneeded(locked, index, frame) {
                 Ok(()) => Some(frame),
                 Err(error) => {
                     self.abandon(locked, index, frame, error);

@@ -95,6 +95,12 @@ pub(crate) trait Mapper: Send + Sync {
     /// # Safety
     /// As for [`Mapper`], but that the program may read and write at `folio` until the content has moved.
     unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
+
+    /// As `unmap`, for content that nobody needs any more. What is at home afterwards is undefined.
+    ///
+    /// # Safety
+    /// As `unmap`.
+    unsafe fn unmap_unneeded(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 }
 
 /// Content of the pages that `repopulate` makes.
@@ -281,6 +287,11 @@ impl Mapper for MoveMapper {
         // SAFETY: the caller's ranges.
         unsafe { self.carry(home, folio, len) }
     }
+
+    unsafe fn unmap_unneeded(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's ranges. The home gets its pages back.
+        unsafe { self.carry(home, folio, len) }
+    }
 }
 
 /// Maps by copying, for kernels without a sound `UFFDIO_MOVE`. Huge pages become small ones.
@@ -351,6 +362,12 @@ impl Mapper for CopyMapper {
             return Err(MapError::Missing);
         }
         // SAFETY: the caller's range, and its content is at home now.
+        unsafe { drop_pages(folio, len) }
+    }
+
+    unsafe fn unmap_unneeded(&self, folio: usize, _home: usize, len: usize) -> Result<(), MapError> {
+        // Not read: the program may have no access to some of it.
+        // SAFETY: the caller's range, whose content is no longer needed.
         unsafe { drop_pages(folio, len) }
     }
 }

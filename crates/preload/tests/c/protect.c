@@ -182,6 +182,18 @@ static void errors(void) {
     CHECK(munmap(at, 6 * MIB) == 0);
 }
 
+/* Part of a block is unmapped while a read-only page keeps the block in RAM as it is. The rest follows. */
+static void in_pieces(void) {
+    for (int round = 0; round < 8; round++) {
+        char *at = map(FOLIO);
+        memset(at, 1, FOLIO);
+        CHECK(mprotect(at, PAGE, PROT_READ) == 0);
+        CHECK(munmap(at + 100 * PAGE, 100 * PAGE) == 0);
+        CHECK(at[100 * PAGE - 1] == 1 && !can_read(at + 100 * PAGE) && at[200 * PAGE] == 1);
+        CHECK(munmap(at, 100 * PAGE) == 0 && munmap(at + 200 * PAGE, FOLIO - 200 * PAGE) == 0);
+    }
+}
+
 int main(void) {
     catch_segv();
     region = map(len);
@@ -192,5 +204,6 @@ int main(void) {
     too_much();
     limits();
     errors();
+    in_pieces();
     return 0;
 }
