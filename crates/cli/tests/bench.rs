@@ -314,6 +314,7 @@ fn wrong_options_have_one_sentence_and_a_status() {
         (64, "--threads", &["alloc", "--threads", "0"]),
         (64, "--threads", &["alloc", "--threads", "1,32"]),
         (64, "--orders", &["alloc", "--orders", "4,10"]),
+        (64, "--plot", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--plot", "/no/such.svg"]),
         (64, "--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
         (64, "--size", &["nodes", "--size", "1M"]),
         (65, "at least 16M", &["nodes", "--memory", "1M"]),

@@ -81,11 +81,14 @@ pub fn drop_tail(space: &RawSpace, end: usize) {
 }
 
 /// Unmaps managed pages, whatever their protection.
-pub fn unmap_managed(range: Range<usize>) {
-    let Some(space) = state::space() else { return };
+///
+/// # Errors
+/// ENOMEM: the kernel has no room for another mapping. All pages are still mapped.
+pub fn unmap_managed(range: Range<usize>) -> Result<(), c_int> {
+    let Some(space) = state::space() else { return Ok(()) };
     let _guard = guard::enter();
     // SAFETY: the program gives these pages up.
-    protection::unmap(space, &range, || unsafe { space.unmap(range.start, range.len()) });
+    protection::unmap(space, &range, || unsafe { space.unmap(range.start, range.len()) })
 }
 
 /// Applies a system call to the unmanaged parts of a range.
@@ -121,7 +124,10 @@ fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_i
     }
     let _guard = guard::enter();
     let range = addr..addr + len;
-    protection::forget(space, &range);
+    if let Err(errno) = protection::forget(space, &range) {
+        state::fail(errno);
+        return libc::MAP_FAILED;
+    }
     // SAFETY: the program gives up the content of these pages. They are mapped and zero from here on, even where
     // nothing was mapped before.
     if unsafe { space.map_at(addr, len) }.is_err() {
@@ -174,8 +180,7 @@ export! {
             return kernel(&(start..start.saturating_add(len))) as c_int;
         }
         let parts = state::cut(start, pages(len));
-        unmap_managed(parts[1].clone());
-        outside(&parts, kernel)
+        both(unmap_managed(parts[1].clone()), &parts, kernel)
     }
 }
 

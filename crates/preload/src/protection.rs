@@ -321,9 +321,14 @@ fn change_locked(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes
     if nr_more > 0 && !has_room(space, nr_more) {
         return Err(libc::ENOMEM);
     }
+    apply_all(space, by_block(range).map(|(block, part)| (block, wanted(block, &part))))
+}
+
+/// Gives several blocks' pages the attributes named: all or none, unless undoing a failed change fails too.
+fn apply_all(space: &RawSpace, blocks: impl Iterator<Item = (usize, Pages)>) -> Result<(), c_int> {
     let mut done: Vec<(usize, Pages)> = Vec::new();
-    for (block, part) in by_block(range) {
-        let (old, new) = (pages_at(block), wanted(block, &part));
+    for (block, new) in blocks {
+        let old = pages_at(block);
         if old == new {
             continue;
         }
@@ -340,34 +345,48 @@ fn change_locked(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes
 }
 
 /// Drops the attributes of pages that are about to be unmapped. Makes those that are not sealed readable and writable.
-pub fn forget(space: &RawSpace, range: &Range<usize>) {
-    if !is_empty() {
-        forget_alone(space, range, &changing());
-    }
+///
+/// # Errors
+/// ENOMEM: the kernel has no room for another mapping. Nothing has changed.
+pub fn forget(space: &RawSpace, range: &Range<usize>) -> Result<(), c_int> {
+    if is_empty() { Ok(()) } else { forget_alone(space, range, &changing()) }
 }
 
-fn forget_alone(space: &RawSpace, range: &Range<usize>, _alone: &Alone) {
+fn forget_alone(space: &RawSpace, range: &Range<usize>, _alone: &Alone) -> Result<(), c_int> {
     if is_empty() {
-        return;
+        return Ok(());
     }
-    for (block, part) in by_block(range) {
+    let without = |block: usize, part: &Range<usize>| {
         let mut pages = pages_at(block);
         let is_gone = |page: Attributes| if page & SEALED != 0 { SEALED } else { PLAIN };
         pages[part.clone()].iter_mut().for_each(|page| *page = is_gone(*page));
-        let _ = apply(space, block, &pages); // unmapping pages that stay protected is slower
+        pages
+    };
+    // The unmapped part of a block is zeroed in place, and must be writable for that. A whole block is not touched.
+    let (whole, parts): (Vec<_>, Vec<_>) = by_block(range).partition(|(_, part)| part.len() == BLOCK_PAGES);
+    apply_all(space, parts.iter().map(|(block, part)| (*block, without(*block, part))))?;
+    for (block, part) in &whole {
+        let _ = apply(space, *block, &without(*block, part)); // unmapping pages that stay protected is slower
+    }
+    for (block, part) in parts.into_iter().chain(whole) {
         let mut pages = pages_at(block);
         pages[part].fill(PLAIN);
         note(block, pages);
     }
+    Ok(())
 }
 
 /// Runs `unmap` on pages with any attributes. No other thread may unmap meanwhile: once a block is closed, another
 /// thread may map it anew at once.
-pub fn unmap(space: &RawSpace, range: &Range<usize>, unmap: impl FnOnce()) {
+///
+/// # Errors
+/// As [`forget`]. Then `unmap` was not run.
+pub fn unmap(space: &RawSpace, range: &Range<usize>, unmap: impl FnOnce()) -> Result<(), c_int> {
     let alone = changing();
-    forget_alone(space, range, &alone);
+    forget_alone(space, range, &alone)?;
     unmap();
     after_unmap(space, range, &alone);
+    Ok(())
 }
 
 /// Takes away access to pages that were unmapped while other pages of their block stay mapped, unless they are sealed.

@@ -100,7 +100,7 @@ fn place(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
         state::say(&format!("a mapping cannot lie across the end of managed memory, at {:#x}", target.start));
         return Err(libc::ENOMEM);
     }
-    protection::forget(space, &target);
+    protection::forget(space, &target)?;
     // SAFETY: the program gives up the content of these pages.
     unsafe { space.map_at(target.start, target.len()) }.map_err(|_| libc::ENOMEM)?;
     Ok(target.start)
@@ -127,7 +127,7 @@ fn move_away(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
         if request.has(MREMAP_DONTUNMAP) {
             space.discard(old.start, old.len());
         } else {
-            protection::unmap(space, old, || space.unmap(old.start, old.len()));
+            protection::unmap(space, old, || space.unmap(old.start, old.len()))?;
         }
     }
     Ok(at)

@@ -31,6 +31,7 @@ fn to_svg(svg: &mut String, title: &str, systems: &[(&str, &Vec<Row>)]) -> Resul
     chart
         .configure_mesh()
         .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
         .x_labels(names.len() + 2)
         .x_label_formatter(&|&round| label(&names, round))
         .x_desc("round")

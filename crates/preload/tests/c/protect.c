@@ -194,6 +194,34 @@ static void in_pieces(void) {
     }
 }
 
+/* A call on a part of read-only memory when the process has as many mappings as the kernel allows: it fails and changes
+   nothing, or succeeds. */
+static void no_more_mappings(void) {
+    const size_t most = 70000;
+    char *at = map(FOLIO);
+    memset(at, 1, FOLIO);
+    CHECK(mprotect(at + 64 * PAGE, 64 * PAGE, PROT_READ) == 0);
+    char *other = mmap(NULL, most * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(other != MAP_FAILED);
+    size_t page = 0;
+    while (page < most && mprotect(other + page * PAGE, PAGE, PROT_READ) == 0)
+        page += 2;
+    if (page >= most)
+        dprintf(2, "SKIP no_more_mappings: vm.max_map_count permits more than %zu\n", most);
+    else
+        CHECK(errno == ENOMEM);
+    int result = munmap(at + 80 * PAGE, 8 * PAGE);
+    CHECK(result == 0 || errno == ENOMEM);
+    CHECK(result == 0 || at[80 * PAGE] == 1);
+    char *placed = mmap(at + 100 * PAGE, 8 * PAGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CHECK(placed == at + 100 * PAGE || errno == ENOMEM);
+    CHECK(at[100 * PAGE] == (placed == MAP_FAILED));
+    CHECK(munmap(other, most * PAGE) == 0);
+    CHECK(munmap(at + 80 * PAGE, 8 * PAGE) == 0 && !can_read(at + 80 * PAGE) && at[79 * PAGE] == 1);
+    CHECK(munmap(at, FOLIO) == 0);
+}
+
 int main(void) {
     catch_segv();
     region = map(len);
@@ -205,5 +233,6 @@ int main(void) {
     limits();
     errors();
     in_pieces();
+    no_more_mappings();
     return 0;
 }
