@@ -236,7 +236,7 @@ impl Engine {
 
     /// As [`Engine::unmap`], for content that nobody needs any more.
     fn unmap_unneeded(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
-        // SAFETY: as above.
+        // SAFETY: as in `unmap`.
         self.unmap_by(locked, index, frame, |addr, home, len| unsafe { self.mapper.unmap_unneeded(addr, home, len) })
     }
 

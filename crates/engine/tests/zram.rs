@@ -59,14 +59,19 @@ fn every_folio_comes_back_from_less_memory_than_it_is() {
         ] {
             let arena = arena(&[zram(24, codec).into()]);
             let mut region = arena.map_with(36 * MIB, size).unwrap();
-            for round in [2, 4] {
-                fill(&mut region, fill_page, round);
-                assert!(is_right(&region, fill_page, round), "{codec:?} {size:?}");
-            }
+            fill(&mut region, fill_page, 2);
+            arena.evict_all();
+            let memory = info(&arena, "zram").memory.unwrap();
+            assert!(memory.content_bytes >= 20 << 20, "{memory:?}");
+            assert!(memory.memory_bytes * 2 < memory.content_bytes, "{codec:?} {size:?}: {memory:?}");
+            assert!(is_right(&region, fill_page, 2), "{codec:?} {size:?}");
+            fill(&mut region, fill_page, 4);
+            assert!(is_right(&region, fill_page, 4), "{codec:?} {size:?}");
             arena.evict_all();
             let memory = info(&arena, "zram").memory.unwrap();
             assert!(memory.content_bytes >= 20 << 20 && memory.memory_bytes <= memory.limit_bytes, "{memory:?}");
-            assert!(memory.memory_bytes * 2 < memory.content_bytes, "{codec:?} {size:?}: {memory:?}");
+            // Groups that freed objects left partly empty come on top; how many depends on the order of the frees.
+            assert!(memory.kept_bytes * 2 < memory.content_bytes, "{codec:?} {size:?}: {memory:?}");
             drop(region);
             let _ = arena.stats();
             let memory = info(&arena, "zram").memory.unwrap();

@@ -57,7 +57,7 @@ pub fn release(block: usize) -> bool {
     }
     let _guard = guard::enter();
     let Some(len) = blocks().remove(&block) else { return false };
-    let _ = mapping::unmap_managed(block..block + len); // after ENOMEM it stays mapped
+    let _ = mapping::unmap_managed(block..block + len); // if this fails, the block leaks
     true
 }
 

@@ -124,9 +124,8 @@ fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_i
     }
     let _guard = guard::enter();
     let range = addr..addr + len;
-    if let Err(errno) = protection::forget(space, &range) {
-        state::fail(errno);
-        return libc::MAP_FAILED;
+    if protection::forget(space, &range).is_err() {
+        return out_of_memory();
     }
     // SAFETY: the program gives up the content of these pages. They are mapped and zero from here on, even where
     // nothing was mapped before.

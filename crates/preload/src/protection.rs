@@ -324,7 +324,7 @@ fn change_locked(space: &RawSpace, range: &Range<usize>, set: impl Fn(Attributes
     apply_all(space, by_block(range).map(|(block, part)| (block, wanted(block, &part))))
 }
 
-/// Gives several blocks' pages the attributes named: all or none, unless undoing a failed change fails too.
+/// Changes the attributes of several blocks: all or none of them, unless undoing a failed change fails too.
 fn apply_all(space: &RawSpace, blocks: impl Iterator<Item = (usize, Pages)>) -> Result<(), c_int> {
     let mut done: Vec<(usize, Pages)> = Vec::new();
     for (block, new) in blocks {

@@ -127,7 +127,8 @@ fn move_away(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
         if request.has(MREMAP_DONTUNMAP) {
             space.discard(old.start, old.len());
         } else {
-            protection::unmap(space, old, || space.unmap(old.start, old.len()))?;
+            // The content has moved, so a failure here must not fail the call: the old pages stay mapped.
+            let _ = protection::unmap(space, old, || space.unmap(old.start, old.len()));
         }
     }
     Ok(at)

@@ -81,7 +81,11 @@ fn run(program: &Path, budget: &str, (faults, mapper, swap): (&str, &str, &str))
     };
     println!("{name} {faults} {mapper}: {:.1} s", begun.elapsed().as_secs_f64());
     match status {
-        Some(status) if status.success() => Ok(()),
+        Some(status) if status.success() => {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            said.lines().filter(|line| line.starts_with("SKIP")).for_each(|line| println!("{line}"));
+            Ok(())
+        }
         Some(status) if status.code() == Some(LOCK_NOT_PERMITTED) => {
             println!("SKIP {name} in a locked budget: {}", fs::read_to_string(&log).unwrap().trim_end());
             Ok(())

@@ -100,7 +100,10 @@ pub(crate) trait Mapper: Send + Sync {
     ///
     /// # Safety
     /// As `unmap`.
-    unsafe fn unmap_unneeded(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
+    unsafe fn unmap_unneeded(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's ranges.
+        unsafe { self.unmap(folio, home, len) }
+    }
 }
 
 /// Content of the pages that `repopulate` makes.
@@ -287,11 +290,6 @@ impl Mapper for MoveMapper {
         // SAFETY: the caller's ranges.
         unsafe { self.carry(home, folio, len) }
     }
-
-    unsafe fn unmap_unneeded(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        // SAFETY: the caller's ranges. The home gets its pages back.
-        unsafe { self.carry(home, folio, len) }
-    }
 }
 
 /// Maps by copying, for kernels without a sound `UFFDIO_MOVE`. Huge pages become small ones.
@@ -366,7 +364,7 @@ impl Mapper for CopyMapper {
     }
 
     unsafe fn unmap_unneeded(&self, folio: usize, _home: usize, len: usize) -> Result<(), MapError> {
-        // Not read: the program may have no access to some of it.
+        // The content is not read, because the program may have no access to parts of it.
         // SAFETY: the caller's range, whose content is no longer needed.
         unsafe { drop_pages(folio, len) }
     }
