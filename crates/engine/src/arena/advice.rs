@@ -38,10 +38,10 @@ impl Engine {
     pub fn will_need(&self, blocks: Range<usize>) {
         let _blocked = signals::block_all(); // a handler's fault might queue a window too
         // Reading more than the frames that can be spared would only evict what was just read.
-        let end = blocks.end.min(blocks.start + self.budget_blocks() / 2);
+        let end = blocks.end.min(blocks.start + self.ram().budget_blocks() / 2);
         for start in (blocks.start..end).step_by(WINDOW) {
             let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
-            self.reads.push(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
+            self.faults().read_ahead(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
         }
     }
 
@@ -55,7 +55,7 @@ impl Engine {
     pub fn for_each_block(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
         for index in blocks {
             let _blocked = signals::block_all();
-            let _pass = self.gate.enter(signals::thread_id());
+            let _pass = self.gate().enter(signals::thread_id());
             work(BlockId::from_index(index));
         }
     }
@@ -63,8 +63,8 @@ impl Engine {
     /// Discards the content of whole blocks, which then read as zero.
     pub fn drop_range(&self, blocks: Range<usize>) {
         self.for_each_block(blocks, |block| {
-            if self.table.has(block) {
-                self.drop_block(&mut self.lock(block));
+            if self.table().has(block) {
+                self.drop_block(&mut self.table().lock(block));
             }
         });
     }

@@ -7,7 +7,6 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, List, Locked, Order, PAGE_SIZE, PIECE, State, Wish};
@@ -51,45 +50,45 @@ impl RawSpace {
         self.covering(addr, len).map(BlockId::from_index).all(|block| {
             let holes = partial.get(&block);
             let is_hole = |page: usize| holes.is_some_and(|holes| holes[page / 64] >> (page % 64) & 1 == 1);
-            self.engine.is_open(block) && !self.pages_of(block, addr..addr + len).any(is_hole)
+            self.engine.table().is_open(block) && !self.pages_of(block, addr..addr + len).any(is_hole)
         })
     }
 
     /// Whether at least one page of the block at an address is mapped.
     #[must_use]
     pub fn is_open(&self, addr: usize) -> bool {
-        self.engine.is_open(self.block_at(addr))
+        self.engine.table().is_open(self.block_at(addr))
     }
 
     /// Whether the address is managed memory, mapped now or not.
     #[must_use]
     pub fn contains(&self, addr: usize) -> bool {
-        self.engine.contains(addr)
+        self.engine.table().contains(addr)
     }
 
     /// All addresses that are or may become managed memory.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
-        self.engine.span.addr()..self.engine.span.addr() + self.engine.span.len()
+        self.engine.table().span()
     }
 
     /// Bytes of RAM that the engine uses: managed memory, frames without content, and the most that swap devices in
     /// memory may use.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        (self.engine.zones.populated() * PAGE_SIZE) as u64 + self.engine.space.most_bytes_in_ram()
+        (self.engine.ram().zones().populated() * PAGE_SIZE) as u64 + self.engine.swap().most_bytes_in_ram()
     }
 
     /// The budget in bytes.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        self.engine.memory.load(Ordering::Relaxed)
+        self.engine.ram().budget_bytes()
     }
 
     /// Whether the budget, and with it all addresses of [`RawSpace::span`], is locked in RAM.
     #[must_use]
     pub fn is_locked(&self) -> bool {
-        self.engine.frames.is_locked()
+        self.engine.ram().frames().is_locked()
     }
 
     /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].
@@ -116,27 +115,24 @@ impl RawSpace {
             return Err(Error::BadLength(len));
         }
         let count = len.div_ceil(BLOCK_BYTES);
-        let blocks =
-            self.engine.addresses.allocate(count).ok_or(Error::OutOfAddressSpace(self.engine.span.len() as u64))?;
-        self.open(blocks.clone()).inspect_err(|_| self.engine.addresses.free(blocks.clone()))?;
+        let blocks = self
+            .engine
+            .table()
+            .addresses()
+            .allocate(count)
+            .ok_or(Error::OutOfAddressSpace(self.span().len() as u64))?;
+        self.open(blocks.clone())?;
         for index in blocks.clone() {
-            self.engine.lock(BlockId::from_index(index)).fixed_order = folio.order();
+            self.engine.table().lock(BlockId::from_index(index)).fixed_order = folio.order();
         }
         Ok(self.addr(blocks.start))
     }
 
-    /// Makes newly allocated addresses usable.
+    /// Makes newly allocated addresses usable. After an error they are free again.
     fn open(&self, blocks: Range<usize>) -> Result<(), Error> {
-        self.engine.table.ensure(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
-        let start = self.addr(blocks.start);
-        let addresses = start..start + blocks.len() * BLOCK_BYTES;
-        self.engine.span.protect_rw(addresses).map_err(Error::system("mapping a region"))?;
         self.forget_holes(&blocks);
-        for index in blocks.clone() {
-            self.engine.lock(BlockId::from_index(index)).forget_tenant();
-        }
-        self.engine.set_open(blocks, true);
-        Ok(())
+        let opened = self.engine.table().open(blocks.clone()).map_err(Error::system("mapping a region"));
+        opened.inspect_err(|_| self.engine.table().addresses().free(blocks))
     }
 
     fn forget_holes(&self, blocks: &Range<usize>) {
@@ -152,8 +148,8 @@ impl RawSpace {
     /// # Safety
     /// Nobody relies on the content of these pages.
     pub unsafe fn map_at(&self, addr: usize, len: usize) -> Result<(), Error> {
-        for claimed in self.engine.addresses.claim(self.covering(addr, len)) {
-            self.open(claimed.clone()).inspect_err(|_| self.engine.addresses.free(claimed.clone()))?;
+        for claimed in self.engine.table().addresses().claim(self.covering(addr, len)) {
+            self.open(claimed.clone())?;
             for block in [claimed.start, claimed.end - 1].map(BlockId::from_index) {
                 // All pages of a new block are holes, except those filled below.
                 let mut partial = self.partial.lock().expect("nothing panics under this lock");
@@ -194,7 +190,7 @@ impl RawSpace {
 
     /// The pages of a block, counted from its start, that lie in a range of addresses.
     pub(crate) fn pages_of(&self, block: BlockId, range: Range<usize>) -> Range<usize> {
-        let base = self.engine.block_addr(block);
+        let base = self.engine.table().block_addr(block);
         let (start, end) = (range.start.max(base), range.end.min(base + BLOCK_BYTES));
         (start - base) / PAGE_SIZE..(end - base).div_ceil(PAGE_SIZE)
     }
@@ -213,7 +209,7 @@ impl RawSpace {
         // Blocks that are not mapped are skipped.
         let mut start = whole.start;
         for index in whole.start..=whole.end {
-            if index == whole.end || !self.engine.is_open(BlockId::from_index(index)) {
+            if index == whole.end || !self.engine.table().is_open(BlockId::from_index(index)) {
                 if start < index {
                     self.close(start..index);
                 }
@@ -229,7 +225,7 @@ impl RawSpace {
     /// Nobody uses these pages any more.
     unsafe fn unmap_part(&self, part: Range<usize>) {
         let block = self.block_at(part.start);
-        if !self.engine.is_open(block) {
+        if !self.engine.table().is_open(block) {
             return; // not mapped: nothing to do
         }
         // SAFETY: the caller's promise: nobody uses these pages any more.
@@ -257,13 +253,13 @@ impl RawSpace {
         let block = self.block_at(range.start);
         let partial = self.partial.lock().expect("nothing panics under this lock");
         let is_hole = |holes: &Holes, page: usize| holes[page / 64] >> (page % 64) & 1 == 1;
-        let holes = partial.get(&block).filter(|_| self.engine.is_open(block));
+        let holes = partial.get(&block).filter(|_| self.engine.table().is_open(block));
         holes.is_some_and(|holes| self.pages_of(block, range).all(|page| is_hole(holes, page)))
     }
 
     fn forget_streams(&self, blocks: &Range<usize>) {
         let _blocked = signals::block_all(); // a signal handler might fault and follow a stream
-        self.engine.streams.forget_blocks(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+        self.engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
     }
 
     /// Drops whole blocks and frees their addresses.
@@ -271,14 +267,14 @@ impl RawSpace {
         self.forget_holes(&blocks);
         self.forget_streams(&blocks);
         self.forget_holds(blocks.clone());
-        self.engine.set_open(blocks.clone(), false);
+        self.engine.table().close(blocks.clone());
         self.engine.drop_range(blocks.clone());
         // SAFETY: blocks of the span that their owner unmaps: it uses no reference to them any more, and nobody else
         // gets them before they are free.
         if let Err(error) = unsafe { memory::protect_none(self.addr(blocks.start), blocks.len() * BLOCK_BYTES) } {
             crate::process::fatal::say(&format!("unmapping a region: {error}")); // it stays readable, as zeros
         }
-        self.engine.addresses.free(blocks);
+        self.engine.table().addresses().free(blocks);
     }
 
     /// Grows or shrinks a mapping, as `mremap` does. Returns its address, which is a new one if it had to move.
@@ -300,24 +296,24 @@ impl RawSpace {
             return Ok(addr);
         }
         let (have, want) = (old_end.next_multiple_of(block), new_end.next_multiple_of(block));
-        let next = (have - self.engine.span.addr()) / block;
+        let next = (have - self.span().start) / block;
         let count = (want - have) / block;
         let tail_is_ours = !self.has_holes(self.block_at(old_end - 1));
-        if tail_is_ours && (count == 0 || self.engine.addresses.extend(next, count)) {
+        if tail_is_ours && (count == 0 || self.engine.table().addresses().extend(next, count)) {
             if count > 0 {
-                self.open(next..next + count).inspect_err(|_| self.engine.addresses.free(next..next + count))?;
-                let last = self.engine.lock(self.block_at(old_end - 1));
+                self.open(next..next + count)?;
+                let last = self.engine.table().lock(self.block_at(old_end - 1));
                 let (order, wish) = (last.fixed_order, last.wish);
                 drop(last);
                 for index in next..next + count {
-                    let mut grown = self.engine.lock(BlockId::from_index(index));
+                    let mut grown = self.engine.table().lock(BlockId::from_index(index));
                     (grown.fixed_order, grown.wish) = (order, wish);
                 }
             }
             return Ok(addr);
         }
         if !may_move {
-            return Err(Error::OutOfAddressSpace(self.engine.span.len() as u64));
+            return Err(Error::OutOfAddressSpace(self.span().len() as u64));
         }
         let target = self.map(new_len)?;
         // SAFETY: the target is a new mapping, known to nobody else, and does not overlap the old one. The caller gives
@@ -354,11 +350,11 @@ impl RawSpace {
     /// Moves a whole block to another address without touching its content. `false`: it is in use and cannot move.
     fn transfer(&self, from: usize, to: usize) -> bool {
         let engine = &*self.engine;
-        let _pass = engine.gate.enter(signals::thread_id());
+        let _pass = engine.gate().enter(signals::thread_id());
         // Two blocks are locked here. The target is new: other holders of its lock keep it briefly and wait for no
         // other block.
-        let mut target = engine.lock(self.block_at(to));
-        let mut source = engine.lock(self.block_at(from));
+        let mut target = engine.table().lock(self.block_at(to));
+        let mut source = engine.table().lock(self.block_at(from));
         if source.is_empty() {
             (target.fixed_order, target.wish) = (source.fixed_order, source.wish);
             return true;
@@ -371,7 +367,7 @@ impl RawSpace {
                 if engine.unmap(&mut source, index, frame).is_err() {
                     return false;
                 }
-                engine.zones.of(frame).insert(frame, List::Laundry);
+                engine.ram().zone(frame).insert(frame, List::Laundry);
             }
         }
         // A late fault from the addresses' previous use may have made a page there.
@@ -382,10 +378,10 @@ impl RawSpace {
         (source.small_table, target.small_table) = small_tables;
         for index in 0..target.nr_folios() {
             if let Some(frame) = target.folio(index).frame() {
-                engine.zones.of(frame).set_owner(frame, target.name(index));
+                engine.ram().zone(frame).set_owner(frame, target.name(index));
                 if target.folio(index).writing_to().is_some() {
                     target.folio_mut(index).cancel_write();
-                    engine.zones.of(frame).insert(frame, List::Laundry); // its write no longer counts
+                    engine.ram().zone(frame).insert(frame, List::Laundry); // its write no longer counts
                 }
             }
         }
@@ -415,7 +411,7 @@ impl RawSpace {
     /// Nobody relies on the content of these bytes.
     unsafe fn discard_part(&self, part: Range<usize>) {
         let block = self.block_at(part.start);
-        let base = self.engine.block_addr(block);
+        let base = self.engine.table().block_addr(block);
         // The whole pages of the part.
         let inner = part.start.next_multiple_of(PAGE_SIZE)..part.end / PAGE_SIZE * PAGE_SIZE;
         if inner.is_empty() {
@@ -425,8 +421,8 @@ impl RawSpace {
         let pages = (inner.start - base) / PAGE_SIZE..(inner.end - base) / PAGE_SIZE;
         let (mapped, is_held) = {
             let _blocked = signals::block_all(); // a signal handler might touch this block
-            let _pass = self.engine.gate.enter(signals::thread_id());
-            let mut locked = self.engine.lock(block);
+            let _pass = self.engine.gate().enter(signals::thread_id());
+            let mut locked = self.engine.table().lock(block);
             let mapped = self.drop_pages(&mut locked, pages);
             let is_held = !mapped.is_empty() && self.begin_hold(&mut locked);
             (mapped, is_held)
@@ -477,7 +473,7 @@ impl RawSpace {
                 State::Standby(frame) => {
                     self.note_dropped(locked, &part);
                     engine.spoil(locked, index, frame);
-                    let bytes = engine.frames.at_home_mut(locked, index);
+                    let bytes = engine.ram().frames().at_home_mut(locked, index);
                     bytes[(part.start - folio.start) * PAGE_SIZE..(part.end - folio.start) * PAGE_SIZE].fill(0);
                 }
                 State::Resident(_) => {
@@ -521,10 +517,10 @@ impl RawSpace {
         let mut start = part.start;
         while start < part.end {
             let end = part.end.min((start + 1).next_multiple_of(PAGE_SIZE));
-            let page = self.engine.page_at(start);
+            let page = self.engine.table().page_at(start);
             let empty = {
                 let _blocked = signals::block_all(); // a signal handler might touch this block
-                let locked = self.engine.lock(page.block());
+                let locked = self.engine.table().lock(page.block());
                 locked.state(locked.index_of(page.page_in_block())) == State::Empty
             };
             if !empty {
@@ -550,7 +546,7 @@ impl RawSpace {
     pub fn keep(&self, addr: usize, len: usize) {
         self.forget_streams(&self.covering(addr, len));
         self.engine.for_each_block(self.covering(addr, len), |block| {
-            if let Some(locked) = self.engine.try_lock(block).filter(|locked| !locked.pinned) {
+            if let Some(locked) = self.engine.table().try_lock(block).filter(|locked| !locked.pinned) {
                 self.make_active(&locked);
             }
         });
@@ -559,7 +555,7 @@ impl RawSpace {
     fn make_active(&self, locked: &Locked<'_>) {
         for index in 0..locked.nr_folios() {
             if let State::Resident(frame) = locked.state(index) {
-                self.engine.zones.of(frame).insert(frame, List::Active);
+                self.engine.ram().zone(frame).insert(frame, List::Active);
             }
         }
     }
@@ -567,8 +563,8 @@ impl RawSpace {
     /// Sets whether blocks come back in one piece, where the arena's policy leaves that open.
     pub fn wish(&self, addr: usize, len: usize, wish: Wish) {
         self.engine.for_each_block(self.covering(addr, len), |block| {
-            if self.engine.table.has(block) {
-                self.engine.lock(block).wish = wish;
+            if self.engine.table().has(block) {
+                self.engine.table().lock(block).wish = wish;
             }
         });
     }
@@ -578,7 +574,7 @@ impl RawSpace {
         let thread = signals::thread_id();
         for index in self.covering(addr, len) {
             let block = BlockId::from_index(index);
-            if self.engine.is_open(block) {
+            if self.engine.table().is_open(block) {
                 self.bring_in(block, self.pages_of(block, addr..addr + len), thread);
             }
         }
@@ -587,11 +583,11 @@ impl RawSpace {
     /// Brings pages of a block in. `false`: the content of one is lost. The pages may leave again at any time.
     fn bring_in(&self, block: BlockId, pages: Range<usize>, thread: u32) -> bool {
         loop {
-            let Some(missing) = self.first_missing(&self.engine.lock(block), &pages) else { return true };
-            if !fault::resolve(&self.engine, self.engine.addr(missing), thread) {
+            let Some(missing) = self.first_missing(&self.engine.table().lock(block), &pages) else { return true };
+            if !fault::resolve(&self.engine, self.engine.table().addr(missing), thread) {
                 return false;
             }
-            if !self.engine.is_open(block) {
+            if !self.engine.table().is_open(block) {
                 return true; // unmapped meanwhile
             }
         }
@@ -619,7 +615,7 @@ impl RawSpace {
         let mut all_in = true;
         for index in self.covering(addr, len) {
             let block = BlockId::from_index(index);
-            if !self.engine.is_open(block) {
+            if !self.engine.table().is_open(block) {
                 continue; // not mapped: the kernel handles a touch
             }
             *self.holds.lock().expect("nothing panics under this lock").entry(block).or_insert(0) += 1;
@@ -627,9 +623,9 @@ impl RawSpace {
             loop {
                 let is_lost = !self.bring_in(block, pages.clone(), thread);
                 all_in &= !is_lost;
-                let _pass = self.engine.gate.enter(thread);
-                let mut locked = self.engine.lock(block);
-                if !self.engine.is_open(block) {
+                let _pass = self.engine.gate().enter(thread);
+                let mut locked = self.engine.table().lock(block);
+                if !self.engine.table().is_open(block) {
                     break; // unmapped meanwhile
                 }
                 if is_lost || self.first_missing(&locked, &pages).is_none() {
@@ -647,11 +643,11 @@ impl RawSpace {
     /// As [`RawSpace::hold`].
     pub unsafe fn hold_present(&self, addr: usize, len: usize) {
         let _blocked = signals::block_all(); // a signal handler might touch one of these
-        let _pass = self.engine.gate.enter(signals::thread_id());
+        let _pass = self.engine.gate().enter(signals::thread_id());
         for index in self.covering(addr, len) {
             let block = BlockId::from_index(index);
-            if self.engine.is_open(block) {
-                self.begin_hold(&mut self.engine.lock(block));
+            if self.engine.table().is_open(block) {
+                self.begin_hold(&mut self.engine.table().lock(block));
             }
         }
     }
@@ -704,20 +700,20 @@ impl RawSpace {
 
     fn unpin(&self, block: BlockId) {
         let _blocked = signals::block_all(); // a signal handler might touch this block
-        let _pass = self.engine.gate.enter(signals::thread_id());
-        if !self.engine.table.has(block) {
+        let _pass = self.engine.gate().enter(signals::thread_id());
+        if !self.engine.table().has(block) {
             return;
         }
-        let mut locked = self.engine.lock(block);
+        let mut locked = self.engine.table().lock(block);
         if self.holds.lock().expect("nothing panics under this lock").contains_key(&block) {
             return; // held again meanwhile
         }
         locked.pinned = false;
         for index in 0..locked.nr_folios() {
             if let State::Resident(frame) = locked.state(index)
-                && self.engine.zones.of(frame).list(frame).is_none()
+                && self.engine.ram().zone(frame).list(frame).is_none()
             {
-                self.engine.zones.of(frame).insert(frame, List::Active); // reclaim took it off its list while pinned
+                self.engine.ram().zone(frame).insert(frame, List::Active); // reclaim took it off its list while pinned
             }
         }
     }
@@ -749,15 +745,15 @@ impl RawSpace {
     /// Must be called after [`RawSpace::fork_child`] for pages that the caller has replaced or unmapped: a touch of
     /// them is an ordinary one.
     pub fn not_inherited(&self, range: Range<usize>) {
-        crate::process::fork::not_inherited(&range);
+        super::fork::not_inherited(&range);
     }
 
     fn addr(&self, block: usize) -> usize {
-        self.engine.block_addr(BlockId::from_index(block))
+        self.engine.table().block_addr(BlockId::from_index(block))
     }
 
     fn block_at(&self, addr: usize) -> BlockId {
-        self.engine.page_at(addr).block()
+        self.engine.table().page_at(addr).block()
     }
 
     fn has_holes(&self, block: BlockId) -> bool {
@@ -766,13 +762,13 @@ impl RawSpace {
 
     /// The blocks that a range overlaps.
     pub(crate) fn covering(&self, addr: usize, len: usize) -> Range<usize> {
-        let base = self.engine.span.addr();
+        let base = self.span().start;
         (addr - base) / BLOCK_BYTES..(addr + len - base).div_ceil(BLOCK_BYTES)
     }
 
     /// Splits a range into a part of a block, whole blocks, and a part of another block.
     fn split(&self, addr: usize, len: usize) -> (Option<Range<usize>>, Range<usize>, Option<Range<usize>>) {
-        let (block, base, end) = (BLOCK_BYTES, self.engine.span.addr(), addr + len);
+        let (block, base, end) = (BLOCK_BYTES, self.span().start, addr + len);
         let (up, down) = (addr.next_multiple_of(block), end / block * block);
         if up > down {
             return (Some(addr..end), 0..0, None); // all within one block

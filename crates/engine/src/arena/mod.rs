@@ -1,27 +1,23 @@
 //! The public API: an arena is a budget of RAM, swap devices, and the memory that is paged between them.
 
-pub(crate) mod address_space;
 pub(crate) mod advice;
 pub(crate) mod by_address;
 pub(crate) mod doctor;
+pub(crate) mod fork;
 pub(crate) mod region;
 pub(crate) mod sealing;
 pub(crate) mod setup;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use folioswap_core::compact::Stage;
-use folioswap_core::{
-    BLOCK_PAGES, DropBehind, FolioTable, Order, OrderChoice, Overruns, PAGE_SIZE, StatsSnapshot, Streams,
-};
-use folioswap_sys::clock::Clock;
+use folioswap_core::{BLOCK_PAGES, Order, StatsSnapshot};
 use folioswap_sys::memory;
 use folioswap_sys::signals;
 use folioswap_sys::uffd::{EventFd, Userfaultfd};
 
-use crate::arena::address_space::AddressSpace;
 use crate::arena::by_address::RawSpace;
 use crate::arena::region::Region;
 use crate::compact::compactd;
@@ -37,24 +33,21 @@ use crate::config::swap_in_policy::SwapIn;
 use crate::device::topology::Topology;
 use crate::device::{self, Opened, SwapDevice};
 use crate::engine::Engine;
-use crate::fault::device_faults::DeviceFaults;
+use crate::fault::Faults;
 use crate::fault::direct;
-use crate::fault::lost_pages::Lost;
 use crate::fault::monitor;
-use crate::fault::read_queue::ReadQueue;
+use crate::fault::policy::Policy;
 use crate::fault::readahead;
+use crate::fault::take::PATIENCE;
 use crate::memory::frames::Frames;
 use crate::memory::mlock;
+use crate::memory::ram::Ram;
 use crate::memory::selftest;
-use crate::memory::take;
+use crate::memory::table::Table;
 use crate::memory::zeroed;
-use crate::memory::zeroed_stock::ZeroedStock;
 use crate::memory::zones::Zoning;
 use crate::process::shared_stats::{self, SharedCounters, StatsHome};
 use crate::process::threads::{self, Thread};
-use crate::process::wakeup::{Event, Gate};
-use crate::reclaim::buffers::Buffers;
-use crate::reclaim::kept_copies::KeptCopies;
 use crate::reclaim::reclaimd::{self, ReclaimThread};
 use crate::relocate::write_back;
 use crate::swap::attached::{DEVICE_SHIFT, Frees, Layout};
@@ -285,22 +278,20 @@ impl ArenaBuilder {
         let frees = self.frees;
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
         if locked {
-            engine.populate_all()?;
+            engine.ram().populate_all()?;
         }
         let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
         let mut threads = vec![
             threads::spawn("readahead", &engine, readahead::run)?,
             threads::spawn("compact", &engine, compactd::run)?,
-            threads::spawn("zero", &engine, zeroed::run)?,
+            threads::spawn("zero", &engine, |engine| zeroed::run(engine.ram(), engine.table(), engine.signals()))?,
             threads::spawn("slots", &engine, slots::run)?,
         ];
-        for place in ReclaimThread::of_zones(engine.zones.all().len()) {
+        for place in ReclaimThread::of_zones(engine.ram().zones().all().len()) {
             threads.push(threads::spawn("reclaim", &engine, move |engine| reclaimd::run(engine, place))?);
         }
         if frees != Frees::Synchronous {
-            threads.push(threads::spawn("freeing", &engine, |engine| {
-                free::run(&engine.space, &engine.gate, &engine.stop)
-            })?);
+            threads.push(threads::spawn("freeing", &engine, |engine| free::run(engine.swap(), engine.signals()))?);
         }
         match mode {
             FaultMode::Monitor => {
@@ -319,13 +310,8 @@ impl ArenaBuilder {
         Ok(arena)
     }
 
-    fn swap_space(
-        &mut self,
-        devices: Vec<Opened>,
-        nr_blocks: usize,
-        nr_cpus: usize,
-        stats: &Arc<StatsHome>,
-    ) -> SwapSpace {
+    fn swap_space(&mut self, devices: Vec<Opened>, nr_blocks: usize, stats: &Arc<StatsHome>) -> SwapSpace {
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let (most_slots, device_shift) = (nr_blocks * BLOCK_PAGES, self.device_shift);
         let layout = Layout { most_slots, device_shift, nr_cpus, rotational: self.rotational, frees: self.frees };
         let (split_slots, compacts) = (self.split_slots, self.compaction.is_some());
@@ -335,10 +321,9 @@ impl ArenaBuilder {
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
         let span = setup::span(self.address_space, self.memory, self.locked, &devices)?;
-        let nr_blocks = span.len() / block;
         let most_blocks = memory::total_ram().min(MAX_MEMORY).max(self.memory) as usize / block;
-        let nr_pageblocks = self.memory as usize / block;
-        let zoning = Zoning::new(self.topology.get_or_insert_with(Topology::of_machine), nr_pageblocks);
+        let topology = self.topology.get_or_insert_with(Topology::of_machine);
+        let zoning = Zoning::new(topology, self.memory as usize / block);
         let frames = Frames::new(most_blocks, zoning.nr_zones, self.locked)?;
         zoning.bind(&frames);
         if self.locked {
@@ -346,57 +331,14 @@ impl ArenaBuilder {
         }
         let pagemap = setup::page_tables()?;
         let mapper = setup::register(&uffd, &pagemap, &span, &frames, mapping)?;
-        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let zone_nodes = zoning.nodes.clone();
-        let zones = zoning.zones(most_blocks, nr_cpus);
-        frames.open(nr_pageblocks)?;
-        zones.set_limit(self.memory as usize / PAGE_SIZE);
         let stats = self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared);
         let stats = Arc::new(stats);
-        let space = self.swap_space(devices, nr_blocks, nr_cpus, &stats);
-        Ok(Engine {
-            fixed_order: self.folio.order(),
-            addresses: AddressSpace::new(nr_blocks),
-            table: FolioTable::new(nr_blocks).keyed(setup::random_key()?),
-            frames,
-            space,
-            buffers: Buffers::new(zones.all().len())?,
-            unsettled: Mutex::new(Vec::new()),
-            zeroed: ZeroedStock::new(self.zeroed_stock, zones.all().len()),
-            compactor: Compactor::new(zones.all(), self.compaction, self.means),
-            kept_copies: KeptCopies::new(zones.nr_frames_max().div_ceil(BLOCK_PAGES)),
-            zones,
-            zone_nodes,
-            mapper,
-            uffd,
-            pagemap,
-            lost: Lost::default(),
-            stats,
-            clock: Clock::new(),
-            streams: Streams::new(),
-            drop_behind: DropBehind::new(),
-            overruns: Overruns::new(),
-            order_choice: OrderChoice::new(),
-            swap_in: AtomicU8::new(self.swap_in.number()),
-            reads: ReadQueue::new(),
-            gate: Gate::default(),
-            on_watch: Mutex::default(),
-            device_faults: DeviceFaults::default(),
-            reclaim_wanted: Event::default(),
-            frame_freed: Event::default(),
-            patience: self.patience,
-            stall_said: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-            has_forked: AtomicBool::new(false),
-            memory: AtomicU64::new(self.memory),
-            growing: Mutex::new(()),
-            huge_pages_short: AtomicUsize::new(0),
-            nr_evictions: AtomicU32::new(0),
-            whole_wanted: AtomicUsize::new(0),
-            nr_mapped: AtomicUsize::new(0),
-            open: bytemuck::zeroed_slice_box(nr_blocks.div_ceil(64)),
-            span,
-        })
+        let ram = Ram::new(zoning, frames, (mapper, pagemap), Arc::clone(&stats), self.memory, self.zeroed_stock)?;
+        let swap = self.swap_space(devices, span.len() / block, &stats);
+        let compactor = Compactor::new(ram.zones().all(), self.compaction, self.means);
+        let policy = Policy::new(self.folio.order(), self.swap_in);
+        let table = Table::new(span, setup::random_key()?);
+        Engine::new(table, ram, swap, policy, Faults::new(uffd, self.patience), compactor, stats)
     }
 }
 
@@ -451,7 +393,7 @@ impl Arena {
             compaction: Some(Stage::default()),
             means: None,
             address_space: None,
-            patience: take::PATIENCE,
+            patience: PATIENCE,
             device_shift: DEVICE_SHIFT,
             stats: None,
         }
@@ -476,25 +418,25 @@ impl Arena {
     /// Whether folios are swapped in whole.
     #[must_use]
     pub fn swap_in(&self) -> SwapIn {
-        self.running.engine.swap_in_policy()
+        self.running.engine.policy().swap_in()
     }
 
     /// Changes the policy for folios that are swapped in from now on.
     pub fn set_swap_in(&self, policy: SwapIn) {
-        self.running.engine.swap_in.store(policy.number(), Ordering::Relaxed);
+        self.running.engine.policy().set_swap_in(policy);
     }
 
     /// All statistics so far. Takes about 100 us, and 90 KiB for the histograms.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         self.running.flush_slots();
-        self.running.engine.stats.snapshot()
+        self.running.engine.stats().snapshot()
     }
 
     /// The budget in bytes.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        self.running.engine.memory.load(Ordering::Relaxed)
+        self.running.engine.ram().budget_bytes()
     }
 
     /// Changes the budget while running. After shrinking it, waits until the surplus has left RAM, for at most ten
@@ -513,27 +455,23 @@ impl Arena {
             return Err(Error::BudgetTooSmall(bytes));
         }
         let engine = &self.running.engine;
-        if engine.frames.is_locked() {
-            return engine.grow_locked(bytes);
+        let ram = engine.ram();
+        if ram.frames().is_locked() {
+            return ram.grow_locked(bytes, engine.table().span().len());
         }
-        let nr_frames = (bytes as usize / PAGE_SIZE).min(engine.zones.nr_frames_max());
-        // Each zone uses its first pageblocks, up to its share of the limit.
-        engine.frames.open(nr_frames / BLOCK_PAGES)?;
-        engine.memory.store(bytes, Ordering::Relaxed);
         {
             let _blocked = signals::block_all(); // a handler's fault might lock a zone
-            engine.zones.set_limit(nr_frames);
+            ram.set_budget(bytes)?;
         }
         let excess = || {
             let _blocked = signals::block_all();
-            engine.excess()
+            ram.zones().excess()
         };
-        engine.reclaim_wanted.signal();
         let begun = Instant::now();
         while excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {
-            let seen = engine.frame_freed.now();
+            let seen = ram.frame_freed().now();
             if excess() > 0 {
-                engine.frame_freed.wait_for(seen, Duration::from_millis(10));
+                ram.frame_freed().wait_for(seen, Duration::from_millis(10));
             }
         }
         Ok(())
@@ -542,7 +480,7 @@ impl Arena {
     /// Whether the budget is locked in RAM ([`ArenaBuilder::locked`]).
     #[must_use]
     pub fn is_locked(&self) -> bool {
-        self.running.engine.frames.is_locked()
+        self.running.engine.ram().frames().is_locked()
     }
 
     /// The swap devices in the order in which they are used, apart from the preferences of nodes: by priority, then in
@@ -550,7 +488,7 @@ impl Arena {
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.running.flush_slots();
-        self.running.engine.space.devices()
+        self.running.engine.swap().devices()
     }
 
     /// Adds a swap device while running, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. Without a priority it
@@ -560,10 +498,10 @@ impl Arena {
     /// As [`ArenaBuilder::build`] for the device; [`Error::TooManyDevices`].
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
         let engine = &self.running.engine;
-        if !engine.space.add(device::open(&device.clone().into(), engine.space.topology())?) {
+        if !engine.swap().add(device::open(&device.clone().into(), engine.swap().topology())?) {
             return Err(Error::TooManyDevices(MAX_DEVICES));
         }
-        engine.space.slot_work().evacuate(); // a failing device may have content for which there is room now
+        engine.swap().slot_work().evacuate(); // a failing device may have content for which there is room now
         self.start_compressing();
         Ok(())
     }
@@ -571,13 +509,13 @@ impl Arena {
     /// Starts the threads that compress, if a device does and they are not running yet.
     fn start_compressing(&self) {
         let running = &self.running;
-        if !running.engine.space.compresses() || running.compressing.swap(true, Ordering::SeqCst) {
+        if !running.engine.swap().compresses() || running.compressing.swap(true, Ordering::SeqCst) {
             return;
         }
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut threads = running.threads.lock().expect("nothing panics under this lock");
         let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
-        let companions = ReclaimThread::of_companions(running.engine.zones.all().len(), nr_cpus).map(companion);
+        let companions = ReclaimThread::of_companions(running.engine.ram().zones().all().len(), nr_cpus).map(companion);
         let buffer = Buffer::new();
         let mut started = vec![threads::spawn("tiering", &running.engine, |engine| write_back::run(engine, buffer))];
         started.extend(companions.map(|body| threads::spawn("reclaim", &running.engine, body)));
@@ -617,7 +555,7 @@ impl Arena {
     /// The size of folios.
     #[must_use]
     pub fn folio(&self) -> FolioSize {
-        self.running.engine.fixed_order.map_or(FolioSize::Auto, FolioSize::Fixed)
+        self.running.engine.policy().fixed_order().map_or(FolioSize::Auto, FolioSize::Fixed)
     }
 
     /// The arena's memory by address, for faces that replace a C library's memory calls.
@@ -630,13 +568,13 @@ impl Arena {
     /// folios. Needs free RAM to move them to. Returns whether all of RAM was scanned.
     pub fn compact(&self) -> bool {
         let engine = &self.running.engine;
-        let _pass = engine.gate.enter(signals::thread_id());
+        let _pass = engine.gate().enter(signals::thread_id());
         engine.compact_all()
     }
 
     /// Evicts every folio that is not in use.
     pub fn evict_all(&self) {
-        for range in self.running.engine.addresses.in_use() {
+        for range in self.running.engine.table().addresses().in_use() {
             self.running.engine.cold(range);
         }
     }
@@ -674,7 +612,7 @@ impl Running {
     /// Frees all slots in batches, so that counts of devices are exact.
     fn flush_slots(&self) {
         if !self.is_childs() {
-            self.engine.space.flush_slots(&self.engine.gate);
+            self.engine.swap().flush_slots(self.engine.gate());
         }
     }
 }
@@ -684,19 +622,19 @@ impl Drop for Running {
         if self.is_childs() {
             return;
         }
-        self.engine.stop.store(true, Ordering::Release);
-        self.engine.reclaim_wanted.signal();
-        self.engine.reads.wake();
-        self.engine.compactor.wanted.signal();
-        self.engine.space.relief().wake();
-        self.engine.zeroed.wanted.signal();
-        self.engine.space.slot_work().wanted.signal();
-        self.engine.space.freeing().wanted.signal();
+        self.engine.signals().stop();
+        self.engine.ram().reclaim_wanted().signal();
+        self.engine.faults().wake_readahead();
+        self.engine.compactor().wake();
+        self.engine.swap().relief().wake();
+        self.engine.ram().stock().wanted.signal();
+        self.engine.swap().slot_work().wanted.signal();
+        self.engine.swap().freeing().wanted.signal();
         self.stop.signal();
         direct::detach(&self.engine);
         for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {
             thread.join();
         }
-        self.engine.space.flush_slots(&self.engine.gate);
+        self.engine.swap().flush_slots(self.engine.gate());
     }
 }

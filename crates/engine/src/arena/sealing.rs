@@ -45,7 +45,7 @@ impl RawSpace {
     #[must_use]
     pub fn is_sealed(&self, range: Range<usize>) -> bool {
         let (block, mut pages) = self.place(range);
-        let locked = self.engine().lock(block);
+        let locked = self.engine().table().lock(block);
         pages.all(|page| locked.is_sealed(page))
     }
 
@@ -62,7 +62,7 @@ impl RawSpace {
     }
 
     fn place(&self, range: Range<usize>) -> (BlockId, Range<usize>) {
-        let block = self.engine().page_at(range.start).block();
+        let block = self.engine().table().page_at(range.start).block();
         (block, self.pages_of(block, range))
     }
 
@@ -73,12 +73,12 @@ impl RawSpace {
     pub unsafe fn offer(&self, range: Range<usize>) {
         let engine = self.engine();
         let _blocked = signals::block_all(); // a signal handler might touch one of these
-        let _pass = engine.gate.enter(signals::thread_id());
+        let _pass = engine.gate().enter(signals::thread_id());
         for index in self.covering(range.start, range.len()) {
             let block = BlockId::from_index(index);
             let pages = self.pages_of(block, range.clone());
-            if engine.is_open(block) {
-                let mut locked = engine.lock(block);
+            if engine.table().is_open(block) {
+                let mut locked = engine.table().lock(block);
                 let nr_pages = locked.order().nr_pages();
                 let whole = pages.start.next_multiple_of(nr_pages)..pages.end / nr_pages * nr_pages;
                 if !whole.is_empty() {
@@ -94,8 +94,8 @@ impl Engine {
     /// See [`RawSpace::seal`].
     pub fn seal(&self, block: BlockId, pages: Range<usize>, whole: WholeFolio) -> io::Result<bool> {
         let _blocked = signals::block_all(); // a signal handler might touch this block
-        let _pass = self.gate.enter(signals::thread_id());
-        let mut locked = self.lock(block);
+        let _pass = self.gate().enter(signals::thread_id());
+        let mut locked = self.table().lock(block);
         let before: Vec<usize> = pages.clone().filter(|&page| locked.is_sealed(page)).collect();
         if before.len() == pages.len() {
             return Ok(true);
@@ -103,7 +103,7 @@ impl Engine {
         locked.set_sealed(pages.clone(), true);
         let mut sealed = Ok(self.isolate(&mut locked, &pages, whole));
         if let Ok(true) = sealed {
-            let addr = self.block_addr(block) + pages.start * PAGE_SIZE;
+            let addr = self.table().block_addr(block) + pages.start * PAGE_SIZE;
             // SAFETY: a part of the span whose block is locked, and whose pages were just unmapped. The caller of
             // `seal` wants a touch of a sealed page to fault.
             sealed = unsafe { memory::protect_none(addr, pages.len() * PAGE_SIZE) }.map(|()| true);
@@ -118,17 +118,17 @@ impl Engine {
     /// See [`RawSpace::unseal`].
     pub fn unseal(&self, block: BlockId, pages: Range<usize>) -> io::Result<()> {
         let _blocked = signals::block_all(); // a signal handler might touch this block
-        let _pass = self.gate.enter(signals::thread_id());
-        let mut locked = self.lock(block);
+        let _pass = self.gate().enter(signals::thread_id());
+        let mut locked = self.table().lock(block);
         if !pages.clone().any(|page| locked.is_sealed(page)) {
             return Ok(());
         }
         let before: Vec<usize> = pages.clone().filter(|&page| locked.is_sealed(page)).collect();
         locked.set_sealed(pages.clone(), false);
-        let first = self.block_addr(block);
+        let first = self.table().block_addr(block);
         let mut unsealed = Err(io::Error::from_raw_os_error(libc::ENOMEM)); // no slots for the parts of a whole folio
         if self.divide(&mut locked, WholeFolio::WriteInParts) {
-            unsealed = self.span.protect_rw(first + pages.start * PAGE_SIZE..first + pages.end * PAGE_SIZE);
+            unsealed = self.table().make_accessible(first + pages.start * PAGE_SIZE..first + pages.end * PAGE_SIZE);
         }
         if unsealed.is_err() {
             before.into_iter().for_each(|page| locked.set_sealed(page..page + 1, true));
@@ -166,7 +166,7 @@ impl Engine {
                 if locked.pinned || self.unmap(locked, index, frame).is_err() {
                     return false;
                 }
-                self.zones.of(frame).insert(frame, List::Laundry);
+                self.ram().zone(frame).insert(frame, List::Laundry);
             }
             debug_assert!(is_of_one_kind(locked, index * nr_pages, nr_pages));
         }
@@ -180,7 +180,7 @@ impl Engine {
                 if locked.pinned || self.unmap(locked, 0, frame).is_err() {
                     return false;
                 }
-                self.zones.of(frame).insert(frame, List::Laundry);
+                self.ram().zone(frame).insert(frame, List::Laundry);
             }
             State::Standby(frame) => self.spoil(locked, 0, frame), // it has no copy any more if writing fails
             _ => {}

@@ -63,27 +63,27 @@ pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction");
     let thread = folioswap_sys::signals::thread_id();
     let (mut wanted_last, mut failed_last): (Option<Instant>, Option<Instant>) = (None, None);
-    let mut seen = engine.compactor.wanted.now();
+    let mut seen = engine.compactor().wanted.now();
     while !engine.stopping() {
-        let before = std::mem::replace(&mut seen, engine.compactor.wanted.now());
+        let before = std::mem::replace(&mut seen, engine.compactor().wanted.now());
         let begun = Instant::now();
-        let pass = engine.gate.enter(thread);
-        engine.zones.all().iter().for_each(Zone::tick);
-        engine.stats.compact_daemon_wake.add(1);
-        if engine.whole_wanted.swap(0, Ordering::Relaxed) > 0 {
+        let pass = engine.gate().enter(thread);
+        engine.ram().zones().all().iter().for_each(Zone::tick);
+        engine.stats().compact_daemon_wake.add(1);
+        if engine.compactor().whole_wanted.swap(0, Ordering::Relaxed) > 0 {
             wanted_last = Some(begun);
-            engine.zones.keep_whole((engine.budget_blocks() / KEPT_WHOLE_SHARE).max(1));
-            engine.reclaim_wanted.signal();
+            engine.ram().zones().keep_whole((engine.ram().budget_blocks() / KEPT_WHOLE_SHARE).max(1));
+            engine.ram().reclaim_wanted().signal();
         } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
             wanted_last = None;
-            engine.zones.keep_whole(0);
+            engine.ram().zones().keep_whole(0);
         }
         let only_calm = wanted_last.is_none() && seen != before;
         let resting = failed_last.and_then(|last: Instant| REST.checked_sub(last.elapsed()));
         let mut is_done = true;
         if resting.is_none() {
             // Every zone is compacted, even if another one failed.
-            for zone in engine.zones.all() {
+            for zone in engine.ram().zones().all() {
                 is_done &= engine.compact_ahead(zone, only_calm);
             }
             failed_last = (!is_done && !only_calm).then(Instant::now);
@@ -91,13 +91,13 @@ pub(crate) fn run(engine: &Engine) {
         drop(pass);
         match wanted_last {
             _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
-            Some(_) => engine.compactor.wanted.wait_for(seen, AGAIN),
+            Some(_) => engine.compactor().wanted.wait_for(seen, AGAIN),
             None if only_calm => {
                 engine.pause(if is_done { CALM } else { (begun.elapsed() * PAUSES).clamp(CALM, REST) })
             }
             None => match resting {
-                Some(rest) => engine.compactor.wanted.wait_for(seen, rest), // frames freed meanwhile have not been scanned
-                None => engine.compactor.wanted.wait(seen),
+                Some(rest) => engine.compactor().wanted.wait_for(seen, rest), // frames freed meanwhile have not been scanned
+                None => engine.compactor().wanted.wait(seen),
             },
         }
     }
@@ -114,32 +114,32 @@ impl Engine {
         nr_enough: usize,
         mut stop: impl FnMut() -> bool,
     ) -> Option<(Report, Option<Taken>)> {
-        let stage = self.compactor.stage?;
+        let stage = self.compactor().stage?;
         let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might compact too
         if zone.counts().limit <= Order::HUGE.nr_pages() + SLACK {
             return None;
         }
-        let mut progress = self.compactor.state(self.zones.index_of(zone.first_frame()));
+        let mut progress = self.compactor().state(self.ram().zones().index_of(zone.first_frame()));
         while zone.counts().free < Order::HUGE.nr_pages() + SLACK {
-            if !self.evict_standby_of(zone, Order::PAGE) {
+            if !self.ram().evict_standby_of(self.table(), zone, Order::PAGE) {
                 return None;
             }
         }
         let moving = Moving::new(self, zone, run == Purpose::Direct);
         let space = ZoneSpace::new(zone, &moving, nr_enough);
         let space = if run == Purpose::InCalm { space.only_calm() } else { space };
-        let stop = &mut || self.stopping() || self.gate.is_closed() || stop();
+        let stop = &mut || self.stopping() || self.gate().is_closed() || stop();
         let (wanted, mode) = match run {
             Purpose::Explicit => (None, Mode::Sync),
             Purpose::InCalm | Purpose::Ahead | Purpose::Direct => (Some(Order::HUGE), Mode::Async),
         };
         let compaction = if run == Purpose::InCalm { &mut progress.in_calm } else { &mut progress.everywhere };
         let report = compaction.run(&space, Request { wanted, mode, stage }, stop);
-        let taken = if run == Purpose::Direct { self.take_now_in(zone, Order::HUGE) } else { None };
+        let taken = if run == Purpose::Direct { self.ram().take_now_in(zone, Order::HUGE) } else { None };
         drop(progress);
         self.count_compaction(&report.counters);
         if report.outcome == Outcome::Free && taken.is_none() {
-            self.frame_freed.signal();
+            self.ram().frame_freed().signal();
         }
         Some((report, taken))
     }
@@ -147,7 +147,8 @@ impl Engine {
     /// Sleeps until whole folios are wanted, for `pause` at most.
     fn pause(&self, pause: Duration) {
         let begun = Instant::now();
-        while begun.elapsed() < pause && !self.stopping() && self.whole_wanted.load(Ordering::Relaxed) == 0 {
+        while begun.elapsed() < pause && !self.stopping() && self.compactor().whole_wanted.load(Ordering::Relaxed) == 0
+        {
             std::thread::sleep(CALM);
         }
     }
@@ -156,7 +157,7 @@ impl Engine {
     /// frames above the high watermark could fill. If all folios are small, only those that are kept.
     fn compaction_goal(&self, zone: &Zone) -> usize {
         let kept = zone.kept_whole();
-        if kept == 0 && self.fixed_order.is_some_and(|order| order < Order::HUGE) {
+        if kept == 0 && self.policy().fixed_order().is_some_and(|order| order < Order::HUGE) {
             return 0;
         }
         let spare = zone.counts().free.saturating_sub(zone.watermarks().high);
@@ -167,8 +168,8 @@ impl Engine {
     pub fn look_for_whole(&self) {
         let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might lock a zone
         let lacks_whole = |zone: &Zone| zone.free_runs(Order::HUGE) < self.compaction_goal(zone);
-        if self.compactor.stage.is_some() && self.zones.all().iter().any(lacks_whole) {
-            self.compactor.wanted.signal();
+        if self.compactor().stage.is_some() && self.ram().zones().all().iter().any(lacks_whole) {
+            self.compactor().wanted.signal();
         }
     }
 
@@ -185,7 +186,7 @@ impl Engine {
             if nr_free >= self.compaction_goal(zone) {
                 return true;
             }
-            let stop = || self.compactor.nr_waiting.load(Ordering::Relaxed) > 0;
+            let stop = || self.compactor().nr_waiting.load(Ordering::Relaxed) > 0;
             let report = self.compact_frames(zone, run, nr_free + 1, stop);
             match report.map(|(report, _)| report.outcome) {
                 Some(Outcome::Free) => {}
@@ -196,7 +197,7 @@ impl Engine {
                     && self.empty_a_pageblock_of(zone) => {}
                 _ => return false,
             }
-            while stop() && !self.stopping() && !self.gate.is_closed() {
+            while stop() && !self.stopping() && !self.gate().is_closed() {
                 std::thread::sleep(POLITE);
             }
         }
@@ -205,42 +206,42 @@ impl Engine {
     /// Compacts all of RAM, and waits a little for busy folios. Faults go without compaction meanwhile. Returns whether
     /// all zones were scanned to the end.
     pub fn compact_all(&self) -> bool {
-        self.compactor.nr_explicit.fetch_add(1, Ordering::SeqCst);
-        while self.compactor.nr_waiting.load(Ordering::SeqCst) > 0 {
+        self.compactor().nr_explicit.fetch_add(1, Ordering::SeqCst);
+        while self.compactor().nr_waiting.load(Ordering::SeqCst) > 0 {
             std::thread::sleep(POLITE); // faults that did not see `nr_explicit`
         }
         let compact = |zone| self.compact_frames(zone, Purpose::Explicit, 0, || false);
-        let zones = self.zones.all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);
+        let zones = self.ram().zones().all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);
         let reports: Vec<_> = zones.map(compact).collect();
-        self.compactor.nr_explicit.fetch_sub(1, Ordering::SeqCst);
+        self.compactor().nr_explicit.fetch_sub(1, Ordering::SeqCst);
         reports.iter().all(|run| run.is_some_and(|(report, _)| report.outcome == Outcome::Met))
     }
 
     /// Makes a free pageblock for a fault of a whole folio that finds no place.
     pub fn compact_directly(&self) -> Option<Taken> {
-        self.want_whole();
-        self.compactor.nr_waiting.fetch_add(1, Ordering::SeqCst);
+        self.compactor().want_whole();
+        self.compactor().nr_waiting.fetch_add(1, Ordering::SeqCst);
         // An explicit run may wait for the block that this thread has locked, so do not wait for that run.
-        let goes = self.compactor.nr_explicit.load(Ordering::SeqCst) == 0;
+        let goes = self.compactor().nr_explicit.load(Ordering::SeqCst) == 0;
         let compact = |zone| {
             let (Report { counters, .. }, taken) = self.compact_frames(zone, Purpose::Direct, 1, || false)?;
-            self.stats.compact_stall.add(counters.compact_stall);
-            self.stats.compact_success.add(counters.compact_success);
-            self.stats.compact_fail.add(counters.compact_fail);
+            self.stats().compact_stall.add(counters.compact_stall);
+            self.stats().compact_success.add(counters.compact_success);
+            self.stats().compact_fail.add(counters.compact_fail);
             taken
         };
-        let taken = if goes { self.zones.near(current_cpu()).find_map(compact) } else { None };
-        self.compactor.nr_waiting.fetch_sub(1, Ordering::SeqCst);
+        let taken = if goes { self.ram().zones().near(current_cpu()).find_map(compact) } else { None };
+        self.compactor().nr_waiting.fetch_sub(1, Ordering::SeqCst);
         taken
     }
 
     /// Gives huge pages to wholly free pageblocks of a zone that have small pages.
     fn make_huge_again(&self, zone: &Zone) {
-        while !self.stopping() && !self.gate.is_closed() {
+        while !self.stopping() && !self.gate().is_closed() {
             let Some(taken) = zone.take_divided() else { return };
             debug_assert_eq!(taken.memory, Memory::Small);
-            if self.try_make_huge(taken) {
-                self.release_frame(taken.frame);
+            if self.ram().try_make_huge(taken) {
+                self.ram().release(taken.frame);
                 continue;
             }
             return; // the kernel has no huge page now; tried again at the next compaction
@@ -248,7 +249,7 @@ impl Engine {
     }
 
     fn count_compaction(&self, counters: &CompactCounters) {
-        let stats = &self.stats;
+        let stats = &self.stats();
         for (stat, number) in [
             (&stats.compact_isolated, counters.compact_isolated),
             (&stats.compact_migrate_scanned, counters.compact_migrate_scanned),
@@ -283,16 +284,16 @@ mod tests {
             region.advise(page * PAGE_SIZE..(page + 1) * PAGE_SIZE, Advice::DontNeed);
         }
         // Use up the pageblocks that were never used.
-        while engine.zones.all()[0].free_runs(Order::HUGE) > 0 {
-            let taken = engine.try_take_frame(Order::HUGE, 0).unwrap();
-            engine.prepare(taken, Order::PAGE);
+        while engine.ram().zones().all()[0].free_runs(Order::HUGE) > 0 {
+            let taken = engine.ram().try_take(engine.table(), Order::HUGE, 0).unwrap();
+            engine.ram().prepare(taken, Order::PAGE);
         }
         let taken = engine.compact_directly().expect("half of all frames are free");
-        assert_eq!((taken.order, engine.zones.counts().isolated), (Order::HUGE, 0));
+        assert_eq!((taken.order, engine.ram().zones().counts().isolated), (Order::HUGE, 0));
         assert_eq!(arena.stats().compact_fail, 0);
-        let prepared = engine.prepare(taken, Order::HUGE);
-        engine.release_frame(prepared.into_frame());
-        engine.zones.verify();
+        let prepared = engine.ram().prepare(taken, Order::HUGE);
+        engine.ram().release(prepared.into_frame());
+        engine.ram().zones().verify();
         let is_right = |(index, page): (usize, &[u8])| page[0] == (index % 2) as u8;
         assert!(region.chunks(PAGE_SIZE).enumerate().all(is_right));
     }
@@ -314,20 +315,20 @@ mod tests {
             let bytes = page * PAGE_SIZE..(page + 1) * PAGE_SIZE;
             regions.iter_mut().for_each(|region| region.advise(bytes.clone(), Advice::DontNeed));
         }
-        while engine.zones.all()[0].free_runs(Order::HUGE) > 0 {
-            let taken = engine.try_take_frame(Order::HUGE, 0).unwrap();
-            engine.prepare(taken, Order::PAGE);
+        while engine.ram().zones().all()[0].free_runs(Order::HUGE) > 0 {
+            let taken = engine.ram().try_take(engine.table(), Order::HUGE, 0).unwrap();
+            engine.ram().prepare(taken, Order::PAGE);
         }
         // No page of the first region can be moved.
-        let first = engine.page_at(regions[0].as_ptr() as usize).block();
-        let last = engine.page_at(regions[0].as_ptr() as usize + regions[0].len() - 1).block();
+        let first = engine.table().page_at(regions[0].as_ptr() as usize).block();
+        let last = engine.table().page_at(regions[0].as_ptr() as usize + regions[0].len() - 1).block();
         let held: Vec<_> =
-            (first.index()..=last.index()).map(|index| engine.lock(BlockId::from_index(index))).collect();
+            (first.index()..=last.index()).map(|index| engine.table().lock(BlockId::from_index(index))).collect();
         let taken: Vec<_> = std::iter::from_fn(|| engine.compact_directly()).take(64).collect();
         let stats = arena.stats();
         assert!(taken.len() < 64 && stats.pgmigrate_fail > 0 && stats.pgmigrate_success > 0, "{stats:?}");
-        assert_eq!(engine.zones.counts().isolated, 0);
-        taken.into_iter().for_each(|taken| engine.release_frame(engine.prepare(taken, Order::HUGE).into_frame()));
+        assert_eq!(engine.ram().zones().counts().isolated, 0);
+        taken.into_iter().for_each(|taken| engine.ram().release(engine.ram().prepare(taken, Order::HUGE).into_frame()));
         drop(held);
         // Use every free frame: each must have memory.
         let mut more = arena.map(60 << 20).unwrap();
@@ -337,6 +338,6 @@ mod tests {
             let expected = if page % 2 == 0 { 0 } else { page as u8 };
             assert!(regions.iter().all(|region| region[page * PAGE_SIZE] == expected), "page {page}");
         }
-        engine.zones.verify();
+        engine.ram().zones().verify();
     }
 }

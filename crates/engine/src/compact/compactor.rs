@@ -1,6 +1,6 @@
 //! The state of an arena's compaction of frames: how far each zone was scanned, and who wants whole pageblocks.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap_core::compact::{Compaction, Stage};
@@ -20,16 +20,18 @@ pub(crate) struct Compactor {
     /// One per zone. Its lock admits one run at a time.
     states: Vec<Mutex<Progress>>,
     /// Signalled when whole folios find no place, and when freed frames may make whole pageblocks.
-    pub wanted: Event,
+    pub(super) wanted: Event,
+    /// Whole folios that found no contiguous frames since the thread last looked.
+    pub(super) whole_wanted: AtomicUsize,
     /// Faults that compact, or wait for their turn.
-    pub nr_waiting: AtomicUsize,
+    pub(super) nr_waiting: AtomicUsize,
     /// Requested runs, which wait for busy folios.
-    pub nr_explicit: AtomicUsize,
+    pub(super) nr_explicit: AtomicUsize,
     /// `None`: compaction is off. For measurements.
-    pub stage: Option<Stage>,
+    pub(super) stage: Option<Stage>,
     /// `None`: whichever costs less. For measurements.
-    pub means: Option<CompactionMeans>,
-    pub costs: Costs,
+    pub(super) means: Option<CompactionMeans>,
+    pub(super) costs: Costs,
 }
 
 impl Compactor {
@@ -39,12 +41,24 @@ impl Compactor {
         Compactor {
             states: zones.iter().map(state).collect(),
             wanted: Event::default(),
+            whole_wanted: AtomicUsize::new(0),
             nr_waiting: AtomicUsize::new(0),
             nr_explicit: AtomicUsize::new(0),
             stage,
             means,
             costs: Costs::default(),
         }
+    }
+
+    /// Asks the compaction thread for contiguous frames: a whole folio found none.
+    pub fn want_whole(&self) {
+        self.whole_wanted.fetch_add(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Wakes the compaction thread.
+    pub fn wake(&self) {
+        self.wanted.signal();
     }
 
     pub fn state(&self, zone: usize) -> MutexGuard<'_, Progress> {

@@ -10,7 +10,6 @@
 //! has no huge pages, pageblocks must keep their memory, so folios migrate.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use folioswap_core::{FrameId, Memory, Order, Taken, Zone};
@@ -53,7 +52,7 @@ impl<'e> Moving<'e> {
         self.nr_pages.set(0);
         self.means.set(engine.means_to_move(self.is_direct));
         if self.exchanges() {
-            let ranges = places.map(|(frame, order)| (engine.frames.home(frame), order.bytes()));
+            let ranges = places.map(|(frame, order)| (engine.ram().frames().home(frame), order.bytes()));
             // SAFETY: homes of free frames that compaction has isolated: they are within the frames' reservation, and
             // nothing else uses them.
             if let Err(error) = unsafe { memory::dontneed_many(ranges) } {
@@ -69,9 +68,8 @@ impl<'e> Moving<'e> {
     pub unsafe fn restore(&self, place: FrameId, order: Order) {
         let engine = self.engine;
         if self.exchanges() {
-            let home = engine.frames.home(place);
             // SAFETY: the caller's frames; nobody else has them.
-            engine.patiently("made again", || unsafe { engine.mapper.repopulate(home, order.bytes()) });
+            unsafe { engine.ram().repopulate(place, order) };
         }
     }
 
@@ -88,17 +86,17 @@ impl<'e> Moving<'e> {
             unsafe { self.restore(frame, order) };
             self.zone.put_back(frame, order);
         }
-        engine.compactor.costs.note(self.means.get(), emptying + restoring.elapsed(), self.nr_pages.get());
+        engine.compactor().costs.note(self.means.get(), emptying + restoring.elapsed(), self.nr_pages.get());
         if let Some(emptied) = emptied {
-            engine.stats.compact_exchange.add(1);
+            engine.stats().compact_exchange.add(1);
             // SAFETY: the zone has just handed this pageblock out whole, without folios, so it belongs to this call
             // alone.
-            unsafe { engine.frames.unpopulate(block) };
+            unsafe { engine.ram().frames().unpopulate(block) };
             if self.is_direct {
                 self.zone.give_unpopulated(block);
-                engine.note_resident();
-            } else if engine.try_make_huge(Taken { memory: Memory::Absent, ..emptied }) {
-                engine.release_frame(block);
+                engine.ram().note_resident();
+            } else if engine.ram().try_make_huge(Taken { memory: Memory::Absent, ..emptied }) {
+                engine.ram().release(block);
             }
         }
     }
@@ -106,12 +104,12 @@ impl<'e> Moving<'e> {
 
 impl Engine {
     fn means_to_move(&self, is_direct: bool) -> CompactionMeans {
-        let own_memory = self.frames.is_locked() || !self.mapper.registers_frames();
-        match self.compactor.means {
-            _ if own_memory || self.huge_pages_short.load(Ordering::Relaxed) > 0 => CompactionMeans::Migration,
+        let own_memory = self.ram().frames().is_locked() || !self.ram().mapper().registers_frames();
+        match self.compactor().means {
+            _ if own_memory || self.ram().lacks_huge_pages() => CompactionMeans::Migration,
             Some(means) => means,
-            None if is_direct => self.compactor.costs.cheaper(),
-            None => self.compactor.costs.choose(),
+            None if is_direct => self.compactor().costs.cheaper(),
+            None => self.compactor().costs.choose(),
         }
     }
 }

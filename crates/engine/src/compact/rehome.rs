@@ -32,7 +32,7 @@ impl Mover for Moving<'_> {
     fn migrate(&self, folio: FolioId, from: FrameId, order: Order, to: FrameId, mode: Mode) -> Migrated {
         let nr_looks = if mode == Mode::Sync { LOOKS } else { 1 };
         for look in 0..nr_looks {
-            let locked = self.engine.try_lock(folio.block());
+            let locked = self.engine.table().try_lock(folio.block());
             match locked.map(|mut locked| self.rehome(&mut locked, folio, from, order, to)) {
                 Some(done) if done != Migrated::Busy => return done,
                 _ if look + 1 < nr_looks => futex::sleep(std::time::Duration::from_micros(20)),
@@ -43,7 +43,7 @@ impl Mover for Moving<'_> {
     }
 
     fn split(&self, folio: FolioId, from: FrameId, order: Order) -> bool {
-        let Some(mut locked) = self.engine.try_lock(folio.block()) else { return false };
+        let Some(mut locked) = self.engine.table().try_lock(folio.block()) else { return false };
         let goes = locked.order() == order && order < Order::HUGE && occupies(&locked, folio, from) && !locked.pinned;
         if goes {
             self.engine.split_block(&mut locked, Order::PAGE);
@@ -72,18 +72,18 @@ impl Moving<'_> {
         }
         // Mapped folios are not touched, so pinned ones may be moved too.
         let is_mapped = matches!(locked.state(index), State::Resident(_));
-        let (old, new) = (engine.frames.home(from), engine.frames.home(to));
+        let (old, new) = (engine.ram().frames().home(from), engine.ram().frames().home(to));
         let done = match (is_mapped, self.exchanges()) {
             (true, true) => Ok(()),
             // SAFETY: homes of the folio, whose block is locked, and of frames that this run has isolated.
-            (true, false) => unsafe { engine.mapper.move_home(old, new, order.bytes()) },
+            (true, false) => unsafe { engine.ram().mapper().move_home(old, new, order.bytes()) },
             // SAFETY: as above.
-            (false, true) => unsafe { engine.mapper.move_home(new, old, order.bytes()) },
+            (false, true) => unsafe { engine.ram().mapper().move_home(new, old, order.bytes()) },
             (false, false) => {
                 // SAFETY: the block is locked and the folio is unmapped, so its content is at home. `to` was isolated
                 // by this run, is free, and has memory, since nothing is exchanged.
-                unsafe { engine.frames.copy_home(to, from, order) };
-                engine.stats.compact_copied_bytes.add(order.bytes() as u64);
+                unsafe { engine.ram().frames().copy_home(to, from, order) };
+                engine.stats().compact_copied_bytes.add(order.bytes() as u64);
                 Ok(())
             }
         };
@@ -91,12 +91,12 @@ impl Moving<'_> {
             return Migrated::Busy;
         }
         locked.folio_mut(index).set_in_ram(to, is_mapped);
-        engine.zones.of(to).occupy(to, from);
+        engine.ram().zone(to).occupy(to, from);
         engine.note_copy(locked, index);
         if self.exchanges() {
-            engine.zones.of(from).isolate_left(from); // without memory
+            engine.ram().zone(from).isolate_left(from); // without memory
         } else {
-            engine.zones.of(from).give(from); // the number of free frames does not change
+            engine.ram().zone(from).give(from); // the number of free frames does not change
         }
         self.moved(order);
         Migrated::Moved

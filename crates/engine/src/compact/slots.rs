@@ -54,8 +54,8 @@ pub(crate) fn run(engine: &Engine) {
     let (mut nr_wanted, mut nr_large) = (0, 0);
     let mut evacuation = Evacuation::default();
     while !engine.stopping() {
-        let seen = engine.space.slot_work().wanted.now();
-        let nr_more = engine.space.slot_work().take_wanted();
+        let seen = engine.swap().slot_work().wanted.now();
+        let nr_more = engine.swap().slot_work().take_wanted();
         nr_wanted += nr_more;
         let nr_large_before = std::mem::replace(&mut nr_large, engine.nr_large_out());
         // Large folios use the clusters kept whole. Without new ones they would soon find none.
@@ -68,15 +68,15 @@ pub(crate) fn run(engine: &Engine) {
         if wanted_last.is_some() && !engine.compact_slots(&mut compactions, nr_wanted) {
             (wanted_last, nr_wanted) = (None, 0);
         }
-        if engine.space.slot_work().take_evacuation() {
+        if engine.swap().slot_work().take_evacuation() {
             evacuation.begin();
         }
         let pause = evacuation.step(engine);
         let again = wanted_last.map(|_| AGAIN);
         match again.into_iter().chain(pause).min() {
             _ if engine.stopping() => {} // the stop may precede `seen`
-            Some(limit) => engine.space.slot_work().wanted.wait_for(seen, limit),
-            None => engine.space.slot_work().wanted.wait(seen),
+            Some(limit) => engine.swap().slot_work().wanted.wait_for(seen, limit),
+            None => engine.swap().slot_work().wanted.wait(seen),
         }
     }
 }
@@ -85,23 +85,23 @@ impl Engine {
     /// Large folios written to one run of slots.
     fn nr_large_out(&self) -> u64 {
         let orders = (LEAST_ORDER.exponent()..=MAX_ORDER).filter_map(Order::new);
-        orders.map(|order| self.stats.swpout.get(order)).sum()
+        orders.map(|order| self.stats().swpout.get(order)).sum()
     }
 
     /// Makes whole clusters for `nr_wanted` slots, on each device with room enough. `false`: given up, because a write
     /// failed.
     fn compact_slots(&self, compactions: &mut BTreeMap<DeviceId, Compaction>, nr_wanted: usize) -> bool {
-        let Some(_alone) = self.space.try_changing() else { return true };
+        let Some(_alone) = self.swap().try_changing() else { return true };
         let mut device = None;
-        while let Some(id) = self.space.next_scattered(device) {
+        while let Some(id) = self.swap().next_scattered(device) {
             device = Some(id);
             let space = DeviceSpace::new(self, id, nr_wanted.div_ceil(Order::HUGE.nr_pages()));
             let compaction = compactions.entry(id).or_insert_with(|| Compaction::new(space.nr_blocks(), Order::HUGE));
             let request = Request { wanted: Some(Order::HUGE), mode: Mode::Async, stage: Stage::WholeSplitting };
             let report = compaction.run(&space, request, &mut || space.is_over());
             match report.outcome {
-                Outcome::Free => self.stats.slot_compact_success.add(report.counters.compact_stall),
-                Outcome::Met => self.stats.slot_compact_fail.add(1),
+                Outcome::Free => self.stats().slot_compact_success.add(report.counters.compact_stall),
+                Outcome::Met => self.stats().slot_compact_fail.add(1),
                 Outcome::Stopped | Outcome::Deferred => {}
             }
             if space.write_failed.get() {
@@ -174,7 +174,7 @@ struct Pace {
 
 impl<'e> DeviceSpace<'e> {
     fn new(engine: &'e Engine, device: DeviceId, nr_wanted: usize) -> Self {
-        let most = engine.space.clusters(device, |clusters| clusters.nr_clusters()) / KEPT_WHOLE_SHARE;
+        let most = engine.swap().clusters(device, |clusters| clusters.nr_clusters()) / KEPT_WHOLE_SHARE;
         DeviceSpace {
             engine,
             device,
@@ -190,23 +190,23 @@ impl<'e> DeviceSpace<'e> {
 
     /// Whether the run must end now.
     fn is_over(&self) -> bool {
-        self.write_failed.get() || self.engine.space.is_device_failing(self.device) || self.is_interrupted()
+        self.write_failed.get() || self.engine.swap().is_device_failing(self.device) || self.is_interrupted()
     }
 
     fn is_interrupted(&self) -> bool {
-        self.engine.stopping() || self.engine.gate.is_closed() || self.engine.space.is_change_wanted()
+        self.engine.stopping() || self.engine.gate().is_closed() || self.engine.swap().is_change_wanted()
     }
 
     /// Frees pending slots. They have no owner, so they would look unmovable.
     fn flush(&self) {
-        if self.engine.space.nr_on_their_way(self.device) > 0 {
-            let _pass = self.engine.gate.enter(signals::thread_id());
-            self.engine.space.flush_device(self.device);
+        if self.engine.swap().nr_on_their_way(self.device) > 0 {
+            let _pass = self.engine.gate().enter(signals::thread_id());
+            self.engine.swap().flush_device(self.device);
         }
     }
 
     fn slot(&self, unit: UnitId) -> SlotId {
-        self.engine.space.slot_on(self.device, SlotId::from_index(unit.index()))
+        self.engine.swap().slot_on(self.device, SlotId::from_index(unit.index()))
     }
 
     /// The owners of all slots, as found by the walk.
@@ -214,16 +214,11 @@ impl<'e> DeviceSpace<'e> {
         self.owners.get_or_init(|| {
             let begun = Instant::now();
             let mut owners = Vec::new();
-            for index in self.engine.addresses.in_use().into_iter().flatten() {
-                let block = BlockId::from_index(index);
-                if self.is_interrupted() {
-                    break; // and so does the run
-                }
-                if self.engine.table.has(block) {
-                    let _pass = self.engine.gate.enter(signals::thread_id());
-                    self.note_owners(&self.engine.lock(block), &mut owners);
-                }
-            }
+            // If the walk is interrupted, so is the run.
+            let _ = self.engine.each_block(|locked| {
+                self.note_owners(locked, &mut owners);
+                if self.is_interrupted() { Err(()) } else { Ok(()) }
+            });
             owners.sort_unstable_by_key(Owner::key);
             // The walk does not use the device, so no pause is due yet: its result is used while it is fresh, and the
             // thread rests after the next moves.
@@ -239,7 +234,7 @@ impl<'e> DeviceSpace<'e> {
             return; // moving it makes no cluster whole
         }
         for (index, folio) in locked.folios().iter().enumerate() {
-            if let Some(slot) = folio.slot().and_then(|slot| self.engine.space.slot_within(self.device, slot)) {
+            if let Some(slot) = folio.slot().and_then(|slot| self.engine.swap().slot_within(self.device, slot)) {
                 let page = (index * order.nr_pages()) as u16;
                 owners.push(Owner { first: UnitId::from_index(slot.index()), block: locked.id(), page, order });
             }
@@ -254,8 +249,8 @@ impl<'e> DeviceSpace<'e> {
 
     fn move_folio(&self, folio: FolioId, from: Units, to: UnitId) -> Migrated {
         let engine = self.engine;
-        let pass = engine.gate.enter(signals::thread_id());
-        let Some(mut locked) = engine.try_lock(folio.block()) else { return Migrated::Busy };
+        let pass = engine.gate().enter(signals::thread_id());
+        let Some(mut locked) = engine.table().try_lock(folio.block()) else { return Migrated::Busy };
         let (index, slot) = (locked.index_of(folio.page_in_block()), self.slot(from.first));
         if locked.order() != from.order || locked.name(index) != folio {
             return Migrated::Gone;
@@ -266,7 +261,7 @@ impl<'e> DeviceSpace<'e> {
         if locked.folio(index).slot() != Some(slot) {
             return Migrated::Gone;
         }
-        let is_clean = |frame| engine.zones.of(frame).list(frame) == Some(List::Clean);
+        let is_clean = |frame| engine.ram().zone(frame).list(frame) == Some(List::Clean);
         match locked.state(index) {
             State::Resident(_) => self.give_copy_up(&mut locked, index),
             // Not clean: the folio may have been written to, and then its copy is stale.
@@ -274,7 +269,7 @@ impl<'e> DeviceSpace<'e> {
             State::Standby(frame) => {
                 // SAFETY: the block is locked and the folio is on standby, so its content is at home. Its slots change,
                 // its frames do not.
-                let bytes = unsafe { engine.frames.bytes_at_home(frame, from.order) };
+                let bytes = unsafe { engine.ram().frames().bytes_at_home(frame, from.order) };
                 self.write_elsewhere(&mut locked, index, bytes, to)
             }
             State::Swapped(_) if self.wants_at_once(slot) => {
@@ -326,14 +321,14 @@ impl<'e> DeviceSpace<'e> {
     /// in memory.
     fn wants_at_once(&self, slot: SlotId) -> bool {
         let at_once = self.at_once.borrow();
-        at_once.block.is_some() && !at_once.is_read && self.engine.space.memory(slot).is_none()
+        at_once.block.is_some() && !at_once.is_read && self.engine.swap().memory(slot).is_none()
     }
 
     fn read_at_once(&self) {
         let mut at_once = self.at_once.borrow_mut();
         let AtOnce { buffer, block: Some(block), is_read } = &mut *at_once else { return };
         let bytes = buffer.get_or_insert_with(Buffer::new).pages(BLOCK_PAGES);
-        *is_read = self.engine.space.read(self.slot(block.first_unit(Order::HUGE)), bytes).is_ok();
+        *is_read = self.engine.swap().read(self.slot(block.first_unit(Order::HUGE)), bytes).is_ok();
         if !*is_read {
             at_once.block = None; // its folios are read alone, where errors are reported
         }
@@ -373,7 +368,7 @@ impl<'e> DeviceSpace<'e> {
 
 /// Folios swapped in and out by the arena.
 fn nr_swapped(engine: &Engine) -> u64 {
-    engine.stats.swapped_in_folios.get() + engine.stats.swapped_out_folios.get()
+    engine.stats().swapped_in_folios.get() + engine.stats().swapped_out_folios.get()
 }
 
 fn cluster(block: SpaceBlockId) -> ClusterId {
@@ -386,17 +381,17 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn nr_blocks(&self) -> usize {
-        self.engine.space.clusters(self.device, |clusters| clusters.nr_clusters())
+        self.engine.swap().clusters(self.device, |clusters| clusters.nr_clusters())
     }
 
     fn has_free(&self, _order: Order) -> bool {
         self.flush();
-        self.engine.space.clusters(self.device, |clusters| clusters.nr_whole_free()) >= self.nr_enough
+        self.engine.swap().clusters(self.device, |clusters| clusters.nr_whole_free()) >= self.nr_enough
     }
 
     fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
         self.flush();
-        self.engine.space.clusters(self.device, |clusters| clusters.nr_taken_in_parts(cluster(block)))
+        self.engine.swap().clusters(self.device, |clusters| clusters.nr_taken_in_parts(cluster(block)))
     }
 
     fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units)) {
@@ -408,7 +403,7 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn isolate(&self, block: SpaceBlockId, enough: usize, each: &mut dyn FnMut(Units)) -> usize {
-        self.engine.space.clusters(self.device, |clusters| {
+        self.engine.swap().clusters(self.device, |clusters| {
             clusters.isolate_in(cluster(block), enough, &mut |slot, order| {
                 each(Units { first: UnitId::from_index(slot.index()), order });
             })
@@ -421,13 +416,13 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn put_back(&self, run: Units) {
-        self.engine.space.put_back_slots(self.slot(run.first), run.order);
+        self.engine.swap().put_back_slots(self.slot(run.first), run.order);
     }
 
     fn migrate(&self, folio: Units, to: UnitId, _mode: Mode) -> Migrated {
         let begun = Instant::now();
         let moved = self.owner(folio).map_or(Migrated::Gone, |owner| self.move_folio(owner, folio, to));
-        let stats = &self.engine.stats;
+        let stats = &self.engine.stats();
         match moved {
             Migrated::Moved => stats.slots_migrated.add(folio.nr_units() as u64),
             Migrated::Busy => stats.slots_migrate_failed.add(folio.nr_units() as u64),
@@ -513,14 +508,14 @@ mod tests {
                 scope.spawn(move || use_pages(bytes, part * nr_pages / 2, done));
             }
             let begun = Instant::now();
-            while engine.stats.slots_migrated.get() < nr_moved && begun.elapsed() < Duration::from_secs(60) {
-                let whole = || engine.space.allocate(CpuId::new(0), Order::HUGE);
+            while engine.stats().slots_migrated.get() < nr_moved && begun.elapsed() < Duration::from_secs(60) {
+                let whole = || engine.swap().allocate(CpuId::new(0), Order::HUGE);
                 let runs: Vec<_> = std::iter::from_fn(whole).collect();
-                engine.space.want_whole_clusters(Order::HUGE);
+                engine.swap().want_whole_clusters(Order::HUGE);
                 std::thread::yield_now();
-                runs.into_iter().for_each(|slot| engine.space.free_slots(slot, Order::HUGE));
-                engine.gate.close(signals::thread_id()); // as a fork does
-                engine.gate.open();
+                runs.into_iter().for_each(|slot| engine.swap().free_slots(slot, Order::HUGE));
+                engine.gate().close(signals::thread_id()); // as a fork does
+                engine.gate().open();
             }
             done.store(true, Ordering::Relaxed);
         });

@@ -182,17 +182,17 @@ mod tests {
         let upper = |upper: u64, lower: u64| upper << 32 | lower;
         let page = |change: u64| [upper(7 + change, 0x396c_feb8), upper(9 - change, 0x2c81_017c)];
         let engine = arena.engine();
-        let block = engine.page_at(words.as_ptr() as usize).block();
+        let block = engine.table().page_at(words.as_ptr() as usize).block();
         for change in [0, 1, 5] {
             [words[0], words[8]] = page(change);
-            let mut locked = engine.lock(block);
+            let mut locked = engine.table().lock(block);
             while let State::Resident(frame) | State::Standby(frame) = locked.state(0) {
                 // The kernel may hold it for a moment.
                 if let Some(slot) = engine.wash_now(&mut locked, 0, frame) {
                     assert!(engine.write_one(&mut locked, 0, frame, slot));
                 }
                 if matches!(locked.state(0), State::Standby(_)) {
-                    engine.leave(&mut locked, 0, frame);
+                    engine.ram().leave(&mut locked, 0, frame);
                 }
             }
             drop(locked);

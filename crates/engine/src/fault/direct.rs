@@ -31,7 +31,7 @@ fn on_sigbus(addr: usize, _write: bool) -> sigbus::Handled {
 extern "C" fn resolve(addr: usize) -> bool {
     let engine = {
         let engines = ENGINES.read().expect("nothing panics under this lock");
-        engines.iter().find(|engine| engine.contains(addr)).cloned()
+        engines.iter().find(|engine| engine.table().contains(addr)).cloned()
     };
     engine.is_some_and(|engine| super::resolve(&engine, addr, signals::thread_id()))
 }

@@ -29,27 +29,27 @@ impl Engine {
         watch: &mut Stopwatch<'_>,
     ) -> Result<bool, SwapInError> {
         let Some(taken) = taken else {
-            self.stats.swpin_fallback.add(Order::HUGE, 1);
-            self.want_whole();
+            self.stats().swpin_fallback.add(Order::HUGE, 1);
+            self.compactor().want_whole();
             return Ok(false);
         };
-        let mut whole = self.prepare(taken, Order::HUGE);
+        let mut whole = self.ram().prepare(taken, Order::HUGE);
         watch.long_part(Phase::Frame);
         let collected = self.collect(locked, whole.bytes_mut());
         watch.lap(Phase::Read);
         match collected {
             Ok(true) => {}
             not_all => {
-                self.release_frame(whole.into_frame());
+                self.ram().release(whole.into_frame());
                 return not_all;
             }
         }
-        let run = self.slots_in_one_run(locked).filter(|&slot| self.space.keeps_copies(slot));
+        let run = self.slots_in_one_run(locked).filter(|&slot| self.swap().keeps_copies(slot));
         let known = run.map(|_| self.known_pieces(locked, whole.bytes()));
         let whole = whole.into_frame();
         for index in 0..locked.nr_folios() {
             if let Some(frame) = locked.folio(index).frame() {
-                self.release_frame(frame);
+                self.ram().release(frame);
             }
             if run.is_none() {
                 self.release_slot(locked, index);
@@ -63,7 +63,7 @@ impl Engine {
                 locked.set_piece_hash(piece, hash);
             }
         }
-        self.zones.of(whole).set_owner(whole, locked.name(0));
+        self.ram().zone(whole).set_owner(whole, locked.name(0));
         self.map(locked, 0, whole, list);
         self.note_copy(locked, 0);
         Ok(true)
@@ -75,7 +75,7 @@ impl Engine {
         let first = locked.folio(0).slot().filter(|slot| slot.index().is_multiple_of(BLOCK_PAGES))?;
         let nr_pages = locked.order().nr_pages();
         let in_place = |(index, folio): (usize, &Folio)| {
-            folio.slot().is_some_and(|slot| self.space.follows(slot, first, index * nr_pages))
+            folio.slot().is_some_and(|slot| self.swap().follows(slot, first, index * nr_pages))
         };
         locked.folios().iter().enumerate().all(in_place).then_some(first)
     }
@@ -98,16 +98,16 @@ impl Engine {
             let part = &mut bytes[start * PAGE_SIZE..end * PAGE_SIZE];
             if let State::Resident(frame) = locked.state(index) {
                 if self.unmap(locked, index, frame).is_err() {
-                    self.stats.busy_victims.add(1);
+                    self.stats().busy_victims.add(1);
                     return Ok(false);
                 }
-                self.zones.of(frame).insert(frame, List::Laundry);
+                self.ram().zone(frame).insert(frame, List::Laundry);
             }
             match locked.state(index) {
                 State::Empty => part.fill(0),
-                State::Standby(_) => part.copy_from_slice(self.frames.at_home(locked, index)),
+                State::Standby(_) => part.copy_from_slice(self.ram().frames().at_home(locked, index)),
                 State::Swapped(slot) => match swapped.last_mut() {
-                    Some(run) if run.pages.end == start && self.space.follows(slot, run.slot, run.pages.len()) => {
+                    Some(run) if run.pages.end == start && self.swap().follows(slot, run.slot, run.pages.len()) => {
                         run.pages.end = end
                     }
                     _ => swapped.push(SlotRun { slot, pages: start..end }),
@@ -117,15 +117,19 @@ impl Engine {
         }
         for run in &swapped {
             let part = &mut bytes[run.pages.start * PAGE_SIZE..run.pages.end * PAGE_SIZE];
-            self.space.read_twice(self.addr(locked.name(locked.index_of(run.pages.start))), run.slot, || {
-                self.space.read(run.slot, part)?;
-                Trouble::unless(self.is_right(locked, run, part))
-            })?;
-            self.stats.swapped_in_bytes.add(part.len() as u64);
+            self.swap().read_twice(
+                self.table().addr(locked.name(locked.index_of(run.pages.start))),
+                run.slot,
+                || {
+                    self.swap().read(run.slot, part)?;
+                    Trouble::unless(self.is_right(locked, run, part))
+                },
+            )?;
+            self.stats().swapped_in_bytes.add(part.len() as u64);
         }
         if !swapped.is_empty() {
-            self.stats.swapped_in_folios.add(1);
-            self.stats.swpin.add(Order::HUGE, 1);
+            self.stats().swapped_in_folios.add(1);
+            self.stats().swpin.add(Order::HUGE, 1);
         }
         Ok(true)
     }
@@ -176,13 +180,16 @@ impl Engine {
             if locked.is_sealed(index * order.nr_pages()) {
                 continue;
             }
-            let Some(taken) = self.try_take_frame_near(cpu, order, self.zones.watermarks().min) else { break };
-            let prepared = self.prepare(taken, order);
-            if !first.is_some_and(|first| self.space.follows(slot, first, run.len() * order.nr_pages())) {
+            let Some(taken) = self.ram().try_take_near(self.table(), cpu, order, self.ram().zones().watermarks().min)
+            else {
+                break;
+            };
+            let prepared = self.ram().prepare(taken, order);
+            if !first.is_some_and(|first| self.swap().follows(slot, first, run.len() * order.nr_pages())) {
                 if let Some(first) = first
                     && let Err(error) = self.read_run(locked, first, std::mem::take(&mut run), marker)
                 {
-                    self.release_frame(prepared.into_frame());
+                    self.ram().release(prepared.into_frame());
                     return Err(error);
                 }
                 first = Some(slot);
@@ -201,10 +208,10 @@ impl Engine {
     ) -> Result<(), SwapInError> {
         let order = locked.order();
         let mut pieces: Vec<_> = run.iter_mut().map(|(_, prepared)| IoSliceMut::new(prepared.bytes_mut())).collect();
-        let read = self.space.read_pieces(slot, &mut pieces);
+        let read = self.swap().read_pieces(slot, &mut pieces);
         let is_read = read.is_ok();
         if let Err(error) = read {
-            self.space.note_trouble(slot, &Trouble::Read(error), false);
+            self.swap().note_trouble(slot, &Trouble::Read(error), false);
         }
         let mut result = Ok(());
         for (at, (index, mut prepared)) in run.into_iter().enumerate() {
@@ -214,16 +221,16 @@ impl Engine {
                 let read =
                     self.read_folio(locked, index, slot.plus(at * order.nr_pages()), bytes, &mut Stopwatch::still());
                 if read.is_err() {
-                    self.release_frame(prepared.into_frame());
+                    self.ram().release(prepared.into_frame());
                     result = read;
                     continue;
                 }
             }
             let frame = prepared.into_frame();
             self.judge_drop(locked, index);
-            self.zones.of(frame).set_owner(frame, locked.name(index));
+            self.ram().zone(frame).set_owner(frame, locked.name(index));
             self.count_swap_in(order);
-            self.stats.readahead_folios.add(1);
+            self.stats().readahead_folios.add(1);
             self.admit(locked, index, frame, marker == Some(index));
         }
         result
@@ -236,7 +243,7 @@ impl Engine {
             locked.folio_mut(index).marker = true;
             self.note_copy(locked, index);
             // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
-            self.zones.of(frame).insert(frame, List::Inactive);
+            self.ram().zone(frame).insert(frame, List::Inactive);
         } else {
             self.map(locked, index, frame, List::Inactive);
             self.settle_slot(locked, index, &mut Stopwatch::still());

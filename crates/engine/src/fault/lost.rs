@@ -29,7 +29,7 @@ fn pages_of(locked: &Locked<'_>, index: usize) -> Range<usize> {
 impl Engine {
     /// Notes that a folio's content is lost. `false`: that was known.
     pub fn note_lost(&self, locked: &Locked<'_>, index: usize) -> bool {
-        self.lost.note(locked.id(), pages_of(locked, index))
+        self.faults().lost.note(locked.id(), pages_of(locked, index))
     }
 
     /// Poisons the folio of a lost page, so that the kernel tells threads that touch it or wait for it. Does nothing if
@@ -38,7 +38,7 @@ impl Engine {
     /// # Errors
     /// When the kernel cannot poison (before Linux 6.6).
     pub fn poison(&self, page: FolioId) -> io::Result<()> {
-        let mut locked = self.lock(page.block());
+        let mut locked = self.table().lock(page.block());
         let index = locked.index_of(page.page_in_block());
         if !matches!(locked.state(index), State::Swapped(_)) {
             return Ok(());
@@ -48,7 +48,7 @@ impl Engine {
         for page in pages_of(&locked, index) {
             // SAFETY: a page of a region whose block is locked. It is swapped out, so nothing is mapped there, and the
             // program shall be told of a touch.
-            match unsafe { self.uffd.poison(self.addr(locked.id().page(page)), PAGE_SIZE) } {
+            match unsafe { self.faults().uffd.poison(self.table().addr(locked.id().page(page)), PAGE_SIZE) } {
                 Ok(()) | Err(MoveError::Present) => {}
                 Err(error) => return Err(io::Error::other(error)),
             }
@@ -59,9 +59,10 @@ impl Engine {
     /// Forgets the loss of pages of a block, none of which is mapped, and removes their poison: they can be read again,
     /// or are no longer wanted.
     pub fn end_lost(&self, locked: &Locked<'_>, pages: Range<usize>) {
-        for page in self.lost.take(locked.id(), pages) {
+        for page in self.faults().lost.take(locked.id(), pages) {
+            let addr = self.table().addr(locked.id().page(page));
             // SAFETY: the block is locked, and the page is not mapped, so only the poison marker is there.
-            if let Err(error) = unsafe { self.frames.drop_memory(self.addr(locked.id().page(page)), PAGE_SIZE) } {
+            if let Err(error) = unsafe { self.ram().frames().drop_memory(addr, PAGE_SIZE) } {
                 fatal::say(&format!("a page that was lost stays so: {error}"));
             }
         }
@@ -74,12 +75,12 @@ impl Engine {
 
     /// The same for all pages that are no longer on a failing device.
     pub fn end_lost_elsewhere(&self) {
-        for block in self.lost.blocks() {
-            let _pass = self.gate.enter(signals::thread_id());
-            let locked = self.lock(block);
+        for block in self.faults().lost.blocks() {
+            let _pass = self.gate().enter(signals::thread_id());
+            let locked = self.table().lock(block);
             for page in 0..BLOCK_PAGES {
                 let is_lost = match locked.state(locked.index_of(page)) {
-                    State::Swapped(slot) => self.space.is_failing(slot),
+                    State::Swapped(slot) => self.swap().is_failing(slot),
                     State::Resident(_) | State::Standby(_) | State::Empty => false,
                 };
                 if !is_lost {

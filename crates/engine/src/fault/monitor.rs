@@ -35,7 +35,7 @@ const WHILE_FORKING: Duration = Duration::from_micros(200);
 /// Body of a monitor thread. Returns when `stop` is signalled.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
     let _abort = AbortOnPanic("monitor");
-    let waiter = match Waiter::new(&engine.uffd, stop) {
+    let waiter = match Waiter::new(&engine.faults().uffd, stop) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
     };
@@ -56,7 +56,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
 
 /// Reads a fault from the userfaultfd, if there is one.
 fn read(engine: &Engine) -> Option<Fault> {
-    match engine.uffd.read_event() {
+    match engine.faults().uffd.read_event() {
         Ok(Some(Event::Pagefault { addr, thread, .. })) => Some(Fault { addr, thread }),
         Ok(_) => None,
         Err(error) => fatal::die(&format!("reading faults: {error}")),
@@ -65,7 +65,7 @@ fn read(engine: &Engine) -> Option<Fault> {
 
 /// Polls for the next fault for a moment, unless another thread already does.
 fn watch(engine: &Engine) -> Option<Fault> {
-    let _on_watch = engine.on_watch.try_lock().ok()?;
+    let _on_watch = engine.faults().on_watch.try_lock().ok()?;
     let begun = Instant::now();
     while begun.elapsed() < WATCH && !engine.stopping() {
         if let fault @ Some(_) = read(engine) {
@@ -78,21 +78,21 @@ fn watch(engine: &Engine) -> Option<Fault> {
 
 /// Resolves a fault now, or queues it for the threads that wait for devices.
 fn resolve(engine: &Engine, fault: Fault) {
-    let Some(pass) = engine.gate.try_enter(fault.thread) else { return report_again(engine, fault) };
-    engine.work_for(fault.thread);
-    let page = engine.page_at(fault.addr);
-    let locked = engine.try_lock(page.block());
+    let Some(pass) = engine.gate().try_enter(fault.thread) else { return report_again(engine, fault) };
+    engine.ram().work_for(fault.thread);
+    let page = engine.table().page_at(fault.addr);
+    let locked = engine.table().try_lock(page.block());
     let at_hand = locked.filter(|locked| engine.is_at_hand(locked, page.page_in_block()));
     if at_hand.is_some() {
         return resolve_inside(engine, pass, at_hand, fault);
     }
-    if !engine.device_faults.begin(fault) {
+    if !engine.faults().device_faults.begin(fault) {
         return;
     }
     resolve_inside(engine, pass, None, fault);
-    while let Some(fault) = engine.device_faults.next() {
-        engine.work_for(fault.thread);
-        match engine.gate.try_enter(fault.thread) {
+    while let Some(fault) = engine.faults().device_faults.next() {
+        engine.ram().work_for(fault.thread);
+        match engine.gate().try_enter(fault.thread) {
             Some(pass) => resolve_inside(engine, pass, None, fault),
             None => report_again(engine, fault),
         }
@@ -108,7 +108,7 @@ fn report_again(engine: &Engine, fault: Fault) {
 
 fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Locked<'_>>, fault: Fault) {
     let Fault { addr, thread } = fault;
-    let resolved = engine.fault_in(pass, locked, engine.access_at(addr, thread));
+    let resolved = engine.fault_in(pass, locked, engine.table().access_at(addr, thread));
     if super::outcome(engine, resolved, addr, thread) || is_told(engine, fault) {
         // Mapping the folio woke the threads that waited at that moment; this fault may have come later.
         wake(engine, fault);
@@ -118,7 +118,7 @@ fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Locked<'_>>, f
 /// Makes the kernel tell a thread that the content it touches is lost. Returns `false` before Linux 6.6: a SIGBUS is
 /// sent instead, which ends the thread's wait, so no wakeup is needed.
 fn is_told(engine: &Engine, Fault { addr, thread }: Fault) -> bool {
-    if engine.poison(engine.page_at(addr)).is_ok() {
+    if engine.poison(engine.table().page_at(addr)).is_ok() {
         return true;
     }
     if !signals::ends_wait(thread, libc::SIGBUS) {
@@ -131,8 +131,8 @@ fn is_told(engine: &Engine, Fault { addr, thread }: Fault) -> bool {
 }
 
 fn wake(engine: &Engine, fault: Fault) {
-    let page = engine.addr(engine.page_at(fault.addr));
-    if let Err(error) = engine.uffd.wake(page, PAGE_SIZE) {
+    let page = engine.table().addr(engine.table().page_at(fault.addr));
+    if let Err(error) = engine.faults().uffd.wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));
     }
 }

@@ -19,22 +19,22 @@ impl Engine {
         let page = access.page.page_in_block();
         let Some(slot) = self.slots_of_both(locked, page) else { return false };
         // A device in memory copies page by page anyway, and a failing device is asked for no more than necessary.
-        if !self.overruns.wants_next(access) || self.space.memory(slot).is_some() || self.space.is_failing(slot) {
+        if !self.policy().wants_next(access) || self.swap().memory(slot).is_some() || self.swap().is_failing(slot) {
             return false;
         }
         let Some(mut both) = self.two_frames() else { return false };
         watch.long_part(Phase::Frame);
         let mut pieces = both.each_mut().map(|prepared| IoSliceMut::new(prepared.bytes_mut()));
-        let read = self.space.read_pieces(slot, &mut pieces);
+        let read = self.swap().read_pieces(slot, &mut pieces);
         let right = |at: usize| checksum::verify(locked, page + at, both[at].bytes());
         let read = read.map_err(Trouble::Read).and_then(|()| Trouble::unless(right(0) && right(1)));
         watch.lap(Phase::Read);
         if let Err(trouble) = read {
-            self.space.note_trouble(slot, &trouble, false);
-            both.into_iter().for_each(|prepared| self.release_frame(prepared.into_frame()));
+            self.swap().note_trouble(slot, &trouble, false);
+            both.into_iter().for_each(|prepared| self.ram().release(prepared.into_frame()));
             return false;
         }
-        self.stats.swap_ra.add(1);
+        self.stats().swap_ra.add(1);
         for (at, prepared) in both.into_iter().enumerate() {
             self.map_read(locked, page + at, prepared.into_frame(), watch);
         }
@@ -50,20 +50,20 @@ impl Engine {
             return None;
         };
         let by_pages = [page, page + 1].iter().all(|page| locked.piece_hash(page / PIECE.nr_pages()).is_none());
-        (self.space.follows(next, slot, 1) && by_pages).then_some(slot)
+        (self.swap().follows(next, slot, 1) && by_pages).then_some(slot)
     }
 
     /// Frames for two pages, if there are frames to spare.
     fn two_frames(&self) -> Option<[Prepared<'_>; 2]> {
         let take = || {
-            let taken = self.try_take_frame(Order::PAGE, self.zones.watermarks().min)?;
-            Some(self.prepare(taken, Order::PAGE))
+            let taken = self.ram().try_take(self.table(), Order::PAGE, self.ram().zones().watermarks().min)?;
+            Some(self.ram().prepare(taken, Order::PAGE))
         };
         let first = take()?;
         match take() {
             Some(second) => Some([first, second]),
             None => {
-                self.release_frame(first.into_frame());
+                self.ram().release(first.into_frame());
                 None
             }
         }

@@ -34,14 +34,14 @@ pub(crate) fn run(engine: &Engine) {
     let thread = folioswap_sys::signals::thread_id();
     let mut reads = Reads::new();
     while !engine.stopping() {
-        let seen = engine.reads.pushed.now();
-        match engine.reads.pop() {
+        let seen = engine.faults().reads.pushed.now();
+        match engine.faults().reads.pop() {
             Some(window) => read_window(engine, &mut reads, thread, &window),
             None if reads.nr_in_flight() > 0 => {
                 finish(engine, &mut reads, true);
             }
             None if engine.stopping() => {} // the stop may precede `seen`
-            None => engine.reads.pushed.wait(seen),
+            None => engine.faults().reads.pushed.wait(seen),
         }
     }
     finish_all(engine, &mut reads);
@@ -62,16 +62,16 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         if engine.stopping() {
             return;
         }
-        let _pass = match engine.gate.try_enter(thread) {
+        let _pass = match engine.gate().try_enter(thread) {
             Some(pass) => pass,
             None => {
                 // The thread that closes the gate waits for those inside, and they may wait for a folio that is being
                 // read.
                 finish_all(engine, reads);
-                engine.gate.enter(thread)
+                engine.gate().enter(thread)
             }
         };
-        let Some(mut locked) = engine.try_lock(block) else { continue };
+        let Some(mut locked) = engine.table().try_lock(block) else { continue };
         if locked.order() < Order::HUGE {
             report(read_split(engine, &mut locked, marker, window));
             continue;
@@ -101,8 +101,9 @@ fn report(read: Result<(), SwapInError>) {
 
 /// Reads a split block.
 fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
-    let spare = || engine.try_take_frame_near(window.cpu, Order::HUGE, engine.zones.watermarks().min);
-    if engine.wants_whole(locked)
+    let spare =
+        || engine.ram().try_take_near(engine.table(), window.cpu, Order::HUGE, engine.ram().zones().watermarks().min);
+    if engine.policy().wants_whole(locked)
         && !locked.is_empty()
         && engine.gather(locked, spare(), List::Inactive, &mut Stopwatch::still())?
     {
@@ -132,9 +133,13 @@ fn start<'e>(
     marker: bool,
     cpu: CpuId,
 ) -> bool {
-    let Some(taken) = engine.try_take_frame_near(cpu, Order::HUGE, engine.zones.watermarks().min) else { return false };
-    let mut prepared = engine.prepare(taken, Order::HUGE);
-    match engine.space.extent(slot) {
+    let Some(taken) =
+        engine.ram().try_take_near(engine.table(), cpu, Order::HUGE, engine.ram().zones().watermarks().min)
+    else {
+        return false;
+    };
+    let mut prepared = engine.ram().prepare(taken, Order::HUGE);
+    match engine.swap().extent(slot) {
         Some(extent) if reads.asynchronous() => {
             let bytes = prepared.bytes_mut();
             let (home, len) = (bytes.as_ptr() as usize, bytes.len());
@@ -160,8 +165,8 @@ fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     let Some((mut incoming, read)) = reads.finish(wait) else { return false };
     let bytes = incoming.prepared.bytes_mut();
     let mut first = Some(read);
-    let read = engine.space.read_twice(engine.addr(incoming.locked.name(0)), incoming.slot, || {
-        first.take().unwrap_or_else(|| engine.space.read(incoming.slot, bytes))?;
+    let read = engine.swap().read_twice(engine.table().addr(incoming.locked.name(0)), incoming.slot, || {
+        first.take().unwrap_or_else(|| engine.swap().read(incoming.slot, bytes))?;
         Trouble::unless(checksum::verify(&incoming.locked, 0, bytes))
     });
     arrive(engine, incoming, read);
@@ -173,13 +178,13 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
     let Incoming { mut locked, prepared, marker, .. } = incoming;
     let frame = prepared.into_frame();
     if read.is_err() {
-        engine.release_frame(frame);
+        engine.ram().release(frame);
         return report(read);
     }
     engine.judge_drop(&mut locked, 0);
-    engine.zones.of(frame).set_owner(frame, locked.name(0));
+    engine.ram().zone(frame).set_owner(frame, locked.name(0));
     engine.count_swap_in(Order::HUGE);
-    engine.stats.readahead_folios.add(1);
+    engine.stats().readahead_folios.add(1);
     engine.admit(&mut locked, 0, frame, marker);
 }
 
@@ -199,8 +204,8 @@ fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) 
     match engine.unmap(locked, index, frame) {
         Ok(()) => {
             locked.folio_mut(index).marker = true;
-            engine.zones.of(frame).insert(frame, List::Inactive);
+            engine.ram().zone(frame).insert(frame, List::Inactive);
         }
-        Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats.busy_victims.add(1),
+        Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats().busy_victims.add(1),
     }
 }

@@ -4,14 +4,11 @@
 //! The caller is inside the fork gate. The block stays locked until the folio is mapped; the policies for streams run
 //! after that.
 
-use std::sync::atomic::Ordering;
-
 use folioswap_core::{
     Access, BLOCK_PAGES, BlockId, Choice, FaultKind, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
-    Room, SlotId, State,
+    SlotId, State,
 };
 
-use crate::config::swap_in_policy::SwapIn;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::fault::read_queue::Window;
@@ -19,9 +16,6 @@ use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
 use crate::swap::health::{SwapInError, Trouble};
-
-/// Longest readahead window, in bytes: 8 huge pages in flight keep a disk busy.
-const WINDOW_BYTES: usize = 16 << 20;
 
 /// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
@@ -42,12 +36,12 @@ impl Engine {
     /// # Errors
     /// As [`Engine::fault`].
     pub fn fault_in(&self, pass: Pass<'_>, locked: Option<Locked<'_>>, access: Access) -> Result<bool, SwapInError> {
-        let mut watch = Stopwatch::start(&self.clock);
+        let mut watch = Stopwatch::start(self.clock());
         let Access { page, thread, .. } = access;
         let (block, within) = (page.block(), page.page_in_block());
-        self.overruns.note(access);
+        self.policy().note_access(access);
         let Some(mut locked) = locked.or_else(|| self.lock_absent(block, within, &mut watch)) else {
-            self.stats.record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
+            self.stats().record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
             return Ok(true);
         };
         let index = locked.index_of(within);
@@ -57,7 +51,7 @@ impl Engine {
             // The program has lost access to the page: the thread gets a signal when it continues.
             _ if locked.is_sealed(within) => return Ok(false),
             // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
-            State::Empty if !self.is_open(block) => return Ok(false),
+            State::Empty if !self.table().is_open(block) => return Ok(false),
             State::Empty => {
                 self.first_touch(&mut locked, within, &mut watch);
                 FaultKind::FirstTouch
@@ -70,7 +64,7 @@ impl Engine {
                 FaultKind::Standby
             }
             State::Swapped(_) => {
-                let addr = self.addr(page);
+                let addr = self.table().addr(page);
                 let brought = self.swap_in(&mut locked, access, &mut watch);
                 brought_next = brought.map_err(|error| {
                     let is_news = self.note_lost(&locked, locked.index_of(within));
@@ -88,7 +82,7 @@ impl Engine {
         let order = locked.order();
         drop(locked);
         drop(pass);
-        self.stats.record_fault(kind, order, thread, watch.stop(Phase::Map));
+        self.stats().record_fault(kind, order, thread, watch.stop(Phase::Map));
         if in_stream {
             self.follow_stream(block, thread, kind);
         }
@@ -99,18 +93,21 @@ impl Engine {
     pub fn is_at_hand(&self, locked: &Locked<'_>, page: usize) -> bool {
         match locked.state(locked.index_of(page)) {
             State::Resident(_) | State::Standby(_) => true,
-            State::Empty => !self.is_open(locked.id()) || self.zones.available() >= self.zones.watermarks().low,
+            State::Empty => {
+                !self.table().is_open(locked.id())
+                    || self.ram().zones().available() >= self.ram().zones().watermarks().low
+            }
             State::Swapped(_) => false,
         }
     }
 
     /// Locks a block whose folio at `page` is not mapped. `None`: another thread mapped it while this one waited.
     fn lock_absent(&self, block: BlockId, page: usize, watch: &mut Stopwatch<'_>) -> Option<Locked<'_>> {
-        if let Some(locked) = self.try_lock(block) {
+        if let Some(locked) = self.table().try_lock(block) {
             return Some(locked);
         }
         watch.long_part(Phase::Table);
-        let locked = self.lock(block);
+        let locked = self.table().lock(block);
         if matches!(locked.state(locked.index_of(page)), State::Resident(_)) {
             return None;
         }
@@ -130,54 +127,23 @@ impl Engine {
         let marker = std::mem::replace(&mut folio.marker, false);
         let dropped = std::mem::replace(&mut folio.dropped_behind, false);
         if marker {
-            self.stats.readahead_hits.add(1);
+            self.stats().readahead_hits.add(1);
         }
         if dropped && kind == FaultKind::Standby {
-            self.drop_behind.refaulted();
+            self.policy().refaulted();
         }
         (whole && at_edge) || marker || in_row
     }
 
-    /// The fixed order of a block's folios, at most the largest that its sealed pages permit. `None`: measurements
-    /// choose it.
-    fn order_of(&self, locked: &Locked<'_>) -> Option<Order> {
-        let wanted = locked.fixed_order.or(self.fixed_order);
-        match locked.sealed_order() {
-            Order::HUGE => wanted,
-            most => Some(wanted.map_or(most, |order| order.min(most))),
-        }
-    }
-
-    /// The policy for swap-in that is in force now.
-    pub fn swap_in_policy(&self) -> SwapIn {
-        SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
-    }
-
-    /// Whether a whole block that leaves RAM is likely to come back page by page.
-    pub fn comes_back_by_pages(&self, locked: &Locked<'_>) -> bool {
-        let policy = self.swap_in_policy();
-        let by_measure = || self.order_of(locked).is_none() && self.order_choice.believes_sparse(locked.id());
-        !policy.allows_whole(locked.wish) || by_measure()
-    }
-
-    /// Whether a split block that a stream is about to reach should become one folio.
-    pub fn wants_whole(&self, locked: &Locked<'_>) -> bool {
-        let policy = self.swap_in_policy();
-        !locked.pinned
-            && !locked.has_sealed()
-            && policy.allows_whole(locked.wish)
-            && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
-    }
-
     fn first_touch(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) {
-        if let Some(order) = self.order_of(locked)
+        if let Some(order) = self.policy().order_of(locked)
             && order < Order::HUGE
             && locked.order() == Order::HUGE
         {
             locked.split(order);
         }
         if locked.order() == Order::HUGE
-            && let Some(frame) = self.take_zeroed()
+            && let Some(frame) = self.ram().take_zeroed()
         {
             watch.lap(Phase::Frame);
             return self.map(locked, 0, frame, List::Inactive);
@@ -191,7 +157,7 @@ impl Engine {
             self.map_fresh(locked, taken.frame, List::Inactive, watch);
             return;
         }
-        let mut prepared = self.prepare(taken, order);
+        let mut prepared = self.ram().prepare(taken, order);
         prepared.bytes_mut().fill(0);
         watch.lap(Phase::Frame);
         self.map(locked, index, prepared.into_frame(), List::Inactive);
@@ -201,21 +167,24 @@ impl Engine {
     /// only the touched page and evicts the rest. A whole block is touched more often than a page, so it would never
     /// leave by age, and it takes 512 times the room.
     fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
-        let clean = locked.order() == Order::HUGE && self.zones.of(whole).list(whole) == Some(List::Clean);
-        if !clean || locked.folio(0).marker || self.choose(locked) != Choice::Part(Order::PAGE) {
+        let clean = locked.order() == Order::HUGE && self.ram().zone(whole).list(whole) == Some(List::Clean);
+        if !clean
+            || locked.folio(0).marker
+            || self.policy().choose(locked, self.ram().budget_blocks()) != Choice::Part(Order::PAGE)
+        {
             return false;
         }
-        let Some(taken) = self.try_take_frame(Order::PAGE, 0) else { return false };
-        let mut prepared = self.prepare(taken, Order::PAGE);
+        let Some(taken) = self.ram().try_take(self.table(), Order::PAGE, 0) else { return false };
+        let mut prepared = self.ram().prepare(taken, Order::PAGE);
         watch.lap(Phase::Frame);
         // SAFETY: the block is locked and its folio is on standby, so its content is at home. The frames are freed
         // after the last use of `bytes`.
-        let bytes = unsafe { self.frames.bytes_at_home(whole, Order::HUGE) };
+        let bytes = unsafe { self.ram().frames().bytes_at_home(whole, Order::HUGE) };
         let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
         checksum::note_pages(locked, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
         prepared.bytes_mut().copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
         watch.lap(Phase::Read);
-        self.leave(locked, 0, whole);
+        self.ram().leave(locked, 0, whole);
         self.split_block(locked, Order::PAGE);
         self.map(locked, page, prepared.into_frame(), List::Inactive);
         self.settle_slot(locked, page, watch);
@@ -225,7 +194,7 @@ impl Engine {
     /// Swaps in the accessed page with the whole block or with its folio. Returns whether the next page came in too.
     fn swap_in(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> Result<bool, SwapInError> {
         let page = access.page.page_in_block();
-        match self.choose(locked) {
+        match self.policy().choose(locked, self.ram().budget_blocks()) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let taken = self.take_frame(Order::HUGE, watch);
                 // One unreadable part must not lose the others: read the folio alone instead.
@@ -245,22 +214,7 @@ impl Engine {
     /// Whether the folio that holds a page is on a failing device. The rest of the block is not read along with it
     /// then.
     fn is_on_failing(&self, locked: &Locked<'_>, page: usize) -> bool {
-        locked.folio(locked.index_of(page)).slot().is_some_and(|slot| self.space.is_failing(slot))
-    }
-
-    fn choose(&self, locked: &mut Locked<'_>) -> Choice {
-        let policy = self.swap_in_policy();
-        if !policy.allows_whole(locked.wish) {
-            return Choice::Part(Order::PAGE);
-        }
-        match self.order_of(locked) {
-            Some(Order::HUGE) => Choice::Whole,
-            Some(order) => Choice::Part(order),
-            None => {
-                let (id, nr_folios) = (locked.id(), locked.nr_folios());
-                self.order_choice.choose(id, &mut locked.history, nr_folios, self.budget_blocks())
-            }
-        }
+        locked.folio(locked.index_of(page)).slot().is_some_and(|slot| self.swap().is_failing(slot))
     }
 
     /// Reads the folio that holds a page, and maps it.
@@ -268,9 +222,9 @@ impl Engine {
         let (index, taken) = self.supply(locked, page, watch);
         let order = locked.order();
         let State::Swapped(slot) = locked.state(index) else { unreachable!("a split leaves content where it is") };
-        let mut prepared = self.prepare(taken, order);
+        let mut prepared = self.ram().prepare(taken, order);
         if let Err(error) = self.read_folio(locked, index, slot, prepared.bytes_mut(), watch) {
-            self.release_frame(prepared.into_frame());
+            self.ram().release(prepared.into_frame());
             if order <= PIECE || locked.pinned {
                 return Err(error);
             }
@@ -292,9 +246,9 @@ impl Engine {
     }
 
     pub fn count_swap_in(&self, order: Order) {
-        self.stats.swapped_in_folios.add(1);
-        self.stats.swapped_in_bytes.add(order.bytes() as u64);
-        self.stats.swpin.add(order, 1);
+        self.stats().swapped_in_folios.add(1);
+        self.stats().swapped_in_bytes.add(order.bytes() as u64);
+        self.stats().swpin.add(order, 1);
     }
 
     /// Reads a folio's slots and verifies their content. Ends the stopwatch's frame phase.
@@ -311,15 +265,15 @@ impl Engine {
             watch.long_part(Phase::Frame);
             return self.hash_pages(locked, page, bytes);
         }
-        if locked.order() < Order::HUGE && self.space.memory(slot).is_some() {
+        if locked.order() < Order::HUGE && self.swap().memory(slot).is_some() {
             watch.lap(Phase::Frame);
         } else {
             watch.long_part(Phase::Frame);
         }
-        self.space.read_twice(self.addr(locked.name(index)), slot, || match self.space.memory(slot) {
+        self.swap().read_twice(self.table().addr(locked.name(index)), slot, || match self.swap().memory(slot) {
             Some(memory) => Trouble::unless(memory.load(locked, page, bytes)),
             None => {
-                self.space.read(slot, bytes)?;
+                self.swap().read(slot, bytes)?;
                 Trouble::unless(checksum::verify(locked, page, bytes))
             }
         })
@@ -333,9 +287,9 @@ impl Engine {
         let State::Swapped(slot) = locked.state(locked.index_of(first)) else {
             unreachable!("a piece hashed as one is in its slots as one");
         };
-        self.frames.with_scratch(|read| {
-            self.space.read_twice(self.addr(locked.name(locked.index_of(page))), slot, || {
-                self.space.read(slot, read)?;
+        self.ram().frames().with_scratch(|read| {
+            self.swap().read_twice(self.table().addr(locked.name(locked.index_of(page))), slot, || {
+                self.swap().read(slot, read)?;
                 Trouble::unless(locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read)))
             })?;
             checksum::note_pages(locked, first, read);
@@ -348,16 +302,16 @@ impl Engine {
     /// pages have left RAM since than RAM holds, because eviction by age would have kept the folio.
     pub fn judge_drop(&self, locked: &mut Locked<'_>, index: usize) {
         if std::mem::replace(&mut locked.folio_mut(index).dropped_behind, false) {
-            let since = self.nr_evictions.load(Ordering::Relaxed).wrapping_sub(locked.left_at);
-            if (since as usize) < self.zones.counts().limit {
-                self.drop_behind.refaulted();
+            let since = self.ram().nr_evictions().wrapping_sub(locked.left_at);
+            if (since as usize) < self.ram().zones().counts().limit {
+                self.policy().refaulted();
             }
         }
     }
 
     /// Frees the device's copy of a folio that was just mapped, unless the device has plenty of room.
     pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize, watch: &mut Stopwatch<'_>) {
-        if locked.folio(index).slot().is_some_and(|slot| !self.space.keeps_copies(slot)) {
+        if locked.folio(index).slot().is_some_and(|slot| !self.swap().keeps_copies(slot)) {
             watch.lap(Phase::Map);
             self.release_slot(locked, index);
             watch.lap(Phase::Free);
@@ -367,22 +321,18 @@ impl Engine {
 
     /// Tells the policies where this thread is, and acts on their advice.
     fn follow_stream(&self, block: BlockId, thread: u32, kind: FaultKind) {
-        let blocks = self.budget_blocks();
-        let room = Room { max_window: (WINDOW_BYTES / Order::HUGE.bytes()).min(blocks / 16), max_total: blocks / 4 };
-        let Some(advice) = self.streams.observe(u64::from(thread), block, room) else { return };
+        let Some((advice, drops)) = self.policy().follow(thread, block, kind, self.ram().budget_blocks()) else {
+            return;
+        };
         for window in advice.windows.iter() {
-            self.reads.push(Window {
+            self.faults().read_ahead(Window {
                 marker: Some(advice.marker(window)),
                 backward: advice.backward,
                 blocks: window.clone(),
                 cpu: current_cpu(),
             });
         }
-        let nr_behind = advice.behind.end.index() - advice.behind.start.index();
-        if kind != FaultKind::FirstTouch {
-            self.order_choice.streamed(advice.behind.clone()); // filling memory says little about its later use
-        }
-        if self.drop_behind.passed(nr_behind, blocks) {
+        if drops {
             self.drop_passed(advice.behind);
         }
     }
@@ -390,14 +340,14 @@ impl Engine {
     /// Makes the blocks that a stream has passed the next ones to be reclaimed.
     fn drop_passed(&self, behind: std::ops::Range<BlockId>) {
         for index in behind.start.index()..behind.end.index() {
-            let Some(mut locked) = self.try_lock(BlockId::from_index(index)) else { continue };
+            let Some(mut locked) = self.table().try_lock(BlockId::from_index(index)) else { continue };
             if locked.pinned {
                 continue;
             }
             for index in 0..locked.nr_folios() {
                 if let State::Resident(frame) = locked.state(index) {
                     locked.folio_mut(index).dropped_behind = true;
-                    self.zones.of(frame).insert_tail(frame, List::Inactive);
+                    self.ram().zone(frame).insert_tail(frame, List::Inactive);
                 }
             }
         }
@@ -406,20 +356,20 @@ impl Engine {
     /// Splits a block into folios of `order`. When pieces are split into smaller folios, those in RAM give up their
     /// slots, whose hashes cover whole pieces.
     pub fn split_block(&self, locked: &mut Locked<'_>, order: Order) {
-        self.stats.split.add(locked.order(), 1);
+        self.stats().split.add(locked.order(), 1);
         for index in 0..locked.nr_folios() {
             let Some(frame) = locked.folio(index).frame() else { continue };
             if order < PIECE && locked.order() >= PIECE {
                 self.release_slot(locked, index);
-                if self.zones.of(frame).list(frame) == Some(List::Clean) {
-                    self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more
+                if self.ram().zone(frame).list(frame) == Some(List::Clean) {
+                    self.ram().zone(frame).insert(frame, List::Laundry); // it has no copy any more
                 }
             }
             if locked.folio(index).writing_to().is_some() {
                 locked.folio_mut(index).cancel_write();
-                self.zones.of(frame).insert(frame, List::Laundry); // its write no longer counts
+                self.ram().zone(frame).insert(frame, List::Laundry); // its write no longer counts
             }
-            self.zones.of(frame).split(frame, order);
+            self.ram().zone(frame).split(frame, order);
         }
         locked.split(order);
     }

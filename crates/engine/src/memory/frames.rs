@@ -91,6 +91,11 @@ impl Frames {
         (0..self.nr_zones).map(addresses).filter(|part| !part.is_empty())
     }
 
+    /// The pageblocks that have a home.
+    pub fn nr_pageblocks(&self) -> usize {
+        self.len / Order::HUGE.bytes()
+    }
+
     pub fn nr_zones(&self) -> usize {
         self.nr_zones
     }

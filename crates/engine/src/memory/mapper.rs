@@ -6,12 +6,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
-use folioswap_sys::memory;
 use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::uffd::{Mode, MoveError, Userfaultfd};
+use folioswap_sys::{futex, memory};
 
+use crate::process::fatal;
 use crate::process::lent::Lent;
 
 /// Why a folio stayed where it was.
@@ -104,6 +106,27 @@ pub(crate) trait Mapper: Send + Sync {
         // SAFETY: the caller's ranges.
         unsafe { self.unmap(folio, home, len) }
     }
+}
+
+/// Repeats a map call while a page is still pinned by I/O that has just ended, or while the kernel is out of
+/// memory.
+pub(crate) fn patiently<R>(what: &str, mut call: impl FnMut() -> Result<R, MapError>) -> R {
+    for attempt in 0..20_000 {
+        match call() {
+            Ok(done) => return done,
+            Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
+            Err(MapError::Busy) => futex::sleep(Duration::from_micros(100)),
+            // May be temporary: other processes may have taken the memory that this process gave back a moment ago.
+            Err(MapError::Refused(libc::ENOMEM)) if attempt < 2000 => {
+                futex::sleep(Duration::from_millis(1));
+            }
+            Err(MapError::Refused(libc::ENOMEM)) => fatal::die(
+                "the kernel has no memory left for a folio: give this program's machine or container more, or a smaller --memory",
+            ),
+            Err(error) => fatal::die(&format!("a folio could not be {what}: {error}")),
+        }
+    }
+    fatal::die(&format!("a folio could not be {what}: its frames stayed in use for two seconds"));
 }
 
 /// Content of the pages that `repopulate` makes.

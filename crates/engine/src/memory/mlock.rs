@@ -20,9 +20,9 @@ use crate::config::error::Error;
 use crate::config::limits::ADDRESS_SPACE;
 use crate::config::size::Bytes;
 use crate::device::topology::Topology;
-use crate::engine::Engine;
 use crate::memory::frames::{Frames, bytes_behind_homes};
-use crate::memory::mapper::MapError;
+use crate::memory::mapper::{MapError, patiently};
+use crate::memory::ram::Ram;
 use crate::memory::zones::Zoning;
 
 /// How often a pageblock is tried whose pages may still be held by I/O that has just ended.
@@ -82,7 +82,7 @@ pub(crate) fn check_available(wanted_bytes: u64) -> Result<(), Error> {
     Err(Error::NoMemoryToLock { wanted_bytes, reason: format!("{} are available", Bytes(available_bytes)) })
 }
 
-impl Engine {
+impl Ram {
     /// Gives memory to all frames under the limit that have none. Takes 1 to 5 ms for 2 MiB.
     pub fn populate_all(&self) -> Result<(), Error> {
         while let Some(frame) = self.zones.take_absent() {
@@ -91,20 +91,20 @@ impl Engine {
                 Ok(true) => {}
                 Ok(false) => self.note_small(frame),
                 Err(error) => {
-                    self.zones.of(frame).give_unpopulated(frame);
+                    self.release_unpopulated(frame);
                     return Err(not_populated(error));
                 }
             }
-            self.release_frame(frame);
+            self.release(frame);
         }
         self.note_resident();
         Ok(())
     }
 
-    /// Grows a locked budget.
-    pub fn grow_locked(&self, bytes: u64) -> Result<(), Error> {
+    /// Grows a locked budget. `span_len`: the length of the addresses of all regions, which are locked too.
+    pub fn grow_locked(&self, bytes: u64, span_len: usize) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock().expect("nothing panics under this lock");
-        let now_bytes = self.memory.load(Ordering::Relaxed);
+        let now_bytes = self.budget_bytes();
         if bytes < now_bytes {
             return Err(Error::LockedShrink { now_bytes, wanted_bytes: bytes });
         }
@@ -113,17 +113,17 @@ impl Engine {
         let bytes_of = |nr_pageblocks: usize| (nr_pageblocks * Order::HUGE.bytes()) as u64;
         if new > old {
             check_available(bytes_of(new - old))?;
-            let all_bytes = bytes_to_lock(self.span.len() as u64, bytes_of(new), self.frames.nr_zones());
+            let all_bytes = bytes_to_lock(span_len as u64, bytes_of(new), self.frames.nr_zones());
             self.frames.parts(old, new).try_for_each(|part| lock(part.start, part.len(), all_bytes))?;
             self.frames.open(new)?;
             self.zones.set_limit(new * Order::HUGE.nr_pages());
             // On failure, reclaim gives back what was already allocated.
             self.populate_all().inspect_err(|_| {
                 self.zones.set_limit(old * Order::HUGE.nr_pages());
-                self.reclaim_wanted.signal();
+                self.reclaim_wanted().signal();
             })?;
         }
-        self.memory.store(bytes, Ordering::Relaxed);
+        self.budget_bytes.store(bytes, Ordering::Relaxed);
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl Engine {
             });
             if is_split {
                 // SAFETY: as above.
-                self.patiently("divided", || unsafe { self.mapper.move_home(home, spare_page, PAGE_SIZE) });
+                patiently("divided", || unsafe { self.mapper.move_home(home, spare_page, PAGE_SIZE) });
             }
             is_split
         })
@@ -159,7 +159,7 @@ impl Engine {
             return true;
         }
         self.stats.thp_collapse_alloc_failed.add(1);
-        self.zones.of(frame).carve(frame, Order::HUGE);
+        self.zone(frame).carve(frame, Order::HUGE);
         false
     }
 }
@@ -281,9 +281,9 @@ mod tests {
                 return;
             }
         };
-        let engine = arena.engine();
-        let taken = engine.zones.all()[0].take(Order::HUGE, 0).unwrap();
-        let home = engine.frames.home(taken.frame);
+        let ram = arena.engine().ram();
+        let taken = ram.zones.all()[0].take(Order::HUGE, 0).unwrap();
+        let home = ram.frames.home(taken.frame);
         let scan = || pagemap::scan(home..home + BLOCK).unwrap();
         let (whole, divided) = (BLOCK as u64, Scan { present_bytes: BLOCK as u64, huge_bytes: 0 });
         if scan().huge_bytes < whole {
@@ -291,18 +291,18 @@ mod tests {
             return;
         }
         // SAFETY: the pageblock was taken above.
-        assert!(unsafe { engine.divide_in_place(taken.frame) });
+        assert!(unsafe { ram.divide_in_place(taken.frame) });
         assert_eq!(scan(), divided);
-        assert!(engine.collapse_in_place(taken.frame));
+        assert!(ram.collapse_in_place(taken.frame));
         assert_eq!(scan().huge_bytes, whole);
         // If the kernel makes no huge page, the small ones stay, and the zone knows that.
         // SAFETY: the pageblock was taken above.
-        assert!(unsafe { engine.divide_in_place(taken.frame) });
+        assert!(unsafe { ram.divide_in_place(taken.frame) });
         memory::advise_nohugepage(home, BLOCK).unwrap();
-        assert!(!engine.collapse_in_place(taken.frame));
+        assert!(!ram.collapse_in_place(taken.frame));
         assert_eq!((scan(), arena.stats().thp_collapse_alloc_failed), (divided, 1));
-        engine.zones.of(taken.frame).give(taken.frame);
-        assert_eq!(engine.zones.all()[0].take_divided().map(|taken| taken.memory), Some(Memory::Small));
+        ram.zone(taken.frame).give(taken.frame);
+        assert_eq!(ram.zones.all()[0].take_divided().map(|taken| taken.memory), Some(Memory::Small));
     }
 
     #[test]

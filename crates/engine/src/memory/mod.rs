@@ -1,9 +1,13 @@
 //! RAM: frames and their homes, the mapper, zones, taking frames, zeroed memory, locked budgets.
 
+pub mod address_space;
 pub mod frames;
 pub mod mapper;
 pub mod mlock;
+pub mod prepare;
+pub mod ram;
 pub mod selftest;
+pub mod table;
 pub mod take;
 pub mod zeroed;
 pub mod zeroed_stock;

@@ -9,33 +9,35 @@ use std::sync::atomic::Ordering;
 
 use folioswap_core::{CpuId, FrameId, Memory, Order};
 
-use crate::engine::Engine;
+use crate::memory::ram::Ram;
+use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
+use crate::process::signals::Signals;
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(engine: &Engine) {
+pub(crate) fn run(ram: &Ram, table: &Table, signals: &Signals) {
     let _abort = AbortOnPanic("zeroing");
     folioswap_sys::cpu::run_as_batch();
     let thread = folioswap_sys::signals::thread_id();
-    while !engine.stopping() {
-        let seen = engine.zeroed.wanted.now();
+    while !signals.stopping() {
+        let seen = ram.stock.wanted.now();
         loop {
-            let _pass = engine.gate.enter(thread);
-            if engine.stopping() || !engine.stock_one() {
+            let _pass = signals.gate().enter(thread);
+            if signals.stopping() || !ram.stock_one(table) {
                 break;
             }
         }
-        if !engine.stopping() {
-            engine.zeroed.wanted.wait(seen);
+        if !signals.stopping() {
+            ram.stock.wanted.wait(seen);
         }
     }
 }
 
-impl Engine {
+impl Ram {
     /// Counts a first touch of a whole folio, and takes a zeroed pageblock for it.
     pub fn take_zeroed(&self) -> Option<FrameId> {
-        let stock = &self.zeroed;
+        let stock = &self.stock;
         stock.nr_touches.fetch_add(1, Ordering::Relaxed);
         let cpu = current_cpu();
         let zone = self.zones.on(cpu);
@@ -49,15 +51,15 @@ impl Engine {
     }
 
     /// Clears one more pageblock for the stock. `false`: there are enough, or no frames.
-    fn stock_one(&self) -> bool {
-        let stock = &self.zeroed;
+    fn stock_one(&self, table: &Table) -> bool {
+        let stock = &self.stock;
         let zone = self.zones.on(CpuId::new(stock.touched_on.load(Ordering::Relaxed)));
         let nr_here =
-            stock.change(|blocks| blocks.iter().filter(|&&frame| std::ptr::eq(self.zones.of(frame), zone)).count());
+            stock.change(|blocks| blocks.iter().filter(|&&frame| std::ptr::eq(self.zone(frame), zone)).count());
         if nr_here >= stock.target(zone) {
             return false;
         }
-        let Some(taken) = self.try_take_frame_in(zone, Order::HUGE, zone.watermarks().low) else { return false };
+        let Some(taken) = self.try_take_in(table, zone, Order::HUGE, zone.watermarks().low) else { return false };
         if !self.try_make_huge(taken) {
             return false; // without a huge page a first touch gains little
         }
@@ -68,7 +70,7 @@ impl Engine {
         }
         stock.change(|blocks| blocks.push(taken.frame));
         if self.zones.surplus() > 0 {
-            self.reclaim_wanted.signal(); // the budget was lowered meanwhile: reclaim takes the stock first
+            self.reclaim_wanted().signal(); // the budget was lowered meanwhile: reclaim takes the stock first
         }
         true
     }
@@ -76,8 +78,8 @@ impl Engine {
     /// Gives the stock back to the zone. Returns whether there was any.
     pub fn give_stock_back(&self) -> bool {
         let mut any = false;
-        while let Some(frame) = self.zeroed.pop() {
-            self.release_frame(frame);
+        while let Some(frame) = self.stock.pop() {
+            self.release(frame);
             any = true;
         }
         any
@@ -85,7 +87,7 @@ impl Engine {
 
     /// Called when reclaim begins: gives the stock back if there was no first touch since it last did.
     pub fn give_idle_stock_back(&self) {
-        let stock = &self.zeroed;
+        let stock = &self.stock;
         let nr_touches = stock.nr_touches.load(Ordering::Relaxed);
         if stock.nr_touches_seen.swap(nr_touches, Ordering::Relaxed) == nr_touches {
             self.give_stock_back();
@@ -106,7 +108,7 @@ mod tests {
     fn what_first_touches_get_is_zero_and_the_stock_goes_back_when_it_is_needed() {
         let device = DeviceSpec::Ram { size: 512 << 20 };
         let arena = Arena::builder().memory(256 << 20).address_space(1 << 30).device(device).build().unwrap();
-        let stock = &arena.engine().zeroed;
+        let stock = arena.engine().ram().stock();
         let mut region = arena.map(192 << 20).unwrap();
         for round in 1..=2u8 {
             for bytes in region.chunks_mut(BLOCK) {
@@ -123,7 +125,7 @@ mod tests {
             assert!(second.chunks(BLOCK).all(|bytes| bytes.iter().all(|&byte| byte == 7)));
         }
         comes_true("the stock is kept from reclaim", || stock.nr.load(Ordering::Relaxed) == 0);
-        arena.engine().zones.verify();
+        arena.engine().ram().zones().verify();
     }
 
     #[test]
@@ -131,12 +133,12 @@ mod tests {
         let arena = Arena::builder().memory(256 << 20).address_space(1 << 30).build().unwrap();
         let mut region = arena.map(64 << 20).unwrap();
         region.fill(1);
-        let stock = &arena.engine().zeroed;
+        let stock = arena.engine().ram().stock();
         comes_true("the stock is not filled", || stock.nr.load(Ordering::Relaxed) >= 2);
         drop(region);
         arena.set_memory(16 << 20).unwrap();
-        comes_true("the stock keeps what the budget has no room for", || arena.engine().zones.surplus() == 0);
+        comes_true("the stock keeps what the budget has no room for", || arena.engine().ram().zones().surplus() == 0);
         assert!(arena.measure().unwrap().resident_bytes <= 16 << 20);
-        arena.engine().zones.verify();
+        arena.engine().ram().zones().verify();
     }
 }

@@ -96,6 +96,11 @@ mod tests {
 
     const LEN: usize = 4 << 20;
 
+    fn evict_standby(arena: &Arena, order: Order) -> bool {
+        let engine = arena.engine();
+        engine.ram().evict_standby(engine.table(), order)
+    }
+
     /// Writes each page from one CPU, in an order that is not a stream. A page that is read ahead gets memory of the
     /// node for which readahead was requested, whichever thread touches it first.
     fn mark(bytes: &mut [u8], cpu: usize, mark: u8) {
@@ -139,15 +144,15 @@ mod tests {
                 scope.spawn(|| mark(first, cpus[0], 0));
                 scope.spawn(|| mark(second, cpus[1], 0));
             });
-            let zones = &arena.engine().zones;
+            let zones = arena.engine().ram().zones();
             let in_ram = [0, 1].map(|zone| (zones.all()[zone].counts().in_use * PAGE_SIZE) >> 20);
             assert_eq!(in_ram, [4, 4], "MiB in RAM: {faults}, {order}");
             on_devices(&arena, [4, 4]);
-            while arena.engine().evict_standby(order) {}
+            while evict_standby(&arena, order) {}
             // Pages of the first node are changed on the second, and stay there.
             std::thread::scope(|scope| scope.spawn(|| mark(&mut region, cpus[1], 0x80)).join().unwrap());
             on_devices(&arena, [0, 8]);
-            assert_eq!(arena.engine().stats.snapshot().readahead_folios, 0, "{faults}, {order}");
+            assert_eq!(arena.engine().stats().snapshot().readahead_folios, 0, "{faults}, {order}");
         }
     }
 
@@ -165,7 +170,7 @@ mod tests {
         for (round, cpu) in [0, 1, 1, 0, 0].into_iter().enumerate() {
             std::thread::scope(|scope| scope.spawn(|| mark(&mut region, cpus[cpu], round as u8)).join().unwrap());
             on_devices(&arena, [8, 8]);
-            while arena.engine().evict_standby(Order::HUGE) {}
+            while evict_standby(&arena, Order::HUGE) {}
         }
     }
 
@@ -176,7 +181,7 @@ mod tests {
         let topology: Topology = "node 0 cpus 4000\nnode 1 cpus 0-3999".parse().unwrap();
         let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).faults(FaultMode::Direct);
         let arena = builder.device(DeviceSpec::Ram { size: 256 << 20 }).topology(topology).build().unwrap();
-        let zones = &arena.engine().zones;
+        let zones = arena.engine().ram().zones();
         let in_use = |zone: usize| zones.all()[zone].counts().in_use * PAGE_SIZE / MIB;
         let mark = |at: usize| (at / PAGE_SIZE % 251) as u8 + 1;
         let fill = |len: usize| {

@@ -1,10 +1,10 @@
-//! What the engine needs of its process: threads, events and gates, fork, messages, shared counters, timing.
+//! What the engine needs of its process: threads, events and gates, messages, shared counters, timing.
 
 pub mod cpu;
 pub mod fatal;
-pub mod fork;
 pub mod lent;
 pub mod shared_stats;
+pub mod signals;
 pub mod stopwatch;
 pub mod threads;
 pub mod wakeup;

@@ -9,7 +9,7 @@
 //! A folio's hash is noted before it is written. A dirty folio therefore gives up its old slots first, and a failed
 //! write leaves it without slots.
 
-use folioswap_core::{BlockId, FrameId, List, Locked, NodeId, Order, PAGE_SIZE, Size, SlotId, State, Zone};
+use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State, Zone};
 
 use crate::device::checksum;
 use crate::engine::Engine;
@@ -61,13 +61,13 @@ impl Engine {
             let Some(oldest) = zone.oldest(size, List::Inactive).filter(|_| done < most) else { break };
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
                 drop(held.take()); // lock one block at a time
-                held = self.try_lock(oldest.folio.block());
+                held = self.table().try_lock(oldest.folio.block());
             }
             let Some(locked) = &mut held else {
                 zone.rotate(oldest.frame, List::Inactive);
                 continue;
             };
-            if let Some(index) = self.still_there(locked, &oldest, List::Inactive) {
+            if let Some(index) = self.ram().still_there(locked, &oldest, List::Inactive) {
                 done += usize::from(self.unmap_victim(locked, index));
             }
         }
@@ -78,12 +78,12 @@ impl Engine {
     fn unmap_victim(&self, locked: &mut Locked<'_>, index: usize) -> bool {
         match locked.state(index) {
             State::Resident(frame) if locked.pinned => {
-                self.zones.of(frame).remove(frame);
+                self.ram().zone(frame).remove(frame);
                 false
             }
             State::Resident(frame) => match self.unmap(locked, index, frame) {
                 Ok(()) => {
-                    self.zones.of(frame).insert(frame, List::Laundry);
+                    self.ram().zone(frame).insert(frame, List::Laundry);
                     true
                 }
                 Err(MapError::Missing) => {
@@ -91,14 +91,14 @@ impl Engine {
                     false
                 }
                 Err(_) => {
-                    self.stats.busy_victims.add(1);
-                    self.zones.of(frame).insert(frame, List::Active);
+                    self.stats().busy_victims.add(1);
+                    self.ram().zone(frame).insert(frame, List::Active);
                     false
                 }
             },
             State::Standby(frame) => {
                 // The marker of a window that the stream has not reached.
-                self.zones.of(frame).insert(frame, List::Laundry);
+                self.ram().zone(frame).insert(frame, List::Laundry);
                 true
             }
             State::Empty | State::Swapped(_) => false,
@@ -109,7 +109,7 @@ impl Engine {
     fn set_aside(&self, locked: &mut Locked<'_>, frame: FrameId) {
         fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
         locked.pinned = true;
-        self.zones.of(frame).remove(frame);
+        self.ram().zone(frame).remove(frame);
     }
 
     /// Washes the oldest folios of a zone's laundry.
@@ -126,11 +126,11 @@ impl Engine {
         let mut may_shed = true;
         for _ in 0..SCAN {
             let Some(oldest) = zone.oldest(Size::Whole, List::Laundry) else { break };
-            let Some(mut locked) = self.try_lock(oldest.folio.block()) else {
+            let Some(mut locked) = self.table().try_lock(oldest.folio.block()) else {
                 zone.rotate(oldest.frame, List::Laundry);
                 continue;
             };
-            if self.still_there(&locked, &oldest, List::Laundry).is_none() {
+            if self.ram().still_there(&locked, &oldest, List::Laundry).is_none() {
                 continue;
             }
             match self.wash(&mut locked, 0, oldest.frame) {
@@ -156,13 +156,13 @@ impl Engine {
             let Some(oldest) = zone.oldest(Size::Small, List::Laundry) else { break };
             if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
                 drop(held.take()); // lock one block at a time
-                held = self.try_lock(oldest.folio.block());
+                held = self.table().try_lock(oldest.folio.block());
             }
             let Some(locked) = &mut held else {
                 zone.rotate(oldest.frame, List::Laundry);
                 continue;
             };
-            let Some(index) = self.still_there(locked, &oldest, List::Laundry) else { continue };
+            let Some(index) = self.ram().still_there(locked, &oldest, List::Laundry) else { continue };
             match self.wash(locked, index, oldest.frame) {
                 Washed::Clean => cleaned = true,
                 Washed::Again => {}
@@ -171,7 +171,7 @@ impl Engine {
                     no_slot = true;
                     zone.rotate(oldest.frame, List::Laundry);
                 }
-                Washed::Dirty(slot) if self.space.takes_folios(slot) => {
+                Washed::Dirty(slot) if self.swap().takes_folios(slot) => {
                     cleaned |= self.write_one(locked, index, oldest.frame, slot);
                 }
                 Washed::Dirty(slot) => {
@@ -206,11 +206,11 @@ impl Engine {
         }
         // SAFETY: the block is locked and the folio is in the laundry, so its content is at home. Its frames are freed,
         // or it is split, only after the last use of `bytes`.
-        let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
+        let bytes = unsafe { self.ram().frames().bytes_at_home(frame, order) };
         if checksum::is_zero(bytes) {
-            self.stats.zero_folios_dropped.add(1);
+            self.stats().zero_folios_dropped.add(1);
             self.release_slot(locked, index);
-            self.release_frame(frame);
+            self.ram().release(frame);
             locked.folio_mut(index).set_empty();
             return Washed::Clean;
         }
@@ -219,14 +219,14 @@ impl Engine {
         // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
         // copies.
         let surely_dirty = kept
-            .and_then(|slot| self.space.memory(slot))
+            .and_then(|slot| self.swap().memory(slot))
             .is_some_and(|memory| memory.bytes(PAGE_SIZE) != &bytes[..PAGE_SIZE]);
         let mut hashed = false;
         if kept.is_some() && !surely_dirty {
             if checksum::note(locked, page, bytes) {
-                self.stats.clean_folios_dropped.add(1);
-                self.zones.of(frame).insert(frame, List::Clean);
-                self.frame_freed.signal();
+                self.stats().clean_folios_dropped.add(1);
+                self.ram().zone(frame).insert(frame, List::Clean);
+                self.ram().frame_freed().signal();
                 return Washed::Clean;
             }
             hashed = true;
@@ -236,12 +236,12 @@ impl Engine {
         let Some(slot) = self.slot_for(frame, order, kept) else {
             return self.split_for_slots(locked, frame);
         };
-        if order == Order::HUGE && self.space.memory(slot).is_none() && self.comes_back_by_pages(locked) {
+        if order == Order::HUGE && self.swap().memory(slot).is_none() && self.policy().comes_back_by_pages(locked) {
             checksum::note_pages(locked, page, bytes);
-        } else if !hashed && self.space.memory(slot).is_none() {
+        } else if !hashed && self.swap().memory(slot).is_none() {
             checksum::note(locked, page, bytes);
         }
-        self.zones.of(frame).remove(frame);
+        self.ram().zone(frame).remove(frame);
         Washed::Dirty(slot)
     }
 
@@ -249,8 +249,8 @@ impl Engine {
     /// other folios that are written now, in one batch. Slots on a device that is being
     /// removed or failing are given up.
     fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
-        if let Some(slot) = kept.filter(|&slot| self.space.is_leaving(slot)) {
-            self.space.free_slots(slot, order);
+        if let Some(slot) = kept.filter(|&slot| self.swap().is_leaving(slot)) {
+            self.swap().free_slots(slot, order);
             kept = None;
         }
         let Some(kept) = kept else { return self.allocate_near(frame, order) };
@@ -259,7 +259,7 @@ impl Engine {
         }
         match self.allocate_near(frame, order) {
             Some(slot) => {
-                self.space.free_slots(kept, order);
+                self.swap().free_slots(kept, order);
                 Some(slot)
             }
             None => Some(kept),
@@ -269,44 +269,39 @@ impl Engine {
     /// Slots for a whole block that has some already: the same ones, unless they are on another node's device and this
     /// node's has room.
     fn slot_for_again(&self, frame: FrameId, kept: SlotId) -> SlotId {
-        let (node, home) = (self.node_of(frame), self.space.home_of(kept));
+        let (node, home) = (self.ram().node_of(frame), self.swap().home_of(kept));
         if node.is_none() || home.is_none() || home == node {
             return kept;
         }
         match self.allocate_near(frame, Order::HUGE) {
-            Some(slot) if self.space.home_of(slot) == node => {
-                self.space.free_slots(kept, Order::HUGE);
+            Some(slot) if self.swap().home_of(slot) == node => {
+                self.swap().free_slots(kept, Order::HUGE);
                 slot
             }
             other => {
-                other.inspect(|&slot| self.space.put_back_slots(slot, Order::HUGE));
+                other.inspect(|&slot| self.swap().put_back_slots(slot, Order::HUGE));
                 kept
             }
         }
-    }
-
-    /// The node of a frame. `None` if its zone spans several nodes.
-    fn node_of(&self, frame: FrameId) -> Option<NodeId> {
-        self.zone_nodes.get(self.zones.index_of(frame)).copied()
     }
 
     /// Slots on the first device that has them on the list of the frame's node, because the folio was used on that
     /// node. If the zone spans several nodes, this CPU's node counts.
     pub fn allocate_near(&self, frame: FrameId, order: Order) -> Option<SlotId> {
         let cpu = current_cpu();
-        match self.node_of(frame) {
-            Some(node) => self.space.allocate_for(node, cpu, order),
-            None => self.space.allocate(cpu, order),
+        match self.ram().node_of(frame) {
+            Some(node) => self.swap().allocate_for(node, cpu, order),
+            None => self.swap().allocate(cpu, order),
         }
     }
 
     /// Falls back when there is no run of slots for a folio: it leaves RAM in the largest parts that fit.
     fn split_for_slots(&self, locked: &mut Locked<'_>, frame: FrameId) -> Washed {
         let order = locked.order();
-        self.stats.swpout_fallback.add(order, 1);
-        self.space.want_whole_clusters(order);
+        self.stats().swpout_fallback.add(order, 1);
+        self.swap().want_whole_clusters(order);
         if order == Order::HUGE {
-            self.stats.thp_swpout_fallback.add(1);
+            self.stats().thp_swpout_fallback.add(1);
         }
         let smaller = order.exponent().checked_sub(1).and_then(Order::new);
         match smaller {
@@ -320,24 +315,19 @@ impl Engine {
     pub fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
         let cpu = current_cpu();
         let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
-            self.space.allocate(cpu, smaller).inspect(|&slot| self.space.put_back_slots(slot, smaller)).is_some()
+            self.swap().allocate(cpu, smaller).inspect(|&slot| self.swap().put_back_slots(slot, smaller)).is_some()
         });
         let Some(smaller) = fits else { return Washed::NoSlot };
         self.split_block(locked, smaller);
         Washed::Again
     }
 
-    /// Frames in use beyond the budget.
-    pub fn excess(&self) -> usize {
-        self.zones.excess()
-    }
-
     /// Reclaims frames for a folio of this order on this thread, in this CPU's zone or else in another. `false`:
     /// nothing could be done.
     pub fn reclaim_directly(&self, order: Order) -> bool {
-        self.reclaim_wanted.signal();
+        self.ram().reclaim_wanted().signal();
         let only = (order == Order::HUGE).then_some(Size::Whole);
-        self.zones.near(current_cpu()).any(|zone| self.reclaim_directly_in(zone, only))
+        self.ram().zones().near(current_cpu()).any(|zone| self.reclaim_directly_in(zone, only))
     }
 
     fn reclaim_directly_in(&self, zone: &Zone, only: Option<Size>) -> bool {
@@ -357,19 +347,19 @@ impl Engine {
 
     /// Reclaims a block now, as advice. Busy folios stay where they are.
     pub fn evict(&self, block: BlockId) {
-        let Some(mut locked) = self.try_lock(block) else { return };
+        let Some(mut locked) = self.table().try_lock(block) else { return };
         if locked.pinned {
             return;
         }
         for index in 0..locked.nr_folios() {
             match locked.state(index) {
                 State::Resident(frame) => match self.unmap(&mut locked, index, frame) {
-                    Ok(()) => self.zones.of(frame).insert(frame, List::Laundry),
-                    Err(_) => self.stats.busy_victims.add(1),
+                    Ok(()) => self.ram().zone(frame).insert(frame, List::Laundry),
+                    Err(_) => self.stats().busy_victims.add(1),
                 },
                 // The marker of a window that the stream has not reached.
-                State::Standby(frame) if self.zones.of(frame).list(frame) == Some(List::Inactive) => {
-                    self.zones.of(frame).insert(frame, List::Laundry);
+                State::Standby(frame) if self.ram().zone(frame).list(frame) == Some(List::Inactive) => {
+                    self.ram().zone(frame).insert(frame, List::Laundry);
                 }
                 State::Standby(_) | State::Empty | State::Swapped(_) => {}
             }
@@ -382,7 +372,7 @@ impl Engine {
         if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
             return None;
         }
-        if self.zones.of(frame).list(frame) != Some(List::Laundry) {
+        if self.ram().zone(frame).list(frame) != Some(List::Laundry) {
             return None;
         }
         loop {
@@ -403,7 +393,7 @@ impl Engine {
                 index += 1;
                 continue;
             };
-            if self.zones.of(frame).list(frame) != Some(List::Laundry) {
+            if self.ram().zone(frame).list(frame) != Some(List::Laundry) {
                 index += 1;
                 continue;
             }

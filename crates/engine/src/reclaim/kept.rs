@@ -16,17 +16,19 @@ const MOST_PAGEBLOCKS: usize = 4;
 impl Engine {
     /// Frees copies of folios in RAM that are not on standby, in a few pageblocks. Returns whether there were any.
     pub fn shed_copies(&self) -> bool {
-        (0..MOST_PAGEBLOCKS).map_while(|_| self.kept_copies.take()).any(|pageblock| self.shed_copies_in(pageblock))
+        (0..MOST_PAGEBLOCKS)
+            .map_while(|_| self.reclaim().kept_copies.take())
+            .any(|pageblock| self.shed_copies_in(pageblock))
     }
 
     fn shed_copies_in(&self, pageblock: FrameId) -> bool {
         let mut freed = false;
-        self.zones.of(pageblock).folios_in(pageblock, &mut |frame, folio, _| {
+        self.ram().zone(pageblock).folios_in(pageblock, &mut |frame, folio, _| {
             #[cfg(test)]
-            self.kept_copies.nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            match self.try_lock(folio.block()) {
+            self.reclaim().kept_copies.nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            match self.table().try_lock(folio.block()) {
                 Some(mut locked) => freed |= self.shed_copy(&mut locked, folio, frame),
-                None => self.kept_copies.note(frame), // try again later
+                None => self.reclaim().kept_copies.note(frame), // try again later
             }
         });
         freed
@@ -35,8 +37,8 @@ impl Engine {
     /// The same for all of RAM, regardless of the bits. Walks all folios: only for callers with no other choice.
     pub fn shed_all_copies(&self) -> bool {
         let mut freed = false;
-        for (frame, folio, _) in self.zones.all_folios() {
-            if let Some(mut locked) = self.try_lock(folio.block()) {
+        for (frame, folio, _) in self.ram().zones().all_folios() {
+            if let Some(mut locked) = self.table().try_lock(folio.block()) {
                 freed |= self.shed_copy(&mut locked, folio, frame);
             }
         }
@@ -46,7 +48,9 @@ impl Engine {
     /// Whether a folio of a locked block is in these frames and keeps a copy that can be given up.
     fn keeps_copy(&self, locked: &Locked<'_>, index: usize, frame: FrameId) -> bool {
         let folio = locked.folio(index);
-        folio.frame() == Some(frame) && folio.slot().is_some() && self.zones.of(frame).list(frame) != Some(List::Clean)
+        folio.frame() == Some(frame)
+            && folio.slot().is_some()
+            && self.ram().zone(frame).list(frame) != Some(List::Clean)
     }
 
     fn shed_copy(&self, locked: &mut Locked<'_>, folio: FolioId, frame: FrameId) -> bool {
@@ -61,7 +65,7 @@ impl Engine {
     /// Notes the copy of a folio of a locked block, if it keeps one.
     pub fn note_copy(&self, locked: &Locked<'_>, index: usize) {
         if let (Some(frame), Some(_)) = (locked.folio(index).frame(), locked.folio(index).slot()) {
-            self.kept_copies.note(frame);
+            self.reclaim().kept_copies.note(frame);
         }
     }
 }
@@ -79,11 +83,11 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn nr_looks(engine: &Engine) -> usize {
-        engine.kept_copies.nr_looks.load(Relaxed)
+        engine.reclaim().kept_copies.nr_looks.load(Relaxed)
     }
 
     fn use_up_slots(engine: &Engine) {
-        while engine.space.allocate(current_cpu(), Order::PAGE).is_some() {}
+        while engine.swap().allocate(current_cpu(), Order::PAGE).is_some() {}
     }
 
     #[test]
@@ -97,7 +101,7 @@ mod tests {
         let engine = arena.engine();
         use_up_slots(engine);
         assert!(engine.shed_copies());
-        assert!(engine.space.allocate(current_cpu(), Order::PAGE).is_some());
+        assert!(engine.swap().allocate(current_cpu(), Order::PAGE).is_some());
         assert!(words.iter().all(|&word| word == 1));
     }
 
@@ -124,7 +128,7 @@ mod tests {
         let mut words = ArenaVec::<u64>::zeroed(&arena, 20 * MIB / 8).unwrap();
         words.fill(1);
         let engine = arena.engine();
-        engine.zones.all_folios().for_each(|(frame, _, _)| engine.kept_copies.note(frame));
+        engine.ram().zones().all_folios().for_each(|(frame, _, _)| engine.reclaim().kept_copies.note(frame));
         let before = nr_looks(engine);
         assert!(!engine.shed_copies());
         assert!((1..=MOST_PAGEBLOCKS * BLOCK_PAGES).contains(&(nr_looks(engine) - before)));
@@ -149,12 +153,12 @@ mod tests {
     }
 
     fn check_all_noted(engine: &Engine) {
-        for (frame, folio, _) in engine.zones.all_folios() {
-            let locked = engine.lock(folio.block());
+        for (frame, folio, _) in engine.ram().zones().all_folios() {
+            let locked = engine.table().lock(folio.block());
             let index = locked.index_of(folio.page_in_block());
             if engine.keeps_copy(&locked, index, frame) {
                 let pageblock = frame.index() / BLOCK_PAGES;
-                let word = engine.kept_copies.words[pageblock / 64].load(Relaxed);
+                let word = engine.reclaim().kept_copies.words[pageblock / 64].load(Relaxed);
                 assert!(word >> (pageblock % 64) & 1 == 1, "{folio:?} in {frame:?}");
             }
         }

@@ -19,7 +19,7 @@ impl Engine {
     /// every page is.
     pub fn wash_dropped(&self, locked: &mut Locked<'_>, frame: FrameId) -> Option<Washed> {
         let dropped: Vec<usize> = locked.take_dropped()?.collect();
-        let bytes = self.frames.at_home(locked, 0);
+        let bytes = self.ram().frames().at_home(locked, 0);
         let zero = |page: &usize| checksum::is_zero(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
         let empty: Vec<usize> = dropped.into_iter().filter(zero).collect();
         let mut in_pieces = empty.chunk_by(|a, b| a / PIECE.nr_pages() == b / PIECE.nr_pages());
@@ -34,7 +34,7 @@ impl Engine {
     pub fn write_parts(&self, locked: &mut Locked<'_>, frame: FrameId, most: Order) -> Washed {
         // SAFETY: the block is locked until the end, and its folio is in the laundry, so its content is at home. Its
         // frames are freed after the last use of `bytes`.
-        let bytes = unsafe { self.frames.bytes_at_home(frame, Order::HUGE) };
+        let bytes = unsafe { self.ram().frames().bytes_at_home(frame, Order::HUGE) };
         self.release_slot(locked, 0);
         let orders = (0..=most.exponent()).rev().filter_map(Order::new);
         // A device that refused parts of one order may take smaller ones, or another device may.
@@ -46,7 +46,7 @@ impl Engine {
         };
         locked.join(); // leaves it empty, without hashes
         locked.split(order);
-        self.stats.split.add(Order::HUGE, 1);
+        self.stats().split.add(Order::HUGE, 1);
         for (index, slot) in places.iter().enumerate() {
             if slot.is_some() {
                 checksum::note(locked, index * order.nr_pages(), part(bytes, order, index));
@@ -54,7 +54,7 @@ impl Engine {
                 self.count_swap_out(order);
             }
         }
-        self.release_frame(frame);
+        self.ram().release(frame);
         Washed::Clean
     }
 
@@ -68,7 +68,7 @@ impl Engine {
             }
             let slot = self.allocate_near(frame, order);
             if slot.is_none() {
-                places.into_iter().flatten().for_each(|slot| self.space.put_back_slots(slot, order));
+                places.into_iter().flatten().for_each(|slot| self.swap().put_back_slots(slot, order));
                 return None;
             }
             places.push(slot);
@@ -85,18 +85,18 @@ impl Engine {
                 continue;
             };
             let follows = |&(at, place): &(usize, &Option<SlotId>)| {
-                place.is_some_and(|place| self.space.follows(place, slot, at * order.nr_pages()))
+                place.is_some_and(|place| self.swap().follows(place, slot, at * order.nr_pages()))
             };
             let count = places[index..].iter().enumerate().take_while(follows).count();
             let run = &bytes[index * order.bytes()..(index + count) * order.bytes()];
-            self.space.store_run(slot, order, run, |at, place| {
+            self.swap().store_run(slot, order, run, |at, place| {
                 places[index + at] = place;
                 all &= place.is_some();
             });
             index += count;
         }
         if !all {
-            places.iter().flatten().for_each(|&slot| self.space.free_slots(slot, order));
+            places.iter().flatten().for_each(|&slot| self.swap().free_slots(slot, order));
         }
         all
     }

@@ -73,18 +73,18 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread) {
     let mut writes = Writes::new();
     let mut measured = Instant::now();
     while !engine.stopping() {
-        let seen = engine.reclaim_wanted.now();
+        let seen = engine.ram().reclaim_wanted().now();
         reclaim(engine, &mut writes, thread, place);
         if place.is_first() && measured.elapsed() > MEASURE_EVERY {
             // For the statistics only. Kernels before 6.7 cannot measure this.
             let _ = engine.measure();
             measured = Instant::now();
         }
-        let unsettled = engine.gate.try_enter(thread).is_none_or(|_pass| engine.settle_rest());
+        let unsettled = engine.gate().try_enter(thread).is_none_or(|_pass| engine.settle_rest());
         match unsettled {
             _ if engine.stopping() => {}
-            true => engine.reclaim_wanted.wait_for(seen, UNSETTLED),
-            false => engine.reclaim_wanted.wait(seen),
+            true => engine.ram().reclaim_wanted().wait_for(seen, UNSETTLED),
+            false => engine.ram().reclaim_wanted().wait(seen),
         }
     }
     while writes.nr_in_flight() > 0 {
@@ -94,13 +94,13 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread) {
 
 /// Reclaims until the zone has as many frames available as the high watermark, or nothing more can be done.
 fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: ReclaimThread) {
-    let zone = &engine.zones.all()[place.zone];
+    let zone = &engine.ram().zones().all()[place.zone];
     let mut stuck = 0;
-    if place.is_first() && engine.zones.all().iter().any(|zone| zone.shortage() > 0) {
-        engine.give_idle_stock_back();
+    if place.is_first() && engine.ram().zones().all().iter().any(|zone| zone.shortage() > 0) {
+        engine.ram().give_idle_stock_back();
     }
     while !engine.stopping() {
-        let pass = match engine.gate.try_enter(thread) {
+        let pass = match engine.gate().try_enter(thread) {
             Some(pass) => pass,
             None => {
                 // The thread that closes the gate waits for those inside, and they may wait for a folio that is being
@@ -108,7 +108,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 while writes.nr_in_flight() > 0 {
                     finish(engine, writes, true);
                 }
-                engine.gate.enter(thread)
+                engine.gate().enter(thread)
             }
         };
         let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
@@ -143,7 +143,7 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
     match engine.launder_oldest(zone, None) {
         Laundered::Clean => Step::Progress,
         Laundered::Write(outgoing) => {
-            match engine.space.extent(outgoing.slot()) {
+            match engine.swap().extent(outgoing.slot()) {
                 // A companion writes synchronously: otherwise it would keep buffers for which others wait, while it
                 // waits for one itself.
                 Some(extent) if writes.asynchronous() && !place.is_companion() => {
@@ -181,19 +181,21 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
 /// more to do.
 fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
     while zone.surplus() > 0 {
-        engine.give_stock_back();
+        engine.ram().give_stock_back();
         zone.drain();
         while let Some(pageblock) = zone.take_surplus() {
             // SAFETY: the zone has just handed out the whole pageblock, so nobody else uses it.
-            unsafe { engine.frames.unpopulate(pageblock) };
+            unsafe { engine.ram().frames().unpopulate(pageblock) };
             zone.give_unpopulated(pageblock);
-            engine.note_resident();
-            engine.frame_freed.signal();
+            engine.ram().note_resident();
+            engine.ram().frame_freed().signal();
         }
         if zone.surplus() == 0 {
             break;
         }
-        if !engine.evict_standby_of(zone, Order::HUGE) && !engine.evict_standby_of(zone, Order::PAGE) {
+        if !engine.ram().evict_standby_of(engine.table(), zone, Order::HUGE)
+            && !engine.ram().evict_standby_of(engine.table(), zone, Order::PAGE)
+        {
             return (0..zone.nr_looks()).any(|_| engine.empty_a_pageblock_of(zone));
         }
     }
@@ -223,9 +225,9 @@ impl Engine {
         let mut any = false;
         for (frame, folio, order) in folios {
             if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
-                && self.zones.of(frame).list(frame) == Some(List::Clean)
+                && self.ram().zone(frame).list(frame) == Some(List::Clean)
             {
-                self.leave(&mut locked, index, frame);
+                self.ram().leave(&mut locked, index, frame);
                 any = true;
             }
         }
@@ -234,7 +236,7 @@ impl Engine {
 
     /// Locks the block of a folio that was found in these frames, if nobody holds it and the folio is still there.
     fn lock_if_there(&self, frame: FrameId, folio: FolioId, order: Order) -> Option<(Locked<'_>, usize)> {
-        let locked = self.try_lock(folio.block())?;
+        let locked = self.table().try_lock(folio.block())?;
         let index = locked.index_of(folio.page_in_block());
         (locked.order() == order && locked.folio(index).frame() == Some(frame)).then_some((locked, index))
     }

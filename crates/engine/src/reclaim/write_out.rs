@@ -25,7 +25,7 @@ pub(crate) struct Batch<'e> {
 impl<'e> Batch<'e> {
     /// An empty batch, to be written from this slot on.
     pub fn new(engine: &'e Engine, slot: SlotId, order: Order) -> Self {
-        Batch { buffer: engine.buffers.lend(), folios: Vec::new(), slot, order }
+        Batch { buffer: engine.reclaim().buffers.lend(), folios: Vec::new(), slot, order }
     }
 
     fn len_bytes(&self) -> usize {
@@ -47,11 +47,11 @@ impl<'e> Batch<'e> {
         slot: SlotId,
     ) -> bool {
         let (order, at) = (locked.order(), self.len_bytes());
-        let follows = engine.space.follows(slot, self.slot, self.folios.len() * order.nr_pages());
+        let follows = engine.swap().follows(slot, self.slot, self.folios.len() * order.nr_pages());
         if order != self.order || !follows || !self.has_room() {
             return false;
         }
-        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.frames.at_home(locked, index));
+        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.ram().frames().at_home(locked, index));
         locked.folio_mut(index).begin_write(slot);
         self.folios.push(Written { folio: locked.name(index), order, frame, slot, failed: false });
         true
@@ -88,7 +88,7 @@ impl<'t> Outgoing<'t> {
     /// The memory to be written: address and length.
     pub fn memory(&self, engine: &Engine) -> (usize, usize) {
         match self {
-            Outgoing::Whole { frame, .. } => (engine.frames.home(*frame), Order::HUGE.bytes()),
+            Outgoing::Whole { frame, .. } => (engine.ram().frames().home(*frame), Order::HUGE.bytes()),
             Outgoing::Small(batch) => (batch.buffer.addr(), batch.len_bytes()),
         }
     }
@@ -115,7 +115,7 @@ impl Engine {
         slot: SlotId,
     ) {
         let order = locked.order();
-        if order == Order::HUGE || self.space.takes_folios(slot) {
+        if order == Order::HUGE || self.swap().takes_folios(slot) {
             self.write_one(locked, index, frame, slot);
             return;
         }
@@ -129,14 +129,14 @@ impl Engine {
     /// Writes a batch and settles each of its folios.
     pub fn write_batch(&self, mut batch: Batch<'_>, settle: impl FnMut(&Engine, Written)) -> bool {
         let (slot, len) = (batch.slot, batch.len_bytes());
-        let written = self.space.write(slot, &batch.buffer.bytes()[..len]);
+        let written = self.swap().write(slot, &batch.buffer.bytes()[..len]);
         self.finish_batch(batch, written, settle)
     }
 
     /// Finishes a write that has ended, successfully or not.
     pub fn finish_write(&self, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
         if written.is_ok() {
-            self.space.note_written(outgoing.slot());
+            self.swap().note_written(outgoing.slot());
         }
         match outgoing {
             Outgoing::Whole { mut locked, frame, slot } => {
@@ -169,21 +169,21 @@ impl Engine {
 
     /// Writes one folio of a batch that failed. `false`: this failed too, or the device is failing.
     fn write_alone(&self, slot: SlotId, order: Order, bytes: &[u8]) -> bool {
-        if !self.space.is_failing(slot) {
-            match self.space.write(slot, bytes) {
+        if !self.swap().is_failing(slot) {
+            match self.swap().write(slot, bytes) {
                 Ok(()) => return true,
-                Err(error) => self.space.write_failed(slot, error),
+                Err(error) => self.swap().write_failed(slot, error),
             }
         }
-        self.space.mark_bad(slot, order);
+        self.swap().mark_bad(slot, order);
         false
     }
 
     /// Settles a written folio now. If its block is locked, leaves that to a reclaim thread; nobody waits for the lock.
     fn settle_later(&self, written: Written) {
         if !self.settle(written) {
-            self.unsettled.lock().expect("nothing panics under this lock").push(written);
-            self.reclaim_wanted.signal();
+            self.reclaim().unsettled.lock().expect("nothing panics under this lock").push(written);
+            self.ram().reclaim_wanted().signal();
         }
     }
 
@@ -198,15 +198,15 @@ impl Engine {
 
     /// Settles the folios whose blocks were locked before. Returns whether some still are.
     pub fn settle_rest(&self) -> bool {
-        let rest = std::mem::take(&mut *self.unsettled.lock().expect("nothing panics under this lock"));
+        let rest = std::mem::take(&mut *self.reclaim().unsettled.lock().expect("nothing panics under this lock"));
         let still: Vec<_> = rest.into_iter().filter(|&written| !self.settle(written)).collect();
         let any = !still.is_empty();
-        self.unsettled.lock().expect("nothing panics under this lock").extend(still);
+        self.reclaim().unsettled.lock().expect("nothing panics under this lock").extend(still);
         any
     }
 
     fn settle(&self, written: Written) -> bool {
-        let Some(mut locked) = self.try_lock(written.folio.block()) else { return false };
+        let Some(mut locked) = self.table().try_lock(written.folio.block()) else { return false };
         self.settle_locked(&mut locked, written);
         true
     }
@@ -217,15 +217,15 @@ impl Engine {
         match (self.held(locked, written), failed) {
             (Some(index), false) => {
                 locked.folio_mut(index).set_slot(Some(slot));
-                self.zones.of(frame).insert(frame, List::Clean);
+                self.ram().zone(frame).insert(frame, List::Clean);
                 self.count_swap_out(order);
-                self.frame_freed.signal();
+                self.ram().frame_freed().signal();
             }
             (Some(index), true) => {
                 locked.folio_mut(index).cancel_write();
-                self.zones.of(frame).insert(frame, List::Laundry);
+                self.ram().zone(frame).insert(frame, List::Laundry);
             }
-            (None, false) => self.space.free_slots(slot, order),
+            (None, false) => self.swap().free_slots(slot, order),
             (None, true) => {} // the slots are bad
         }
         debug_assert_eq!(folio.block(), locked.id());
@@ -246,13 +246,13 @@ impl Engine {
         let order = locked.order();
         // SAFETY: the block is locked, and the folio is at home while it is written. Its frames are used otherwise only
         // after the last use of `bytes`.
-        let bytes = unsafe { self.frames.bytes_at_home(frame, order) };
-        let written = match self.space.memory(slot) {
+        let bytes = unsafe { self.ram().frames().bytes_at_home(frame, order) };
+        let written = match self.swap().memory(slot) {
             Some(memory) => {
                 memory.store(locked, index * order.nr_pages(), bytes);
                 Ok(slot)
             }
-            None => self.space.store(slot, order, bytes),
+            None => self.swap().store(slot, order, bytes),
         };
         self.finish_folio(locked, index, frame, slot, written)
     }
@@ -270,25 +270,25 @@ impl Engine {
         let slot = match written {
             Ok(slot) => slot,
             Err(error) => {
-                self.space.not_written(slot, order, error);
-                self.zones.of(frame).insert(frame, List::Laundry);
+                self.swap().not_written(slot, order, error);
+                self.ram().zone(frame).insert(frame, List::Laundry);
                 return false;
             }
         };
         locked.folio_mut(index).set_slot(Some(slot));
-        self.zones.of(frame).insert(frame, List::Clean);
+        self.ram().zone(frame).insert(frame, List::Clean);
         self.count_swap_out(order);
-        self.frame_freed.signal();
-        self.space.note_filling(slot);
+        self.ram().frame_freed().signal();
+        self.swap().note_filling(slot);
         true
     }
 
     pub fn count_swap_out(&self, order: Order) {
-        self.stats.swapped_out_folios.add(1);
-        self.stats.swapped_out_bytes.add(order.bytes() as u64);
-        self.stats.swpout.add(order, 1);
+        self.stats().swapped_out_folios.add(1);
+        self.stats().swapped_out_bytes.add(order.bytes() as u64);
+        self.stats().swpout.add(order, 1);
         if order == Order::HUGE {
-            self.stats.thp_swpout.add(1);
+            self.stats().thp_swpout.add(1);
         }
     }
 }
@@ -304,9 +304,9 @@ mod tests {
         let arena = Arena::builder().memory(16 << 20).folio(Order::PAGE).build().unwrap();
         let mut bytes = ArenaVec::<u8>::zeroed(&arena, Order::HUGE.bytes()).unwrap();
         let engine = arena.engine();
-        let block = engine.page_at(bytes.as_ptr() as usize).block();
+        let block = engine.table().page_at(bytes.as_ptr() as usize).block();
         let begin_write = || {
-            let mut locked = engine.lock(block);
+            let mut locked = engine.table().lock(block);
             let frame = locked.folio(0).frame().unwrap();
             let slot = engine.wash_now(&mut locked, 0, frame).unwrap();
             let mut batch = Batch::new(engine, slot, Order::PAGE);
@@ -319,11 +319,11 @@ mod tests {
         let (newer, frame, slot) = begin_write();
         assert!(old_frame == frame && old_slot != slot, "the same frame, on its way twice");
         engine.write_now(older);
-        assert_eq!(engine.lock(block).folio(0).writing_to(), Some(slot), "the older write changes nothing");
+        assert_eq!(engine.table().lock(block).folio(0).writing_to(), Some(slot), "the older write changes nothing");
         engine.write_now(newer);
-        let mut locked = engine.lock(block);
+        let mut locked = engine.table().lock(block);
         assert_eq!(locked.folio(0).slot(), Some(slot));
-        engine.leave(&mut locked, 0, frame);
+        engine.ram().leave(&mut locked, 0, frame);
         drop(locked);
         assert_eq!(bytes[0], 2);
     }

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use folioswap_core::{BlockId, DeviceId, Locked, PIECE};
+use folioswap_core::{DeviceId, Locked, PIECE};
 use folioswap_sys::signals;
 
 use crate::engine::Engine;
@@ -53,19 +53,19 @@ impl Engine {
     /// Moves readable content away from each failing device, and detaches those that are empty. Returns whether any are
     /// left.
     fn empty_failing_devices(&self) -> bool {
-        let Some(_alone) = self.space.try_changing() else { return true };
+        let Some(_alone) = self.swap().try_changing() else { return true };
         let mut any_left = false;
-        for device in self.space.failing_devices() {
+        for device in self.swap().failing_devices() {
             {
-                let _pass = self.gate.enter(signals::thread_id());
-                self.space.begin_removal(device);
+                let _pass = self.gate().enter(signals::thread_id());
+                self.swap().begin_removal(device);
             }
-            if !self.space.is_unused(device) {
+            if !self.swap().is_unused(device) {
                 self.walk_failing(device);
-                self.reclaim_wanted.signal(); // settles what is being written there
+                self.ram().reclaim_wanted().signal(); // settles what is being written there
             }
-            if self.space.is_unused(device) {
-                self.space.detach(device);
+            if self.swap().is_unused(device) {
+                self.swap().detach(device);
             } else {
                 any_left = true;
             }
@@ -75,21 +75,14 @@ impl Engine {
 
     fn walk_failing(&self, device: DeviceId) {
         let mut buffer = Buffer::new();
-        for index in self.addresses.in_use().into_iter().flatten() {
-            if self.stopping() || self.space.is_change_wanted() {
-                return;
+        // Ends early when there is no room left, or when another thread wants to change the devices.
+        let _ = self.each_block(|locked| {
+            if self.stopping() || self.swap().is_change_wanted() {
+                return Err(Stuck::Busy);
             }
-            let block = BlockId::from_index(index);
-            if !self.table.has(block) {
-                continue;
-            }
-            let _pass = self.gate.enter(signals::thread_id());
-            let mut locked = self.lock(block);
-            let moved = self.free_copies(&mut locked, device);
-            if moved.and_then(|()| self.carry_readable(&mut locked, device, &mut buffer)).is_err() {
-                return; // there is no room
-            }
-        }
+            self.free_copies(locked, device)?;
+            self.carry_readable(locked, device, &mut buffer)
+        });
     }
 
     /// Moves the readable content of a block that is only on the device.

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use folioswap_core::{BlockId, DeviceId, FrameId, List, Locked, Order, PIECE, SlotId, State};
+use folioswap_core::{DeviceId, FrameId, List, Locked, Order, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
 use crate::config::error::Error;
@@ -59,25 +59,25 @@ impl Engine {
     /// failing.
     pub fn remove_device(&self, name: &str) -> Result<(), Error> {
         let name = name.to_owned(); // may lie in managed memory, which is not touched under a lock
-        let _alone = self.space.changing();
-        let Some(device) = self.space.find(&name) else { return Err(Error::NoSuchDevice(name)) };
+        let _alone = self.swap().changing();
+        let Some(device) = self.swap().find(&name) else { return Err(Error::NoSuchDevice(name)) };
         {
             let _blocked = signals::block_all();
-            let _pass = self.gate.enter(signals::thread_id());
-            self.space.begin_removal(device);
+            let _pass = self.gate().enter(signals::thread_id());
+            self.swap().begin_removal(device);
         }
         match self.empty_device(device) {
             Ok(()) => {
-                self.space.detach(device);
+                self.swap().detach(device);
                 Ok(())
             }
             Err(stuck) => {
                 {
                     let _blocked = signals::block_all();
-                    let _pass = self.gate.enter(signals::thread_id());
-                    self.space.cancel_removal(device);
+                    let _pass = self.gate().enter(signals::thread_id());
+                    self.swap().cancel_removal(device);
                 }
-                self.reclaim_wanted.signal();
+                self.ram().reclaim_wanted().signal();
                 let reason = match stuck {
                     Stuck::Full => {
                         "neither other devices nor RAM have room for all that it holds; add a device or give more --memory"
@@ -97,34 +97,25 @@ impl Engine {
             if walk == 0 {
                 self.walk(device, Step::Carry, &mut buffer)?;
             }
-            if self.space.is_unused(device) {
+            if self.swap().is_unused(device) {
                 return Ok(());
             }
-            let seen = self.frame_freed.now();
+            let seen = self.ram().frame_freed().now();
             self.walk(device, Step::Free, &mut buffer)?;
             // Folios that were being written to the device settle when their writes end.
-            self.reclaim_wanted.signal();
-            self.frame_freed.wait_for(seen, SETTLING);
+            self.ram().reclaim_wanted().signal();
+            self.ram().frame_freed().wait_for(seen, SETTLING);
         }
-        if self.space.is_unused(device) { Ok(()) } else { Err(Stuck::Busy) }
+        if self.swap().is_unused(device) { Ok(()) } else { Err(Stuck::Busy) }
     }
 
     fn walk(&self, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
-        for index in self.addresses.in_use().into_iter().flatten() {
-            let block = BlockId::from_index(index);
-            if !self.table.has(block) {
-                continue;
-            }
-            // A signal handler might touch this block.
-            let _blocked = signals::block_all();
-            let _pass = self.gate.enter(signals::thread_id());
-            let mut locked = self.lock(block);
+        self.each_block(|locked| {
             if step == Step::Free {
-                self.free_copies(&mut locked, device)?;
+                self.free_copies(locked, device)?;
             }
-            self.carry(&mut locked, device, buffer)?;
-        }
-        Ok(())
+            self.carry(locked, device, buffer)
+        })
     }
 
     /// Frees the device's copies of a block's folios in RAM. A clean folio keeps a copy on another device, or stays in
@@ -134,23 +125,23 @@ impl Engine {
         for index in 0..locked.nr_folios() {
             let folio = locked.folio(index);
             let (Some(frame), Some(slot)) = (folio.frame(), folio.slot()) else { continue };
-            if self.space.device_of(slot) != device {
+            if self.swap().device_of(slot) != device {
                 continue;
             }
-            if self.zones.of(frame).list(frame) == Some(List::Clean) {
-                let spare = self.zones.available() >= self.zones.watermarks().high + order.nr_pages();
+            if self.ram().zone(frame).list(frame) == Some(List::Clean) {
+                let spare = self.ram().zones().available() >= self.ram().zones().watermarks().high + order.nr_pages();
                 if !spare {
                     // RAM is short: keep the folio clean by a copy elsewhere.
                     if let Some(place) = self.slot_elsewhere(order) {
                         self.release_slot(locked, index);
-                        self.zones.of(frame).remove(frame);
+                        self.ram().zone(frame).remove(frame);
                         self.write_one(locked, index, frame, place);
                         continue;
                     }
                     return self.copy_in_parts(locked, frame, device);
                 }
-                self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more
-                self.reclaim_wanted.signal();
+                self.ram().zone(frame).insert(frame, List::Laundry); // it has no copy any more
+                self.ram().reclaim_wanted().signal();
             }
             self.release_slot(locked, index);
         }
@@ -161,7 +152,7 @@ impl Engine {
     fn copy_in_parts(&self, locked: &mut Locked<'_>, frame: FrameId, device: DeviceId) -> Result<(), Stuck> {
         let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
             Some(smaller) if locked.order() == Order::HUGE => {
-                self.zones.of(frame).insert(frame, List::Laundry); // it has no copy any more if that fails
+                self.ram().zone(frame).insert(frame, List::Laundry); // it has no copy any more if that fails
                 self.write_parts(locked, frame, smaller)
             }
             Some(_) => self.split_to_fit(locked),
@@ -176,7 +167,7 @@ impl Engine {
 
     /// Slots on a device that is not being removed.
     fn slot_elsewhere(&self, order: Order) -> Option<SlotId> {
-        self.space.allocate(current_cpu(), order)
+        self.swap().allocate(current_cpu(), order)
     }
 
     /// Moves away the content of a block that is only on the device.
@@ -198,11 +189,11 @@ impl Engine {
         let mut found: Option<SlotRun> = None;
         for index in locked.index_of(page)..locked.nr_folios() {
             let slot = match locked.state(index) {
-                State::Swapped(slot) if self.space.device_of(slot) == device => Some(slot),
+                State::Swapped(slot) if self.swap().device_of(slot) == device => Some(slot),
                 _ => None,
             };
             match (&mut found, slot) {
-                (Some(run), Some(slot)) if self.space.follows(slot, run.slot, run.pages.len()) => {
+                (Some(run), Some(slot)) if self.swap().follows(slot, run.slot, run.pages.len()) => {
                     run.pages.end += nr_pages
                 }
                 (Some(_), _) => break,
@@ -228,7 +219,7 @@ impl Engine {
         }
         let bytes = buffer.pages(run.pages.len());
         if let Err(lost) = self.read_run_checked(locked, run, bytes) {
-            places.into_iter().for_each(|slot| self.space.put_back_slots(slot, order));
+            places.into_iter().for_each(|slot| self.swap().put_back_slots(slot, order));
             return Err(Stuck::Lost(lost));
         }
         if places.is_empty() {
@@ -258,8 +249,8 @@ impl Engine {
     }
 
     fn read_run_checked(&self, locked: &Locked<'_>, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        self.space.read_twice(self.addr(locked.name(locked.index_of(run.pages.start))), run.slot, || {
-            self.space.read(run.slot, bytes)?;
+        self.swap().read_twice(self.table().addr(locked.name(locked.index_of(run.pages.start))), run.slot, || {
+            self.swap().read(run.slot, bytes)?;
             Trouble::unless(self.is_right(locked, run, bytes))
         })
     }
@@ -271,11 +262,11 @@ impl Engine {
         let order = locked.order();
         let first = locked.index_of(first_page);
         let mut start = 0;
-        for group in places.chunk_by(|a, b| self.space.follows(*b, *a, order.nr_pages())) {
+        for group in places.chunk_by(|a, b| self.swap().follows(*b, *a, order.nr_pages())) {
             let at: Range<usize> = start..start + group.len();
             start = at.end;
             let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];
-            self.space.store_run(group[0], order, part, |index, place| {
+            self.swap().store_run(group[0], order, part, |index, place| {
                 if place.is_some() {
                     self.release_slot(locked, first + at.start + index);
                     locked.folio_mut(first + at.start + index).set_slot(place);
@@ -290,10 +281,10 @@ impl Engine {
     /// spare.
     fn keep_in_ram(&self, locked: &mut Locked<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
         let order = locked.order();
-        let reserve = self.zones.watermarks().high;
+        let reserve = self.ram().zones().watermarks().high;
         for (at, part) in bytes.chunks(order.bytes()).enumerate() {
-            let Some(taken) = self.try_take_frame(order, reserve) else {
-                let there_are_frames = self.zones.available() >= reserve + order.nr_pages();
+            let Some(taken) = self.ram().try_take(self.table(), order, reserve) else {
+                let there_are_frames = self.ram().zones().available() >= reserve + order.nr_pages();
                 return match at {
                     0 if there_are_frames && order > Order::PAGE => {
                         // There are enough frames, but not contiguous ones.
@@ -305,14 +296,14 @@ impl Engine {
                 };
             };
             let index = locked.index_of(run.pages.start) + at;
-            let mut prepared = self.prepare(taken, order);
+            let mut prepared = self.ram().prepare(taken, order);
             prepared.bytes_mut().copy_from_slice(part);
             let frame = prepared.into_frame();
             self.judge_drop(locked, index);
-            self.zones.of(frame).set_owner(frame, locked.name(index));
+            self.ram().zone(frame).set_owner(frame, locked.name(index));
             locked.folio_mut(index).set_in_ram(frame, false);
             self.release_slot(locked, index);
-            self.zones.of(frame).insert(frame, List::Laundry);
+            self.ram().zone(frame).insert(frame, List::Laundry);
             self.count_swap_in(order);
         }
         Ok(())

@@ -10,7 +10,6 @@
 //! for one block at most.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use folioswap_core::{BlockId, DeviceId, Locked, Order, PIECE, SlotId, State};
@@ -39,16 +38,16 @@ pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
     let _abort = AbortOnPanic("tiering");
     let mut pause = AGAIN;
     while !engine.stopping() {
-        let seen = engine.space.relief().now();
+        let seen = engine.swap().relief().now();
         let relieved = engine.relieve_fronts(&mut buffer);
         if engine.stopping() {
             return;
         }
         if relieved {
             pause = AGAIN;
-            engine.space.relief().wait(seen);
+            engine.swap().relief().wait(seen);
         } else {
-            engine.space.relief().pause(seen, pause);
+            engine.swap().relief().pause(seen, pause);
             pause = (2 * pause).min(MOST_AGAIN);
         }
     }
@@ -68,21 +67,21 @@ fn note_pieces_by_pages(locked: &mut Locked<'_>, first_page: usize, bytes: &[u8]
 impl Engine {
     /// Writes the oldest folios of each full front to devices behind it. `false`: not all could be moved.
     fn relieve_fronts(&self, buffer: &mut Buffer) -> bool {
-        let Some(_alone) = self.space.try_changing() else { return false };
+        let Some(_alone) = self.swap().try_changing() else { return false };
         let mut done = true;
-        for (front, behind) in self.space.fronts() {
-            if !self.space.is_filled(front, HIGH) {
+        for (front, behind) in self.swap().fronts() {
+            if !self.swap().is_filled(front, HIGH) {
                 continue;
             }
-            while self.space.is_filled(front, LOW) {
+            while self.swap().is_filled(front, LOW) {
                 let oldest = self.oldest_blocks_on(front);
                 let mut any = false;
                 for block in oldest {
-                    if self.stopping() || self.space.is_change_wanted() {
+                    if self.stopping() || self.swap().is_change_wanted() {
                         return false;
                     }
                     any |= self.write_back(block, front, &behind, buffer);
-                    if !self.space.is_filled(front, LOW) {
+                    if !self.swap().is_filled(front, LOW) {
                         break;
                     }
                 }
@@ -97,22 +96,19 @@ impl Engine {
 
     /// The blocks with folios on this device only that left RAM first, oldest first.
     fn oldest_blocks_on(&self, device: DeviceId) -> Vec<BlockId> {
-        let now = self.nr_evictions.load(Ordering::Relaxed);
+        let now = self.ram().nr_evictions();
         let mut found = Vec::new();
-        for index in self.addresses.in_use().into_iter().flatten() {
-            let block = BlockId::from_index(index);
-            if self.stopping() || self.space.is_change_wanted() {
-                return Vec::new();
+        let walked = self.each_block(|locked| {
+            if self.stopping() || self.swap().is_change_wanted() {
+                return Err(());
             }
-            if !self.table.has(block) {
-                continue;
+            if self.next_run(locked, 0, device).is_some() {
+                found.push((now.wrapping_sub(locked.left_at), locked.id()));
             }
-            let _blocked = signals::block_all();
-            let _pass = self.gate.enter(signals::thread_id());
-            let Some(locked) = self.try_lock(block) else { continue };
-            if self.next_run(&locked, 0, device).is_some() {
-                found.push((now.wrapping_sub(locked.left_at), block));
-            }
+            Ok(())
+        });
+        if walked.is_err() {
+            return Vec::new();
         }
         let most = CHOSEN.min(found.len());
         if most < found.len() {
@@ -126,13 +122,13 @@ impl Engine {
     /// Writes a block's folios that are only on the front to devices behind it. Returns whether any moved.
     fn write_back(&self, block: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
         let _blocked = signals::block_all();
-        let _pass = self.gate.enter(signals::thread_id());
-        let Some(mut locked) = self.try_lock(block) else { return false };
+        let _pass = self.gate().enter(signals::thread_id());
+        let Some(mut locked) = self.table().try_lock(block) else { return false };
         let (mut page, mut any) = (0, false);
         while let Some(mut run) = self.next_run(&locked, page, front) {
             let order = locked.order();
             let nr_folios = run.pages.len() >> order.exponent();
-            let place = || self.space.allocate_on_one(behind, current_cpu(), order);
+            let place = || self.swap().allocate_on_one(behind, current_cpu(), order);
             let places: Vec<SlotId> = (0..nr_folios).map_while(|_| place()).collect();
             if places.is_empty() {
                 // No room in one piece: move it in smaller ones, as from RAM.
@@ -146,10 +142,10 @@ impl Engine {
             let bytes = buffer.pages(run.pages.len());
             if self.read_run_alone(&mut locked, &run, bytes).is_err() {
                 // A thread that needs it will get the error.
-                places.into_iter().for_each(|slot| self.space.put_back_slots(slot, order));
+                places.into_iter().for_each(|slot| self.swap().put_back_slots(slot, order));
                 continue;
             }
-            if order >= PIECE && self.comes_back_by_pages(&locked) {
+            if order >= PIECE && self.policy().comes_back_by_pages(&locked) {
                 note_pieces_by_pages(&mut locked, run.pages.start, bytes);
             }
             if self.put_elsewhere(&mut locked, run.pages.start, bytes, &places) {
@@ -158,21 +154,21 @@ impl Engine {
             }
         }
         drop(locked);
-        self.space.flush_device(front); // its old slots are free now
+        self.swap().flush_device(front); // its old slots are free now
         any
     }
 
     fn fits_behind(&self, behind: &[DeviceId], order: Order) -> bool {
-        let slot = self.space.allocate_on_one(behind, current_cpu(), order);
-        slot.inspect(|&slot| self.space.put_back_slots(slot, order)).is_some()
+        let slot = self.swap().allocate_on_one(behind, current_cpu(), order);
+        slot.inspect(|&slot| self.swap().put_back_slots(slot, order)).is_some()
     }
 
     fn count_written_back(&self, locked: &Locked<'_>, pages: Range<usize>, front: DeviceId) {
         let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
         let has_gone = |index: &usize| match locked.state(*index) {
-            State::Swapped(slot) => self.space.device_of(slot) != front,
+            State::Swapped(slot) => self.swap().device_of(slot) != front,
             _ => false,
         };
-        self.stats.written_back_bytes.add((folios.filter(has_gone).count() * locked.order().bytes()) as u64);
+        self.stats().written_back_bytes.add((folios.filter(has_gone).count() * locked.order().bytes()) as u64);
     }
 }

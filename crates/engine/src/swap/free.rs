@@ -17,6 +17,7 @@ use folioswap_sys::signals;
 
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
+use crate::process::signals::Signals;
 use crate::process::wakeup::{Event, Gate};
 use crate::swap::discard::{Discards, Next};
 use crate::swap::space::SwapSpace;
@@ -47,13 +48,14 @@ impl Freeing {
 }
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(space: &SwapSpace, gate: &Gate, stop: &AtomicBool) {
+pub(crate) fn run(space: &SwapSpace, signals: &Signals) {
+    let gate = signals.gate();
     let _abort = AbortOnPanic("freeing");
     folioswap_sys::cpu::run_as_batch();
     let thread = signals::thread_id();
     let mut discards = Discards::default();
     let mut swept = Instant::now();
-    while !stop.load(Ordering::Acquire) {
+    while !signals.stopping() {
         let seen = space.freeing().wanted.now();
         let pass = gate.enter(thread);
         space.free_full();
@@ -70,7 +72,7 @@ pub(crate) fn run(space: &SwapSpace, gate: &Gate, stop: &AtomicBool) {
             Next::SleepFor(limit) => Some(watch.map_or(limit, |watch| watch.min(limit))),
         };
         match limit {
-            _ if stop.load(Ordering::Acquire) => {} // the stop may have been signalled before `seen` was read
+            _ if signals.stopping() => {} // the stop may have been signalled before `seen` was read
             Some(limit) => space.freeing().wanted.wait_for(seen, limit),
             None => {
                 space.freeing().wanted.wait(seen);
@@ -140,11 +142,11 @@ mod tests {
 
     /// Allocates `nr_slots` single slots.
     fn in_use(engine: &Engine, nr_slots: usize) -> Vec<SlotId> {
-        (0..nr_slots).map(|_| engine.space.allocate(CPU, Order::PAGE).unwrap()).collect()
+        (0..nr_slots).map(|_| engine.swap().allocate(CPU, Order::PAGE).unwrap()).collect()
     }
 
     fn nr_used(engine: &Engine) -> usize {
-        engine.space.clusters(DEVICE, |clusters| clusters.nr_used())
+        engine.swap().clusters(DEVICE, |clusters| clusters.nr_used())
     }
 
     #[test]
@@ -152,9 +154,9 @@ mod tests {
         let arena = arena(Frees::Collected);
         let engine = arena.engine();
         for _ in 0..2 {
-            in_use(engine, 3).into_iter().for_each(|slot| engine.space.free_slots(slot, Order::PAGE));
+            in_use(engine, 3).into_iter().for_each(|slot| engine.swap().free_slots(slot, Order::PAGE));
             comes_true("nobody frees what lies in a batch", || nr_used(engine) == 0);
-            comes_true("the thread stays on watch", || !engine.space.freeing().on_watch.load(Ordering::SeqCst));
+            comes_true("the thread stays on watch", || !engine.swap().freeing().on_watch.load(Ordering::SeqCst));
         }
     }
 
@@ -164,9 +166,9 @@ mod tests {
         let engine = arena.engine();
         let slots = in_use(engine, 64);
         // Nothing wakes the thread here: the test frees on its own.
-        let freed: Vec<_> = slots.iter().map(|&slot| engine.space.free(CPU, slot, Order::PAGE)).collect();
+        let freed: Vec<_> = slots.iter().map(|&slot| engine.swap().free(CPU, slot, Order::PAGE)).collect();
         assert_eq!((freed[62], freed[63], nr_used(engine)), (Freed::Collected, Freed::Filled, 64));
-        engine.space.free_full();
+        engine.swap().free_full();
         assert_eq!(nr_used(engine), 0);
     }
 
@@ -174,17 +176,17 @@ mod tests {
     fn emptied_space_is_given_back_once_it_is_more_than_what_is_used_by_frees_that_empty_nothing() {
         let arena = Arena::builder().memory(16 << 20).address_space(1 << 30).build().unwrap();
         let engine = arena.engine();
-        let whole: Vec<_> = (0..145).map(|_| engine.space.allocate(CPU, Order::HUGE).unwrap()).collect();
+        let whole: Vec<_> = (0..145).map(|_| engine.swap().allocate(CPU, Order::HUGE).unwrap()).collect();
         let sleeps =
-            || comes_true("the thread stays on watch", || !engine.space.freeing().on_watch.load(Ordering::SeqCst));
-        engine.space.put_back_slots(engine.space.allocate(CPU, Order::PAGE).unwrap(), Order::PAGE);
+            || comes_true("the thread stays on watch", || !engine.swap().freeing().on_watch.load(Ordering::SeqCst));
+        engine.swap().put_back_slots(engine.swap().allocate(CPU, Order::PAGE).unwrap(), Order::PAGE);
         sleeps();
-        whole[..70].iter().for_each(|&slot| engine.space.free_slots(slot, Order::HUGE));
+        whole[..70].iter().for_each(|&slot| engine.swap().free_slots(slot, Order::HUGE));
         sleeps();
         let before = arena.devices()[0].reserved_bytes;
         whole[70..]
             .iter()
-            .for_each(|slot| (0..100).for_each(|page| engine.space.free_slots(slot.plus(page), Order::PAGE)));
+            .for_each(|slot| (0..100).for_each(|page| engine.swap().free_slots(slot.plus(page), Order::PAGE)));
         comes_true("nobody looks at what may be given back", || arena.devices()[0].reserved_bytes < before);
     }
 
@@ -195,13 +197,13 @@ mod tests {
             let engine = arena.engine();
             let slots = in_use(engine, 500);
             for (at, &slot) in slots.iter().enumerate() {
-                engine.space.free_slots(slot, Order::PAGE);
+                engine.swap().free_slots(slot, Order::PAGE);
                 if at % 7 == 0 {
                     assert_eq!(arena.devices()[0].used_bytes, 4096 * (499 - at) as u64);
                 }
             }
             let _ = arena.stats();
-            assert_eq!((nr_used(engine), engine.space.nr_on_their_way(DEVICE)), (0, 0));
+            assert_eq!((nr_used(engine), engine.swap().nr_on_their_way(DEVICE)), (0, 0));
         }
     }
 
@@ -211,14 +213,14 @@ mod tests {
         let engine = arena.engine();
         let slots = in_use(engine, 5000);
         // As during a fork: the thread is outside the gate and holds no lock.
-        engine.gate.close(signals::thread_id());
-        slots.iter().for_each(|&slot| engine.space.free_slots(slot, Order::PAGE));
+        engine.gate().close(signals::thread_id());
+        slots.iter().for_each(|&slot| engine.swap().free_slots(slot, Order::PAGE));
         let nr_left = nr_used(engine);
         assert_eq!(
             (nr_left, nr_left <= 64 * folioswap_sys::cpu::nr_cpus()),
-            (engine.space.nr_on_their_way(DEVICE), true)
+            (engine.swap().nr_on_their_way(DEVICE), true)
         );
-        assert!((0..16 << 10).all(|_| engine.space.allocate(CPU, Order::PAGE).is_some()), "all of the device");
-        engine.gate.open();
+        assert!((0..16 << 10).all(|_| engine.swap().allocate(CPU, Order::PAGE).is_some()), "all of the device");
+        engine.gate().open();
     }
 }

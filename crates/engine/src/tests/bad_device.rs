@@ -141,10 +141,10 @@ fn is_right(words: &[u64]) -> bool {
 /// A block of the region that is on the device and not in RAM.
 fn swapped(arena: &Arena, words: &[u64]) -> FolioId {
     let engine = arena.engine();
-    let first = engine.page_at(words.as_ptr() as usize).block().index();
+    let first = engine.table().page_at(words.as_ptr() as usize).block().index();
     (first..first + size_of_val(words) / (2 * MIB))
         .map(BlockId::from_index)
-        .find(|&block| matches!(engine.lock(block).state(0), State::Swapped(_)))
+        .find(|&block| matches!(engine.table().lock(block).state(0), State::Swapped(_)))
         .expect("more was written than RAM holds")
         .page(0)
 }
@@ -173,7 +173,7 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
         arena.evict_all();
         arena.stats().io_errors >= 3
     });
-    comes_true("what it does not take is in RAM", || arena.engine().unsettled.lock().unwrap().is_empty());
+    comes_true("what it does not take is in RAM", || !arena.engine().reclaim().has_unsettled());
     assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
     let device = arena.devices();
     // The reclaim thread may have had a write of its own in flight.
@@ -184,7 +184,7 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
 /// The error of a fault of a thread that touches a folio on a bad device, if there is one.
 fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
     let engine = arena.engine();
-    let resolved = engine.fault(engine.gate.enter(1), engine.access_at(engine.addr(folio), 1));
+    let resolved = engine.fault(engine.gate().enter(1), engine.table().access_at(engine.table().addr(folio), 1));
     resolved.map(drop).map_err(|error| error.to_string())
 }
 
@@ -192,10 +192,10 @@ fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
 /// the next page was swapped in with the first.
 fn touch_across(arena: &Arena, page: FolioId) -> bool {
     let engine = arena.engine();
-    let addr = engine.addr(page);
-    engine.fault(engine.gate.enter(1), engine.access_at(addr + 4000, 1)).unwrap();
-    let next = engine.page_at(addr + PAGE_SIZE);
-    let came = matches!(engine.lock(next.block()).state(next.page_in_block()), State::Resident(_));
+    let addr = engine.table().addr(page);
+    engine.fault(engine.gate().enter(1), engine.table().access_at(addr + 4000, 1)).unwrap();
+    let next = engine.table().page_at(addr + PAGE_SIZE);
+    let came = matches!(engine.table().lock(next.block()).state(next.page_in_block()), State::Resident(_));
     let _ = touch(arena, next); // already there, or it ends a trial; its loss is not checked here
     came
 }
@@ -212,12 +212,12 @@ fn pages_sent_out(len: usize) -> (Arena, Region, Arc<Faults>) {
 #[test]
 fn a_stream_by_pages_is_seen_though_they_come_in_by_two() {
     let (arena, region, _faults) = pages_sent_out(48 * MIB);
-    let first = arena.engine().page_at(region.as_ptr() as usize).index();
+    let first = arena.engine().table().page_at(region.as_ptr() as usize).index();
     let engine = arena.engine();
     let is_in_row = |nr: usize| {
         let page = FolioId::from_index(first + nr);
         let _ = touch(&arena, page);
-        engine.lock(page.block()).history.is_in_row()
+        engine.table().lock(page.block()).history.is_in_row()
     };
     let nr_in_rows = (0..region.len() / PAGE_SIZE).filter(|&nr| is_in_row(nr)).count();
     assert!(arena.stats().swap_ra > 0, "pages come in by two");
@@ -228,16 +228,20 @@ fn a_stream_by_pages_is_seen_though_they_come_in_by_two() {
 fn the_next_page_comes_in_too_unless_that_fails() {
     let (arena, region, faults) = pages_sent_out(8 * MIB);
     let engine = arena.engine();
-    let page = |nr: usize| engine.page_at(region.as_ptr() as usize + nr * PAGE_SIZE);
+    let page = |nr: usize| engine.table().page_at(region.as_ptr() as usize + nr * PAGE_SIZE);
     let learned = (0..100).map(|at| touch_across(&arena, page(at * 4))).filter(|&came| came).count();
     assert!((70..=92).contains(&learned), "{learned} of 100: all but the first 8 and trials");
     assert_eq!(arena.stats().swap_ra, learned as u64);
 
-    let fault_late_in = |page| engine.fault(engine.gate.enter(1), engine.access_at(engine.addr(page) + 4000, 1));
+    let fault_late_in =
+        |page| engine.fault(engine.gate().enter(1), engine.table().access_at(engine.table().addr(page) + 4000, 1));
     let next = page(1001);
     faults.failing_reads.store(1, Ordering::SeqCst);
     fault_late_in(page(1000)).unwrap();
-    assert!(matches!(engine.lock(next.block()).state(next.page_in_block()), State::Swapped(_)), "the first alone");
+    assert!(
+        matches!(engine.table().lock(next.block()).state(next.page_in_block()), State::Swapped(_)),
+        "the first alone"
+    );
     assert_eq!(only_device(&arena).errors.read_errors, 1, "of both");
     faults.reads_lie.store(true, Ordering::SeqCst);
     assert!(fault_late_in(page(1200)).is_err(), "both together are verified as each alone is");
@@ -250,8 +254,8 @@ pub(crate) fn send_out(arena: &Arena) {
     // Folios that the reclaim thread has just written are not clean yet.
     comes_true("all of it is out of RAM", || {
         arena.evict_all();
-        while arena.engine().evict_standby(Order::PAGE) {}
-        arena.engine().zones.counts().in_use == 0
+        while arena.engine().ram().evict_standby(arena.engine().table(), Order::PAGE) {}
+        arena.engine().ram().zones().counts().in_use == 0
     });
 }
 
@@ -272,7 +276,7 @@ fn what_cannot_be_read_is_reported_and_comes_back_with_the_device() {
         let folio = swapped(&arena, &words);
         fault(&faults).store(true, Ordering::SeqCst);
         let error = touch(&arena, folio).unwrap_err();
-        let addr = format!("{:#x}", arena.engine().addr(folio));
+        let addr = format!("{:#x}", arena.engine().table().addr(folio));
         assert!(error.contains("a bad device") && error.contains(&addr), "{error}");
         let device = only_device(&arena);
         assert_eq!(device.state, DeviceState::Failing);
@@ -330,7 +334,7 @@ fn what_can_be_read_leaves_and_the_rest_stays() {
     assert_eq!(used as usize, 8 * MIB);
     faults.bad_page.store(PAGE_SIZE, Ordering::SeqCst); // in the first folio of 2 MiB
     let engine = arena.engine();
-    let first = engine.page_at(words.as_ptr() as usize);
+    let first = engine.table().page_at(words.as_ptr() as usize);
     // The read of the folio fails; after that only the bad part of it is lost.
     let block = first.block();
     let lost: Vec<_> = (0..512).filter(|&page| touch(&arena, block.page(page)).is_err()).collect();
@@ -350,7 +354,7 @@ fn what_is_lost_may_be_dropped_and_then_the_device_is_gone() {
     region.fill(7);
     send_out(&arena);
     faults.gone.store(true, Ordering::SeqCst);
-    let first = arena.engine().page_at(region.as_ptr() as usize);
+    let first = arena.engine().table().page_at(region.as_ptr() as usize);
     assert!(touch(&arena, first).is_err());
     region.advise(0..region.len(), Advice::DontNeed);
     comes_true("the device has gone", || arena.devices().is_empty());
@@ -365,10 +369,10 @@ fn what_is_dropped_in_part_while_it_is_clean_is_so_no_longer() {
         region.fill(7);
         comes_true("all of it is clean", || {
             arena.evict_all();
-            arena.engine().zones.counts().clean == 2 * MIB / PAGE_SIZE
+            arena.engine().ram().zones().counts().clean == 2 * MIB / PAGE_SIZE
         });
         region.advise(0..PAGE_SIZE, Advice::DontNeed);
-        let nr_dirty = 2 * MIB / PAGE_SIZE - arena.engine().zones.counts().clean;
+        let nr_dirty = 2 * MIB / PAGE_SIZE - arena.engine().ram().zones().counts().clean;
         assert_eq!(nr_dirty, order.nr_pages(), "the folio has no copy any more");
         send_out(&arena);
         assert!(region[..PAGE_SIZE].iter().all(|&byte| byte == 0), "{order}");
@@ -386,7 +390,7 @@ fn what_is_dropped_in_part_while_it_leaves_is_not_read_for_it() {
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_millis(500) {
                 arena.evict_all();
-                while arena.engine().evict_standby(Order::PAGE) {}
+                while arena.engine().ram().evict_standby(arena.engine().table(), Order::PAGE) {}
             }
         });
         while !evicting.is_finished() {
@@ -409,15 +413,18 @@ fn a_file_that_is_cut_short_is_found_out_by_reads_in_flight_too() {
     fill(&mut words);
     send_out(&arena);
     let engine = arena.engine();
-    let block = engine.page_at(words.as_ptr() as usize).block();
-    let State::Swapped(slot) = engine.lock(block).state(0) else { panic!("it was sent out") };
-    let fd = engine.space.extent(slot).expect("a file has a descriptor").fd;
+    let block = engine.table().page_at(words.as_ptr() as usize).block();
+    let State::Swapped(slot) = engine.table().lock(block).state(0) else { panic!("it was sent out") };
+    let fd = engine.swap().extent(slot).expect("a file has a descriptor").fd;
     let cut = File::options().write(true).open(format!("/proc/self/fd/{fd}")).unwrap();
     cut.set_len(0).unwrap();
     engine.will_need(block.index()..block.index() + 1);
     comes_true("readahead has met it", || only_device(&arena).state == DeviceState::Failing);
     let error = touch(&arena, block.page(5)).unwrap_err();
-    assert!(error.contains("/var/tmp/folioswap-cut") && error.contains(&format!("{:#x}", engine.addr(block.page(5)))));
+    assert!(
+        error.contains("/var/tmp/folioswap-cut")
+            && error.contains(&format!("{:#x}", engine.table().addr(block.page(5))))
+    );
     drop(words);
     comes_true("nothing is left there", || arena.devices().is_empty());
 }
@@ -460,11 +467,11 @@ fn is_kept(region: &Region) -> bool {
 
 /// Takes all clusters that are whole.
 fn take_whole_clusters(arena: &Arena) -> Vec<SlotId> {
-    std::iter::from_fn(|| arena.engine().space.allocate(CpuId::new(0), Order::HUGE)).collect()
+    std::iter::from_fn(|| arena.engine().swap().allocate(CpuId::new(0), Order::HUGE)).collect()
 }
 
 fn free_clusters(arena: &Arena, runs: Vec<SlotId>) {
-    runs.into_iter().for_each(|slot| arena.engine().space.free_slots(slot, Order::HUGE));
+    runs.into_iter().for_each(|slot| arena.engine().swap().free_slots(slot, Order::HUGE));
 }
 
 /// Takes all whole clusters and asks for more until something has happened.
@@ -473,7 +480,7 @@ fn compact_until(arena: &Arena, mut happened: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !happened() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", arena.stats());
-        arena.engine().space.want_whole_clusters(Order::HUGE);
+        arena.engine().swap().want_whole_clusters(Order::HUGE);
         std::thread::yield_now();
     }
     free_clusters(arena, runs);
@@ -493,7 +500,7 @@ fn what_a_device_does_not_give_back_is_not_moved() {
             only_device(&arena).state == DeviceState::Failing
         });
         free_clusters(&arena, made_whole);
-        drop(arena.engine().space.changing()); // wait for a move in progress
+        drop(arena.engine().swap().changing()); // wait for a move in progress
         fault.store(false, Ordering::SeqCst);
         assert_eq!(arena.stats().verify_failures > 0, lies);
         arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap();

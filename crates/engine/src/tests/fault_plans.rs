@@ -162,9 +162,9 @@ impl Program {
             }
             11..14 => {
                 self.arena.evict_all();
-                while self.arena.engine().evict_standby(Order::PAGE) {}
+                while self.arena.engine().ram().evict_standby(self.arena.engine().table(), Order::PAGE) {}
             }
-            14 => self.arena.engine().space.want_whole_clusters(Order::HUGE),
+            14 => self.arena.engine().swap().want_whole_clusters(Order::HUGE),
             _ => self.change_devices(),
         }
     }
@@ -188,7 +188,7 @@ impl Program {
             }
         }
         if self.arena.devices().len() < 5 {
-            let added = self.arena.engine().space.add(faulty(&mut self.numbers, &mut self.plans));
+            let added = self.arena.engine().swap().add(faulty(&mut self.numbers, &mut self.plans));
             assert!(added);
         }
     }
@@ -208,16 +208,16 @@ impl Program {
     fn look_at<T>(&mut self, page: usize, look: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
         let engine = self.arena.engine();
         let addr = self.region.as_ptr() as usize + page * PAGE_SIZE;
-        let folio = engine.page_at(addr);
+        let folio = engine.table().page_at(addr);
         loop {
-            if let Err(error) = engine.fault(engine.gate.enter(1), engine.access_at(addr, 1)) {
+            if let Err(error) = engine.fault(engine.gate().enter(1), engine.table().access_at(addr, 1)) {
                 let text = error.to_string();
                 assert!(text.contains(&format!("{addr:#x}")) && text.contains("bad"), "{text}");
                 self.nr_lost += 1;
                 self.nr_frail_lost += usize::from(self.frail[page]);
                 return None;
             }
-            let locked = engine.lock(folio.block());
+            let locked = engine.table().lock(folio.block());
             if matches!(locked.state(locked.index_of(folio.page_in_block())), State::Resident(_)) {
                 self.frail[page] = false;
                 // Nobody unmaps it while its block is locked, so this thread does not fault.
@@ -267,8 +267,8 @@ fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &
         if is_done.load(Ordering::SeqCst) {
             return;
         }
-        let access = engine.access_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE, 2);
-        let _ = engine.fault(engine.gate.enter(2), access); // the first thread checks for losses
+        let access = engine.table().access_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE, 2);
+        let _ = engine.fault(engine.gate().enter(2), access); // the first thread checks for losses
         std::thread::yield_now();
     }
 }

@@ -16,7 +16,7 @@ use crate::arena::advice::Advice;
 use crate::arena::region::Region;
 use crate::config::fault_mode::FaultMode;
 use crate::device::Device;
-use crate::memory::take::PATIENCE;
+use crate::fault::take::PATIENCE;
 use crate::process::wakeup::comes_true;
 
 const MIB: usize = 1 << 20;
@@ -80,7 +80,7 @@ fn a_device_may_take_longer_than_the_limit() {
     let mut region = arena.map(48 * MIB).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = region.chunks_mut(2 * MIB).map(|block| scope.spawn(|| block.fill(7))).collect();
-        comes_true("it is said what they wait for", || arena.engine().stall_said.load(Ordering::SeqCst) > 0);
+        comes_true("it is said what they wait for", || arena.engine().faults().has_said_stall());
         goes_on.store(true, Ordering::SeqCst);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
@@ -132,7 +132,7 @@ fn a_handler_runs_between_two_blocks_that_are_worked_on() {
     region.fill(7);
     touch_on_signal(&region);
     let engine = arena.engine();
-    let first = engine.page_at(region.as_ptr() as usize).block().index();
+    let first = engine.table().page_at(region.as_ptr() as usize).block().index();
     let mut nr_touches = Vec::new();
     engine.for_each_block(first..first + 4, |_| {
         signals::send(signals::thread_id(), libc::SIGUSR1).unwrap();
@@ -151,7 +151,7 @@ fn a_fork_comes_between_two_blocks_that_are_sent_out() {
     });
     let mut region = arena.map(4 * MIB).unwrap();
     region.fill(7);
-    let (gate, forked) = (&arena.engine().gate, AtomicBool::new(false));
+    let (gate, forked) = (&arena.engine().gate(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| region.advise(.., Advice::Cold));
         told.recv().unwrap();

@@ -22,7 +22,7 @@ use crate::swap::health::DeviceErrors;
 fn nearly_full(folio: Order) -> (Arena, ArenaVec<u64>) {
     let file = || Box::new(FileDevice::unlinked_in(&std::env::temp_dir(), None).unwrap()) as Box<dyn Device>;
     let arena = Arena::builder().memory(32 << 20).folio(folio).device_shift(16).build_on(vec![file(), file()]).unwrap();
-    let space = &arena.engine().space;
+    let space = &arena.engine().swap();
     let whole = || space.allocate_on_one(&[DeviceId::new(0)], CpuId::new(0), Order::HUGE);
     let last = std::iter::from_fn(whole).max().unwrap().plus(511);
     assert_eq!(space.device_of(last.plus(1)), DeviceId::new(1), "the next number is another device's");
@@ -33,14 +33,14 @@ fn nearly_full(folio: Order) -> (Arena, ArenaVec<u64>) {
 }
 
 fn lock<'e>(engine: &'e Engine, words: &ArenaVec<u64>) -> Locked<'e> {
-    engine.lock(engine.page_at(words.as_ptr() as usize).block())
+    engine.table().lock(engine.table().page_at(words.as_ptr() as usize).block())
 }
 
 /// Whether a slot holds the content of page `page`.
 fn holds(engine: &Engine, slot: SlotId, page: usize) -> bool {
     let mut buffer = Buffer::new();
     let bytes = buffer.pages(1);
-    engine.space.read(slot, bytes).unwrap();
+    engine.swap().read(slot, bytes).unwrap();
     bytes.chunks(8).all(|word| word == (page as u64 + 1).to_ne_bytes())
 }
 
@@ -55,7 +55,7 @@ fn wash(engine: &Engine, locked: &mut Locked<'_>, page: usize) -> (FrameId, Slot
 fn wash_two(engine: &Engine, locked: &mut Locked<'_>) -> [(FrameId, SlotId); 2] {
     let [first, next] = [0, 1].map(|index| wash(engine, locked, index));
     assert_eq!(next.1.get(), first.1.get() + 1);
-    assert_ne!(engine.space.device_of(first.1), engine.space.device_of(next.1));
+    assert_ne!(engine.swap().device_of(first.1), engine.swap().device_of(next.1));
     [first, next]
 }
 
@@ -63,7 +63,7 @@ fn wash_two(engine: &Engine, locked: &mut Locked<'_>) -> [(FrameId, SlotId); 2] 
 fn swap_two_out(engine: &Engine, locked: &mut Locked<'_>) {
     for (index, (frame, slot)) in wash_two(engine, locked).into_iter().enumerate() {
         assert!(engine.write_one(locked, index, frame, slot));
-        engine.leave(locked, index, frame);
+        engine.ram().leave(locked, index, frame);
     }
 }
 
@@ -95,10 +95,10 @@ fn parts_of_a_block_are_written_to_each_device() {
     let mut locked = lock(engine, &words);
     let State::Resident(frame) = locked.state(0) else { panic!("it was just written") };
     while engine.unmap(&mut locked, 0, frame).is_err() {}
-    engine.zones.of(frame).insert(frame, List::Laundry);
+    engine.ram().zone(frame).insert(frame, List::Laundry);
     assert!(matches!(engine.write_parts(&mut locked, frame, Order::PAGE), Washed::Clean));
     let slots: Vec<_> = locked.folios().iter().map(|folio| folio.slot().unwrap()).collect();
-    assert_ne!(engine.space.device_of(slots[0]), engine.space.device_of(slots[1]));
+    assert_ne!(engine.swap().device_of(slots[0]), engine.swap().device_of(slots[1]));
     let lost: Vec<_> = (0..slots.len()).filter(|&page| !holds(engine, slots[page], page)).collect();
     assert_eq!(lost, [], "pages that were lost");
 }
@@ -107,7 +107,7 @@ fn parts_of_a_block_are_written_to_each_device() {
 fn what_is_carried_elsewhere_is_written_to_each_device() {
     let (arena, words) = nearly_full(Order::PAGE);
     let engine = arena.engine();
-    let places = [0, 1].map(|_| engine.space.allocate(CpuId::new(0), Order::PAGE).unwrap());
+    let places = [0, 1].map(|_| engine.swap().allocate(CpuId::new(0), Order::PAGE).unwrap());
     let mut locked = lock(engine, &words);
     let mut buffer = Buffer::new();
     let bytes = buffer.pages(2);
@@ -115,7 +115,7 @@ fn what_is_carried_elsewhere_is_written_to_each_device() {
         bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&(page as u64 + 1).to_ne_bytes()));
         let (frame, slot) = wash(engine, &mut locked, page);
         assert!(engine.write_one(&mut locked, page, frame, slot));
-        engine.leave(&mut locked, page, frame);
+        engine.ram().leave(&mut locked, page, frame);
     }
     assert!(engine.put_elsewhere(&mut locked, 0, bytes, &places));
     for (page, slot) in places.into_iter().enumerate() {
@@ -130,7 +130,7 @@ fn what_lies_on_two_devices_is_gathered_from_both() {
     let engine = arena.engine();
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
-    let taken = engine.try_take_frame(Order::HUGE, 0);
+    let taken = engine.ram().try_take(engine.table(), Order::HUGE, 0);
     let gathered = engine.gather(&mut locked, taken, List::Inactive, &mut Stopwatch::still());
     assert!(gathered.is_ok_and(|gathered| gathered), "all of it can be read");
     drop(locked);
@@ -158,8 +158,8 @@ fn an_access_that_overruns_does_not_read_past_a_device() {
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
     let access = Access { page: locked.name(0), offset: PAGE_SIZE - 8, thread: 1 };
-    while !engine.overruns.wants_next(access) {
-        engine.overruns.note(Access { page: locked.name(1), ..access });
+    while !engine.policy().wants_next(access) {
+        engine.policy().note_access(Access { page: locked.name(1), ..access });
     }
     // One of these calls is not a trial.
     assert!((0..4).all(|_| !engine.read_both(&mut locked, access, &mut Stopwatch::still())));
@@ -207,7 +207,7 @@ fn a_device_is_used_beyond_512_gib() {
     const BYTES: u64 = 520 << 30;
     let device: Box<dyn Device> = Box::<Sparse>::default();
     let arena = Arena::builder().memory(16 << 20).build_on(vec![device]).unwrap();
-    let space = &arena.engine().space;
+    let space = &arena.engine().swap();
     for _ in 0..BYTES / Order::HUGE.bytes() as u64 {
         assert!(space.allocate(CpuId::new(0), Order::HUGE).is_some());
     }

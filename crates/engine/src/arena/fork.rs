@@ -6,7 +6,6 @@
 //! segmentation fault, which the handler installed by [`Engine::fork_child`] explains.
 
 use std::sync::RwLock;
-use std::sync::atomic::Ordering;
 
 use folioswap_core::{BlockId, FolioId, Locked, PAGE_SIZE, State};
 use folioswap_sys::{memory, sigbus, signals};
@@ -19,12 +18,12 @@ static INHERITED: RwLock<Vec<(usize, usize)>> = RwLock::new(Vec::new());
 
 impl Engine {
     pub fn fork_prepare(&self) {
-        self.gate.close(signals::thread_id());
-        for range in self.addresses.in_use() {
+        self.gate().close(signals::thread_id());
+        for range in self.table().addresses().in_use() {
             // Runs of pages in RAM are made as long as possible, because each takes a system call.
             let mut run = self.first_page(range.start)..self.first_page(range.start);
             for index in range {
-                let locked = self.lock(BlockId::from_index(index));
+                let locked = self.table().lock(BlockId::from_index(index));
                 let nr_pages = locked.order().nr_pages();
                 for (at, folio) in locked.folios().iter().enumerate() {
                     let page = self.first_page(index) + at * nr_pages;
@@ -51,7 +50,7 @@ impl Engine {
         if run.is_empty() {
             return true;
         }
-        let addr = self.addr(FolioId::from_index(run.start));
+        let addr = self.table().addr(FolioId::from_index(run.start));
         if let Err(error) = memory::dofork(addr, run.len() * PAGE_SIZE) {
             fatal::say(&format!("a child will lack a part of its memory: {error}"));
             return false;
@@ -59,32 +58,29 @@ impl Engine {
         true
     }
 
-    pub fn keep_from_child(&self, addr: usize, len: usize) {
-        if let Err(error) = self.span.dontfork(addr..addr + len) {
-            fatal::die(&format!("a folio could not be kept from a child, which would read zeros: {error}"));
-        }
-    }
-
     /// For a fault of the forking thread during the fork: the child gets this folio too.
     pub fn follow_fork(&self, locked: &Locked<'_>, page: usize, thread: u32) {
         let index = locked.index_of(page);
-        if self.gate.closed_by(thread) && matches!(locked.state(index), State::Resident(_)) {
+        if self.gate().closed_by(thread) && matches!(locked.state(index), State::Resident(_)) {
             let first = locked.name(index).index();
             self.let_through(first..first + locked.order().nr_pages());
         }
     }
 
     pub fn fork_parent(&self) {
-        self.has_forked.store(true, Ordering::Relaxed);
-        if let Err(error) = self.span.dontfork(self.span.range()) {
+        self.signals().note_fork();
+        if let Err(error) = self.table().keep_from_children(self.table().span()) {
             fatal::say(&format!("keeping regions from children: {error}"));
         }
-        self.gate.open();
+        self.gate().open();
     }
 
     pub fn fork_child(&self) {
-        self.stop.store(true, Ordering::Release);
-        INHERITED.write().expect("nothing panics under this lock").push((self.span.addr(), self.span.len()));
+        self.signals().stop();
+        INHERITED
+            .write()
+            .expect("nothing panics under this lock")
+            .push((self.table().span().start, self.table().span().len()));
         if let Err(error) = sigbus::install_segv(on_segv) {
             fatal::say(&format!("a touch of memory that was not inherited will not be explained: {error}"));
         }

@@ -1,0 +1,135 @@
+//! The policies that decide about swap-in: the order of folios, streams and their readahead, and what is dropped behind
+//! a stream.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use folioswap_core::{
+    Access, BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, Overruns, Room, StreamAdvice, Streams,
+};
+
+use crate::config::swap_in_policy::SwapIn;
+
+/// Longest readahead window, in bytes: 8 huge pages in flight keep a disk busy.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// The policies of an arena.
+pub(crate) struct Policy {
+    /// Order of all folios. `None`: the order of each block is chosen from measurements.
+    fixed_order: Option<Order>,
+    /// Whether folios are swapped in whole ([`SwapIn`]).
+    swap_in: AtomicU8,
+    streams: Streams,
+    drop_behind: DropBehind,
+    overruns: Overruns,
+    order_choice: OrderChoice,
+}
+
+impl Policy {
+    pub fn new(fixed_order: Option<Order>, swap_in: SwapIn) -> Self {
+        Policy {
+            fixed_order,
+            swap_in: AtomicU8::new(swap_in.number()),
+            streams: Streams::new(),
+            drop_behind: DropBehind::new(),
+            overruns: Overruns::new(),
+            order_choice: OrderChoice::new(),
+        }
+    }
+
+    /// The order of all folios, if it is fixed.
+    pub fn fixed_order(&self) -> Option<Order> {
+        self.fixed_order
+    }
+
+    pub fn set_swap_in(&self, policy: SwapIn) {
+        self.swap_in.store(policy.number(), Ordering::Relaxed);
+    }
+
+    /// The fixed order of a block's folios, at most the largest that its sealed pages permit. `None`: measurements
+    /// choose it.
+    pub fn order_of(&self, locked: &Locked<'_>) -> Option<Order> {
+        let wanted = locked.fixed_order.or(self.fixed_order);
+        match locked.sealed_order() {
+            Order::HUGE => wanted,
+            most => Some(wanted.map_or(most, |order| order.min(most))),
+        }
+    }
+
+    /// The policy for swap-in that is in force now.
+    pub fn swap_in(&self) -> SwapIn {
+        SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
+    }
+
+    /// Whether a whole block that leaves RAM is likely to come back page by page.
+    pub fn comes_back_by_pages(&self, locked: &Locked<'_>) -> bool {
+        let policy = self.swap_in();
+        let by_measure = || self.order_of(locked).is_none() && self.order_choice.believes_sparse(locked.id());
+        !policy.allows_whole(locked.wish) || by_measure()
+    }
+
+    /// Whether a split block that a stream is about to reach should become one folio.
+    pub fn wants_whole(&self, locked: &Locked<'_>) -> bool {
+        let policy = self.swap_in();
+        !locked.pinned
+            && !locked.has_sealed()
+            && policy.allows_whole(locked.wish)
+            && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
+    }
+
+    /// Chooses what is swapped in with a page of a locked block. `budget_blocks`: the budget in blocks.
+    pub fn choose(&self, locked: &mut Locked<'_>, budget_blocks: usize) -> Choice {
+        let policy = self.swap_in();
+        if !policy.allows_whole(locked.wish) {
+            return Choice::Part(Order::PAGE);
+        }
+        match self.order_of(locked) {
+            Some(Order::HUGE) => Choice::Whole,
+            Some(order) => Choice::Part(order),
+            None => {
+                let (id, nr_folios) = (locked.id(), locked.nr_folios());
+                self.order_choice.choose(id, &mut locked.history, nr_folios, budget_blocks)
+            }
+        }
+    }
+
+    /// Notes an access that faulted.
+    pub fn note_access(&self, access: Access) {
+        self.overruns.note(access);
+    }
+
+    /// Whether a thread is likely to touch the page after the accessed one next.
+    pub fn wants_next(&self, access: Access) -> bool {
+        self.overruns.wants_next(access)
+    }
+
+    /// A folio that was dropped behind a stream was needed again.
+    pub fn refaulted(&self) {
+        self.drop_behind.refaulted();
+    }
+
+    /// Notes that a thread has reached a block. If it is in a stream, returns what to read ahead, and whether to drop
+    /// the blocks behind it.
+    pub fn follow(
+        &self,
+        thread: u32,
+        block: BlockId,
+        kind: FaultKind,
+        budget_blocks: usize,
+    ) -> Option<(StreamAdvice, bool)> {
+        let max_window = (WINDOW_BYTES / Order::HUGE.bytes()).min(budget_blocks / 16);
+        let room = Room { max_window, max_total: budget_blocks / 4 };
+        let advice = self.streams.observe(u64::from(thread), block, room)?;
+        let nr_behind = advice.behind.end.index() - advice.behind.start.index();
+        if kind != FaultKind::FirstTouch {
+            self.order_choice.streamed(advice.behind.clone()); // filling memory says little about its later use
+        }
+        let drops = self.drop_behind.passed(nr_behind, budget_blocks);
+        Some((advice, drops))
+    }
+
+    /// Forgets the streams that reach these blocks.
+    pub fn forget_streams(&self, blocks: Range<BlockId>) {
+        self.streams.forget_blocks(blocks);
+    }
+}

@@ -1,0 +1,192 @@
+//! Takes frames for a fault, which waits until it has some: free ones, those of clean folios, or frames from direct
+//! reclaim. It may hold its block's lock meanwhile.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use folioswap_core::{Contiguity, Locked, Order, PIECE, Phase, Size, Taken};
+
+use crate::config::size::Bytes;
+use crate::engine::Engine;
+use crate::memory::take::SCAN;
+use crate::process::cpu::current_cpu;
+use crate::process::fatal;
+use crate::process::stopwatch::Stopwatch;
+
+/// How long a thread waits without any frame being freed before it looks for the reason.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a thread waits for the reclaim threads to start compressing before it does so itself, and how long at most
+/// for them to finish.
+const COMPRESSING: Duration = Duration::from_millis(1);
+const MOST_COMPRESSING: Duration = Duration::from_millis(20);
+
+impl Engine {
+    /// Takes frames for a folio of this order. Reclaims directly if there are none, and ends the program if none can be
+    /// had. `None`: no contiguous frames can be had now, and smaller folios are to be taken instead.
+    pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
+        let mut begun: Option<Instant> = None;
+        let mut freed = self.ram().frame_freed().now();
+        let mut nr_late = 0;
+        loop {
+            let before = std::mem::replace(&mut freed, self.ram().frame_freed().now());
+            if freed != before {
+                begun = begun.map(|_| Instant::now()); // other threads took the frames, but there is progress
+            }
+            if let Some(taken) = self.ram().try_take(self.table(), order, 0) {
+                return Some(taken);
+            }
+            if self.ram().give_stock_back() {
+                continue;
+            }
+            let contiguity = self.ram().zones().contiguity(order);
+            if contiguity == Contiguity::Run && nr_late < SCAN {
+                nr_late += 1;
+                continue; // frames were freed after this thread looked
+            }
+            if self.are_scattered(order, contiguity) {
+                watch.long_part(Phase::Frame);
+                let compacted = if order == Order::HUGE { self.compact_directly() } else { None };
+                watch.lap(Phase::Reclaim);
+                return compacted;
+            }
+            let waiting = begun.get_or_insert_with(|| {
+                self.stats().direct_reclaims.add(1);
+                Instant::now()
+            });
+            if waiting.elapsed() > self.faults().patience {
+                self.wait_for_devices_or_end(freed);
+                begun = None;
+            }
+            watch.long_part(Phase::Frame);
+            let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
+            watch.lap(Phase::Reclaim);
+            if !reclaimed {
+                if order == Order::HUGE && self.ram().zones().class_counts(Size::Small).in_use() > 0 {
+                    return None;
+                }
+                self.ram().zones().keep_whole(0); // nothing else is left
+                self.ram().frame_freed().wait_for(freed, Duration::from_millis(2));
+            }
+        }
+    }
+
+    /// Whether there are enough frames for a folio of this order, but not contiguous ones. `contiguity` is a snapshot
+    /// of one moment. More frames may have been freed since this thread got none, which is no reason to split a folio.
+    fn are_scattered(&self, order: Order, contiguity: Contiguity) -> bool {
+        let wanted = self.ram().zones().watermarks().low.max(order.nr_pages());
+        match contiguity {
+            _ if order == Order::PAGE => false,
+            Contiguity::Pieces => self.ram().zones().available() >= wanted,
+            // Frames of small folios on standby are scattered too.
+            Contiguity::Few => order == Order::HUGE && self.ram().zones().class_counts(Size::Small).clean >= wanted,
+            Contiguity::Run => false,
+        }
+    }
+
+    /// Leaves compression to the reclaim threads, and waits for the first frame that they free. `false`: no device
+    /// compresses, no thread is compressing now, or it takes too long. While another thread forks, the reclaim threads
+    /// wait for threads that are in a fault, as this one is.
+    fn await_compressed(&self, freed: u32) -> bool {
+        if !self.swap().compresses() {
+            return false;
+        }
+        self.ram().reclaim_wanted().signal();
+        let begun = Instant::now();
+        loop {
+            self.ram().frame_freed().wait_for(freed, COMPRESSING);
+            if self.ram().frame_freed().now() != freed {
+                return true;
+            }
+            if !self.swap().is_compressing() || begun.elapsed() > MOST_COMPRESSING {
+                return false;
+            }
+        }
+    }
+
+    /// Handles a long wait without a freed frame; `freed` is the count of `frame_freed`, unchanged for that long. Waits
+    /// for devices with I/O in flight as long as they take (an NVMe disk takes 30 s to report that it is stuck), and
+    /// says that once. Otherwise ends the program, unless copies can be given up.
+    fn wait_for_devices_or_end(&self, freed: u32) {
+        let Some(devices) = self.swap().describe_in_flight() else {
+            return if !self.shed_all_copies() {
+                self.give_up()
+            };
+        };
+        if self.faults().stall_said.swap(u64::from(freed) + 1, Ordering::Relaxed) != u64::from(freed) + 1 {
+            let waited = self.faults().patience.as_secs();
+            fatal::say(&format!("no memory was freed for {waited} s: waiting for {devices}"));
+        }
+    }
+
+    /// Ends the program: it needs a frame, and none can be had.
+    fn give_up(&self) -> ! {
+        let [memory, mapped] = [self.ram().budget_bytes(), self.ram().mapped_bytes()].map(Bytes);
+        let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
+        match self.swap().allocate(current_cpu(), Order::PAGE) {
+            None => fatal::die(&format!(
+                "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
+                self.swap().describe_full()
+            )),
+            Some(_) => {
+                let waited = self.faults().patience.as_secs();
+                fatal::die(&format!(
+                    "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
+                ))
+            }
+        }
+    }
+
+    /// Takes frames for the folio of a locked block that holds a page and is not in RAM. Splits the block until
+    /// contiguous frames are found. Returns the folio's index after that.
+    pub fn supply(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> (usize, Taken) {
+        loop {
+            let order = locked.order();
+            if let Some(taken) = self.take_frame(order, watch) {
+                return (locked.index_of(page), taken);
+            }
+            self.stats().swpin_fallback.add(order, 1);
+            if order == Order::HUGE {
+                self.compactor().want_whole();
+            }
+            self.split_block(locked, if order > PIECE { PIECE } else { Order::PAGE });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::arena::region::ArenaVec;
+    use crate::config::fault_mode::FaultMode;
+    use crate::device::DeviceSpec;
+    use folioswap_core::PAGE_SIZE;
+
+    /// With folios of one size only, free frames are never in pieces too small for one. No folio is split, whatever
+    /// races there are between threads that take frames and the thread that frees them.
+    #[test]
+    fn folios_of_one_size_are_never_split_for_want_of_frames() {
+        for order in [Order::new(2).unwrap(), PIECE, Order::HUGE] {
+            let device = DeviceSpec::Ram { size: 96 << 20 };
+            let builder = Arena::builder().memory(22 << 20).address_space(1 << 30).faults(FaultMode::Direct);
+            let arena = builder.device(device).folio(order).build().unwrap();
+            let mut bytes = ArenaVec::<u8>::zeroed(&arena, 48 << 20).unwrap();
+            for round in 0..3 {
+                std::thread::scope(|scope| {
+                    for part in bytes.chunks_mut(24 << 20) {
+                        let add = |byte: &mut u8| *byte = byte.wrapping_add(1);
+                        scope.spawn(move || part.iter_mut().step_by(PAGE_SIZE).for_each(add));
+                    }
+                });
+                assert!(bytes.iter().step_by(PAGE_SIZE).all(|&byte| byte == round + 1));
+            }
+            let stats = arena.engine().stats().snapshot();
+            let by_order = |name| stats.by_order().find(|(known, _)| *known == name).unwrap().1;
+            let swapped_in = by_order("swpin");
+            assert_eq!((by_order("swpin_fallback"), by_order("split")), ([0; 10], [0; 10]), "{order}: {swapped_in:?}");
+            let of_order = swapped_in[usize::from(order.exponent())];
+            assert!(of_order > 0 && of_order == swapped_in.iter().sum::<u64>(), "{order}: {swapped_in:?}");
+        }
+    }
+}

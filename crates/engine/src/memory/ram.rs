@@ -1,0 +1,198 @@
+//! The budget of RAM: its zones, the homes of their frames, and what maps them.
+//!
+//! [`super::take`] takes frames, [`super::prepare`] gives them memory, [`super::zeroed`] keeps some of them zeroed, and
+//! [`super::mlock`] is for a locked budget.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use folioswap_core::{FrameId, NodeId, Order, PAGE_SIZE, Zone, Zones};
+use folioswap_sys::pagemap::{Pagemap, Scan};
+
+use crate::config::error::Error;
+use crate::memory::frames::Frames;
+use crate::memory::mapper::{Mapper, patiently};
+use crate::memory::zeroed_stock::ZeroedStock;
+use crate::memory::zones::Zoning;
+use crate::process::cpu::{self, current_cpu};
+use crate::process::shared_stats::StatsHome;
+use crate::process::wakeup::Event;
+
+/// An arena's RAM.
+pub(crate) struct Ram {
+    pub(super) zones: Zones,
+    /// NUMA node of each zone; empty if a zone covers several nodes.
+    zone_nodes: Box<[NodeId]>,
+    pub(super) frames: Frames,
+    pub(super) mapper: Box<dyn Mapper>,
+    pagemap: Arc<Pagemap>,
+    pub(super) stock: ZeroedStock,
+    pub(super) stats: Arc<StatsHome>,
+    pub(super) budget_bytes: AtomicU64,
+    /// Serializes growth of a locked budget.
+    pub(super) growing: Mutex<()>,
+    /// Pageblocks that keep their small pages before a huge page is tried again. Set when the kernel had no huge page.
+    pub(super) huge_pages_short: AtomicUsize,
+    nr_mapped: AtomicUsize,
+    nr_evictions: AtomicU32,
+    reclaim_wanted: Event,
+    frame_freed: Event,
+}
+
+impl Ram {
+    /// RAM of `budget_bytes` in `frames`.
+    pub fn new(
+        zoning: Zoning,
+        frames: Frames,
+        (mapper, pagemap): (Box<dyn Mapper>, Arc<Pagemap>),
+        stats: Arc<StatsHome>,
+        budget_bytes: u64,
+        keeps_stock: bool,
+    ) -> Result<Self, Error> {
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let zone_nodes = zoning.nodes.clone();
+        let zones = zoning.zones(frames.nr_pageblocks(), nr_cpus);
+        frames.open(budget_bytes as usize / Order::HUGE.bytes())?;
+        zones.set_limit(budget_bytes as usize / PAGE_SIZE);
+        Ok(Ram {
+            stock: ZeroedStock::new(keeps_stock, zones.all().len()),
+            zones,
+            zone_nodes,
+            frames,
+            mapper,
+            pagemap,
+            stats,
+            budget_bytes: AtomicU64::new(budget_bytes),
+            growing: Mutex::new(()),
+            huge_pages_short: AtomicUsize::new(0),
+            nr_mapped: AtomicUsize::new(0),
+            nr_evictions: AtomicU32::new(0),
+            reclaim_wanted: Event::default(),
+            frame_freed: Event::default(),
+        })
+    }
+
+    pub fn zones(&self) -> &Zones {
+        &self.zones
+    }
+
+    /// The zone of a frame.
+    pub fn zone(&self, frame: FrameId) -> &Zone {
+        self.zones.of(frame)
+    }
+
+    /// The node of a frame. `None` if its zone spans several nodes.
+    pub fn node_of(&self, frame: FrameId) -> Option<NodeId> {
+        self.zone_nodes.get(self.zones.index_of(frame)).copied()
+    }
+
+    pub fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    pub fn mapper(&self) -> &dyn Mapper {
+        &*self.mapper
+    }
+
+    pub fn stock(&self) -> &ZeroedStock {
+        &self.stock
+    }
+
+    /// The budget in bytes, as it was set.
+    pub fn budget_bytes(&self) -> u64 {
+        self.budget_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The budget in blocks.
+    pub fn budget_blocks(&self) -> usize {
+        self.zones.counts().limit / Order::HUGE.nr_pages()
+    }
+
+    /// Changes a budget that is not locked. Reclaim makes it so.
+    pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
+        let nr_frames = (bytes as usize / PAGE_SIZE).min(self.zones.nr_frames_max());
+        // Each zone uses its first pageblocks, up to its share of the limit.
+        self.frames.open(nr_frames / Order::HUGE.nr_pages())?;
+        self.budget_bytes.store(bytes, Ordering::Relaxed);
+        self.zones.set_limit(nr_frames);
+        self.reclaim_wanted.signal();
+        Ok(())
+    }
+
+    /// Signalled when frames run short: wakes reclaim.
+    pub fn reclaim_wanted(&self) -> &Event {
+        &self.reclaim_wanted
+    }
+
+    /// Signalled when a frame was freed or a folio became clean.
+    pub fn frame_freed(&self) -> &Event {
+        &self.frame_freed
+    }
+
+    /// From now on this thread serves `thread`, and takes frames near that thread's CPU. With one zone all are equal.
+    pub fn work_for(&self, thread: u32) {
+        if self.zones.all().len() >= 2 {
+            cpu::work_for(thread);
+        }
+    }
+
+    /// Frees the frames of a folio.
+    pub fn release(&self, frame: FrameId) {
+        self.zone(frame).give_on(current_cpu(), frame);
+        self.frame_freed.signal();
+    }
+
+    /// Frees a pageblock that has no memory.
+    pub fn release_unpopulated(&self, pageblock: FrameId) {
+        self.zone(pageblock).give_unpopulated(pageblock);
+        self.note_resident();
+    }
+
+    /// Gives memory to the home of frames again that has none.
+    ///
+    /// # Safety
+    /// The frames belong to the caller alone, and nothing is at their home.
+    pub unsafe fn repopulate(&self, frame: FrameId, order: Order) {
+        // SAFETY: the home of frames that belong to the caller alone.
+        patiently("made again", || unsafe { self.mapper.repopulate(self.frames.home(frame), order.bytes()) });
+    }
+
+    /// Whether the kernel had no huge page lately.
+    pub fn lacks_huge_pages(&self) -> bool {
+        self.huge_pages_short.load(Ordering::Relaxed) > 0
+    }
+
+    /// Counts pages that were mapped.
+    pub fn note_mapped(&self, nr_pages: usize) {
+        self.nr_mapped.fetch_add(nr_pages, Ordering::Relaxed);
+    }
+
+    /// Counts pages that are no longer mapped.
+    pub fn note_unmapped(&self, nr_pages: usize) {
+        self.nr_mapped.fetch_sub(nr_pages, Ordering::Relaxed);
+    }
+
+    pub fn mapped_bytes(&self) -> u64 {
+        (self.nr_mapped.load(Ordering::Relaxed) * PAGE_SIZE) as u64
+    }
+
+    /// Counts pages that leave RAM. Returns the count before; it wraps.
+    pub fn note_evicted(&self, nr_pages: usize) -> u32 {
+        self.nr_evictions.fetch_add(nr_pages as u32, Ordering::Relaxed)
+    }
+
+    /// Pages evicted so far; wraps.
+    pub fn nr_evictions(&self) -> u32 {
+        self.nr_evictions.load(Ordering::Relaxed)
+    }
+
+    /// Updates the statistics after the number of frames with memory changed.
+    pub fn note_resident(&self) {
+        self.stats.resident_bytes.set((self.zones.populated() * PAGE_SIZE) as u64);
+    }
+
+    /// What of these addresses is in RAM, by the page tables.
+    pub fn scan(&self, addresses: std::ops::Range<usize>) -> std::io::Result<Scan> {
+        self.pagemap.scan(addresses)
+    }
+}
