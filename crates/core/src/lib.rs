@@ -30,7 +30,6 @@ pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, Slot
 pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 pub use policy::drop_behind::DropBehind;
 pub use policy::order_choice::{Choice, OrderChoice, Wish};
-pub use policy::overrun::{Access, Overruns};
 pub use policy::readahead::{Room, StreamAdvice, Streams, Windows};
 pub use stats::{
     ByOrder, Counter, DeviceFailure, DeviceIo, DeviceRecord, DeviceTransfers, Direction, FaultKind, FaultTimes, Gauge,

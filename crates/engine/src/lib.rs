@@ -38,9 +38,11 @@ pub use arena::doctor::{Finding, Verdict, doctor};
 pub use arena::region::{ArenaVec, Region};
 #[doc(hidden)]
 pub use arena::sealing::WholeFolio;
+#[doc(hidden)]
+pub use arena::tuning::Tuning;
 pub use arena::{Arena, ArenaBuilder, Residency};
 #[doc(hidden)]
-pub use compact::costs::CompactionMeans;
+pub use compact::exchange::CompactionMeans;
 pub use config::error::{Error, UnknownName};
 pub use config::fault_mode::FaultMode;
 pub use config::folio_size::{FolioSize, FolioSizeError};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region};
+use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region, Tuning};
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 2 * MIB;
@@ -24,7 +24,7 @@ fn arena((mapping, means): (Mapping, CompactionMeans), folio: FolioSize) -> Aren
         .device(device)
         .faults(FaultMode::Direct)
         .mapping(mapping)
-        .compaction_means(Some(means))
+        .tuning(Tuning { compaction_means: means, ..Tuning::default() })
         .folio(folio)
         .build()
         .unwrap()

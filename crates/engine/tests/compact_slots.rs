@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, SwapIn};
+use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, SwapIn, Tuning};
 use folioswap_core::StatsSnapshot;
 use folioswap_core::compact::Stage;
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn arena(compaction: Option<Stage>) -> Arena {
     let device = DeviceSpec::Ram { size: DEVICE as u64 };
     let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device);
-    builder.compaction(compaction).build().unwrap()
+    builder.tuning(Tuning { compaction, ..Tuning::default() }).build().unwrap()
 }
 
 fn mark(at: usize) -> u64 {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use folioswap::{
-    Advice, Arena, ArenaBuilder, ArenaVec, DeviceSpec, Error, FolioSize, NodeId, Order, SwapDevice, Topology,
+    Advice, Arena, ArenaBuilder, ArenaVec, DeviceSpec, Error, FolioSize, NodeId, Order, SwapDevice, Topology, Tuning,
 };
 
 const MIB: usize = 1 << 20;
@@ -257,7 +257,8 @@ fn the_device_of_a_node_is_removed_under_load() {
 
 #[test]
 fn a_disk_that_turns_keeps_what_it_is_given() {
-    let arena = builder(16).rotational(true).device(ram(64)).build().unwrap();
+    let arena =
+        builder(16).tuning(Tuning { rotational: Some(true), ..Tuning::default() }).device(ram(64)).build().unwrap();
     let mut words = words(&arena, 40, 1);
     check(&words, 1);
     fill(&mut words, 2);

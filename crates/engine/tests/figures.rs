@@ -1,12 +1,13 @@
 //! Each device's own figures: they add up to the totals, and count that device only.
 
-use folioswap::{Arena, ArenaVec, DeviceInfo, DeviceSpec, FolioSize, Order, SwapDevice};
+use folioswap::{Arena, ArenaVec, DeviceInfo, DeviceSpec, FolioSize, Order, SwapDevice, Tuning};
 
 const MIB: usize = 1 << 20;
 
 fn arena(devices: &[&str], folio: FolioSize) -> Arena {
     // Compaction does I/O of its own.
-    let mut builder = Arena::builder().memory(16 << 20).folio(folio).compaction(None);
+    let mut builder =
+        Arena::builder().memory(16 << 20).folio(folio).tuning(Tuning { compaction: None, ..Tuning::default() });
     for device in devices {
         builder = builder.device(device.parse::<SwapDevice>().unwrap());
     }

@@ -18,7 +18,7 @@ use crate::args::{PagingOptions, check_budget, size};
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
-use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FolioSize, Order, Region, StatsSnapshot};
+use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FolioSize, Order, Region, StatsSnapshot, Tuning};
 use folioswap_core::compact::Stage;
 use folioswap_core::{Histogram, HistogramSnapshot};
 use serde_json::{Map, json};
@@ -76,7 +76,7 @@ pub struct CompactArgs {
 struct Way {
     name: &'static str,
     stage: Option<Stage>,
-    means: Option<CompactionMeans>,
+    means: CompactionMeans,
     /// Whether a random half of the pool is dropped, or its second half.
     scattered: bool,
 }
@@ -84,20 +84,19 @@ struct Way {
 impl Way {
     /// A fragmented pool, with compaction at this stage.
     const fn new(name: &'static str, stage: Option<Stage>) -> Way {
-        Way { name, stage, means: None, scattered: true }
+        Way { name, stage, means: CompactionMeans::Exchange, scattered: true }
     }
 
     const fn by(self, means: CompactionMeans) -> Way {
-        Way { means: Some(means), ..self }
+        Way { means, ..self }
     }
 }
 
-const WAYS: [Way; 7] = [
+const WAYS: [Way; 6] = [
     Way { scattered: false, ..Way::new("whole", Some(Stage::WholeSplitting)) },
     Way::new("split", Some(Stage::Split)),
     Way::new("exact", Some(Stage::Whole)),
     Way::new("default", Some(Stage::WholeSplitting)),
-    Way::new("exchange", Some(Stage::WholeSplitting)).by(CompactionMeans::Exchange),
     Way::new("migrate", Some(Stage::WholeSplitting)).by(CompactionMeans::Migration),
     Way::new("off", None),
 ];
@@ -236,8 +235,7 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
 
 fn run(args: &CompactArgs, options: &PagingOptions, way: &Way, report: &mut Report) -> Result<Sum, Failure> {
     let plan = ArenaPlan {
-        compaction: way.stage,
-        compaction_means: way.means,
+        tuning: Tuning { compaction: way.stage, compaction_means: way.means, ..Tuning::default() },
         ..ArenaPlan::new(args.memory, options, FolioSize::Auto)
     };
     let arena = plan.build(4 * args.memory)?;

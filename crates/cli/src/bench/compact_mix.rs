@@ -11,7 +11,7 @@ use super::report::Report;
 use super::setup::{ArenaPlan, failure};
 use crate::args::PagingOptions;
 use crate::exit::Failure;
-use folioswap::{FolioSize, Order};
+use folioswap::{FolioSize, Order, Tuning};
 use folioswap_core::compact::Stage;
 use serde_json::json;
 use std::sync::atomic::AtomicU64;
@@ -29,7 +29,10 @@ pub fn mixed(memory: u64, rounds: u16, options: &PagingOptions, report: &mut Rep
     for round in 1..=rounds {
         for (stage, figures) in [Some(Stage::default()), None].into_iter().zip(&mut figures) {
             let name = if stage.is_some() { "on" } else { "off" };
-            let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(memory, options, FolioSize::Auto) };
+            let plan = ArenaPlan {
+                tuning: Tuning { compaction: stage, ..Tuning::default() },
+                ..ArenaPlan::new(memory, options, FolioSize::Auto)
+            };
             let arena = plan.build(4 * memory)?;
             let bytes = memory as usize; // of each part
             let mut streamed = arena.map_with(bytes, FolioSize::Fixed(Order::HUGE)).map_err(failure)?;

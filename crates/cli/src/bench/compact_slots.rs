@@ -17,7 +17,7 @@ use super::setup::{ArenaPlan, failure};
 use crate::args::PagingOptions;
 use crate::exit::{Failure, Status};
 use crate::swap_check;
-use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region};
+use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, Tuning};
 use folioswap_core::compact::Stage;
 use serde_json::json;
 use std::ops::Range;
@@ -111,7 +111,10 @@ impl Turn {
         report: &mut Report,
     ) -> Result<Found, Failure> {
         let stage = self.compaction.then(Stage::default);
-        let plan = ArenaPlan { compaction: stage, ..ArenaPlan::new(args.memory, options, FolioSize::Auto) };
+        let plan = ArenaPlan {
+            tuning: Tuning { compaction: stage, ..Tuning::default() },
+            ..ArenaPlan::new(args.memory, options, FolioSize::Auto)
+        };
         let arena = plan.build(2 * device)?;
         let nr_large = nr_large(device);
         let mut random = Random::new(args.seed);

@@ -10,7 +10,7 @@ use super::report::Report;
 use super::setup::{ArenaPlan, failure};
 use crate::args::PagingOptions;
 use crate::exit::Failure;
-use folioswap::{Advice, FolioSize, Order};
+use folioswap::{Advice, FolioSize, Order, Tuning};
 use folioswap_core::Histogram;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -55,7 +55,10 @@ fn turn(
     options: &PagingOptions,
     zeroed_stock: bool,
 ) -> Result<(folioswap_core::HistogramSnapshot, u64), Failure> {
-    let plan = ArenaPlan { zeroed_stock, ..ArenaPlan::new(memory_bytes, options, FolioSize::Fixed(Order::HUGE)) };
+    let plan = ArenaPlan {
+        tuning: Tuning { zeroed_stock, ..Tuning::default() },
+        ..ArenaPlan::new(memory_bytes, options, FolioSize::Fixed(Order::HUGE))
+    };
     let arena = plan.build(memory_bytes)?;
     let nr_folios = (memory_bytes as usize / 2 / BLOCK).clamp(1, MOST_FOLIOS);
     let mut region = arena.map(nr_folios * BLOCK).map_err(failure)?;

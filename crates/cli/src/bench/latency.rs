@@ -16,7 +16,7 @@ use super::setup::{ArenaPlan, CommonArgs, seconds};
 use crate::args::PagingOptions;
 use crate::exit::{Failure, Status};
 use clap::{Args, ValueEnum};
-use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch};
+use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch, Tuning};
 use folioswap_core::{FaultKind, Phase};
 use folioswap_sys::clock::Clock;
 use std::os::unix::fs::FileTypeExt;
@@ -213,7 +213,10 @@ impl Compare<'_> {
     fn turn(&self, frees: Frees, pace: Pace, seconds: f64, seed: u64) -> Result<Outcome, Failure> {
         let (order, time) = (self.folio.order(), Duration::from_secs_f64(seconds));
         latency_turn::run(&Turn {
-            plan: ArenaPlan { frees, ..ArenaPlan::new(self.args.common.memory, self.options, FolioSize::Fixed(order)) },
+            plan: ArenaPlan {
+                tuning: Tuning { frees, ..Tuning::default() },
+                ..ArenaPlan::new(self.args.common.memory, self.options, FolioSize::Fixed(order))
+            },
             order,
             bytes: self.bytes,
             pace,

@@ -11,7 +11,7 @@ use super::sweep::{Kind, Plan, gbps};
 use super::sweep_managed::{managed, show_head, to_json};
 use crate::exit::Failure;
 use clap::Args;
-use folioswap::{FolioSize, Order};
+use folioswap::{FolioSize, Order, Tuning};
 
 /// Turns of each way.
 const REPEATS: usize = 2;
@@ -59,7 +59,12 @@ pub fn orders(args: &OrdersArgs) -> Result<u8, Failure> {
             for (split_slots, into) in [(false, &mut rounds.whole), (true, &mut rounds.split)] {
                 let arena = ArenaPlan::new(args.common.memory, &args.common.options, FolioSize::Fixed(order));
                 let system = format!("{order} {}", if split_slots { "split" } else { "whole" });
-                let swept = managed(&ArenaPlan { split_slots, ..arena }, &plan, bytes, &system)?;
+                let swept = managed(
+                    &ArenaPlan { tuning: Tuning { split_slots, ..arena.tuning }, ..arena },
+                    &plan,
+                    bytes,
+                    &system,
+                )?;
                 into.extend(gbps(&swept.rows, Kind::Rewrite));
                 bad_words += swept.bad_words();
                 to_json(&system, &swept.rows).for_each(|row| report.row(row));

@@ -5,8 +5,7 @@ use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
 use clap::Args;
-use folioswap::{Arena, CompactionMeans, DeviceSpec, FolioSize, Frees, SwapDevice, SwapIn};
-use folioswap_core::compact::Stage;
+use folioswap::{Arena, DeviceSpec, FolioSize, SwapDevice, SwapIn, Tuning};
 use std::path::{Path, PathBuf};
 
 /// Options of benchmarks that use several arenas.
@@ -65,32 +64,14 @@ pub struct ArenaPlan<'a> {
     pub folio: FolioSize,
     /// Whether folios are swapped in whole.
     pub swap_in: SwapIn,
-    /// Whether each page gets a slot of its own, instead of a run for the folio.
-    pub split_slots: bool,
-    /// How small folios are moved to make room for large ones, in RAM and on devices. None: they are not moved.
-    pub compaction: Option<Stage>,
-    /// How small folios are moved in RAM. None: the cheaper way.
-    pub compaction_means: Option<CompactionMeans>,
-    /// What happens to freed slots.
-    pub frees: Frees,
-    /// Whether a stock of zeroed memory is kept for first touches.
-    pub zeroed_stock: bool,
+    /// What this bench measures, or compares with.
+    pub tuning: Tuning,
 }
 
 impl<'a> ArenaPlan<'a> {
     /// A plan with this folio size and defaults for everything else.
     pub fn new(memory_bytes: u64, options: &'a PagingOptions, folio: FolioSize) -> ArenaPlan<'a> {
-        ArenaPlan {
-            memory_bytes,
-            options,
-            folio,
-            swap_in: SwapIn::default(),
-            split_slots: false,
-            compaction: Some(Stage::default()),
-            compaction_means: None,
-            frees: Frees::Cheapest,
-            zeroed_stock: true,
-        }
+        ArenaPlan { memory_bytes, options, folio, swap_in: SwapIn::default(), tuning: Tuning::default() }
     }
 
     /// The plan that the command line of one arena asks for.
@@ -104,9 +85,7 @@ impl<'a> ArenaPlan<'a> {
         let addresses = bytes.saturating_mul(2).clamp(1 << 30, 1 << 40);
         let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
         let builder = builder.faults(self.options.faults).mapping(self.options.mapper).folio(self.folio);
-        let builder = builder.swap_in(self.swap_in).split_slots(self.split_slots).compaction(self.compaction);
-        let builder = builder.compaction_means(self.compaction_means);
-        let builder = builder.frees(self.frees).zeroed_stock(self.zeroed_stock);
+        let builder = builder.swap_in(self.swap_in).tuning(self.tuning);
         let builder = self.options.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
         let topology = self.options.topology()?;
         let builder = topology.into_iter().fold(builder, |builder, topology| builder.topology(topology));

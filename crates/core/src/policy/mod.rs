@@ -2,5 +2,4 @@
 
 pub mod drop_behind;
 pub mod order_choice;
-pub mod overrun;
 pub mod readahead;

@@ -7,12 +7,12 @@ pub(crate) mod fork;
 pub(crate) mod region;
 pub(crate) mod sealing;
 pub(crate) mod setup;
+pub(crate) mod tuning;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use folioswap_core::compact::Stage;
 use folioswap_core::{BLOCK_PAGES, Order, StatsSnapshot};
 use folioswap_sys::memory;
 use folioswap_sys::signals;
@@ -20,9 +20,9 @@ use folioswap_sys::uffd::{EventFd, Userfaultfd};
 
 use crate::arena::by_address::RawSpace;
 use crate::arena::region::Region;
+use crate::arena::tuning::Tuning;
 use crate::compact::compactd;
 use crate::compact::compactor::Compactor;
-use crate::compact::costs::CompactionMeans;
 use crate::compact::slots;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
@@ -64,17 +64,11 @@ pub struct ArenaBuilder {
     locked: bool,
     devices: Vec<SwapDevice>,
     topology: Option<Topology>,
-    throttle: Option<u64>,
     faults: FaultMode,
     mapping: Mapping,
     folio: FolioSize,
     swap_in: SwapIn,
-    split_slots: bool,
-    rotational: Option<bool>,
-    frees: Frees,
-    zeroed_stock: bool,
-    compaction: Option<Stage>,
-    means: Option<CompactionMeans>,
+    tuning: Tuning,
     address_space: Option<u64>,
     patience: Duration,
     device_shift: u32,
@@ -115,14 +109,6 @@ impl ArenaBuilder {
         self
     }
 
-    /// Limits the throughput of each device, reads and writes together. For measurements.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn throttle(mut self, bytes_per_second: u64) -> Self {
-        self.throttle = Some(bytes_per_second);
-        self
-    }
-
     /// How faults are delivered. Default: [`FaultMode::Auto`].
     #[must_use]
     pub fn faults(mut self, mode: FaultMode) -> Self {
@@ -152,36 +138,11 @@ impl ArenaBuilder {
         self
     }
 
-    /// Gives each page of a folio a slot of its own, as if there were no contiguous slots. To measure what contiguous
-    /// slots gain.
+    /// What only measurements change.
     #[doc(hidden)]
     #[must_use]
-    pub fn split_slots(mut self, split: bool) -> Self {
-        self.split_slots = split;
-        self
-    }
-
-    /// Treats devices as rotational disks or not, whatever the kernel reports.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn rotational(mut self, rotational: bool) -> Self {
-        self.rotational = Some(rotational);
-        self
-    }
-
-    /// How freed slots get back to their clusters. To compare the usual way with others.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn frees(mut self, frees: Frees) -> Self {
-        self.frees = frees;
-        self
-    }
-
-    /// Whether zeroed memory is kept in stock for first touches. To measure what the stock gains.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn zeroed_stock(mut self, kept: bool) -> Self {
-        self.zeroed_stock = kept;
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
         self
     }
 
@@ -205,23 +166,6 @@ impl ArenaBuilder {
     #[must_use]
     pub fn shared_stats(mut self, stats: &'static SharedCounters) -> Self {
         self.stats = Some(stats);
-        self
-    }
-
-    /// How small folios are moved to make room for whole ones, in RAM and on devices. `None`: not at all. For
-    /// measurements.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn compaction(mut self, stage: Option<Stage>) -> Self {
-        self.compaction = stage;
-        self
-    }
-
-    /// How small folios get new homes in RAM. `None`: in the cheaper way. For measurements.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn compaction_means(mut self, means: Option<CompactionMeans>) -> Self {
-        self.means = means;
         self
     }
 
@@ -257,7 +201,7 @@ impl ArenaBuilder {
         } else {
             self.devices.iter().map(|wanted| device::open(wanted, topology)).collect::<Result<_, _>>()?
         };
-        if let Some(throttle) = self.throttle {
+        if let Some(throttle) = self.tuning.throttle {
             devices = devices.into_iter().map(|opened| opened.throttled(throttle)).collect();
         }
         self.build_on(devices)
@@ -275,7 +219,7 @@ impl ArenaBuilder {
             let reason = selftest::self_test().moves.err();
             return Err(Error::LockNeedsMove(reason.unwrap_or_else(|| "the copy mapper was asked for".into())));
         }
-        let frees = self.frees;
+        let frees = self.tuning.frees;
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
         if locked {
             engine.ram().populate_all()?;
@@ -313,8 +257,9 @@ impl ArenaBuilder {
     fn swap_space(&mut self, devices: Vec<Opened>, nr_blocks: usize, stats: &Arc<StatsHome>) -> SwapSpace {
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let (most_slots, device_shift) = (nr_blocks * BLOCK_PAGES, self.device_shift);
-        let layout = Layout { most_slots, device_shift, nr_cpus, rotational: self.rotational, frees: self.frees };
-        let (split_slots, compacts) = (self.split_slots, self.compaction.is_some());
+        let layout =
+            Layout { most_slots, device_shift, nr_cpus, rotational: self.tuning.rotational, frees: self.tuning.frees };
+        let (split_slots, compacts) = (self.tuning.split_slots, self.tuning.compaction.is_some());
         SwapSpace::new(devices, layout, self.topology.take(), split_slots, compacts, Arc::clone(stats))
     }
 
@@ -333,9 +278,10 @@ impl ArenaBuilder {
         let mapper = setup::register(&uffd, &pagemap, &span, &frames, mapping)?;
         let stats = self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared);
         let stats = Arc::new(stats);
-        let ram = Ram::new(zoning, frames, (mapper, pagemap), Arc::clone(&stats), self.memory, self.zeroed_stock)?;
+        let ram =
+            Ram::new(zoning, frames, (mapper, pagemap), Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
         let swap = self.swap_space(devices, span.len() / block, &stats);
-        let compactor = Compactor::new(ram.zones().all(), self.compaction, self.means);
+        let compactor = Compactor::new(ram.zones().all(), self.tuning.compaction, self.tuning.compaction_means);
         let policy = Policy::new(self.folio.order(), self.swap_in);
         let table = Table::new(span, setup::random_key()?);
         Engine::new(table, ram, swap, policy, Faults::new(uffd, self.patience), compactor, stats)
@@ -381,17 +327,11 @@ impl Arena {
             locked: false,
             devices: Vec::new(),
             topology: None,
-            throttle: None,
             faults: FaultMode::Auto,
             mapping: Mapping::Auto,
             folio: FolioSize::Auto,
             swap_in: SwapIn::default(),
-            split_slots: false,
-            rotational: None,
-            frees: Frees::Cheapest,
-            zeroed_stock: true,
-            compaction: Some(Stage::default()),
-            means: None,
+            tuning: Tuning::default(),
             address_space: None,
             patience: PATIENCE,
             device_shift: DEVICE_SHIFT,

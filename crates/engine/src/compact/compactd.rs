@@ -266,7 +266,6 @@ impl Engine {
 mod tests {
     use crate::arena::Arena;
     use crate::arena::advice::Advice;
-    use crate::compact::costs::CompactionMeans;
     use crate::config::fault_mode::FaultMode;
     use crate::device::DeviceSpec;
     use folioswap_core::{BlockId, Order, PAGE_SIZE};
@@ -302,8 +301,7 @@ mod tests {
     fn a_pageblock_that_could_not_be_emptied_has_all_its_memory_again() {
         let device = DeviceSpec::Ram { size: 64 << 20 };
         let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
-        let arena =
-            builder.faults(FaultMode::Direct).compaction_means(Some(CompactionMeans::Exchange)).build().unwrap();
+        let arena = builder.faults(FaultMode::Direct).build().unwrap();
         let engine = arena.engine();
         // Each pageblock has pages of both regions; every other page is dropped.
         let mut regions = [0, 1].map(|_| arena.map(28 << 20).unwrap());

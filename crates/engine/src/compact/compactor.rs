@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use folioswap_core::compact::{Compaction, Stage};
 use folioswap_core::{BLOCK_PAGES, Order, Zone};
 
-use crate::compact::costs::{CompactionMeans, Costs};
+use crate::compact::exchange::CompactionMeans;
 use crate::process::wakeup::Event;
 
 /// Scan progress in a zone. Separate for calm pageblocks: a run that skips the others has not scanned them.
@@ -29,13 +29,11 @@ pub(crate) struct Compactor {
     pub(super) nr_explicit: AtomicUsize,
     /// `None`: compaction is off. For measurements.
     pub(super) stage: Option<Stage>,
-    /// `None`: whichever costs less. For measurements.
-    pub(super) means: Option<CompactionMeans>,
-    pub(super) costs: Costs,
+    pub(super) means: CompactionMeans,
 }
 
 impl Compactor {
-    pub fn new(zones: &[Zone], stage: Option<Stage>, means: Option<CompactionMeans>) -> Self {
+    pub fn new(zones: &[Zone], stage: Option<Stage>, means: CompactionMeans) -> Self {
         let compaction = |zone: &Zone| Compaction::new(zone.nr_frames_max() / BLOCK_PAGES, Order::HUGE);
         let state = |zone| Mutex::new(Progress { in_calm: compaction(zone), everywhere: compaction(zone) });
         Compactor {
@@ -46,7 +44,6 @@ impl Compactor {
             nr_explicit: AtomicUsize::new(0),
             stage,
             means,
-            costs: Costs::default(),
         }
     }
 

@@ -2,7 +2,6 @@
 
 pub mod compactd;
 pub mod compactor;
-pub mod costs;
 pub mod exchange;
 pub mod rehome;
 pub mod slots;

@@ -98,7 +98,6 @@ impl Moving<'_> {
         } else {
             engine.ram().zone(from).give(from); // the number of free frames does not change
         }
-        self.moved(order);
         Migrated::Moved
     }
 }

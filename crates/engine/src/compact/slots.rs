@@ -445,6 +445,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::arena::advice::Advice;
+    use crate::arena::tuning::Tuning;
     use crate::config::folio_size::FolioSize;
     use crate::device::DeviceSpec;
     use crate::swap::attached::Frees;
@@ -493,7 +494,7 @@ mod tests {
         let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
         // Keeps freed slots pending for a while: the thread ends as soon as whole clusters are free, but should move
         // folios here.
-        let arena = builder.frees(Frees::Collected).build().unwrap();
+        let arena = builder.tuning(Tuning { frees: Frees::Collected, ..Tuning::default() }).build().unwrap();
         let mut region = arena.map_with(64 << 20, FolioSize::Fixed(Order::PAGE)).unwrap();
         let nr_pages = region.len() / PAGE_SIZE;
         (0..nr_pages).for_each(|page| region[page * PAGE_SIZE] = mark(page));

@@ -117,14 +117,8 @@ impl Engine {
         }
         for run in &swapped {
             let part = &mut bytes[run.pages.start * PAGE_SIZE..run.pages.end * PAGE_SIZE];
-            self.swap().read_twice(
-                self.table().addr(locked.name(locked.index_of(run.pages.start))),
-                run.slot,
-                || {
-                    self.swap().read(run.slot, part)?;
-                    Trouble::unless(self.is_right(locked, run, part))
-                },
-            )?;
+            let addr = self.table().addr(locked.name(locked.index_of(run.pages.start)));
+            self.swap().read_verified(addr, run.slot, part, None, |part| self.is_right(locked, run, part))?;
             self.stats().swapped_in_bytes.add(part.len() as u64);
         }
         if !swapped.is_empty() {

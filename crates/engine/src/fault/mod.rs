@@ -6,7 +6,6 @@ pub(crate) mod gather;
 pub(crate) mod lost;
 pub(crate) mod lost_pages;
 pub(crate) mod monitor;
-pub(crate) mod overrun;
 pub(crate) mod policy;
 pub(crate) mod read_queue;
 pub(crate) mod readahead;
@@ -81,7 +80,8 @@ thread_local! {
 
 /// Resolves the fault at `addr`. Returns `false` if the content is lost; the reason is printed to standard error.
 pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
-    outcome(engine, engine.fault(engine.gate().enter(thread), engine.table().access_at(addr, thread)), addr, thread)
+    let resolved = engine.fault(engine.gate().enter(thread), engine.table().page_at(addr), thread);
+    outcome(engine, resolved, addr, thread)
 }
 
 /// Evaluates the result of a fault. Ends the program if the page keeps faulting though its folio is in RAM.

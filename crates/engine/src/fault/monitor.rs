@@ -108,7 +108,7 @@ fn report_again(engine: &Engine, fault: Fault) {
 
 fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Locked<'_>>, fault: Fault) {
     let Fault { addr, thread } = fault;
-    let resolved = engine.fault_in(pass, locked, engine.table().access_at(addr, thread));
+    let resolved = engine.fault_in(pass, locked, engine.table().page_at(addr), thread);
     if super::outcome(engine, resolved, addr, thread) || is_told(engine, fault) {
         // Mapping the folio woke the threads that waited at that moment; this fault may have come later.
         wake(engine, fault);

@@ -4,9 +4,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use folioswap_core::{
-    Access, BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, Overruns, Room, StreamAdvice, Streams,
-};
+use folioswap_core::{BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, Room, StreamAdvice, Streams};
 
 use crate::config::swap_in_policy::SwapIn;
 
@@ -21,7 +19,6 @@ pub(crate) struct Policy {
     swap_in: AtomicU8,
     streams: Streams,
     drop_behind: DropBehind,
-    overruns: Overruns,
     order_choice: OrderChoice,
 }
 
@@ -32,7 +29,6 @@ impl Policy {
             swap_in: AtomicU8::new(swap_in.number()),
             streams: Streams::new(),
             drop_behind: DropBehind::new(),
-            overruns: Overruns::new(),
             order_choice: OrderChoice::new(),
         }
     }
@@ -91,16 +87,6 @@ impl Policy {
                 self.order_choice.choose(id, &mut locked.history, nr_folios, budget_blocks)
             }
         }
-    }
-
-    /// Notes an access that faulted.
-    pub fn note_access(&self, access: Access) {
-        self.overruns.note(access);
-    }
-
-    /// Whether a thread is likely to touch the page after the accessed one next.
-    pub fn wants_next(&self, access: Access) -> bool {
-        self.overruns.wants_next(access)
     }
 
     /// A folio that was dropped behind a stream was needed again.

@@ -163,12 +163,11 @@ fn finish_all(engine: &Engine, reads: &mut Reads<'_>) {
 /// Taking one at a time keeps the disk busy: other reads continue, and new ones can be started in between.
 fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     let Some((mut incoming, read)) = reads.finish(wait) else { return false };
-    let bytes = incoming.prepared.bytes_mut();
-    let mut first = Some(read);
-    let read = engine.swap().read_twice(engine.table().addr(incoming.locked.name(0)), incoming.slot, || {
-        first.take().unwrap_or_else(|| engine.swap().read(incoming.slot, bytes))?;
-        Trouble::unless(checksum::verify(&incoming.locked, 0, bytes))
-    });
+    let Incoming { locked, prepared, slot, .. } = &mut incoming;
+    let is_right = |bytes: &[u8]| checksum::verify(locked, 0, bytes);
+    let first = read.map_err(Trouble::Read).and_then(|()| Trouble::unless(is_right(prepared.bytes())));
+    let addr = engine.table().addr(locked.name(0));
+    let read = engine.swap().read_verified(addr, *slot, prepared.bytes_mut(), Some(first), is_right);
     arrive(engine, incoming, read);
     true
 }

@@ -5,7 +5,7 @@
 //! after that.
 
 use folioswap_core::{
-    Access, BLOCK_PAGES, BlockId, Choice, FaultKind, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
+    BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
     SlotId, State,
 };
 
@@ -27,25 +27,28 @@ impl Engine {
     ///
     /// # Errors
     /// The device cannot give back what it holds.
-    pub fn fault(&self, pass: Pass<'_>, access: Access) -> Result<bool, SwapInError> {
-        self.fault_in(pass, None, access)
+    pub fn fault(&self, pass: Pass<'_>, page: FolioId, thread: u32) -> Result<bool, SwapInError> {
+        self.fault_in(pass, None, page, thread)
     }
 
     /// As [`Engine::fault`], for a caller that may hold the block's lock already.
     ///
     /// # Errors
     /// As [`Engine::fault`].
-    pub fn fault_in(&self, pass: Pass<'_>, locked: Option<Locked<'_>>, access: Access) -> Result<bool, SwapInError> {
+    pub fn fault_in(
+        &self,
+        pass: Pass<'_>,
+        locked: Option<Locked<'_>>,
+        page: FolioId,
+        thread: u32,
+    ) -> Result<bool, SwapInError> {
         let mut watch = Stopwatch::start(self.clock());
-        let Access { page, thread, .. } = access;
         let (block, within) = (page.block(), page.page_in_block());
-        self.policy().note_access(access);
         let Some(mut locked) = locked.or_else(|| self.lock_absent(block, within, &mut watch)) else {
             self.stats().record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
             return Ok(true);
         };
         let index = locked.index_of(within);
-        let mut brought_next = false;
         let kind = match locked.state(index) {
             State::Resident(_) => return Ok(false),
             // The program has lost access to the page: the thread gets a signal when it continues.
@@ -65,20 +68,15 @@ impl Engine {
             }
             State::Swapped(_) => {
                 let addr = self.table().addr(page);
-                let brought = self.swap_in(&mut locked, access, &mut watch);
-                brought_next = brought.map_err(|error| {
+                self.swap_in(&mut locked, within, &mut watch).map_err(|error| {
                     let is_news = self.note_lost(&locked, locked.index_of(within));
                     error.at(addr, is_news)
                 })?;
                 FaultKind::SwapIn
             }
         };
-        let mut in_stream = self.note_touch(&mut locked, within, kind);
+        let in_stream = self.note_touch(&mut locked, within, kind);
         self.follow_fork(&locked, within, thread);
-        if brought_next {
-            in_stream |= locked.history.note(within + 1); // the next page will not fault
-            self.follow_fork(&locked, within + 1, thread);
-        }
         let order = locked.order();
         drop(locked);
         drop(pass);
@@ -191,24 +189,20 @@ impl Engine {
         true
     }
 
-    /// Swaps in the accessed page with the whole block or with its folio. Returns whether the next page came in too.
-    fn swap_in(&self, locked: &mut Locked<'_>, access: Access, watch: &mut Stopwatch<'_>) -> Result<bool, SwapInError> {
-        let page = access.page.page_in_block();
+    /// Swaps in a page with the whole block or with its folio.
+    fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
         match self.policy().choose(locked, self.ram().budget_blocks()) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let taken = self.take_frame(Order::HUGE, watch);
                 // One unreadable part must not lose the others: read the folio alone instead.
                 if let Ok(true) = self.gather(locked, taken, List::Inactive, watch) {
-                    return Ok(false);
+                    return Ok(());
                 }
             }
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
         }
-        if self.read_both(locked, access, watch) {
-            return Ok(true);
-        }
-        self.read_in(locked, page, watch).map(|()| false)
+        self.read_in(locked, page, watch)
     }
 
     /// Whether the folio that holds a page is on a failing device. The rest of the block is not read along with it
@@ -270,13 +264,10 @@ impl Engine {
         } else {
             watch.long_part(Phase::Frame);
         }
-        self.swap().read_twice(self.table().addr(locked.name(index)), slot, || match self.swap().memory(slot) {
-            Some(memory) => Trouble::unless(memory.load(locked, page, bytes)),
-            None => {
-                self.swap().read(slot, bytes)?;
-                Trouble::unless(checksum::verify(locked, page, bytes))
-            }
-        })
+        // A device in memory verifies as it copies.
+        let first = self.swap().memory(slot).map(|memory| Trouble::unless(memory.load(locked, page, bytes)));
+        let addr = self.table().addr(locked.name(index));
+        self.swap().read_verified(addr, slot, bytes, first, |bytes| checksum::verify(locked, page, bytes))
     }
 
     /// Prepares a page for reading or moving it alone, where its whole piece has one hash: reads and verifies the
@@ -288,10 +279,9 @@ impl Engine {
             unreachable!("a piece hashed as one is in its slots as one");
         };
         self.ram().frames().with_scratch(|read| {
-            self.swap().read_twice(self.table().addr(locked.name(locked.index_of(page))), slot, || {
-                self.swap().read(slot, read)?;
-                Trouble::unless(locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read)))
-            })?;
+            let addr = self.table().addr(locked.name(locked.index_of(page)));
+            let is_right = |read: &[u8]| locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read));
+            self.swap().read_verified(addr, slot, read, None, is_right)?;
             checksum::note_pages(locked, first, read);
             bytes.copy_from_slice(&read[(page - first) * PAGE_SIZE..][..bytes.len()]);
             Ok(())

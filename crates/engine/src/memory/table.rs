@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use folioswap_core::{Access, BlockId, FolioId, FolioTable, HashKey, Locked, Order, PAGE_SIZE};
+use folioswap_core::{BlockId, FolioId, FolioTable, HashKey, Locked, Order};
 use folioswap_sys::memory::Reservation;
 
 use crate::memory::address_space::AddressSpace;
@@ -47,11 +47,6 @@ impl Table {
     pub fn page_at(&self, addr: usize) -> FolioId {
         debug_assert!(self.contains(addr));
         FolioId::from_index((addr - self.span.addr()) / Order::PAGE.bytes())
-    }
-
-    /// The access by a thread to an address of the span.
-    pub fn access_at(&self, addr: usize, thread: u32) -> Access {
-        Access { page: self.page_at(addr), offset: addr % PAGE_SIZE, thread }
     }
 
     pub fn addr(&self, folio: FolioId) -> usize {

@@ -75,6 +75,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::arena::region::ArenaVec;
+    use crate::arena::tuning::Tuning;
     use crate::device::DeviceSpec;
     use crate::process::cpu::current_cpu;
     use folioswap_core::{BLOCK_PAGES, Order, PAGE_SIZE};
@@ -108,8 +109,13 @@ mod tests {
     #[test]
     fn a_full_space_without_copies_is_not_looked_through_for_each_folio() {
         let device = DeviceSpec::Ram { size: 32 << 20 };
-        let arena =
-            Arena::builder().memory(16 << 20).device(device).folio(Order::PAGE).compaction(None).build().unwrap();
+        let arena = Arena::builder()
+            .memory(16 << 20)
+            .device(device)
+            .folio(Order::PAGE)
+            .tuning(Tuning { compaction: None, ..Tuning::default() })
+            .build()
+            .unwrap();
         let mut words = ArenaVec::<u64>::zeroed(&arena, 8 * MIB / 8).unwrap();
         words.fill(1);
         let engine = arena.engine();
@@ -123,8 +129,13 @@ mod tests {
     #[test]
     fn a_search_in_vain_ends_after_a_few_pageblocks() {
         let device = DeviceSpec::Ram { size: 32 << 20 };
-        let arena =
-            Arena::builder().memory(32 << 20).device(device).folio(Order::PAGE).compaction(None).build().unwrap();
+        let arena = Arena::builder()
+            .memory(32 << 20)
+            .device(device)
+            .folio(Order::PAGE)
+            .tuning(Tuning { compaction: None, ..Tuning::default() })
+            .build()
+            .unwrap();
         let mut words = ArenaVec::<u64>::zeroed(&arena, 20 * MIB / 8).unwrap();
         words.fill(1);
         let engine = arena.engine();

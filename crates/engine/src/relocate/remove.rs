@@ -21,7 +21,6 @@ use crate::process::cpu::current_cpu;
 use crate::reclaim::evict::Washed;
 use crate::swap::block::{Buffer, SlotRun};
 use crate::swap::health::SwapInError;
-use crate::swap::health::Trouble;
 
 /// Walks over all blocks before removal is given up. The second walk finds what moved during the first.
 const WALKS: usize = 50;
@@ -249,10 +248,8 @@ impl Engine {
     }
 
     fn read_run_checked(&self, locked: &Locked<'_>, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        self.swap().read_twice(self.table().addr(locked.name(locked.index_of(run.pages.start))), run.slot, || {
-            self.swap().read(run.slot, bytes)?;
-            Trouble::unless(self.is_right(locked, run, bytes))
-        })
+        let addr = self.table().addr(locked.name(locked.index_of(run.pages.start)));
+        self.swap().read_verified(addr, run.slot, bytes, None, |bytes| self.is_right(locked, run, bytes))
     }
 
     /// Writes folios of a block to new slots, contiguous ones in one write, and frees their old slots. A folio whose

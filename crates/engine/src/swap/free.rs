@@ -125,6 +125,7 @@ impl SwapSpace {
 mod tests {
     use super::*;
     use crate::arena::Arena;
+    use crate::arena::tuning::Tuning;
     use crate::device::DeviceSpec;
     use crate::engine::Engine;
     use crate::process::wakeup::comes_true;
@@ -137,7 +138,7 @@ mod tests {
     fn arena(frees: Frees) -> Arena {
         let builder =
             Arena::builder().memory(16 << 20).address_space(1 << 30).device(DeviceSpec::Ram { size: 64 << 20 });
-        builder.frees(frees).build().unwrap()
+        builder.tuning(Tuning { frees, ..Tuning::default() }).build().unwrap()
     }
 
     /// Allocates `nr_slots` single slots.

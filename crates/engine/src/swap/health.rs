@@ -181,17 +181,24 @@ impl Health {
 }
 
 impl SwapSpace {
-    /// Reads a folio's slots with `attempt`, which also verifies the bytes. Repeats it once if it fails.
+    /// Reads slots of the folio at `addr`, and checks the bytes. Tries once more if that fails. `first`: the result of
+    /// a first try that has ended already.
     ///
     /// # Errors
     /// When both tries failed, or the device is gone.
-    pub fn read_twice(
+    pub fn read_verified(
         &self,
         addr: usize,
         slot: SlotId,
-        mut attempt: impl FnMut() -> Result<(), Trouble>,
+        bytes: &mut [u8],
+        first: Option<Result<(), Trouble>>,
+        is_right: impl Fn(&[u8]) -> bool,
     ) -> Result<(), SwapInError> {
-        let Err(mut trouble) = attempt() else { return Ok(()) };
+        let mut attempt = || {
+            self.read(slot, bytes)?;
+            Trouble::unless(is_right(bytes))
+        };
+        let Err(mut trouble) = first.unwrap_or_else(&mut attempt) else { return Ok(()) };
         self.note_trouble(slot, &trouble, false);
         if !trouble.means_device_gone() {
             let Err(second) = attempt() else { return Ok(()) };

@@ -184,7 +184,7 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
 /// The error of a fault of a thread that touches a folio on a bad device, if there is one.
 fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
     let engine = arena.engine();
-    let resolved = engine.fault(engine.gate().enter(1), engine.table().access_at(engine.table().addr(folio), 1));
+    let resolved = engine.fault(engine.gate().enter(1), folio, 1);
     resolved.map(drop).map_err(|error| error.to_string())
 }
 
@@ -193,7 +193,7 @@ fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
 fn touch_across(arena: &Arena, page: FolioId) -> bool {
     let engine = arena.engine();
     let addr = engine.table().addr(page);
-    engine.fault(engine.gate().enter(1), engine.table().access_at(addr + 4000, 1)).unwrap();
+    engine.fault(engine.gate().enter(1), engine.table().page_at(addr + 4000), 1).unwrap();
     let next = engine.table().page_at(addr + PAGE_SIZE);
     let came = matches!(engine.table().lock(next.block()).state(next.page_in_block()), State::Resident(_));
     let _ = touch(arena, next); // already there, or it ends a trial; its loss is not checked here
@@ -233,8 +233,7 @@ fn the_next_page_comes_in_too_unless_that_fails() {
     assert!((70..=92).contains(&learned), "{learned} of 100: all but the first 8 and trials");
     assert_eq!(arena.stats().swap_ra, learned as u64);
 
-    let fault_late_in =
-        |page| engine.fault(engine.gate().enter(1), engine.table().access_at(engine.table().addr(page) + 4000, 1));
+    let fault_late_in = |page| engine.fault(engine.gate().enter(1), page, 1);
     let next = page(1001);
     faults.failing_reads.store(1, Ordering::SeqCst);
     fault_late_in(page(1000)).unwrap();

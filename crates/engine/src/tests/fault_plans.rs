@@ -210,7 +210,7 @@ impl Program {
         let addr = self.region.as_ptr() as usize + page * PAGE_SIZE;
         let folio = engine.table().page_at(addr);
         loop {
-            if let Err(error) = engine.fault(engine.gate().enter(1), engine.table().access_at(addr, 1)) {
+            if let Err(error) = engine.fault(engine.gate().enter(1), engine.table().page_at(addr), 1) {
                 let text = error.to_string();
                 assert!(text.contains(&format!("{addr:#x}")) && text.contains("bad"), "{text}");
                 self.nr_lost += 1;
@@ -267,8 +267,8 @@ fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &
         if is_done.load(Ordering::SeqCst) {
             return;
         }
-        let access = engine.table().access_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE, 2);
-        let _ = engine.fault(engine.gate().enter(2), access); // the first thread checks for losses
+        let page = engine.table().page_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE);
+        let _ = engine.fault(engine.gate().enter(2), page, 2); // the first thread checks for losses
         std::thread::yield_now();
     }
 }

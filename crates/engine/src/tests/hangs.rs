@@ -14,6 +14,7 @@ use folioswap_sys::signals;
 use crate::arena::Arena;
 use crate::arena::advice::Advice;
 use crate::arena::region::Region;
+use crate::arena::tuning::Tuning;
 use crate::config::fault_mode::FaultMode;
 use crate::device::Device;
 use crate::fault::take::PATIENCE;
@@ -62,8 +63,12 @@ impl Device for Watched {
 /// An arena with a budget of 16 MiB on such a device, without background activity.
 fn arena(patience: Duration, during: impl Fn() + Send + Sync + 'static) -> Arena {
     let device: Box<dyn Device> = Box::new(Watched { bytes: Mutex::new(vec![0; 64 * MIB]), during: Box::new(during) });
-    let builder = Arena::builder().memory(16 << 20).folio(Order::HUGE).faults(FaultMode::Direct).compaction(None);
-    builder.zeroed_stock(false).patience(patience).build_on(vec![device]).unwrap()
+    let builder = Arena::builder().memory(16 << 20).folio(Order::HUGE).faults(FaultMode::Direct);
+    builder
+        .tuning(Tuning { zeroed_stock: false, compaction: None, ..Tuning::default() })
+        .patience(patience)
+        .build_on(vec![device])
+        .unwrap()
 }
 
 /// Time limit for a thread that might wait for itself.

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 
-use folioswap_core::{Access, CpuId, DeviceId, FrameId, List, Locked, Order, PAGE_SIZE, SlotId, State};
+use folioswap_core::{CpuId, DeviceId, FrameId, List, Locked, Order, PAGE_SIZE, SlotId, State};
 
 use crate::arena::Arena;
 use crate::arena::region::ArenaVec;
@@ -148,21 +148,6 @@ fn what_lies_on_two_devices_is_read_ahead_from_both() {
     assert!((0..2).all(|page| matches!(locked.state(page), State::Resident(_))));
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));
-    assert_no_errors(&arena);
-}
-
-#[test]
-fn an_access_that_overruns_does_not_read_past_a_device() {
-    let (arena, words) = nearly_full(Order::PAGE);
-    let engine = arena.engine();
-    let mut locked = lock(engine, &words);
-    swap_two_out(engine, &mut locked);
-    let access = Access { page: locked.name(0), offset: PAGE_SIZE - 8, thread: 1 };
-    while !engine.policy().wants_next(access) {
-        engine.policy().note_access(Access { page: locked.name(1), ..access });
-    }
-    // One of these calls is not a trial.
-    assert!((0..4).all(|_| !engine.read_both(&mut locked, access, &mut Stopwatch::still())));
     assert_no_errors(&arena);
 }
 

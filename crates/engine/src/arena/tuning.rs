@@ -1,0 +1,39 @@
+//! Settings for measurements: the ways that better ones have replaced, and limits.
+
+use folioswap_core::compact::Stage;
+
+use crate::compact::exchange::CompactionMeans;
+use crate::swap::attached::Frees;
+
+/// What only measurements change.
+#[derive(Debug, Clone, Copy)]
+pub struct Tuning {
+    /// Limits the throughput of each device in bytes per second, reads and writes together.
+    pub throttle: Option<u64>,
+    /// Gives each page of a folio a slot of its own, as if there were no contiguous slots.
+    pub split_slots: bool,
+    /// Treats devices as rotational disks or not, whatever the kernel reports.
+    pub rotational: Option<bool>,
+    /// How freed slots get back to their clusters.
+    pub frees: Frees,
+    /// Whether zeroed memory is kept in stock for first touches.
+    pub zeroed_stock: bool,
+    /// How small folios are moved to make room for whole ones, in RAM and on devices. `None`: not at all.
+    pub compaction: Option<Stage>,
+    /// How small folios get new homes in RAM, where both ways are possible.
+    pub compaction_means: CompactionMeans,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            throttle: None,
+            split_slots: false,
+            rotational: None,
+            frees: Frees::Cheapest,
+            zeroed_stock: true,
+            compaction: Some(Stage::default()),
+            compaction_means: CompactionMeans::Exchange,
+        }
+    }
+}
