@@ -14,10 +14,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{DeviceFailure, SlotId};
-
-use crate::process::fatal;
-use crate::swap::space::SwapSpace;
+use folioswap_core::DeviceFailure;
 
 /// Failed writes in a row after which a device is failing. A single bad sector fails one or two writes, because
 /// neighbours are written together.
@@ -77,7 +74,7 @@ impl Trouble {
     }
 
     /// Whether the error says that the device is gone.
-    fn means_device_gone(&self) -> bool {
+    pub fn means_device_gone(&self) -> bool {
         let (Trouble::Read(error) | Trouble::Write(error)) = self else { return false };
         matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ENOMEDIUM | libc::ESTALE))
     }
@@ -177,60 +174,6 @@ impl Health {
         }
         recent.nr_failures += 1;
         recent.nr_failures
-    }
-}
-
-impl SwapSpace {
-    /// Reads slots of the folio at `addr`, and checks the bytes. Tries once more if that fails. `first`: the result of
-    /// a first try that has ended already.
-    ///
-    /// # Errors
-    /// When both tries failed, or the device is gone.
-    pub fn read_verified(
-        &self,
-        addr: usize,
-        slot: SlotId,
-        bytes: &mut [u8],
-        first: Option<Result<(), Trouble>>,
-        is_right: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), SwapInError> {
-        let mut attempt = || {
-            self.read(slot, bytes)?;
-            Trouble::unless(is_right(bytes))
-        };
-        let Err(mut trouble) = first.unwrap_or_else(&mut attempt) else { return Ok(()) };
-        self.note_trouble(slot, &trouble, false);
-        if !trouble.means_device_gone() {
-            let Err(second) = attempt() else { return Ok(()) };
-            trouble = second;
-            self.note_trouble(slot, &trouble, true);
-        }
-        Err(SwapInError::new(addr, self.device_name(slot), trouble.to_string()))
-    }
-
-    /// Counts a failure of a slot's device. `again`: it was the second try of a read. Reports a device that is failing
-    /// from now on, and starts its evacuation.
-    pub fn note_trouble(&self, slot: SlotId, trouble: &Trouble, again: bool) {
-        self.stats().io_errors.add(1);
-        if matches!(trouble, Trouble::WrongBytes) {
-            self.stats().verify_failures.add(1);
-        }
-        if let Some(reason) = self.note_failure(slot, trouble, again) {
-            fatal::say(&format!(
-                "swap {} is failing: {reason}; it is written to no more, and what can be read there goes elsewhere",
-                self.device_name(slot)
-            ));
-            self.slot_work().evacuate();
-        }
-    }
-
-    /// Counts and reports a failed write.
-    pub fn write_failed(&self, slot: SlotId, error: io::Error) {
-        fatal::say(&format!(
-            "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",
-            self.device_name(slot)
-        ));
-        self.note_trouble(slot, &Trouble::Write(error), false);
     }
 }
 

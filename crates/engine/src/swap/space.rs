@@ -9,40 +9,25 @@
 //! of compaction, which gives way.
 
 pub mod fronts;
+pub mod io;
 
-use std::io::{self, IoSliceMut};
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use folioswap_core::{
-    Attempt, Availability, Clusters, CpuId, DeviceId, DeviceIo, Direction, Freed, Listed, Locked, NodeId, Order,
-    Priority, SlotId, Stats,
+    Attempt, Availability, Clusters, CpuId, DeviceId, DeviceIo, Freed, Listed, NodeId, Order, Priority, SlotId, Stats,
 };
 
 use crate::config::limits::MAX_DEVICES;
-use crate::device::checksum;
 use crate::device::topology::Topology;
-use crate::device::{Device, MemoryUse, Opened, RamDevice};
+use crate::device::{MemoryUse, Opened};
 use crate::process::shared_stats::{SharedCounters, StatsHome};
 use crate::process::wakeup::Pass;
 use crate::swap::attached::{Attached, Frees, Layout};
-use crate::swap::figures::IoFigures;
 use crate::swap::free::Freeing;
 use crate::swap::health::{DeviceErrors, DeviceState, Trouble};
 use crate::swap::slot_work::SlotWork;
 use crate::swap::space::fronts::Relief;
-
-/// Where slots lie, for I/O that bypasses the device's own calls.
-#[derive(Clone)]
-pub(crate) struct Extent {
-    pub fd: RawFd,
-    pub offset: u64,
-    /// Most bytes that the disk takes in one request.
-    pub most_bytes_at_once: usize,
-    /// The device's I/O statistics, which count this I/O too.
-    pub figures: Arc<IoFigures>,
-}
 
 /// A snapshot of a swap device of an arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,32 +119,6 @@ impl std::ops::Deref for At<'_> {
 
     fn deref(&self) -> &Attached {
         self.place.as_ref().expect("a slot that is in use has a device")
-    }
-}
-
-/// Slots of a device that lies in memory.
-pub(crate) struct InMemory<'s>(At<'s>);
-
-impl InMemory<'_> {
-    fn device(&self) -> &RamDevice {
-        self.0.device.memory().expect("it was seen to lie in memory")
-    }
-
-    /// Content of the slots, for comparison. The caller holds the lock of their folio's block.
-    pub fn bytes(&self, len: usize) -> &[u8] {
-        self.device().bytes(self.0.within.offset_bytes(), len)
-    }
-
-    /// Copies a folio from there, and verifies it on the way.
-    pub fn load(&self, block: &Locked<'_>, page: usize, to: &mut [u8]) -> bool {
-        self.0.figures.count_load(to.len());
-        checksum::load(block, page, self.bytes(to.len()), to)
-    }
-
-    /// Copies a folio of a locked block there, and notes its hashes on the way.
-    pub fn store(&self, block: &mut Locked<'_>, page: usize, bytes: &[u8]) {
-        self.0.figures.count_store(bytes.len(), || self.0.used_bytes());
-        self.device().store(block, page, self.0.within.offset_bytes(), bytes);
     }
 }
 
@@ -469,7 +428,7 @@ impl SwapSpace {
     }
 
     /// Frees slots, possibly later: all that were handed out at once, or an aligned part of them.
-    pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
+    pub(super) fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
         let freed = {
             let at = self.at(slot);
             at.free(cpu, at.within, order)
@@ -479,7 +438,7 @@ impl SwapSpace {
     }
 
     /// As [`SwapSpace::free`], at once, for slots that were handed out and not used.
-    pub fn free_now(&self, slot: SlotId, order: Order) {
+    pub(super) fn free_now(&self, slot: SlotId, order: Order) {
         {
             let at = self.at(slot);
             at.free_now(at.within, order);
@@ -488,7 +447,7 @@ impl SwapSpace {
     }
 
     /// Frees all pending slots. What was freed before this call is free after it.
-    pub fn flush(&self) {
+    pub(super) fn flush(&self) {
         self.each(|_, attached| {
             attached.flush();
             None::<()>
@@ -507,7 +466,7 @@ impl SwapSpace {
 
     /// As [`SwapSpace::flush`], for the freeing thread before it sleeps until it is woken. Returns whether any slots
     /// were pending.
-    pub fn sweep(&self) -> bool {
+    pub(super) fn sweep(&self) -> bool {
         let mut any = false;
         self.each(|_, attached| {
             any |= attached.sweep();
@@ -517,7 +476,7 @@ impl SwapSpace {
     }
 
     /// Frees the batches of pending slots that are full.
-    pub fn free_full(&self) {
+    pub(super) fn free_full(&self) {
         self.each(|_, attached| {
             attached.free_full();
             None::<()>
@@ -536,66 +495,18 @@ impl SwapSpace {
         !attached.is_leaving() && attached.has_plenty()
     }
 
-    pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {
-        let at = self.at(slot);
-        at.figures.measure(Direction::Read, bytes.len(), || at.device.read(at.within.offset_bytes(), bytes))
-    }
-
-    /// Reads contiguous slots into several pieces of memory.
-    pub fn read_pieces(&self, slot: SlotId, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        let (at, len) = (self.at(slot), pieces.iter().map(|piece| piece.len()).sum());
-        at.figures.measure(Direction::Read, len, || at.device.read_pieces(at.within.offset_bytes(), pieces))
-    }
-
-    pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
-        self.write_by(slot, bytes, |device, offset, bytes| device.write(offset, bytes))
-    }
-
-    fn write_by(
-        &self,
-        slot: SlotId,
-        bytes: &[u8],
-        write: impl FnOnce(&dyn Device, u64, &[u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let at = self.at(slot);
-        at.note_use();
-        let compresses = usize::from(at.device.compresses());
-        self.nr_compressing.fetch_add(compresses, Ordering::Relaxed);
-        let offset = at.within.offset_bytes();
-        let written = at.figures.measure(Direction::Write, bytes.len(), || write(&*at.device, offset, bytes));
-        self.nr_compressing.fetch_sub(compresses, Ordering::Relaxed);
-        written?;
-        at.health.wrote();
-        Ok(())
-    }
-
-    /// The slot's place in memory, if its device lies there.
-    pub fn memory(&self, slot: SlotId) -> Option<InMemory<'_>> {
-        let at = self.at(slot);
-        at.device.memory().is_some().then_some(InMemory(at))
-    }
-
-    /// Where the slot lies, for io_uring, if its device has a descriptor. Valid as long as the slot is in use.
-    pub fn extent(&self, slot: SlotId) -> Option<Extent> {
-        let at = self.at(slot);
-        let fd = at.device.fd()?;
-        at.note_use();
-        let (offset, figures) = (at.within.offset_bytes(), Arc::clone(&at.figures));
-        Some(Extent { fd, offset, most_bytes_at_once: at.most_bytes_at_once, figures })
-    }
-
     pub fn device_name(&self, slot: SlotId) -> String {
         self.at(slot).name.clone()
     }
 
     /// Whether a device has enough emptied clusters to give some back.
-    pub fn discards_due(&self) -> bool {
+    pub(super) fn discards_due(&self) -> bool {
         self.each(|_, attached| attached.discards_due().then_some(())).is_some()
     }
 
     /// Gives up to `most` emptied clusters back on each device that has more of them than clusters in use. `false`: no
     /// device has. `enter` passes the fork gate.
-    pub fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) -> bool {
+    pub(super) fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) -> bool {
         let mut any = false;
         self.each(|id, attached| {
             if attached.nr_spare() > 0 {

@@ -8,7 +8,7 @@ pub(crate) use folioswap_core::Direction;
 use folioswap_sys::uring::{Ring, Start};
 
 use crate::swap::figures::Begun;
-use crate::swap::space::Extent;
+use crate::swap::space::io::Extent;
 
 /// Most transfers that one thread keeps in flight.
 pub(crate) const DEPTH: usize = 8;

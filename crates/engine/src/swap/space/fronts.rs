@@ -1,6 +1,5 @@
 //! Devices that compress. They may refuse a write, and are fronts of the devices behind them.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use folioswap_core::{Attempt, CpuId, DeviceId, Listed, Order, SlotId};
 
 use super::SwapSpace;
 use crate::device::Refusal;
-use crate::process::cpu::current_cpu;
 use crate::process::wakeup::Event;
 
 /// Eighths of a front's memory at which writeback begins.
@@ -48,11 +46,6 @@ impl Relief {
 }
 
 impl SwapSpace {
-    /// Writes content that the device would otherwise refuse as incompressible.
-    pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
-        self.write_by(slot, bytes, |device, offset, bytes| device.write_anyway(offset, bytes))
-    }
-
     /// Whether a thread is writing to a device that compresses.
     pub fn is_compressing(&self) -> bool {
         self.nr_compressing.load(Ordering::Relaxed) > 0
@@ -99,7 +92,13 @@ impl SwapSpace {
     }
 
     /// As [`SwapSpace::allocate`], on another device, for a folio that `refused_by` has refused.
-    fn allocate_after(&self, refused_by: DeviceId, refusal: Refusal, cpu: CpuId, order: Order) -> Option<SlotId> {
+    pub(super) fn allocate_after(
+        &self,
+        refused_by: DeviceId,
+        refusal: Refusal,
+        cpu: CpuId,
+        order: Order,
+    ) -> Option<SlotId> {
         self.availability.place(self.topology.node_of(cpu), |device| {
             let refuses = device == refused_by || refusal == Refusal::Incompressible && self.compresses_on(device);
             if refuses { Attempt::NoRun } else { self.allocate_on(device, cpu, order) }
@@ -108,67 +107,6 @@ impl SwapSpace {
 
     fn compresses_on(&self, id: DeviceId) -> bool {
         self.devices[id.index()].read().as_ref().is_some_and(|attached| attached.device.compresses())
-    }
-}
-
-impl SwapSpace {
-    /// Writes a folio to its slots. If their device refuses it, writes it to slots of another device, which the folio
-    /// has from then on, and frees its former slots. If no other device takes it, the first stores it uncompressed.
-    ///
-    /// # Errors
-    /// The device's. Its refusal, when there is no memory for the folio.
-    pub fn store(&self, slot: SlotId, order: Order, bytes: &[u8]) -> io::Result<SlotId> {
-        let Err(error) = self.write(slot, bytes) else { return Ok(slot) };
-        let Some(refusal) = Refusal::of(&error) else { return Err(error) };
-        let device = self.device_of(slot);
-        match self.allocate_after(device, refusal, current_cpu(), order) {
-            Some(other) => match self.write(other, bytes) {
-                Ok(()) => {
-                    self.put_back_slots(slot, order);
-                    Ok(other)
-                }
-                Err(failed) => {
-                    self.not_written(other, order, failed);
-                    Err(error)
-                }
-            },
-            None if refusal == Refusal::Incompressible => self.write_anyway(slot, bytes).map(|()| slot),
-            None => Err(error),
-        }
-    }
-
-    /// Writes contiguous folios to contiguous slots, and reports where each went. If the device refuses the run, they
-    /// are written one by one, and to another device if necessary. Slots of a folio that was not written are released.
-    pub fn store_run(&self, first: SlotId, order: Order, bytes: &[u8], mut told: impl FnMut(usize, Option<SlotId>)) {
-        let slots = (0..bytes.len() / order.bytes()).map(|index| first.plus(index * order.nr_pages()));
-        match self.write(first, bytes) {
-            Ok(()) => slots.enumerate().for_each(|(index, slot)| told(index, Some(slot))),
-            Err(error) if Refusal::of(&error).is_some() => {
-                for ((index, slot), folio) in slots.enumerate().zip(bytes.chunks(order.bytes())) {
-                    let stored = self.store(slot, order, folio);
-                    told(index, stored.map_err(|error| self.not_written(slot, order, error)).ok());
-                }
-            }
-            Err(error) => {
-                self.write_failed(first, error);
-                slots.enumerate().for_each(|(index, slot)| {
-                    self.mark_bad(slot, order);
-                    told(index, None);
-                });
-            }
-        }
-        self.note_filling(first);
-    }
-
-    /// Releases the slots of a folio that was not written. After a refusal they are free; after an error, which is
-    /// reported, they are never used again.
-    pub fn not_written(&self, slot: SlotId, order: Order, error: io::Error) {
-        if Refusal::of(&error).is_some() {
-            self.put_back_slots(slot, order);
-        } else {
-            self.write_failed(slot, error);
-            self.mark_bad(slot, order);
-        }
     }
 
     /// Wakes the thread if a written folio has filled a front.

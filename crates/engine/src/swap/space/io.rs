@@ -1,0 +1,219 @@
+//! Reading and writing slots: what is read is verified, and what a device refuses goes to another one.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use folioswap_core::{Direction, Locked, Order, SlotId};
+
+use crate::device::checksum;
+use crate::device::{Device, RamDevice, Refusal};
+use crate::process::cpu::current_cpu;
+use crate::process::fatal;
+use crate::swap::figures::IoFigures;
+use crate::swap::health::{SwapInError, Trouble};
+use crate::swap::space::{At, SwapSpace};
+
+/// Where slots lie, for I/O that bypasses the device's own calls.
+#[derive(Clone)]
+pub(crate) struct Extent {
+    pub fd: RawFd,
+    pub offset: u64,
+    /// Most bytes that the disk takes in one request.
+    pub most_bytes_at_once: usize,
+    /// The device's I/O statistics, which count this I/O too.
+    pub figures: Arc<IoFigures>,
+}
+
+/// Slots of a device that lies in memory.
+pub(crate) struct InMemory<'s>(At<'s>);
+
+impl InMemory<'_> {
+    fn device(&self) -> &RamDevice {
+        self.0.device.memory().expect("it was seen to lie in memory")
+    }
+
+    /// Content of the slots, for comparison. The caller holds the lock of their folio's block.
+    pub fn bytes(&self, len: usize) -> &[u8] {
+        self.device().bytes(self.0.within.offset_bytes(), len)
+    }
+
+    /// Copies a folio from there, and verifies it on the way.
+    pub fn load(&self, block: &Locked<'_>, page: usize, to: &mut [u8]) -> bool {
+        self.0.figures.count_load(to.len());
+        checksum::load(block, page, self.bytes(to.len()), to)
+    }
+
+    /// Copies a folio of a locked block there, and notes its hashes on the way.
+    pub fn store(&self, block: &mut Locked<'_>, page: usize, bytes: &[u8]) {
+        self.0.figures.count_store(bytes.len(), || self.0.used_bytes());
+        self.device().store(block, page, self.0.within.offset_bytes(), bytes);
+    }
+}
+
+impl SwapSpace {
+    pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {
+        let at = self.at(slot);
+        at.figures.measure(Direction::Read, bytes.len(), || at.device.read(at.within.offset_bytes(), bytes))
+    }
+
+    /// Reads contiguous slots into several pieces of memory.
+    pub fn read_pieces(&self, slot: SlotId, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        let (at, len) = (self.at(slot), pieces.iter().map(|piece| piece.len()).sum());
+        at.figures.measure(Direction::Read, len, || at.device.read_pieces(at.within.offset_bytes(), pieces))
+    }
+
+    pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
+        self.write_by(slot, bytes, |device, offset, bytes| device.write(offset, bytes))
+    }
+
+    fn write_by(
+        &self,
+        slot: SlotId,
+        bytes: &[u8],
+        write: impl FnOnce(&dyn Device, u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let at = self.at(slot);
+        at.note_use();
+        let compresses = usize::from(at.device.compresses());
+        self.nr_compressing.fetch_add(compresses, Ordering::Relaxed);
+        let offset = at.within.offset_bytes();
+        let written = at.figures.measure(Direction::Write, bytes.len(), || write(&*at.device, offset, bytes));
+        self.nr_compressing.fetch_sub(compresses, Ordering::Relaxed);
+        written?;
+        at.health.wrote();
+        Ok(())
+    }
+
+    /// The slot's place in memory, if its device lies there.
+    pub fn memory(&self, slot: SlotId) -> Option<InMemory<'_>> {
+        let at = self.at(slot);
+        at.device.memory().is_some().then_some(InMemory(at))
+    }
+
+    /// Where the slot lies, for io_uring, if its device has a descriptor. Valid as long as the slot is in use.
+    pub fn extent(&self, slot: SlotId) -> Option<Extent> {
+        let at = self.at(slot);
+        let fd = at.device.fd()?;
+        at.note_use();
+        let (offset, figures) = (at.within.offset_bytes(), Arc::clone(&at.figures));
+        Some(Extent { fd, offset, most_bytes_at_once: at.most_bytes_at_once, figures })
+    }
+
+    /// Writes content that the device would otherwise refuse as incompressible.
+    pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
+        self.write_by(slot, bytes, |device, offset, bytes| device.write_anyway(offset, bytes))
+    }
+
+    /// Reads slots of the folio at `addr`, and checks the bytes. Tries once more if that fails. `first`: the result of
+    /// a first try that has ended already.
+    ///
+    /// # Errors
+    /// When both tries failed, or the device is gone.
+    pub fn read_verified(
+        &self,
+        addr: usize,
+        slot: SlotId,
+        bytes: &mut [u8],
+        first: Option<Result<(), Trouble>>,
+        is_right: impl Fn(&[u8]) -> bool,
+    ) -> Result<(), SwapInError> {
+        let mut attempt = || {
+            self.read(slot, bytes)?;
+            Trouble::unless(is_right(bytes))
+        };
+        let Err(mut trouble) = first.unwrap_or_else(&mut attempt) else { return Ok(()) };
+        self.note_trouble(slot, &trouble, false);
+        if !trouble.means_device_gone() {
+            let Err(second) = attempt() else { return Ok(()) };
+            trouble = second;
+            self.note_trouble(slot, &trouble, true);
+        }
+        Err(SwapInError::new(addr, self.device_name(slot), trouble.to_string()))
+    }
+
+    /// Counts a failure of a slot's device. `again`: it was the second try of a read. Reports a device that is failing
+    /// from now on, and starts its evacuation.
+    pub fn note_trouble(&self, slot: SlotId, trouble: &Trouble, again: bool) {
+        self.stats().io_errors.add(1);
+        if matches!(trouble, Trouble::WrongBytes) {
+            self.stats().verify_failures.add(1);
+        }
+        if let Some(reason) = self.note_failure(slot, trouble, again) {
+            fatal::say(&format!(
+                "swap {} is failing: {reason}; it is written to no more, and what can be read there goes elsewhere",
+                self.device_name(slot)
+            ));
+            self.slot_work().evacuate();
+        }
+    }
+
+    /// Counts and reports a failed write.
+    pub fn write_failed(&self, slot: SlotId, error: io::Error) {
+        fatal::say(&format!(
+            "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",
+            self.device_name(slot)
+        ));
+        self.note_trouble(slot, &Trouble::Write(error), false);
+    }
+
+    /// Writes a folio to its slots. If their device refuses it, writes it to slots of another device, which the folio
+    /// has from then on, and frees its former slots. If no other device takes it, the first stores it uncompressed.
+    ///
+    /// # Errors
+    /// The device's. Its refusal, when there is no memory for the folio.
+    pub fn store(&self, slot: SlotId, order: Order, bytes: &[u8]) -> io::Result<SlotId> {
+        let Err(error) = self.write(slot, bytes) else { return Ok(slot) };
+        let Some(refusal) = Refusal::of(&error) else { return Err(error) };
+        let device = self.device_of(slot);
+        match self.allocate_after(device, refusal, current_cpu(), order) {
+            Some(other) => match self.write(other, bytes) {
+                Ok(()) => {
+                    self.put_back_slots(slot, order);
+                    Ok(other)
+                }
+                Err(failed) => {
+                    self.not_written(other, order, failed);
+                    Err(error)
+                }
+            },
+            None if refusal == Refusal::Incompressible => self.write_anyway(slot, bytes).map(|()| slot),
+            None => Err(error),
+        }
+    }
+
+    /// Writes contiguous folios to contiguous slots, and reports where each went. If the device refuses the run, they
+    /// are written one by one, and to another device if necessary. Slots of a folio that was not written are released.
+    pub fn store_run(&self, first: SlotId, order: Order, bytes: &[u8], mut told: impl FnMut(usize, Option<SlotId>)) {
+        let slots = (0..bytes.len() / order.bytes()).map(|index| first.plus(index * order.nr_pages()));
+        match self.write(first, bytes) {
+            Ok(()) => slots.enumerate().for_each(|(index, slot)| told(index, Some(slot))),
+            Err(error) if Refusal::of(&error).is_some() => {
+                for ((index, slot), folio) in slots.enumerate().zip(bytes.chunks(order.bytes())) {
+                    let stored = self.store(slot, order, folio);
+                    told(index, stored.map_err(|error| self.not_written(slot, order, error)).ok());
+                }
+            }
+            Err(error) => {
+                self.write_failed(first, error);
+                slots.enumerate().for_each(|(index, slot)| {
+                    self.mark_bad(slot, order);
+                    told(index, None);
+                });
+            }
+        }
+        self.note_filling(first);
+    }
+
+    /// Releases the slots of a folio that was not written. After a refusal they are free; after an error, which is
+    /// reported, they are never used again.
+    pub fn not_written(&self, slot: SlotId, order: Order, error: io::Error) {
+        if Refusal::of(&error).is_some() {
+            self.put_back_slots(slot, order);
+        } else {
+            self.write_failed(slot, error);
+            self.mark_bad(slot, order);
+        }
+    }
+}
