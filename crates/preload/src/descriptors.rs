@@ -152,8 +152,8 @@ export! {
         }
         let real = FCNTL.get();
         // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing.
-        crate::cover::repeat(
-            || crate::cover::touch(argument, size_of::<libc::flock>()),
+        crate::calls::cover::repeat(
+            || crate::calls::cover::touch(argument, size_of::<libc::flock>()),
             || unsafe { real(fd, request, argument) },
         )
     }

@@ -11,12 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::RawSpace;
 
+use crate::alloc::heap::{ORDINARY, PRIVATE};
+use crate::calls::dispatch;
 use crate::export::{export, real};
-use crate::heap::{ORDINARY, PRIVATE};
-use crate::protection::{ACCESS, Attributes, NOT_FORKED};
+use crate::faults::threads;
+use crate::map::protection::{ACCESS, Attributes, NOT_FORKED};
+use crate::map::{mapping, protection};
 use crate::real::kernel;
 use crate::state::{self, Phase};
-use crate::{dispatch, ending, guard, mapping, protection, threads};
+use crate::{ending, guard};
 
 type Handler = Option<extern "C" fn()>;
 

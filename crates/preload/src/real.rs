@@ -85,7 +85,7 @@ macro_rules! kernel {
 pub(crate) use kernel;
 
 /// Implements [`kernel`]. The C library's own instruction makes the call as soon as its address is known, because
-/// [`crate::dispatch`] catches all others.
+/// [`crate::calls::dispatch`] catches all others.
 ///
 /// # Safety
 /// As the system call.

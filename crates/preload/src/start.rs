@@ -8,9 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 use folioswap::{Arena, MIN_MEMORY, Mapping, Topology, open_shared_stats};
 use folioswap_sys::{descriptor, seccomp};
 
+use crate::alloc::{malloc, program_heap};
+use crate::faults::signals;
 use crate::settings::{Settings, VARIABLE};
 use crate::state::{self, Phase};
-use crate::{ending, fork, guard, malloc, program_heap, real, signals};
+use crate::{ending, fork, guard, real};
 
 /// Upper limit of the budget's share for the program's ordinary memory.
 const MOST_ORDINARY: u64 = 32 << 20;

@@ -7,8 +7,8 @@ use std::sync::{LazyLock, Mutex};
 
 use libc::{aiocb, sigevent, timespec};
 
-use crate::copied::copied;
-use crate::cover::{self, Held};
+use crate::calls::copied::copied;
+use crate::calls::cover::{self, Held};
 use crate::export::{export, real};
 use crate::{guard, state};
 

@@ -6,8 +6,10 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::ucontext_t;
 
 use super::process;
+use crate::calls::cover;
 use crate::export::real;
-use crate::{cover, guard, signals};
+use crate::faults::signals;
+use crate::guard;
 
 type Text = *const c_char;
 

@@ -1,4 +1,4 @@
-//! System calls made by number, through `syscall` or outside the C library, where [`crate::dispatch`] catches them.
+//! System calls made by number, through `syscall` or outside the C library, where [`crate::calls::dispatch`] catches them.
 //!
 //! Transfers, messages, signal masks and memory calls go through the same code as the C library's functions. For all
 //! other calls a table lists what their arguments point to (`numbers`).
@@ -9,12 +9,15 @@ use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
 use super::numbers::{self, Argument};
 use super::{io, messages, process, small, vectors};
-use crate::copied::{self, Copied, Pointer};
-use crate::cover::{self, Pieces};
+use crate::calls::copied::{self, Copied, Pointer};
+use crate::calls::cover::{self, Pieces};
+use crate::calls::dispatch;
 use crate::export::export;
+use crate::faults::signals;
+use crate::map::{advice, mapping, remap};
 use crate::real::{kernel, raw, raw_result};
 use crate::state::Phase;
-use crate::{advice, descriptors, dispatch, guard, mapping, remap, signals, state};
+use crate::{descriptors, guard, state};
 
 type Words = [usize; 6];
 

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{sockaddr, socklen_t};
 
-use crate::copied;
-use crate::cover::{self, Kind, Pieces};
+use crate::calls::copied;
+use crate::calls::cover::{self, Kind, Pieces};
 use crate::export::{export, real};
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, timespec};
 
 use super::vectors::StandIn;
-use crate::copied::{self, Copied};
+use crate::calls::copied::{self, Copied};
 use crate::export::{export, real};
 use crate::{guard, state};
 

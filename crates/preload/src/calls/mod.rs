@@ -1,5 +1,4 @@
-//! The C library functions that pass the program's memory to the kernel. Each is covered as [`cover`](crate::cover)
-//! describes.
+//! The C library functions that pass the program's memory to the kernel. Each is covered as [`cover`] describes.
 //!
 //! A test compares these names with all names that the C library exports. Functions that are not covered in direct mode
 //! are on that test's list, with the reason. Monitor mode has no such gaps.
@@ -7,6 +6,9 @@
 mod aio;
 mod assembly;
 pub mod by_number;
+pub mod copied;
+pub mod cover;
+pub mod dispatch;
 mod io;
 mod messages;
 mod numbers;

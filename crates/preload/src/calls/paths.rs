@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{FILE, dev_t, gid_t, mode_t, size_t, ssize_t, timeval, uid_t, utimbuf};
 
-use crate::copied::copied;
+use crate::calls::copied::copied;
 
 type Text = *const c_char;
 

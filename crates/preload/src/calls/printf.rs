@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use libc::FILE;
 
 use super::{io, stdio};
-use crate::cover::Bounce;
+use crate::calls::cover::Bounce;
 use crate::export::{export, real};
 use crate::{guard, state};
 

@@ -7,8 +7,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
+use crate::calls::cover;
 use crate::export::{export, real};
-use crate::{cover, guard, state};
+use crate::{guard, state};
 
 type List = *const *const c_char;
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;

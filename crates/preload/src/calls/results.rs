@@ -8,7 +8,7 @@ use libc::{
     pthread_t, rlimit, rusage, sched_param, siginfo_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, timex,
 };
 
-use crate::copied::{self, copied};
+use crate::calls::copied::{self, copied};
 use crate::export::{export, real};
 use crate::real::kernel;
 use crate::{guard, state};
@@ -122,7 +122,7 @@ real!(CLOCK_GETTIME = c"clock_gettime": fn(clockid_t, *mut timespec) -> c_int);
 real!(GETTIMEOFDAY = c"gettimeofday": fn(*mut timeval, *mut c_void) -> c_int);
 
 /// Whether the vDSO tells this clock without a system call. For other clocks the vDSO makes one itself, which
-/// [`crate::dispatch`] would catch.
+/// [`crate::calls::dispatch`] would catch.
 fn is_shared(clock: clockid_t) -> bool {
     let cpu_times = [libc::CLOCK_PROCESS_CPUTIME_ID, libc::CLOCK_THREAD_CPUTIME_ID];
     (0..=libc::CLOCK_TAI).contains(&clock) && !cpu_times.contains(&clock)

@@ -9,9 +9,9 @@ use libc::{
     sem_t, siginfo_t, sigset_t, timespec, timeval,
 };
 
-use crate::copied::{self, Copied, Pointer, copied};
+use crate::calls::copied::{self, Copied, Pointer, copied};
 use crate::export::{export, real};
-use crate::signals;
+use crate::faults::signals;
 
 /// Bytes of an `fd_set` for this many descriptors.
 fn set_bytes(count: c_int) -> usize {

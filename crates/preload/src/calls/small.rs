@@ -7,7 +7,7 @@ use libc::{
     utsname,
 };
 
-use crate::cover::{repeat, text, touch, value};
+use crate::calls::cover::{repeat, text, touch, value};
 use crate::export::{export, real};
 
 /// For each function: its arguments, and what to fault in.

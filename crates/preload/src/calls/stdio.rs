@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::FILE;
 
-use crate::cover::{self, Held};
+use crate::calls::cover::{self, Held};
 use crate::export::{export, real};
 use crate::state;
 

@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 
 use libc::{iovec, pid_t};
 
-use crate::cover::{self, Bounce, Kind};
+use crate::calls::cover::{self, Bounce, Kind};
 use crate::export::{export, real};
 use crate::{guard, state};
 

@@ -7,8 +7,8 @@ use std::ops::Range;
 use folioswap::{RawSpace, Wish};
 
 use crate::export::export;
-use crate::mapping::{BLOCK_BYTES, PAGE_BYTES, all_mapped, both, pages, refused};
-use crate::protection::{self, ACCESS, Attributes, GUARD, LOCKED, NOT_FORKED, WIPED};
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, all_mapped, both, pages, refused};
+use crate::map::protection::{self, ACCESS, Attributes, GUARD, LOCKED, NOT_FORKED, WIPED};
 use crate::real::kernel;
 use crate::{guard, state};
 
@@ -160,7 +160,7 @@ fn is_self(pidfd: c_int) -> bool {
 export! {
     fn process_madvise(pidfd: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let kernel = |count: usize| {
-            crate::cover::touch(ranges, count * size_of::<libc::iovec>());
+            crate::calls::cover::touch(ranges, count * size_of::<libc::iovec>());
             // SAFETY: the caller's call, with all of its ranges or with none.
             unsafe { kernel!(libc::SYS_process_madvise, pidfd, ranges, count, advice, flags) as isize }
         };

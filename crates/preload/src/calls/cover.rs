@@ -11,7 +11,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::heap::PRIVATE;
+use crate::alloc::heap::PRIVATE;
 use crate::real::kernel;
 use crate::{guard, state};
 

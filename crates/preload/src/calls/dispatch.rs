@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use folioswap_sys::sigbus::{self, Handled};
 use libc::{c_int, c_long};
 
+use crate::alloc::malloc;
 use crate::calls::by_number;
+use crate::faults::{signal_stack, signals, threads};
 use crate::real::{Real, kernel};
-use crate::{guard, malloc, signal_stack, signals, state, threads};
+use crate::{guard, state};
 
 /// PR_SET_SYSCALL_USER_DISPATCH.
 pub const SET_DISPATCH: usize = 59;

@@ -10,9 +10,11 @@ use std::ptr::null_mut;
 use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
+use crate::calls::dispatch;
 use crate::export::{export, real};
+use crate::faults::signal_stack;
 use crate::real::kernel;
-use crate::{dispatch, guard, signal_stack, state};
+use crate::{guard, state};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -29,7 +31,7 @@ real!(SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int);
 real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
 real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
 
-/// Installs the SIGBUS handler and the net of [`crate::dispatch`], and prepares the first thread.
+/// Installs the SIGBUS handler and the net of [`crate::calls::dispatch`], and prepares the first thread.
 pub fn prepare() {
     signal_stack::attach();
     if let Err(error) = sigbus::install(on_sigbus) {
@@ -60,7 +62,7 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// The signals that are never blocked: faults, and the system calls that [`crate::dispatch`] catches.
+/// The signals that are never blocked: faults, and the system calls that [`crate::calls::dispatch`] catches.
 pub const OURS: [c_int; 2] = [libc::SIGBUS, libc::SIGSYS];
 
 /// A copy of the set without [`OURS`]; `None` if the caller's own set can be used.
@@ -361,7 +363,7 @@ export! {
             let mut wanted = if stack.is_null() { None } else { Some(*stack) };
             if let Some(wanted) = &mut wanted {
                 *wanted = signal_stack::instead_of(*wanted);
-                crate::threads::hold(wanted.ss_sp as usize, wanted.ss_size);
+                crate::faults::threads::hold(wanted.ss_sp as usize, wanted.ss_size);
             }
             let mut known: stack_t = zeroed();
             let result = real(wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted), &raw mut known);

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 
 use libc::{nfds_t, pollfd, socklen_t};
 
-use crate::cover::{self, Bounce};
+use crate::calls::cover::{self, Bounce};
 
 /// A pointer argument. Its type tells whether the kernel writes through it.
 pub trait Pointer: Copy {
@@ -205,7 +205,7 @@ macro_rules! copied {
                 // SAFETY: the caller's call, whose pointers are null, valid, or replaced by copies of what they point
                 // to.
                 unsafe {
-                    let copies = [$($crate::copied::$what($pointer $(, $len)?)),*];
+                    let copies = [$($crate::calls::copied::$what($pointer $(, $len)?)),*];
                     let mut next = copies.iter();
                     $(let $pointer = next.next().map_or($pointer, |copy| copy.at($pointer));)*
                     let _ = next;

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::export::{export, real};
+use crate::faults::{signal_stack, signals};
 use crate::real::kernel;
-use crate::{guard, signal_stack, signals, state};
+use crate::{guard, state};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 

@@ -13,10 +13,11 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
+use crate::alloc::program_heap;
 use crate::export::{export, real};
-use crate::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
+use crate::guard;
 use crate::state::{self, Phase};
-use crate::{guard, program_heap};
 
 real!(MALLOC = c"malloc": fn(usize) -> *mut c_void);
 real!(CALLOC = c"calloc": fn(usize, usize) -> *mut c_void);

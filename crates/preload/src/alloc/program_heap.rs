@@ -6,7 +6,7 @@ use std::ffi::c_void;
 
 use libmimalloc_sys as mi;
 
-use crate::huge;
+use crate::alloc::huge;
 
 /// What mimalloc reserves at a time, in KiB. Only addresses: folios are allocated on first touch.
 const RESERVE_KIB: i64 = 1 << 20;
@@ -57,7 +57,7 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
     }
     // SAFETY: valid for any size and any power-of-two alignment.
     unsafe {
-        if align <= crate::heap::ALIGNMENT {
+        if align <= crate::alloc::heap::ALIGNMENT {
             mi::mi_malloc(size).cast()
         } else {
             mi::mi_malloc_aligned(size, align).cast()

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap::{Error, RawSpace};
 
 use crate::export::export;
+use crate::map::protection;
 use crate::real::kernel;
-use crate::{ending, guard, protection, state};
+use crate::{ending, guard, state};
 
 /// The smallest managed mapping, the unit in which addresses are handed out, and the size of the largest folio.
 pub const BLOCK_BYTES: usize = 2 << 20;

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::{guard, mapping, state};
+use crate::map::mapping;
+use crate::{guard, state};
 
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
 const LEAST_BYTES: usize = 8 << 20;

@@ -6,8 +6,8 @@ use std::ops::Range;
 use folioswap::{Error, RawSpace};
 
 use crate::export::export;
-use crate::mapping::{self, BLOCK_BYTES, PAGE_BYTES, all_mapped, drop_tail, out_of_memory, pages};
-use crate::protection::{self, ACCESS, Attributes, GUARD, LOCKED};
+use crate::map::mapping::{self, BLOCK_BYTES, PAGE_BYTES, all_mapped, drop_tail, out_of_memory, pages};
+use crate::map::protection::{self, ACCESS, Attributes, GUARD, LOCKED};
 use crate::real::kernel;
 use crate::{guard, state};
 

@@ -1,0 +1,5 @@
+//! Faults on the program's threads: their signals, stacks, and the threads themselves.
+
+pub mod signal_stack;
+pub mod signals;
+pub mod threads;
