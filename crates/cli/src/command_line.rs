@@ -1,8 +1,8 @@
 //! The command line: the subcommands, and the messages for lines that cannot be parsed.
 
 use crate::bench::BenchCommand;
-use crate::bench::random_command::InnerRandomArgs;
-use crate::bench::sweep_command::InnerSweepArgs;
+use crate::bench::random::command::InnerRandomArgs;
+use crate::bench::sweep::command::InnerSweepArgs;
 use crate::exit::{Failure, Status, help_table};
 use crate::launch::ExecArgs;
 use crate::peer::guard::GuardArgs;

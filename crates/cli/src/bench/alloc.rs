@@ -9,9 +9,9 @@
 //! No worker drains the cache. The threads do all the work, so that the result is the total cost of the cache, not
 //! only the cost on their path.
 
-use super::medians::{median, median_of_ratios};
-use super::progress::tell;
-use super::report::Report;
+use crate::bench::shared::medians::{median, median_of_ratios};
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::report::Report;
 use crate::exit::{Failure, Status};
 use clap::Args;
 use folioswap_core::{Clusters, CpuId, MAX_ORDER, Order, SlotCache, SlotId};

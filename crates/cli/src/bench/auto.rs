@@ -4,16 +4,16 @@
 //! throughput: bytes per second for the sweep, accesses per second for random access, and the geometric mean of both
 //! for the mix. Every access is checked. At the end of a run all pages that it wrote are checked.
 
-use super::access::Distribution;
-use super::medians::{median, ratio};
-use super::mix::mix;
-use super::pages::{Access, PAGE_WORDS, PageSet};
-use super::progress::{Progress, tell};
-use super::random;
-use super::records::Data;
-use super::report::Report;
-use super::setup::{ArenaPlan, CommonArgs, failure, seconds};
-use super::sweep;
+use crate::bench::random;
+use crate::bench::shared::access::Distribution;
+use crate::bench::shared::medians::{median, ratio};
+use crate::bench::shared::mix::mix;
+use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
+use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::records::Data;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, CommonArgs, failure, seconds};
+use crate::bench::sweep;
 use crate::exit::Failure;
 use clap::{Args, ValueEnum};
 use folioswap::{FolioSize, Order};

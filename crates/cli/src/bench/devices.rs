@@ -8,14 +8,14 @@
 //!
 //! If both are on one disk, the raw sum is no higher than one alone, and the report shows it.
 
-use super::medians::{median, median_of_ratios};
-use super::progress::tell;
-use super::raw::{RawFile, Way, at_once};
-use super::records::Data;
-use super::report::Report;
-use super::setup::{ArenaPlan, CommonArgs, moved};
-use super::sweep::{Kind, Plan, sweep, write};
 use crate::args::{PagingOptions, parsed};
+use crate::bench::shared::medians::{median, median_of_ratios};
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::raw::{RawFile, Way, at_once};
+use crate::bench::shared::records::Data;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, CommonArgs, moved};
+use crate::bench::sweep::{Kind, Plan, sweep, write};
 use crate::exit::{Failure, Status};
 use clap::Args;
 use folioswap::{DeviceSpec, FolioSize, Priority, SwapDevice};
@@ -85,7 +85,7 @@ fn managed(args: &DevicesArgs, bytes: usize, devices: &[SwapDevice]) -> Result<(
     let options = PagingOptions { swap: devices.to_vec(), ..args.common.options.clone() };
     let filling = args.common.memory as usize;
     let arena = ArenaPlan::new(args.common.memory, &options, args.folio).build((filling + bytes) as u64)?;
-    let mut region = arena.map(filling + bytes).map_err(super::setup::failure)?;
+    let mut region = arena.map(filling + bytes).map_err(crate::bench::shared::setup::failure)?;
     let (filling, swept) = region[..filling + bytes].split_at_mut(filling);
     write(bytemuck::cast_slice_mut(filling), 0, 1, Data::Plain, &AtomicU64::new(0));
     let words: &mut [u64] = bytemuck::cast_slice_mut(swept);

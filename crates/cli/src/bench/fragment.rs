@@ -5,12 +5,12 @@
 //! swaps everything out. A folio that finds no free run of slots is a fallback. Content is checked at every touch,
 //! and all of it at the end.
 
-use super::access::Random;
-use super::pages::{PAGE_WORDS, value};
-use super::progress::tell;
-use super::report::Report;
-use super::setup::{ArenaPlan, failure};
 use crate::args::{PagingOptions, check_budget, size};
+use crate::bench::shared::access::Random;
+use crate::bench::shared::pages::{PAGE_WORDS, value};
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};

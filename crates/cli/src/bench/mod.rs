@@ -1,43 +1,19 @@
 //! `folioswap bench`: the benchmarks and what they share.
 //!
-//! A benchmark is a file with its arguments and a function from them to an exit status, a variant of
-//! [`BenchCommand`], and an arm of [`run`]. Shared: the report and its JSON form (`report`), output lines and the
-//! progress bar (`progress`), medians (`medians`), arenas from the command line (`setup`), turns under kernel swap
-//! (`kernel_turn`), memory that is checked at each access (`pages`), its content (`records`), the choice of pages
-//! (`access`), and the fill of compressed swap (`stored`).
+//! A benchmark is a module with its arguments and a function from them to an exit status, a variant of
+//! [`BenchCommand`], and an arm of [`run`]. What several of them use is in `shared`.
 
-mod access;
 mod alloc;
 mod auto;
 mod compact;
-mod compact_mix;
-mod compact_slots;
 mod devices;
-mod first_touch;
 mod fragment;
-mod kernel_turn;
 mod latency;
-mod latency_plot;
-mod latency_report;
-mod latency_turn;
-mod medians;
-mod mix;
 mod nodes;
 mod orders;
-mod pages;
-mod progress;
-mod random;
-pub mod random_command;
-mod raw;
-mod records;
-mod report;
-mod setup;
-mod stored;
-mod sweep;
-pub mod sweep_command;
-mod sweep_managed;
-mod sweep_pages;
-mod sweep_plot;
+pub mod random;
+mod shared;
+pub mod sweep;
 mod tier;
 
 use crate::exit::Failure;
@@ -47,10 +23,10 @@ use clap::Subcommand;
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
     /// Threads write their shares of one array from start to end, then read and check every word
-    Sweep(sweep_command::SweepArgs),
+    Sweep(sweep::command::SweepArgs),
     /// Threads read, change and write pages at random and check each access; operations per second and their
     /// latencies
-    Random(random_command::RandomArgs),
+    Random(random::command::RandomArgs),
     /// The sweep with folios of 4K, 64K and 2M: whole runs of slots against single slots
     Orders(orders::OrdersArgs),
     /// How often a folio finds no free run of slots, while an area nearly as large as its device is dropped and
@@ -91,8 +67,8 @@ pub enum BenchCommand {
 /// Runs a benchmark.
 pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
     match command {
-        BenchCommand::Sweep(args) => sweep_command::sweep(args),
-        BenchCommand::Random(args) => random_command::random(args),
+        BenchCommand::Sweep(args) => sweep::command::sweep(args),
+        BenchCommand::Random(args) => random::command::random(args),
         BenchCommand::Orders(args) => orders::orders(args),
         BenchCommand::Fragment(args) => fragment::fragment(args),
         BenchCommand::Auto(args) => auto::auto(args),

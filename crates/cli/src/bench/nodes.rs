@@ -9,14 +9,14 @@
 //! both devices' bandwidth that was used. *list* leaves one device idle, so that *nearest* can be at most twice as
 //! fast.
 
-use super::alloc::stay_on_cpu;
-use super::medians::{median, median_of_ratios};
-use super::progress::tell;
-use super::records::Data;
-use super::report::Report;
-use super::setup::{failure, moved, whole_words};
-use super::sweep::{read, write};
 use crate::args::{check_budget, size};
+use crate::bench::alloc::stay_on_cpu;
+use crate::bench::shared::medians::{median, median_of_ratios};
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::records::Data;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{failure, moved, whole_words};
+use crate::bench::sweep::{read, write};
 use crate::exit::{Failure, Status};
 use clap::Args;
 use folioswap::{Arena, DeviceSpec, FolioSize, NodeId, Priority, SwapDevice, Topology, Tuning};

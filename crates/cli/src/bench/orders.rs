@@ -3,12 +3,12 @@
 //! For each size the sweep runs twice with contiguous runs of slots and twice with single slots, in turn, each time
 //! in an arena of its own. Only rounds that rewrite memory are compared, because they allocate slots and free them.
 
-use super::medians::median_of_ratios;
-use super::records::Data;
-use super::report::Report;
-use super::setup::{ArenaPlan, CommonArgs};
-use super::sweep::{Kind, Plan, gbps};
-use super::sweep_managed::{managed, show_head, to_json};
+use crate::bench::shared::medians::median_of_ratios;
+use crate::bench::shared::records::Data;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, CommonArgs};
+use crate::bench::sweep::managed::{managed, show_head, to_json};
+use crate::bench::sweep::{Kind, Plan, gbps};
 use crate::exit::Failure;
 use clap::Args;
 use folioswap::{FolioSize, Order, Tuning};

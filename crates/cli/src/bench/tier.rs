@@ -9,15 +9,15 @@
 //! Turns alternate, the file alone before both tiers, each in a new arena with a file of the same name, so that a
 //! disk that slows down affects both. The front is given first and has no priority, as a user would do it.
 
-use super::access::Distribution;
-use super::medians::{median, median_of_ratios};
-use super::pages::{Access, PAGE_WORDS, PageSet};
-use super::progress::{Progress, tell};
-use super::random::{self, Outcome, Plan};
-use super::records::Data;
-use super::report::Report;
-use super::setup::{ArenaPlan, failure, seconds, whole_words};
 use crate::args::{PagingOptions, check_budget, parsed, size};
+use crate::bench::random::{self, Outcome, Plan};
+use crate::bench::shared::access::Distribution;
+use crate::bench::shared::medians::{median, median_of_ratios};
+use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
+use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::records::Data;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, failure, seconds, whole_words};
 use crate::exit::{Failure, Status};
 use crate::swap_check;
 use clap::Args;

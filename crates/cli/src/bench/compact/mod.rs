@@ -7,14 +7,16 @@
 //! uses a pool that is not fragmented, as the baseline for latency. `exchange` and `migrate` are the two ways to move
 //! small folios; `default` uses the cheaper one. What is left of the pool and the large folios are checked.
 
-use super::access::Random;
-use super::compact_mix::mixed;
-use super::compact_slots;
-use super::medians::median;
-use super::progress::tell;
-use super::report::Report;
-use super::setup::{ArenaPlan, failure};
+mod mix;
+mod slots;
+
 use crate::args::{PagingOptions, check_budget, size};
+use crate::bench::compact::mix::mixed;
+use crate::bench::shared::access::Random;
+use crate::bench::shared::medians::median;
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
@@ -190,7 +192,7 @@ impl Sum {
 pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
     if args.space == SpaceKind::Slots {
-        return compact_slots::slots(args);
+        return slots::slots(args);
     }
     let mut options = args.options.clone();
     if options.swap.is_empty() {

@@ -6,10 +6,10 @@
 //! half full, so that a swap-in frees its slots. The other thread drops a few neighbouring folios at a time, most of
 //! them swapped out, and writes them again. It follows the pace of the first thread.
 
-use super::access::Random;
-use super::pages::{Access, PAGE_WORDS, PageSet, value};
-use super::records::Data;
-use super::setup::{ArenaPlan, failure};
+use crate::bench::shared::access::Random;
+use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet, value};
+use crate::bench::shared::records::Data;
+use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
 use folioswap::{Advice, Arena, FolioSize, Region, StatsSnapshot};
 use folioswap_core::{FaultKind, Histogram, HistogramSnapshot, Order, Phase};

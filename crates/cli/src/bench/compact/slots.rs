@@ -8,13 +8,13 @@
 //! There is one turn for each pause between two folios. The last turn gives the measures. Every word is checked at
 //! the end.
 
-use super::access::Random;
-use super::compact::CompactArgs;
-use super::pages::{PAGE_WORDS, value};
-use super::progress::tell;
-use super::report::Report;
-use super::setup::{ArenaPlan, failure};
 use crate::args::PagingOptions;
+use crate::bench::compact::CompactArgs;
+use crate::bench::shared::access::Random;
+use crate::bench::shared::pages::{PAGE_WORDS, value};
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::{Failure, Status};
 use crate::swap_check;
 use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, Tuning};

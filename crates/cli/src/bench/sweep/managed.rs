@@ -1,9 +1,9 @@
 //! One sweep over a managed region, in an arena of its own.
 
-use super::progress::{Progress, tell};
-use super::setup::{ArenaPlan, failure};
-use super::stored::Stored;
-use super::sweep::{self, Plan, Row};
+use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::setup::{ArenaPlan, failure};
+use crate::bench::shared::stored::Stored;
+use crate::bench::sweep::{self, Plan, Row};
 use crate::exit::Failure;
 use folioswap::Arena;
 use serde_json::{Value, json};

@@ -9,7 +9,7 @@
 //! each differs from its value in the previous version. Words from lists are right in many rows, but number, time and
 //! random bytes are not: no row passes in another place or version.
 
-use super::access::scramble;
+use crate::bench::shared::access::scramble;
 use clap::ValueEnum;
 
 /// The content of memory.

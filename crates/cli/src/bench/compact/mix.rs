@@ -1,15 +1,15 @@
 //! The mixed workload of `bench compact`: a stream through 2 MiB folios and random access to 4 KiB folios share one
 //! budget. Runs with compaction and without, in turn.
 
-use super::access::Distribution;
-use super::medians::median_of_ratios;
-use super::mix::mix;
-use super::pages::{Access, PAGE_WORDS};
-use super::progress::tell;
-use super::random::Plan;
-use super::report::Report;
-use super::setup::{ArenaPlan, failure};
 use crate::args::PagingOptions;
+use crate::bench::random::Plan;
+use crate::bench::shared::access::Distribution;
+use crate::bench::shared::medians::median_of_ratios;
+use crate::bench::shared::mix::mix;
+use crate::bench::shared::pages::{Access, PAGE_WORDS};
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
 use folioswap::{FolioSize, Order, Tuning};
 use folioswap_core::compact::Stage;

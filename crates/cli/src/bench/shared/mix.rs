@@ -1,9 +1,9 @@
 //! A mixed workload: one thread streams through one part of the memory while others access the other part at random.
 
-use super::pages::PageSet;
-use super::random::{self, Outcome, Plan};
-use super::records::Data;
-use super::sweep::{read, write};
+use crate::bench::random::{self, Outcome, Plan};
+use crate::bench::shared::pages::PageSet;
+use crate::bench::shared::records::Data;
+use crate::bench::sweep::{read, write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -74,9 +74,9 @@ fn stream(words: &mut [u64], stop: &AtomicBool) -> (f64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::access::Distribution;
-    use super::super::pages::Access;
     use super::*;
+    use crate::bench::shared::access::Distribution;
+    use crate::bench::shared::pages::Access;
     use std::time::Duration;
 
     #[test]

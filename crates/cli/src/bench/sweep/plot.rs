@@ -5,8 +5,8 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use super::latency_plot::{COLOURS, save};
-use super::sweep::Row;
+use crate::bench::shared::plot::{colour, draw_legend, draw_line, save};
+use crate::bench::sweep::Row;
 use crate::exit::Failure;
 
 const SIZE: (u32, u32) = (760, 380);
@@ -38,21 +38,12 @@ fn to_svg(svg: &mut String, title: &str, systems: &[(&str, &Vec<Row>)]) -> Resul
         .y_desc("GB/s")
         .draw()?;
     let systems = systems.iter().filter(|(_, rows)| !rows.is_empty());
-    for ((name, rows), colour) in systems.zip(COLOURS.iter().cycle()) {
+    for (index, (name, rows)) in systems.enumerate() {
         let points: Vec<_> = rows.iter().enumerate().map(|(at, row)| (at as f64 + 1.0, row.gbps())).collect();
-        let key = *colour;
-        chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(3)))?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], key.stroke_width(3)));
-        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, colour.filled())))?;
+        draw_line(&mut chart, (index, name), points.iter().copied(), 3)?;
+        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, colour(index).filled())))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .border_style(BLACK)
-        .background_style(WHITE.mix(0.8))
-        .draw()?;
+    draw_legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
     area.present()?;
     drop(chart);
     Ok(())
@@ -69,8 +60,8 @@ fn label(names: &[&str], round: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sweep::Kind;
     use super::*;
+    use crate::bench::sweep::Kind;
 
     #[test]
     fn each_round_has_a_name_and_a_point_of_each_system() {

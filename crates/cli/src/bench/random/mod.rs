@@ -3,9 +3,11 @@
 //! The code does not depend on folioswap, so that it runs over a managed region and over the kernel's memory alike.
 //! The pages are filled before the timed part and verified after it.
 
-use super::access::{Distribution, Places, Random};
-use super::pages::{Access, PAGE_WORDS, PageSet};
-use super::records::Data;
+pub mod command;
+
+use crate::bench::shared::access::{Distribution, Places, Random};
+use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
+use crate::bench::shared::records::Data;
 use folioswap_core::{Histogram, HistogramSnapshot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 //! The JSON form is `{"bench": name, "machine": {…}, "measures": {name: number}, "rows": […]}`. Names of measures
 //! never change.
 
-use super::progress::tell;
+use crate::bench::shared::progress::tell;
 use crate::exit::{Failure, Status};
 use crate::swap_check::meminfo;
 use serde_json::{Map, Value, json};

@@ -4,19 +4,19 @@
 //! raw reads again. The kernel's turn is undone before the others begin, so that the two systems never share the
 //! machine.
 
-use super::kernel_turn::{KernelTurn, Turn};
-use super::medians::{median, ratio};
-use super::progress::{Progress, tell};
-use super::raw::RawFile;
-use super::records::Data;
-use super::report::Report;
-use super::setup::{ArenaPlan, backing, whole_words};
-use super::stored::Stored;
-use super::sweep::{self, Kind, Plan, Row};
-use super::sweep_managed::{managed, show, show_head, to_json};
-use super::sweep_pages::sweep_pages;
-use super::sweep_plot;
 use crate::args::{Folios, Paging, check_budget, size};
+use crate::bench::shared::kernel_turn::{KernelTurn, Turn};
+use crate::bench::shared::medians::{median, ratio};
+use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::raw::RawFile;
+use crate::bench::shared::records::Data;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, backing, whole_words};
+use crate::bench::shared::stored::Stored;
+use crate::bench::sweep::managed::{managed, show, show_head, to_json};
+use crate::bench::sweep::pages::sweep_pages;
+use crate::bench::sweep::plot;
+use crate::bench::sweep::{self, Kind, Plan, Row};
 use crate::exit::{Failure, Status};
 use crate::peer::Backing;
 use crate::swap_check;
@@ -142,7 +142,7 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
         };
         let (size, memory) = (Bytes(args.shape.size), Bytes(args.paging.memory));
         let title = format!("{size} of memory in {memory} of RAM, swap {place}");
-        sweep_plot::draw(file, &title, &[("folioswap", &managed.rows), ("the kernel's swap", &kernel)])?;
+        plot::draw(file, &title, &[("folioswap", &managed.rows), ("the kernel's swap", &kernel)])?;
     }
     let mut report = Report::new("sweep");
     measure(&mut report, &managed.rows, &kernel, &raw_reads);

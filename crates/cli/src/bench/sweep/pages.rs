@@ -2,12 +2,12 @@
 //!
 //! Both take turns, twice, each in an arena of its own, so that a machine whose speed drifts favours neither.
 
-use super::medians::{median, ratio};
-use super::report::Report;
-use super::setup::ArenaPlan;
-use super::sweep::{Kind, gbps};
-use super::sweep_command::SweepArgs;
-use super::sweep_managed::{managed, show_head, to_json};
+use crate::bench::shared::medians::{median, ratio};
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::ArenaPlan;
+use crate::bench::sweep::command::SweepArgs;
+use crate::bench::sweep::managed::{managed, show_head, to_json};
+use crate::bench::sweep::{Kind, gbps};
 use crate::exit::{Failure, Status};
 use folioswap::SwapIn;
 

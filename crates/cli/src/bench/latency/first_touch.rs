@@ -4,11 +4,11 @@
 //! again. The frames of dropped folios hold old data, so that each first touch needs 2 MiB cleared. Both ways take
 //! turns, each in an arena of its own. Each folio is checked to be zero, and written.
 
-use super::medians::median_of_ratios;
-use super::progress::tell;
-use super::report::Report;
-use super::setup::{ArenaPlan, failure};
 use crate::args::PagingOptions;
+use crate::bench::shared::medians::median_of_ratios;
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
 use folioswap::{Advice, FolioSize, Order, Tuning};
 use folioswap_core::Histogram;

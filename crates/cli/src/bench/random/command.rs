@@ -3,16 +3,16 @@
 //! The kernel's turn is first. Its cgroup also has room for the bookkeeping of the benchmark. Its program does not
 //! ask for huge pages and gets what the system gives such programs by default.
 
-use super::access::Distribution;
-use super::kernel_turn::{KernelTurn, Turn, Versus};
-use super::medians::ratio;
-use super::pages::{Access, PAGE_WORDS, PageSet};
-use super::progress::{Progress, tell};
-use super::random::{self, Outcome, Plan};
-use super::records::{Data, ROW_WORDS};
-use super::report::Report;
-use super::setup::{ArenaPlan, backing, failure, seconds, whole_words};
 use crate::args::{Folios, Paging, check_budget, parsed, size};
+use crate::bench::random::{self, Outcome, Plan};
+use crate::bench::shared::access::Distribution;
+use crate::bench::shared::kernel_turn::{KernelTurn, Turn, Versus};
+use crate::bench::shared::medians::ratio;
+use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
+use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::records::{Data, ROW_WORDS};
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, backing, failure, seconds, whole_words};
 use crate::exit::{Failure, Status};
 use crate::swap_check;
 use clap::Args;

@@ -4,8 +4,8 @@
 //! The fill of a zram is sampled from outside meanwhile. [`KernelTurn::run`] returns after the turn has ended and the
 //! set-up is undone, so that the two systems never share the machine.
 
-use super::progress::Progress;
-use super::stored::Stored;
+use crate::bench::shared::progress::Progress;
+use crate::bench::shared::stored::Stored;
 use crate::exit::{Failure, Status};
 use crate::launch::{ExecArgs, own_executable};
 use crate::peer::{Backing, Peer, Setup};

@@ -1,11 +1,14 @@
 //! Plots the distributions of `bench latency` as SVG: the share of touches that took longer than a time, on two
 //! logarithmic axes.
 
-use crate::exit::{Failure, Status};
-use folioswap_core::HistogramSnapshot;
-use plotters::prelude::*;
 use std::error::Error;
 use std::path::Path;
+
+use folioswap_core::HistogramSnapshot;
+use plotters::prelude::*;
+
+use crate::bench::shared::plot::{draw_legend, draw_line, save};
+use crate::exit::Failure;
 
 /// A line of the plot.
 pub struct Line<'a> {
@@ -16,21 +19,11 @@ pub struct Line<'a> {
 const SIZE: (u32, u32) = (960, 600);
 /// The shares on the y axis.
 const SHARES: std::ops::Range<f64> = 1e-6..1.0;
-pub const COLOURS: [RGBColor; 4] =
-    [RGBColor(31, 119, 180), RGBColor(214, 39, 40), RGBColor(44, 160, 44), RGBColor(148, 103, 189)];
 
 /// Draws the lines to a file.
 pub fn draw(file: &Path, title: &str, lines: &[Line]) -> Result<(), Failure> {
     let mut svg = String::new();
     save(file, to_svg(&mut svg, title, lines).map(|()| svg))
-}
-
-/// Writes a drawing to a file.
-pub fn save(file: &Path, drawn: Result<String, Box<dyn Error>>) -> Result<(), Failure> {
-    drawn
-        .map_err(|error| error.to_string())
-        .and_then(|svg| std::fs::write(file, svg).map_err(|error| error.to_string()))
-        .map_err(|error| Failure::new(Status::Failed, format!("{} was not written: {error}", file.display())))
 }
 
 fn to_svg(svg: &mut String, title: &str, lines: &[Line]) -> Result<(), Box<dyn Error>> {
@@ -50,22 +43,12 @@ fn to_svg(svg: &mut String, title: &str, lines: &[Line]) -> Result<(), Box<dyn E
         .x_label_formatter(&|us| format!("{us}"))
         .y_label_formatter(&|share| format!("{share:e}"))
         .draw()?;
-    for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
+    for (index, line) in lines.iter().enumerate() {
         let count = line.times.count().max(1) as f64;
         let points = line.times.tail().map(|(ns, above)| (ns as f64 / 1e3, (above as f64 / count).max(SHARES.start)));
-        let series = LineSeries::new(std::iter::once((1.0, 1.0)).chain(points), colour.stroke_width(2));
-        let key = *colour;
-        chart
-            .draw_series(series)?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], key.stroke_width(2)));
+        draw_line(&mut chart, (index, &line.name), std::iter::once((1.0, 1.0)).chain(points), 2)?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerLeft)
-        .border_style(BLACK)
-        .background_style(WHITE.mix(0.8))
-        .draw()?;
+    draw_legend(&mut chart, SeriesLabelPosition::LowerLeft)?;
     area.present()?;
     drop(chart);
     Ok(())

@@ -8,7 +8,7 @@
 //!
 //! Each page has its own mutex. Its holder may have to wait for a fault on the page.
 
-use super::records::{self, Data, ROW_WORDS};
+use crate::bench::shared::records::{self, Data, ROW_WORDS};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! Output of `bench latency`: tables of shares and of phases, and the rows of its report.
 
-use super::latency_turn::Outcome;
-use super::progress::tell;
+use crate::bench::latency::turn::Outcome;
+use crate::bench::shared::progress::tell;
 use folioswap_core::{HistogramSnapshot, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 

@@ -5,15 +5,20 @@
 //! in batches, by the fault that fills a batch. `async`, the engine's way: one by one where that is nearly free, else
 //! in batches by a thread. `latency_turn` runs a turn. At the end first touches are timed (`first_touch`).
 
-use super::first_touch::first_touches;
-use super::latency_plot::{self, Line};
-use super::latency_report::{row, tell_head, tell_phases, tell_shares};
-use super::latency_turn::{self, Outcome, Pace, Turn};
-use super::medians::{median, median_of_ratios};
-use super::progress::tell;
-use super::report::Report;
-use super::setup::{ArenaPlan, CommonArgs, seconds};
+mod first_touch;
+mod plot;
+mod report;
+mod turn;
+
 use crate::args::PagingOptions;
+use crate::bench::latency::first_touch::first_touches;
+use crate::bench::latency::plot::Line;
+use crate::bench::latency::report::{row, tell_head, tell_phases, tell_shares};
+use crate::bench::latency::turn::{Outcome, Pace, Turn};
+use crate::bench::shared::medians::{median, median_of_ratios};
+use crate::bench::shared::progress::tell;
+use crate::bench::shared::report::Report;
+use crate::bench::shared::setup::{ArenaPlan, CommonArgs, seconds};
 use crate::exit::{Failure, Status};
 use clap::{Args, ValueEnum};
 use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch, Tuning};
@@ -174,7 +179,7 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
                 .zip(outcomes)
                 .map(|((way, _), outcome)| Line { name: format!("{} {way}", folio.names().0), times: &outcome.due })
         });
-        latency_plot::draw(file, "Swap-ins at a steady rate while slots are freed", &lines.collect::<Vec<_>>())?;
+        plot::draw(file, "Swap-ins at a steady rate while slots are freed", &lines.collect::<Vec<_>>())?;
     }
     let first_touches = first_touches(args.common.memory, args.rounds, &options, &mut report)?;
     let bad_words: u64 = merged.iter().flat_map(|(_, outcomes)| outcomes).map(|outcome| outcome.bad_words).sum();
@@ -212,7 +217,7 @@ struct Compare<'a> {
 impl Compare<'_> {
     fn turn(&self, frees: Frees, pace: Pace, seconds: f64, seed: u64) -> Result<Outcome, Failure> {
         let (order, time) = (self.folio.order(), Duration::from_secs_f64(seconds));
-        latency_turn::run(&Turn {
+        turn::run(&Turn {
             plan: ArenaPlan {
                 tuning: Tuning { frees, ..Tuning::default() },
                 ..ArenaPlan::new(self.args.common.memory, self.options, FolioSize::Fixed(order))

@@ -5,8 +5,13 @@
 //! `records`). No folio equals another and none is zero. A word from another place or another round is detected. All
 //! threads meet at a barrier between two rounds. A round is timed from the barrier before it to the barrier after it.
 
-use super::medians::median;
-use super::records::{self, Data};
+pub mod command;
+pub mod managed;
+pub mod pages;
+pub mod plot;
+
+use crate::bench::shared::medians::median;
+use crate::bench::shared::records::{self, Data};
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
