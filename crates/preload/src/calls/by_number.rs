@@ -1,4 +1,4 @@
-//! System calls made by number, through `syscall` or outside the C library, where [`crate::calls::dispatch`] catches them.
+//! System calls made by number, through `syscall` or outside the C library, where [`super::dispatch`] catches them.
 //!
 //! Transfers, messages, signal masks and memory calls go through the same code as the C library's functions. For all
 //! other calls a table lists what their arguments point to (`numbers`).
