@@ -14,11 +14,12 @@ UNFINISHED = re.compile(r"\b((?:" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "
 # Roots of crates that must forbid unsafe code.
 FORBID_UNSAFE = ("crates/core/src/lib.rs", "crates/cli/src/main.rs")
 
-# The folders of the engine, from the ground up. A file names its own folder and those before it only. `engine` is the
-# sum of all parts: only the flows, from `fault` upward, name it.
+# The folders of the engine, from the ground up. A file names its own folder and those before it only.
 ENGINE = "crates/engine/src/"
-FOLDERS = ("config", "process", "device", "swap", "memory", "fault", "reclaim", "relocate", "compact", "arena")
-BELOW_THE_ENGINE = FOLDERS[:5]
+FOLDERS = (
+    "config", "process", "device", "swap", "memory", "parts", "engine",
+    "fault", "reclaim", "relocate", "compact", "arena",
+)
 MAX_COLUMNS = 120
 
 
@@ -79,14 +80,12 @@ def upward_imports(path, lines):
     """(line, complaint) for what a file of the engine must not name, by a path from the root of the crate."""
     inside = path.removeprefix(ENGINE)
     folder = inside.split("/")[0]
-    if not path.startswith(ENGINE) or "/" not in inside or folder in ("engine", "tests"):
+    if not path.startswith(ENGINE) or "/" not in inside or folder == "tests":
         return
     if folder not in FOLDERS:
         yield 1, f"{folder}/ has no place in the order of folders"
         return
     above = set(FOLDERS[FOLDERS.index(folder) + 1:])
-    if folder in BELOW_THE_ENGINE:
-        above.add("engine")
     for number, line in code_before_tests(lines):
         if re.search(r"\bcrate::\{|\bsuper::super\b", line):
             yield number, "names several folders in one path, or climbs: name each from the root"

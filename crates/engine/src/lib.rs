@@ -25,6 +25,7 @@ pub mod device;
 mod engine;
 mod fault;
 mod memory;
+mod parts;
 mod process;
 mod reclaim;
 mod relocate;
@@ -41,8 +42,6 @@ pub use arena::sealing::WholeFolio;
 #[doc(hidden)]
 pub use arena::tuning::Tuning;
 pub use arena::{Arena, ArenaBuilder, Residency};
-#[doc(hidden)]
-pub use compact::exchange::CompactionMeans;
 pub use config::error::{Error, UnknownName};
 pub use config::fault_mode::FaultMode;
 pub use config::folio_size::{FolioSize, FolioSizeError};
@@ -57,6 +56,8 @@ pub use folioswap_core::{
 };
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};
+#[doc(hidden)]
+pub use parts::compactor::CompactionMeans;
 pub use process::fatal::EXIT_MEMORY;
 pub use process::shared_stats::{SharedCounters, SharedStats, open_shared_stats};
 pub use process::stopwatch::Stopwatch;

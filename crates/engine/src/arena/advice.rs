@@ -6,7 +6,7 @@ use folioswap_core::BlockId;
 use folioswap_sys::signals;
 
 use crate::engine::Engine;
-use crate::fault::read_queue::Window;
+use crate::parts::read_queue::Window;
 use crate::process::cpu::current_cpu;
 
 /// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.
@@ -41,7 +41,7 @@ impl Engine {
         let end = blocks.end.min(blocks.start + self.ram().budget_blocks() / 2);
         for start in (blocks.start..end).step_by(WINDOW) {
             let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
-            self.faults().read_ahead(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
+            self.faults().reads().push(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
         }
     }
 

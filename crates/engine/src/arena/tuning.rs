@@ -2,7 +2,7 @@
 
 use folioswap_core::compact::Stage;
 
-use crate::compact::exchange::CompactionMeans;
+use crate::parts::compactor::CompactionMeans;
 use crate::swap::attached::Frees;
 
 /// What only measurements change.

@@ -7,7 +7,6 @@
 //! that finds none compacts directly, but never waits for another folio's lock. The thread sleeps while nothing is
 //! freed and no pageblock is wanted, so an idle arena costs no CPU.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{CompactCounters, Mode, Outcome, Report, Request, ZoneSpace};
@@ -63,14 +62,14 @@ pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction");
     let thread = folioswap_sys::signals::thread_id();
     let (mut wanted_last, mut failed_last): (Option<Instant>, Option<Instant>) = (None, None);
-    let mut seen = engine.compactor().wanted.now();
+    let mut seen = engine.compactor().wanted().now();
     while !engine.stopping() {
-        let before = std::mem::replace(&mut seen, engine.compactor().wanted.now());
+        let before = std::mem::replace(&mut seen, engine.compactor().wanted().now());
         let begun = Instant::now();
         let pass = engine.gate().enter(thread);
         engine.ram().zones().all().iter().for_each(Zone::tick);
         engine.stats().compact_daemon_wake.add(1);
-        if engine.compactor().whole_wanted.swap(0, Ordering::Relaxed) > 0 {
+        if engine.compactor().take_whole_wanted() {
             wanted_last = Some(begun);
             engine.ram().zones().keep_whole((engine.ram().budget_blocks() / KEPT_WHOLE_SHARE).max(1));
             engine.ram().reclaim_wanted().signal();
@@ -91,13 +90,13 @@ pub(crate) fn run(engine: &Engine) {
         drop(pass);
         match wanted_last {
             _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
-            Some(_) => engine.compactor().wanted.wait_for(seen, AGAIN),
+            Some(_) => engine.compactor().wanted().wait_for(seen, AGAIN),
             None if only_calm => {
                 engine.pause(if is_done { CALM } else { (begun.elapsed() * PAUSES).clamp(CALM, REST) })
             }
             None => match resting {
-                Some(rest) => engine.compactor().wanted.wait_for(seen, rest), // frames freed meanwhile have not been scanned
-                None => engine.compactor().wanted.wait(seen),
+                Some(rest) => engine.compactor().wanted().wait_for(seen, rest), // frames freed meanwhile have not been scanned
+                None => engine.compactor().wanted().wait(seen),
             },
         }
     }
@@ -114,7 +113,7 @@ impl Engine {
         nr_enough: usize,
         mut stop: impl FnMut() -> bool,
     ) -> Option<(Report, Option<Taken>)> {
-        let stage = self.compactor().stage?;
+        let stage = self.compactor().stage()?;
         let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might compact too
         if zone.counts().limit <= Order::HUGE.nr_pages() + SLACK {
             return None;
@@ -147,8 +146,7 @@ impl Engine {
     /// Sleeps until whole folios are wanted, for `pause` at most.
     fn pause(&self, pause: Duration) {
         let begun = Instant::now();
-        while begun.elapsed() < pause && !self.stopping() && self.compactor().whole_wanted.load(Ordering::Relaxed) == 0
-        {
+        while begun.elapsed() < pause && !self.stopping() && !self.compactor().is_whole_wanted() {
             std::thread::sleep(CALM);
         }
     }
@@ -168,8 +166,8 @@ impl Engine {
     pub fn look_for_whole(&self) {
         let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might lock a zone
         let lacks_whole = |zone: &Zone| zone.free_runs(Order::HUGE) < self.compaction_goal(zone);
-        if self.compactor().stage.is_some() && self.ram().zones().all().iter().any(lacks_whole) {
-            self.compactor().wanted.signal();
+        if self.compactor().stage().is_some() && self.ram().zones().all().iter().any(lacks_whole) {
+            self.compactor().wanted().signal();
         }
     }
 
@@ -186,7 +184,7 @@ impl Engine {
             if nr_free >= self.compaction_goal(zone) {
                 return true;
             }
-            let stop = || self.compactor().nr_waiting.load(Ordering::Relaxed) > 0;
+            let stop = || self.compactor().has_direct();
             let report = self.compact_frames(zone, run, nr_free + 1, stop);
             match report.map(|(report, _)| report.outcome) {
                 Some(Outcome::Free) => {}
@@ -206,23 +204,21 @@ impl Engine {
     /// Compacts all of RAM, and waits a little for busy folios. Faults go without compaction meanwhile. Returns whether
     /// all zones were scanned to the end.
     pub fn compact_all(&self) -> bool {
-        self.compactor().nr_explicit.fetch_add(1, Ordering::SeqCst);
-        while self.compactor().nr_waiting.load(Ordering::SeqCst) > 0 {
-            std::thread::sleep(POLITE); // faults that did not see `nr_explicit`
+        self.compactor().begin_explicit();
+        while self.compactor().has_direct() {
+            std::thread::sleep(POLITE); // faults that began before
         }
         let compact = |zone| self.compact_frames(zone, Purpose::Explicit, 0, || false);
         let zones = self.ram().zones().all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);
         let reports: Vec<_> = zones.map(compact).collect();
-        self.compactor().nr_explicit.fetch_sub(1, Ordering::SeqCst);
+        self.compactor().end_explicit();
         reports.iter().all(|run| run.is_some_and(|(report, _)| report.outcome == Outcome::Met))
     }
 
     /// Makes a free pageblock for a fault of a whole folio that finds no place.
     pub fn compact_directly(&self) -> Option<Taken> {
         self.compactor().want_whole();
-        self.compactor().nr_waiting.fetch_add(1, Ordering::SeqCst);
-        // An explicit run may wait for the block that this thread has locked, so do not wait for that run.
-        let goes = self.compactor().nr_explicit.load(Ordering::SeqCst) == 0;
+        let goes = self.compactor().begin_direct();
         let compact = |zone| {
             let (Report { counters, .. }, taken) = self.compact_frames(zone, Purpose::Direct, 1, || false)?;
             self.stats().compact_stall.add(counters.compact_stall);
@@ -231,7 +227,7 @@ impl Engine {
             taken
         };
         let taken = if goes { self.ram().zones().near(current_cpu()).find_map(compact) } else { None };
-        self.compactor().nr_waiting.fetch_sub(1, Ordering::SeqCst);
+        self.compactor().end_direct();
         taken
     }
 

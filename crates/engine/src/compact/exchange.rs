@@ -15,15 +15,7 @@ use folioswap_core::{FrameId, Memory, Order, Taken, Zone};
 use folioswap_sys::memory;
 
 use crate::engine::Engine;
-
-/// How folios get new homes.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum CompactionMeans {
-    /// Free pages move between homes.
-    Migration,
-    /// Free pages are exchanged with the kernel.
-    Exchange,
-}
+use crate::parts::compactor::CompactionMeans;
 
 /// The moves of one run of compaction. All folios of a pageblock move in the same way.
 pub(crate) struct Moving<'e> {
@@ -99,5 +91,5 @@ fn means_to_move(engine: &Engine) -> CompactionMeans {
     if own_memory || engine.ram().lacks_huge_pages() {
         return CompactionMeans::Migration;
     }
-    engine.compactor().means
+    engine.compactor().means()
 }

@@ -1,7 +1,6 @@
 //! Compaction: of frames, by migration or exchange, and of slots.
 
 pub mod compactd;
-pub mod compactor;
 pub mod exchange;
 pub mod rehome;
 pub mod slots;

@@ -1,7 +1,9 @@
 //! What happens to a folio at hand, whose block is locked: it is mapped, unmapped, or dropped. Swap-in and swap-out are
 //! built from these steps, which change the folio table, RAM and the swap space together.
 
-use folioswap_core::{FrameId, List, Locked, Memory, Order, Phase, State};
+use std::ops::Range;
+
+use folioswap_core::{FrameId, List, Locked, Memory, Order, PAGE_SIZE, Phase, State};
 use folioswap_sys::memory;
 
 use super::Engine;
@@ -198,4 +200,27 @@ impl Engine {
         locked.folio_mut(index).cancel_write();
         self.ram.zone(frame).insert(frame, List::Laundry);
     }
+
+    /// Forgets the loss of pages of a block, none of which is mapped, and removes their poison: they can be read again,
+    /// or are no longer wanted.
+    pub fn end_lost(&self, locked: &Locked<'_>, pages: Range<usize>) {
+        for page in self.faults.lost().take(locked.id(), pages) {
+            let addr = self.table.addr(locked.id().page(page));
+            // SAFETY: the block is locked, and the page is not mapped, so only the poison marker is there.
+            if let Err(error) = unsafe { self.ram.frames().drop_memory(addr, PAGE_SIZE) } {
+                fatal::say(&format!("a page that was lost stays so: {error}"));
+            }
+        }
+    }
+
+    /// The same for a folio of a locked block.
+    pub fn end_lost_folio(&self, locked: &Locked<'_>, index: usize) {
+        self.end_lost(locked, pages_of(locked, index));
+    }
+}
+
+/// The pages of a folio in its block.
+pub(crate) fn pages_of(locked: &Locked<'_>, index: usize) -> Range<usize> {
+    let nr_pages = locked.order().nr_pages();
+    index * nr_pages..(index + 1) * nr_pages
 }

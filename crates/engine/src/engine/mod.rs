@@ -7,7 +7,7 @@
 //! after its target, which is new and which nobody else waits for. Managed memory is never touched under any of these
 //! locks.
 
-mod folio;
+pub(crate) mod folio;
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use folioswap_sys::clock::Clock;
 use folioswap_sys::pagemap::Scan;
 use folioswap_sys::signals;
 
-use crate::compact::compactor::Compactor;
 use crate::config::error::Error;
-use crate::fault::Faults;
-use crate::fault::policy::Policy;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
+use crate::parts::compactor::Compactor;
+use crate::parts::faults::Faults;
+use crate::parts::policy::Policy;
+use crate::parts::reclaim::Reclaim;
 use crate::process::shared_stats::StatsHome;
 use crate::process::signals::Signals;
 use crate::process::wakeup::Gate;
-use crate::reclaim::Reclaim;
 use crate::swap::space::SwapSpace;
 
 /// The engine of one arena.

@@ -11,25 +11,18 @@
 //! **Locking.** A leaf lock.
 
 use std::io;
-use std::ops::Range;
 
 use folioswap_core::{BLOCK_PAGES, FolioId, Locked, PAGE_SIZE, State};
 use folioswap_sys::signals;
 use folioswap_sys::uffd::MoveError;
 
 use crate::engine::Engine;
-use crate::process::fatal;
-
-/// The pages of a folio in its block.
-fn pages_of(locked: &Locked<'_>, index: usize) -> Range<usize> {
-    let nr_pages = locked.order().nr_pages();
-    index * nr_pages..(index + 1) * nr_pages
-}
+use crate::engine::folio::pages_of;
 
 impl Engine {
     /// Notes that a folio's content is lost. `false`: that was known.
     pub fn note_lost(&self, locked: &Locked<'_>, index: usize) -> bool {
-        self.faults().lost.note(locked.id(), pages_of(locked, index))
+        self.faults().lost().note(locked.id(), pages_of(locked, index))
     }
 
     /// Poisons the folio of a lost page, so that the kernel tells threads that touch it or wait for it. Does nothing if
@@ -48,7 +41,7 @@ impl Engine {
         for page in pages_of(&locked, index) {
             // SAFETY: a page of a region whose block is locked. It is swapped out, so nothing is mapped there, and the
             // program shall be told of a touch.
-            match unsafe { self.faults().uffd.poison(self.table().addr(locked.id().page(page)), PAGE_SIZE) } {
+            match unsafe { self.faults().uffd().poison(self.table().addr(locked.id().page(page)), PAGE_SIZE) } {
                 Ok(()) | Err(MoveError::Present) => {}
                 Err(error) => return Err(io::Error::other(error)),
             }
@@ -56,26 +49,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets the loss of pages of a block, none of which is mapped, and removes their poison: they can be read again,
-    /// or are no longer wanted.
-    pub fn end_lost(&self, locked: &Locked<'_>, pages: Range<usize>) {
-        for page in self.faults().lost.take(locked.id(), pages) {
-            let addr = self.table().addr(locked.id().page(page));
-            // SAFETY: the block is locked, and the page is not mapped, so only the poison marker is there.
-            if let Err(error) = unsafe { self.ram().frames().drop_memory(addr, PAGE_SIZE) } {
-                fatal::say(&format!("a page that was lost stays so: {error}"));
-            }
-        }
-    }
-
-    /// The same for a folio of a locked block.
-    pub fn end_lost_folio(&self, locked: &Locked<'_>, index: usize) {
-        self.end_lost(locked, pages_of(locked, index));
-    }
-
-    /// The same for all pages that are no longer on a failing device.
+    /// Ends the loss of all pages that are no longer on a failing device.
     pub fn end_lost_elsewhere(&self) {
-        for block in self.faults().lost.blocks() {
+        for block in self.faults().lost().blocks() {
             let _pass = self.gate().enter(signals::thread_id());
             let locked = self.table().lock(block);
             for page in 0..BLOCK_PAGES {

@@ -15,7 +15,7 @@ use folioswap_sys::signals;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
-use crate::fault::device_faults::{Fault, NR_WAITING};
+use crate::parts::device_faults::{Fault, NR_WAITING};
 use crate::process::fatal::{self, AbortOnPanic};
 use crate::process::wakeup::Pass;
 
@@ -35,7 +35,7 @@ const WHILE_FORKING: Duration = Duration::from_micros(200);
 /// Body of a monitor thread. Returns when `stop` is signalled.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
     let _abort = AbortOnPanic("monitor");
-    let waiter = match Waiter::new(&engine.faults().uffd, stop) {
+    let waiter = match Waiter::new(engine.faults().uffd(), stop) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
     };
@@ -56,7 +56,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
 
 /// Reads a fault from the userfaultfd, if there is one.
 fn read(engine: &Engine) -> Option<Fault> {
-    match engine.faults().uffd.read_event() {
+    match engine.faults().uffd().read_event() {
         Ok(Some(Event::Pagefault { addr, thread, .. })) => Some(Fault { addr, thread }),
         Ok(_) => None,
         Err(error) => fatal::die(&format!("reading faults: {error}")),
@@ -65,7 +65,7 @@ fn read(engine: &Engine) -> Option<Fault> {
 
 /// Polls for the next fault for a moment, unless another thread already does.
 fn watch(engine: &Engine) -> Option<Fault> {
-    let _on_watch = engine.faults().on_watch.try_lock().ok()?;
+    let _on_watch = engine.faults().try_watch()?;
     let begun = Instant::now();
     while begun.elapsed() < WATCH && !engine.stopping() {
         if let fault @ Some(_) = read(engine) {
@@ -86,11 +86,11 @@ fn resolve(engine: &Engine, fault: Fault) {
     if at_hand.is_some() {
         return resolve_inside(engine, pass, at_hand, fault);
     }
-    if !engine.faults().device_faults.begin(fault) {
+    if !engine.faults().device_faults().begin(fault) {
         return;
     }
     resolve_inside(engine, pass, None, fault);
-    while let Some(fault) = engine.faults().device_faults.next() {
+    while let Some(fault) = engine.faults().device_faults().next() {
         engine.ram().work_for(fault.thread);
         match engine.gate().try_enter(fault.thread) {
             Some(pass) => resolve_inside(engine, pass, None, fault),
@@ -132,7 +132,7 @@ fn is_told(engine: &Engine, Fault { addr, thread }: Fault) -> bool {
 
 fn wake(engine: &Engine, fault: Fault) {
     let page = engine.table().addr(engine.table().page_at(fault.addr));
-    if let Err(error) = engine.faults().uffd.wake(page, PAGE_SIZE) {
+    if let Err(error) = engine.faults().uffd().wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));
     }
 }

@@ -11,7 +11,7 @@ use folioswap_core::{
 
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::read_queue::Window;
+use crate::parts::read_queue::Window;
 use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
@@ -315,7 +315,7 @@ impl Engine {
             return;
         };
         for window in advice.windows.iter() {
-            self.faults().read_ahead(Window {
+            self.faults().reads().push(Window {
                 marker: Some(advice.marker(window)),
                 backward: advice.backward,
                 blocks: window.clone(),

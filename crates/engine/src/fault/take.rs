@@ -1,7 +1,6 @@
 //! Takes frames for a fault, which waits until it has some: free ones, those of clean folios, or frames from direct
 //! reclaim. It may hold its block's lock meanwhile.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{Contiguity, Locked, Order, PIECE, Phase, Size, Taken};
@@ -54,7 +53,7 @@ impl Engine {
                 self.stats().direct_reclaims.add(1);
                 Instant::now()
             });
-            if waiting.elapsed() > self.faults().patience {
+            if waiting.elapsed() > self.faults().patience() {
                 self.wait_for_devices_or_end(freed);
                 begun = None;
             }
@@ -113,8 +112,8 @@ impl Engine {
                 self.give_up()
             };
         };
-        if self.faults().stall_said.swap(u64::from(freed) + 1, Ordering::Relaxed) != u64::from(freed) + 1 {
-            let waited = self.faults().patience.as_secs();
+        if self.faults().begin_stall(freed) {
+            let waited = self.faults().patience().as_secs();
             fatal::say(&format!("no memory was freed for {waited} s: waiting for {devices}"));
         }
     }
@@ -129,7 +128,7 @@ impl Engine {
                 self.swap().describe_full()
             )),
             Some(_) => {
-                let waited = self.faults().patience.as_secs();
+                let waited = self.faults().patience().as_secs();
                 fatal::die(&format!(
                     "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
                 ))

@@ -17,7 +17,7 @@ impl Engine {
     /// Frees copies of folios in RAM that are not on standby, in a few pageblocks. Returns whether there were any.
     pub fn shed_copies(&self) -> bool {
         (0..MOST_PAGEBLOCKS)
-            .map_while(|_| self.reclaim().kept_copies.take())
+            .map_while(|_| self.reclaim().kept_copies().take())
             .any(|pageblock| self.shed_copies_in(pageblock))
     }
 
@@ -25,10 +25,10 @@ impl Engine {
         let mut freed = false;
         self.ram().zone(pageblock).folios_in(pageblock, &mut |frame, folio, _| {
             #[cfg(test)]
-            self.reclaim().kept_copies.nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.reclaim().kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             match self.table().try_lock(folio.block()) {
                 Some(mut locked) => freed |= self.shed_copy(&mut locked, folio, frame),
-                None => self.reclaim().kept_copies.note(frame), // try again later
+                None => self.reclaim().kept_copies().note(frame), // try again later
             }
         });
         freed
@@ -65,7 +65,7 @@ impl Engine {
     /// Notes the copy of a folio of a locked block, if it keeps one.
     pub fn note_copy(&self, locked: &Locked<'_>, index: usize) {
         if let (Some(frame), Some(_)) = (locked.folio(index).frame(), locked.folio(index).slot()) {
-            self.reclaim().kept_copies.note(frame);
+            self.reclaim().kept_copies().note(frame);
         }
     }
 }
@@ -84,7 +84,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn nr_looks(engine: &Engine) -> usize {
-        engine.reclaim().kept_copies.nr_looks.load(Relaxed)
+        engine.reclaim().kept_copies().nr_looks.load(Relaxed)
     }
 
     fn use_up_slots(engine: &Engine) {
@@ -139,7 +139,7 @@ mod tests {
         let mut words = ArenaVec::<u64>::zeroed(&arena, 20 * MIB / 8).unwrap();
         words.fill(1);
         let engine = arena.engine();
-        engine.ram().zones().all_folios().for_each(|(frame, _, _)| engine.reclaim().kept_copies.note(frame));
+        engine.ram().zones().all_folios().for_each(|(frame, _, _)| engine.reclaim().kept_copies().note(frame));
         let before = nr_looks(engine);
         assert!(!engine.shed_copies());
         assert!((1..=MOST_PAGEBLOCKS * BLOCK_PAGES).contains(&(nr_looks(engine) - before)));
@@ -169,7 +169,7 @@ mod tests {
             let index = locked.index_of(folio.page_in_block());
             if engine.keeps_copy(&locked, index, frame) {
                 let pageblock = frame.index() / BLOCK_PAGES;
-                let word = engine.reclaim().kept_copies.words[pageblock / 64].load(Relaxed);
+                let word = engine.reclaim().kept_copies().words[pageblock / 64].load(Relaxed);
                 assert!(word >> (pageblock % 64) & 1 == 1, "{folio:?} in {frame:?}");
             }
         }

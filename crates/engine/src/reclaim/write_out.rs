@@ -11,7 +11,7 @@
 use folioswap_core::{FrameId, List, Locked, Order, SlotId, State};
 
 use crate::engine::Engine;
-use crate::reclaim::buffers::{BATCH_BYTES, Buffer, Written};
+use crate::parts::buffers::{BATCH_BYTES, Buffer, Written};
 
 /// Small folios of one order that are written together.
 pub(crate) struct Batch<'e> {
@@ -25,7 +25,7 @@ pub(crate) struct Batch<'e> {
 impl<'e> Batch<'e> {
     /// An empty batch, to be written from this slot on.
     pub fn new(engine: &'e Engine, slot: SlotId, order: Order) -> Self {
-        Batch { buffer: engine.reclaim().buffers.lend(), folios: Vec::new(), slot, order }
+        Batch { buffer: engine.reclaim().buffers().lend(), folios: Vec::new(), slot, order }
     }
 
     fn len_bytes(&self) -> usize {
@@ -182,7 +182,7 @@ impl Engine {
     /// Settles a written folio now. If its block is locked, leaves that to a reclaim thread; nobody waits for the lock.
     fn settle_later(&self, written: Written) {
         if !self.settle(written) {
-            self.reclaim().unsettled.lock().expect("nothing panics under this lock").push(written);
+            self.reclaim().settle_later([written]);
             self.ram().reclaim_wanted().signal();
         }
     }
@@ -198,10 +198,10 @@ impl Engine {
 
     /// Settles the folios whose blocks were locked before. Returns whether some still are.
     pub fn settle_rest(&self) -> bool {
-        let rest = std::mem::take(&mut *self.reclaim().unsettled.lock().expect("nothing panics under this lock"));
-        let still: Vec<_> = rest.into_iter().filter(|&written| !self.settle(written)).collect();
+        let mut still = self.reclaim().take_unsettled();
+        still.retain(|&written| !self.settle(written));
         let any = !still.is_empty();
-        self.reclaim().unsettled.lock().expect("nothing panics under this lock").extend(still);
+        self.reclaim().settle_later(still);
         any
     }
 

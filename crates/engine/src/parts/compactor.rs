@@ -6,8 +6,16 @@ use std::sync::{Mutex, MutexGuard};
 use folioswap_core::compact::{Compaction, Stage};
 use folioswap_core::{BLOCK_PAGES, Order, Zone};
 
-use crate::compact::exchange::CompactionMeans;
 use crate::process::wakeup::Event;
+
+/// How folios get new homes.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum CompactionMeans {
+    /// Free pages move between homes.
+    Migration,
+    /// Free pages are exchanged with the kernel.
+    Exchange,
+}
 
 /// Scan progress in a zone. Separate for calm pageblocks: a run that skips the others has not scanned them.
 pub(crate) struct Progress {
@@ -19,17 +27,16 @@ pub(crate) struct Progress {
 pub(crate) struct Compactor {
     /// One per zone. Its lock admits one run at a time.
     states: Vec<Mutex<Progress>>,
-    /// Signalled when whole folios find no place, and when freed frames may make whole pageblocks.
-    pub(super) wanted: Event,
+    wanted: Event,
     /// Whole folios that found no contiguous frames since the thread last looked.
-    pub(super) whole_wanted: AtomicUsize,
+    whole_wanted: AtomicUsize,
     /// Faults that compact, or wait for their turn.
-    pub(super) nr_waiting: AtomicUsize,
+    nr_waiting: AtomicUsize,
     /// Requested runs, which wait for busy folios.
-    pub(super) nr_explicit: AtomicUsize,
+    nr_explicit: AtomicUsize,
     /// `None`: compaction is off. For measurements.
-    pub(super) stage: Option<Stage>,
-    pub(super) means: CompactionMeans,
+    stage: Option<Stage>,
+    means: CompactionMeans,
 }
 
 impl Compactor {
@@ -56,6 +63,53 @@ impl Compactor {
     /// Wakes the compaction thread.
     pub fn wake(&self) {
         self.wanted.signal();
+    }
+
+    /// Whether whole folios found no contiguous frames since the last call.
+    pub fn take_whole_wanted(&self) -> bool {
+        self.whole_wanted.swap(0, Ordering::Relaxed) > 0
+    }
+
+    pub fn is_whole_wanted(&self) -> bool {
+        self.whole_wanted.load(Ordering::Relaxed) > 0
+    }
+
+    /// Signalled when whole folios find no place, and when freed frames may make whole pageblocks.
+    pub fn wanted(&self) -> &Event {
+        &self.wanted
+    }
+
+    pub fn stage(&self) -> Option<Stage> {
+        self.stage
+    }
+
+    pub fn means(&self) -> CompactionMeans {
+        self.means
+    }
+
+    /// A fault begins to compact. `false`: a requested run is in progress, which may wait for the block that the fault
+    /// has locked, so the fault must not wait for that run.
+    pub fn begin_direct(&self) -> bool {
+        self.nr_waiting.fetch_add(1, Ordering::SeqCst);
+        self.nr_explicit.load(Ordering::SeqCst) == 0
+    }
+
+    pub fn end_direct(&self) {
+        self.nr_waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether faults compact, or wait for their turn.
+    pub fn has_direct(&self) -> bool {
+        self.nr_waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// A requested run begins: faults that begin now do not compact.
+    pub fn begin_explicit(&self) {
+        self.nr_explicit.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub fn end_explicit(&self) {
+        self.nr_explicit.fetch_sub(1, Ordering::SeqCst);
     }
 
     pub fn state(&self, zone: usize) -> MutexGuard<'_, Progress> {
