@@ -25,7 +25,9 @@ pub mod swap;
 pub mod sync;
 
 pub use folio::{BLOCK_PAGES, BLOCK_PIECES, Block, Folio, FolioTable, HashKey, Locked, PIECE, State};
-pub use frame::{ClassCounts, Contiguity, List, Memory, Oldest, Size, Taken, Watermarks, Zone, ZoneCounts, Zones};
+pub use frame::{
+    ClassCounts, Contiguity, List, Memory, Miss, Oldest, Shortage, Size, Taken, Watermarks, Zone, ZoneCounts, Zones,
+};
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
 pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 pub use policy::drop_behind::DropBehind;

@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Contiguity, Locked, Order, PIECE, Phase, Size, Taken};
+use folioswap_core::{Locked, Miss, Order, PIECE, Phase, Shortage, Size, Taken};
 
 use crate::config::size::Bytes;
 use crate::engine::Engine;
-use crate::memory::take::SCAN;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
@@ -24,63 +23,51 @@ impl Engine {
     /// Takes frames for a folio of this order. Reclaims directly if there are none, and ends the program if none can be
     /// had. `None`: no contiguous frames can be had now, and smaller folios are to be taken instead.
     pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
-        let mut begun: Option<Instant> = None;
-        let mut freed = self.ram().frame_freed().now();
-        let mut nr_late = 0;
+        let ram = self.ram();
+        let mut shortage = Shortage::new(order, ram.frame_freed().now());
         loop {
-            let before = std::mem::replace(&mut freed, self.ram().frame_freed().now());
-            if freed != before {
-                begun = begun.map(|_| Instant::now()); // other threads took the frames, but there is progress
-            }
-            if let Some(taken) = self.ram().try_take(self.table(), order, 0) {
+            shortage.attempt(ram.frame_freed().now());
+            if let Some(taken) = ram.try_take(self.table(), order, 0) {
                 return Some(taken);
             }
-            if self.ram().give_stock_back() {
+            if ram.give_stock_back() {
                 continue;
             }
-            let contiguity = self.ram().zones().contiguity(order);
-            if contiguity == Contiguity::Run && nr_late < SCAN {
-                nr_late += 1;
-                continue; // frames were freed after this thread looked
-            }
-            if self.are_scattered(order, contiguity) {
-                watch.long_part(Phase::Frame);
-                let compacted = if order == Order::HUGE { self.compact_directly() } else { None };
-                watch.lap(Phase::Reclaim);
-                return compacted;
-            }
-            let waiting = begun.get_or_insert_with(|| {
-                self.stats().direct_reclaims.add(1);
-                Instant::now()
-            });
-            if waiting.elapsed() > self.faults().patience() {
-                self.wait_for_devices_or_end(freed);
-                begun = None;
-            }
-            watch.long_part(Phase::Frame);
-            let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
-            watch.lap(Phase::Reclaim);
-            if !reclaimed {
-                if order == Order::HUGE && self.ram().zones().class_counts(Size::Small).in_use() > 0 {
-                    return None;
+            match shortage.missed(ram.zones(), Instant::now(), self.faults().patience()) {
+                Miss::Late => {}
+                Miss::Scattered => {
+                    watch.long_part(Phase::Frame);
+                    let compacted = if order == Order::HUGE { self.compact_directly() } else { None };
+                    watch.lap(Phase::Reclaim);
+                    return compacted;
                 }
-                self.ram().zones().keep_whole(0); // nothing else is left
-                self.ram().frame_freed().wait_for(freed, Duration::from_millis(2));
+                Miss::Short { is_first, is_long } => {
+                    self.stats().direct_reclaims.add(is_first.into());
+                    if is_long {
+                        self.wait_for_devices_or_end(shortage.freed());
+                    }
+                    if !self.reclaim_or_wait(order, shortage.freed(), watch) {
+                        return None;
+                    }
+                }
             }
         }
     }
 
-    /// Whether there are enough frames for a folio of this order, but not contiguous ones. `contiguity` is a snapshot
-    /// of one moment. More frames may have been freed since this thread got none, which is no reason to split a folio.
-    fn are_scattered(&self, order: Order, contiguity: Contiguity) -> bool {
-        let wanted = self.ram().zones().watermarks().low.max(order.nr_pages());
-        match contiguity {
-            _ if order == Order::PAGE => false,
-            Contiguity::Pieces => self.ram().zones().available() >= wanted,
-            // Frames of small folios on standby are scattered too.
-            Contiguity::Few => order == Order::HUGE && self.ram().zones().class_counts(Size::Small).clean >= wanted,
-            Contiguity::Run => false,
+    /// Reclaims frames for a folio of this order. If nothing can be done, waits for a moment. `false`: small folios use
+    /// the frames, so a whole folio is to be split. `freed`: the count of freed frames when there were none.
+    fn reclaim_or_wait(&self, order: Order, freed: u32, watch: &mut Stopwatch<'_>) -> bool {
+        watch.long_part(Phase::Frame);
+        let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
+        watch.lap(Phase::Reclaim);
+        if !reclaimed {
+            if order == Order::HUGE && self.ram().zones().class_counts(Size::Small).in_use() > 0 {
+                return false;
+            }
+            self.ram().zones().keep_whole(0); // nothing else is left
+            self.ram().frame_freed().wait_for(freed, Duration::from_millis(2));
         }
+        true
     }
 
     /// Leaves compression to the reclaim threads, and waits for the first frame that they free. `false`: no device

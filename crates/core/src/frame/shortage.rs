@@ -1,0 +1,158 @@
+//! What a thread does that needs frames for a folio and gets none.
+//!
+//! It looks again if frames were freed after it looked, takes a smaller folio if the free frames are scattered, and
+//! reclaims otherwise. It is patient while any frame is freed.
+
+use std::time::{Duration, Instant};
+
+use super::counts::Contiguity;
+use super::lists::Size;
+use super::zones::Zones;
+use crate::order::Order;
+
+/// How often a thread looks again at frames that were freed after it looked. Others may take them first.
+const MOST_LATE: usize = 64;
+
+/// One thread's attempts to get frames.
+#[derive(Debug)]
+pub struct Shortage {
+    order: Order,
+    /// The count of freed frames before the last attempt.
+    freed: u32,
+    /// Frames were freed between the last two attempts.
+    progress: bool,
+    nr_late: usize,
+    /// Since when no frame was freed.
+    since: Option<Instant>,
+}
+
+/// What to do after an attempt in vain.
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub enum Miss {
+    /// Look again: frames were freed after this thread looked.
+    Late,
+    /// Take a smaller folio: there are enough frames, but they are not contiguous.
+    Scattered,
+    /// Reclaim frames.
+    Short {
+        /// The first time since this thread began to look, or since it looked for the cause.
+        is_first: bool,
+        /// No frame has been freed for so long that the thread should look for the cause.
+        is_long: bool,
+    },
+}
+
+impl Shortage {
+    /// The first attempt, at this count of freed frames.
+    pub fn new(order: Order, freed: u32) -> Self {
+        Shortage { order, freed, progress: false, nr_late: 0, since: None }
+    }
+
+    /// To be called before each attempt, with the count of freed frames.
+    pub fn attempt(&mut self, freed: u32) {
+        self.progress |= freed != self.freed;
+        self.freed = freed;
+    }
+
+    /// The count of freed frames before the last attempt.
+    pub fn freed(&self) -> u32 {
+        self.freed
+    }
+
+    /// Decides after an attempt in vain. Reads the zones' counts, and locks a zone for a moment.
+    pub fn missed(&mut self, zones: &Zones, now: Instant, patience: Duration) -> Miss {
+        let contiguity = zones.contiguity(self.order);
+        if contiguity == Contiguity::Run && self.nr_late < MOST_LATE {
+            self.nr_late += 1;
+            return Miss::Late;
+        }
+        if self.are_scattered(zones, contiguity) {
+            return Miss::Scattered;
+        }
+        if std::mem::take(&mut self.progress) {
+            self.since = self.since.map(|_| now); // other threads took the frames
+        }
+        let is_first = self.since.is_none();
+        let is_long = now.duration_since(*self.since.get_or_insert(now)) > patience;
+        if is_long {
+            self.since = None;
+        }
+        Miss::Short { is_first, is_long }
+    }
+
+    /// Whether there are enough frames for the folio, but not contiguous ones. `contiguity` is a snapshot of one
+    /// moment. More frames may have been freed since this thread got none, which is no reason to split a folio.
+    fn are_scattered(&self, zones: &Zones, contiguity: Contiguity) -> bool {
+        let wanted = || zones.watermarks().low.max(self.order.nr_pages());
+        match contiguity {
+            _ if self.order == Order::PAGE => false,
+            Contiguity::Pieces => zones.available() >= wanted(),
+            // Frames of small folios on standby are scattered too.
+            Contiguity::Few => self.order == Order::HUGE && zones.class_counts(Size::Small).clean >= wanted(),
+            Contiguity::Run => false,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::id::FrameId;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A zone of four pageblocks, all of it taken in runs of this order.
+    fn taken(order: Order) -> (Zones, Vec<FrameId>) {
+        let zones = Zones::new(4, 1, 1, Box::new([0]));
+        zones.set_limit(4 * Order::HUGE.nr_pages());
+        let zone = &zones.all()[0];
+        let take = || zone.take(order, 0);
+        let frames = std::iter::from_fn(|| {
+            let taken = take()?;
+            Some(if taken.order == order { taken.frame } else { zone.carve(taken.frame, order) })
+        });
+        let frames = frames.collect();
+        (zones, frames)
+    }
+
+    fn short(is_first: bool, is_long: bool) -> Miss {
+        Miss::Short { is_first, is_long }
+    }
+
+    #[test]
+    fn without_progress_the_thread_looks_for_the_cause_and_begins_anew() {
+        let (zones, _) = taken(Order::HUGE);
+        let begun = Instant::now();
+        let mut shortage = Shortage::new(Order::HUGE, 7);
+        let mut missed = |after_s: u64, freed: u32| {
+            shortage.attempt(freed);
+            shortage.missed(&zones, begun + Duration::from_secs(after_s), PATIENCE)
+        };
+        assert_eq!([missed(0, 7), missed(19, 7)], [short(true, false), short(false, false)]);
+        assert_eq!(missed(21, 7), short(false, true));
+        assert_eq!([missed(22, 7), missed(41, 8)], [short(true, false), short(false, false)]);
+        assert_eq!(missed(60, 8), short(false, false), "a frame was freed at 41 s");
+        assert_eq!(missed(62, 8), short(false, true));
+    }
+
+    #[test]
+    fn frames_in_pieces_are_for_smaller_folios() {
+        let (zones, frames) = taken(Order::PAGE);
+        frames.iter().step_by(2).for_each(|&frame| zones.of(frame).give(frame));
+        let piece = Order::new(4).expect("an order");
+        for order in [piece, Order::HUGE] {
+            let mut shortage = Shortage::new(order, 0);
+            assert_eq!(shortage.missed(&zones, Instant::now(), PATIENCE), Miss::Scattered, "{order}");
+        }
+    }
+
+    #[test]
+    fn what_was_freed_too_late_is_looked_at_a_few_times() {
+        let (zones, frames) = taken(Order::PAGE);
+        zones.of(frames[0]).give(frames[0]);
+        let mut shortage = Shortage::new(Order::PAGE, 0);
+        let mut missed = || shortage.missed(&zones, Instant::now(), PATIENCE);
+        assert!((0..MOST_LATE).all(|_| missed() == Miss::Late));
+        assert_eq!(missed(), short(true, false));
+    }
+}
