@@ -1,12 +1,10 @@
 //! Where faults are resolved, and its names.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::config::error::UnknownName;
 
 /// How a fault reaches the engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = unknown)]
 pub enum FaultMode {
     /// Monitor where the system permits it, otherwise direct.
     #[default]
@@ -18,25 +16,6 @@ pub enum FaultMode {
     Monitor,
 }
 
-impl FromStr for FaultMode {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        match text {
-            "auto" => Ok(FaultMode::Auto),
-            "direct" => Ok(FaultMode::Direct),
-            "monitor" => Ok(FaultMode::Monitor),
-            other => Err(UnknownName(other.into(), "auto, direct, monitor")),
-        }
-    }
-}
-
-impl fmt::Display for FaultMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FaultMode::Auto => "auto",
-            FaultMode::Direct => "direct",
-            FaultMode::Monitor => "monitor",
-        })
-    }
+fn unknown(name: &str) -> UnknownName {
+    UnknownName(name.into(), "auto, direct, monitor")
 }

@@ -1,12 +1,10 @@
 //! How folios are mapped, and its names.
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::config::error::UnknownName;
 
 /// How folios are mapped to their addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = unknown)]
 pub enum Mapping {
     /// By moving if a self-test shows that it works, otherwise by copying.
     #[default]
@@ -20,25 +18,6 @@ pub enum Mapping {
     Copy,
 }
 
-impl FromStr for Mapping {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        match text {
-            "auto" => Ok(Mapping::Auto),
-            "move" => Ok(Mapping::Move),
-            "copy" => Ok(Mapping::Copy),
-            other => Err(UnknownName(other.into(), "auto, move, copy")),
-        }
-    }
-}
-
-impl fmt::Display for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mapping::Auto => "auto",
-            Mapping::Move => "move",
-            Mapping::Copy => "copy",
-        })
-    }
+fn unknown(name: &str) -> UnknownName {
+    UnknownName(name.into(), "auto, move, copy")
 }

@@ -3,15 +3,13 @@
 //! Advice against large folios for a block ([`Wish::Pages`]) holds under every policy. Where the engine chooses the
 //! size of folios ([`FolioSize::Auto`](crate::FolioSize::Auto)), a policy of "in one piece" leaves the choice to it.
 
-use std::fmt;
-use std::str::FromStr;
-
 use folioswap_core::Wish;
 
 use crate::config::error::UnknownName;
 
 /// When a folio is read back in one piece. The names are those of Linux's settings for large folios.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownName, parse_err_fn = unknown)]
 pub enum SwapIn {
     /// In one piece.
     #[default]
@@ -42,27 +40,8 @@ impl SwapIn {
     }
 }
 
-impl FromStr for SwapIn {
-    type Err = UnknownName;
-
-    fn from_str(text: &str) -> Result<Self, UnknownName> {
-        match text {
-            "always" => Ok(SwapIn::Always),
-            "madvise" => Ok(SwapIn::Madvise),
-            "never" => Ok(SwapIn::Never),
-            other => Err(UnknownName(other.into(), "always, madvise, never")),
-        }
-    }
-}
-
-impl fmt::Display for SwapIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SwapIn::Always => "always",
-            SwapIn::Madvise => "madvise",
-            SwapIn::Never => "never",
-        })
-    }
+fn unknown(name: &str) -> UnknownName {
+    UnknownName(name.into(), "always, madvise, never")
 }
 
 #[cfg(test)]
