@@ -242,8 +242,6 @@ stats! {
         thp_swpout,
         /// Folios of 2 MiB that got no whole run of slots.
         thp_swpout_fallback,
-        /// Pages read together with the preceding page, because accesses at that offset run over the end of the page.
-        swap_ra,
         /// Times a fault on a whole folio compacted frames to get a wholly free pageblock.
         compact_stall,
         /// Those that succeeded.

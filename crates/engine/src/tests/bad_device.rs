@@ -188,66 +188,6 @@ fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
     resolved.map(drop).map_err(|error| error.to_string())
 }
 
-/// Touches a page near its end and then the next page, like a read of an object that lies across both. Returns whether
-/// the next page was swapped in with the first.
-fn touch_across(arena: &Arena, page: FolioId) -> bool {
-    let engine = arena.engine();
-    let addr = engine.table().addr(page);
-    engine.fault(engine.gate().enter(1), engine.table().page_at(addr + 4000), 1).unwrap();
-    let next = engine.table().page_at(addr + PAGE_SIZE);
-    let came = matches!(engine.table().lock(next.block()).state(next.page_in_block()), State::Resident(_));
-    let _ = touch(arena, next); // already there, or it ends a trial; its loss is not checked here
-    came
-}
-
-/// Memory in folios of one page, all of it on a bad device.
-fn pages_sent_out(len: usize) -> (Arena, Region, Arc<Faults>) {
-    let (arena, faults) = arena();
-    let mut region = arena.map_with(len, FolioSize::Fixed(Order::PAGE)).unwrap();
-    (0..len).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
-    send_out(&arena);
-    (arena, region, faults)
-}
-
-#[test]
-fn a_stream_by_pages_is_seen_though_they_come_in_by_two() {
-    let (arena, region, _faults) = pages_sent_out(48 * MIB);
-    let first = arena.engine().table().page_at(region.as_ptr() as usize).index();
-    let engine = arena.engine();
-    let is_in_row = |nr: usize| {
-        let page = FolioId::from_index(first + nr);
-        let _ = touch(&arena, page);
-        engine.table().lock(page.block()).history.is_in_row()
-    };
-    let nr_in_rows = (0..region.len() / PAGE_SIZE).filter(|&nr| is_in_row(nr)).count();
-    assert!(arena.stats().swap_ra > 0, "pages come in by two");
-    assert!(nr_in_rows * 10 > region.len() / PAGE_SIZE * 9, "{nr_in_rows} pages in rows");
-}
-
-#[test]
-fn the_next_page_comes_in_too_unless_that_fails() {
-    let (arena, region, faults) = pages_sent_out(8 * MIB);
-    let engine = arena.engine();
-    let page = |nr: usize| engine.table().page_at(region.as_ptr() as usize + nr * PAGE_SIZE);
-    let learned = (0..100).map(|at| touch_across(&arena, page(at * 4))).filter(|&came| came).count();
-    assert!((70..=92).contains(&learned), "{learned} of 100: all but the first 8 and trials");
-    assert_eq!(arena.stats().swap_ra, learned as u64);
-
-    let fault_late_in = |page| engine.fault(engine.gate().enter(1), page, 1);
-    let next = page(1001);
-    faults.failing_reads.store(1, Ordering::SeqCst);
-    fault_late_in(page(1000)).unwrap();
-    assert!(
-        matches!(engine.table().lock(next.block()).state(next.page_in_block()), State::Swapped(_)),
-        "the first alone"
-    );
-    assert_eq!(only_device(&arena).errors.read_errors, 1, "of both");
-    faults.reads_lie.store(true, Ordering::SeqCst);
-    assert!(fault_late_in(page(1200)).is_err(), "both together are verified as each alone is");
-    faults.reads_lie.store(false, Ordering::SeqCst);
-    assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
-}
-
 /// Evicts everything that is not in use.
 pub(crate) fn send_out(arena: &Arena) {
     // Folios that the reclaim thread has just written are not clean yet.
