@@ -81,11 +81,11 @@ pub struct AutoArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
     /// Duration of each random run; the first fifth is not counted. Short runs show how RAM that was filled in blocks
-    /// is converted to pages
-    #[arg(long, value_name = "S", default_value = "20", value_parser = seconds)]
+    /// is converted to pages. 20 with --full
+    #[arg(long, value_name = "S", default_value = "1", default_value_if("full", "true", "20"), value_parser = seconds)]
     pub seconds: f64,
-    /// How often all sizes take turns
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=100))]
+    /// How often all sizes take turns; 2 with --full
+    #[arg(long, value_name = "N", default_value = "1", default_value_if("full", "true", "2"), value_parser = clap::value_parser!(u16).range(1..=100))]
     pub repeats: u16,
 }
 
@@ -131,6 +131,8 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
         least = least.into_iter().chain(auto_vs_best).reduce(f64::min);
     }
     report.measure("auto_vs_best_min", least);
+    let times = report.times("auto_vs_best_min");
+    report.verdict(format!("auto is at least {times} times as fast as the best fixed size of each workload"));
     report.conclude(args.common.json.as_deref(), bad_words)
 }
 

@@ -14,12 +14,13 @@ pub struct Report {
     bench: &'static str,
     measures: Map<String, Value>,
     rows: Vec<Value>,
+    verdict: String,
 }
 
 impl Report {
     /// An empty report.
     pub fn new(bench: &'static str) -> Report {
-        Report { bench, measures: Map::new(), rows: Vec::new() }
+        Report { bench, measures: Map::new(), rows: Vec::new(), verdict: String::new() }
     }
 
     /// Records a measure. Leaves out a value that could not be measured.
@@ -34,6 +35,16 @@ impl Report {
     /// Records a row.
     pub fn row(&mut self, row: Value) {
         self.rows.push(row);
+    }
+
+    /// The value of a measure, for people.
+    pub fn times(&self, name: &str) -> String {
+        self.measures.get(name).and_then(Value::as_f64).map_or("?".into(), |value| format!("{value:.2}"))
+    }
+
+    /// Sets the last line: what the figures say, in one sentence.
+    pub fn verdict(&mut self, sentence: String) {
+        self.verdict = sentence;
     }
 
     /// Prints all figures and ends the benchmark. Wrong words are a measure and make it fail.
@@ -54,6 +65,9 @@ impl Report {
                 Some(count) => tell(&format!("{name:<24} {count}")),
                 None => tell(&format!("{name:<24} {:.3}", value.as_f64().unwrap_or(f64::NAN))),
             }
+        }
+        if !self.verdict.is_empty() {
+            tell(&format!("\n{}", self.verdict));
         }
         let Some(file) = file else { return Ok(()) };
         let report = json!({

@@ -11,11 +11,14 @@ use std::path::{Path, PathBuf};
 /// Options of benchmarks that use several arenas.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// Size of the memory
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
+    /// Defaults that measure more, for minutes
+    #[arg(long)]
+    pub full: bool,
+    /// Size of the memory; 1G with --full
+    #[arg(long, value_name = "SIZE", default_value = "256M", default_value_if("full", "true", "1G"), value_parser = size)]
     pub size: u64,
-    /// RAM that the memory may use, at least 16M
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    /// RAM that the memory may use, at least 16M; 256M with --full
+    #[arg(long, value_name = "SIZE", default_value = "64M", default_value_if("full", "true", "256M"), value_parser = size)]
     pub memory: u64,
     #[command(flatten)]
     pub options: PagingOptions,
