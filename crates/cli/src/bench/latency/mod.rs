@@ -81,11 +81,11 @@ pub struct LatencyArgs {
     /// Touches a second [default: a quarter of what a thread achieves without pauses, measured anew for each round]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub rate: Option<u32>,
-    /// Counted duration of each turn
-    #[arg(long, value_name = "S", default_value = "5", value_parser = seconds)]
+    /// Counted duration of each turn; 5 with --full
+    #[arg(long, value_name = "S", default_value = "2", default_value_if("full", "true", "5"), value_parser = seconds)]
     pub seconds: f64,
-    /// How often both ways take turns
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    /// How often both ways take turns; 3 with --full
+    #[arg(long, value_name = "R", default_value = "2", default_value_if("full", "true", "3"), value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,
     /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
