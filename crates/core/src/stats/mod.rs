@@ -366,7 +366,7 @@ mod tests {
         static STATS: Stats = Stats::new();
         assert_eq!(align_of::<Stats>(), 8);
         assert_eq!(STATS.snapshot(), StatsSnapshot::default());
-        let words = 34 + 5 * NR_ORDERS + 3 * 2 + size_of::<FaultLatencies>() / 8;
+        let words = 33 + 5 * NR_ORDERS + 3 * 2 + size_of::<FaultLatencies>() / 8;
         assert_eq!(size_of::<Stats>(), words * 8, "no padding, so nothing but words");
         assert!(size_of::<Stats>() < 640 << 10, "{} bytes", size_of::<Stats>());
     }
