@@ -25,10 +25,10 @@ pub mod device;
 mod engine;
 mod fault;
 mod memory;
-mod parts;
 mod process;
 mod reclaim;
 mod relocate;
+mod state;
 mod swap;
 #[cfg(test)]
 mod tests;
@@ -56,12 +56,12 @@ pub use folioswap_core::{
 };
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};
-#[doc(hidden)]
-pub use parts::compactor::CompactionMeans;
 pub use process::fatal::EXIT_MEMORY;
 pub use process::shared_stats::{SharedCounters, SharedStats, open_shared_stats};
 pub use process::stopwatch::Stopwatch;
 pub use process::threads::internal_thread;
+#[doc(hidden)]
+pub use state::compactor::CompactionMeans;
 #[doc(hidden)]
 pub use swap::attached::Frees;
 pub use swap::health::{DeviceErrors, DeviceState};

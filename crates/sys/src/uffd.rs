@@ -175,7 +175,7 @@ impl Userfaultfd {
         self.0.hide().map(Userfaultfd)
     }
 
-    /// Opens a userfaultfd with MOVE, write protection, thread ids and exact addresses where the kernel offers them.
+    /// Opens a userfaultfd with MOVE, write protection and thread ids where the kernel offers them.
     ///
     /// For [`Delivery::Monitor`]: by the system call, else through `/dev/userfaultfd`. User mode only is not enough
     /// there, since a system call that accesses a missing page would fail. For [`Delivery::Sigbus`] user mode only is
@@ -443,11 +443,7 @@ fn shake_hands(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
 }
 
 fn wanted_features(delivery: Delivery, offered: u64) -> Result<u64, UffdError> {
-    let useful = abi::FEATURE_MOVE
-        | abi::FEATURE_PAGEFAULT_FLAG_WP
-        | abi::FEATURE_THREAD_ID
-        | abi::FEATURE_EXACT_ADDRESS
-        | abi::FEATURE_POISON;
+    let useful = abi::FEATURE_MOVE | abi::FEATURE_PAGEFAULT_FLAG_WP | abi::FEATURE_THREAD_ID | abi::FEATURE_POISON;
     match delivery {
         Delivery::Monitor => Ok(offered & useful),
         Delivery::Sigbus if offered & abi::FEATURE_SIGBUS == 0 => Err(UffdError::NoFeature("delivery by SIGBUS")),

@@ -25,7 +25,6 @@ pub const USER_MODE_ONLY: libc::c_int = 1;
 pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
 pub const FEATURE_THREAD_ID: u64 = 1 << 8;
-pub const FEATURE_EXACT_ADDRESS: u64 = 1 << 11;
 pub const FEATURE_POISON: u64 = 1 << 14;
 pub const FEATURE_MOVE: u64 = 1 << 16;
 

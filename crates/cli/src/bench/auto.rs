@@ -132,7 +132,10 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
     }
     report.measure("auto_vs_best_min", least);
     let times = report.times("auto_vs_best_min");
-    report.verdict(format!("auto is at least {times} times as fast as the best fixed size of each workload"));
+    report.verdict(format!(
+        "in runs of {} s, auto is at least {times} times as fast as the best fixed size of each workload",
+        args.seconds
+    ));
     report.conclude(args.common.json.as_deref(), bad_words)
 }
 

@@ -1,4 +1,4 @@
-//! What a thread does that needs frames for a folio and gets none.
+//! Decides what a thread does when it gets no frames for a folio.
 //!
 //! It looks again if frames were freed after it looked, takes a smaller folio if the free frames are scattered, and
 //! reclaims otherwise. It is patient while any frame is freed.
@@ -26,7 +26,7 @@ pub struct Shortage {
     since: Option<Instant>,
 }
 
-/// What to do after an attempt in vain.
+/// What to do after a failed attempt.
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
 pub enum Miss {
     /// Look again: frames were freed after this thread looked.
@@ -35,7 +35,7 @@ pub enum Miss {
     Scattered,
     /// Reclaim frames.
     Short {
-        /// The first time since this thread began to look, or since it looked for the cause.
+        /// A new wait begins.
         is_first: bool,
         /// No frame has been freed for so long that the thread should look for the cause.
         is_long: bool,
@@ -43,9 +43,9 @@ pub enum Miss {
 }
 
 impl Shortage {
-    /// The first attempt, at this count of freed frames.
-    pub fn new(order: Order, freed: u32) -> Self {
-        Shortage { order, freed, progress: false, nr_late: 0, since: None }
+    /// No attempt yet.
+    pub fn new(order: Order) -> Self {
+        Shortage { order, freed: 0, progress: false, nr_late: 0, since: None }
     }
 
     /// To be called before each attempt, with the count of freed frames.
@@ -59,7 +59,7 @@ impl Shortage {
         self.freed
     }
 
-    /// Decides after an attempt in vain. Reads the zones' counts, and locks a zone for a moment.
+    /// Decides after a failed attempt. Reads the zones' counts, and locks a zone for a moment.
     pub fn missed(&mut self, zones: &Zones, now: Instant, patience: Duration) -> Miss {
         let contiguity = zones.contiguity(self.order);
         if contiguity == Contiguity::Run && self.nr_late < MOST_LATE {
@@ -123,7 +123,7 @@ mod tests {
     fn without_progress_the_thread_looks_for_the_cause_and_begins_anew() {
         let (zones, _) = taken(Order::HUGE);
         let begun = Instant::now();
-        let mut shortage = Shortage::new(Order::HUGE, 7);
+        let mut shortage = Shortage::new(Order::HUGE);
         let mut missed = |after_s: u64, freed: u32| {
             shortage.attempt(freed);
             shortage.missed(&zones, begun + Duration::from_secs(after_s), PATIENCE)
@@ -141,7 +141,7 @@ mod tests {
         frames.iter().step_by(2).for_each(|&frame| zones.of(frame).give(frame));
         let piece = Order::new(4).expect("an order");
         for order in [piece, Order::HUGE] {
-            let mut shortage = Shortage::new(order, 0);
+            let mut shortage = Shortage::new(order);
             assert_eq!(shortage.missed(&zones, Instant::now(), PATIENCE), Miss::Scattered, "{order}");
         }
     }
@@ -150,7 +150,7 @@ mod tests {
     fn what_was_freed_too_late_is_looked_at_a_few_times() {
         let (zones, frames) = taken(Order::PAGE);
         zones.of(frames[0]).give(frames[0]);
-        let mut shortage = Shortage::new(Order::PAGE, 0);
+        let mut shortage = Shortage::new(Order::PAGE);
         let mut missed = || shortage.missed(&zones, Instant::now(), PATIENCE);
         assert!((0..MOST_LATE).all(|_| missed() == Miss::Late));
         assert_eq!(missed(), short(true, false));

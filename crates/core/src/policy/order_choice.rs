@@ -59,11 +59,6 @@ impl History {
         let next = index.abs_diff(usize::from(self.last)) == 1;
         self.run = if next { self.run.saturating_add(1) } else { 1 };
         self.last = index as u16;
-        self.is_in_row()
-    }
-
-    /// Whether the last fault was one of several in a row.
-    pub fn is_in_row(&self) -> bool {
         self.run >= ROW
     }
 }

@@ -6,8 +6,8 @@ use folioswap_core::BlockId;
 use folioswap_sys::signals;
 
 use crate::engine::Engine;
-use crate::parts::read_queue::Window;
 use crate::process::cpu::current_cpu;
+use crate::state::read_queue::Window;
 
 /// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +47,12 @@ impl Engine {
 
     /// Makes folios of a range leave RAM first, and starts their writeback.
     pub fn cold(&self, blocks: Range<usize>) {
-        self.for_each_block(blocks, |block| self.evict(block));
+        self.each_block_of(blocks, |block| self.evict(block));
     }
 
-    /// Calls `work` for each block of a range, for a thread of the program. Signals and the fork gate are blocked for
+    /// Calls `work` for each block of a range, for a thread of the program. Lifecycle and the fork gate are blocked for
     /// one block at a time, so that a handler that touches the range, or a fork, need not wait for all of it.
-    pub fn for_each_block(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
+    pub fn each_block_of(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
         for index in blocks {
             let _blocked = signals::block_all();
             let _pass = self.gate().enter(signals::thread_id());
@@ -62,7 +62,7 @@ impl Engine {
 
     /// Discards the content of whole blocks, which then read as zero.
     pub fn drop_range(&self, blocks: Range<usize>) {
-        self.for_each_block(blocks, |block| {
+        self.each_block_of(blocks, |block| {
             if self.table().has(block) {
                 self.drop_block(&mut self.table().lock(block));
             }

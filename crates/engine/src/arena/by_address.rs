@@ -545,7 +545,7 @@ impl RawSpace {
     /// Makes the resident part of a range the last to leave RAM.
     pub fn keep(&self, addr: usize, len: usize) {
         self.forget_streams(&self.covering(addr, len));
-        self.engine.for_each_block(self.covering(addr, len), |block| {
+        self.engine.each_block_of(self.covering(addr, len), |block| {
             if let Some(locked) = self.engine.table().try_lock(block).filter(|locked| !locked.pinned) {
                 self.make_active(&locked);
             }
@@ -562,7 +562,7 @@ impl RawSpace {
 
     /// Sets whether blocks come back in one piece, where the arena's policy leaves that open.
     pub fn wish(&self, addr: usize, len: usize, wish: Wish) {
-        self.engine.for_each_block(self.covering(addr, len), |block| {
+        self.engine.each_block_of(self.covering(addr, len), |block| {
             if self.engine.table().has(block) {
                 self.engine.table().lock(block).wish = wish;
             }

@@ -68,7 +68,7 @@ impl Engine {
     }
 
     pub fn fork_parent(&self) {
-        self.signals().note_fork();
+        self.lifecycle().note_fork();
         if let Err(error) = self.table().keep_from_children(self.table().span()) {
             fatal::say(&format!("keeping regions from children: {error}"));
         }
@@ -76,7 +76,7 @@ impl Engine {
     }
 
     pub fn fork_child(&self) {
-        self.signals().stop();
+        self.lifecycle().stop();
         INHERITED
             .write()
             .expect("nothing panics under this lock")

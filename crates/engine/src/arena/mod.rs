@@ -43,13 +43,13 @@ use crate::memory::selftest;
 use crate::memory::table::Table;
 use crate::memory::zeroed;
 use crate::memory::zones::Zoning;
-use crate::parts::compactor::Compactor;
-use crate::parts::faults::Faults;
-use crate::parts::policy::Policy;
 use crate::process::shared_stats::{self, SharedCounters, StatsHome};
 use crate::process::threads::{self, Thread};
 use crate::reclaim::reclaimd::{self, ReclaimThread};
 use crate::relocate::write_back;
+use crate::state::compactor::Compactor;
+use crate::state::faults::Faults;
+use crate::state::policy::Policy;
 use crate::swap::attached::{DEVICE_SHIFT, Frees, Layout};
 use crate::swap::block::Buffer;
 use crate::swap::free;
@@ -138,7 +138,7 @@ impl ArenaBuilder {
         self
     }
 
-    /// What only measurements change.
+    /// Settings that only benchmarks change.
     #[doc(hidden)]
     #[must_use]
     pub fn tuning(mut self, tuning: Tuning) -> Self {
@@ -228,14 +228,14 @@ impl ArenaBuilder {
         let mut threads = vec![
             threads::spawn("readahead", &engine, readahead::run)?,
             threads::spawn("compact", &engine, compactd::run)?,
-            threads::spawn("zero", &engine, |engine| zeroed::run(engine.ram(), engine.table(), engine.signals()))?,
+            threads::spawn("zero", &engine, |engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle()))?,
             threads::spawn("slots", &engine, slots::run)?,
         ];
         for place in ReclaimThread::of_zones(engine.ram().zones().all().len()) {
             threads.push(threads::spawn("reclaim", &engine, move |engine| reclaimd::run(engine, place))?);
         }
         if frees != Frees::Synchronous {
-            threads.push(threads::spawn("freeing", &engine, |engine| free::run(engine.swap(), engine.signals()))?);
+            threads.push(threads::spawn("freeing", &engine, |engine| free::run(engine.swap(), engine.lifecycle()))?);
         }
         match mode {
             FaultMode::Monitor => {
@@ -562,14 +562,14 @@ impl Drop for Running {
         if self.is_childs() {
             return;
         }
-        self.engine.signals().stop();
+        self.engine.lifecycle().stop();
         self.engine.ram().reclaim_wanted().signal();
         self.engine.faults().reads().wake();
         self.engine.compactor().wake();
         self.engine.swap().relief().wake();
-        self.engine.ram().stock().wanted.signal();
-        self.engine.swap().slot_work().wanted.signal();
-        self.engine.swap().freeing().wanted.signal();
+        self.engine.ram().stock().wake();
+        self.engine.swap().slot_work().wake();
+        self.engine.swap().freeing().wake();
         self.stop.signal();
         direct::detach(&self.engine);
         for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {

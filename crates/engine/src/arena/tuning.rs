@@ -1,11 +1,11 @@
-//! Settings for measurements: the ways that better ones have replaced, and limits.
+//! Settings that only benchmarks change: earlier mechanisms to compare with, and artificial limits.
 
 use folioswap_core::compact::Stage;
 
-use crate::parts::compactor::CompactionMeans;
+use crate::state::compactor::CompactionMeans;
 use crate::swap::attached::Frees;
 
-/// What only measurements change.
+/// Settings that only benchmarks change.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
     /// Limits the throughput of each device in bytes per second, reads and writes together.

@@ -3,7 +3,7 @@
 //! The thread makes whole pageblocks of frames that a program has freed, and gives them huge pages, so that a fault
 //! finds a huge page. Folios that are about to be freed need not be moved: while a program frees memory, the thread
 //! only empties pageblocks that are at most half full and that the freeing has passed by. While whole folios find no
-//! place ([`Engine::want_whole`]), some free pageblocks are kept for them, and reclaim frees frames for that. A fault
+//! place (`Compactor::want_whole`), some free pageblocks are kept for them, and reclaim frees frames for that. A fault
 //! that finds none compacts directly, but never waits for another folio's lock. The thread sleeps while nothing is
 //! freed and no pageblock is wanted, so an idle arena costs no CPU.
 
@@ -245,7 +245,7 @@ impl Engine {
     }
 
     fn count_compaction(&self, counters: &CompactCounters) {
-        let stats = &self.stats();
+        let stats = self.stats();
         for (stat, number) in [
             (&stats.compact_isolated, counters.compact_isolated),
             (&stats.compact_migrate_scanned, counters.compact_migrate_scanned),

@@ -15,7 +15,7 @@ use folioswap_core::{FrameId, Memory, Order, Taken, Zone};
 use folioswap_sys::memory;
 
 use crate::engine::Engine;
-use crate::parts::compactor::CompactionMeans;
+use crate::state::compactor::CompactionMeans;
 
 /// The moves of one run of compaction. All folios of a pageblock move in the same way.
 pub(crate) struct Moving<'e> {
@@ -77,8 +77,7 @@ impl<'e> Moving<'e> {
             // alone.
             unsafe { engine.ram().frames().unpopulate(block) };
             if self.is_direct {
-                self.zone.give_unpopulated(block);
-                engine.ram().note_resident();
+                engine.ram().release_unpopulated(block);
             } else if engine.ram().try_make_huge(Taken { memory: Memory::Absent, ..emptied }) {
                 engine.ram().release(block);
             }

@@ -90,7 +90,7 @@ impl Engine {
         unmap: impl Fn(usize, usize, usize) -> Result<(), MapError>,
     ) -> Result<(), MapError> {
         let (addr, home, len) = self.places(locked, index, frame);
-        if self.signals.gate().is_closed() {
+        if self.lifecycle.gate().is_closed() {
             // A fork is in progress (faults of the forking thread still pass the gate). The child must not inherit
             // these addresses: it would read zeros there.
             if let Err(error) = self.table.keep_from_children(addr..addr + len) {
@@ -100,7 +100,7 @@ impl Engine {
         match unmap(addr, home, len) {
             // Shared with a child, or a page of zeros was replaced by the kernel's zero page when a fork split the huge
             // page.
-            Err(MapError::Busy | MapError::Refused(libc::EEXIST)) if self.signals.has_forked() => {
+            Err(MapError::Busy | MapError::Refused(libc::EEXIST)) if self.lifecycle.has_forked() => {
                 self.make_own(addr, len);
                 unmap(addr, home, len)?;
             }

@@ -11,7 +11,7 @@ pub(crate) mod folio;
 
 use std::sync::Arc;
 
-use folioswap_core::{Locked, Stats};
+use folioswap_core::{BlockId, Stats};
 use folioswap_sys::clock::Clock;
 use folioswap_sys::pagemap::Scan;
 use folioswap_sys::signals;
@@ -19,13 +19,13 @@ use folioswap_sys::signals;
 use crate::config::error::Error;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
-use crate::parts::compactor::Compactor;
-use crate::parts::faults::Faults;
-use crate::parts::policy::Policy;
-use crate::parts::reclaim::Reclaim;
+use crate::process::lifecycle::Lifecycle;
 use crate::process::shared_stats::StatsHome;
-use crate::process::signals::Signals;
 use crate::process::wakeup::Gate;
+use crate::state::compactor::Compactor;
+use crate::state::faults::Faults;
+use crate::state::policy::Policy;
+use crate::state::reclaim::Reclaim;
 use crate::swap::space::SwapSpace;
 
 /// The engine of one arena.
@@ -37,7 +37,7 @@ pub(crate) struct Engine {
     faults: Faults,
     reclaim: Reclaim,
     compactor: Compactor,
-    signals: Signals,
+    lifecycle: Lifecycle,
     stats: Arc<StatsHome>,
     clock: Clock,
 }
@@ -53,8 +53,8 @@ impl Engine {
         stats: Arc<StatsHome>,
     ) -> Result<Self, Error> {
         let reclaim = Reclaim::new(ram.zones())?;
-        let (signals, clock) = (Signals::default(), Clock::new());
-        Ok(Engine { table, ram, swap, policy, faults, reclaim, compactor, signals, stats, clock })
+        let (lifecycle, clock) = (Lifecycle::default(), Clock::new());
+        Ok(Engine { table, ram, swap, policy, faults, reclaim, compactor, lifecycle, stats, clock })
     }
 
     /// The managed addresses and the folio table.
@@ -70,7 +70,7 @@ impl Engine {
         &self.swap
     }
 
-    /// What decides about orders, streams and readahead.
+    /// The policies of swap-in.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -80,7 +80,7 @@ impl Engine {
         &self.faults
     }
 
-    /// What is on its way out of RAM.
+    /// Writeback in progress, and copies kept in swap.
     pub fn reclaim(&self) -> &Reclaim {
         &self.reclaim
     }
@@ -89,17 +89,17 @@ impl Engine {
         &self.compactor
     }
 
-    pub fn signals(&self) -> &Signals {
-        &self.signals
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
     }
 
     pub fn gate(&self) -> &Gate {
-        self.signals.gate()
+        self.lifecycle.gate()
     }
 
-    /// Whether the arena ends.
+    /// Whether the arena is stopping.
     pub fn stopping(&self) -> bool {
-        self.signals.stopping()
+        self.lifecycle.stopping()
     }
 
     pub fn stats(&self) -> &Stats {
@@ -110,14 +110,22 @@ impl Engine {
         &self.clock
     }
 
-    /// Calls `visit` with each block that was ever mapped, locked. A thread that wants the block, and a fork, wait for
-    /// one call at most. Ends at the first error.
-    pub fn each_block<E>(&self, mut visit: impl FnMut(&mut Locked<'_>) -> Result<(), E>) -> Result<(), E> {
-        self.table.blocks().try_for_each(|block| {
+    /// Calls `visit` with each block in use that was ever mapped, inside the gate and with signals blocked. Ends at the
+    /// first error, and returns `false` as soon as `is_over` before a block.
+    pub fn each_block_in_use<E>(
+        &self,
+        is_over: impl Fn() -> bool,
+        mut visit: impl FnMut(BlockId) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        for block in self.table.blocks() {
+            if is_over() {
+                return Ok(false);
+            }
             let _blocked = signals::block_all(); // a signal handler might touch this block
             let _pass = self.gate().enter(signals::thread_id());
-            visit(&mut self.table.lock(block))
-        })
+            visit(block)?;
+        }
+        Ok(true)
     }
 
     /// Scans the page tables of regions and frames for bytes in RAM, and notes the huge ones in the statistics.

@@ -7,8 +7,6 @@
 //! **Invariant.** Only swapped pages of failing devices are lost. Mapping, dropping or transferring a folio removes the
 //! poison, under its block's lock. So does each step of evacuation for folios that are in RAM or on another device by
 //! then.
-//!
-//! **Locking.** A leaf lock.
 
 use std::io;
 

@@ -11,9 +11,9 @@ use crate::device::checksum;
 use crate::engine::Engine;
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
-use crate::parts::read_queue::Window;
 use crate::process::fatal::{self, AbortOnPanic};
 use crate::process::stopwatch::Stopwatch;
+use crate::state::read_queue::Window;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
 use crate::swap::transfer::{Direction, Transfers};
@@ -34,14 +34,14 @@ pub(crate) fn run(engine: &Engine) {
     let thread = folioswap_sys::signals::thread_id();
     let mut reads = Reads::new();
     while !engine.stopping() {
-        let seen = engine.faults().reads().pushed.now();
+        let seen = engine.faults().reads().now();
         match engine.faults().reads().pop() {
             Some(window) => read_window(engine, &mut reads, thread, &window),
             None if reads.nr_in_flight() > 0 => {
                 finish(engine, &mut reads, true);
             }
             None if engine.stopping() => {} // the stop may precede `seen`
-            None => engine.faults().reads().pushed.wait(seen),
+            None => engine.faults().reads().wait(seen),
         }
     }
     finish_all(engine, &mut reads);

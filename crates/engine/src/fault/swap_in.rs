@@ -11,10 +11,10 @@ use folioswap_core::{
 
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::parts::read_queue::Window;
 use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
+use crate::state::read_queue::Window;
 use crate::swap::health::{SwapInError, Trouble};
 
 /// Pages at either end of a block where a stream may enter it.
@@ -166,10 +166,7 @@ impl Engine {
     /// leave by age, and it takes 512 times the room.
     fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
         let clean = locked.order() == Order::HUGE && self.ram().zone(whole).list(whole) == Some(List::Clean);
-        if !clean
-            || locked.folio(0).marker
-            || self.policy().choose(locked, self.ram().budget_blocks()) != Choice::Part(Order::PAGE)
-        {
+        if !clean || locked.folio(0).marker || self.policy().choose(locked, self.ram()) != Choice::Part(Order::PAGE) {
             return false;
         }
         let Some(taken) = self.ram().try_take(self.table(), Order::PAGE, 0) else { return false };
@@ -191,7 +188,7 @@ impl Engine {
 
     /// Swaps in a page with the whole block or with its folio.
     fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
-        match self.policy().choose(locked, self.ram().budget_blocks()) {
+        match self.policy().choose(locked, self.ram()) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let taken = self.take_frame(Order::HUGE, watch);
                 // One unreadable part must not lose the others: read the folio alone instead.
@@ -264,7 +261,7 @@ impl Engine {
         } else {
             watch.long_part(Phase::Frame);
         }
-        // A device in memory verifies as it copies.
+        // A device in memory verifies as it copies. A second try reads it like any other.
         let first = self.swap().memory(slot).map(|memory| Trouble::unless(memory.load(locked, page, bytes)));
         let addr = self.table().addr(locked.name(index));
         self.swap().read_verified(addr, slot, bytes, first, |bytes| checksum::verify(locked, page, bytes))

@@ -24,7 +24,7 @@ impl Engine {
     /// had. `None`: no contiguous frames can be had now, and smaller folios are to be taken instead.
     pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
         let ram = self.ram();
-        let mut shortage = Shortage::new(order, ram.frame_freed().now());
+        let mut shortage = Shortage::new(order);
         loop {
             shortage.attempt(ram.frame_freed().now());
             if let Some(taken) = ram.try_take(self.table(), order, 0) {

@@ -1,4 +1,5 @@
-//! RAM: frames and their homes, the mapper, zones, taking frames, zeroed memory, locked budgets.
+//! Addresses with the folio table, and RAM: frames and their homes, the mapper, zones, taking frames and giving them
+//! memory, zeroed memory, locked budgets.
 
 pub mod address_space;
 pub mod frames;

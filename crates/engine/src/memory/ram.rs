@@ -108,7 +108,7 @@ impl Ram {
         self.zones.counts().limit / Order::HUGE.nr_pages()
     }
 
-    /// Changes a budget that is not locked. Reclaim makes it so.
+    /// Changes a budget that is not locked. Reclaim then frees the surplus.
     pub fn set_budget(&self, bytes: u64) -> Result<(), Error> {
         let nr_frames = (bytes as usize / PAGE_SIZE).min(self.zones.nr_frames_max());
         // Each zone uses its first pageblocks, up to its share of the limit.
@@ -148,12 +148,12 @@ impl Ram {
         self.note_resident();
     }
 
-    /// Gives memory to the home of frames again that has none.
+    /// Puts pages back at a home that has lost its own.
     ///
     /// # Safety
-    /// The frames belong to the caller alone, and nothing is at their home.
+    /// The frames belong to the caller alone, as for [`Mapper`].
     pub unsafe fn repopulate(&self, frame: FrameId, order: Order) {
-        // SAFETY: the home of frames that belong to the caller alone.
+        // SAFETY: the home of frames that belong to the caller alone (its promise).
         patiently("made again", || unsafe { self.mapper.repopulate(self.frames.home(frame), order.bytes()) });
     }
 

@@ -81,7 +81,7 @@ impl Table {
         self.addresses.in_use().into_iter().flatten().map(BlockId::from_index).filter(|&block| self.has(block))
     }
 
-    /// Makes allocated blocks readable and writable, as one that was never used.
+    /// Makes allocated blocks readable and writable, and resets their entries.
     pub fn open(&self, blocks: Range<usize>) -> io::Result<()> {
         self.folios.ensure(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         let start = self.block_addr(BlockId::from_index(blocks.start));

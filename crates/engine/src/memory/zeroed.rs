@@ -13,22 +13,22 @@ use crate::memory::ram::Ram;
 use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
-use crate::process::signals::Signals;
+use crate::process::lifecycle::Lifecycle;
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(ram: &Ram, table: &Table, signals: &Signals) {
+pub(crate) fn run(ram: &Ram, table: &Table, lifecycle: &Lifecycle) {
     let _abort = AbortOnPanic("zeroing");
     folioswap_sys::cpu::run_as_batch();
     let thread = folioswap_sys::signals::thread_id();
-    while !signals.stopping() {
+    while !lifecycle.stopping() {
         let seen = ram.stock.wanted.now();
         loop {
-            let _pass = signals.gate().enter(thread);
-            if signals.stopping() || !ram.stock_one(table) {
+            let _pass = lifecycle.gate().enter(thread);
+            if lifecycle.stopping() || !ram.stock_one(table) {
                 break;
             }
         }
-        if !signals.stopping() {
+        if !lifecycle.stopping() {
             ram.stock.wanted.wait(seen);
         }
     }

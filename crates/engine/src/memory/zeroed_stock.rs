@@ -25,8 +25,7 @@ pub(crate) struct ZeroedStock {
     /// The number of first touches when reclaim last looked.
     pub nr_touches_seen: AtomicUsize,
     pub enabled: bool,
-    /// Wakes the thread.
-    pub wanted: Event,
+    pub(super) wanted: Event,
 }
 
 impl ZeroedStock {
@@ -46,6 +45,11 @@ impl ZeroedStock {
     pub fn target(&self, zone: &Zone) -> usize {
         let most = MOST.min(zone.counts().limit / Order::HUGE.nr_pages() / BUDGET_SHARE);
         if self.enabled { most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH) } else { 0 }
+    }
+
+    /// Wakes the thread.
+    pub fn wake(&self) {
+        self.wanted.signal();
     }
 
     pub fn change<R>(&self, change: impl FnOnce(&mut Vec<FrameId>) -> R) -> R {

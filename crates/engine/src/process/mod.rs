@@ -3,8 +3,8 @@
 pub mod cpu;
 pub mod fatal;
 pub mod lent;
+pub mod lifecycle;
 pub mod shared_stats;
-pub mod signals;
 pub mod stopwatch;
 pub mod threads;
 pub mod wakeup;

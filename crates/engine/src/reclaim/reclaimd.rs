@@ -186,8 +186,7 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
         while let Some(pageblock) = zone.take_surplus() {
             // SAFETY: the zone has just handed out the whole pageblock, so nobody else uses it.
             unsafe { engine.ram().frames().unpopulate(pageblock) };
-            zone.give_unpopulated(pageblock);
-            engine.ram().note_resident();
+            engine.ram().release_unpopulated(pageblock);
             engine.ram().frame_freed().signal();
         }
         if zone.surplus() == 0 {

@@ -11,7 +11,7 @@
 use folioswap_core::{FrameId, List, Locked, Order, SlotId, State};
 
 use crate::engine::Engine;
-use crate::parts::buffers::{BATCH_BYTES, Buffer, Written};
+use crate::state::buffers::{BATCH_BYTES, Buffer, Written};
 
 /// Small folios of one order that are written together.
 pub(crate) struct Batch<'e> {
@@ -182,7 +182,7 @@ impl Engine {
     /// Settles a written folio now. If its block is locked, leaves that to a reclaim thread; nobody waits for the lock.
     fn settle_later(&self, written: Written) {
         if !self.settle(written) {
-            self.reclaim().settle_later([written]);
+            self.reclaim().push_unsettled([written]);
             self.ram().reclaim_wanted().signal();
         }
     }
@@ -201,7 +201,7 @@ impl Engine {
         let mut still = self.reclaim().take_unsettled();
         still.retain(|&written| !self.settle(written));
         let any = !still.is_empty();
-        self.reclaim().settle_later(still);
+        self.reclaim().push_unsettled(still);
         any
     }
 

@@ -75,13 +75,12 @@ impl Engine {
 
     fn walk_failing(&self, device: DeviceId) {
         let mut buffer = Buffer::new();
-        // Ends early when there is no room left, or when another thread wants to change the devices.
-        let _ = self.each_block(|locked| {
-            if self.stopping() || self.swap().is_change_wanted() {
-                return Err(Stuck::Busy);
-            }
-            self.free_copies(locked, device)?;
-            self.carry_readable(locked, device, &mut buffer)
+        let is_over = || self.stopping() || self.swap().is_change_wanted();
+        // Ends early if there is no room left.
+        let _ = self.each_block_in_use(is_over, |block| {
+            let mut locked = self.table().lock(block);
+            self.free_copies(&mut locked, device)?;
+            self.carry_readable(&mut locked, device, &mut buffer)
         });
     }
 

@@ -109,12 +109,15 @@ impl Engine {
     }
 
     fn walk(&self, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
-        self.each_block(|locked| {
+        let never = || false;
+        self.each_block_in_use(never, |block| {
+            let mut locked = self.table().lock(block);
             if step == Step::Free {
-                self.free_copies(locked, device)?;
+                self.free_copies(&mut locked, device)?;
             }
-            self.carry(locked, device, buffer)
+            self.carry(&mut locked, device, buffer)
         })
+        .map(drop)
     }
 
     /// Frees the device's copies of a block's folios in RAM. A clean folio keeps a copy on another device, or stays in

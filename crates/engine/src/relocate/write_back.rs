@@ -9,6 +9,7 @@
 //! **Locking.** One block's lock at a time. No device is removed meanwhile. A thread that wants that, or a fault, waits
 //! for one block at most.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -98,16 +99,16 @@ impl Engine {
     fn oldest_blocks_on(&self, device: DeviceId) -> Vec<BlockId> {
         let now = self.ram().nr_evictions();
         let mut found = Vec::new();
-        let walked = self.each_block(|locked| {
-            if self.stopping() || self.swap().is_change_wanted() {
-                return Err(());
+        let is_over = || self.stopping() || self.swap().is_change_wanted();
+        let walked = self.each_block_in_use(is_over, |block| {
+            if let Some(locked) = self.table().try_lock(block)
+                && self.next_run(&locked, 0, device).is_some()
+            {
+                found.push((now.wrapping_sub(locked.left_at), block));
             }
-            if self.next_run(locked, 0, device).is_some() {
-                found.push((now.wrapping_sub(locked.left_at), locked.id()));
-            }
-            Ok(())
+            Ok::<_, Infallible>(())
         });
-        if walked.is_err() {
+        if walked != Ok(true) {
             return Vec::new();
         }
         let most = CHOSEN.min(found.len());

@@ -17,7 +17,7 @@ use folioswap_sys::signals;
 
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
-use crate::process::signals::Signals;
+use crate::process::lifecycle::Lifecycle;
 use crate::process::wakeup::{Event, Gate};
 use crate::swap::discard::{Discards, Next};
 use crate::swap::space::SwapSpace;
@@ -27,7 +27,7 @@ const SITTING: Duration = Duration::from_millis(100);
 
 /// Wakes the thread.
 pub(crate) struct Freeing {
-    pub wanted: Event,
+    wanted: Event,
     /// The thread will look at all batches again without being woken, or there is no thread.
     on_watch: AtomicBool,
 }
@@ -36,6 +36,11 @@ impl Freeing {
     /// `synchronous`: there is no thread.
     pub fn new(synchronous: bool) -> Self {
         Freeing { wanted: Event::default(), on_watch: AtomicBool::new(synchronous) }
+    }
+
+    /// Wakes the thread.
+    pub fn wake(&self) {
+        self.wanted.signal();
     }
 
     /// Whether the caller must wake the thread to look at what was just freed. Only one caller gets `true` per watch.
@@ -48,14 +53,14 @@ impl Freeing {
 }
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(space: &SwapSpace, signals: &Signals) {
-    let gate = signals.gate();
+pub(crate) fn run(space: &SwapSpace, lifecycle: &Lifecycle) {
+    let gate = lifecycle.gate();
     let _abort = AbortOnPanic("freeing");
     folioswap_sys::cpu::run_as_batch();
     let thread = signals::thread_id();
     let mut discards = Discards::default();
     let mut swept = Instant::now();
-    while !signals.stopping() {
+    while !lifecycle.stopping() {
         let seen = space.freeing().wanted.now();
         let pass = gate.enter(thread);
         space.free_full();
@@ -72,7 +77,7 @@ pub(crate) fn run(space: &SwapSpace, signals: &Signals) {
             Next::SleepFor(limit) => Some(watch.map_or(limit, |watch| watch.min(limit))),
         };
         match limit {
-            _ if signals.stopping() => {} // the stop may have been signalled before `seen` was read
+            _ if lifecycle.stopping() => {} // the stop may have been signalled before `seen` was read
             Some(limit) => space.freeing().wanted.wait_for(seen, limit),
             None => {
                 space.freeing().wanted.wait(seen);

@@ -1,6 +1,7 @@
 //! Wakes the thread that compacts slots and empties failing devices (`compact::slots`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use folioswap_core::{Order, PIECE};
 
@@ -12,7 +13,7 @@ pub(crate) const LEAST_ORDER: Order = PIECE;
 
 /// What the thread is wanted for.
 pub(crate) struct SlotWork {
-    pub wanted: Event,
+    wanted: Event,
     /// Slots of the folios that found no run since the thread last looked.
     nr_wanted: AtomicUsize,
     /// Whether slots are compacted.
@@ -31,10 +32,28 @@ impl SlotWork {
         }
     }
 
+    /// Wakes the thread.
+    pub fn wake(&self) {
+        self.wanted.signal();
+    }
+
+    /// To be read before the work is looked at, and given to the wait that follows.
+    pub fn now(&self) -> u32 {
+        self.wanted.now()
+    }
+
+    /// Waits for work, for `limit` at most, unless the thread was woken since `seen`.
+    pub fn wait(&self, seen: u32, limit: Option<Duration>) {
+        match limit {
+            Some(limit) => self.wanted.wait_for(seen, limit),
+            None => self.wanted.wait(seen),
+        }
+    }
+
     /// Makes the thread empty failing devices now.
     pub fn evacuate(&self) {
         self.is_evacuation_due.store(true, Ordering::SeqCst);
-        self.wanted.signal();
+        self.wake();
     }
 
     /// The slots wanted in runs since the last call.
@@ -54,7 +73,7 @@ impl SwapSpace {
         let work = self.slot_work();
         if work.compacts && order >= LEAST_ORDER && self.next_scattered(None).is_some() {
             work.nr_wanted.fetch_add(order.nr_pages(), Ordering::Relaxed);
-            work.wanted.signal();
+            work.wake();
         }
     }
 }

@@ -139,7 +139,7 @@ fn a_handler_runs_between_two_blocks_that_are_worked_on() {
     let engine = arena.engine();
     let first = engine.table().page_at(region.as_ptr() as usize).block().index();
     let mut nr_touches = Vec::new();
-    engine.for_each_block(first..first + 4, |_| {
+    engine.each_block_of(first..first + 4, |_| {
         signals::send(signals::thread_id(), libc::SIGUSR1).unwrap();
         nr_touches.push(NR_TOUCHES.get());
     });

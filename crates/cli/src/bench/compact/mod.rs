@@ -4,8 +4,8 @@
 //! Modelled on the huge-page compaction stress test for kernels. A pool of 4 KiB and 64 KiB folios fills the budget,
 //! and a random half of them is dropped. Then threads fault in 2 MiB folios from the swap device, all at once, while
 //! two more threads fault in small folios and drop them. Each way of compaction runs in an arena of its own. `whole`
-//! uses a pool that is not fragmented, as the baseline for latency. `exchange` and `migrate` are the two ways to move
-//! small folios; `default` uses the cheaper one. What is left of the pool and the large folios are checked.
+//! uses a pool that is not fragmented, as the baseline for latency. `default` exchanges free pages with the kernel to
+//! move small folios, `migrate` moves free pages one by one. What is left of the pool and the large folios are checked.
 
 mod mix;
 mod slots;
@@ -32,6 +32,7 @@ use std::time::Instant;
 
 /// How many threads fault in 2 MiB folios; each number has its turn.
 const THREADS: [usize; 3] = [1, 7, 32];
+/// The same with --full.
 const THREADS_IN_FULL: [usize; 9] = [1, 3, 5, 7, 12, 18, 24, 30, 32];
 /// Threads that fault in small folios meanwhile.
 const SMALL_THREADS: usize = 2;
@@ -53,7 +54,7 @@ pub enum SpaceKind {
 /// Arguments of `bench compact`.
 #[derive(Args, Debug)]
 pub struct CompactArgs {
-    /// Defaults that measure more, for minutes
+    /// Use larger defaults; takes minutes
     #[arg(long)]
     pub full: bool,
     /// RAM that the memory may use, at least 16M; 256M with --full

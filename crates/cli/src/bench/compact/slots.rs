@@ -71,6 +71,11 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
     if let Some((pause_ms, found)) = measured {
         report.measure("slots_pause_ms", pause_ms as f64);
         report.measure("slots_whole_share", found.share);
+        report.verdict(format!(
+            "at one folio in {pause_ms} ms and its writing, {:.0} % find a whole run of slots; without compaction {:.0} %",
+            found.share * 100.0,
+            off.share * 100.0
+        ));
         report.measure("slots_moved_per_placed", found.moved_per_placed);
     }
     report.measure("slots_whole_share_off", off.share);

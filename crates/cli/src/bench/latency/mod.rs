@@ -3,7 +3,7 @@
 //! An open loop: each touch is due at a time fixed in advance and its latency counts from that time, so that a touch
 //! delayed by an earlier one counts as slow. Two ways to free slots take turns, each in an arena of its own. `sync`:
 //! in batches, by the fault that fills a batch. `async`, the engine's way: one by one where that is nearly free, else
-//! in batches by a thread. `latency_turn` runs a turn. At the end first touches are timed (`first_touch`).
+//! in batches by a thread. `turn` runs a turn. At the end first touches are timed (`first_touch`).
 
 mod first_touch;
 mod plot;

@@ -1,7 +1,7 @@
 //! The results of a benchmark, for people and as JSON.
 //!
 //! The JSON form is `{"bench": name, "machine": {…}, "measures": {name: number}, "rows": […]}`. Names of measures
-//! never change.
+//! never change; a measure goes with the mechanism that it measured.
 
 use crate::bench::shared::progress::tell;
 use crate::exit::{Failure, Status};

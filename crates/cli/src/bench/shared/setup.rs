@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Options of benchmarks that use several arenas.
 #[derive(Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// Defaults that measure more, for minutes
+    /// Use larger defaults; takes minutes
     #[arg(long)]
     pub full: bool,
     /// Size of the memory; 1G with --full

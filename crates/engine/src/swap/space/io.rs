@@ -102,7 +102,7 @@ impl SwapSpace {
     }
 
     /// Writes content that the device would otherwise refuse as incompressible.
-    pub fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
+    fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
         self.write_by(slot, bytes, |device, offset, bytes| device.write_anyway(offset, bytes))
     }
 

@@ -1,14 +1,14 @@
-//! What is on its way out of RAM, and the copies of what came back.
+//! Writeback in progress, and copies kept in swap.
 
 use std::sync::Mutex;
 
 use folioswap_core::{BLOCK_PAGES, Zones};
 
 use crate::config::error::Error;
-use crate::parts::buffers::{Buffers, Written};
-use crate::parts::kept_copies::KeptCopies;
+use crate::state::buffers::{Buffers, Written};
+use crate::state::kept_copies::KeptCopies;
 
-/// What is on its way out of an arena's RAM.
+/// Writeback and kept copies of an arena.
 pub(crate) struct Reclaim {
     buffers: Buffers,
     /// Written folios whose blocks were locked when their write ended. They are settled later.
@@ -35,7 +35,7 @@ impl Reclaim {
     }
 
     /// Leaves written folios to be settled later.
-    pub fn settle_later(&self, written: impl IntoIterator<Item = Written>) {
+    pub fn push_unsettled(&self, written: impl IntoIterator<Item = Written>) {
         self.unsettled.lock().expect("nothing panics under this lock").extend(written);
     }
 

@@ -1,4 +1,4 @@
-//! The parts of an engine besides its table, RAM and swap: policies, and what is queued, pending or lost.
+//! The state of the flows: policies, and what is queued, pending or lost.
 
 pub mod buffers;
 pub mod compactor;

@@ -1,29 +1,28 @@
-//! What an arena's threads tell each other: that a fork is in progress, that the process has forked, and that the arena
-//! ends.
+//! Flags shared by an arena's threads: a fork is in progress, the process has forked, the arena is stopping.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::process::wakeup::Gate;
 
-/// The signals of an arena.
+/// The flags of an arena.
 #[derive(Default)]
-pub(crate) struct Signals {
+pub(crate) struct Lifecycle {
     gate: Gate,
     stopping: AtomicBool,
     has_forked: AtomicBool,
 }
 
-impl Signals {
+impl Lifecycle {
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    /// Whether the arena ends.
+    /// Whether the arena is stopping.
     pub fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The arena ends. Its threads see that when they are next woken.
+    /// Stops the arena. Its threads see that when they are next woken.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Faults: how they are delivered, what they wait for, and which pages are lost.
+//! Delivery of faults, what they wait for, and which pages are lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use folioswap_sys::uffd::Userfaultfd;
 
-use crate::parts::device_faults::DeviceFaults;
-use crate::parts::lost_pages::Lost;
-use crate::parts::read_queue::ReadQueue;
+use crate::state::device_faults::DeviceFaults;
+use crate::state::lost_pages::Lost;
+use crate::state::read_queue::ReadQueue;
 
-/// Faults of an arena that are being resolved.
+/// The userfaultfd of an arena, its queues of faults and readahead, and its lost pages.
 pub(crate) struct Faults {
     uffd: Arc<Userfaultfd>,
     lost: Lost,

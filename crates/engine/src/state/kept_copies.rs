@@ -1,4 +1,4 @@
-//! One bit per pageblock: whether folios there keep copies that can be given up ([`super::kept`]).
+//! One bit per pageblock: whether folios there keep copies that can be given up (`reclaim::kept`).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -6,7 +6,7 @@ use folioswap_core::{BLOCK_PAGES, FrameId};
 
 /// One bit per pageblock.
 pub(crate) struct KeptCopies {
-    pub words: Box<[AtomicU64]>,
+    words: Box<[AtomicU64]>,
     /// The pageblock at which the next search starts.
     next: AtomicUsize,
     /// Folios that were looked at.
@@ -31,6 +31,12 @@ impl KeptCopies {
         if word.load(Relaxed) & bit == 0 {
             word.fetch_or(bit, Relaxed);
         }
+    }
+
+    #[cfg(test)]
+    pub fn is_noted(&self, frame: FrameId) -> bool {
+        let pageblock = frame.index() / BLOCK_PAGES;
+        self.words[pageblock / 64].load(Relaxed) >> (pageblock % 64) & 1 == 1
     }
 
     /// Takes the next pageblock that may hold copies, in turn, and returns its first frame. The pageblock is not

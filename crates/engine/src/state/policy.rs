@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use folioswap_core::{BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, Room, StreamAdvice, Streams};
 
 use crate::config::swap_in_policy::SwapIn;
+use crate::memory::ram::Ram;
 
 /// Longest readahead window, in bytes: 8 huge pages in flight keep a disk busy.
 const WINDOW_BYTES: usize = 16 << 20;
@@ -73,8 +74,8 @@ impl Policy {
             && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
     }
 
-    /// Chooses what is swapped in with a page of a locked block. `budget_blocks`: the budget in blocks.
-    pub fn choose(&self, locked: &mut Locked<'_>, budget_blocks: usize) -> Choice {
+    /// Chooses what is swapped in with a page of a locked block.
+    pub fn choose(&self, locked: &mut Locked<'_>, ram: &Ram) -> Choice {
         let policy = self.swap_in();
         if !policy.allows_whole(locked.wish) {
             return Choice::Part(Order::PAGE);
@@ -84,7 +85,7 @@ impl Policy {
             Some(order) => Choice::Part(order),
             None => {
                 let (id, nr_folios) = (locked.id(), locked.nr_folios());
-                self.order_choice.choose(id, &mut locked.history, nr_folios, budget_blocks)
+                self.order_choice.choose(id, &mut locked.history, nr_folios, ram.budget_blocks())
             }
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct Window {
 /// Windows to be read.
 pub(crate) struct ReadQueue {
     windows: Mutex<VecDeque<Window>>,
-    pub pushed: Event,
+    pushed: Event,
 }
 
 impl ReadQueue {
@@ -43,6 +43,16 @@ impl ReadQueue {
 
     pub fn pop(&self) -> Option<Window> {
         self.windows.lock().expect("nothing panics under this lock").pop_front()
+    }
+
+    /// To be read before the queue is looked at, and given to the wait that follows.
+    pub fn now(&self) -> u32 {
+        self.pushed.now()
+    }
+
+    /// Waits for a window, unless one was requested since `seen`.
+    pub fn wait(&self, seen: u32) {
+        self.pushed.wait(seen);
     }
 
     /// Wakes the thread to see that the arena stops.
