@@ -16,12 +16,14 @@ mod counters;
 mod deferral;
 mod hints;
 mod isolated;
+mod pacing;
 mod scan;
 mod space;
 mod zone_space;
 
 pub use counters::CompactCounters;
 pub use isolated::Isolated;
+pub use pacing::{Demand, Pacing, Pause, Turn};
 pub use scan::Compaction;
 pub use space::{Migrated, Mode, Move, Space, Units};
 pub use zone_space::{Mover, ZoneSpace};

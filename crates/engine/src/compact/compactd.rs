@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use folioswap_core::compact::{CompactCounters, Mode, Outcome, Report, Request, ZoneSpace};
+use folioswap_core::compact::{CompactCounters, Demand, Mode, Outcome, Pacing, Pause, Report, Request, ZoneSpace};
 use folioswap_core::{List, Memory, Order, Size, Taken, Zone};
 
 use crate::compact::exchange::Moving;
@@ -21,27 +21,11 @@ use crate::process::fatal::AbortOnPanic;
 /// Free frames needed beyond a whole pageblock: those that the free scanner isolates at one time.
 const SLACK: usize = Order::HUGE.nr_pages() / 2;
 
-/// Freeing has stopped once no frame was freed for this long. Also the shortest time between two ticks of a zone while
-/// frames are being freed.
-const CALM: Duration = Duration::from_millis(2);
-
-/// While frames are being freed, the pause after a run that made no progress is this many times as long as the run.
-const PAUSES: u32 = 9;
-
 /// How long the thread pauses for compaction by faults before it checks again whether they are done.
 const POLITE: Duration = Duration::from_micros(100);
 
 /// Divisor of the budget for the pageblocks kept free while whole folios find no place.
 const KEPT_WHOLE_SHARE: usize = 16;
-
-/// How long pageblocks are kept after the last whole folio found no place.
-const DEMAND_LASTS: Duration = Duration::from_secs(1);
-
-/// Pause after a run that made no progress.
-const REST: Duration = Duration::from_millis(100);
-
-/// Interval at which the thread looks again while pageblocks are kept: frames are freed without a signal.
-const AGAIN: Duration = Duration::from_millis(10);
 
 /// Purpose of a run of compaction.
 #[derive(Copy, Clone, Eq, PartialEq)]
@@ -61,48 +45,45 @@ enum Purpose {
 pub(crate) fn run(engine: &Engine) {
     let _abort = AbortOnPanic("compaction");
     let thread = folioswap_sys::signals::thread_id();
-    let (mut wanted_last, mut failed_last): (Option<Instant>, Option<Instant>) = (None, None);
+    let mut pacing = Pacing::default();
     let mut seen = engine.compactor().wanted().now();
     while !engine.stopping() {
         let before = std::mem::replace(&mut seen, engine.compactor().wanted().now());
-        let begun = Instant::now();
         let pass = engine.gate().enter(thread);
         engine.ram().zones().all().iter().for_each(Zone::tick);
         engine.stats().compact_daemon_wake.add(1);
-        if engine.compactor().take_whole_wanted() {
-            wanted_last = Some(begun);
-            engine.ram().zones().keep_whole((engine.ram().budget_blocks() / KEPT_WHOLE_SHARE).max(1));
-            engine.ram().reclaim_wanted().signal();
-        } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
-            wanted_last = None;
-            engine.ram().zones().keep_whole(0);
-        }
-        let only_calm = wanted_last.is_none() && seen != before;
-        let resting = failed_last.and_then(|last: Instant| REST.checked_sub(last.elapsed()));
+        let turn = pacing.begin(Instant::now(), engine.compactor().take_whole_wanted(), seen != before);
+        engine.keep_pageblocks_for(turn.demand);
         let mut is_done = true;
-        if resting.is_none() {
+        if turn.rest.is_none() {
             // Every zone is compacted, even if another one failed.
             for zone in engine.ram().zones().all() {
-                is_done &= engine.compact_ahead(zone, only_calm);
+                is_done &= engine.compact_ahead(zone, turn.only_calm);
             }
-            failed_last = (!is_done && !only_calm).then(Instant::now);
         }
         drop(pass);
-        match wanted_last {
+        match pacing.end(turn, Instant::now(), is_done) {
             _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
-            Some(_) => engine.compactor().wanted().wait_for(seen, AGAIN),
-            None if only_calm => {
-                engine.pause(if is_done { CALM } else { (begun.elapsed() * PAUSES).clamp(CALM, REST) })
-            }
-            None => match resting {
-                Some(rest) => engine.compactor().wanted().wait_for(seen, rest), // frames freed meanwhile have not been scanned
-                None => engine.compactor().wanted().wait(seen),
-            },
+            Pause::Asleep(pause) => engine.pause(pause),
+            Pause::Waiting(Some(limit)) => engine.compactor().wanted().wait_for(seen, limit),
+            Pause::Waiting(None) => engine.compactor().wanted().wait(seen),
         }
     }
 }
 
 impl Engine {
+    /// Keeps some pageblocks free while whole folios find no place.
+    fn keep_pageblocks_for(&self, demand: Demand) {
+        match demand {
+            Demand::Fresh => {
+                self.ram().zones().keep_whole((self.ram().budget_blocks() / KEPT_WHOLE_SHARE).max(1));
+                self.ram().reclaim_wanted().signal();
+            }
+            Demand::Over => self.ram().zones().keep_whole(0),
+            Demand::Same => {}
+        }
+    }
+
     /// Moves small folios of a zone together until `nr_enough` pageblocks are wholly free; an explicit run moves as
     /// many as it can. `stop` is called before each block. A direct run takes its pageblock under the lock of the run:
     /// otherwise the next waiter would take it, and this thread would have to wait again.
@@ -147,7 +128,7 @@ impl Engine {
     fn pause(&self, pause: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < pause && !self.stopping() && !self.compactor().is_whole_wanted() {
-            std::thread::sleep(CALM);
+            std::thread::sleep(Pacing::CALM);
         }
     }
 
