@@ -14,7 +14,7 @@ use folioswap_core::{List, Memory, Order, Size, Taken, Zone};
 
 use crate::compact::exchange::Moving;
 use crate::engine::Engine;
-use crate::memory::take::older_class;
+use crate::memory::oldest::older_class;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::AbortOnPanic;
 

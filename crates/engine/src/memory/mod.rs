@@ -5,6 +5,7 @@ pub mod address_space;
 pub mod frames;
 pub mod mapper;
 pub mod mlock;
+pub mod oldest;
 pub mod prepare;
 pub mod ram;
 pub mod selftest;

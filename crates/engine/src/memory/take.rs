@@ -2,14 +2,12 @@
 //!
 //! A thread that takes frames may hold one block's lock. Other blocks are only tried for.
 
-use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Oldest, Order, Size, Taken, Zone};
+use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Order, Size, Taken, Zone};
 
+use crate::memory::oldest::{OldestFolios, SCAN, older_class};
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;
-
-/// Folios examined in one search of a list. Busy ones are skipped, never waited for.
-pub(crate) const SCAN: usize = 64;
 
 impl Ram {
     /// Contiguous free frames, or those of the oldest clean folio. `reserve` frames stay available.
@@ -86,26 +84,15 @@ impl Ram {
 
     /// As [`Ram::evict_standby_near`], in one zone.
     pub fn evict_standby_of(&self, table: &Table, zone: &Zone, order: Order) -> bool {
-        let oldest = |size| zone.oldest(size, List::Clean);
         let size = match Size::of(order) {
-            Size::Whole => Size::Whole,
-            Size::Small => match older_of(oldest(Size::Whole), oldest(Size::Small)) {
-                Some(size) => size,
-                None => return false,
-            },
+            Size::Whole => Some(Size::Whole),
+            Size::Small => older_class(zone, List::Clean),
         };
-        for _ in 0..SCAN {
-            let Some(oldest) = oldest(size) else { return false };
-            let Some(mut locked) = table.try_lock(oldest.folio.block()) else {
-                self.zone(oldest.frame).rotate(oldest.frame, List::Clean);
-                continue;
-            };
-            if let Some(index) = self.still_there(&locked, &oldest, List::Clean) {
-                self.leave(&mut locked, index, oldest.frame);
-                return true;
-            }
-        }
-        false
+        let Some(size) = size else { return false };
+        let mut oldest = OldestFolios::new(table, zone, size, List::Clean);
+        let Some((locked, index, frame)) = oldest.next() else { return false };
+        self.leave(locked, index, frame);
+        true
     }
 
     /// Frees the frames of a clean folio. Its copy stays on the device.
@@ -114,29 +101,5 @@ impl Ram {
         locked.folio_mut(index).set_out();
         locked.left_at = self.note_evicted(locked.order().nr_pages());
         self.release(frame);
-    }
-
-    /// The index of a folio that was found on a list before its block was locked, if it is still there.
-    pub fn still_there(&self, locked: &Locked<'_>, oldest: &Oldest, list: List) -> Option<usize> {
-        let index = locked.index_of(oldest.folio.page_in_block());
-        let there = locked.order() == oldest.order
-            && locked.folio(index).frame() == Some(oldest.frame)
-            && self.zone(oldest.frame).list(oldest.frame) == Some(list);
-        there.then_some(index)
-    }
-}
-
-/// The class whose oldest folio on a list of a zone is older.
-pub(crate) fn older_class(zone: &Zone, list: List) -> Option<Size> {
-    older_of(zone.oldest(Size::Whole, list), zone.oldest(Size::Small, list))
-}
-
-/// The class of the older of two folios.
-fn older_of(whole: Option<Oldest>, small: Option<Oldest>) -> Option<Size> {
-    match (whole, small) {
-        (Some(whole), Some(small)) => Some(if small.age > whole.age { Size::Small } else { Size::Whole }),
-        (Some(_), None) => Some(Size::Whole),
-        (None, Some(_)) => Some(Size::Small),
-        (None, None) => None,
     }
 }

@@ -14,11 +14,13 @@ use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, Size, Slo
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::memory::mapper::MapError;
-use crate::memory::take::SCAN;
-use crate::memory::take::older_class;
+use crate::memory::oldest::{OldestFolios, older_class};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::reclaim::write_out::{Batch, Outgoing};
+
+/// Small folios of the laundry examined for one batch.
+const MOST_WASHED: usize = 128;
 
 /// Most small folios unmapped at once.
 const UNMAP_BATCH: usize = 32;
@@ -55,21 +57,12 @@ impl Engine {
         }
         let Some(size) = only.or_else(|| older_class(zone, List::Inactive)) else { return false };
         let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
-        let mut held: Option<Locked<'_>> = None;
+        let mut oldest = OldestFolios::new(self.table(), zone, size, List::Inactive);
         let mut done = 0;
-        for _ in 0..SCAN {
-            let Some(oldest) = zone.oldest(size, List::Inactive).filter(|_| done < most) else { break };
-            if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
-                drop(held.take()); // lock one block at a time
-                held = self.table().try_lock(oldest.folio.block());
-            }
-            let Some(locked) = &mut held else {
-                zone.rotate(oldest.frame, List::Inactive);
-                continue;
-            };
-            if let Some(index) = self.ram().still_there(locked, &oldest, List::Inactive) {
-                done += usize::from(self.unmap_victim(locked, index));
-            }
+        while done < most
+            && let Some((locked, index, _)) = oldest.next()
+        {
+            done += usize::from(self.unmap_victim(locked, index));
         }
         done > 0
     }
@@ -124,23 +117,19 @@ impl Engine {
     fn launder_whole(&self, zone: &Zone) -> Laundered<'_> {
         let mut found = Laundered::Nothing;
         let mut may_shed = true;
-        for _ in 0..SCAN {
-            let Some(oldest) = zone.oldest(Size::Whole, List::Laundry) else { break };
-            let Some(mut locked) = self.table().try_lock(oldest.folio.block()) else {
-                zone.rotate(oldest.frame, List::Laundry);
-                continue;
-            };
-            if self.ram().still_there(&locked, &oldest, List::Laundry).is_none() {
-                continue;
-            }
-            match self.wash(&mut locked, 0, oldest.frame) {
+        let mut oldest = OldestFolios::new(self.table(), zone, Size::Whole, List::Laundry);
+        while let Some((locked, _, frame)) = oldest.next() {
+            match self.wash(locked, 0, frame) {
                 Washed::Clean | Washed::Again => return Laundered::Clean,
-                Washed::Dirty(slot) => return Laundered::Write(Outgoing::whole(locked, oldest.frame, slot)),
+                Washed::Dirty(slot) => {
+                    let Some(locked) = oldest.into_locked() else { unreachable!("its block is locked") };
+                    return Laundered::Write(Outgoing::whole(locked, frame, slot));
+                }
                 Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => return Laundered::Clean,
                 // Folios behind it may be clean or zero, and need no slot.
                 Washed::NoSlot => {
                     found = Laundered::NoSlot;
-                    zone.rotate(oldest.frame, List::Laundry);
+                    zone.rotate(frame, List::Laundry);
                 }
             }
         }
@@ -151,34 +140,24 @@ impl Engine {
     fn launder_small(&self, zone: &Zone) -> Laundered<'_> {
         let mut batch: Option<Batch<'_>> = None;
         let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
-        let mut held: Option<Locked<'_>> = None;
-        for _ in 0..2 * SCAN {
-            let Some(oldest) = zone.oldest(Size::Small, List::Laundry) else { break };
-            if held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
-                drop(held.take()); // lock one block at a time
-                held = self.table().try_lock(oldest.folio.block());
-            }
-            let Some(locked) = &mut held else {
-                zone.rotate(oldest.frame, List::Laundry);
-                continue;
-            };
-            let Some(index) = self.ram().still_there(locked, &oldest, List::Laundry) else { continue };
-            match self.wash(locked, index, oldest.frame) {
+        let mut oldest = OldestFolios::new(self.table(), zone, Size::Small, List::Laundry).over(MOST_WASHED);
+        while let Some((locked, index, frame)) = oldest.next() {
+            match self.wash(locked, index, frame) {
                 Washed::Clean => cleaned = true,
                 Washed::Again => {}
                 Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => {}
                 Washed::NoSlot => {
                     no_slot = true;
-                    zone.rotate(oldest.frame, List::Laundry);
+                    zone.rotate(frame, List::Laundry);
                 }
                 Washed::Dirty(slot) if self.swap().takes_folios(slot) => {
-                    cleaned |= self.write_one(locked, index, oldest.frame, slot);
+                    cleaned |= self.write_one(locked, index, frame, slot);
                 }
                 Washed::Dirty(slot) => {
                     let batch = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
-                    if !batch.push(self, locked, index, oldest.frame, slot) {
+                    if !batch.push(self, locked, index, frame, slot) {
                         // Its slots do not follow the batch's, as at the end of a cluster: write it alone.
-                        self.write_one(locked, index, oldest.frame, slot);
+                        self.write_one(locked, index, frame, slot);
                         break;
                     }
                     if !batch.has_room() {
