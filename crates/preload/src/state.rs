@@ -103,3 +103,11 @@ pub fn errno() -> i32 {
     // SAFETY: errno is the calling thread's own.
     unsafe { *libc::__errno_location() }
 }
+
+/// Runs code of the engine, and leaves errno as it was: the engine repeats system calls that fail for a moment.
+pub fn keeping_errno<R>(work: impl FnOnce() -> R) -> R {
+    let kept = errno();
+    let result = work();
+    fail(kept);
+    result
+}

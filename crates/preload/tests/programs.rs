@@ -229,6 +229,11 @@ fn stdio() {
 }
 
 #[test]
+fn a_call_that_succeeds_leaves_errno_alone() {
+    all("errno", "20M");
+}
+
+#[test]
 fn process() {
     all("process", "24M");
 }

@@ -33,7 +33,7 @@ pub fn allocate(size: usize) -> *mut u8 {
     let len = size.next_multiple_of(BLOCK_BYTES);
     let _guard = guard::enter();
     let Some(space) = state::space() else { return std::ptr::null_mut() };
-    match space.map(len) {
+    match state::keeping_errno(|| space.map(len)) {
         Ok(addr) => {
             blocks().insert(addr, len);
             addr as *mut u8
@@ -69,7 +69,7 @@ pub fn resize(block: usize, size: usize) -> *mut u8 {
     let Some(space) = state::space() else { return std::ptr::null_mut() };
     let Some(old_len) = blocks().remove(&block) else { return std::ptr::null_mut() };
     // SAFETY: the mapping belongs to this block alone, and the program does not use a block while it resizes it.
-    match unsafe { space.remap(block, old_len, new_len, true) } {
+    match state::keeping_errno(|| unsafe { space.remap(block, old_len, new_len, true) }) {
         Ok(addr) => {
             blocks().insert(addr, new_len);
             addr as *mut u8

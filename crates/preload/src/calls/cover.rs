@@ -59,7 +59,7 @@ pub fn touch<T>(at: *const T, len: usize) {
     {
         let part = state::cut(at as usize, len)[1].clone();
         let _guard = guard::enter();
-        space.touch(part.start, part.len());
+        state::keeping_errno(|| space.touch(part.start, part.len()));
     }
 }
 
@@ -153,7 +153,7 @@ impl Bounce {
     pub fn new(stands_for: usize, len: usize) -> Option<Bounce> {
         let _guard = guard::enter();
         let offset = stands_for % PAGE_BYTES;
-        let block = PRIVATE.allocate(offset + len, PAGE_BYTES);
+        let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_BYTES));
         (!block.is_null()).then_some(Bounce { block, offset })
     }
 
@@ -166,10 +166,8 @@ impl Bounce {
 impl Drop for Bounce {
     fn drop(&mut self) {
         let _guard = guard::enter();
-        let errno = state::errno();
         // SAFETY: this bounce owns the block.
-        unsafe { PRIVATE.release(self.block) };
-        state::fail(errno);
+        state::keeping_errno(|| unsafe { PRIVATE.release(self.block) });
     }
 }
 
@@ -184,7 +182,7 @@ impl Held {
         if let Some(space) = state::space().filter(|_| !part.is_empty()) {
             let _guard = guard::enter();
             // SAFETY: the program passes this range to a call, so it has mapped it.
-            unsafe { space.hold(part.start, part.len()) };
+            state::keeping_errno(|| unsafe { space.hold(part.start, part.len()) });
         }
         Held(part)
     }
@@ -193,11 +191,9 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(space) = state::space().filter(|_| !self.0.is_empty()) {
-            let errno = state::errno();
             let _guard = guard::enter();
             // SAFETY: `new` held this range.
-            unsafe { space.release_hold(self.0.start, self.0.len()) };
-            state::fail(errno);
+            state::keeping_errno(|| unsafe { space.release_hold(self.0.start, self.0.len()) });
         }
     }
 }

@@ -50,7 +50,7 @@ pub fn hold(addr: usize, len: usize) {
     {
         let _guard = guard::enter();
         // SAFETY: the program has mapped this memory.
-        unsafe { space.hold(addr, len) };
+        state::keeping_errno(|| unsafe { space.hold(addr, len) });
     }
 }
 

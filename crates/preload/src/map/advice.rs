@@ -127,7 +127,7 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     }
     let parts = state::cut(start, pages(len));
     let _guard = guard::enter();
-    both(check_known(start, advice).and_then(|()| advise_managed(space, &parts[1], advice)), &parts, kernel)
+    both(|| check_known(start, advice).and_then(|()| advise_managed(space, &parts[1], advice)), &parts, kernel)
 }
 
 export! {

@@ -56,9 +56,11 @@ pub fn pages(len: usize) -> usize {
 /// Creates a managed mapping. The pages between its end and the end of its last folio are unmapped.
 fn map_managed(space: &RawSpace, len: usize) -> Result<*mut c_void, Error> {
     let _guard = guard::enter();
-    let addr = space.map(len)?;
-    drop_tail(space, addr + len);
-    Ok(addr as *mut c_void)
+    state::keeping_errno(|| {
+        let addr = space.map(len)?;
+        drop_tail(space, addr + len);
+        Ok(addr as *mut c_void)
+    })
 }
 
 /// Maps memory outside the engine when it could not be managed. Warns once, because such memory is not in the budget.
@@ -89,7 +91,8 @@ pub fn unmap_managed(range: Range<usize>) -> Result<(), c_int> {
     let Some(space) = state::space() else { return Ok(()) };
     let _guard = guard::enter();
     // SAFETY: the program gives these pages up.
-    protection::unmap(space, &range, || unsafe { space.unmap(range.start, range.len()) })
+    let unmap = || unsafe { space.unmap(range.start, range.len()) };
+    state::keeping_errno(|| protection::unmap(space, &range, unmap))
 }
 
 /// Applies a system call to the unmanaged parts of a range.
@@ -125,22 +128,24 @@ fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_i
     }
     let _guard = guard::enter();
     let range = addr..addr + len;
-    if protection::forget(space, &range).is_err() {
-        return out_of_memory();
+    let mapped = state::keeping_errno(|| {
+        protection::forget(space, &range)?;
+        // SAFETY: the program gives up the content of these pages. They are mapped and zero from here on, even where
+        // nothing was mapped before.
+        unsafe { space.map_at(addr, len) }.map_err(|_| libc::ENOMEM)?;
+        protect(space, &range, access, None)?;
+        if flags & libc::MAP_LOCKED != 0 {
+            let _ = protection::lock(space, &range, false); // mmap keeps an unlocked mapping too
+        }
+        Ok(())
+    });
+    match mapped {
+        Ok(()) => addr as *mut c_void,
+        Err(errno) => {
+            state::fail(errno);
+            libc::MAP_FAILED
+        }
     }
-    // SAFETY: the program gives up the content of these pages. They are mapped and zero from here on, even where
-    // nothing was mapped before.
-    if unsafe { space.map_at(addr, len) }.is_err() {
-        return out_of_memory();
-    }
-    if let Err(errno) = protect(space, &range, access, None) {
-        state::fail(errno);
-        return libc::MAP_FAILED;
-    }
-    if flags & libc::MAP_LOCKED != 0 {
-        let _ = protection::lock(space, &range, false); // mmap keeps an unlocked mapping too
-    }
-    addr as *mut c_void
 }
 
 export! {
@@ -180,7 +185,7 @@ export! {
             return kernel(&(start..start.saturating_add(len))) as c_int;
         }
         let parts = state::cut(start, pages(len));
-        both(unmap_managed(parts[1].clone()), &parts, kernel)
+        both(|| unmap_managed(parts[1].clone()), &parts, kernel)
     }
 }
 
@@ -191,8 +196,12 @@ pub fn refused(errno: c_int) -> c_int {
 }
 
 /// The result of a call on a range that is partly managed: the managed part first, then the kernel's parts.
-pub fn both(managed: Result<(), c_int>, parts: &[Range<usize>; 3], kernel: impl Fn(&Range<usize>) -> c_long) -> c_int {
-    match managed {
+pub fn both(
+    managed: impl FnOnce() -> Result<(), c_int>,
+    parts: &[Range<usize>; 3],
+    kernel: impl Fn(&Range<usize>) -> c_long,
+) -> c_int {
+    match state::keeping_errno(managed) {
         Ok(()) => outside(parts, kernel),
         Err(errno) => refused(errno),
     }
@@ -233,7 +242,7 @@ export! {
         }
         let parts = state::cut(start, pages(len));
         let _guard = guard::enter();
-        both(protect(space, &parts[1], access, None), &parts, kernel)
+        both(|| protect(space, &parts[1], access, None), &parts, kernel)
     }
 }
 
@@ -268,8 +277,11 @@ export! {
         }
         let parts = state::cut(start, pages(len));
         let _guard = guard::enter();
-        let key = if key == -1 { Ok(None) } else { check_key(key).map(|()| Some(key as u16)) };
-        both(key.and_then(|key| protect(space, &parts[1], access, key)), &parts, kernel)
+        let change = || {
+            let key = if key == -1 { None } else { check_key(key).map(|()| Some(key as u16))? };
+            protect(space, &parts[1], access, key)
+        };
+        both(change, &parts, kernel)
     }
 }
 
@@ -302,7 +314,7 @@ export! {
         let _guard = guard::enter();
         let range = &parts[1];
         let on_fault = flags != 0;
-        both(all_mapped(space, range).and_then(|()| protection::lock(space, range, on_fault)), &parts, kernel)
+        both(|| all_mapped(space, range).and_then(|()| protection::lock(space, range, on_fault)), &parts, kernel)
     }
 }
 
@@ -317,8 +329,11 @@ export! {
         };
         let parts = locked_parts(addr, len);
         let _guard = guard::enter();
-        protection::unlock(space, &parts[1]);
-        both(all_mapped(space, &parts[1]), &parts, kernel)
+        let unlock = || {
+            protection::unlock(space, &parts[1]);
+            all_mapped(space, &parts[1])
+        };
+        both(unlock, &parts, kernel)
     }
 }
 
@@ -326,7 +341,7 @@ export! {
     fn munlockall() -> c_int {
         if let Some(space) = state::space() {
             let _guard = guard::enter();
-            protection::unlock_all(space);
+            state::keeping_errno(|| protection::unlock_all(space));
             if space.is_locked() {
                 return 0; // the kernel's munlockall would unlock the budget too; the program's other locks stay
             }

@@ -220,7 +220,7 @@ export! {
             let _guard = guard::enter();
             let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
-            return match remap_managed(space, &request) {
+            return match state::keeping_errno(|| remap_managed(space, &request)) {
                 Ok(at) => at as *mut c_void,
                 Err(errno) => {
                     state::fail(errno);
