@@ -123,8 +123,20 @@ fn the_inner_program_tells_its_figures() {
 
 #[test]
 fn slot_runs_are_compared_at_every_size() {
-    let report =
-        report(&["orders", "--size", "24M", "--memory", "16M", "--threads", "3", "--rounds", "2", "--swap", "ram:64M"]);
+    let report = report(&[
+        "orders",
+        "--full",
+        "--size",
+        "24M",
+        "--memory",
+        "16M",
+        "--threads",
+        "3",
+        "--swap",
+        "ram:64M",
+        "--rounds",
+        "2",
+    ]);
     for name in ["whole_vs_split_4k", "whole_vs_split_64k", "whole_vs_split_2m", "2m_vs_64k"] {
         positive(&report, name);
     }

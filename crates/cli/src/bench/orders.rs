@@ -1,7 +1,7 @@
 //! `folioswap bench orders`: the gain from contiguous runs of slots, for folios of 4K, 64K and 2M.
 //!
-//! For each size the sweep runs twice with contiguous runs of slots and twice with single slots, in turn, each time
-//! in an arena of its own. Only rounds that rewrite memory are compared, because they allocate slots and free them.
+//! For each size the sweep runs with contiguous runs of slots and with single slots, in turn (with --full twice), each
+//! time in an arena of its own. Only rounds that rewrite memory are compared: these allocate slots and free them.
 
 use crate::bench::shared::medians::median_of_ratios;
 use crate::bench::shared::records::Data;
@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use clap::Args;
 use folioswap::{FolioSize, Order, Tuning};
 
-/// Turns of each way.
+/// Turns of each way with --full; otherwise one.
 const REPEATS: usize = 2;
 
 /// The sizes, with the names in their measures.
@@ -55,7 +55,7 @@ pub fn orders(args: &OrdersArgs) -> Result<u8, Failure> {
     for (name, folio_bytes) in SIZES {
         let Some(order) = Order::from_bytes(folio_bytes) else { continue };
         let mut rounds = Rounds::default();
-        for _ in 0..REPEATS {
+        for _ in 0..if args.common.full { REPEATS } else { 1 } {
             for (split_slots, into) in [(false, &mut rounds.whole), (true, &mut rounds.split)] {
                 let arena = ArenaPlan::new(args.common.memory, &args.common.options, FolioSize::Fixed(order));
                 let system = format!("{order} {}", if split_slots { "split" } else { "whole" });
