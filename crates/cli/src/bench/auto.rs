@@ -85,7 +85,10 @@ pub struct AutoArgs {
     #[arg(long, value_name = "S", default_value = "1", default_value_if("full", "true", "20"), value_parser = seconds)]
     pub seconds: f64,
     /// How often all sizes take turns; 2 with --full
-    #[arg(long, value_name = "N", default_value = "1", default_value_if("full", "true", "2"), value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(
+        long, value_name = "N", default_value = "1", default_value_if("full", "true", "2"),
+        value_parser = clap::value_parser!(u16).range(1..=100)
+    )]
     pub repeats: u16,
 }
 

@@ -25,7 +25,10 @@ pub struct OrdersArgs {
     #[command(flatten)]
     pub common: CommonArgs,
     /// Number of threads, each with a share of its own; 70 with --full
-    #[arg(long, value_name = "N", default_value = "16", default_value_if("full", "true", "70"), value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(
+        long, value_name = "N", default_value = "16", default_value_if("full", "true", "70"),
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
     pub threads: u16,
     /// How often each share is written; the first time is not compared
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..))]

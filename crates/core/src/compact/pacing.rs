@@ -7,9 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-/// Freeing has stopped once no frame was freed for this long.
-const CALM: Duration = Duration::from_millis(2);
-
 /// While frames are being freed, the pause after a turn that made nothing is this many times as long as the turn.
 const PAUSES: u32 = 9;
 
@@ -62,8 +59,8 @@ pub enum Pause {
 }
 
 impl Pacing {
-    /// The shortest pause while frames are being freed.
-    pub const CALM: Duration = CALM;
+    /// The shortest pause while frames are being freed: freeing has stopped once no frame was freed for this long.
+    pub const CALM: Duration = Duration::from_millis(2);
 
     /// Begins a turn. `is_wanted`: a whole folio found no place since the last turn. `is_freeing`: frames were freed
     /// since.
@@ -92,8 +89,8 @@ impl Pacing {
             return Pause::Waiting(Some(AGAIN));
         }
         match turn.only_calm {
-            true if is_done => Pause::Asleep(CALM),
-            true => Pause::Asleep((now.duration_since(turn.begun) * PAUSES).clamp(CALM, REST)),
+            true if is_done => Pause::Asleep(Self::CALM),
+            true => Pause::Asleep((now.duration_since(turn.begun) * PAUSES).clamp(Self::CALM, REST)),
             false => Pause::Waiting(turn.rest),
         }
     }
@@ -123,7 +120,7 @@ mod tests {
     fn while_frames_are_freed_a_turn_in_vain_is_followed_by_a_longer_pause() {
         let (mut pacing, now) = (Pacing::default(), Instant::now());
         let (first, pause) = turn(&mut pacing, now, false, true, true);
-        assert!(first.only_calm && pause == Pause::Asleep(CALM));
+        assert!(first.only_calm && pause == Pause::Asleep(Pacing::CALM));
         let (_, pause) = turn(&mut pacing, now, false, true, false);
         assert_eq!(pause, Pause::Asleep(9 * MS));
         let (next, _) = turn(&mut pacing, now + 10 * MS, false, false, true);
@@ -138,7 +135,7 @@ mod tests {
         let (later, pause) = turn(&mut pacing, now + 999 * MS, false, true, true);
         assert_eq!((later.demand, later.only_calm, pause), (Demand::Same, false, Pause::Waiting(Some(AGAIN))));
         let (last, pause) = turn(&mut pacing, now + 1001 * MS, false, true, true);
-        assert_eq!((last.demand, last.only_calm, pause), (Demand::Over, true, Pause::Asleep(CALM)));
+        assert_eq!((last.demand, last.only_calm, pause), (Demand::Over, true, Pause::Asleep(Pacing::CALM)));
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Engine {
         self.each_block_of(blocks, |block| self.evict(block));
     }
 
-    /// Calls `work` for each block of a range, for a thread of the program. Lifecycle and the fork gate are blocked for
+    /// Calls `work` for each block of a range, for a thread of the program. Signals and the fork gate are blocked for
     /// one block at a time, so that a handler that touches the range, or a fork, need not wait for all of it.
     pub fn each_block_of(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
         for index in blocks {

@@ -111,7 +111,7 @@ impl Engine {
     }
 
     /// Calls `visit` with each block in use that was ever mapped, inside the gate and with signals blocked. Ends at the
-    /// first error, and returns `false` as soon as `is_over` before a block.
+    /// first error. `is_over` is asked before each block, outside the gate; if it ends the walk, this returns `false`.
     pub fn each_block_in_use<E>(
         &self,
         is_over: impl Fn() -> bool,

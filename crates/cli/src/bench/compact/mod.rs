@@ -58,10 +58,16 @@ pub struct CompactArgs {
     #[arg(long)]
     pub full: bool,
     /// RAM that the memory may use, at least 16M; 256M with --full
-    #[arg(long, value_name = "SIZE", default_value = "64M", default_value_if("full", "true", "256M"), value_parser = size)]
+    #[arg(
+        long, value_name = "SIZE", default_value = "64M", default_value_if("full", "true", "256M"),
+        value_parser = size
+    )]
     pub memory: u64,
     /// Turns for each number of threads; 3 with --full
-    #[arg(long, value_name = "R", default_value = "1", default_value_if("full", "true", "3"), value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long, value_name = "R", default_value = "1", default_value_if("full", "true", "3"),
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub rounds: u16,
     /// The space to compact: frames in RAM, or slots of a swap device (the first --swap, or 768M of RAM)
     #[arg(long, default_value = "frames")]

@@ -72,7 +72,7 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
         report.measure("slots_pause_ms", pause_ms as f64);
         report.measure("slots_whole_share", found.share);
         report.verdict(format!(
-            "at one folio in {pause_ms} ms and its writing, {:.0} % find a whole run of slots; without compaction {:.0} %",
+            "with {pause_ms} ms between folios, {:.0} % find a whole run of slots; without compaction {:.0} %",
             found.share * 100.0,
             off.share * 100.0
         ));

@@ -85,7 +85,10 @@ pub struct LatencyArgs {
     #[arg(long, value_name = "S", default_value = "2", default_value_if("full", "true", "5"), value_parser = seconds)]
     pub seconds: f64,
     /// How often both ways take turns; 3 with --full
-    #[arg(long, value_name = "R", default_value = "2", default_value_if("full", "true", "3"), value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(
+        long, value_name = "R", default_value = "2", default_value_if("full", "true", "3"),
+        value_parser = clap::value_parser!(u16).range(1..=100)
+    )]
     pub rounds: u16,
     /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

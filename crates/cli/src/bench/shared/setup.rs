@@ -15,10 +15,16 @@ pub struct CommonArgs {
     #[arg(long)]
     pub full: bool,
     /// Size of the memory; 1G with --full
-    #[arg(long, value_name = "SIZE", default_value = "256M", default_value_if("full", "true", "1G"), value_parser = size)]
+    #[arg(
+        long, value_name = "SIZE", default_value = "256M", default_value_if("full", "true", "1G"),
+        value_parser = size
+    )]
     pub size: u64,
     /// RAM that the memory may use, at least 16M; 256M with --full
-    #[arg(long, value_name = "SIZE", default_value = "64M", default_value_if("full", "true", "256M"), value_parser = size)]
+    #[arg(
+        long, value_name = "SIZE", default_value = "64M", default_value_if("full", "true", "256M"),
+        value_parser = size
+    )]
     pub memory: u64,
     #[command(flatten)]
     pub options: PagingOptions,
