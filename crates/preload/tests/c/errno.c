@@ -7,7 +7,7 @@
 #define THREADS 3
 
 static char *memory;
-static char name[] = "/var/tmp/folioswap-errno-XXXXXX";
+static char name[64]; /* of an unlinked file */
 
 static void *work(void *arg) {
     size_t thread = (uintptr_t)arg;
@@ -41,8 +41,9 @@ static void *work(void *arg) {
 }
 
 int main(void) {
-    int fd = mkstemp(name);
-    CHECK(fd >= 0 && ftruncate(fd, PART) == 0 && close(fd) == 0);
+    FILE *file = tmpfile();
+    CHECK(file && ftruncate(fileno(file), PART) == 0);
+    sprintf(name, "/proc/self/fd/%d", fileno(file));
     memory = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);
     memset(memory, 7, LEN);
@@ -51,6 +52,5 @@ int main(void) {
         CHECK(pthread_create(&threads[i], NULL, work, (void *)(uintptr_t)i) == 0);
     for (size_t i = 0; i < THREADS; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
-    CHECK(unlink(name) == 0);
     return 0;
 }
