@@ -2,7 +2,11 @@
 //! each time. A failure prints its seed.
 #![cfg(not(loom))]
 
+mod seeded;
+
+use fastrand::Rng;
 use folioswap_core::*;
+use seeded::Blame;
 
 const MAX_DEVICES: usize = 8;
 
@@ -196,29 +200,6 @@ fn what_changes_during_a_walk() {
     assert!(none.is_none() && nr_tried <= 16, "{nr_tried}");
 }
 
-/// xorshift64*, determined by its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % end
-    }
-}
-
-/// Prints the seed when a test panics.
-struct Blame(u64);
-
-impl Drop for Blame {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("this shows it: SEED={}", self.0);
-        }
-    }
-}
-
 const NR_NODES: usize = 3;
 
 /// A plain model of a device.
@@ -278,19 +259,19 @@ impl Model {
     }
 }
 
-fn step(random: &mut Random, real: &Availability, model: &mut Model) {
-    let number = random.below(MAX_DEVICES);
+fn step(random: &mut Rng, real: &Availability, model: &mut Model) {
+    let number = random.usize(..MAX_DEVICES);
     let id = device(number);
     let there = model.devices.iter().find(|device| device.number == number).cloned();
     let Some(plain) = there else {
-        let (priority, at) = (random.below(2) == 0, random.below(NR_NODES + 1));
-        let (priority, at) = (priority.then(|| random.below(3) as u32), (at < NR_NODES).then_some(at));
+        let (priority, at) = (random.usize(..2) == 0, random.usize(..NR_NODES + 1));
+        let (priority, at) = (priority.then(|| random.usize(..3) as u32), (at < NR_NODES).then_some(at));
         real.add(id, priority.and_then(given), at.map(node));
         let (is_full, is_leaving, since) = (false, false, [0; NR_NODES]);
         model.devices.push(Plain { number, given: priority, node: at, is_full, is_leaving, since });
         return model.come(number);
     };
-    match random.below(10) {
+    match random.usize(..10) {
         0 | 1 => {
             real.filled(id);
             model.get(number).is_full = true;
@@ -318,7 +299,7 @@ fn step(random: &mut Random, real: &Availability, model: &mut Model) {
             model.devices.retain(|device| device.number != number);
         }
         _ => {
-            let (from, nr_tries) = (random.below(NR_NODES), 1 + random.below(4));
+            let (from, nr_tries) = (random.usize(..NR_NODES), 1 + random.usize(..4));
             let mut tried = Vec::new();
             real.place(node(from), |device| {
                 tried.push(device.index());
@@ -334,8 +315,8 @@ fn lists_are_as_a_plain_list_sorted_each_time() {
     // To run one seed: SEED=17 cargo test --test availability.
     let one = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in one.map_or(0..300, |seed: u64| seed..seed + 1) {
-        let _blame = Blame(seed);
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let _blame = Blame(("seed", seed));
+        let mut random = Rng::with_seed(seed);
         let (real, mut model) = (Availability::new(NR_NODES, MAX_DEVICES), Model::default());
         for _ in 0..300 {
             step(&mut random, &real, &mut model);

@@ -2,6 +2,7 @@
 //! threads at once. A failure prints the shortest sequence that shows it, or its seed.
 #![cfg(not(loom))]
 
+use fastrand::Rng;
 use folioswap_core::sync::{AtomicBool, Ordering};
 use folioswap_core::{
     BLOCK_PAGES, BLOCK_PIECES, BlockId, Folio, FolioId, FolioTable, FrameId, Locked, MAX_ORDER, Order, PIECE, SlotId,
@@ -371,22 +372,6 @@ fn a_split_into_folios_of_the_same_order_is_none() {
     table.lock(BlockId::new(0)).split(Order::HUGE);
 }
 
-/// A small generator (xorshift64*), determined by its seed.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound as u64) as usize
-    }
-}
-
 /// A table, and which of its blocks a thread is working on. The flags are relaxed: only the locks order anything.
 struct World {
     table: FolioTable,
@@ -395,15 +380,15 @@ struct World {
 
 impl World {
     /// Changes a block that this thread has locked, in steps, and counts that in the block.
-    fn work(&self, locked: &mut Locked<'_>, random: &mut Random, seed: u64) {
+    fn work(&self, locked: &mut Locked<'_>, random: &mut Rng, seed: u64) {
         let inside = &self.inside[locked.id().index()];
         assert!(!inside.swap(true, Ordering::Relaxed), "seed {seed}: somebody else is inside {locked:?}");
         let count = locked.left_at;
         match locked.order().exponent() {
             0 => locked.join(),
-            k => locked.split(order(random.below(usize::from(k)) as u8)),
+            k => locked.split(order(random.usize(..usize::from(k)) as u8)),
         }
-        let index = random.below(locked.nr_folios());
+        let index = random.usize(..locked.nr_folios());
         locked.folio_mut(index).set_slot(Some(SlotId::new(count.into())));
         assert_eq!(locked.nr_folios(), BLOCK_PAGES / locked.order().nr_pages(), "seed {seed}");
         assert_eq!(locked.folio(index).slot(), Some(SlotId::new(count.into())), "seed {seed}");
@@ -413,9 +398,9 @@ impl World {
 
     /// Locks random blocks, and tries another one while holding each. Returns how often it worked on each block.
     fn run(&self, seed: u64) -> [u32; NR_BLOCKS] {
-        let (mut random, mut counts) = (Random::new(seed), [0; NR_BLOCKS]);
+        let (mut random, mut counts) = (Rng::with_seed(seed), [0; NR_BLOCKS]);
         for _ in 0..20_000 {
-            let [first, second] = [(); 2].map(|()| random.below(NR_BLOCKS));
+            let [first, second] = [(); 2].map(|()| random.usize(..NR_BLOCKS));
             let mut locked = self.table.lock(BlockId::from_index(first));
             counts[first] += 1;
             self.work(&mut locked, &mut random, seed);

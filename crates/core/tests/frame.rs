@@ -2,8 +2,12 @@
 //! A failure prints its seed.
 #![cfg(not(loom))]
 
+mod seeded;
+
+use fastrand::Rng;
 use folioswap_core::frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Zone, ZoneCounts};
 use folioswap_core::{CpuId, FolioId, FrameId, MAX_ORDER, Order, PIECE};
+use seeded::Blame;
 use std::collections::{BTreeMap, VecDeque};
 
 const NR_BLOCKS: usize = 7;
@@ -13,33 +17,6 @@ const LISTS: [List; 4] = [List::Active, List::Inactive, List::Laundry, List::Cle
 
 fn order(k: usize) -> Order {
     Order::new(k as u8).unwrap()
-}
-
-/// A small generator (xorshift64*), so that a seed reproduces a failure.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound as u64) as usize
-    }
-}
-
-/// Prints the seed when a test panics.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the seed was {}", self.0);
-        }
-    }
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -323,15 +300,15 @@ impl Model {
     }
 
     /// A random aligned part of an isolated run, of at least the wanted order; the rest stays isolated.
-    fn part(&mut self, random: &mut Random, wanted: Option<Order>) -> Option<(u32, Order)> {
+    fn part(&mut self, random: &mut Rng, wanted: Option<Order>) -> Option<(u32, Order)> {
         let large = |&at: &usize| wanted.is_none_or(|wanted| self.isolated[at].1 >= wanted);
         let found: Vec<_> = (0..self.isolated.len()).filter(large).collect();
-        let &at = found.get(random.below(found.len().max(1)))?;
+        let &at = found.get(random.usize(..found.len().max(1)))?;
         let (mut head, whole) = self.isolated.swap_remove(at);
-        let part = wanted.unwrap_or_else(|| order(random.below(whole.exponent() as usize + 1)));
+        let part = wanted.unwrap_or_else(|| order(random.usize(..whole.exponent() as usize + 1)));
         for k in (part.exponent()..whole.exponent()).rev() {
             let halves = [head, head + (1 << k)];
-            let used = random.below(2);
+            let used = random.usize(..2);
             self.isolated.push((halves[1 - used], order(k as usize)));
             head = halves[used];
         }
@@ -448,15 +425,15 @@ fn compare(zone: &Zone, model: &Model) {
     assert_eq!(by_block, model.owned());
 }
 
-fn pick(model: &Model, random: &mut Random, wanted: impl Fn(&Folio) -> bool) -> Option<(FrameId, Folio)> {
+fn pick(model: &Model, random: &mut Rng, wanted: impl Fn(&Folio) -> bool) -> Option<(FrameId, Folio)> {
     let found: Vec<_> = model.folios.iter().filter(|(_, folio)| wanted(folio)).collect();
-    let &(&head, &folio) = found.get(random.below(found.len().max(1)))?;
+    let &(&head, &folio) = found.get(random.usize(..found.len().max(1)))?;
     Some((FrameId::new(head), folio))
 }
 
-fn take(zone: &Zone, model: &mut Model, random: &mut Random) {
-    let k = [0, 0, 0, 9, random.below(10), random.below(10)][random.below(6)];
-    let reserve = [0, 0, random.below(NR_BLOCKS * BLOCK)][random.below(3)];
+fn take(zone: &Zone, model: &mut Model, random: &mut Rng) {
+    let k = [0, 0, 0, 9, random.usize(..10), random.usize(..10)][random.usize(..6)];
+    let reserve = [0, 0, random.usize(..NR_BLOCKS * BLOCK)][random.usize(..3)];
     let (taken, mut expected) = (zone.take(order(k), reserve), None);
     for drains in [false, true] {
         if drains && expected.is_none() {
@@ -472,17 +449,17 @@ fn take(zone: &Zone, model: &mut Model, random: &mut Random) {
     assert_eq!((got, memory), (best, kind));
     assert!(heads.contains(&frame.get()), "{frame:?} is none of {heads:?}");
     model.took(frame.get(), got);
-    if (k as u8) < MAX_ORDER && got == Order::HUGE && random.below(4) > 0 {
+    if (k as u8) < MAX_ORDER && got == Order::HUGE && random.usize(..4) > 0 {
         assert_eq!(zone.carve(frame, order(k)), frame);
         model.carve(frame.get(), order(k));
     }
 }
 
 /// The same on a CPU.
-fn take_on(zone: &Zone, model: &mut Model, random: &mut Random, (cpu, class): (usize, usize)) -> Option<FrameId> {
+fn take_on(zone: &Zone, model: &mut Model, random: &mut Rng, (cpu, class): (usize, usize)) -> Option<FrameId> {
     let (id, order) = (CpuId::from_index(cpu), LISTED[class]);
     let last = model.listed[cpu][class].last().copied();
-    if random.below(2) == 0 {
+    if random.usize(..2) == 0 {
         assert_eq!(zone.take_listed(id, order).map(|taken| taken.frame.get()), last);
         model.mark(last?, order, At::Free);
         model.took(last?, order);
@@ -520,11 +497,11 @@ fn give_on(zone: &Zone, model: &mut Model, cpu: usize, frame: FrameId) {
 }
 
 /// One CPU takes frames; another or the same gives them back, most of them without having had an owner.
-fn burst(zone: &Zone, model: &mut Model, random: &mut Random) {
-    let (from, to, class) = (random.below(NR_CPUS), random.below(NR_CPUS), random.below(2));
-    let frames: Vec<_> = (0..random.below(50)).filter_map(|_| take_on(zone, model, random, (from, class))).collect();
+fn burst(zone: &Zone, model: &mut Model, random: &mut Rng) {
+    let (from, to, class) = (random.usize(..NR_CPUS), random.usize(..NR_CPUS), random.usize(..2));
+    let frames: Vec<_> = (0..random.usize(..50)).filter_map(|_| take_on(zone, model, random, (from, class))).collect();
     for frame in frames {
-        if random.below(8) == 0 {
+        if random.usize(..8) == 0 {
             zone.set_owner(frame, FolioId::new(512));
             zone.insert(frame, List::Active);
             model.folios.get_mut(&frame.get()).unwrap().owner = Some(512);
@@ -535,14 +512,14 @@ fn burst(zone: &Zone, model: &mut Model, random: &mut Random) {
 }
 
 /// One call that needs no folio, or changes the limit.
-fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
-    match random.below(9) {
+fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Rng) {
+    match random.usize(..9) {
         7..=8 => burst(zone, model, random),
         5 => {
             zone.drain();
             model.drained();
         }
-        6 if random.below(4) == 0 => {
+        6 if random.usize(..4) == 0 => {
             let paused = zone.pause_cpus();
             model.drained();
             for _ in 0..4 {
@@ -552,21 +529,21 @@ fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
             }
             drop(paused);
         }
-        0 if random.below(2) == 0 => {
-            let nr_frames = random.below(NR_BLOCKS * BLOCK + 1).max(random.below(NR_BLOCKS * BLOCK + 1));
+        0 if random.usize(..2) == 0 => {
+            let nr_frames = random.usize(..NR_BLOCKS * BLOCK + 1).max(random.usize(..NR_BLOCKS * BLOCK + 1));
             zone.set_limit(nr_frames);
             model.limit = nr_frames / BLOCK * BLOCK;
             model.largest_limit = model.largest_limit.max(model.limit);
             model.drained();
         }
         1 => {
-            let size = Size::ALL[random.below(2)];
+            let size = Size::ALL[random.usize(..2)];
             zone.balance(size);
             model.balance(size);
         }
         2 => {
             // Wholly free pageblocks would be rare otherwise.
-            let block = random.below(NR_BLOCKS);
+            let block = random.usize(..NR_BLOCKS);
             let within = |head: &u32| *head as usize / BLOCK == block;
             for head in model.folios.keys().copied().filter(within).collect::<Vec<_>>() {
                 zone.give(FrameId::new(head));
@@ -588,9 +565,9 @@ fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Random) {
 }
 
 /// One call on a taken folio or a leaving pageblock.
-fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
-    let list = LISTS[random.below(4)];
-    let call = random.below(16);
+fn folio_call(zone: &Zone, model: &mut Model, random: &mut Rng) {
+    let list = LISTS[random.usize(..4)];
+    let call = random.usize(..16);
     if call == 0 {
         let leaving = (0..NR_BLOCKS).find(|&block| model.frames[block * BLOCK] == At::Leaving);
         let head = leaving.map(|block| FrameId::from_index(block * BLOCK));
@@ -604,7 +581,7 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
     if call == 1 {
         let whole = |folio: &Folio| folio.order == Order::HUGE && folio.list.is_none();
         if let Some((frame, _)) = pick(model, random, whole) {
-            let part = order(random.below(10));
+            let part = order(random.usize(..10));
             zone.carve(frame, part);
             model.carve(frame.get(), part);
         }
@@ -618,10 +595,10 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
             model.give(head);
         }
         3 => {
-            give_on(zone, model, random.below(NR_CPUS + 1), frame);
+            give_on(zone, model, random.usize(..NR_CPUS + 1), frame);
         }
         4 if folio.order > Order::PAGE => {
-            let part = order(random.below(folio.order.exponent() as usize));
+            let part = order(random.usize(..folio.order.exponent() as usize));
             zone.split(frame, part);
             model.split(head, part);
         }
@@ -638,7 +615,7 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
         }
         _ => {
             if folio.owner.is_none() || call == 8 {
-                let owner = random.below(1 << 25) as u64 * 512;
+                let owner = random.usize(..1 << 25) as u64 * 512;
                 zone.set_owner(frame, FolioId::new(owner));
                 model.folios.get_mut(&head).unwrap().owner = Some(owner);
             }
@@ -654,10 +631,10 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Random) {
 }
 
 /// One call as compaction makes them.
-fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Random) {
-    match random.below(6) {
+fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Rng) {
+    match random.usize(..6) {
         0 => {
-            let (block, enough) = (random.below(NR_BLOCKS), 1 + random.below(BLOCK));
+            let (block, enough) = (random.usize(..NR_BLOCKS), 1 + random.usize(..BLOCK));
             let expected = model.isolatable(block);
             let (mut nr_frames, mut last) = (0, None);
             zone.isolate_in(FrameId::from_index(block * BLOCK), enough, &mut |frame, order| {
@@ -670,7 +647,7 @@ fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Random) {
             assert!(nr_frames >= enough || !left, "what was there and allowed was isolated");
         }
         1 => {
-            let (least, most, from) = (random.below(10), random.below(10), random.below(NR_BLOCKS * BLOCK));
+            let (least, most, from) = (random.usize(..10), random.usize(..10), random.usize(..NR_BLOCKS * BLOCK));
             let fits = |run: &(u32, Order)| {
                 (order(least)..=order(most)).contains(&run.1) && run.0 as usize >= from && model.may_isolate(run.1)
             };
@@ -738,19 +715,20 @@ fn drain(zone: &Zone, model: &mut Model) {
 fn the_zone_does_what_the_model_does() {
     let (mut longest, mut nr_from_lists) = ([0; 2], [0; 2]);
     for seed in 0..24 {
-        let _seed = Seed(seed);
-        let (zone, mut model, mut random) = (Zone::with_share(NR_BLOCKS, NR_CPUS, 4), Model::new(), Random::new(seed));
+        let _blame = Blame(("seed", seed));
+        let (zone, mut model, mut random) =
+            (Zone::with_share(NR_BLOCKS, NR_CPUS, 4), Model::new(), Rng::with_seed(seed));
         zone.set_limit(4 * BLOCK);
         (model.limit, model.largest_limit) = (4 * BLOCK, 4 * BLOCK);
         for step in 0..1500 {
             // Alternates between filling and emptying, to cover the whole range.
             let takes = if (step / 250) % 2 == 0 { 8 } else { 1 };
-            match random.below(takes + 11) {
+            match random.usize(..takes + 11) {
                 0 => whole_zone_call(&zone, &mut model, &mut random),
                 1..=2 => compaction_call(&zone, &mut model, &mut random),
                 3..=10 => folio_call(&zone, &mut model, &mut random),
-                _ if random.below(2) == 0 => {
-                    let list = (random.below(NR_CPUS), random.below(2));
+                _ if random.usize(..2) == 0 => {
+                    let list = (random.usize(..NR_CPUS), random.usize(..2));
                     take_on(&zone, &mut model, &mut random, list);
                 }
                 _ => take(&zone, &mut model, &mut random),

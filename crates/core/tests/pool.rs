@@ -1,25 +1,9 @@
 //! The pool against a plain model, and its memory overhead.
 
+use fastrand::Rng;
 use folioswap_core::PAGE_SIZE;
 use folioswap_core::pool::{EmptyGroup, MAX_OBJECT_BYTES, ObjectId, Pool, PoolFull, SizeClass};
 use std::collections::{HashMap, HashSet};
-
-/// A seeded sequence (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
 
 /// The objects, and how many pages of each group were used.
 #[derive(Default)]
@@ -76,15 +60,15 @@ impl Model {
 }
 
 fn one_run(seed: u64) {
-    let mut random = Random(seed);
-    let limit = 1 << (20 + random.below(4));
+    let mut random = Rng::with_seed(seed);
+    let limit = 1 << (20 + random.usize(..4));
     let pool = Pool::new(limit);
     let mut model = Model::default();
-    let largest = [200, 5000, MAX_OBJECT_BYTES][random.below(3)];
+    let largest = [200, 5000, MAX_OBJECT_BYTES][random.usize(..3)];
     for step in 0..2000 {
-        let grows = random.below(100) < if step % 1000 < 500 { 70 } else { 25 };
+        let grows = random.usize(..100) < if step % 1000 < 500 { 70 } else { 25 };
         if grows {
-            let len = 1 + random.below(largest);
+            let len = 1 + random.usize(..largest);
             match pool.allocate(len) {
                 Ok(object) => {
                     assert!(object.offset_bytes() + len <= Pool::range_bytes(limit, object.class));
@@ -98,12 +82,12 @@ fn one_run(seed: u64) {
                 }
             }
         } else if !model.objects.is_empty() {
-            let (object, _) = model.objects.swap_remove(random.below(model.objects.len()));
+            let (object, _) = model.objects.swap_remove(random.usize(..model.objects.len()));
             model.places.remove(&object);
             pool.free(object);
         }
-        if random.below(100) == 0 {
-            let groups = pool.take_empty(1 + random.below(5));
+        if random.usize(..100) == 0 {
+            let groups = pool.take_empty(1 + random.usize(..5));
             assert!(groups.len() < 6);
             for group in groups {
                 model.gave_back(group);
@@ -133,9 +117,9 @@ fn it_does_what_the_model_does() {
 }
 
 /// The share of the memory that objects do not use, after many frees and allocations.
-fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Random) -> usize) -> f64 {
+fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Rng) -> usize) -> f64 {
     let pool = Pool::new(2 * bytes);
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut objects = Vec::new();
     let mut held = 0;
     while held < bytes {
@@ -144,7 +128,7 @@ fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Random) -> usize) -> 
         held += len;
     }
     for _ in 0..4 * objects.len() {
-        let at = random.below(objects.len());
+        let at = random.usize(..objects.len());
         pool.free(objects[at].0);
         let len = len(&mut random);
         held = held - objects[at].1 + len;
@@ -156,11 +140,11 @@ fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Random) -> usize) -> 
 #[test]
 fn little_is_wasted_after_much_has_come_and_gone() {
     // Pages that compress to about a third; pieces of 32 and 64 KiB; badly and well compressible pages mixed.
-    let pages = waste(1, 64 << 20, |random| 900 + random.below(900));
-    let pieces = waste(2, 64 << 20, |random| 12_000 + random.below(20_000));
-    let uneven = waste(3, 64 << 20, |random| if random.below(4) == 0 { 4096 } else { 64 + random.below(300) });
+    let pages = waste(1, 64 << 20, |random| 900 + random.usize(..900));
+    let pieces = waste(2, 64 << 20, |random| 12_000 + random.usize(..20_000));
+    let uneven = waste(3, 64 << 20, |random| if random.usize(..4) == 0 { 4096 } else { 64 + random.usize(..300) });
     // Objects of all sizes, few of each: the waste shrinks with the amount of memory.
-    let any = waste(4, 512 << 20, |random| 1 + random.below(MAX_OBJECT_BYTES));
+    let any = waste(4, 512 << 20, |random| 1 + random.usize(..MAX_OBJECT_BYTES));
     for (what, waste) in [("pages", pages), ("pieces", pieces), ("uneven", uneven), ("any", any)] {
         println!("{what}: {:.1} % wasted", 100.0 * waste);
         assert!(waste <= 0.12, "{what}: {waste}");

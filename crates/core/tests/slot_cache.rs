@@ -2,7 +2,11 @@
 //! random calls, and several threads with a worker, flushes and removal. A failure prints its seed.
 #![cfg(not(loom))]
 
+mod seeded;
+
+use fastrand::Rng;
 use folioswap_core::*;
+use seeded::Blame;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const NR_CPUS: usize = 3;
@@ -12,33 +16,6 @@ const FULL: (usize, usize) = (64, 4096);
 
 fn order(exponent: usize) -> Order {
     Order::new(exponent as u8).unwrap()
-}
-
-/// xorshift64*, determined by its seed.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % end
-    }
-}
-
-/// Prints the seed when a test panics.
-struct Blame(u64);
-
-impl Drop for Blame {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("this shows it: SEED={}", self.0);
-        }
-    }
 }
 
 fn seeds(count: u64) -> impl Iterator<Item = u64> {
@@ -146,28 +123,28 @@ impl Pair {
 #[test]
 fn counts_are_exact_whatever_comes_between() {
     for seed in seeds(300) {
-        let _blame = Blame(seed);
-        let mut random = Random::new(seed);
-        let mut pair = Pair::new([700, 3000, 20_000][random.below(3)], seed % 2 == 0);
-        let (nr_orders, mut allocations) = ([1, 3, 10][random.below(3)], 60);
+        let _blame = Blame(("seed", seed));
+        let mut random = Rng::with_seed(seed);
+        let mut pair = Pair::new([700, 3000, 20_000][random.usize(..3)], seed % 2 == 0);
+        let (nr_orders, mut allocations) = ([1, 3, 10][random.usize(..3)], 60);
         for call in 0..4000 {
             if call % 400 == 399 {
-                allocations = [10, 50, 90][random.below(3)];
+                allocations = [10, 50, 90][random.usize(..3)];
                 pair.clusters.verify();
             }
             // One CPU more than there are batches, so it shares one.
-            let cpu = random.below(NR_CPUS + 1);
-            match random.below(100) {
+            let cpu = random.usize(..NR_CPUS + 1);
+            match random.usize(..100) {
                 0 => pair.flush(),
                 1..4 => pair.work(),
-                4 if pair.removing || random.below(5) == 0 => pair.toggle_removal(),
+                4 if pair.removing || random.usize(..5) == 0 => pair.toggle_removal(),
                 5 => {
                     let discards = pair.clusters.take_discards(3);
                     discards.into_iter().for_each(|cluster| pair.clusters.discarded(cluster));
                 }
-                dice if dice < allocations => pair.allocate(cpu, random.below(nr_orders)),
+                dice if dice < allocations => pair.allocate(cpu, random.usize(..nr_orders)),
                 _ if !pair.runs.is_empty() => {
-                    let at = random.below(pair.runs.len());
+                    let at = random.usize(..pair.runs.len());
                     pair.free(cpu, at);
                 }
                 _ => {}
@@ -175,7 +152,7 @@ fn counts_are_exact_whatever_comes_between() {
             pair.check();
         }
         while !pair.runs.is_empty() {
-            pair.free(random.below(NR_CPUS), 0);
+            pair.free(random.usize(..NR_CPUS), 0);
         }
         pair.flush();
         assert_eq!((pair.clusters.nr_used(), pair.cache.nr_slots()), (0, 0));
@@ -197,17 +174,17 @@ fn threads_a_worker_flushes_and_removal_lose_nothing() {
     };
     // The CPU of the call, not of the thread: threads migrate while they free.
     let use_slots = |seed: u64| {
-        let (mut random, mut runs) = (Random::new(seed), Vec::new());
+        let (mut random, mut runs) = (Rng::with_seed(seed), Vec::new());
         for _ in 0..60_000 {
-            let cpu = CpuId::from_index(random.below(NR_CPUS));
-            if random.below(1000) < 500 {
-                let k = [0, 0, 0, 1, 4, 9][random.below(6)];
+            let cpu = CpuId::from_index(random.usize(..NR_CPUS));
+            if random.usize(..1000) < 500 {
+                let k = [0, 0, 0, 1, 4, 9][random.usize(..6)];
                 if let Some(slot) = clusters.allocate(cpu, order(k)) {
                     mark(slot, k, true);
                     runs.push((slot, k));
                 }
             } else if !runs.is_empty() {
-                let (slot, k) = runs.swap_remove(random.below(runs.len()));
+                let (slot, k) = runs.swap_remove(random.usize(..runs.len()));
                 mark(slot, k, false);
                 let _ = cache.free(&clusters, cpu, slot, order(k));
             }

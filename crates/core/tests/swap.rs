@@ -2,35 +2,16 @@
 //! several threads. A failure prints its seed or sequence.
 #![cfg(not(loom))]
 
+mod seeded;
+
+use fastrand::Rng;
 use folioswap_core::*;
+use seeded::Blame;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn order(exponent: usize) -> Order {
     Order::new(exponent as u8).unwrap()
-}
-
-/// xorshift64*, determined by its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % end
-    }
-}
-
-/// Prints the failing case when a test panics.
-struct Blame<T: std::fmt::Debug>(T);
-
-impl<T: std::fmt::Debug> Drop for Blame<T> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("this shows it: {:?}", self.0);
-        }
-    }
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -106,10 +87,10 @@ impl Pair {
         }
     }
 
-    fn mark_bad(&mut self, at: usize, random: &mut Random) {
+    fn mark_bad(&mut self, at: usize, random: &mut Rng) {
         let (first, k) = self.runs[at];
-        let exponent = random.below(k.min(2) + 1);
-        let start = first + random.below(1 << (k - exponent)) * (1 << exponent);
+        let exponent = random.usize(..k.min(2) + 1);
+        let start = first + random.usize(..1 << (k - exponent)) * (1 << exponent);
         self.real.mark_bad(SlotId::from_index(start), order(exponent));
         self.slots[start..start + (1 << exponent)].fill(Slot::Bad);
     }
@@ -174,31 +155,31 @@ impl Pair {
 /// Random calls whose share of allocations varies, so that the device gets empty and full again and again.
 fn wander(seed: u64, mut pair: Pair, max_slots: usize, max_order: usize, nr_calls: usize) {
     let _blame = Blame(("seed", seed));
-    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut random = Rng::with_seed(seed);
     // Some seeds use small orders only, others all orders.
-    let nr_orders = 1 + random.below(max_order + 1);
-    pair.grow(1 + random.below(max_slots));
+    let nr_orders = 1 + random.usize(..max_order + 1);
+    pair.grow(1 + random.usize(..max_slots));
     let mut allocations = 70;
     for call in 0..nr_calls {
         if call % 300 == 299 {
-            allocations = [20, 50, 80, 95][random.below(4)];
+            allocations = [20, 50, 80, 95][random.usize(..4)];
             pair.verify();
         }
-        let some = random.below(pair.runs.len().max(1));
-        match random.below(100) {
-            0 => pair.take_discards(1 + random.below(3)),
+        let some = random.usize(..pair.runs.len().max(1));
+        match random.usize(..100) {
+            0 => pair.take_discards(1 + random.usize(..3)),
             1 => pair.discarded(),
-            2 if random.below(10) == 0 => pair.grow((pair.slots.len() + random.below(700)).min(max_slots)),
-            3 if pair.removing || random.below(5) == 0 => pair.toggle_removal(),
-            4 if random.below(10) == 0 && !pair.runs.is_empty() => pair.mark_bad(some, &mut random),
+            2 if random.usize(..10) == 0 => pair.grow((pair.slots.len() + random.usize(..700)).min(max_slots)),
+            3 if pair.removing || random.usize(..5) == 0 => pair.toggle_removal(),
+            4 if random.usize(..10) == 0 && !pair.runs.is_empty() => pair.mark_bad(some, &mut random),
             5..15 if !pair.runs.is_empty() => pair.halve(some),
             15 => {
                 let (cluster, enough) =
-                    (random.below(pair.slots.len().div_ceil(pair.cluster_slots)), random.below(200));
+                    (random.usize(..pair.slots.len().div_ceil(pair.cluster_slots)), random.usize(..200));
                 pair.isolate(cluster, enough);
             }
             dice if dice < allocations => {
-                pair.allocate(random.below(4) as u32, random.below(nr_orders));
+                pair.allocate(random.usize(..4) as u32, random.usize(..nr_orders));
             }
             _ if !pair.runs.is_empty() => pair.free(some),
             _ => {}
@@ -477,16 +458,16 @@ fn threads_never_share_a_slot_and_removal_stops_them() {
         }
     };
     let work = |seed: u32| {
-        let (mut random, mut runs) = (Random(u64::from(seed) + 1), Vec::new());
+        let (mut random, mut runs) = (Rng::with_seed(u64::from(seed)), Vec::new());
         for call in 0..20_000 {
-            let k = [0, 0, 0, 1, 4, 9][random.below(6)];
-            if random.below(1000) < 500 {
+            let k = [0, 0, 0, 1, 4, 9][random.usize(..6)];
+            if random.usize(..1000) < 500 {
                 if let Some(slot) = clusters.allocate(CpuId::new(seed), order(k)) {
                     mark(slot, k, true);
                     runs.push((slot, k));
                 }
             } else if !runs.is_empty() {
-                let (slot, k) = runs.swap_remove(random.below(runs.len()));
+                let (slot, k) = runs.swap_remove(random.usize(..runs.len()));
                 mark(slot, k, false);
                 clusters.free(slot, order(k));
             }

@@ -1,5 +1,6 @@
 //! Folios of several orders in one arena: whole folios come back in part, are dropped in part, and become whole again.
 
+use fastrand::Rng;
 use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, FaultMode, FolioSize, Order, Region, SwapIn};
 
 const MIB: usize = 1 << 20;
@@ -222,14 +223,14 @@ fn random_words_at_every_size() {
         let arena = builder(16).folio(size).build().unwrap();
         let mut words = ArenaVec::<u64>::zeroed(&arena, 40 * MIB / 8).unwrap();
         let mut shadow = vec![0u64; words.len()];
-        let mut random = 1u64;
+        let mut random = Rng::with_seed(1);
         let steps = if size == Order::HUGE.into() { 2_000 } else { 30_000 };
         for step in 0..steps {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let at = (random >> 20) as usize % shadow.len();
+            let at = random.usize(..shadow.len());
             assert_eq!(words[at], shadow[at], "{size}, step {step}");
-            if random >> 8 & 1 == 0 {
-                (words[at], shadow[at]) = (random, random);
+            if random.bool() {
+                let word = random.u64(..);
+                (words[at], shadow[at]) = (word, word);
             }
         }
         assert!(words.iter().eq(shadow.iter()), "{size}");

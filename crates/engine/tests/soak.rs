@@ -7,26 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, thread};
 
+use fastrand::Rng;
 use folioswap::{Advice, Arena, DeviceSpec, FaultMode, FolioSize, Mapping, Order, Region, Topology};
 
 const NR_THREADS: u64 = 8;
 const MIB: usize = 1 << 20;
-
-/// xorshift64*: enough for choices that a seed repeats.
-struct Choices(u64);
-
-impl Choices {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-}
 
 /// A region, and the expected value of every 4096th byte.
 struct Shadowed {
@@ -37,21 +22,21 @@ struct Shadowed {
 const STRIDE: usize = 4096;
 
 impl Shadowed {
-    fn map(arena: &Arena, choices: &mut Choices) -> Self {
-        let len = (1 + choices.below(12)) * MIB + choices.below(MIB);
+    fn map(arena: &Arena, choices: &mut Rng) -> Self {
+        let len = (1 + choices.usize(..12)) * MIB + choices.usize(..MIB);
         let sizes = [FolioSize::Auto, Order::HUGE.into(), Order::new(4).unwrap().into(), Order::PAGE.into()];
-        let region = arena.map_with(len, sizes[choices.below(sizes.len())]).expect("addresses suffice");
+        let region = arena.map_with(len, sizes[choices.usize(..sizes.len())]).expect("addresses suffice");
         Shadowed { bytes: vec![0; len.div_ceil(STRIDE)], region }
     }
 
-    fn range(&self, choices: &mut Choices) -> std::ops::Range<usize> {
-        let start = choices.below(self.bytes.len());
-        start..start + 1 + choices.below(self.bytes.len() - start)
+    fn range(&self, choices: &mut Rng) -> std::ops::Range<usize> {
+        let start = choices.usize(..self.bytes.len());
+        start..start + 1 + choices.usize(..self.bytes.len() - start)
     }
 
-    fn write(&mut self, choices: &mut Choices) {
+    fn write(&mut self, choices: &mut Rng) {
         for at in self.range(choices) {
-            self.bytes[at] = choices.next() as u8;
+            self.bytes[at] = choices.u64(..) as u8;
             self.region[at * STRIDE] = self.bytes[at];
         }
     }
@@ -62,10 +47,10 @@ impl Shadowed {
         }
     }
 
-    fn advise(&mut self, choices: &mut Choices) {
+    fn advise(&mut self, choices: &mut Rng) {
         let range = self.range(choices);
         let advice = [Advice::WillNeed, Advice::Sequential, Advice::Random, Advice::Cold, Advice::DontNeed];
-        let advice = advice[choices.below(advice.len())];
+        let advice = advice[choices.usize(..advice.len())];
         if advice == Advice::DontNeed {
             self.bytes[range.clone()].fill(0);
         }
@@ -75,15 +60,15 @@ impl Shadowed {
 }
 
 fn work(arena: &Arena, seed: u64, end: Instant, steps: &AtomicU64) {
-    let mut choices = Choices(seed | 1);
+    let mut choices = Rng::with_seed(seed);
     let mut regions: Vec<Shadowed> = Vec::new();
     while Instant::now() < end {
         steps.fetch_add(1, Ordering::Relaxed);
-        if regions.is_empty() || (regions.len() < 3 && choices.below(8) == 0) {
+        if regions.is_empty() || (regions.len() < 3 && choices.usize(..8) == 0) {
             regions.push(Shadowed::map(arena, &mut choices));
         }
-        let at = choices.below(regions.len());
-        match choices.below(16) {
+        let at = choices.usize(..regions.len());
+        match choices.usize(..16) {
             0 => drop(regions.swap_remove(at)),
             1..=3 => regions[at].advise(&mut choices),
             4..=8 => regions[at].write(&mut choices),
@@ -134,9 +119,9 @@ fn eight_threads_at_random_against_a_shadow_copy() {
             thread::scope(|scope| {
                 for thread in 0..NR_THREADS {
                     let (arena, steps) = (&arena, &steps);
-                    let mut choices = Choices(seed.wrapping_add(thread * 977));
-                    choices.next();
-                    scope.spawn(move || work(arena, choices.next(), end, steps));
+                    let mut choices = Rng::with_seed(seed.wrapping_add(thread * 977));
+                    choices.u64(..);
+                    scope.spawn(move || work(arena, choices.u64(..), end, steps));
                 }
                 scope.spawn({
                     let arena = &arena;
@@ -148,9 +133,9 @@ fn eight_threads_at_random_against_a_shadow_copy() {
                 scope.spawn({
                     let arena = &arena;
                     move || {
-                        let mut choices = Choices(seed | 3);
+                        let mut choices = Rng::with_seed(seed);
                         while Instant::now() < end {
-                            arena.set_memory((24 + choices.below(40) as u64) << 20).expect("above the least");
+                            arena.set_memory((24 + choices.usize(..40) as u64) << 20).expect("above the least");
                             thread::yield_now();
                             let _ = arena.stats();
                         }

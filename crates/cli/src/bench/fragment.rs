@@ -6,7 +6,6 @@
 //! and all of it at the end.
 
 use crate::args::{PagingOptions, check_budget, size};
-use crate::bench::shared::access::Random;
 use crate::bench::shared::pages::{PAGE_WORDS, value};
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::report::Report;
@@ -14,6 +13,7 @@ use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
+use fastrand::Rng;
 use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, StatsSnapshot};
 use serde_json::json;
 use std::ops::Range;
@@ -114,18 +114,18 @@ impl Area {
 
     /// Reads some folios, drops others, and writes those again. The share is the same for any area. Returns the
     /// number of wrong words.
-    fn turn(&mut self, random: &mut Random) -> u64 {
+    fn turn(&mut self, random: &mut Rng) -> u64 {
         let nr_folios = self.generations.len();
         let nr_turned = (nr_folios * TURNED_BYTES / AREA_BYTES).max(1);
         let mut bad_words = 0;
         for _ in 0..nr_turned {
-            let index = random.below(nr_folios);
+            let index = random.usize(..nr_folios);
             let range = self.bytes_of(index);
             let page_bytes = PAGE_WORDS * size_of::<u64>();
-            let page = range.start + random.below(self.folio_bytes / page_bytes) * page_bytes;
+            let page = range.start + random.usize(..self.folio_bytes / page_bytes) * page_bytes;
             bad_words += self.check(index, if self.whole { range } else { page..page + page_bytes });
         }
-        let dropped: Vec<usize> = (0..nr_turned).map(|_| random.below(nr_folios)).collect();
+        let dropped: Vec<usize> = (0..nr_turned).map(|_| random.usize(..nr_folios)).collect();
         for &index in &dropped {
             let range = self.bytes_of(index);
             self.region.advise(range, Advice::DontNeed);
@@ -185,7 +185,7 @@ fn run(args: &FragmentArgs, options: &PagingOptions, variant: Variant, report: &
         areas.push(Area::new(&arena, SMALL_AREA_BYTES, PAGE_WORDS * size_of::<u64>(), false)?);
     }
     arena.evict_all();
-    let mut random = Random::new(args.seed);
+    let mut random = Rng::with_seed(args.seed);
     let begin = arena.stats();
     let (mut before, mut found) = (begin.clone(), Found { whole: 0, fallback_max: 0, bad_words: 0 });
     for round in 1..=args.rounds {

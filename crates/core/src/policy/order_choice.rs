@@ -312,11 +312,10 @@ mod tests {
     #[test]
     fn random_touches_make_it_believe_in_pages() {
         let mut machine = Machine::new(1024);
-        let mut random = 1u64;
+        let mut random = fastrand::Rng::with_seed(1);
         let mut whole = 0;
         for _ in 0..5000 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let (block, page) = ((random >> 33) as usize % 1024, (random >> 50) as usize % 512);
+            let (block, page) = (random.usize(..1024), random.usize(..512));
             whole += usize::from(machine.fault(block, page) == Choice::Whole);
         }
         assert!(machine.choice.believes_sparse(BlockId::new(0)));

@@ -5,6 +5,7 @@
 //! busy, pinned or gone when they are to be moved, and units are taken and freed between any two calls.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
+use fastrand::Rng;
 use folioswap_core::compact::{Migrated, Mode, Space, Units};
 use folioswap_core::{Order, SpaceBlockId, UnitId};
 use std::cell::{Cell, RefCell};
@@ -18,35 +19,9 @@ pub fn units(first: usize, k: usize) -> Units {
     Units { first: UnitId::from_index(first), order: order(k) }
 }
 
-/// A small generator (xorshift64*), so that a seed reproduces a failure.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % bound as u64) as usize
-    }
-
-    pub fn one_in(&mut self, bound: usize) -> bool {
-        bound > 0 && self.below(bound) == 0
-    }
-}
-
-/// Prints the seed when a test panics.
-pub struct Seed(pub u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("the seed was {}", self.0);
-        }
-    }
+/// True once in `bound` times; never for 0.
+pub fn one_in(random: &mut Rng, bound: usize) -> bool {
+    bound > 0 && random.usize(..bound) == 0
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -68,7 +43,7 @@ struct State {
     all: Vec<Unit>,
     folios: BTreeMap<usize, Folio>,
     next_content: u64,
-    random: Random,
+    random: Rng,
 }
 
 /// How often something goes wrong: one time in this many; never when 0.
@@ -99,7 +74,7 @@ impl Simulated {
             all: vec![Unit::Free; nr_blocks * block_order.nr_pages()],
             folios: BTreeMap::new(),
             next_content: 0,
-            random: Random::new(seed),
+            random: Rng::with_seed(seed),
         };
         Simulated {
             block_order,
@@ -147,7 +122,7 @@ impl Simulated {
         let mut misses = 0;
         while misses < 8 {
             let k = orders[self.below(orders.len())];
-            let pinned = self.state.borrow_mut().random.one_in(pinned_one_in);
+            let pinned = one_in(&mut self.state.borrow_mut().random, pinned_one_in);
             misses += usize::from(!self.put_somewhere(k, pinned));
         }
         let firsts: Vec<_> = self.state.borrow().folios.keys().copied().collect();
@@ -159,7 +134,7 @@ impl Simulated {
     }
 
     pub fn below(&self, bound: usize) -> usize {
-        self.state.borrow_mut().random.below(bound)
+        self.state.borrow_mut().random.usize(..bound)
     }
 
     pub fn len(&self) -> usize {
@@ -230,8 +205,8 @@ impl Simulated {
 
     /// Simulates other threads.
     fn meddle(&self) {
-        let one_in = self.trouble.get().others;
-        if !self.state.borrow_mut().random.one_in(one_in) {
+        let others = self.trouble.get().others;
+        if !one_in(&mut self.state.borrow_mut().random, others) {
             return;
         }
         let firsts = self.firsts();
@@ -314,7 +289,7 @@ impl Space for Simulated {
         let Trouble { busy, gone, .. } = self.trouble.get();
         let first = at.first.index();
         let is_here = self.state.borrow().folios.get(&first).is_some_and(|folio| folio.order == at.order);
-        if is_here && self.state.borrow_mut().random.one_in(gone) {
+        if is_here && one_in(&mut self.state.borrow_mut().random, gone) {
             self.free(first);
             return Migrated::Gone;
         }
@@ -325,7 +300,7 @@ impl Space for Simulated {
         if state.folios[&first].pinned {
             return Migrated::Unsuited;
         }
-        if state.random.one_in(busy) {
+        if one_in(&mut state.random, busy) {
             return Migrated::Busy;
         }
         let target = to.index()..to.index() + at.nr_units();

@@ -4,8 +4,6 @@
 //! swap space ([`crate::swap::space`]) tracks which slots are in use.
 
 pub(crate) mod checksum;
-#[cfg(test)]
-mod faulty;
 mod file;
 mod ram;
 mod shared;
@@ -19,8 +17,6 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-#[cfg(test)]
-pub(crate) use faulty::{Faulty, Numbers, Plan};
 pub(crate) use file::FileDevice;
 use folioswap_core::{NodeId, Order, Priority, SlotId};
 use folioswap_sys::numa;

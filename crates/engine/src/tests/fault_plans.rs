@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use folioswap_core::{Order, PAGE_SIZE, PIECE, Priority, State};
 
 use crate::arena::Arena;
@@ -16,8 +17,9 @@ use crate::arena::advice::Advice;
 use crate::arena::region::Region;
 use crate::config::error::Error;
 use crate::config::folio_size::FolioSize;
-use crate::device::{Codec, Device, Faulty, Numbers, Opened, Plan, RamDevice, ZramDevice};
+use crate::device::{Codec, Device, Opened, RamDevice, ZramDevice};
 use crate::process::fatal;
+use crate::tests::faulty::{Faulty, Plan, one_in};
 
 /// Plans that run by default.
 const NR_PLANS: u64 = 400;
@@ -36,7 +38,7 @@ const MIB: usize = 1 << 20;
 /// A program's memory, and the expected content of each page.
 struct Program {
     seed: u64,
-    numbers: Numbers,
+    numbers: Rng,
     plans: Vec<Arc<Plan>>,
     arena: Arena,
     region: Region,
@@ -58,14 +60,14 @@ fn zram() -> Box<dyn Device> {
     Box::new(ZramDevice::new(8 << 20, Codec::default(), None).unwrap())
 }
 
-fn faulty(numbers: &mut Numbers, plans: &mut Vec<Arc<Plan>>) -> Opened {
-    let plan = Plan::new(numbers.next());
+fn faulty(numbers: &mut Rng, plans: &mut Vec<Arc<Plan>>) -> Opened {
+    let plan = Plan::new(numbers.u64(..));
     let name = format!("bad{}", plans.len());
-    let mib = 4 + 2 * numbers.below(6);
-    let sound = if numbers.one_in(6) { zram() } else { ram(mib) };
+    let mib = 4 + 2 * numbers.usize(..6);
+    let sound = if one_in(numbers, 6) { zram() } else { ram(mib) };
     let device: Box<dyn Device> = Box::new(Faulty::new(sound, Arc::clone(&plan), &name));
     plans.push(plan);
-    Opened { device, priority: Priority::given(numbers.below(2) as u32), node: None }
+    Opened { device, priority: Priority::given(numbers.usize(..2) as u32), node: None }
 }
 
 /// A word of a page.
@@ -75,20 +77,20 @@ fn word(stamp: u64, index: usize) -> u64 {
 
 impl Program {
     fn new(seed: u64) -> Program {
-        let mut numbers = Numbers::new(seed);
+        let mut numbers = Rng::with_seed(seed);
         let mut plans = Vec::new();
         // One program in eight has more memory than RAM, and then also a device that works.
-        let (is_large, has_floor) = (numbers.one_in(8), !numbers.one_in(4));
-        let mut devices: Vec<Opened> = (0..1 + numbers.below(2)).map(|_| faulty(&mut numbers, &mut plans)).collect();
+        let (is_large, has_floor) = (one_in(&mut numbers, 8), !one_in(&mut numbers, 4));
+        let mut devices: Vec<Opened> = (0..1 + numbers.usize(..2)).map(|_| faulty(&mut numbers, &mut plans)).collect();
         if has_floor || is_large {
             devices.push(ram(32).into());
         }
         // One in four has compressed RAM, before or among the others. It refuses what does not fit, and passes on cold
         // folios.
-        if numbers.one_in(4) {
-            devices.push(Opened { device: zram(), priority: Priority::given(numbers.below(3) as u32), node: None });
+        if one_in(&mut numbers, 4) {
+            devices.push(Opened { device: zram(), priority: Priority::given(numbers.usize(..3) as u32), node: None });
         }
-        let folio = match numbers.below(4) {
+        let folio = match numbers.usize(..4) {
             0 => FolioSize::Fixed(Order::PAGE),
             1 => FolioSize::Fixed(PIECE),
             2 => FolioSize::Fixed(Order::HUGE),
@@ -96,7 +98,7 @@ impl Program {
         };
         let builder = Arena::builder().memory(16 << 20).address_space(64 << 20).folio(folio);
         let arena = builder.build_on(devices).unwrap();
-        let len = if is_large { 22 * MIB } else { (1 + numbers.below(3)) * 2 * MIB };
+        let len = if is_large { 22 * MIB } else { (1 + numbers.usize(..3)) * 2 * MIB };
         let region = arena.map(len).unwrap();
         Program {
             seed,
@@ -112,7 +114,7 @@ impl Program {
     }
 
     fn run(mut self) -> usize {
-        let is_crowded = self.numbers.one_in(4);
+        let is_crowded = one_in(&mut self.numbers, 4);
         let (arena, addr, len, seed) =
             (self.arena.clone(), self.region.as_ptr() as usize, self.region.len(), self.seed);
         let is_done = AtomicBool::new(false);
@@ -147,7 +149,7 @@ impl Program {
 
     fn step(&mut self) {
         let pages = self.pages();
-        match self.numbers.below(16) {
+        match self.numbers.usize(..16) {
             0..6 => pages.for_each(|page| self.write(page)),
             6..9 => pages.for_each(|page| self.check(page)),
             9 => {
@@ -157,7 +159,7 @@ impl Program {
                 self.stamps[pages].fill(0);
             }
             10 => {
-                let advice = if self.numbers.one_in(2) { Advice::Cold } else { Advice::WillNeed };
+                let advice = if one_in(&mut self.numbers, 2) { Advice::Cold } else { Advice::WillNeed };
                 self.region.advise(pages.start * PAGE_SIZE..pages.end * PAGE_SIZE, advice);
             }
             11..14 => {
@@ -171,15 +173,15 @@ impl Program {
 
     /// A range of pages: a few, or many.
     fn pages(&mut self) -> Range<usize> {
-        let most = if self.numbers.one_in(3) { 400 } else { 40 };
-        let first = self.numbers.below(self.stamps.len());
-        first..(first + 1 + self.numbers.below(most)).min(self.stamps.len())
+        let most = if one_in(&mut self.numbers, 3) { 400 } else { 40 };
+        let first = self.numbers.usize(..self.stamps.len());
+        first..(first + 1 + self.numbers.usize(..most)).min(self.stamps.len())
     }
 
     fn change_devices(&mut self) {
         let devices = self.arena.devices();
         if devices.len() > 1 {
-            let name = &devices[self.numbers.below(devices.len())].name;
+            let name = &devices[self.numbers.usize(..devices.len())].name;
             if name.starts_with("bad") {
                 match self.arena.remove_device(name) {
                     Ok(()) | Err(Error::NoSuchDevice(_) | Error::SwapInUse { .. }) => {}
@@ -228,7 +230,7 @@ impl Program {
 
     fn write(&mut self, page: usize) {
         // A new stamp each time; now and then a page of zeros.
-        let stamp = if self.numbers.one_in(16) { 0 } else { self.numbers.next() };
+        let stamp = if one_in(&mut self.numbers, 16) { 0 } else { self.numbers.u64(..) };
         let expected = self.stamps[page];
         let written = self.look_at(page, |bytes| {
             assert!(holds(bytes, expected));
@@ -262,12 +264,12 @@ impl Drop for Done<'_> {
 
 /// Body of the other thread of a program: its faults race with those of the first.
 fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &AtomicBool) {
-    let (engine, mut numbers) = (arena.engine(), Numbers::new(!seed));
+    let (engine, mut numbers) = (arena.engine(), Rng::with_seed(!seed));
     for _ in 0..NR_TOUCHES {
         if is_done.load(Ordering::SeqCst) {
             return;
         }
-        let page = engine.table().page_at(addr + numbers.below(len / PAGE_SIZE) * PAGE_SIZE);
+        let page = engine.table().page_at(addr + numbers.usize(..len / PAGE_SIZE) * PAGE_SIZE);
         let _ = engine.fault(engine.gate().enter(2), page, 2); // the first thread checks for losses
         std::thread::yield_now();
     }

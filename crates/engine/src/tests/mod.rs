@@ -2,6 +2,7 @@
 
 pub mod bad_device;
 mod fault_plans;
+mod faulty;
 mod hangs;
 mod monitor;
 mod next_device;

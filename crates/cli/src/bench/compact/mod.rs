@@ -12,7 +12,6 @@ mod slots;
 
 use crate::args::{PagingOptions, check_budget, size};
 use crate::bench::compact::mix::mixed;
-use crate::bench::shared::access::Random;
 use crate::bench::shared::medians::median;
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::report::Report;
@@ -20,6 +19,7 @@ use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
+use fastrand::Rng;
 use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FolioSize, Order, Region, StatsSnapshot, Tuning};
 use folioswap_core::compact::Stage;
 use folioswap_core::{Histogram, HistogramSnapshot};
@@ -259,7 +259,7 @@ fn run(args: &CompactArgs, options: &PagingOptions, way: &Way, report: &mut Repo
         ..ArenaPlan::new(args.memory, options, FolioSize::Auto)
     };
     let arena = plan.build(4 * args.memory)?;
-    let mut random = Random::new(args.seed);
+    let mut random = Rng::with_seed(args.seed);
     let mut sum = Sum::default();
     for &threads in if args.full { &THREADS_IN_FULL[..] } else { &THREADS } {
         let mut turns = Turns::default();
@@ -316,7 +316,7 @@ impl Marked {
 }
 
 /// Creates 4 KiB and 64 KiB folios, interleaved in RAM, and drops half of them.
-fn pool(arena: &Arena, bytes: usize, scattered: bool, random: &mut Random) -> Result<[Marked; 2], Failure> {
+fn pool(arena: &Arena, bytes: usize, scattered: bool, random: &mut Rng) -> Result<[Marked; 2], Failure> {
     let nr_pages = bytes / 2 / BLOCK * BLOCK / PAGE;
     let (mut small, mut large) =
         (Marked::new(arena, nr_pages, PAGE)?, Marked::new(arena, nr_pages, PIECE_PAGES * PAGE)?);
@@ -326,7 +326,7 @@ fn pool(arena: &Arena, bytes: usize, scattered: bool, random: &mut Random) -> Re
     }
     for (marked, step) in [(&mut small, 1), (&mut large, PIECE_PAGES)] {
         for first in (0..nr_pages).step_by(step) {
-            if if scattered { random.next() & 1 == 0 } else { first >= nr_pages / 2 } {
+            if if scattered { random.bool() } else { first >= nr_pages / 2 } {
                 marked.drop_pages(first..first + step);
             }
         }
@@ -340,7 +340,7 @@ fn turn(
     budget: usize,
     scattered: bool,
     threads: usize,
-    random: &mut Random,
+    random: &mut Rng,
     turns: &mut Turns,
 ) -> Result<(), Failure> {
     let nr_blocks = (budget * 5 / 16 / BLOCK).max(1);

@@ -10,13 +10,13 @@
 
 use crate::args::PagingOptions;
 use crate::bench::compact::CompactArgs;
-use crate::bench::shared::access::Random;
 use crate::bench::shared::pages::{PAGE_WORDS, value};
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::{Failure, Status};
 use crate::swap_check;
+use fastrand::Rng;
 use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, Tuning};
 use folioswap_core::compact::Stage;
 use serde_json::json;
@@ -122,7 +122,7 @@ impl Turn {
         };
         let arena = plan.build(2 * device)?;
         let nr_large = nr_large(device);
-        let mut random = Random::new(args.seed);
+        let mut random = Rng::with_seed(args.seed);
         let mut small = Words::new(&arena, device as usize / 4 * 3 / BLOCK * BLOCK, Order::PAGE)?;
         small.write(0..small.region.len());
         arena.evict_all();
@@ -200,9 +200,9 @@ impl Words {
         words.iter_mut().zip(first..).for_each(|(word, index)| *word = value(index, 1));
     }
 
-    fn drop_half(&mut self, random: &mut Random) {
+    fn drop_half(&mut self, random: &mut Rng) {
         for page in 0..self.dropped.len() {
-            if random.next() & 1 == 0 {
+            if random.bool() {
                 self.dropped[page] = true;
                 self.region.advise(page * PAGE..(page + 1) * PAGE, Advice::DontNeed);
             }

@@ -6,11 +6,11 @@
 //! half full, so that a swap-in frees its slots. The other thread drops a few neighbouring folios at a time, most of
 //! them swapped out, and writes them again. It follows the pace of the first thread.
 
-use crate::bench::shared::access::Random;
 use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet, value};
 use crate::bench::shared::records::Data;
 use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
+use fastrand::Rng;
 use folioswap::{Advice, Arena, FolioSize, Region, StatsSnapshot};
 use folioswap_core::{FaultKind, Histogram, HistogramSnapshot, Order, Phase};
 use folioswap_sys::cpu::thread_cpu_time;
@@ -175,7 +175,7 @@ impl Churned {
     }
 
     /// Drops and rewrites half as many folios as are touched, until `end` is set.
-    fn run(&mut self, nr_touched: &AtomicU64, end: &AtomicBool, order: Order, random: &mut Random) {
+    fn run(&mut self, nr_touched: &AtomicU64, end: &AtomicBool, order: Order, random: &mut Rng) {
         let every = 2 * (self.batch_bytes / order.bytes()) as u64;
         let mut nr_steps = 0;
         while !end.load(Ordering::Relaxed) {
@@ -185,7 +185,7 @@ impl Churned {
                 continue;
             }
             nr_steps = (nr_steps + 1).max(due.saturating_sub(MOST_BEHIND));
-            let batch = random.below(self.generations.len());
+            let batch = random.usize(..self.generations.len());
             if nr_steps.is_multiple_of(CHECKED_STEPS) {
                 self.check(batch);
             }
@@ -199,13 +199,13 @@ struct Rounds {
     folios: Vec<u32>,
     next: usize,
     pages_each: usize,
-    random: Random,
+    random: Rng,
 }
 
 impl Rounds {
-    fn new(nr_pages: usize, order: Order, mut random: Random) -> Rounds {
+    fn new(nr_pages: usize, order: Order, mut random: Rng) -> Rounds {
         let mut folios: Vec<u32> = (0..(nr_pages / order.nr_pages()) as u32).collect();
-        (1..folios.len()).rev().for_each(|last| folios.swap(last, random.below(last + 1)));
+        (1..folios.len()).rev().for_each(|last| folios.swap(last, random.usize(..last + 1)));
         Rounds { folios, next: 0, pages_each: order.nr_pages(), random }
     }
 
@@ -213,7 +213,7 @@ impl Rounds {
     fn next_page(&mut self) -> usize {
         let folio = self.folios[self.next] as usize;
         self.next = (self.next + 1) % self.folios.len();
-        folio * self.pages_each + self.random.below(self.pages_each)
+        folio * self.pages_each + self.random.usize(..self.pages_each)
     }
 }
 
@@ -249,7 +249,7 @@ fn touch(
             counting();
             ran_before = thread_cpu_time();
         }
-        let (page, first) = (rounds.next_page(), rounds.random.below(PAGE_WORDS / TOUCHED_WORDS) * TOUCHED_WORDS);
+        let (page, first) = (rounds.next_page(), rounds.random.usize(..PAGE_WORDS / TOUCHED_WORDS) * TOUCHED_WORDS);
         let started = Instant::now();
         let given_up = started > end + turn.time; // it cannot keep up: the remaining touches count their wait
         if !given_up {
@@ -278,9 +278,9 @@ pub fn run(turn: &Turn) -> Result<Outcome, Failure> {
     let mut region = arena.map_with(turn.bytes - churned_bytes, FolioSize::Fixed(turn.order)).map_err(failure)?;
     let pages = PageSet::fill(bytemuck::cast_slice_mut(&mut region), Data::Plain, 1, &AtomicU64::new(0));
     arena.evict_all();
-    let mut rounds = Rounds::new(pages.len(), turn.order, Random::new(turn.seed));
+    let mut rounds = Rounds::new(pages.len(), turn.order, Rng::with_seed(turn.seed));
     let (nr_touched, end) = (AtomicU64::new(0), AtomicBool::new(false));
-    let (mut before, mut random) = (None, Random::new(!turn.seed));
+    let (mut before, mut random) = (None, Rng::with_seed(!turn.seed));
     let mut outcome = std::thread::scope(|scope| {
         scope.spawn(|| churned.run(&nr_touched, &end, turn.order, &mut random));
         let outcome = touch(turn, &pages, &mut rounds, &nr_touched, || before = Some(arena.stats()));
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn every_folio_has_its_turn() {
         let order = Order::new(2).expect("an order");
-        let mut rounds = Rounds::new(40, order, Random::new(3));
+        let mut rounds = Rounds::new(40, order, Rng::with_seed(3));
         let mut first: Vec<_> = (0..10).map(|_| rounds.next_page() / 4).collect();
         let second: Vec<_> = (0..10).map(|_| rounds.next_page() / 4).collect();
         assert_eq!(first, second);

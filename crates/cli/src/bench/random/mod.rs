@@ -5,9 +5,10 @@
 
 pub mod command;
 
-use crate::bench::shared::access::{Distribution, Places, Random};
+use crate::bench::shared::access::{Distribution, Places};
 use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
 use crate::bench::shared::records::Data;
+use fastrand::Rng;
 use folioswap_core::{Histogram, HistogramSnapshot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -72,11 +73,11 @@ pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
             let (places, latencies, bad_words) = (&places, &latencies, &bad_words);
             scope.spawn(move || {
                 let own = Histogram::new();
-                let mut random = Random::new(times << 48 | (thread as u64 + 1) << 32);
+                let mut random = Rng::with_seed(times << 48 | (thread as u64 + 1) << 32);
                 let mut now = Instant::now();
                 while now < begin + plan.time {
                     let page = places.draw(&mut random);
-                    let first = random.below(PAGE_WORDS / plan.access_words) * plan.access_words;
+                    let first = random.usize(..PAGE_WORDS / plan.access_words) * plan.access_words;
                     let started = Instant::now();
                     let bad = pages.access(page, first..first + plan.access_words, plan.access);
                     now = Instant::now();

@@ -3,31 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A random number generator (splitmix64): fast, and good enough to choose pages.
-pub struct Random(u64);
-
-impl Random {
-    /// A generator with this seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// The next number, over the whole range.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        scramble(self.0)
-    }
-
-    /// A number below `end`. `end` must not be 0.
-    pub fn below(&mut self, end: usize) -> usize {
-        ((u128::from(self.next()) * end as u128) >> 64) as usize
-    }
-
-    /// A number from 0 to 1, excluding 1.
-    pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
+use fastrand::Rng;
 
 /// Mixes the bits so that each depends on all others. A permutation.
 pub fn scramble(value: u64) -> u64 {
@@ -97,18 +73,18 @@ impl Places {
     }
 
     /// The next page.
-    pub fn draw(&self, random: &mut Random) -> usize {
+    pub fn draw(&self, random: &mut Rng) -> usize {
         if let Some((zipf, scatter)) = &self.zipf {
-            return scatter.place(zipf.rank(random.unit()));
+            return scatter.place(zipf.rank(random.f64()));
         }
         if self.hot_pages == 0 {
-            return random.below(self.nr_pages);
+            return random.usize(..self.nr_pages);
         }
         let cold_pages = self.nr_pages - self.hot_pages;
-        if cold_pages == 0 || random.below(10) < 9 {
-            random.below(self.hot_pages)
+        if cold_pages == 0 || random.usize(..10) < 9 {
+            random.usize(..self.hot_pages)
         } else {
-            self.hot_pages + random.below(cold_pages)
+            self.hot_pages + random.usize(..cold_pages)
         }
     }
 }
@@ -199,7 +175,7 @@ mod tests {
 
     fn counts(distribution: Distribution, nr_pages: usize, nr_draws: usize) -> Vec<usize> {
         let places = Places::new(distribution, nr_pages);
-        let mut random = Random::new(7);
+        let mut random = Rng::with_seed(7);
         let mut counts = vec![0; nr_pages];
         (0..nr_draws).for_each(|_| counts[places.draw(&mut random)] += 1);
         counts

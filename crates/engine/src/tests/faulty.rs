@@ -9,33 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fastrand::Rng;
 use folioswap_core::{Order, PAGE_SIZE};
 
-use super::{Device, MemoryUse, OnFreed};
+use crate::device::{Device, MemoryUse, OnFreed};
 
-/// Numbers generated from a seed (splitmix64).
-pub(crate) struct Numbers(u64);
-
-impl Numbers {
-    pub fn new(seed: u64) -> Self {
-        Numbers(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    /// True once in `times` on average.
-    pub fn one_in(&mut self, times: usize) -> bool {
-        self.below(times) == 0
-    }
+/// True once in `times` on average.
+pub(crate) fn one_in(numbers: &mut Rng, times: usize) -> bool {
+    numbers.usize(..times) == 0
 }
 
 /// What goes wrong with a read or write.
@@ -104,9 +85,9 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub fn new(seed: u64) -> Arc<Plan> {
-        let mut numbers = Numbers::new(seed);
+        let mut numbers = Rng::with_seed(seed);
         let faults =
-            (0..1 + numbers.below(3)).map(|_| (ALL[numbers.below(ALL.len())], 1 << numbers.below(6))).collect();
+            (0..1 + numbers.usize(..3)).map(|_| (ALL[numbers.usize(..ALL.len())], 1 << numbers.usize(..6))).collect();
         Plan::with(seed, faults)
     }
 
@@ -127,13 +108,13 @@ impl Plan {
     }
 
     /// Random numbers for this call, and its fault.
-    fn call(&self, is_possible: impl Fn(Fault) -> bool) -> io::Result<(Numbers, Option<Fault>)> {
+    fn call(&self, is_possible: impl Fn(Fault) -> bool) -> io::Result<(Rng, Option<Fault>)> {
         let call = self.nr_calls.fetch_add(1, Ordering::SeqCst);
-        let mut numbers = Numbers::new(self.seed ^ Numbers::new(call).next());
+        let mut numbers = Rng::with_seed(self.seed ^ Rng::with_seed(call).u64(..));
         if self.is_over.load(Ordering::SeqCst) {
             return Ok((numbers, None));
         }
-        let mut happens = |&&(fault, rate): &&(Fault, usize)| is_possible(fault) && numbers.one_in(rate);
+        let mut happens = |&&(fault, rate): &&(Fault, usize)| is_possible(fault) && one_in(&mut numbers, rate);
         let fault = self.faults.iter().find(&mut happens).map(|&(fault, _)| fault);
         if fault == Some(Fault::Vanishes) {
             self.is_gone.store(true, Ordering::SeqCst);
@@ -147,7 +128,7 @@ impl Plan {
     /// Whether a part of a range can never be read. Such pages are scattered over the device.
     fn is_bad(&self, offset: u64, len: usize) -> bool {
         let Some((_, rate)) = self.faults.iter().find(|(fault, _)| *fault == Fault::BadPlace) else { return false };
-        let bad = |page: usize| Numbers::new(self.seed ^ page as u64).one_in(rate * 64);
+        let bad = |page: usize| one_in(&mut Rng::with_seed(self.seed ^ page as u64), rate * 64);
         let first = offset as usize / PAGE_SIZE;
         !self.is_over.load(Ordering::SeqCst) && (first..first + len.div_ceil(PAGE_SIZE)).any(bad)
     }
@@ -167,9 +148,9 @@ impl Faulty {
     }
 
     /// A random offset at which a write of `len` bytes can go astray.
-    fn elsewhere(&self, numbers: &mut Numbers, len: usize) -> u64 {
+    fn elsewhere(&self, numbers: &mut Rng, len: usize) -> u64 {
         let end = self.limit_bytes().expect("it has a size") as usize - len;
-        (numbers.below(end / PAGE_SIZE + 1) * PAGE_SIZE) as u64
+        (numbers.usize(..end / PAGE_SIZE + 1) * PAGE_SIZE) as u64
     }
 
     /// Stores `bytes` at `offset` with `write`, or fails to.
@@ -182,7 +163,7 @@ impl Faulty {
         let (mut numbers, fault) = self.plan.call(Fault::is_of_writes)?;
         // A compressing device has a word for each slot and chooses places itself.
         let unit = if self.compresses() { PAGE_SIZE } else { 512 };
-        let part = &bytes[..numbers.below(bytes.len() / unit) * unit];
+        let part = &bytes[..numbers.usize(..bytes.len() / unit) * unit];
         let write = |offset, bytes| write(&*self.device, offset, bytes);
         let _alone = self.one_at_a_time.lock().expect("nothing panics under this lock");
         match fault {
@@ -222,7 +203,7 @@ impl Device for Faulty {
         let _alone = self.one_at_a_time.lock().expect("nothing panics under this lock");
         self.device.read(offset, bytes)?;
         match fault {
-            Some(Fault::FlipsBit) => bytes[numbers.below(bytes.len())] ^= 1 << numbers.below(8),
+            Some(Fault::FlipsBit) => bytes[numbers.usize(..bytes.len())] ^= 1 << numbers.usize(..8),
             Some(Fault::Waits) => std::thread::sleep(Duration::from_micros(200)),
             _ => {}
         }
