@@ -259,6 +259,14 @@ impl Block {
         self.folio(index).state()
     }
 
+    /// The first frame of a folio in RAM.
+    ///
+    /// # Panics
+    /// If the folio is not in RAM.
+    pub fn frame(&self, index: usize) -> FrameId {
+        self.folio(index).frame().expect("the folio is in RAM")
+    }
+
     /// All its folios in order.
     pub fn folios(&self) -> &[Folio] {
         self.parts.as_deref().unwrap_or(std::slice::from_ref(&self.whole))

@@ -363,11 +363,9 @@ impl RawSpace {
             return false;
         }
         for index in 0..source.nr_folios() {
-            if let State::Resident(frame) = source.state(index) {
-                if engine.unmap(&mut source, index, frame).is_err() {
-                    return false;
-                }
-                engine.ram().zone(frame).insert(frame, List::Laundry);
+            if matches!(source.state(index), State::Resident(_)) && engine.unmap_to_laundry(&mut source, index).is_err()
+            {
+                return false;
             }
         }
         // A late fault from the addresses' previous use may have made a page there.
@@ -381,7 +379,7 @@ impl RawSpace {
                 engine.ram().zone(frame).set_owner(frame, target.name(index));
                 if target.folio(index).writing_to().is_some() {
                     target.folio_mut(index).cancel_write();
-                    engine.ram().zone(frame).insert(frame, List::Laundry); // its write no longer counts
+                    engine.ram().put(frame, List::Laundry); // its write no longer counts
                 }
             }
         }
@@ -470,9 +468,9 @@ impl RawSpace {
                     engine.split_block(locked, order);
                     continue;
                 }
-                State::Standby(frame) => {
+                State::Standby(_) => {
                     self.note_dropped(locked, &part);
-                    engine.spoil(locked, index, frame);
+                    engine.spoil(locked, index);
                     let bytes = engine.ram().frames().at_home_mut(locked, index);
                     bytes[(part.start - folio.start) * PAGE_SIZE..(part.end - folio.start) * PAGE_SIZE].fill(0);
                 }
@@ -555,7 +553,7 @@ impl RawSpace {
     fn make_active(&self, locked: &Locked<'_>) {
         for index in 0..locked.nr_folios() {
             if let State::Resident(frame) = locked.state(index) {
-                self.engine.ram().zone(frame).insert(frame, List::Active);
+                self.engine.ram().put(frame, List::Active);
             }
         }
     }
@@ -713,7 +711,7 @@ impl RawSpace {
             if let State::Resident(frame) = locked.state(index)
                 && self.engine.ram().zone(frame).list(frame).is_none()
             {
-                self.engine.ram().zone(frame).insert(frame, List::Active); // reclaim took it off its list while pinned
+                self.engine.ram().put(frame, List::Active); // reclaim took it off its list while pinned
             }
         }
     }

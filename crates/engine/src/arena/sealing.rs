@@ -10,7 +10,7 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{Block, BlockId, List, Locked, Order, PAGE_SIZE, PIECE, State};
+use folioswap_core::{Block, BlockId, Locked, Order, PAGE_SIZE, PIECE, State};
 use folioswap_sys::{memory, signals};
 
 use crate::arena::by_address::RawSpace;
@@ -162,11 +162,10 @@ impl Engine {
         }
         let nr_pages = locked.order().nr_pages();
         for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
-            if let State::Resident(frame) = locked.state(index) {
-                if locked.pinned || self.unmap(locked, index, frame).is_err() {
-                    return false;
-                }
-                self.ram().zone(frame).insert(frame, List::Laundry);
+            if matches!(locked.state(index), State::Resident(_))
+                && (locked.pinned || self.unmap_to_laundry(locked, index).is_err())
+            {
+                return false;
             }
             debug_assert!(is_of_one_kind(locked, index * nr_pages, nr_pages));
         }
@@ -176,18 +175,16 @@ impl Engine {
     /// Writes a block that is one folio in RAM in parts of an order, and frees its huge page.
     fn leave_in_parts(&self, locked: &mut Locked<'_>, order: Order) -> bool {
         match locked.state(0) {
-            State::Resident(frame) => {
-                if locked.pinned || self.unmap(locked, 0, frame).is_err() {
+            State::Resident(_) => {
+                if locked.pinned || self.unmap_to_laundry(locked, 0).is_err() {
                     return false;
                 }
-                self.ram().zone(frame).insert(frame, List::Laundry);
             }
-            State::Standby(frame) => self.spoil(locked, 0, frame), // it has no copy any more if writing fails
-            _ => {}
+            State::Standby(_) => self.spoil(locked, 0), // it has no copy any more if writing fails
+            State::Empty | State::Swapped(_) => return false,
         }
-        let Some(frame) = locked.folio(0).frame() else { return false };
         let order = if order == Order::HUGE { PIECE } else { order };
-        matches!(self.write_parts(locked, frame, order), Washed::Clean)
+        matches!(self.write_parts(locked, order), Washed::Clean)
     }
 }
 

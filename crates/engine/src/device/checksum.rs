@@ -186,13 +186,13 @@ mod tests {
         for change in [0, 1, 5] {
             [words[0], words[8]] = page(change);
             let mut locked = engine.table().lock(block);
-            while let State::Resident(frame) | State::Standby(frame) = locked.state(0) {
+            while locked.folio(0).frame().is_some() {
                 // The kernel may hold it for a moment.
-                if let Some(slot) = engine.wash_now(&mut locked, 0, frame) {
-                    assert!(engine.write_one(&mut locked, 0, frame, slot));
+                if let Some(slot) = engine.wash_now(&mut locked, 0) {
+                    assert!(engine.write_one(&mut locked, 0, slot));
                 }
                 if matches!(locked.state(0), State::Standby(_)) {
-                    engine.ram().leave(&mut locked, 0, frame);
+                    engine.ram().leave(&mut locked, 0);
                 }
             }
             drop(locked);

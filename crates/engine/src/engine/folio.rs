@@ -69,26 +69,31 @@ impl Engine {
     }
 
     /// Moves a mapped folio of a locked block to its home. Its frames stay on their list.
-    pub fn unmap(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
+    pub fn unmap(&self, locked: &mut Locked<'_>, index: usize) -> Result<(), MapError> {
         // SAFETY: the folio's place and its frames' home; the block is locked.
-        self.unmap_by(locked, index, frame, |addr, home, len| unsafe { self.ram.mapper().unmap(addr, home, len) })
+        self.unmap_by(locked, index, |addr, home, len| unsafe { self.ram.mapper().unmap(addr, home, len) })
     }
 
     /// As [`Engine::unmap`], for content that nobody needs any more.
-    fn unmap_unneeded(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Result<(), MapError> {
+    fn unmap_unneeded(&self, locked: &mut Locked<'_>, index: usize) -> Result<(), MapError> {
         // SAFETY: as in `unmap`.
-        self.unmap_by(locked, index, frame, |addr, home, len| unsafe {
-            self.ram.mapper().unmap_unneeded(addr, home, len)
-        })
+        self.unmap_by(locked, index, |addr, home, len| unsafe { self.ram.mapper().unmap_unneeded(addr, home, len) })
+    }
+
+    /// Moves a mapped folio of a locked block to its home, into the laundry.
+    pub fn unmap_to_laundry(&self, locked: &mut Locked<'_>, index: usize) -> Result<(), MapError> {
+        self.unmap(locked, index)?;
+        self.ram.put(locked.frame(index), List::Laundry);
+        Ok(())
     }
 
     fn unmap_by(
         &self,
         locked: &mut Locked<'_>,
         index: usize,
-        frame: FrameId,
         unmap: impl Fn(usize, usize, usize) -> Result<(), MapError>,
     ) -> Result<(), MapError> {
+        let frame = locked.frame(index);
         let (addr, home, len) = self.places(locked, index, frame);
         if self.lifecycle.gate().is_closed() {
             // A fork is in progress (faults of the forking thread still pass the gate). The child must not inherit
@@ -142,10 +147,10 @@ impl Engine {
             State::Empty => return,
             State::Swapped(_) => None,
             State::Standby(frame) => Some(frame),
-            State::Resident(frame) => match self.unmap_unneeded(locked, index, frame) {
+            State::Resident(frame) => match self.unmap_unneeded(locked, index) {
                 Ok(()) => Some(frame),
                 Err(error) => {
-                    self.abandon(locked, index, frame, error);
+                    self.abandon(locked, index, error);
                     None
                 }
             },
@@ -160,8 +165,8 @@ impl Engine {
 
     /// Discards a mapped folio that cannot be moved (in use by a system call, or shared with a child). The kernel frees
     /// its pages when their last user is done; the frames get new memory.
-    fn abandon(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, error: MapError) {
-        let (order, addr) = (locked.order(), self.table.addr(locked.name(index)));
+    fn abandon(&self, locked: &mut Locked<'_>, index: usize, error: MapError) {
+        let (frame, order, addr) = (locked.frame(index), locked.order(), self.table.addr(locked.name(index)));
         // SAFETY: the caller has locked the block. The content of the folio is no longer needed.
         if let Err(refused) = unsafe { self.ram.frames().drop_memory(addr, order.bytes()) } {
             fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
@@ -195,10 +200,10 @@ impl Engine {
     }
 
     /// To be called before the bytes of a folio at home are changed: its copies become stale.
-    pub fn spoil(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+    pub fn spoil(&self, locked: &mut Locked<'_>, index: usize) {
         self.release_slot(locked, index);
         locked.folio_mut(index).cancel_write();
-        self.ram.zone(frame).insert(frame, List::Laundry);
+        self.ram.put(locked.frame(index), List::Laundry);
     }
 
     /// Forgets the loss of pages of a block, none of which is mapped, and removes their poison: they can be read again,

@@ -96,12 +96,9 @@ impl Engine {
         for index in 0..locked.nr_folios() {
             let (start, end) = (index * order.nr_pages(), (index + 1) * order.nr_pages());
             let part = &mut bytes[start * PAGE_SIZE..end * PAGE_SIZE];
-            if let State::Resident(frame) = locked.state(index) {
-                if self.unmap(locked, index, frame).is_err() {
-                    self.stats().busy_victims.add(1);
-                    return Ok(false);
-                }
-                self.ram().zone(frame).insert(frame, List::Laundry);
+            if matches!(locked.state(index), State::Resident(_)) && self.unmap_to_laundry(locked, index).is_err() {
+                self.stats().busy_victims.add(1);
+                return Ok(false);
             }
             match locked.state(index) {
                 State::Empty => part.fill(0),
@@ -237,7 +234,7 @@ impl Engine {
             locked.folio_mut(index).marker = true;
             self.note_copy(locked, index);
             // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
-            self.ram().zone(frame).insert(frame, List::Inactive);
+            self.ram().put(frame, List::Inactive);
         } else {
             self.map(locked, index, frame, List::Inactive);
             self.settle_slot(locked, index, &mut Stopwatch::still());

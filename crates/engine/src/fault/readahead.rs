@@ -200,10 +200,10 @@ fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) 
     if locked.pinned {
         return;
     }
-    match engine.unmap(locked, index, frame) {
+    match engine.unmap(locked, index) {
         Ok(()) => {
             locked.folio_mut(index).marker = true;
-            engine.ram().zone(frame).insert(frame, List::Inactive);
+            engine.ram().put(frame, List::Inactive);
         }
         Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats().busy_victims.add(1),
     }

@@ -179,7 +179,7 @@ impl Engine {
         checksum::note_pages(locked, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
         prepared.bytes_mut().copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
         watch.lap(Phase::Read);
-        self.ram().leave(locked, 0, whole);
+        self.ram().leave(locked, 0);
         self.split_block(locked, Order::PAGE);
         self.map(locked, page, prepared.into_frame(), List::Inactive);
         self.settle_slot(locked, page, watch);
@@ -349,12 +349,12 @@ impl Engine {
             if order < PIECE && locked.order() >= PIECE {
                 self.release_slot(locked, index);
                 if self.ram().zone(frame).list(frame) == Some(List::Clean) {
-                    self.ram().zone(frame).insert(frame, List::Laundry); // it has no copy any more
+                    self.ram().put(frame, List::Laundry); // it has no copy any more
                 }
             }
             if locked.folio(index).writing_to().is_some() {
                 locked.folio_mut(index).cancel_write();
-                self.ram().zone(frame).insert(frame, List::Laundry); // its write no longer counts
+                self.ram().put(frame, List::Laundry); // its write no longer counts
             }
             self.ram().zone(frame).split(frame, order);
         }

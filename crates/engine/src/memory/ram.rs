@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::{FrameId, NodeId, Order, PAGE_SIZE, Zone, Zones};
+use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Zone, Zones};
 use folioswap_sys::pagemap::{Pagemap, Scan};
 
 use crate::config::error::Error;
@@ -79,6 +79,11 @@ impl Ram {
     /// The zone of a frame.
     pub fn zone(&self, frame: FrameId) -> &Zone {
         self.zones.of(frame)
+    }
+
+    /// Puts a folio on a list of its zone, from whichever it is on.
+    pub fn put(&self, frame: FrameId, list: List) {
+        self.zone(frame).insert(frame, list);
     }
 
     /// The node of a frame. `None` if its zone spans several nodes.

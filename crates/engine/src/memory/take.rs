@@ -2,7 +2,7 @@
 //!
 //! A thread that takes frames may hold one block's lock. Other blocks are only tried for.
 
-use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Order, Size, Taken, Zone};
+use folioswap_core::{CpuId, List, Locked, Memory, Order, Size, Taken, Zone};
 
 use crate::memory::oldest::{OldestFolios, SCAN, older_class};
 use crate::memory::ram::Ram;
@@ -90,14 +90,15 @@ impl Ram {
         };
         let Some(size) = size else { return false };
         let mut oldest = OldestFolios::new(table, zone, size, List::Clean);
-        let Some((locked, index, frame)) = oldest.next() else { return false };
-        self.leave(locked, index, frame);
+        let Some((locked, index, _)) = oldest.next() else { return false };
+        self.leave(locked, index);
         true
     }
 
     /// Frees the frames of a clean folio. Its copy stays on the device.
-    pub fn leave(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+    pub fn leave(&self, locked: &mut Locked<'_>, index: usize) {
         assert!(locked.folio(index).slot().is_some(), "a folio leaves RAM once a device holds it");
+        let frame = locked.frame(index);
         locked.folio_mut(index).set_out();
         locked.left_at = self.note_evicted(locked.order().nr_pages());
         self.release(frame);

@@ -74,24 +74,21 @@ impl Engine {
                 self.ram().zone(frame).remove(frame);
                 false
             }
-            State::Resident(frame) => match self.unmap(locked, index, frame) {
-                Ok(()) => {
-                    self.ram().zone(frame).insert(frame, List::Laundry);
-                    true
-                }
+            State::Resident(frame) => match self.unmap_to_laundry(locked, index) {
+                Ok(()) => true,
                 Err(MapError::Missing) => {
                     self.set_aside(locked, frame);
                     false
                 }
                 Err(_) => {
                     self.stats().busy_victims.add(1);
-                    self.ram().zone(frame).insert(frame, List::Active);
+                    self.ram().put(frame, List::Active);
                     false
                 }
             },
             State::Standby(frame) => {
                 // The marker of a window that the stream has not reached.
-                self.ram().zone(frame).insert(frame, List::Laundry);
+                self.ram().put(frame, List::Laundry);
                 true
             }
             State::Empty | State::Swapped(_) => false,
@@ -119,11 +116,11 @@ impl Engine {
         let mut may_shed = true;
         let mut oldest = OldestFolios::new(self.table(), zone, Size::Whole, List::Laundry);
         while let Some((locked, _, frame)) = oldest.next() {
-            match self.wash(locked, 0, frame) {
+            match self.wash(locked, 0) {
                 Washed::Clean | Washed::Again => return Laundered::Clean,
                 Washed::Dirty(slot) => {
                     let Some(locked) = oldest.into_locked() else { unreachable!("its block is locked") };
-                    return Laundered::Write(Outgoing::whole(locked, frame, slot));
+                    return Laundered::Write(Outgoing::whole(locked, slot));
                 }
                 Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => return Laundered::Clean,
                 // Folios behind it may be clean or zero, and need no slot.
@@ -142,7 +139,7 @@ impl Engine {
         let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
         let mut oldest = OldestFolios::new(self.table(), zone, Size::Small, List::Laundry).over(MOST_WASHED);
         while let Some((locked, index, frame)) = oldest.next() {
-            match self.wash(locked, index, frame) {
+            match self.wash(locked, index) {
                 Washed::Clean => cleaned = true,
                 Washed::Again => {}
                 Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => {}
@@ -151,13 +148,13 @@ impl Engine {
                     zone.rotate(frame, List::Laundry);
                 }
                 Washed::Dirty(slot) if self.swap().takes_folios(slot) => {
-                    cleaned |= self.write_one(locked, index, frame, slot);
+                    cleaned |= self.write_one(locked, index, slot);
                 }
                 Washed::Dirty(slot) => {
                     let batch = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
-                    if !batch.push(self, locked, index, frame, slot) {
+                    if !batch.push(self, locked, index, slot) {
                         // Its slots do not follow the batch's, as at the end of a cluster: write it alone.
-                        self.write_one(locked, index, frame, slot);
+                        self.write_one(locked, index, slot);
                         break;
                     }
                     if !batch.has_room() {
@@ -176,10 +173,10 @@ impl Engine {
 
     /// Finds out whether a folio of the laundry is clean. Takes a dirty one off the list and returns the slots to write
     /// it to.
-    fn wash(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Washed {
-        let order = locked.order();
+    fn wash(&self, locked: &mut Locked<'_>, index: usize) -> Washed {
+        let (frame, order) = (locked.frame(index), locked.order());
         if order == Order::HUGE
-            && let Some(washed) = self.wash_dropped(locked, frame)
+            && let Some(washed) = self.wash_dropped(locked)
         {
             return washed;
         }
@@ -204,7 +201,7 @@ impl Engine {
         if kept.is_some() && !surely_dirty {
             if checksum::note(locked, page, bytes) {
                 self.stats().clean_folios_dropped.add(1);
-                self.ram().zone(frame).insert(frame, List::Clean);
+                self.ram().put(frame, List::Clean);
                 self.ram().frame_freed().signal();
                 return Washed::Clean;
             }
@@ -213,7 +210,7 @@ impl Engine {
         // The old slots no longer match the noted hashes.
         locked.folio_mut(index).set_slot(None);
         let Some(slot) = self.slot_for(frame, order, kept) else {
-            return self.split_for_slots(locked, frame);
+            return self.split_for_slots(locked);
         };
         if order == Order::HUGE && self.swap().memory(slot).is_none() && self.policy().comes_back_by_pages(locked) {
             checksum::note_pages(locked, page, bytes);
@@ -275,7 +272,7 @@ impl Engine {
     }
 
     /// Falls back when there is no run of slots for a folio: it leaves RAM in the largest parts that fit.
-    fn split_for_slots(&self, locked: &mut Locked<'_>, frame: FrameId) -> Washed {
+    fn split_for_slots(&self, locked: &mut Locked<'_>) -> Washed {
         let order = locked.order();
         self.stats().swpout_fallback.add(order, 1);
         self.swap().want_whole_clusters(order);
@@ -284,7 +281,7 @@ impl Engine {
         }
         let smaller = order.exponent().checked_sub(1).and_then(Order::new);
         match smaller {
-            Some(smaller) if order == Order::HUGE => self.write_parts(locked, frame, smaller),
+            Some(smaller) if order == Order::HUGE => self.write_parts(locked, smaller),
             Some(_) => self.split_to_fit(locked),
             None => Washed::NoSlot,
         }
@@ -327,69 +324,37 @@ impl Engine {
     /// Reclaims a block now, as advice. Busy folios stay where they are.
     pub fn evict(&self, block: BlockId) {
         let Some(mut locked) = self.table().try_lock(block) else { return };
-        if locked.pinned {
-            return;
-        }
-        for index in 0..locked.nr_folios() {
-            match locked.state(index) {
-                State::Resident(frame) => match self.unmap(&mut locked, index, frame) {
-                    Ok(()) => self.ram().zone(frame).insert(frame, List::Laundry),
-                    Err(_) => self.stats().busy_victims.add(1),
-                },
-                // The marker of a window that the stream has not reached.
-                State::Standby(frame) if self.ram().zone(frame).list(frame) == Some(List::Inactive) => {
-                    self.ram().zone(frame).insert(frame, List::Laundry);
-                }
-                State::Standby(_) | State::Empty | State::Swapped(_) => {}
+        let mut batch = None;
+        let mut index = 0;
+        while index < locked.nr_folios() {
+            let order = locked.order();
+            if let Some(slot) = self.wash_now(&mut locked, index) {
+                self.send(&mut batch, &mut locked, index, slot);
             }
+            // Without a run of slots the folios were split, and the parts are washed in turn.
+            index = if locked.order() < order { 0 } else { index + 1 };
         }
-        self.write_block(&mut locked);
+        if let Some(rest) = batch {
+            self.write_batch(rest, |engine, written| engine.settle_beside(&mut locked, written));
+        }
     }
 
-    /// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
-    pub fn wash_now(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId) -> Option<SlotId> {
-        if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
+    /// Unmaps and washes one folio now, unless it is busy or clean. Returns the slots to write it to if it is dirty.
+    pub fn wash_now(&self, locked: &mut Locked<'_>, index: usize) -> Option<SlotId> {
+        let frame = locked.folio(index).frame()?;
+        let list = self.ram().zone(frame).list(frame);
+        if !matches!(list, None | Some(List::Laundry | List::Clean)) && !self.unmap_victim(locked, index) {
             return None;
         }
         if self.ram().zone(frame).list(frame) != Some(List::Laundry) {
             return None;
         }
         loop {
-            match self.wash(locked, index, frame) {
+            match self.wash(locked, index) {
                 Washed::Dirty(slot) => return Some(slot),
                 Washed::NoSlot if self.shed_copies() => {}
                 Washed::Clean | Washed::NoSlot | Washed::Again => return None,
             }
-        }
-    }
-
-    /// Writes a block's folios in the laundry, in batches.
-    fn write_block(&self, locked: &mut Locked<'_>) {
-        let mut batch: Option<Batch<'_>> = None;
-        let mut index = 0;
-        while index < locked.nr_folios() {
-            let State::Standby(frame) = locked.state(index) else {
-                index += 1;
-                continue;
-            };
-            if self.ram().zone(frame).list(frame) != Some(List::Laundry) {
-                index += 1;
-                continue;
-            }
-            match self.wash(locked, index, frame) {
-                Washed::Clean => {}
-                Washed::NoSlot if self.shed_copies() => continue,
-                Washed::NoSlot => break,
-                Washed::Again => {
-                    index = 0;
-                    continue;
-                }
-                Washed::Dirty(slot) => self.send(&mut batch, locked, index, frame, slot),
-            }
-            index += 1;
-        }
-        if let Some(rest) = batch {
-            self.write_batch(rest, |engine, written| engine.settle_beside(locked, written));
         }
     }
 }

@@ -17,7 +17,7 @@ type Places = Vec<Option<SlotId>>;
 impl Engine {
     /// Writes a block of the laundry in parts if some of its pages were dropped and are still zero. `None`: no page or
     /// every page is.
-    pub fn wash_dropped(&self, locked: &mut Locked<'_>, frame: FrameId) -> Option<Washed> {
+    pub fn wash_dropped(&self, locked: &mut Locked<'_>) -> Option<Washed> {
         let dropped: Vec<usize> = locked.take_dropped()?.collect();
         let bytes = self.ram().frames().at_home(locked, 0);
         let zero = |page: &usize| checksum::is_zero(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
@@ -27,11 +27,12 @@ impl Engine {
         if empty.is_empty() || empty.len() == BLOCK_PAGES {
             return None;
         }
-        Some(self.write_parts(locked, frame, if pieces_only { PIECE } else { Order::PAGE }))
+        Some(self.write_parts(locked, if pieces_only { PIECE } else { Order::PAGE }))
     }
 
     /// Writes a whole block of the laundry in the largest parts, of order `most` or less, for which there are slots.
-    pub fn write_parts(&self, locked: &mut Locked<'_>, frame: FrameId, most: Order) -> Washed {
+    pub fn write_parts(&self, locked: &mut Locked<'_>, most: Order) -> Washed {
+        let frame = locked.frame(0);
         // SAFETY: the block is locked until the end, and its folio is in the laundry, so its content is at home. Its
         // frames are freed after the last use of `bytes`.
         let bytes = unsafe { self.ram().frames().bytes_at_home(frame, Order::HUGE) };

@@ -212,9 +212,9 @@ impl Engine {
         let mut batch: Option<Batch<'_>> = None;
         for &(frame, folio, order) in &folios {
             if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
-                && let Some(slot) = self.wash_now(&mut locked, index, frame)
+                && let Some(slot) = self.wash_now(&mut locked, index)
             {
-                self.send(&mut batch, &mut locked, index, frame, slot);
+                self.send(&mut batch, &mut locked, index, slot);
             }
         }
         if let Some(rest) = batch {
@@ -226,7 +226,7 @@ impl Engine {
             if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
                 && self.ram().zone(frame).list(frame) == Some(List::Clean)
             {
-                self.ram().leave(&mut locked, index, frame);
+                self.ram().leave(&mut locked, index);
                 any = true;
             }
         }

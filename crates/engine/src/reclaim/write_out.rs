@@ -8,7 +8,7 @@
 //! written. If it still does when the write ends, the folio is clean ([`Engine::settle`]). If it was touched, the slots
 //! are freed.
 
-use folioswap_core::{FrameId, List, Locked, Order, SlotId, State};
+use folioswap_core::{List, Locked, Order, SlotId, State};
 
 use crate::engine::Engine;
 use crate::state::buffers::{BATCH_BYTES, Buffer, Written};
@@ -38,14 +38,7 @@ impl<'e> Batch<'e> {
 
     /// Copies a folio that is at home into the batch. `false`: it is full, of another order, or the folio's slots do
     /// not follow.
-    pub fn push(
-        &mut self,
-        engine: &Engine,
-        locked: &mut Locked<'_>,
-        index: usize,
-        frame: FrameId,
-        slot: SlotId,
-    ) -> bool {
+    pub fn push(&mut self, engine: &Engine, locked: &mut Locked<'_>, index: usize, slot: SlotId) -> bool {
         let (order, at) = (locked.order(), self.len_bytes());
         let follows = engine.swap().follows(slot, self.slot, self.folios.len() * order.nr_pages());
         if order != self.order || !follows || !self.has_room() {
@@ -53,7 +46,8 @@ impl<'e> Batch<'e> {
         }
         self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.ram().frames().at_home(locked, index));
         locked.folio_mut(index).begin_write(slot);
-        self.folios.push(Written { folio: locked.name(index), order, frame, slot, failed: false });
+        let (folio, frame) = (locked.name(index), locked.frame(index));
+        self.folios.push(Written { folio, order, frame, slot, failed: false });
         true
     }
 }
@@ -61,14 +55,14 @@ impl<'e> Batch<'e> {
 /// What one write covers.
 pub(crate) enum Outgoing<'t> {
     /// A whole block, locked, its folio at home and on no list.
-    Whole { locked: Locked<'t>, frame: FrameId, slot: SlotId },
+    Whole { locked: Locked<'t>, slot: SlotId },
     /// A batch of small folios.
     Small(Batch<'t>),
 }
 
 impl<'t> Outgoing<'t> {
-    pub fn whole(locked: Locked<'t>, frame: FrameId, slot: SlotId) -> Self {
-        Outgoing::Whole { locked, frame, slot }
+    pub fn whole(locked: Locked<'t>, slot: SlotId) -> Self {
+        Outgoing::Whole { locked, slot }
     }
 
     pub fn slot(&self) -> SlotId {
@@ -88,7 +82,7 @@ impl<'t> Outgoing<'t> {
     /// The memory to be written: address and length.
     pub fn memory(&self, engine: &Engine) -> (usize, usize) {
         match self {
-            Outgoing::Whole { frame, .. } => (engine.ram().frames().home(*frame), Order::HUGE.bytes()),
+            Outgoing::Whole { locked, .. } => (engine.ram().frames().home(locked.frame(0)), Order::HUGE.bytes()),
             Outgoing::Small(batch) => (batch.buffer.addr(), batch.len_bytes()),
         }
     }
@@ -98,7 +92,7 @@ impl Engine {
     /// Writes synchronously, for devices in memory and for direct reclaim. Returns whether all was written.
     pub fn write_now(&self, outgoing: Outgoing<'_>) -> bool {
         match outgoing {
-            Outgoing::Whole { mut locked, frame, slot } => self.write_one(&mut locked, 0, frame, slot),
+            Outgoing::Whole { mut locked, slot } => self.write_one(&mut locked, 0, slot),
             Outgoing::Small(batch) => self.write_batch(batch, Engine::settle_later),
         }
     }
@@ -106,20 +100,13 @@ impl Engine {
     /// Writes one dirty folio of a locked block. A whole block, or a folio for a device that takes single folios, is
     /// written now, others in a batch. A batch that is full, or whose slots this folio's do not follow, is written
     /// first.
-    pub fn send<'e>(
-        &'e self,
-        batch: &mut Option<Batch<'e>>,
-        locked: &mut Locked<'_>,
-        index: usize,
-        frame: FrameId,
-        slot: SlotId,
-    ) {
+    pub fn send<'e>(&'e self, batch: &mut Option<Batch<'e>>, locked: &mut Locked<'_>, index: usize, slot: SlotId) {
         let order = locked.order();
         if order == Order::HUGE || self.swap().takes_folios(slot) {
-            self.write_one(locked, index, frame, slot);
+            self.write_one(locked, index, slot);
             return;
         }
-        while !batch.get_or_insert_with(|| Batch::new(self, slot, order)).push(self, locked, index, frame, slot) {
+        while !batch.get_or_insert_with(|| Batch::new(self, slot, order)).push(self, locked, index, slot) {
             if let Some(done) = batch.take() {
                 self.write_batch(done, |engine, written| engine.settle_beside(locked, written));
             }
@@ -139,9 +126,7 @@ impl Engine {
             self.swap().note_written(outgoing.slot());
         }
         match outgoing {
-            Outgoing::Whole { mut locked, frame, slot } => {
-                self.finish_folio(&mut locked, 0, frame, slot, written.map(|()| slot))
-            }
+            Outgoing::Whole { mut locked, slot } => self.finish_folio(&mut locked, 0, slot, written.map(|()| slot)),
             Outgoing::Small(batch) => self.finish_batch(batch, written, Engine::settle_later),
         }
     }
@@ -217,13 +202,13 @@ impl Engine {
         match (self.held(locked, written), failed) {
             (Some(index), false) => {
                 locked.folio_mut(index).set_slot(Some(slot));
-                self.ram().zone(frame).insert(frame, List::Clean);
+                self.ram().put(frame, List::Clean);
                 self.count_swap_out(order);
                 self.ram().frame_freed().signal();
             }
             (Some(index), true) => {
                 locked.folio_mut(index).cancel_write();
-                self.ram().zone(frame).insert(frame, List::Laundry);
+                self.ram().put(frame, List::Laundry);
             }
             (None, false) => self.swap().free_slots(slot, order),
             (None, true) => {} // the slots are bad
@@ -242,8 +227,8 @@ impl Engine {
     }
 
     /// Writes one folio of a locked block. Returns whether that succeeded.
-    pub fn write_one(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, slot: SlotId) -> bool {
-        let order = locked.order();
+    pub fn write_one(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId) -> bool {
+        let (frame, order) = (locked.frame(index), locked.order());
         // SAFETY: the block is locked, and the folio is at home while it is written. Its frames are used otherwise only
         // after the last use of `bytes`.
         let bytes = unsafe { self.ram().frames().bytes_at_home(frame, order) };
@@ -254,7 +239,7 @@ impl Engine {
             }
             None => self.swap().store(slot, order, bytes),
         };
-        self.finish_folio(locked, index, frame, slot, written)
+        self.finish_folio(locked, index, slot, written)
     }
 
     /// Puts a written folio on standby. After a failed write it stays in RAM, and its slots are not used again.
@@ -262,21 +247,20 @@ impl Engine {
         &self,
         locked: &mut Locked<'_>,
         index: usize,
-        frame: FrameId,
         slot: SlotId,
         written: std::io::Result<SlotId>,
     ) -> bool {
-        let order = locked.order();
+        let (frame, order) = (locked.frame(index), locked.order());
         let slot = match written {
             Ok(slot) => slot,
             Err(error) => {
                 self.swap().not_written(slot, order, error);
-                self.ram().zone(frame).insert(frame, List::Laundry);
+                self.ram().put(frame, List::Laundry);
                 return false;
             }
         };
         locked.folio_mut(index).set_slot(Some(slot));
-        self.ram().zone(frame).insert(frame, List::Clean);
+        self.ram().put(frame, List::Clean);
         self.count_swap_out(order);
         self.ram().frame_freed().signal();
         self.swap().note_filling(slot);
@@ -308,9 +292,9 @@ mod tests {
         let begin_write = || {
             let mut locked = engine.table().lock(block);
             let frame = locked.folio(0).frame().unwrap();
-            let slot = engine.wash_now(&mut locked, 0, frame).unwrap();
+            let slot = engine.wash_now(&mut locked, 0).unwrap();
             let mut batch = Batch::new(engine, slot, Order::PAGE);
-            assert!(batch.push(engine, &mut locked, 0, frame, slot));
+            assert!(batch.push(engine, &mut locked, 0, slot));
             (Outgoing::Small(batch), frame, slot)
         };
         bytes[0] = 1;
@@ -323,7 +307,7 @@ mod tests {
         engine.write_now(newer);
         let mut locked = engine.table().lock(block);
         assert_eq!(locked.folio(0).slot(), Some(slot));
-        engine.ram().leave(&mut locked, 0, frame);
+        engine.ram().leave(&mut locked, 0);
         drop(locked);
         assert_eq!(bytes[0], 2);
     }

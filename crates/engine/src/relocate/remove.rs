@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use folioswap_core::{DeviceId, FrameId, List, Locked, Order, PIECE, SlotId, State};
+use folioswap_core::{DeviceId, List, Locked, Order, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
 use crate::config::error::Error;
@@ -137,12 +137,12 @@ impl Engine {
                     if let Some(place) = self.slot_elsewhere(order) {
                         self.release_slot(locked, index);
                         self.ram().zone(frame).remove(frame);
-                        self.write_one(locked, index, frame, place);
+                        self.write_one(locked, index, place);
                         continue;
                     }
-                    return self.copy_in_parts(locked, frame, device);
+                    return self.copy_in_parts(locked, device);
                 }
-                self.ram().zone(frame).insert(frame, List::Laundry); // it has no copy any more
+                self.ram().put(frame, List::Laundry); // it has no copy any more
                 self.ram().reclaim_wanted().signal();
             }
             self.release_slot(locked, index);
@@ -151,11 +151,11 @@ impl Engine {
     }
 
     /// Copies a clean folio in RAM to another device in parts, because no run of slots is left there.
-    fn copy_in_parts(&self, locked: &mut Locked<'_>, frame: FrameId, device: DeviceId) -> Result<(), Stuck> {
+    fn copy_in_parts(&self, locked: &mut Locked<'_>, device: DeviceId) -> Result<(), Stuck> {
         let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
             Some(smaller) if locked.order() == Order::HUGE => {
-                self.ram().zone(frame).insert(frame, List::Laundry); // it has no copy any more if that fails
-                self.write_parts(locked, frame, smaller)
+                self.ram().put(locked.frame(0), List::Laundry); // it has no copy any more if that fails
+                self.write_parts(locked, smaller)
             }
             Some(_) => self.split_to_fit(locked),
             None => Washed::NoSlot,
@@ -303,7 +303,7 @@ impl Engine {
             self.ram().zone(frame).set_owner(frame, locked.name(index));
             locked.folio_mut(index).set_in_ram(frame, false);
             self.release_slot(locked, index);
-            self.ram().zone(frame).insert(frame, List::Laundry);
+            self.ram().put(frame, List::Laundry);
             self.count_swap_in(order);
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 
-use folioswap_core::{CpuId, DeviceId, FrameId, List, Locked, Order, PAGE_SIZE, SlotId, State};
+use folioswap_core::{CpuId, DeviceId, Locked, Order, PAGE_SIZE, SlotId};
 
 use crate::arena::Arena;
 use crate::arena::region::ArenaVec;
@@ -45,25 +45,23 @@ fn holds(engine: &Engine, slot: SlotId, page: usize) -> bool {
 }
 
 /// The slot to which a resident page must be written. Retries, because the kernel may use the page for a moment.
-fn wash(engine: &Engine, locked: &mut Locked<'_>, page: usize) -> (FrameId, SlotId) {
-    let frame = locked.folio(page).frame().unwrap();
-    let mut washed = std::iter::repeat_with(|| engine.wash_now(locked, page, frame));
-    (frame, washed.find_map(|slot| slot).unwrap())
+fn wash(engine: &Engine, locked: &mut Locked<'_>, page: usize) -> SlotId {
+    std::iter::repeat_with(|| engine.wash_now(locked, page)).find_map(|slot| slot).unwrap()
 }
 
 /// The first two pages, unmapped, and the consecutive slots to which they must be written.
-fn wash_two(engine: &Engine, locked: &mut Locked<'_>) -> [(FrameId, SlotId); 2] {
+fn wash_two(engine: &Engine, locked: &mut Locked<'_>) -> [SlotId; 2] {
     let [first, next] = [0, 1].map(|index| wash(engine, locked, index));
-    assert_eq!(next.1.get(), first.1.get() + 1);
-    assert_ne!(engine.swap().device_of(first.1), engine.swap().device_of(next.1));
+    assert_eq!(next.get(), first.get() + 1);
+    assert_ne!(engine.swap().device_of(first), engine.swap().device_of(next));
     [first, next]
 }
 
 /// Moves the first two pages out of RAM, each to another device.
 fn swap_two_out(engine: &Engine, locked: &mut Locked<'_>) {
-    for (index, (frame, slot)) in wash_two(engine, locked).into_iter().enumerate() {
-        assert!(engine.write_one(locked, index, frame, slot));
-        engine.ram().leave(locked, index, frame);
+    for (index, slot) in wash_two(engine, locked).into_iter().enumerate() {
+        assert!(engine.write_one(locked, index, slot));
+        engine.ram().leave(locked, index);
     }
 }
 
@@ -78,12 +76,12 @@ fn a_batch_ends_with_its_device() {
     let mut locked = lock(engine, &words);
     let two = wash_two(engine, &mut locked);
     let mut batch: Option<Batch<'_>> = None;
-    for (index, (frame, slot)) in two.into_iter().enumerate() {
-        engine.send(&mut batch, &mut locked, index, frame, slot);
+    for (index, slot) in two.into_iter().enumerate() {
+        engine.send(&mut batch, &mut locked, index, slot);
     }
     engine.write_batch(batch.unwrap(), |engine, written| engine.settle_beside(&mut locked, written));
-    assert_eq!(two.map(|(_, slot)| locked.folios().iter().any(|folio| folio.slot() == Some(slot))), [true; 2]);
-    for (page, (_, slot)) in two.into_iter().enumerate() {
+    assert_eq!(two.map(|slot| locked.folios().iter().any(|folio| folio.slot() == Some(slot))), [true; 2]);
+    for (page, slot) in two.into_iter().enumerate() {
         assert!(holds(engine, slot, page), "page {page} was lost");
     }
 }
@@ -93,10 +91,8 @@ fn parts_of_a_block_are_written_to_each_device() {
     let (arena, words) = nearly_full(Order::HUGE);
     let engine = arena.engine();
     let mut locked = lock(engine, &words);
-    let State::Resident(frame) = locked.state(0) else { panic!("it was just written") };
-    while engine.unmap(&mut locked, 0, frame).is_err() {}
-    engine.ram().zone(frame).insert(frame, List::Laundry);
-    assert!(matches!(engine.write_parts(&mut locked, frame, Order::PAGE), Washed::Clean));
+    while engine.unmap_to_laundry(&mut locked, 0).is_err() {}
+    assert!(matches!(engine.write_parts(&mut locked, Order::PAGE), Washed::Clean));
     let slots: Vec<_> = locked.folios().iter().map(|folio| folio.slot().unwrap()).collect();
     assert_ne!(engine.swap().device_of(slots[0]), engine.swap().device_of(slots[1]));
     let lost: Vec<_> = (0..slots.len()).filter(|&page| !holds(engine, slots[page], page)).collect();
@@ -113,9 +109,9 @@ fn what_is_carried_elsewhere_is_written_to_each_device() {
     let bytes = buffer.pages(2);
     for (page, bytes) in bytes.chunks_mut(PAGE_SIZE).enumerate() {
         bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&(page as u64 + 1).to_ne_bytes()));
-        let (frame, slot) = wash(engine, &mut locked, page);
-        assert!(engine.write_one(&mut locked, page, frame, slot));
-        engine.ram().leave(&mut locked, page, frame);
+        let slot = wash(engine, &mut locked, page);
+        assert!(engine.write_one(&mut locked, page, slot));
+        engine.ram().leave(&mut locked, page);
     }
     assert!(engine.put_elsewhere(&mut locked, 0, bytes, &places));
     for (page, slot) in places.into_iter().enumerate() {
