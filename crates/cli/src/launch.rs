@@ -5,8 +5,8 @@
 //! load the library.
 
 use crate::exit::{Failure, Status};
-use crate::settings;
 use clap::Args;
+use folioswap::RunSettings;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -71,7 +71,7 @@ pub fn exec(args: &ExecArgs) -> Failure {
         command.env("LD_PRELOAD", preload_list(preload, std::env::var_os("LD_PRELOAD").as_deref()));
     }
     if let Some(settings) = &args.settings {
-        command.env(settings::VARIABLE, settings);
+        command.env(RunSettings::VARIABLE, settings);
     }
     let error = command.exec();
     let status = match error.kind() {

@@ -16,7 +16,6 @@ mod outside;
 mod peer;
 mod program;
 mod run;
-mod settings;
 mod stats_text;
 mod supervise;
 mod swap_check;

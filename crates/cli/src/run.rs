@@ -7,11 +7,11 @@ use crate::args::{Folios, Paging, PagingOptions, check_budget, size};
 use crate::exit::{Failure, Status};
 use crate::launch::{ExecArgs, own_executable};
 use crate::peer::{Backing, Peer, Setup};
-use crate::settings::Settings;
 use crate::stats_text::Form;
 use crate::supervise::Supervisor;
 use crate::{complain, program, stats_text, swap_check};
 use clap::Args;
+use folioswap::RunSettings;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -74,16 +74,16 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let _kept = swap_check::keep(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let topology = args.paging.options.topology.as_ref().map(absolute);
-    let settings = Settings {
+    let settings = RunSettings {
         memory_bytes: args.paging.memory,
-        faults: &args.paging.options.faults.to_string(),
-        mapper: &args.paging.options.mapper.to_string(),
-        folio: &args.folios.folio.to_string(),
-        swap_in: &args.folios.swap_in.to_string(),
+        faults: args.paging.options.faults,
+        mapping: args.paging.options.mapper,
+        folio: args.folios.folio,
+        swap_in: args.folios.swap_in,
         lock: args.lock,
-        stats: Some(counters.path()),
-        topology: topology.as_deref(),
-        swap: &swap,
+        stats: Some(counters.path().to_owned()),
+        topology,
+        swap: swap.clone(),
     };
     let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;
     let begin = Instant::now();

@@ -38,6 +38,8 @@ pub use arena::by_address::RawSpace;
 pub use arena::doctor::{Finding, Verdict, doctor};
 pub use arena::region::{ArenaVec, Region};
 #[doc(hidden)]
+pub use arena::run_settings::RunSettings;
+#[doc(hidden)]
 pub use arena::sealing::WholeFolio;
 #[doc(hidden)]
 pub use arena::tuning::Tuning;

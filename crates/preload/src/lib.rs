@@ -22,7 +22,6 @@ mod fork;
 mod guard;
 mod map;
 mod real;
-mod settings;
 mod start;
 mod state;
 

@@ -5,12 +5,11 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use folioswap::{Arena, MIN_MEMORY, Mapping, Topology, open_shared_stats};
+use folioswap::{Arena, MIN_MEMORY, Mapping, RunSettings, Topology, open_shared_stats};
 use folioswap_sys::{descriptor, seccomp};
 
 use crate::alloc::{malloc, program_heap};
 use crate::faults::signals;
-use crate::settings::{Settings, VARIABLE};
 use crate::state::{self, Phase};
 use crate::{ending, fork, guard, real};
 
@@ -28,11 +27,11 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     let _guard = guard::enter();
     real::look_up_all();
-    let Some(text) = std::env::var_os(VARIABLE) else {
+    let Some(text) = std::env::var_os(RunSettings::VARIABLE) else {
         state::set_phase(Phase::Passing);
         return;
     };
-    let settings = Settings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(64, &error));
+    let settings = RunSettings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(64, &error));
     let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
     descriptor::may_raise_limit(true); // the program has not started, so no other thread is running
     let built = build(settings, ordinary_bytes);
@@ -43,7 +42,7 @@ extern "C" fn start() {
     }
 }
 
-fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Error> {
+fn build(settings: RunSettings, ordinary_bytes: u64) -> Result<Arena, folioswap::Error> {
     let mut managed_bytes = settings.memory_bytes;
     if managed_bytes >= MIN_MEMORY {
         managed_bytes = (managed_bytes - ordinary_bytes).max(MIN_MEMORY);
@@ -53,7 +52,7 @@ fn build(settings: Settings, ordinary_bytes: u64) -> Result<Arena, folioswap::Er
     if let Some(path) = settings.topology {
         builder = builder.topology(Topology::from_file(&path)?);
     }
-    for device in settings.devices {
+    for device in settings.swap {
         builder = builder.device(device);
     }
     // If the counters cannot be opened, the command has ended, and nobody would print them.

@@ -5,8 +5,9 @@ pub(crate) mod by_address;
 pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod region;
+pub(crate) mod run_settings;
 pub(crate) mod sealing;
-pub(crate) mod setup;
+mod setup;
 pub(crate) mod tuning;
 
 use std::sync::atomic::{AtomicBool, Ordering};

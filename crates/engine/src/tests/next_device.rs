@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 
-use folioswap_core::{CpuId, DeviceId, Locked, Order, PAGE_SIZE, SlotId};
+use folioswap_core::{CpuId, DeviceId, List, Locked, Order, PAGE_SIZE, SlotId, State};
 
 use crate::arena::Arena;
 use crate::arena::region::ArenaVec;
