@@ -7,7 +7,7 @@ use folioswap_sys::signals;
 
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
-use crate::state::read_queue::Window;
+use crate::state::faults::Window;
 
 /// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

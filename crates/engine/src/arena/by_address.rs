@@ -17,7 +17,6 @@ use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
 use crate::engine::Engine;
-use crate::fault;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = Order::HUGE.bytes();
@@ -582,7 +581,7 @@ impl RawSpace {
     fn bring_in(&self, block: BlockId, pages: Range<usize>, thread: u32) -> bool {
         loop {
             let Some(missing) = self.first_missing(&self.engine.table().lock(block), &pages) else { return true };
-            if !fault::resolve(&self.engine, self.engine.table().addr(missing), thread) {
+            if !self.engine.resolve(self.engine.table().addr(missing), thread) {
                 return false;
             }
             if !self.engine.table().is_open(block) {
@@ -720,7 +719,7 @@ impl RawSpace {
     /// its content is lost.
     #[must_use]
     pub fn on_fault(&self, addr: usize) -> bool {
-        self.contains(addr) && fault::resolve(&self.engine, addr, signals::thread_id())
+        self.contains(addr) && self.engine.resolve(addr, signals::thread_id())
     }
 
     /// Must be called before fork, in the thread that forks. The engine pauses, and the child will inherit mapped
@@ -743,7 +742,7 @@ impl RawSpace {
     /// Must be called after [`RawSpace::fork_child`] for pages that the caller has replaced or unmapped: a touch of
     /// them is an ordinary one.
     pub fn not_inherited(&self, range: Range<usize>) {
-        super::fork::not_inherited(&range);
+        crate::engine::fork::not_inherited(&range);
     }
 
     fn addr(&self, block: usize) -> usize {

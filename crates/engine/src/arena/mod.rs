@@ -3,7 +3,6 @@
 pub(crate) mod advice;
 pub(crate) mod by_address;
 pub(crate) mod doctor;
-pub(crate) mod fork;
 pub(crate) mod region;
 pub(crate) mod run_settings;
 pub(crate) mod sealing;

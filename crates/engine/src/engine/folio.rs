@@ -199,6 +199,13 @@ impl Engine {
         }
     }
 
+    /// Notes the copy of a folio of a locked block, if it keeps one.
+    pub fn note_copy(&self, locked: &Locked<'_>, index: usize) {
+        if let (Some(frame), Some(_)) = (locked.folio(index).frame(), locked.folio(index).slot()) {
+            self.reclaim.kept_copies().note(frame);
+        }
+    }
+
     /// To be called before the bytes of a folio at home are changed: its copies become stale.
     pub fn spoil(&self, locked: &mut Locked<'_>, index: usize) {
         self.release_slot(locked, index);

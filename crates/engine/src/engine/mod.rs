@@ -8,6 +8,7 @@
 //! locks.
 
 pub(crate) mod folio;
+pub(crate) mod fork;
 
 use std::sync::Arc;
 

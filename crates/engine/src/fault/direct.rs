@@ -33,5 +33,5 @@ extern "C" fn resolve(addr: usize) -> bool {
         let engines = ENGINES.read().expect("nothing panics under this lock");
         engines.iter().find(|engine| engine.table().contains(addr)).cloned()
     };
-    engine.is_some_and(|engine| super::resolve(&engine, addr, signals::thread_id()))
+    engine.is_some_and(|engine| engine.resolve(addr, signals::thread_id()))
 }

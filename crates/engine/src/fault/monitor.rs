@@ -1,7 +1,7 @@
 //! Monitor mode: threads of the engine read faults from the userfaultfd and resolve them.
 //!
 //! Several threads read the same descriptor, and each resolves the faults that it reads. The kernel wakes one of them
-//! per fault. Faults that may wait for a device (`state::device_faults`) never occupy all threads, so faults that
+//! per fault. Faults that may wait for a device (`DeviceFaults`) never occupy all threads, so faults that
 //! need no device are not queued behind them.
 //!
 //! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
@@ -17,7 +17,7 @@ use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 use crate::engine::Engine;
 use crate::process::fatal::{self, AbortOnPanic};
 use crate::process::wakeup::Pass;
-use crate::state::device_faults::{Fault, NR_WAITING};
+use crate::state::faults::{Fault, NR_WAITING};
 
 /// Threads that resolve faults. The spare ones are always available for faults that need no device.
 pub(crate) const NR_THREADS: usize = NR_WAITING + 2;
@@ -109,7 +109,7 @@ fn report_again(engine: &Engine, fault: Fault) {
 fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Locked<'_>>, fault: Fault) {
     let Fault { addr, thread } = fault;
     let resolved = engine.fault_in(pass, locked, engine.table().page_at(addr), thread);
-    if super::outcome(engine, resolved, addr, thread) || is_told(engine, fault) {
+    if engine.outcome(resolved, addr, thread) || is_told(engine, fault) {
         // Mapping the folio woke the threads that waited at that moment; this fault may have come later.
         wake(engine, fault);
     }

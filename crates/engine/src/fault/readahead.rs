@@ -13,7 +13,7 @@ use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
 use crate::process::fatal::{self, AbortOnPanic};
 use crate::process::stopwatch::Stopwatch;
-use crate::state::read_queue::Window;
+use crate::state::faults::Window;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
 use crate::swap::transfer::{Direction, Transfers};

@@ -4,6 +4,8 @@
 //! The caller is inside the fork gate. The block stays locked until the folio is mapped; the policies for streams run
 //! after that.
 
+use std::cell::Cell;
+
 use folioswap_core::{
     BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
     SlotId, State,
@@ -12,15 +14,54 @@ use folioswap_core::{
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
+use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
-use crate::state::read_queue::Window;
+use crate::state::faults::Window;
 use crate::swap::health::{SwapInError, Trouble};
 
 /// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
 
+/// Consecutive faults of one page whose folio is in RAM, before the program is ended.
+const MOST_REPEATS: u32 = 100_000;
+
+thread_local! {
+    /// The page that this thread last found present, and how often in a row.
+    static LAST: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+}
+
 impl Engine {
+    /// Resolves the fault at `addr`. Returns `false` if the content is lost; the reason is printed to standard error.
+    pub fn resolve(&self, addr: usize, thread: u32) -> bool {
+        let resolved = self.fault(self.gate().enter(thread), self.table().page_at(addr), thread);
+        self.outcome(resolved, addr, thread)
+    }
+
+    /// Evaluates the result of a fault. Ends the program if the page keeps faulting though its folio is in RAM.
+    pub fn outcome(&self, resolved: Result<bool, SwapInError>, addr: usize, thread: u32) -> bool {
+        match resolved {
+            Ok(was_absent) => {
+                let (page, (last, repeats)) = (self.table().addr(self.table().page_at(addr)), LAST.get());
+                match was_absent {
+                    true => LAST.set((0, 0)),
+                    false if last != page => LAST.set((page, 1)),
+                    false if repeats < MOST_REPEATS => LAST.set((page, repeats + 1)),
+                    false => fatal::die(&format!(
+                        "the page at {page:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
+                    )),
+                }
+                true
+            }
+            Err(error) => {
+                if error.is_news {
+                    fatal::say(&format!("{error}; thread {thread} gets SIGBUS, or EFAULT from its system call"));
+                }
+                false
+            }
+        }
+    }
+
     /// Makes the folio that holds the accessed page present, on behalf of the thread that touched it. The caller is
     /// inside the gate. Returns `false` if there was nothing to do: the folio was mapped before the call, or the page
     /// is sealed or unmapped.

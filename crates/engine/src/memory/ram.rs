@@ -1,6 +1,6 @@
 //! The budget of RAM: its zones, the homes of their frames, and what maps them.
 //!
-//! [`super::take`] takes frames, [`super::prepare`] gives them memory, [`super::zeroed`] keeps some of them zeroed, and
+//! [`super::take`] takes frames and gives them memory, [`super::zeroed`] keeps some of them zeroed, and
 //! [`super::mlock`] is for a locked budget.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use folioswap_sys::pagemap::{Pagemap, Scan};
 use crate::config::error::Error;
 use crate::memory::frames::Frames;
 use crate::memory::mapper::{Mapper, patiently};
-use crate::memory::zeroed_stock::ZeroedStock;
+use crate::memory::zeroed::ZeroedStock;
 use crate::memory::zones::Zoning;
 use crate::process::cpu::{self, current_cpu};
 use crate::process::shared_stats::StatsHome;

@@ -61,13 +61,6 @@ impl Engine {
         }
         sheds
     }
-
-    /// Notes the copy of a folio of a locked block, if it keeps one.
-    pub fn note_copy(&self, locked: &Locked<'_>, index: usize) {
-        if let (Some(frame), Some(_)) = (locked.folio(index).frame(), locked.folio(index).slot()) {
-            self.reclaim().kept_copies().note(frame);
-        }
-    }
 }
 
 #[cfg(test)]

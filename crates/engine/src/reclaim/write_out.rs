@@ -11,7 +11,7 @@
 use folioswap_core::{List, Locked, Order, SlotId, State};
 
 use crate::engine::Engine;
-use crate::state::buffers::{BATCH_BYTES, Buffer, Written};
+use crate::state::reclaim::{BATCH_BYTES, Buffer, Written};
 
 /// Small folios of one order that are written together.
 pub(crate) struct Batch<'e> {

@@ -1,14 +1,15 @@
-//! Delivery of faults, what they wait for, and which pages are lost.
+//! Delivery of faults, what they wait for, which pages are lost, and what is to be read ahead. Each lock is a leaf.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use folioswap_core::{BLOCK_PAGES, BlockId, CpuId};
 use folioswap_sys::uffd::Userfaultfd;
 
-use crate::state::device_faults::DeviceFaults;
-use crate::state::lost_pages::Lost;
-use crate::state::read_queue::ReadQueue;
+use crate::process::wakeup::Event;
 
 /// The userfaultfd of an arena, its queues of faults and readahead, and its lost pages.
 pub(crate) struct Faults {
@@ -72,5 +73,153 @@ impl Faults {
     #[cfg(test)]
     pub fn has_said_stall(&self) -> bool {
         self.stall_said.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// One bit per lost page of a block.
+type Pages = [u64; BLOCK_PAGES / 64];
+
+/// All lost pages.
+#[derive(Default)]
+pub(crate) struct Lost {
+    blocks: Mutex<HashMap<BlockId, Pages>>,
+    /// Number of blocks with lost pages. Read under a block's lock, it is accurate for that block.
+    nr_blocks: AtomicUsize,
+}
+
+impl Lost {
+    /// Notes lost pages. `false`: all of them were known.
+    pub fn note(&self, block: BlockId, pages: Range<usize>) -> bool {
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let known = blocks.entry(block).or_insert([0; BLOCK_PAGES / 64]);
+        let before = *known;
+        pages.for_each(|page| known[page / 64] |= 1 << (page % 64));
+        let is_news = *known != before;
+        self.nr_blocks.store(blocks.len(), Ordering::Relaxed);
+        is_news
+    }
+
+    /// Forgets pages of a block, and returns those that were lost.
+    pub fn take(&self, block: BlockId, pages: Range<usize>) -> Vec<usize> {
+        if self.nr_blocks.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let Some(known) = blocks.get_mut(&block) else { return Vec::new() };
+        let mut taken = Vec::new();
+        for page in pages {
+            if known[page / 64] >> (page % 64) & 1 == 1 {
+                known[page / 64] &= !(1 << (page % 64));
+                taken.push(page);
+            }
+        }
+        if known.iter().all(|&word| word == 0) {
+            blocks.remove(&block);
+        }
+        self.nr_blocks.store(blocks.len(), Ordering::Relaxed);
+        taken
+    }
+
+    pub fn blocks(&self) -> Vec<BlockId> {
+        self.blocks.lock().expect("nothing panics under this lock").keys().copied().collect()
+    }
+}
+
+/// Threads that may wait for a device at the same time.
+pub(crate) const NR_WAITING: usize = 8;
+
+/// A fault to be resolved.
+#[derive(Clone, Copy)]
+pub(crate) struct Fault {
+    pub addr: usize,
+    pub thread: u32,
+}
+
+/// Faults that may wait for a device, or for reclaim to write to one before a frame is free. At most [`NR_WAITING`] of
+/// them are resolved at a time, each by the thread that read it. A thread that reads a further one queues it here, and
+/// the resolving threads take it from the queue when they are done.
+#[derive(Default)]
+pub(crate) struct DeviceFaults(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    nr_resolving: usize,
+    queue: VecDeque<Fault>,
+}
+
+impl DeviceFaults {
+    /// Whether the calling thread resolves this fault, and must then call [`DeviceFaults::next`]. If not, the fault was
+    /// queued.
+    pub fn begin(&self, fault: Fault) -> bool {
+        let mut waiting = self.0.lock().expect("nothing panics under this lock");
+        if waiting.nr_resolving == NR_WAITING {
+            waiting.queue.push_back(fault);
+            return false;
+        }
+        waiting.nr_resolving += 1;
+        true
+    }
+
+    /// The next queued fault for a thread that has resolved one. `None` ends its turn.
+    pub fn next(&self) -> Option<Fault> {
+        let mut waiting = self.0.lock().expect("nothing panics under this lock");
+        let next = waiting.queue.pop_front();
+        if next.is_none() {
+            waiting.nr_resolving -= 1;
+        }
+        next
+    }
+}
+
+/// Most windows that wait to be read. Further ones are dropped.
+const QUEUE: usize = 256;
+
+/// Blocks to be read. In the marker's block, the folio that the stream meets first stays unmapped.
+pub(crate) struct Window {
+    pub blocks: Range<BlockId>,
+    pub marker: Option<BlockId>,
+    pub backward: bool,
+    /// The CPU on which they will be used.
+    pub cpu: CpuId,
+}
+
+/// Windows to be read.
+pub(crate) struct ReadQueue {
+    windows: Mutex<VecDeque<Window>>,
+    pushed: Event,
+}
+
+impl ReadQueue {
+    pub fn new() -> Self {
+        ReadQueue { windows: Mutex::new(VecDeque::with_capacity(QUEUE)), pushed: Event::default() }
+    }
+
+    /// Requests a window. Never allocates, because signal handlers call it.
+    pub fn push(&self, window: Window) {
+        let mut windows = self.windows.lock().expect("nothing panics under this lock");
+        if windows.len() < QUEUE {
+            windows.push_back(window);
+            drop(windows);
+            self.pushed.signal();
+        }
+    }
+
+    pub fn pop(&self) -> Option<Window> {
+        self.windows.lock().expect("nothing panics under this lock").pop_front()
+    }
+
+    /// To be read before the queue is looked at, and given to the wait that follows.
+    pub fn now(&self) -> u32 {
+        self.pushed.now()
+    }
+
+    /// Waits for a window, unless one was requested since `seen`.
+    pub fn wait(&self, seen: u32) {
+        self.pushed.wait(seen);
+    }
+
+    /// Wakes the thread to see that the arena stops.
+    pub fn wake(&self) {
+        self.pushed.signal();
     }
 }

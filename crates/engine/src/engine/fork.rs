@@ -10,7 +10,7 @@ use std::sync::RwLock;
 use folioswap_core::{BlockId, FolioId, Locked, PAGE_SIZE, State};
 use folioswap_sys::{memory, sigbus, signals};
 
-use crate::engine::Engine;
+use super::Engine;
 use crate::process::fatal;
 
 /// Spans of managed memory of which this process inherited a part.
