@@ -5,6 +5,7 @@
 //! load the library.
 
 use crate::exit::{Failure, Status};
+use crate::program::own_executable;
 use clap::Args;
 use folioswap::RunSettings;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
@@ -52,12 +53,6 @@ impl ExecArgs {
         command.arg("--file").arg(&self.file).arg("--").args(&self.argv);
         Ok(command)
     }
-}
-
-/// The executable of this process.
-pub fn own_executable() -> Result<PathBuf, Failure> {
-    std::env::current_exe()
-        .map_err(|error| Failure::new(Status::Failed, format!("the command's own file could not be found: {error}")))
 }
 
 /// Executes the program. Returns only on failure.

@@ -10,6 +10,12 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+/// The executable of this process.
+pub fn own_executable() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::new(Status::Failed, format!("the command's own file could not be found: {error}")))
+}
+
 /// Resolves `name`: a name with a slash is a path, any other is the first executable of that name in PATH.
 pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     find_in(name, &std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/local/bin:/usr/bin:/bin")))

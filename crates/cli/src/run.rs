@@ -5,7 +5,7 @@
 
 use crate::args::{Folios, Paging, PagingOptions, check_budget, size};
 use crate::exit::{Failure, Status};
-use crate::launch::{ExecArgs, own_executable};
+use crate::launch::ExecArgs;
 use crate::peer::{Backing, Peer, Setup};
 use crate::stats_text::Form;
 use crate::supervise::Supervisor;
@@ -157,7 +157,7 @@ pub fn preload_library() -> Result<PathBuf, Failure> {
         }
         path
     } else {
-        let own = own_executable()?;
+        let own = program::own_executable()?;
         let directory = own.parent().unwrap_or(Path::new("/"));
         let candidates = [directory.join(PRELOAD_LIBRARY), directory.join("../lib/folioswap").join(PRELOAD_LIBRARY)];
         candidates.into_iter().find(|path| path.is_file()).ok_or_else(|| {

@@ -9,7 +9,7 @@ use crate::bench::shared::access::Distribution;
 use crate::bench::shared::medians::{median, ratio};
 use crate::bench::shared::mix::mix;
 use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
-use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::progress::{Progress, Runs, tell};
 use crate::bench::shared::records::Data;
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, CommonArgs, failure, seconds};
@@ -107,12 +107,14 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
     let workloads = if args.workload.is_empty() { Workload::value_variants() } else { &args.workload[..] };
     let mut report = Report::new("auto");
     let (mut bad_words, mut least): (u64, Option<f64>) = (0, None);
+    let mut runs = Runs::new(workloads.len() * usize::from(args.repeats) * sizes.len());
     tell(&format!("{:<10} {:<6} {:>4} {:>12}", "workload", "folio", "run", "throughput"));
     for &workload in workloads {
         let mut figures = vec![Vec::new(); sizes.len()];
         for repeat in 1..=args.repeats {
             for (folio, figures) in sizes.iter().zip(&mut figures) {
-                let run = run(args, bytes, workload, *folio)?;
+                let run = run(args, bytes, workload, *folio, &runs.left())?;
+                runs.ended();
                 let (name, unit, throughput) = (workload.name(), workload.unit(), run.throughput);
                 tell(&format!(
                     "{name:<10} {folio:<6} {repeat:>4} {throughput:>12.3} {unit}",
@@ -142,12 +144,12 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
     report.conclude(args.common.json.as_deref(), bad_words)
 }
 
-fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize) -> Result<Run, Failure> {
+fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize, left: &str) -> Result<Run, Failure> {
     let arena = ArenaPlan::new(args.common.memory, &args.common.options, folio).build(args.common.size)?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(args.common.size, true);
-    progress.say(format!("{} {folio}", workload.name()));
+    progress.say(format!("{} {folio} {left}", workload.name()));
     let threads = usize::from(args.threads);
     let plan = random::Plan {
         threads: if workload == Workload::Mix { 1 } else { threads },

@@ -4,6 +4,7 @@
 //! time in an arena of its own. Only rounds that rewrite memory are compared: these allocate slots and free them.
 
 use crate::bench::shared::medians::median_of_ratios;
+use crate::bench::shared::progress::Runs;
 use crate::bench::shared::records::Data;
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, CommonArgs};
@@ -54,11 +55,13 @@ pub fn orders(args: &OrdersArgs) -> Result<u8, Failure> {
     let mut report = Report::new("orders");
     let mut bad_words = 0;
     show_head();
+    let nr_repeats = if args.common.full { REPEATS } else { 1 };
+    let mut runs = Runs::new(SIZES.len() * nr_repeats * 2);
     let mut all = Vec::new();
     for (name, folio_bytes) in SIZES {
         let Some(order) = Order::from_bytes(folio_bytes) else { continue };
         let mut rounds = Rounds::default();
-        for _ in 0..if args.common.full { REPEATS } else { 1 } {
+        for _ in 0..nr_repeats {
             for (split_slots, into) in [(false, &mut rounds.whole), (true, &mut rounds.split)] {
                 let arena = ArenaPlan::new(args.common.memory, &args.common.options, FolioSize::Fixed(order));
                 let system = format!("{order} {}", if split_slots { "split" } else { "whole" });
@@ -67,7 +70,9 @@ pub fn orders(args: &OrdersArgs) -> Result<u8, Failure> {
                     &plan,
                     bytes,
                     &system,
+                    &format!("{system} {}", runs.left()),
                 )?;
+                runs.ended();
                 into.extend(gbps(&swept.rows, Kind::Rewrite));
                 bad_words += swept.bad_words();
                 to_json(&system, &swept.rows).for_each(|row| report.row(row));

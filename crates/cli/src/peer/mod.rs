@@ -10,7 +10,7 @@ mod swap;
 pub mod zram;
 
 use crate::exit::{Failure, Status};
-use crate::launch::own_executable;
+use crate::program::own_executable;
 use folioswap::Codec;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;

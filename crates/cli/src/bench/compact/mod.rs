@@ -13,7 +13,7 @@ mod slots;
 use crate::args::{PagingOptions, check_budget, size};
 use crate::bench::compact::mix::mixed;
 use crate::bench::shared::medians::median;
-use crate::bench::shared::progress::tell;
+use crate::bench::shared::progress::{Progress, tell};
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
@@ -92,6 +92,12 @@ pub struct CompactArgs {
     pub json: Option<PathBuf>,
 }
 
+impl CompactArgs {
+    fn threads(&self) -> &'static [usize] {
+        if self.full { &THREADS_IN_FULL } else { &THREADS }
+    }
+}
+
 /// One way to make room for large folios.
 struct Way {
     name: &'static str,
@@ -162,10 +168,10 @@ impl Turns {
         1.0 - self.fallbacks as f64 / self.nr_huge as f64
     }
 
-    fn tell(&self, way: &Way, threads: usize, report: &mut Report) {
+    fn tell(&self, way: &Way, threads: usize, report: &mut Report, progress: &Progress) {
         let (huge, base) = (self.huge.snapshot(), self.base.snapshot());
         let us = |histogram: &HistogramSnapshot, q| histogram.quantile(q) as f64 / 1e3;
-        tell(&format!(
+        progress.line(&format!(
             "{:<8} {threads:>7} {:>6.3} {:>10.1} {:>10.1} {:>10.1} {:>10.1} {:>7} {:>8} {:>8}",
             way.name,
             self.share(),
@@ -222,7 +228,10 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
         "{:<8} {:>7} {:>6} {:>10} {:>10} {:>10} {:>10} {:>7} {:>8} {:>8}",
         "way", "threads", "whole", "2M p50 us", "2M p99 us", "4K p50 us", "4K p99 us", "stalls", "moved", "failed"
     ));
-    let sums = WAYS.iter().map(|way| run(args, &options, way, &mut report)).collect::<Result<Vec<_>, _>>()?;
+    let progress = Progress::of_turns(WAYS.len() * args.threads().len() * usize::from(args.rounds));
+    let sums =
+        WAYS.iter().map(|way| run(args, &options, way, &mut report, &progress)).collect::<Result<Vec<_>, _>>()?;
+    progress.clear();
     let Ok(sums) = <[Sum; WAYS.len()]>::try_from(sums) else { unreachable!("as many as there are ways") };
     let [whole, split, _, default, migrate, off] = &sums;
     report.measure("huge_share_min", default.shares.iter().copied().fold(f64::INFINITY, f64::min));
@@ -253,7 +262,13 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     report.conclude(args.json.as_deref(), bad_words)
 }
 
-fn run(args: &CompactArgs, options: &PagingOptions, way: &Way, report: &mut Report) -> Result<Sum, Failure> {
+fn run(
+    args: &CompactArgs,
+    options: &PagingOptions,
+    way: &Way,
+    report: &mut Report,
+    progress: &Progress,
+) -> Result<Sum, Failure> {
     let plan = ArenaPlan {
         tuning: Tuning { compaction: way.stage, compaction_means: way.means, ..Tuning::default() },
         ..ArenaPlan::new(args.memory, options, FolioSize::Auto)
@@ -261,16 +276,18 @@ fn run(args: &CompactArgs, options: &PagingOptions, way: &Way, report: &mut Repo
     let arena = plan.build(4 * args.memory)?;
     let mut random = Rng::with_seed(args.seed);
     let mut sum = Sum::default();
-    for &threads in if args.full { &THREADS_IN_FULL[..] } else { &THREADS } {
+    for &threads in args.threads() {
+        progress.say(format!("{}, threads: {threads}", way.name));
         let mut turns = Turns::default();
         let before = Counters::of(&arena.stats());
         for _ in 0..args.rounds {
             turn(&arena, args.memory as usize, way.scattered, threads, &mut random, &mut turns)?;
+            progress.turn_ended();
         }
         let after = Counters::of(&arena.stats());
         turns.counters.add(&before, &after);
         sum.counters.add(&before, &after);
-        turns.tell(way, threads, report);
+        turns.tell(way, threads, report, progress);
         sum.shares.push(turns.share());
         sum.p99_us.push(turns.huge.snapshot().quantile(0.99) as f64 / 1e3);
         sum.nr_whole += turns.nr_huge - turns.fallbacks;

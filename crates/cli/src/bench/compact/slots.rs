@@ -11,7 +11,7 @@
 use crate::args::PagingOptions;
 use crate::bench::compact::CompactArgs;
 use crate::bench::shared::pages::{PAGE_WORDS, value};
-use crate::bench::shared::progress::tell;
+use crate::bench::shared::progress::{Progress, tell};
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::{Failure, Status};
@@ -59,7 +59,8 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
         "{:<10} {:>9} {:>10} {:>7} {:>9} {:>7} {:>9} {:>8} {:>9}",
         "compaction", "pause ms", "folios/s", "whole", "fallback", "share", "moved", "failed", "per byte"
     ));
-    let mut run = |turn: Turn| turn.run(args, &options, device_bytes, &mut report);
+    let progress = Progress::of_turns(1 + args.pause.len());
+    let mut run = |turn: Turn| turn.run(args, &options, device_bytes, &mut report, &progress);
     let off = run(Turn { pause_ms: 0, compaction: false })?;
     let mut bad_words = off.bad_words;
     let mut measured = None;
@@ -68,6 +69,7 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
         bad_words += found.bad_words;
         measured = Some((pause_ms, found)); // the last turn counts
     }
+    progress.clear();
     if let Some((pause_ms, found)) = measured {
         report.measure("slots_pause_ms", pause_ms as f64);
         report.measure("slots_whole_share", found.share);
@@ -114,7 +116,10 @@ impl Turn {
         options: &PagingOptions,
         device: u64,
         report: &mut Report,
+        progress: &Progress,
     ) -> Result<Found, Failure> {
+        let name = if self.compaction { "on" } else { "off" };
+        progress.say(format!("{name}, pause {} ms", self.pause_ms));
         let stage = self.compaction.then(Stage::default);
         let plan = ArenaPlan {
             tuning: Tuning { compaction: stage, ..Tuning::default() },
@@ -149,9 +154,9 @@ impl Turn {
         let failed = end.slots_migrate_failed - before.slots_migrate_failed;
         let share = whole as f64 / (nr_large - FIRST) as f64;
         let moved_per_placed = (moved * PAGE as u64) as f64 / (whole * BLOCK as u64) as f64;
-        let name = if self.compaction { "on" } else { "off" };
         let rate = nr_large as f64 / seconds;
-        tell(&format!(
+        progress.turn_ended();
+        progress.line(&format!(
             "{name:<10} {:>9} {rate:>10.1} {whole:>7} {fallback:>9} {share:>7.3} {moved:>9} {failed:>8} {moved_per_placed:>9.2}",
             self.pause_ms
         ));

@@ -7,8 +7,9 @@
 use crate::bench::shared::progress::Progress;
 use crate::bench::shared::stored::Stored;
 use crate::exit::{Failure, Status};
-use crate::launch::{ExecArgs, own_executable};
+use crate::launch::ExecArgs;
 use crate::peer::{Backing, Peer, Setup};
+use crate::program::own_executable;
 use crate::supervise::Supervisor;
 use clap::ValueEnum;
 use std::ffi::OsString;

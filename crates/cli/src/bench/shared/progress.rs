@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Prints a line at once. Ignores a reader that has gone away, like `head`: the JSON file must still be written.
 pub fn tell(line: &str) {
@@ -28,6 +28,21 @@ impl Progress {
             bar.set_style(style.progress_chars("=> "));
         }
         Progress { bar, counted: AtomicU64::new(0) }
+    }
+
+    /// A bar for turns of about the same length, with the time that is left.
+    pub fn of_turns(nr_turns: usize) -> Progress {
+        let bar = ProgressBar::new(nr_turns as u64);
+        if let Ok(style) = ProgressStyle::with_template("{msg:<24} [{bar:40}] {pos}/{len}, {eta} left") {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Progress { bar, counted: AtomicU64::new(0) }
+    }
+
+    /// Counts a turn that has ended.
+    pub fn turn_ended(&self) {
+        self.bar.inc(1);
     }
 
     /// The counter that rounds add their bytes to.
@@ -70,5 +85,36 @@ impl Progress {
     /// Removes the bar.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// Counts runs of about the same length that have bars of their own.
+pub struct Runs {
+    nr_runs: u32,
+    nr_ended: u32,
+    begun: Instant,
+}
+
+impl Runs {
+    /// `nr_runs` runs, of which the first begins now.
+    pub fn new(nr_runs: usize) -> Runs {
+        Runs { nr_runs: nr_runs as u32, nr_ended: 0, begun: Instant::now() }
+    }
+
+    /// Counts a run that has ended.
+    pub fn ended(&mut self) {
+        self.nr_ended += 1;
+    }
+
+    /// Which run it is, and how long all others will take if they take as long as those before: `3/12, 40 s left`.
+    pub fn left(&self) -> String {
+        let number = format!("{}/{}", self.nr_ended + 1, self.nr_runs);
+        match self.nr_ended {
+            0 => number,
+            ended => {
+                let left = self.begun.elapsed() / ended * (self.nr_runs - ended);
+                format!("{number}, {} s left", left.as_secs())
+            }
+        }
     }
 }

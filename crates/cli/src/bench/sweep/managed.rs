@@ -31,13 +31,13 @@ impl Managed {
     }
 }
 
-/// Sweeps `bytes` of a new arena. `system` is its name in the table.
-pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Result<Managed, Failure> {
+/// Sweeps `bytes` of a new arena. `system` is its name in the table, `title` that of the progress bar.
+pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str, title: &str) -> Result<Managed, Failure> {
     let arena = arena.build(bytes as u64)?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(bytes as u64, true);
-    progress.say(format!("{system}, {} {}", arena.fault_mode(), arena.mapping()));
+    progress.say(format!("{title}, {} {}", arena.fault_mode(), arena.mapping()));
     let (mut over_budget_bytes, mut stored) = (0, None);
     let mut sample = || {
         Stored::keep_most(&mut stored, Stored::of_arena(&arena));
