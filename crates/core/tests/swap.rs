@@ -400,6 +400,7 @@ fn memory_stays_within_its_budget() {
 #[test]
 fn a_rotational_device_goes_round() {
     let clusters = Clusters::rotational(1000);
+    assert!(clusters.serves(Order::PAGE) && !clusters.serves(order(1)));
     clusters.grow(1000);
     let next = || clusters.allocate(CpuId::new(5), Order::PAGE).map(SlotId::index);
     assert!((0..600).all(|slot| next() == Some(slot)));

@@ -115,6 +115,11 @@ impl Clusters {
         Clusters::with_kind(max_slots, 1, Kind::Rotational, Order::HUGE)
     }
 
+    /// Whether it has runs of this order. A rotational device has single slots only.
+    pub fn serves(&self, order: Order) -> bool {
+        order == Order::PAGE || self.kind != Kind::Rotational
+    }
+
     fn with_kind(max_slots: usize, nr_cpus: usize, kind: Kind, cluster_order: Order) -> Self {
         assert!(max_slots as u64 <= Clusters::MAX_SLOTS, "the number of a slot fits 32 bits");
         assert!((1..1 << 16).contains(&nr_cpus), "somebody allocates, and not too many");

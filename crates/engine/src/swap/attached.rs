@@ -78,7 +78,6 @@ pub(crate) struct Attached {
     /// Freed slots that are not with the clusters yet.
     cache: SlotCache,
     frees: Frees,
-    rotational: bool,
     /// Largest request that the disk takes in one piece.
     pub most_bytes_at_once: usize,
     /// Node whose CPUs prefer this device because it is attached there. `None` if its priority was given explicitly.
@@ -123,7 +122,6 @@ impl Attached {
             clusters,
             cache: SlotCache::new(layout.nr_cpus),
             frees: layout.frees,
-            rotational,
             space: Mutex::new(DiskSpace { nr_slots: 0, given_back: Vec::new() }),
             nr_given_back: AtomicUsize::new(0),
             limit_slots,
@@ -136,7 +134,7 @@ impl Attached {
     }
 
     pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
-        if self.health.is_failing() || self.rotational && order > Order::PAGE {
+        if self.health.is_failing() || !self.clusters.serves(order) {
             return None;
         }
         let mut flushed = false;
@@ -263,8 +261,8 @@ impl Attached {
     /// it is being removed or is failing: its slots are not handed out then.
     pub fn has_none_left(&self, order: Order) -> bool {
         let is_used_up = || self.full.load(Ordering::Relaxed) && self.clusters.nr_used() >= self.capacity_slots();
-        // A rotational disk refuses larger orders without a search.
-        let is_full = order == Order::PAGE || !self.rotational && is_used_up();
+        // Where there are no runs of the order, that says nothing about single slots.
+        let is_full = order == Order::PAGE || self.clusters.serves(order) && is_used_up();
         !self.is_leaving() && (is_full || !self.device.has_room(Order::PAGE))
     }
 
@@ -286,14 +284,13 @@ impl Attached {
         }
     }
 
-    /// Whether an eighth of its slots is free, contiguous or not: compaction can make free runs of them. Rotational
-    /// disks need no runs.
+    /// Whether an eighth of its slots is free, contiguous or not: compaction can make free runs of them.
     pub fn has_scattered_room(&self) -> bool {
         let nr_given_back = self.nr_given_back.load(Ordering::Relaxed) * Order::HUGE.nr_pages();
         let nr_slots = self.clusters.nr_slots().saturating_sub(nr_given_back);
         let nr_free = nr_slots.saturating_sub(self.clusters.nr_used());
         // A device in compressed RAM has many more slots than it can hold, so it never lacks free runs.
-        let is_wanted = !self.rotational && self.device.memory_use().is_none();
+        let is_wanted = self.clusters.serves(Order::HUGE) && self.device.memory_use().is_none();
         is_wanted && !self.is_leaving() && nr_slots > 0 && nr_free >= nr_slots / 8
     }
 
