@@ -17,12 +17,14 @@ const GUARD_BYTES: usize = 4096;
 /// Start addresses of the unused stacks; zero: none.
 static SPARE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// Calls `function(argument)` on a stack of its own. If no memory is left for one, or the stack switch is not
-/// implemented for the processor, calls it on the current stack.
+/// Calls `function(argument)` on a stack of its own. If no memory is left for one, calls it on the current stack.
 pub fn call(function: extern "C" fn(usize) -> bool, argument: usize) -> bool {
     let first = first_place();
     let Some(stack) = take(first).or_else(map) else { return function(argument) };
-    let result = switch(function, argument, stack + STACK_BYTES);
+    // SAFETY: only this call uses the stack, which is mapped from its guard page to its end and aligned to pages. A
+    // panic cannot leave `function`, which is `extern "C"`.
+    let result =
+        unsafe { psm::on_stack((stack + GUARD_BYTES) as *mut u8, STACK_BYTES - GUARD_BYTES, || function(argument)) };
     give(stack, first);
     result
 }
@@ -64,31 +66,6 @@ fn map() -> Option<usize> {
     let addr = stack.addr();
     stack.leak();
     Some(addr)
-}
-
-#[cfg(target_arch = "x86_64")]
-fn switch(function: extern "C" fn(usize) -> bool, argument: usize, top: usize) -> bool {
-    let result: u8;
-    // SAFETY: only the caller uses the stack, which is mapped below `top` and aligned to 16 bytes. The function follows
-    // the C calling convention, preserves r12, does not unwind (a panic that would leave it aborts), and returns here.
-    unsafe {
-        std::arch::asm!(
-            "xchg rsp, r12",
-            "call {function}",
-            "mov rsp, r12",
-            function = in(reg) function,
-            inout("r12") top => _,
-            in("rdi") argument,
-            lateout("al") result,
-            clobber_abi("C"),
-        );
-    }
-    result != 0
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn switch(function: extern "C" fn(usize) -> bool, argument: usize, _top: usize) -> bool {
-    function(argument)
 }
 
 #[cfg(test)]
