@@ -83,12 +83,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         lock: args.lock,
         stats: Some(counters.path().to_owned()),
         topology,
-        swap: swap.clone(),
+        swap,
     };
     let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;
     let begin = Instant::now();
     let status = Supervisor::new()?.run(&mut step.command()?, |_| ())?;
-    let outside = counters.outside(&swap, obstacle);
+    let outside = counters.outside(&settings.swap, obstacle);
     if let Some(form) = args.stats {
         complain(&counters.describe(form, args.paging.memory, begin.elapsed(), &outside));
     }

@@ -6,7 +6,7 @@ mod seeded;
 
 use fastrand::Rng;
 use folioswap_core::*;
-use seeded::Blame;
+use seeded::Seed;
 
 const MAX_DEVICES: usize = 8;
 
@@ -315,8 +315,8 @@ fn lists_are_as_a_plain_list_sorted_each_time() {
     // To run one seed: SEED=17 cargo test --test availability.
     let one = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in one.map_or(0..300, |seed: u64| seed..seed + 1) {
-        let _blame = Blame(("seed", seed));
-        let mut random = Rng::with_seed(seed);
+        let _seed = Seed(seed);
+        let mut random = seeded::rng(seed);
         let (real, mut model) = (Availability::new(NR_NODES, MAX_DEVICES), Model::default());
         for _ in 0..300 {
             step(&mut random, &real, &mut model);

@@ -7,7 +7,7 @@ mod simulated;
 
 use folioswap_core::Order;
 use folioswap_core::compact::{CompactCounters, Compaction, Mode, Outcome, Report, Request, Space, Stage};
-use seeded::Blame;
+use seeded::Seed;
 use simulated::{Simulated, Trouble, order, units};
 
 const BLOCK: usize = 16;
@@ -220,7 +220,7 @@ fn troubled_run(space: &Simulated, compaction: &mut Compaction, stage: Stage) ->
 fn nothing_is_lost_and_nothing_is_there_twice() {
     let mut total = CompactCounters::default();
     for seed in 0..90 {
-        let _blame = Blame(("seed", seed));
+        let _seed = Seed(seed);
         let stage = STAGES[seed as usize % 3];
         let space = Simulated::new(3 + seed as usize % 10, BLOCK_ORDER, seed);
         space.scatter(&[0, 0, 1, 2, 3], 20);
@@ -243,7 +243,7 @@ fn nothing_is_lost_and_nothing_is_there_twice() {
 #[test]
 fn a_quiet_space_is_packed_as_far_as_its_folios_allow() {
     for seed in 0..60 {
-        let _blame = Blame(("seed", seed));
+        let _seed = Seed(seed);
         let space = Simulated::new(16, BLOCK_ORDER, seed);
         space.scatter(&[0, 1, 2, 3], 0);
         let (nr_occupied, before) = (space.nr_occupied(), space.nr_free_blocks());

@@ -9,7 +9,7 @@ use fastrand::Rng;
 use folioswap_core::compact::{CompactCounters, Compaction, Migrated, Mode, Mover, Outcome, Request, Stage, ZoneSpace};
 use folioswap_core::frame::{List, Zone};
 use folioswap_core::{CpuId, FolioId, FrameId, Order};
-use seeded::Blame;
+use seeded::Seed;
 use simulated::{one_in, order};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ impl World {
             zone,
             contents: RefCell::new(vec![u64::MAX; nr_blocks * BLOCK]),
             folios: RefCell::default(),
-            random: RefCell::new(Rng::with_seed(seed)),
+            random: RefCell::new(seeded::rng(seed)),
             next_folio: Cell::new(0),
             exchanges: Cell::new(seed % 2 == 1),
             has_memory: RefCell::new(vec![true; nr_blocks * BLOCK]),
@@ -218,7 +218,7 @@ fn no_frame_is_lost_and_none_is_there_twice() {
     let troubles = [[0, 0, 0], [5, 0, 0], [20, 20, 0], [20, 20, 4]];
     let (mut total, mut nr_made_whole) = (CompactCounters::default(), 0);
     for seed in 0..150 {
-        let _blame = Blame(("seed", seed));
+        let _seed = Seed(seed);
         let world = World::new(2 + seed as usize % 5, seed, troubles[seed as usize % 4]);
         world.scatter(&[0, 2, 4, 6, 8]);
         if seed % 5 == 0 {
@@ -256,7 +256,7 @@ fn no_frame_is_lost_and_none_is_there_twice() {
 #[test]
 fn a_pageblock_becomes_whole_though_cpus_had_listed_some_of_its_frames() {
     for seed in 0..40 {
-        let _blame = Blame(("seed", seed));
+        let _seed = Seed(seed);
         let world = World::new(4, seed, [0, 0, 30]);
         world.others_take.set(false); // or they might take the frames for which compaction works
         while world.take(Order::PAGE) {}
@@ -301,7 +301,7 @@ impl Cost {
 fn cost(stage: Stage, orders: &[usize], busy: usize, nr_wanted: usize) -> Cost {
     let mut cost = Cost { nr_whole: 0, counters: CompactCounters::default() };
     for seed in 0..4 {
-        let _blame = Blame(("seed", seed));
+        let _seed = Seed(seed);
         let world = World::new(64, seed, [busy, 0, 0]);
         world.scatter(orders);
         let mut compaction = Compaction::new(8, Order::HUGE);

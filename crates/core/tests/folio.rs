@@ -2,6 +2,8 @@
 //! threads at once. A failure prints the shortest sequence that shows it, or its seed.
 #![cfg(not(loom))]
 
+mod seeded;
+
 use fastrand::Rng;
 use folioswap_core::sync::{AtomicBool, Ordering};
 use folioswap_core::{
@@ -380,9 +382,9 @@ struct World {
 
 impl World {
     /// Changes a block that this thread has locked, in steps, and counts that in the block.
-    fn work(&self, locked: &mut Locked<'_>, random: &mut Rng, seed: u64) {
+    fn work(&self, locked: &mut Locked<'_>, random: &mut Rng) {
         let inside = &self.inside[locked.id().index()];
-        assert!(!inside.swap(true, Ordering::Relaxed), "seed {seed}: somebody else is inside {locked:?}");
+        assert!(!inside.swap(true, Ordering::Relaxed), "somebody else is inside {locked:?}");
         let count = locked.left_at;
         match locked.order().exponent() {
             0 => locked.join(),
@@ -390,24 +392,25 @@ impl World {
         }
         let index = random.usize(..locked.nr_folios());
         locked.folio_mut(index).set_slot(Some(SlotId::new(count.into())));
-        assert_eq!(locked.nr_folios(), BLOCK_PAGES / locked.order().nr_pages(), "seed {seed}");
-        assert_eq!(locked.folio(index).slot(), Some(SlotId::new(count.into())), "seed {seed}");
+        assert_eq!(locked.nr_folios(), BLOCK_PAGES / locked.order().nr_pages());
+        assert_eq!(locked.folio(index).slot(), Some(SlotId::new(count.into())));
         locked.left_at = count + 1;
-        assert!(inside.swap(false, Ordering::Relaxed), "seed {seed}: somebody else was inside {locked:?}");
+        assert!(inside.swap(false, Ordering::Relaxed), "somebody else was inside {locked:?}");
     }
 
     /// Locks random blocks, and tries another one while holding each. Returns how often it worked on each block.
     fn run(&self, seed: u64) -> [u32; NR_BLOCKS] {
-        let (mut random, mut counts) = (Rng::with_seed(seed), [0; NR_BLOCKS]);
+        let _seed = seeded::Seed(seed);
+        let (mut random, mut counts) = (seeded::rng(seed), [0; NR_BLOCKS]);
         for _ in 0..20_000 {
             let [first, second] = [(); 2].map(|()| random.usize(..NR_BLOCKS));
             let mut locked = self.table.lock(BlockId::from_index(first));
             counts[first] += 1;
-            self.work(&mut locked, &mut random, seed);
+            self.work(&mut locked, &mut random);
             let Some(mut other) = self.table.try_lock(BlockId::from_index(second)) else { continue };
-            assert_ne!(first, second, "seed {seed}: a block was locked twice");
+            assert_ne!(first, second, "a block was locked twice");
             counts[second] += 1;
-            self.work(&mut other, &mut random, seed);
+            self.work(&mut other, &mut random);
         }
         counts
     }

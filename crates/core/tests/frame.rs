@@ -7,7 +7,7 @@ mod seeded;
 use fastrand::Rng;
 use folioswap_core::frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Zone, ZoneCounts};
 use folioswap_core::{CpuId, FolioId, FrameId, MAX_ORDER, Order, PIECE};
-use seeded::Blame;
+use seeded::Seed;
 use std::collections::{BTreeMap, VecDeque};
 
 const NR_BLOCKS: usize = 7;
@@ -715,9 +715,8 @@ fn drain(zone: &Zone, model: &mut Model) {
 fn the_zone_does_what_the_model_does() {
     let (mut longest, mut nr_from_lists) = ([0; 2], [0; 2]);
     for seed in 0..24 {
-        let _blame = Blame(("seed", seed));
-        let (zone, mut model, mut random) =
-            (Zone::with_share(NR_BLOCKS, NR_CPUS, 4), Model::new(), Rng::with_seed(seed));
+        let _seed = Seed(seed);
+        let (zone, mut model, mut random) = (Zone::with_share(NR_BLOCKS, NR_CPUS, 4), Model::new(), seeded::rng(seed));
         zone.set_limit(4 * BLOCK);
         (model.limit, model.largest_limit) = (4 * BLOCK, 4 * BLOCK);
         for step in 0..1500 {

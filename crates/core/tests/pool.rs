@@ -1,5 +1,7 @@
 //! The pool against a plain model, and its memory overhead.
 
+mod seeded;
+
 use fastrand::Rng;
 use folioswap_core::PAGE_SIZE;
 use folioswap_core::pool::{EmptyGroup, MAX_OBJECT_BYTES, ObjectId, Pool, PoolFull, SizeClass};
@@ -60,7 +62,8 @@ impl Model {
 }
 
 fn one_run(seed: u64) {
-    let mut random = Rng::with_seed(seed);
+    let _seed = seeded::Seed(seed);
+    let mut random = seeded::rng(seed);
     let limit = 1 << (20 + random.usize(..4));
     let pool = Pool::new(limit);
     let mut model = Model::default();
@@ -119,7 +122,7 @@ fn it_does_what_the_model_does() {
 /// The share of the memory that objects do not use, after many frees and allocations.
 fn waste(seed: u64, bytes: usize, mut len: impl FnMut(&mut Rng) -> usize) -> f64 {
     let pool = Pool::new(2 * bytes);
-    let mut random = Rng::with_seed(seed);
+    let mut random = seeded::rng(seed);
     let mut objects = Vec::new();
     let mut held = 0;
     while held < bytes {

@@ -4,9 +4,8 @@
 
 mod seeded;
 
-use fastrand::Rng;
 use folioswap_core::*;
-use seeded::Blame;
+use seeded::Seed;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const NR_CPUS: usize = 3;
@@ -123,8 +122,8 @@ impl Pair {
 #[test]
 fn counts_are_exact_whatever_comes_between() {
     for seed in seeds(300) {
-        let _blame = Blame(("seed", seed));
-        let mut random = Rng::with_seed(seed);
+        let _seed = Seed(seed);
+        let mut random = seeded::rng(seed);
         let mut pair = Pair::new([700, 3000, 20_000][random.usize(..3)], seed % 2 == 0);
         let (nr_orders, mut allocations) = ([1, 3, 10][random.usize(..3)], 60);
         for call in 0..4000 {
@@ -174,7 +173,7 @@ fn threads_a_worker_flushes_and_removal_lose_nothing() {
     };
     // The CPU of the call, not of the thread: threads migrate while they free.
     let use_slots = |seed: u64| {
-        let (mut random, mut runs) = (Rng::with_seed(seed), Vec::new());
+        let (mut random, mut runs) = (seeded::rng(seed), Vec::new());
         for _ in 0..60_000 {
             let cpu = CpuId::from_index(random.usize(..NR_CPUS));
             if random.usize(..1000) < 500 {

@@ -21,8 +21,8 @@ static SPARE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 pub fn call(function: extern "C" fn(usize) -> bool, argument: usize) -> bool {
     let first = first_place();
     let Some(stack) = take(first).or_else(map) else { return function(argument) };
-    // SAFETY: only this call uses the stack, which is mapped from its guard page to its end and aligned to pages. A
-    // panic cannot leave `function`, which is `extern "C"`.
+    // SAFETY: only this call uses the stack. Its start and length are multiples of a page, and it is mapped from the
+    // guard page to its end. `function` returns: a panic cannot leave it, because it is `extern "C"`.
     let result =
         unsafe { psm::on_stack((stack + GUARD_BYTES) as *mut u8, STACK_BYTES - GUARD_BYTES, || function(argument)) };
     give(stack, first);

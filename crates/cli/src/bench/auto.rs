@@ -113,7 +113,7 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
         let mut figures = vec![Vec::new(); sizes.len()];
         for repeat in 1..=args.repeats {
             for (folio, figures) in sizes.iter().zip(&mut figures) {
-                let run = run(args, bytes, workload, *folio, &runs.left())?;
+                let run = run(args, bytes, workload, *folio, &runs)?;
                 runs.ended();
                 let (name, unit, throughput) = (workload.name(), workload.unit(), run.throughput);
                 tell(&format!(
@@ -144,12 +144,13 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
     report.conclude(args.common.json.as_deref(), bad_words)
 }
 
-fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize, left: &str) -> Result<Run, Failure> {
+fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize, runs: &Runs) -> Result<Run, Failure> {
     let arena = ArenaPlan::new(args.common.memory, &args.common.options, folio).build(args.common.size)?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(args.common.size, true);
-    progress.say(format!("{} {folio} {left}", workload.name()));
+    progress.say(format!("{} {folio}", workload.name()));
+    progress.left(runs);
     let threads = usize::from(args.threads);
     let plan = random::Plan {
         threads: if workload == Workload::Mix { 1 } else { threads },

@@ -70,7 +70,7 @@ pub fn orders(args: &OrdersArgs) -> Result<u8, Failure> {
                     &plan,
                     bytes,
                     &system,
-                    &format!("{system} {}", runs.left()),
+                    Some(&runs),
                 )?;
                 runs.ended();
                 into.extend(gbps(&swept.rows, Kind::Rewrite));

@@ -115,7 +115,7 @@ impl Clusters {
         Clusters::with_kind(max_slots, 1, Kind::Rotational, Order::HUGE)
     }
 
-    /// Whether it has runs of this order. A rotational device has single slots only.
+    /// Whether it ever hands out runs of this order. A rotational device hands out single slots only.
     pub fn serves(&self, order: Order) -> bool {
         order == Order::PAGE || self.kind != Kind::Rotational
     }

@@ -1,12 +1,19 @@
 //! What seeded tests share.
 
-/// Prints the case when a test panics.
-pub struct Blame<T: std::fmt::Debug>(pub T);
+use fastrand::Rng;
 
-impl<T: std::fmt::Debug> Drop for Blame<T> {
+/// The generator of a seed. The first numbers of neighbouring seeds are not alike.
+pub fn rng(seed: u64) -> Rng {
+    Rng::with_seed(seed).fork()
+}
+
+/// Prints the seed when a test panics.
+pub struct Seed(pub u64);
+
+impl Drop for Seed {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("this shows it: {:?}", self.0);
+            eprintln!("this shows it: SEED={}", self.0);
         }
     }
 }

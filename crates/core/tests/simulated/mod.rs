@@ -74,7 +74,7 @@ impl Simulated {
             all: vec![Unit::Free; nr_blocks * block_order.nr_pages()],
             folios: BTreeMap::new(),
             next_content: 0,
-            random: Rng::with_seed(seed),
+            random: crate::seeded::rng(seed),
         };
         Simulated {
             block_order,

@@ -2,7 +2,7 @@
 //!
 //! Format: `key=value` pairs separated by `;`. There is one `swap` for each device. `algo`, `prio`, `node`, `force` and
 //! `shared` follow the `swap` that they belong to; other pairs may come in any order. In values, `%`, `;` and `=` are
-//! written as `%25`, `%3B` and `%3D`. All other bytes are literal, so a path need not be UTF-8, which rules out JSON.
+//! written as `%25`, `%3B` and `%3D`. All other bytes are literal. JSON could not carry a path that is not UTF-8.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -109,22 +109,22 @@ impl RunSettings {
     }
 
     fn set(&mut self, key: &[u8], value: Vec<u8>) -> Result<(), String> {
-        let text = String::from_utf8_lossy(&value);
+        let text = || std::str::from_utf8(&value).map_err(|_| "not UTF-8");
         match key {
-            b"memory" => self.memory_bytes = parse_size(&text).map_err(|error| error.to_string())?,
-            b"faults" => self.faults = parsed(&text)?,
-            b"mapper" => self.mapping = parsed(&text)?,
-            b"folio" => self.folio = parsed(&text)?,
-            b"swap-in" => self.swap_in = parsed(&text)?,
-            b"lock" => self.lock = text == "yes",
+            b"memory" => self.memory_bytes = parse_size(text()?).map_err(|error| error.to_string())?,
+            b"faults" => self.faults = parsed(text()?)?,
+            b"mapper" => self.mapping = parsed(text()?)?,
+            b"folio" => self.folio = parsed(text()?)?,
+            b"swap-in" => self.swap_in = parsed(text()?)?,
+            b"lock" => self.lock = text()? == "yes",
             b"stats" => self.stats = Some(OsString::from_vec(value).into()),
             b"topology" => self.topology = Some(OsString::from_vec(value).into()),
             b"swap" => self.swap.push(device(value)?.into()),
             b"prio" | b"node" | b"algo" | b"force" | b"shared" => {
                 let device = self.swap.last_mut().ok_or("no device before it")?;
                 match key {
-                    b"shared" => device.shared = Some(text.parse().map_err(|()| "no device that is shared")?),
-                    _ => device.set(&String::from_utf8_lossy(key), &text).map_err(|error| error.to_string())?,
+                    b"shared" => device.shared = Some(text()?.parse().map_err(|()| "no device that is shared")?),
+                    _ => device.set(&String::from_utf8_lossy(key), text()?).map_err(|error| error.to_string())?,
                 }
             }
             _ => {}
@@ -242,7 +242,9 @@ mod tests {
             (b"memory", "without `=`"),
             (b"memory=5X", "5X"),
             (b"memory=1G;faults=none", "none"),
-            (b"memory=1G;faults=\xff", "faults"),
+            (b"memory=1G;faults=\xff", "not UTF-8"),
+            (b"memory=1G;lock=\xff", "not UTF-8"),
+            (b"memory=1G;swap=/a;shared=1:2:/a\xff", "not UTF-8"),
             (b"memory=1G;folio=3M", "3M"),
             (b"memory=1G;swap-in=soon", "soon"),
             (b"memory=1G;swap=/a%3", "hex"),

@@ -1,5 +1,5 @@
-//! The way in: faults are delivered on the faulting thread ([`direct`]) or on threads of the engine ([`monitor`]).
-//! Swap-in and readahead.
+//! The way in: delivery of faults on the faulting thread ([`direct`]) or on the engine's ([`monitor`]), swap-in, and
+//! readahead.
 
 pub(crate) mod direct;
 pub(crate) mod gather;

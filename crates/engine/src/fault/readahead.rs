@@ -86,7 +86,7 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
                 gave_disk = reads.nr_in_flight() > nr_before;
             }
             State::Standby(frame) if !marker => restore(engine, &mut locked, 0, frame),
-            State::Resident(frame) if marker => mark(engine, &mut locked, 0, frame),
+            State::Resident(_) if marker => mark(engine, &mut locked, 0),
             _ => {}
         }
     }
@@ -107,8 +107,8 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &W
         && !locked.is_empty()
         && engine.gather(locked, spare(), List::Inactive, &mut Stopwatch::still())?
     {
-        if marker && let State::Resident(frame) = locked.state(0) {
-            mark(engine, locked, 0, frame);
+        if marker && let State::Resident(_) = locked.state(0) {
+            mark(engine, locked, 0);
         }
         return Ok(());
     }
@@ -117,7 +117,7 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &W
         let is_marker = marker && index == met_first;
         match locked.state(index) {
             State::Standby(frame) if !is_marker => restore(engine, locked, index, frame),
-            State::Resident(frame) if is_marker => mark(engine, locked, index, frame),
+            State::Resident(_) if is_marker => mark(engine, locked, index),
             _ => {}
         }
     }
@@ -196,14 +196,14 @@ fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameI
 }
 
 /// Unmaps the first folio of a window if it is mapped already, so that its next touch faults.
-fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize) {
     if locked.pinned {
         return;
     }
     match engine.unmap(locked, index) {
         Ok(()) => {
             locked.folio_mut(index).marker = true;
-            engine.ram().put(frame, List::Inactive);
+            engine.ram().put(locked.frame(index), List::Inactive);
         }
         Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats().busy_victims.add(1),
     }

@@ -1,8 +1,8 @@
 //! The fault path of one folio: address -> folio table -> frames from the zone -> device reads into them -> map ->
 //! table.
 //!
-//! The caller is inside the fork gate. The block stays locked until the folio is mapped; the policies for streams run
-//! after that.
+//! [`Engine::resolve`] enters the fork gate; callers of the others are inside it. The block stays locked until the
+//! folio is mapped; the policies for streams run after that.
 
 use std::cell::Cell;
 

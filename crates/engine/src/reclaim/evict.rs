@@ -67,7 +67,7 @@ impl Engine {
         done > 0
     }
 
-    /// Moves a folio of the inactive list to the laundry, unmapped. `false`: it has to stay.
+    /// Moves a mapped folio, or one of the inactive list, to the laundry, unmapped. `false`: it has to stay.
     fn unmap_victim(&self, locked: &mut Locked<'_>, index: usize) -> bool {
         match locked.state(index) {
             State::Resident(frame) if locked.pinned => {
@@ -77,7 +77,7 @@ impl Engine {
             State::Resident(frame) => match self.unmap_to_laundry(locked, index) {
                 Ok(()) => true,
                 Err(MapError::Missing) => {
-                    self.set_aside(locked, frame);
+                    self.set_aside(locked, index);
                     false
                 }
                 Err(_) => {
@@ -96,7 +96,8 @@ impl Engine {
     }
 
     /// Pins a block whose pages the program dropped in a way that the engine does not see. It stays in RAM permanently.
-    fn set_aside(&self, locked: &mut Locked<'_>, frame: FrameId) {
+    fn set_aside(&self, locked: &mut Locked<'_>, index: usize) {
+        let frame = locked.frame(index);
         fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
         locked.pinned = true;
         self.ram().zone(frame).remove(frame);
@@ -324,26 +325,28 @@ impl Engine {
     /// Reclaims a block now, as advice. Busy folios stay where they are.
     pub fn evict(&self, block: BlockId) {
         let Some(mut locked) = self.table().try_lock(block) else { return };
-        let mut batch = None;
-        let mut index = 0;
-        while index < locked.nr_folios() {
-            let order = locked.order();
-            if let Some(slot) = self.wash_now(&mut locked, index) {
-                self.send(&mut batch, &mut locked, index, slot);
+        if locked.pinned {
+            return;
+        }
+        for index in 0..locked.nr_folios() {
+            match locked.state(index) {
+                State::Resident(_) if self.unmap_to_laundry(&mut locked, index).is_err() => {
+                    self.stats().busy_victims.add(1);
+                }
+                // The marker of a window that the stream has not reached.
+                State::Standby(frame) if self.ram().zone(frame).list(frame) == Some(List::Inactive) => {
+                    self.ram().put(frame, List::Laundry);
+                }
+                _ => {}
             }
-            // Without a run of slots the folios were split, and the parts are washed in turn.
-            index = if locked.order() < order { 0 } else { index + 1 };
         }
-        if let Some(rest) = batch {
-            self.write_batch(rest, |engine, written| engine.settle_beside(&mut locked, written));
-        }
+        self.write_block(&mut locked);
     }
 
-    /// Unmaps and washes one folio now, unless it is busy or clean. Returns the slots to write it to if it is dirty.
+    /// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
     pub fn wash_now(&self, locked: &mut Locked<'_>, index: usize) -> Option<SlotId> {
         let frame = locked.folio(index).frame()?;
-        let list = self.ram().zone(frame).list(frame);
-        if !matches!(list, None | Some(List::Laundry | List::Clean)) && !self.unmap_victim(locked, index) {
+        if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
             return None;
         }
         if self.ram().zone(frame).list(frame) != Some(List::Laundry) {
@@ -355,6 +358,29 @@ impl Engine {
                 Washed::NoSlot if self.shed_copies() => {}
                 Washed::Clean | Washed::NoSlot | Washed::Again => return None,
             }
+        }
+    }
+
+    /// Writes a block's folios in the laundry, in batches, as long as there are slots.
+    fn write_block(&self, locked: &mut Locked<'_>) {
+        let mut batch: Option<Batch<'_>> = None;
+        let mut index = 0;
+        while index < locked.nr_folios() {
+            let in_laundry = matches!(locked.state(index), State::Standby(frame)
+                if self.ram().zone(frame).list(frame) == Some(List::Laundry));
+            match in_laundry.then(|| self.wash(locked, index)) {
+                None | Some(Washed::Clean) => index += 1,
+                Some(Washed::Dirty(slot)) => {
+                    self.send(&mut batch, locked, index, slot);
+                    index += 1;
+                }
+                Some(Washed::Again) => index = 0,
+                Some(Washed::NoSlot) if self.shed_copies() => {}
+                Some(Washed::NoSlot) => break,
+            }
+        }
+        if let Some(rest) = batch {
+            self.write_batch(rest, |engine, written| engine.settle_beside(locked, written));
         }
     }
 }

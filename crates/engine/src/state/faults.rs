@@ -1,4 +1,5 @@
 //! Delivery of faults, what they wait for, which pages are lost, and what is to be read ahead. Each lock is a leaf.
+//! Signal handlers note windows to be read ahead, so that never allocates.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

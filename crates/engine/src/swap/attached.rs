@@ -261,7 +261,7 @@ impl Attached {
     /// it is being removed or is failing: its slots are not handed out then.
     pub fn has_none_left(&self, order: Order) -> bool {
         let is_used_up = || self.full.load(Ordering::Relaxed) && self.clusters.nr_used() >= self.capacity_slots();
-        // Where there are no runs of the order, that says nothing about single slots.
+        // A rotational disk refuses larger orders at once: such a refusal does not mean that it is full.
         let is_full = order == Order::PAGE || self.clusters.serves(order) && is_used_up();
         !self.is_leaving() && (is_full || !self.device.has_room(Order::PAGE))
     }

@@ -19,7 +19,7 @@ use crate::config::error::Error;
 use crate::config::folio_size::FolioSize;
 use crate::device::{Codec, Device, Opened, RamDevice, ZramDevice};
 use crate::process::fatal;
-use crate::tests::faulty::{Faulty, Plan, one_in};
+use crate::tests::faulty::{self, Faulty, Plan, one_in};
 
 /// Plans that run by default.
 const NR_PLANS: u64 = 400;
@@ -77,7 +77,7 @@ fn word(stamp: u64, index: usize) -> u64 {
 
 impl Program {
     fn new(seed: u64) -> Program {
-        let mut numbers = Rng::with_seed(seed);
+        let mut numbers = faulty::numbers(seed);
         let mut plans = Vec::new();
         // One program in eight has more memory than RAM, and then also a device that works.
         let (is_large, has_floor) = (one_in(&mut numbers, 8), !one_in(&mut numbers, 4));
@@ -264,7 +264,7 @@ impl Drop for Done<'_> {
 
 /// Body of the other thread of a program: its faults race with those of the first.
 fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &AtomicBool) {
-    let (engine, mut numbers) = (arena.engine(), Rng::with_seed(!seed));
+    let (engine, mut numbers) = (arena.engine(), faulty::numbers(!seed));
     for _ in 0..NR_TOUCHES {
         if is_done.load(Ordering::SeqCst) {
             return;

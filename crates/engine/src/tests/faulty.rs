@@ -14,6 +14,11 @@ use folioswap_core::{Order, PAGE_SIZE};
 
 use crate::device::{Device, MemoryUse, OnFreed};
 
+/// The generator of a seed. The first numbers of neighbouring seeds are not alike.
+pub(crate) fn numbers(seed: u64) -> Rng {
+    Rng::with_seed(seed).fork()
+}
+
 /// True once in `times` on average.
 pub(crate) fn one_in(numbers: &mut Rng, times: usize) -> bool {
     numbers.usize(..times) == 0
@@ -85,7 +90,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub fn new(seed: u64) -> Arc<Plan> {
-        let mut numbers = Rng::with_seed(seed);
+        let mut numbers = numbers(seed);
         let faults =
             (0..1 + numbers.usize(..3)).map(|_| (ALL[numbers.usize(..ALL.len())], 1 << numbers.usize(..6))).collect();
         Plan::with(seed, faults)
@@ -110,7 +115,7 @@ impl Plan {
     /// Random numbers for this call, and its fault.
     fn call(&self, is_possible: impl Fn(Fault) -> bool) -> io::Result<(Rng, Option<Fault>)> {
         let call = self.nr_calls.fetch_add(1, Ordering::SeqCst);
-        let mut numbers = Rng::with_seed(self.seed ^ Rng::with_seed(call).u64(..));
+        let mut numbers = numbers(self.seed ^ Rng::with_seed(call).u64(..));
         if self.is_over.load(Ordering::SeqCst) {
             return Ok((numbers, None));
         }
@@ -128,7 +133,7 @@ impl Plan {
     /// Whether a part of a range can never be read. Such pages are scattered over the device.
     fn is_bad(&self, offset: u64, len: usize) -> bool {
         let Some((_, rate)) = self.faults.iter().find(|(fault, _)| *fault == Fault::BadPlace) else { return false };
-        let bad = |page: usize| one_in(&mut Rng::with_seed(self.seed ^ page as u64), rate * 64);
+        let bad = |page: usize| one_in(&mut numbers(self.seed ^ page as u64), rate * 64);
         let first = offset as usize / PAGE_SIZE;
         !self.is_over.load(Ordering::SeqCst) && (first..first + len.div_ceil(PAGE_SIZE)).any(bad)
     }

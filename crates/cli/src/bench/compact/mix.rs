@@ -7,7 +7,7 @@ use crate::bench::shared::access::Distribution;
 use crate::bench::shared::medians::median_of_ratios;
 use crate::bench::shared::mix::mix;
 use crate::bench::shared::pages::{Access, PAGE_WORDS};
-use crate::bench::shared::progress::tell;
+use crate::bench::shared::progress::{Progress, Runs};
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
@@ -17,18 +17,28 @@ use serde_json::json;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+/// With compaction, and without.
+pub const NR_WAYS: usize = 2;
+
 /// Duration of a turn.
 const TURN: Duration = Duration::from_secs(4);
 
 /// Measures `mix_on_vs_off`, `stream_on_vs_off` and `random_on_vs_off`. Returns the number of wrong words.
-pub fn mixed(memory: u64, rounds: u16, options: &PagingOptions, report: &mut Report) -> Result<u64, Failure> {
-    let mut figures: [[Vec<f64>; 3]; 2] = Default::default();
+pub fn mixed(
+    memory: u64,
+    rounds: u16,
+    options: &PagingOptions,
+    report: &mut Report,
+    (progress, runs): (&Progress, &mut Runs),
+) -> Result<u64, Failure> {
+    let mut figures: [[Vec<f64>; 3]; NR_WAYS] = Default::default();
     let mut bad_words = 0;
-    tell("");
-    tell(&format!("{:<8} {:>7} {:>12} {:>14}", "mix", "turn", "stream GB/s", "random ops/s"));
+    progress.line("");
+    progress.line(&format!("{:<8} {:>7} {:>12} {:>14}", "mix", "turn", "stream GB/s", "random ops/s"));
     for round in 1..=rounds {
         for (stage, figures) in [Some(Stage::default()), None].into_iter().zip(&mut figures) {
             let name = if stage.is_some() { "on" } else { "off" };
+            progress.say(format!("mix, {name}"));
             let plan = ArenaPlan {
                 tuning: Tuning { compaction: stage, ..Tuning::default() },
                 ..ArenaPlan::new(memory, options, FolioSize::Auto)
@@ -49,7 +59,8 @@ pub fn mixed(memory: u64, rounds: u16, options: &PagingOptions, report: &mut Rep
             let mixed = mix(streamed, accessed, &plan, &AtomicU64::new(0));
             bad_words += mixed.bad_words;
             let (stream, random) = (mixed.stream_gbps, mixed.random.ops());
-            tell(&format!("{name:<8} {round:>7} {stream:>12.3} {random:>14.0}"));
+            progress.run_ended(runs);
+            progress.line(&format!("{name:<8} {round:>7} {stream:>12.3} {random:>14.0}"));
             report.row(json!({ "mix": name, "turn": round, "stream_gbps": stream, "random_ops": random }));
             for (figures, figure) in figures.iter_mut().zip([mixed.score(), stream, random]) {
                 figures.push(figure);

@@ -13,7 +13,7 @@ mod slots;
 use crate::args::{PagingOptions, check_budget, size};
 use crate::bench::compact::mix::mixed;
 use crate::bench::shared::medians::median;
-use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::progress::{Progress, Runs, tell};
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::Failure;
@@ -228,10 +228,13 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
         "{:<8} {:>7} {:>6} {:>10} {:>10} {:>10} {:>10} {:>7} {:>8} {:>8}",
         "way", "threads", "whole", "2M p50 us", "2M p99 us", "4K p50 us", "4K p99 us", "stalls", "moved", "failed"
     ));
-    let progress = Progress::of_turns(WAYS.len() * args.threads().len() * usize::from(args.rounds));
-    let sums =
-        WAYS.iter().map(|way| run(args, &options, way, &mut report, &progress)).collect::<Result<Vec<_>, _>>()?;
-    progress.clear();
+    let nr_turns = (WAYS.len() * args.threads().len() + mix::NR_WAYS) * usize::from(args.rounds);
+    let mut runs = Runs::new(nr_turns);
+    let progress = Progress::of_runs(&runs);
+    let sums = WAYS
+        .iter()
+        .map(|way| run(args, &options, way, &mut report, (&progress, &mut runs)))
+        .collect::<Result<Vec<_>, _>>()?;
     let Ok(sums) = <[Sum; WAYS.len()]>::try_from(sums) else { unreachable!("as many as there are ways") };
     let [whole, split, _, default, migrate, off] = &sums;
     report.measure("huge_share_min", default.shares.iter().copied().fold(f64::INFINITY, f64::min));
@@ -252,8 +255,9 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
         let ratios: Vec<f64> = sum.p99_us.iter().zip(&whole.p99_us).map(|(ours, plain)| ours / plain).collect();
         report.measure(name, median(&ratios));
     }
-    let bad_words =
-        sums.iter().map(|sum| sum.bad_words).sum::<u64>() + mixed(args.memory, args.rounds, &options, &mut report)?;
+    let bad_words = sums.iter().map(|sum| sum.bad_words).sum::<u64>()
+        + mixed(args.memory, args.rounds, &options, &mut report, (&progress, &mut runs))?;
+    progress.clear();
     report.verdict(format!(
         "of the folios of 2M, {:.0} % and more come in whole with compaction, and at most {:.0} % without",
         default.shares.iter().copied().fold(1.0, f64::min) * 100.0,
@@ -267,7 +271,7 @@ fn run(
     options: &PagingOptions,
     way: &Way,
     report: &mut Report,
-    progress: &Progress,
+    (progress, runs): (&Progress, &mut Runs),
 ) -> Result<Sum, Failure> {
     let plan = ArenaPlan {
         tuning: Tuning { compaction: way.stage, compaction_means: way.means, ..Tuning::default() },
@@ -282,7 +286,7 @@ fn run(
         let before = Counters::of(&arena.stats());
         for _ in 0..args.rounds {
             turn(&arena, args.memory as usize, way.scattered, threads, &mut random, &mut turns)?;
-            progress.turn_ended();
+            progress.run_ended(runs);
         }
         let after = Counters::of(&arena.stats());
         turns.counters.add(&before, &after);

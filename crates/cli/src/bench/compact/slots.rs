@@ -11,7 +11,7 @@
 use crate::args::PagingOptions;
 use crate::bench::compact::CompactArgs;
 use crate::bench::shared::pages::{PAGE_WORDS, value};
-use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::progress::{Progress, Runs, tell};
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::exit::{Failure, Status};
@@ -59,8 +59,13 @@ pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
         "{:<10} {:>9} {:>10} {:>7} {:>9} {:>7} {:>9} {:>8} {:>9}",
         "compaction", "pause ms", "folios/s", "whole", "fallback", "share", "moved", "failed", "per byte"
     ));
-    let progress = Progress::of_turns(1 + args.pause.len());
-    let mut run = |turn: Turn| turn.run(args, &options, device_bytes, &mut report, &progress);
+    let mut runs = Runs::new(1 + args.pause.len());
+    let progress = Progress::of_runs(&runs);
+    let mut run = |turn: Turn| {
+        let found = turn.run(args, &options, device_bytes, &mut report, &progress);
+        progress.run_ended(&mut runs);
+        found
+    };
     let off = run(Turn { pause_ms: 0, compaction: false })?;
     let mut bad_words = off.bad_words;
     let mut measured = None;
@@ -155,7 +160,6 @@ impl Turn {
         let share = whole as f64 / (nr_large - FIRST) as f64;
         let moved_per_placed = (moved * PAGE as u64) as f64 / (whole * BLOCK as u64) as f64;
         let rate = nr_large as f64 / seconds;
-        progress.turn_ended();
         progress.line(&format!(
             "{name:<10} {:>9} {rate:>10.1} {whole:>7} {fallback:>9} {share:>7.3} {moved:>9} {failed:>8} {moved_per_placed:>9.2}",
             self.pause_ms

@@ -205,7 +205,7 @@ struct Rounds {
 impl Rounds {
     fn new(nr_pages: usize, order: Order, mut random: Rng) -> Rounds {
         let mut folios: Vec<u32> = (0..(nr_pages / order.nr_pages()) as u32).collect();
-        (1..folios.len()).rev().for_each(|last| folios.swap(last, random.usize(..last + 1)));
+        random.shuffle(&mut folios);
         Rounds { folios, next: 0, pages_each: order.nr_pages(), random }
     }
 

@@ -24,25 +24,33 @@ impl Progress {
         // Nothing is drawn if standard error is not a terminal.
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(bytes), target);
-        if let Ok(style) = ProgressStyle::with_template("{msg:<24} [{bar:40}] {bytes}/{total_bytes}") {
+        if let Ok(style) = ProgressStyle::with_template("{msg:<24} [{bar:40}] {bytes}/{total_bytes} {prefix}") {
             bar.set_style(style.progress_chars("=> "));
         }
         Progress { bar, counted: AtomicU64::new(0) }
     }
 
-    /// A bar for turns of about the same length, with the time that is left.
-    pub fn of_turns(nr_turns: usize) -> Progress {
-        let bar = ProgressBar::new(nr_turns as u64);
-        if let Ok(style) = ProgressStyle::with_template("{msg:<24} [{bar:40}] {pos}/{len}, {eta} left") {
+    /// A bar for `runs`, without bytes.
+    pub fn of_runs(runs: &Runs) -> Progress {
+        let bar = ProgressBar::new(runs.nr_runs.into());
+        if let Ok(style) = ProgressStyle::with_template("{msg:<24} [{bar:40}] {prefix}") {
             bar.set_style(style.progress_chars("=> "));
         }
-        bar.enable_steady_tick(Duration::from_secs(1));
-        Progress { bar, counted: AtomicU64::new(0) }
+        let progress = Progress { bar, counted: AtomicU64::new(0) };
+        progress.left(runs);
+        progress
     }
 
-    /// Counts a turn that has ended.
-    pub fn turn_ended(&self) {
-        self.bar.inc(1);
+    /// Counts a run that has ended on a bar for runs.
+    pub fn run_ended(&self, runs: &mut Runs) {
+        runs.ended();
+        self.bar.set_position(runs.nr_ended.into());
+        self.left(runs);
+    }
+
+    /// Shows which of these runs it is and how long is left.
+    pub fn left(&self, runs: &Runs) {
+        self.bar.set_prefix(runs.left());
     }
 
     /// The counter that rounds add their bytes to.
@@ -88,7 +96,7 @@ impl Progress {
     }
 }
 
-/// Counts runs of about the same length that have bars of their own.
+/// Counts runs of about the same length.
 pub struct Runs {
     nr_runs: u32,
     nr_ended: u32,
@@ -106,9 +114,9 @@ impl Runs {
         self.nr_ended += 1;
     }
 
-    /// Which run it is, and how long all others will take if they take as long as those before: `3/12, 40 s left`.
-    pub fn left(&self) -> String {
-        let number = format!("{}/{}", self.nr_ended + 1, self.nr_runs);
+    /// Which run it is, and how long this one and those after it will take at the pace so far: `3/12, 40 s left`.
+    fn left(&self) -> String {
+        let number = format!("{}/{}", (self.nr_ended + 1).min(self.nr_runs), self.nr_runs);
         match self.nr_ended {
             0 => number,
             ended => {

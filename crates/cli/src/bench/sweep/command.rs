@@ -131,7 +131,7 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let mut raw_reads = RawReads::default();
     raw_reads.read(raw.as_ref(), args.paging.memory)?;
     let arena = ArenaPlan::of(&args.paging, &args.folios);
-    let managed = managed(&arena, &args.shape.plan(), bytes, "folioswap", "folioswap")?;
+    let managed = managed(&arena, &args.shape.plan(), bytes, "folioswap", None)?;
     raw_reads.read(raw.as_ref(), args.paging.memory)?;
 
     if let Some(file) = &args.plot {

@@ -1,6 +1,6 @@
 //! One sweep over a managed region, in an arena of its own.
 
-use crate::bench::shared::progress::{Progress, tell};
+use crate::bench::shared::progress::{Progress, Runs, tell};
 use crate::bench::shared::setup::{ArenaPlan, failure};
 use crate::bench::shared::stored::Stored;
 use crate::bench::sweep::{self, Plan, Row};
@@ -31,13 +31,22 @@ impl Managed {
     }
 }
 
-/// Sweeps `bytes` of a new arena. `system` is its name in the table, `title` that of the progress bar.
-pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str, title: &str) -> Result<Managed, Failure> {
+/// Sweeps `bytes` of a new arena. `system` is its name in the table. It may be one of several `runs`.
+pub fn managed(
+    arena: &ArenaPlan,
+    plan: &Plan,
+    bytes: usize,
+    system: &str,
+    runs: Option<&Runs>,
+) -> Result<Managed, Failure> {
     let arena = arena.build(bytes as u64)?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(bytes as u64, true);
-    progress.say(format!("{title}, {} {}", arena.fault_mode(), arena.mapping()));
+    progress.say(format!("{system}, {} {}", arena.fault_mode(), arena.mapping()));
+    if let Some(runs) = runs {
+        progress.left(runs);
+    }
     let (mut over_budget_bytes, mut stored) = (0, None);
     let mut sample = || {
         Stored::keep_most(&mut stored, Stored::of_arena(&arena));
