@@ -73,7 +73,8 @@ pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
             let (places, latencies, bad_words) = (&places, &latencies, &bad_words);
             scope.spawn(move || {
                 let own = Histogram::new();
-                let mut random = Rng::with_seed(times << 48 | (thread as u64 + 1) << 32);
+                // Forked, so that the sequences of neighbouring seeds are not alike.
+                let mut random = Rng::with_seed(times << 48 | (thread as u64 + 1) << 32).fork();
                 let mut now = Instant::now();
                 while now < begin + plan.time {
                     let page = places.draw(&mut random);
