@@ -5,7 +5,7 @@
 //! GB/s into one buffer, and 2.0 to 2.1 into 8 or more.)
 //!
 //! The file is written once before it is read, so that no read hits a hole. The first write can be slower than later
-//! ones, because the disk has to allocate space. (A virtual disk on a file system that discards deleted chunks gave
+//! ones, because the disk has to allocate space. (A virtual disk on a file system that discards deleted blocks gave
 //! 1.5 to 2.0 GB/s the first time, and 2.5 to 3.5 after that.)
 
 use crate::exit::{Failure, Status};
