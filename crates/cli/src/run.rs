@@ -138,7 +138,6 @@ fn check_userfaultfd(options: &PagingOptions, lock: bool) -> Result<(), Failure>
     folioswap::Arena::builder()
         .memory(folioswap::MIN_MEMORY)
         .device(folioswap::DeviceSpec::Ram { size: 2 << 20 })
-        .address_space(1 << 30)
         .faults(options.faults)
         .mapping(options.mapper)
         .locked(lock)

@@ -335,7 +335,7 @@ for value in (1, 2):
         assert os.waitpid(child, 0)[1] == 0, 'a child has nothing locked'
     assert all(m[i] == ((i >> 12) + value) % 251 for i in range(0, 128 << 20, 4096))
     assert ctypes.CDLL(None).munlockall() == 0
-    assert locked() == begin, (locked(), begin)
+    assert locked() >= begin, (locked(), begin)
 print('swept')
 ";
 

@@ -8,7 +8,7 @@
 //! **Locking.** One mutex per block, held through the I/O of its folios; nothing of a block is readable without it. A
 //! thread that holds one block takes another only by `try_lock`, except a block that no other thread can know yet.
 //!
-//! **Memory.** 88 bytes per block once its chunk exists ([`FolioTable::ensure`]), 12 per folio when split, 768 once a
+//! **Memory.** 96 bytes per block once its chunk exists ([`FolioTable::ensure`]), 12 per folio when split, 768 once a
 //! hash is noted, 256 per piece with page hashes, and 64 each for the dropped and the sealed pages.
 
 use crate::id::{BlockId, FolioId, FrameId, SlotId};
@@ -16,7 +16,7 @@ use crate::order::Order;
 use crate::packed::Packed;
 use crate::policy::order_choice::{History, Wish};
 use crate::sparse::Sparse;
-use crate::sync::{Mutex, MutexGuard, lock, try_lock};
+use crate::sync::{Mark, Mutex, MutexGuard, Ordering, lock, try_lock};
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 
@@ -223,7 +223,7 @@ impl Block {
     pub fn record_bytes(order: Order) -> usize {
         let folios = if order < Order::HUGE { BLOCK_PAGES / order.nr_pages() * size_of::<Folio>() } else { 0 };
         let pages = if order < PIECE { BLOCK_PAGES * size_of::<[u64; 2]>() } else { 0 };
-        size_of::<Mutex<Block>>() + folios + size_of::<[PieceHash; BLOCK_PIECES]>() + pages
+        size_of::<Entry>() + folios + size_of::<[PieceHash; BLOCK_PIECES]>() + pages
     }
 
     /// The order of its folios.
@@ -432,24 +432,38 @@ impl Block {
     }
 }
 
-/// The blocks of an arena's span, in chunks that are allocated on demand.
+/// A block that was never in use, one that is, and one that was.
+const NEVER: u8 = 0;
+const IN_USE: u8 = 1;
+const LEFT: u8 = 2;
+
+struct Entry {
+    use_of: Mark,
+    block: Mutex<Block>,
+}
+
+/// The blocks of all addresses, in chunks that are allocated on demand. The note of a chunk that does not exist is the
+/// use of each of its blocks.
 pub struct FolioTable {
-    blocks: Sparse<Mutex<Block>, CHUNK_BLOCKS>,
+    blocks: Sparse<Entry, CHUNK_BLOCKS>,
     nr_blocks: usize,
     key: HashKey,
+    /// Held while a chunk is made, or the note of one changes that does not exist.
+    making: Mutex<()>,
 }
 
 impl FolioTable {
     /// The most blocks that a table can hold: 4 PiB of addresses.
     pub const MAX_BLOCKS: usize = Packed::LIMIT as usize / BLOCK_PAGES;
 
-    /// A table for `nr_blocks` blocks, without chunks. Allocates 24 bytes per 64 GiB of addresses.
+    /// A table for `nr_blocks` blocks, without chunks. Allocates 24 bytes per 64 GiB of addresses, and 16 KiB
+    /// more for each 64 GiB that are used.
     ///
     /// # Panics
     /// When `nr_blocks` is above [`FolioTable::MAX_BLOCKS`].
     pub fn new(nr_blocks: usize) -> Self {
         assert!(nr_blocks <= FolioTable::MAX_BLOCKS, "a folio's number fits 40 bits");
-        FolioTable { blocks: Sparse::new(nr_blocks), nr_blocks, key: [0; size_of::<HashKey>()] }
+        FolioTable { blocks: Sparse::new(nr_blocks), nr_blocks, key: [0; size_of::<HashKey>()], making: Mutex::new(()) }
     }
 
     /// The same with a key of random bytes for the hashes of its blocks.
@@ -467,7 +481,36 @@ impl FolioTable {
     pub fn ensure(&self, blocks: Range<BlockId>) {
         let (start, end) = (blocks.start.index(), blocks.end.index());
         assert!(end <= self.nr_blocks, "block {end} lies beyond the table");
-        self.blocks.make(start..end, || Mutex::new(Block::new()));
+        if start >= end {
+            return;
+        }
+        let _making = lock(&self.making);
+        for first in (start / CHUNK_BLOCKS * CHUNK_BLOCKS..end).step_by(CHUNK_BLOCKS) {
+            let use_of = self.blocks.note(first).load(Ordering::SeqCst);
+            let entry = || Entry { use_of: Mark::new(use_of), block: Mutex::new(Block::new()) };
+            self.blocks.make(first..first + 1, entry);
+        }
+    }
+
+    /// Notes that blocks are in use, or no longer, in chunks that do not exist and lie in the range completely. Returns
+    /// the other blocks.
+    pub fn set_untouched_in_use(&self, blocks: Range<usize>, in_use: bool) -> Vec<Range<usize>> {
+        let mut others: Vec<Range<usize>> = Vec::new();
+        let _making = lock(&self.making);
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let next = blocks.end.min((at / CHUNK_BLOCKS + 1) * CHUNK_BLOCKS);
+            if next - at == CHUNK_BLOCKS && self.blocks.get(at).is_none() {
+                self.blocks.note(at).store(if in_use { IN_USE } else { LEFT }, Ordering::SeqCst);
+            } else {
+                match others.last_mut() {
+                    Some(last) if last.end == at => last.end = next,
+                    _ => others.push(at..next),
+                }
+            }
+            at = next;
+        }
+        others
     }
 
     /// Whether the block's chunk exists.
@@ -475,11 +518,52 @@ impl FolioTable {
         self.find(block).is_some()
     }
 
-    /// Locks a block; sleeps while another thread holds it.
+    /// Notes that a block is in use, or no longer. Its chunk exists. Changes under the block's lock are seen under it.
+    pub fn set_in_use(&self, block: BlockId, in_use: bool) {
+        let entry = self.blocks.get(block.index()).expect("a block in use has an entry");
+        entry.use_of.store(if in_use { IN_USE } else { LEFT }, Ordering::SeqCst);
+    }
+
+    /// Whether a block is in use.
+    pub fn is_in_use(&self, block: BlockId) -> bool {
+        self.use_of(block) == IN_USE
+    }
+
+    /// Whether a block is or was in use.
+    pub fn was_in_use(&self, block: BlockId) -> bool {
+        self.use_of(block) != NEVER
+    }
+
+    /// The first of these blocks that is or was in use. Skips chunks that do not exist.
+    pub fn first_used(&self, blocks: Range<usize>) -> Option<BlockId> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            match self.blocks.get(at) {
+                Some(entry) if entry.use_of.load(Ordering::SeqCst) != NEVER => return Some(BlockId::from_index(at)),
+                Some(_) => at += 1,
+                None if self.use_of(BlockId::from_index(at)) != NEVER => return Some(BlockId::from_index(at)),
+                None => at = (at / CHUNK_BLOCKS + 1) * CHUNK_BLOCKS,
+            }
+        }
+        None
+    }
+
+    fn use_of(&self, block: BlockId) -> u8 {
+        let load = |mark: &Mark| mark.load(Ordering::SeqCst);
+        match self.blocks.get(block.index()) {
+            Some(entry) => load(&entry.use_of),
+            None => self.blocks.note_of(block.index()).map_or(NEVER, load),
+        }
+    }
+
+    /// Locks a block; sleeps while another thread holds it. Allocates its chunk at the first touch.
     ///
     /// # Panics
-    /// When the block's chunk does not exist.
+    /// When the block's chunk does not exist and was never in use.
     pub fn lock(&self, block: BlockId) -> Locked<'_> {
+        if self.find(block).is_none() && self.was_in_use(block) {
+            self.ensure(block..BlockId::from_index(block.index() + 1));
+        }
         let found = self.find(block).unwrap_or_else(|| panic!("{block:?} has no entry: it was never mapped"));
         Locked { id: block, block: lock(found), key: &self.key }
     }
@@ -492,12 +576,12 @@ impl FolioTable {
     /// Bytes of memory that the table takes. Walks all blocks; a locked block counts without its parts, hashes and
     /// bitmaps.
     pub fn bytes(&self) -> usize {
-        let more = |block: &Mutex<Block>| block.try_lock().map_or(0, |block| block.bytes());
+        let more = |entry: &Entry| entry.block.try_lock().map_or(0, |block| block.bytes());
         size_of::<Self>() + self.blocks.bytes() + self.blocks.made().map(more).sum::<usize>()
     }
 
     fn find(&self, block: BlockId) -> Option<&Mutex<Block>> {
-        self.blocks.get(block.index())
+        self.blocks.get(block.index()).map(|entry| &entry.block)
     }
 }
 
@@ -531,9 +615,16 @@ impl<'t> Locked<'t> {
         self.id.page(index << self.order().exponent())
     }
 
-    /// Moves the contents of this block's entry to `target`, replacing its own. This block is empty afterwards.
-    pub fn move_to(&mut self, target: &mut Locked<'_>) {
-        *target.block = std::mem::replace(&mut *self.block, Block::new());
+    /// Takes what the entry says of the block. The block is empty afterwards.
+    pub fn take(&mut self) -> Block {
+        let small_table = self.small_table;
+        std::mem::replace(&mut *self.block, Block { small_table, ..Block::new() })
+    }
+
+    /// Puts what was taken from another block into an empty one.
+    pub fn put(&mut self, block: Block) {
+        let small_table = self.small_table;
+        *self.block = Block { small_table, sealed: self.block.sealed.take(), ..block };
     }
 }
 
@@ -657,7 +748,7 @@ mod tests {
         held.folio_mut(0).set_slot(Some(SlotId::new(5)));
         assert!(table.try_lock(BlockId::new(1)).is_none());
         let mut other = table.try_lock(BlockId::new(0)).unwrap();
-        held.move_to(&mut other);
+        other.put(held.take());
         assert!(held.is_empty());
         assert_eq!(other.state(0), State::Swapped(SlotId::new(5)));
         assert_eq!(other.name(0), FolioId::new(0));

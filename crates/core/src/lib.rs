@@ -19,6 +19,7 @@ pub mod order;
 mod packed;
 pub mod policy;
 pub mod pool;
+pub mod ranges;
 mod sparse;
 pub mod stats;
 pub mod swap;
@@ -33,6 +34,7 @@ pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 pub use policy::drop_behind::DropBehind;
 pub use policy::order_choice::{Choice, OrderChoice, Wish};
 pub use policy::readahead::{Room, StreamAdvice, Streams, Windows};
+pub use ranges::RangeSet;
 pub use stats::{
     ByOrder, Counter, DeviceFailure, DeviceIo, DeviceRecord, DeviceTransfers, Direction, FaultKind, FaultTimes, Gauge,
     GaugeSnapshot, Histogram, HistogramSnapshot, PHASES_OF_ONE_IN, Phase, ProcessMemory, ProcessRecord, Stats,

@@ -1,15 +1,21 @@
 //! A sparse table: chunks of entries are made on demand, under a directory that is also made in parts. The table of 64
-//! TiB of addresses takes 24 KiB until some of them are used.
+//! TiB of addresses takes 24 KiB until some of them are used. The directory has a note for each chunk, which stands for
+//! its entries as long as they do not exist: 16 KiB for 64 GiB of addresses.
 //!
 //! **Locking.** None: what was made never moves. If two threads make the same chunk, one does and the other waits.
 
-use crate::sync::OnceLock;
+use crate::sync::{Mark, OnceLock};
 use std::ops::Range;
 
 /// Chunks in a part of the directory.
 const PART: usize = 512;
 
-type Part<T> = Box<[OnceLock<Box<[T]>>]>;
+struct Chunk<T> {
+    note: Mark,
+    entries: OnceLock<Box<[T]>>,
+}
+
+type Part<T> = Box<[Chunk<T>]>;
 
 /// Entries in chunks of `CHUNK`.
 pub(crate) struct Sparse<T, const CHUNK: usize> {
@@ -30,23 +36,39 @@ impl<T, const CHUNK: usize> Sparse<T, CHUNK> {
             return;
         }
         for chunk in range.start / CHUNK..range.end.div_ceil(CHUNK) {
-            let first = chunk / PART * PART;
-            let part = self.parts[chunk / PART]
-                .get_or_init(|| (first..self.nr_chunks.min(first + PART)).map(|_| OnceLock::new()).collect());
-            part[chunk - first].get_or_init(|| (0..CHUNK).map(|_| entry()).collect());
+            self.chunk(chunk).entries.get_or_init(|| (0..CHUNK).map(|_| entry()).collect());
         }
+    }
+
+    fn chunk(&self, chunk: usize) -> &Chunk<T> {
+        let first = chunk / PART * PART;
+        let unmade = |_| Chunk { note: Mark::new(0), entries: OnceLock::new() };
+        let part =
+            self.parts[chunk / PART].get_or_init(|| (first..self.nr_chunks.min(first + PART)).map(unmade).collect());
+        &part[chunk - first]
+    }
+
+    /// The note of the chunk that holds an entry. Made if it does not exist.
+    pub(crate) fn note(&self, index: usize) -> &Mark {
+        &self.chunk(index / CHUNK).note
+    }
+
+    /// The note of the chunk that holds an entry, if it was made.
+    pub(crate) fn note_of(&self, index: usize) -> Option<&Mark> {
+        let chunk = index / CHUNK;
+        Some(&self.parts.get(chunk / PART)?.get()?.get(chunk % PART)?.note)
     }
 
     /// An entry, if it was made.
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
         let chunk = index / CHUNK;
-        let entries = self.parts.get(chunk / PART)?.get()?.get(chunk % PART)?.get()?;
+        let entries = self.parts.get(chunk / PART)?.get()?.get(chunk % PART)?.entries.get()?;
         Some(&entries[index % CHUNK])
     }
 
     /// All entries that were made.
     pub(crate) fn made(&self) -> impl Iterator<Item = &T> {
-        self.parts.iter().filter_map(|part| part.get()).flatten().filter_map(|chunk| chunk.get()).flatten()
+        self.parts.iter().filter_map(|part| part.get()).flatten().filter_map(|chunk| chunk.entries.get()).flatten()
     }
 
     /// Bytes of memory for the directory and for the entries that were made.

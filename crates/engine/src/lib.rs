@@ -40,21 +40,21 @@ pub use arena::region::{ArenaVec, Region};
 #[doc(hidden)]
 pub use arena::run_settings::RunSettings;
 #[doc(hidden)]
-pub use arena::sealing::WholeFolio;
-#[doc(hidden)]
 pub use arena::tuning::Tuning;
 pub use arena::{Arena, ArenaBuilder, Residency};
 pub use config::error::{Error, UnknownName};
 pub use config::fault_mode::FaultMode;
 pub use config::folio_size::{FolioSize, FolioSizeError};
-pub use config::limits::{MAX_ADDRESS_SPACE, MAX_DEVICE_BYTES, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
+pub use config::limits::{MAX_DEVICE_BYTES, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
 pub use config::mapping::Mapping;
 pub use config::size::{Bytes, SizeError, parse_size};
 pub use config::swap_in_policy::SwapIn;
 pub use device::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
+pub use engine::remap::Relocation;
 pub use folioswap_core::{
-    DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, Stats, StatsSnapshot, Wish,
+    DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, RangeSet, Stats,
+    StatsSnapshot, Wish,
 };
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};

@@ -1,6 +1,9 @@
-//! How many addresses an arena can manage, and the errors beyond that.
+//! Memory that is managed where it lies, and what is too much for an arena.
 
-use folioswap::{Arena, ArenaBuilder, DeviceSpec};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use folioswap::{Arena, ArenaBuilder, DeviceSpec, Order, RawSpace};
 
 const TIB: u64 = 1 << 40;
 
@@ -8,56 +11,139 @@ fn builder() -> ArenaBuilder {
     Arena::builder().memory(16 << 20).device(DeviceSpec::Ram { size: 64 << 20 })
 }
 
-/// An arena, unless this process may not have as many addresses.
-fn build(builder: ArenaBuilder) -> Option<Arena> {
-    match builder.build() {
-        Err(error) if error.to_string().contains("Cannot allocate memory") => {
-            println!("SKIP: this process may not have so many addresses: {error}");
-            None
+const PAGE: usize = 4096;
+const BLOCK: usize = 2 << 20;
+const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// Private anonymous memory of the kernel's.
+fn map(at: usize, len: usize, access: i32) -> usize {
+    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    // SAFETY: a new mapping, or one over addresses that the test has reserved.
+    let addr = unsafe { libc::mmap(at as *mut _, len, access, flags, -1, 0) };
+    assert_ne!(addr, libc::MAP_FAILED);
+    addr as usize
+}
+
+fn unmap(range: Range<usize>) {
+    // SAFETY: memory of the test's own, which it uses no more.
+    assert_eq!(unsafe { libc::munmap(range.start as *mut _, range.len()) }, 0);
+}
+
+/// Addresses for a test, from the start of a block on.
+fn reserve(len: usize) -> usize {
+    map(0, len + BLOCK, libc::PROT_NONE).next_multiple_of(BLOCK)
+}
+
+fn manage(space: &RawSpace, range: Range<usize>) {
+    // SAFETY: memory that was just mapped, of which nothing was touched.
+    unsafe { space.manage(range) }.unwrap();
+}
+
+fn fill(range: &Range<usize>, seed: usize) {
+    for at in range.clone().step_by(8) {
+        // SAFETY: mapped memory of the test's own, readable and writable.
+        unsafe { (at as *mut usize).write(at ^ seed) };
+    }
+}
+
+fn check(range: &Range<usize>, seed: usize) {
+    for at in range.clone().step_by(8) {
+        // SAFETY: as in `fill`.
+        assert_eq!(unsafe { (at as *const usize).read() }, at ^ seed, "{at:#x} of {range:?}");
+    }
+}
+
+#[test]
+fn parts_of_a_block_are_managed_beside_what_is_not() {
+    let arena = builder().build().unwrap();
+    let space = arena.raw();
+    let base = reserve(2 * BLOCK);
+    let at = |pages: Range<usize>| base + pages.start * PAGE..base + pages.end * PAGE;
+    // Managed, not managed, managed; across the end of the block; a single page.
+    let parts =
+        [(at(0..16), true), (at(16..40), false), (at(40..300), true), (at(500..700), true), (at(900..901), true)];
+    for (part, is_managed) in &parts {
+        map(part.start, part.len(), PLAIN);
+        if *is_managed {
+            manage(&space, part.clone());
         }
-        other => Some(other.unwrap()),
     }
-}
-
-#[test]
-fn the_far_end_of_64_tib_is_as_good_as_any() {
-    const LEN: usize = 48 << 20;
-    let Some(arena) = build(builder().address_space(64 * TIB)) else { return };
-    let (space, len) = (arena.raw(), arena.raw().span().len());
-    assert_eq!(len as u64, 64 * TIB);
-    let at = space.span().end - LEN;
-    // SAFETY: addresses of the arena's own that nobody uses yet.
-    unsafe { space.map_at(at, LEN) }.unwrap();
-    // SAFETY: just mapped, readable and writable, and used by nobody else.
-    let words = unsafe { std::slice::from_raw_parts_mut(at as *mut u64, LEN / 8) };
-    for turn in 1..3 {
-        words.iter_mut().zip(1..).for_each(|(word, number)| *word = number * turn);
+    let managed: Vec<_> = parts.iter().filter(|part| part.1).map(|part| part.0.clone()).collect();
+    assert_eq!(space.managed_parts(base..base + 2 * BLOCK), managed);
+    for turn in 0..3 {
+        parts.iter().for_each(|(part, _)| fill(part, turn));
         arena.evict_all();
-        assert!(words.iter().zip(1..).all(|(&word, number)| word == number * turn));
+        parts.iter().for_each(|(part, _)| check(part, turn));
+        arena.evict_all();
     }
-    assert!(arena.stats().swapped_in_bytes >= LEN as u64, "three times what RAM holds");
-    // SAFETY: nobody uses them any more.
-    unsafe { space.unmap(at, LEN) };
+    assert!(arena.stats().swapped_out_bytes >= 3 * 477 * PAGE as u64);
+    // A part goes, and the pages beside it stay as they are.
+    // SAFETY: the test gives these pages up.
+    unsafe { space.forget(at(100..200), || unmap(at(100..200))) };
+    for part in [at(0..16), at(16..40), at(40..100), at(200..300), at(500..700), at(900..901)] {
+        check(&part, 2);
+        fill(&part, 7);
+    }
+    arena.evict_all();
+    for part in [at(0..16), at(16..40), at(40..100), at(200..300), at(500..700), at(900..901)] {
+        check(&part, 7);
+    }
+    // It is mapped again, and reads as zero.
+    map(at(100..200).start, 100 * PAGE, PLAIN);
+    manage(&space, at(100..200));
+    // SAFETY: mapped memory of the test's own.
+    assert!(at(100..200).step_by(8).all(|word| unsafe { (word as *const usize).read() } == 0));
+    // SAFETY: the test gives all of it up.
+    unsafe { space.forget(base..base + 2 * BLOCK, || unmap(base..base + 2 * BLOCK)) };
+    assert_eq!(space.managed_parts(base..base + 2 * BLOCK), []);
 }
 
 #[test]
-fn there_are_addresses_for_all_that_memory_and_devices_hold() {
-    let span = |arena: Arena| arena.raw().span().len() as u64;
-    if let Some(small) = build(builder()) {
-        assert_eq!(span(small), TIB);
+fn a_block_loses_a_part_while_it_is_one_huge_page() {
+    let arena = builder().folio(Order::HUGE).build().unwrap();
+    let space = arena.raw();
+    let base = reserve(4 * BLOCK);
+    let all = base..base + 4 * BLOCK;
+    map(base, all.len(), PLAIN);
+    manage(&space, all.clone());
+    for gone in [
+        base + PAGE..base + 3 * PAGE,
+        base + BLOCK..base + BLOCK + 16 * PAGE,
+        base + 3 * BLOCK - PAGE..base + 3 * BLOCK + PAGE,
+    ] {
+        fill(&all, 5);
+        // SAFETY: the test gives these pages up.
+        unsafe { space.forget(gone.clone(), || unmap(gone.clone())) };
+        for rest in [base..gone.start, gone.end..all.end] {
+            check(&rest, 5);
+        }
+        arena.evict_all();
+        for rest in [base..gone.start, gone.end..all.end] {
+            check(&rest, 5);
+        }
+        map(gone.start, gone.len(), PLAIN);
+        manage(&space, gone);
     }
-    if let Some(large) = build(builder().device(DeviceSpec::Ram { size: TIB })) {
-        assert_eq!(span(large), 8 * TIB);
-    }
+    // SAFETY: as above.
+    unsafe { space.forget(all.clone(), || unmap(all.clone())) };
+}
+
+#[test]
+fn what_is_no_private_anonymous_memory_is_refused() {
+    let arena = builder().build().unwrap();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    // SAFETY: a new mapping.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, PLAIN, libc::MAP_PRIVATE, file.as_raw_fd(), 0) } as usize;
+    // SAFETY: it is of another kind, which is what this is about.
+    assert!(unsafe { arena.raw().manage(at..at + PAGE) }.is_err());
+    assert_eq!(arena.raw().managed_parts(at..at + PAGE), []);
 }
 
 #[test]
 fn what_is_too_much_is_refused_by_name() {
     let file = |size| DeviceSpec::File { path: std::env::temp_dir().join("folioswap-too-large"), size: Some(size) };
     for (builder, reason) in [
-        (builder().address_space(0), "2M to 64T of addresses"),
-        (builder().address_space(64 * TIB + 1), "2M to 64T of addresses"),
-        (builder().address_space(u64::MAX), "2M to 64T of addresses"),
         (builder().memory(16 * TIB), "at most 15T"),
         (builder().memory(u64::MAX), "at most 15T"),
         (builder().device(file(16 * TIB + 4096)), "at most 16T"),

@@ -193,7 +193,7 @@ fn raw_memory_grows_moves_and_shrinks_with_its_content() {
         // SAFETY: `at` is 6 MiB of this test's own.
         unsafe { std::slice::from_raw_parts_mut(at as *mut u8, 6 * MIB) }.fill(3);
         // SAFETY: the mapping is this test's own and unused meanwhile.
-        let moved = unsafe { raw.remap(at, 6 * MIB, 40 * MIB, true) }.unwrap();
+        let moved = unsafe { raw.remap(at, 6 * MIB, 40 * MIB) }.unwrap();
         assert_ne!(moved, at);
         // SAFETY: `moved` is 40 MiB of this test's own now.
         let bytes = unsafe { std::slice::from_raw_parts_mut(moved as *mut u8, 40 * MIB) };
@@ -208,7 +208,6 @@ fn raw_memory_grows_moves_and_shrinks_with_its_content() {
             raw.unmap(moved, 5 * MIB);
             raw.unmap(blocker, 2 * MIB);
         }
-        assert_eq!(raw.map(2 * MIB).unwrap(), at, "all addresses are free again");
     }
 }
 
@@ -237,13 +236,13 @@ fn bad_settings_are_refused_in_one_sentence() {
     assert!(matches!(swap("/var/tmp/swap:900T"), Error::SwapTooLarge { .. }));
     let arena = arena(16, FaultMode::Auto, Mapping::Auto).unwrap();
     assert!(matches!(arena.map(0), Err(Error::BadLength(0))));
-    assert!(matches!(arena.map(1 << 50), Err(Error::OutOfAddressSpace(_))));
+    assert!(matches!(arena.map(1 << 50), Err(Error::System { .. })));
 }
 
 #[test]
 fn settings_of_folios_and_swap_in_are_kept() {
     let device = DeviceSpec::Ram { size: 4 << 20 };
-    let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device);
+    let builder = Arena::builder().memory(16 << 20).device(device);
     let arena = builder.folio(FolioSize::Auto).swap_in(SwapIn::Never).build().unwrap();
     assert_eq!(arena.swap_in(), SwapIn::Never);
     arena.set_swap_in(SwapIn::Madvise);
@@ -289,7 +288,7 @@ fn faults_are_timed_and_the_phases_of_some() {
 
 #[test]
 fn addresses_of_regions_of_any_length_come_back() {
-    let arena = Arena::builder().memory(16 << 20).address_space(64 << 20).build().unwrap();
+    let arena = Arena::builder().memory(16 << 20).build().unwrap();
     for round in 0..200 {
         let mut region = arena.map(3 * MIB + 5).unwrap();
         assert!(region.iter().all(|&byte| byte == 0));

@@ -20,7 +20,6 @@ fn arena((mapping, means): (Mapping, CompactionMeans), folio: FolioSize) -> Aren
     let device = DeviceSpec::Ram { size: 256 << 20 };
     Arena::builder()
         .memory(64 << 20)
-        .address_space(1 << 30)
         .device(device)
         .faults(FaultMode::Direct)
         .mapping(mapping)

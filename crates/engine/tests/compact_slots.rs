@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn arena(compaction: Option<Stage>) -> Arena {
     let device = DeviceSpec::Ram { size: DEVICE as u64 };
-    let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device);
+    let builder = Arena::builder().memory(16 << 20).device(device);
     builder.tuning(Tuning { compaction, ..Tuning::default() }).build().unwrap()
 }
 

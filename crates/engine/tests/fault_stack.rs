@@ -30,7 +30,7 @@ fn use_memory(arena: &Arena, folio: FolioSize) {
 fn faults_take_little_of_a_threads_signal_stack() {
     for folio in [FolioSize::Auto, FolioSize::Fixed(Order::PAGE)] {
         let device = DeviceSpec::Ram { size: 128 << 20 };
-        let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device);
+        let builder = Arena::builder().memory(16 << 20).device(device);
         let arena = builder.faults(FaultMode::Direct).build().unwrap();
         let nr_used = std::thread::scope(|scope| scope.spawn(|| nr_used(|| use_memory(&arena, folio))).join().unwrap());
         assert!(arena.stats().swapped_in_folios > 0);

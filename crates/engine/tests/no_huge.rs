@@ -18,7 +18,7 @@ fn mark(at: usize, round: u8) -> u8 {
 #[test]
 fn folios_are_whole_in_small_pages_until_there_are_huge_ones_again() {
     let device = DeviceSpec::Ram { size: 256 << 20 };
-    let builder = Arena::builder().memory(32 << 20).address_space(1 << 30).device(device).faults(FaultMode::Direct);
+    let builder = Arena::builder().memory(32 << 20).device(device).faults(FaultMode::Direct);
     let arena = match builder.mapping(Mapping::Move).build() {
         Ok(arena) => arena,
         Err(error) => return println!("skipped: {error}"),

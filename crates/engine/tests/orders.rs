@@ -8,7 +8,7 @@ const PAGE: usize = 4096;
 const BLOCK: usize = 2 * MIB;
 
 fn builder(memory_mib: u64) -> folioswap::ArenaBuilder {
-    Arena::builder().memory(memory_mib << 20).address_space(1 << 30).faults(FaultMode::Direct)
+    Arena::builder().memory(memory_mib << 20).faults(FaultMode::Direct)
 }
 
 /// A byte that depends on its page.
@@ -205,7 +205,7 @@ fn a_mapping_that_moves_takes_its_parts_with_it() {
     assert_eq!(bytes[600 * PAGE], mark(600 * PAGE)); // one page in RAM, the rest swapped
     let _in_the_way = raw.map(2 * MIB).unwrap();
     // SAFETY: the old mapping is not used any more.
-    let new = unsafe { raw.remap(old, 4 * MIB, 12 * MIB, true) }.unwrap();
+    let new = unsafe { raw.remap(old, 4 * MIB, 12 * MIB) }.unwrap();
     assert_ne!(new, old);
     // SAFETY: the mapping has moved here, and has this length.
     let bytes = unsafe { std::slice::from_raw_parts(new as *const u8, 12 * MIB) };

@@ -40,7 +40,7 @@ fn is_right(region: &Region, fill: Fill, round: u8) -> bool {
 }
 
 fn arena(devices: &[SwapDevice]) -> Arena {
-    let builder = Arena::builder().memory(16 << 20).address_space(1 << 30);
+    let builder = Arena::builder().memory(16 << 20);
     devices.iter().cloned().fold(builder, |builder, device| builder.device(device)).build().unwrap()
 }
 

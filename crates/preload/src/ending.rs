@@ -4,7 +4,7 @@
 //! signal, exec) is not recorded. For those, `run` asks the kernel for the largest one.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use folioswap::{ProcessMemory, RawSpace, SharedCounters};
 use folioswap_sys::resident::Resident;
@@ -12,7 +12,7 @@ use folioswap_sys::resident::Resident;
 use crate::guard;
 use crate::state::{self, Phase};
 
-/// Unmapping less than this is not worth a look at the process's memory.
+/// How much is unmapped between two looks at the process's memory.
 const LARGE: usize = 8 << 20;
 
 static COUNTERS: OnceLock<&'static SharedCounters> = OnceLock::new();
@@ -55,7 +55,9 @@ pub fn before_fork(space: &RawSpace) {
 
 /// Called before unmanaged memory is unmapped, which would not be seen at the end.
 pub fn before_unmapping(len: usize) {
-    if len >= LARGE && COUNTERS.get().is_some() && !guard::inside() {
+    static UNMAPPED: AtomicUsize = AtomicUsize::new(0);
+    if COUNTERS.get().is_some() && !guard::inside() && UNMAPPED.fetch_add(len, Ordering::Relaxed) + len >= LARGE {
+        UNMAPPED.store(0, Ordering::Relaxed);
         let _guard = guard::enter();
         look(managed());
     }

@@ -15,8 +15,7 @@ use crate::alloc::heap::{ORDINARY, PRIVATE};
 use crate::calls::dispatch;
 use crate::export::{export, real};
 use crate::faults::threads;
-use crate::map::protection::{ACCESS, Attributes, NOT_FORKED};
-use crate::map::{mapping, protection};
+use crate::map::{known, mapping};
 use crate::real::kernel;
 use crate::state::{self, Phase};
 use crate::{ending, guard};
@@ -47,21 +46,27 @@ export! {
     }
 }
 
-/// What the child must not inherit as it is. Only the forking thread writes it.
-static SPECIAL: Mutex<Vec<(Range<usize>, Attributes)>> = Mutex::new(Vec::new());
+/// What the child must not inherit as it is: memory that is wiped in it, and memory that it does not get. Only the
+/// forking thread writes these.
+static WIPED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+static NOT_FORKED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+
+fn take(ranges: &Mutex<Vec<Range<usize>>>) -> Vec<Range<usize>> {
+    std::mem::take(&mut ranges.lock().expect("nothing panics under this lock"))
+}
 
 /// In the child: wipes memory with `MADV_WIPEONFORK`, and unmaps memory with `MADV_DONTFORK`.
-fn set_apart(space: &RawSpace, range: &Range<usize>, attributes: Attributes) {
-    space.not_inherited(range.clone());
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: managed addresses, which belong to the child alone.
-    unsafe {
-        if attributes & NOT_FORKED != 0 {
-            kernel!(libc::SYS_munmap, range.start, range.len());
-        } else {
-            let access = c_int::from(attributes & ACCESS);
-            mapping::kernel_mmap(range.start as *mut c_void, range.len(), access, flags, -1, 0);
-        }
+fn set_apart(space: &RawSpace) {
+    for range in take(&NOT_FORKED) {
+        space.not_inherited(range.clone());
+        // SAFETY: managed addresses, which belong to the child alone.
+        unsafe { kernel!(libc::SYS_munmap, range.start, range.len()) };
+    }
+    for range in take(&WIPED) {
+        space.not_inherited(range.clone());
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: as above.
+        unsafe { mapping::kernel_mmap(range.start as *mut c_void, range.len(), mapping::PLAIN, flags, -1, 0) };
     }
 }
 
@@ -69,7 +74,8 @@ extern "C" fn before() {
     let _guard = guard::enter();
     if let Some(space) = state::space() {
         space.fork_prepare();
-        *SPECIAL.lock().expect("nothing panics under this lock") = protection::for_children();
+        *WIPED.lock().expect("nothing panics under this lock") = known::wiped().iter().collect();
+        *NOT_FORKED.lock().expect("nothing panics under this lock") = known::not_forked().iter().collect();
         ending::before_fork(space);
         ORDINARY.acquire();
         PRIVATE.acquire();
@@ -93,9 +99,7 @@ extern "C" fn child() {
         ORDINARY.free_lock();
         threads::forget_others();
         space.fork_child();
-        for (range, attributes) in SPECIAL.lock().expect("nothing panics under this lock").drain(..) {
-            set_apart(space, &range, attributes);
-        }
+        set_apart(space);
         state::set_phase(Phase::Child);
     }
 }

@@ -1,7 +1,7 @@
 //! The library's phase, and the managed memory once there is some.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use folioswap::{Arena, FaultMode, RawSpace};
 
@@ -20,8 +20,6 @@ pub enum Phase {
 }
 
 static PHASE: AtomicU8 = AtomicU8::new(Phase::Early as u8);
-static SPAN_START: AtomicUsize = AtomicUsize::new(0);
-static SPAN_LEN: AtomicUsize = AtomicUsize::new(0);
 static ARENA: OnceLock<(Arena, RawSpace)> = OnceLock::new();
 static DIRECT: AtomicBool = AtomicBool::new(false);
 
@@ -45,9 +43,6 @@ pub fn adopt(arena: Arena) -> &'static RawSpace {
         let space = arena.raw();
         (arena, space)
     });
-    let span = space.span();
-    SPAN_START.store(span.start, Ordering::Relaxed);
-    SPAN_LEN.store(span.len(), Ordering::SeqCst);
     DIRECT.store(space.mode() == FaultMode::Direct, Ordering::SeqCst);
     space
 }
@@ -57,23 +52,14 @@ pub fn space() -> Option<&'static RawSpace> {
     if phase() == Phase::Managed { ARENA.get().map(|(_, space)| space) } else { None }
 }
 
-/// Whether the address lies in the managed span. Valid in a forked child too.
+/// Whether the address lies in a block with managed memory. Valid in a forked child too.
 pub fn is_managed(addr: usize) -> bool {
-    addr.wrapping_sub(SPAN_START.load(Ordering::Relaxed)) < SPAN_LEN.load(Ordering::Relaxed)
+    ARENA.get().is_some_and(|(_, space)| space.contains(addr))
 }
 
-/// Whether any part of the range lies in the managed span.
+/// Whether the range overlaps a block with managed memory.
 pub fn overlaps(addr: usize, len: usize) -> bool {
-    let start = SPAN_START.load(Ordering::Relaxed);
-    addr < start + SPAN_LEN.load(Ordering::Relaxed) && start < addr.saturating_add(len)
-}
-
-/// Splits a range into its parts before, in and after the managed span.
-pub fn cut(addr: usize, len: usize) -> [std::ops::Range<usize>; 3] {
-    let start = SPAN_START.load(Ordering::Relaxed);
-    let end = start + SPAN_LEN.load(Ordering::Relaxed);
-    let last = addr.saturating_add(len);
-    [addr..last.min(start), addr.max(start)..last.min(end), addr.max(end)..last]
+    ARENA.get().is_some_and(|(_, space)| space.overlaps(addr, len))
 }
 
 /// Whether threads resolve their own faults. The kernel then finds pages missing in system calls.
@@ -102,6 +88,33 @@ pub fn fail(errno: i32) {
 pub fn errno() -> i32 {
     // SAFETY: errno is the calling thread's own.
     unsafe { *libc::__errno_location() }
+}
+
+/// What a system call returns.
+pub trait Outcome {
+    fn has_failed(&self) -> bool;
+}
+
+impl Outcome for i32 {
+    fn has_failed(&self) -> bool {
+        *self < 0
+    }
+}
+
+impl Outcome for *mut std::ffi::c_void {
+    fn has_failed(&self) -> bool {
+        *self == libc::MAP_FAILED
+    }
+}
+
+/// Does the work of a system call, and leaves errno as it was if that succeeds.
+pub fn as_the_kernel<R: Outcome>(work: impl FnOnce() -> R) -> R {
+    let kept = errno();
+    let result = work();
+    if !result.has_failed() {
+        fail(kept);
+    }
+    result
 }
 
 /// Runs code of the engine, and leaves errno as it was: the engine repeats system calls that fail for a moment.

@@ -290,7 +290,53 @@ pub fn memlock_limit() -> Option<u64> {
     (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Lets forked children inherit a range again, after [`Reservation::dontfork`].
+/// Keeps a range from children of later forks, where it is not mapped at all. Fork is unsafe, so its caller knows what
+/// the child lacks.
+///
+/// # Errors
+/// ENOMEM: a part of the range is not mapped, or there are too many mappings.
+pub fn dontfork(addr: usize, len: usize) -> io::Result<()> {
+    // SAFETY: this process keeps everything.
+    unsafe { advise(addr, len, libc::MADV_DONTFORK) }
+}
+
+/// Moves a mapping to other addresses and makes it as long as they are. Replaces what is there.
+///
+/// # Errors
+/// ENOMEM: too many mappings, or a limit. EFAULT: `from` is not one mapping. Nothing has changed then.
+///
+/// # Safety
+/// Both ranges are the caller's, and nobody uses a reference to either.
+pub unsafe fn move_mapping(from: Range<usize>, to: Range<usize>) -> io::Result<()> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: the caller upholds this function's own contract.
+    check(unsafe { libc::syscall(libc::SYS_mremap, from.start, from.len(), to.len(), flags, to.start) }).map(drop)
+}
+
+/// Moves the pages of a range, with any protection, to another place, which becomes readable and writable. Nothing is
+/// copied, and a huge page stays huge. The mapping stays where it is, without pages, and registered with a userfaultfd
+/// if it was. Replaces what is at `to`.
+///
+/// # Errors
+/// EFAULT: the range is not within one mapping. ENOMEM: too many mappings. EINVAL before Linux 5.7.
+///
+/// # Safety
+/// The caller handles faults in the range. It owns `to`, and nobody uses a reference to it.
+pub unsafe fn take_pages(from: usize, to: usize, len: usize) -> io::Result<()> {
+    const MREMAP_DONTUNMAP: libc::c_int = 4;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
+    // SAFETY: the caller upholds this function's own contract.
+    check(unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) })?;
+    let plain = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: as above; key 0 is that of ordinary memory.
+    match check(unsafe { libc::syscall(libc::SYS_pkey_mprotect, to, len, plain, 0) }) {
+        // SAFETY: as above.
+        Err(_) => unsafe { protect(to, len, plain) }, // a kernel without keys
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Lets forked children inherit a range again, after [`dontfork`].
 ///
 /// # Errors
 /// ENOMEM: a part of the range is not mapped, or there are too many mappings.
@@ -364,6 +410,20 @@ pub unsafe fn touch(addr: usize, len: usize, write: bool) {
     }
 }
 
+/// Whether all pages of a range are present, or in the kernel's swap.
+#[must_use]
+pub fn are_present(pagemap: &Pagemap, addr: usize, len: usize) -> bool {
+    const CHUNK: usize = 512;
+    (addr..addr + len).step_by(CHUNK * PAGE_BYTES).all(|chunk| {
+        let nr_bytes = (addr + len - chunk).min(CHUNK * PAGE_BYTES);
+        let mut present = [0u8; CHUNK];
+        // SAFETY: the kernel writes one byte for each page of the chunk into a local array of CHUNK bytes.
+        let asked = unsafe { libc::syscall(libc::SYS_mincore, chunk, nr_bytes, present.as_mut_ptr()) };
+        let is_swapped = |page| pagemap.is_swapped(chunk + page * PAGE_BYTES).unwrap_or(false);
+        asked == 0 && (0..nr_bytes.div_ceil(PAGE_BYTES)).all(|page| present[page] & 1 == 1 || is_swapped(page))
+    })
+}
+
 /// Copies `len` bytes of whole pages from `source` to `target`, if all source pages are present. Touching a missing one
 /// would make the engine itself fault.
 ///
@@ -371,22 +431,11 @@ pub unsafe fn touch(addr: usize, len: usize, write: bool) {
 /// EFAULT: a source page is missing. Nothing was copied.
 ///
 /// # Safety
-/// The source is mapped and readable, and nobody writes to it or removes pages meanwhile (it is write-protected). The
-/// target is writable memory of the caller's own that nobody refers to, and does not overlap the source.
+/// The source is mapped and readable, and nobody writes to it or removes pages meanwhile. The target is writable memory
+/// of the caller's own that nobody refers to, and does not overlap the source.
 pub unsafe fn copy_pages(pagemap: &Pagemap, source: usize, target: usize, len: usize) -> io::Result<()> {
-    const CHUNK: usize = 512;
-    for chunk in (source..source + len).step_by(CHUNK * PAGE_BYTES) {
-        let nr_bytes = (source + len - chunk).min(CHUNK * PAGE_BYTES);
-        let nr_pages = nr_bytes.div_ceil(PAGE_BYTES);
-        let mut present = [0u8; CHUNK];
-        // SAFETY: the kernel writes one byte for each of `nr_pages` pages into a local array of CHUNK bytes.
-        check(unsafe { libc::syscall(libc::SYS_mincore, chunk, nr_bytes, present.as_mut_ptr()) })?;
-        // mincore reports pages in kernel swap as absent. The copy swaps them in.
-        let is_missing =
-            |page| present[page] & 1 == 0 && !pagemap.is_swapped(chunk + page * PAGE_BYTES).unwrap_or(false);
-        if (0..nr_pages).any(is_missing) {
-            return Err(io::Error::from_raw_os_error(libc::EFAULT));
-        }
+    if !are_present(pagemap, source, len) {
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
     // SAFETY: the source is mapped and readable (this function's contract), and has no missing page. The target is the
     // caller's own writable memory, and does not overlap the source (same contract).
@@ -457,7 +506,7 @@ pub fn total_ram() -> u64 {
 
 /// # Safety
 /// The range is the caller's own mapping, and nobody refers to its content.
-pub(crate) unsafe fn unmap(addr: usize, len: usize) -> io::Result<()> {
+pub unsafe fn unmap(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: the caller upholds this function's own contract.
     check(unsafe { libc::syscall(libc::SYS_munmap, addr, len) }).map(drop)
 }

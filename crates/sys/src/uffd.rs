@@ -38,8 +38,6 @@ pub enum Door {
 pub struct Features {
     /// `UFFDIO_MOVE` (Linux 6.8).
     pub has_move: bool,
-    /// Write protection of anonymous memory (Linux 5.7).
-    pub has_wp: bool,
     /// Events name the faulting thread.
     pub has_thread_id: bool,
 }
@@ -119,27 +117,16 @@ impl MoveError {
     }
 }
 
-/// Which faults of a range are delivered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Accesses to missing pages.
-    Missing,
-    /// Also writes to pages that [`Userfaultfd::write_protect`] protected.
-    MissingAndWriteProtect,
-}
-
 /// An event that the descriptor reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A thread accessed a missing or write-protected page, and sleeps.
+    /// A thread accessed a missing page, and sleeps.
     Pagefault {
         /// The address accessed; before Linux 5.18 that of its page.
         addr: usize,
         /// Whether it was a write.
         write: bool,
-        /// Whether the page is present and write-protected.
-        wp: bool,
         /// The thread's id; 0 if [`Features::has_thread_id`] is false.
         thread: u32,
     },
@@ -200,7 +187,6 @@ impl Userfaultfd {
                     let uffd = Userfaultfd(uffd.into());
                     let features = Features {
                         has_move: wanted & abi::FEATURE_MOVE != 0,
-                        has_wp: wanted & abi::FEATURE_PAGEFAULT_FLAG_WP != 0,
                         has_thread_id: wanted & abi::FEATURE_THREAD_ID != 0,
                     };
                     return Ok((uffd, features, door));
@@ -215,12 +201,8 @@ impl Userfaultfd {
     ///
     /// # Errors
     /// Kernel errors: EBUSY if another userfaultfd has the range, EINVAL for other kinds of memory.
-    pub fn register(&self, addr: usize, len: usize, mode: Mode) -> Result<(), UffdError> {
-        let mode = match mode {
-            Mode::Missing => abi::REGISTER_MISSING,
-            Mode::MissingAndWriteProtect => abi::REGISTER_MISSING | abi::REGISTER_WP,
-        };
-        let mut register = abi::Register { range: range(addr, len), mode, ioctls: 0 };
+    pub fn register(&self, addr: usize, len: usize) -> Result<(), UffdError> {
+        let mut register = abi::Register { range: range(addr, len), mode: abi::REGISTER_MISSING, ioctls: 0 };
         self.ioctl(abi::UFFDIO_REGISTER, &mut register).map_err(system("UFFDIO_REGISTER"))
     }
 
@@ -288,23 +270,6 @@ impl Userfaultfd {
             let result = self.raw_ioctl(request, &mut fill);
             (result, fill.done)
         })
-    }
-
-    /// Write-protects the present pages of a range, or removes the protection and wakes the threads that wait to write.
-    ///
-    /// # Errors
-    /// ENOENT if the range is not registered for it; other kernel errors.
-    pub fn write_protect(&self, addr: usize, len: usize, on: bool) -> io::Result<()> {
-        let mode = if on { abi::WRITEPROTECT_ON } else { 0 };
-        for _ in 0..MOST_RETRIES {
-            let mut protect = abi::WriteProtect { range: range(addr, len), mode };
-            match self.raw_ioctl(abi::UFFDIO_WRITEPROTECT, &mut protect) {
-                0 => return Ok(()),
-                libc::EAGAIN => yield_cpu(),
-                number => return Err(io::Error::from_raw_os_error(number)),
-            }
-        }
-        Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
     /// Wakes the threads that wait for pages of a range. They repeat the access.
@@ -443,7 +408,7 @@ fn shake_hands(fd: &OwnedFd, features: u64) -> Result<u64, UffdError> {
 }
 
 fn wanted_features(delivery: Delivery, offered: u64) -> Result<u64, UffdError> {
-    let useful = abi::FEATURE_MOVE | abi::FEATURE_PAGEFAULT_FLAG_WP | abi::FEATURE_THREAD_ID | abi::FEATURE_POISON;
+    let useful = abi::FEATURE_MOVE | abi::FEATURE_THREAD_ID | abi::FEATURE_POISON;
     match delivery {
         Delivery::Monitor => Ok(offered & useful),
         Delivery::Sigbus if offered & abi::FEATURE_SIGBUS == 0 => Err(UffdError::NoFeature("delivery by SIGBUS")),
@@ -456,7 +421,6 @@ fn event(message: &abi::Message) -> Event {
         abi::EVENT_PAGEFAULT => Event::Pagefault {
             addr: message.second as usize,
             write: message.first & abi::PAGEFAULT_WRITE != 0,
-            wp: message.first & abi::PAGEFAULT_WP != 0,
             thread: message.third as u32,
         },
         event => Event::Other { event },

@@ -16,25 +16,20 @@ pub const UFFDIO_WAKE: u64 = request(READ, 0x02, size_of::<Range>());
 pub const UFFDIO_COPY: u64 = request(READ_WRITE, 0x03, size_of::<Transfer>());
 pub const UFFDIO_ZEROPAGE: u64 = request(READ_WRITE, 0x04, size_of::<InPlace>());
 pub const UFFDIO_MOVE: u64 = request(READ_WRITE, 0x05, size_of::<Transfer>());
-pub const UFFDIO_WRITEPROTECT: u64 = request(READ_WRITE, 0x06, size_of::<WriteProtect>());
 pub const UFFDIO_POISON: u64 = request(READ_WRITE, 0x08, size_of::<InPlace>());
 
 pub const API_VERSION: u64 = 0xAA;
 pub const USER_MODE_ONLY: libc::c_int = 1;
 
-pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
 pub const FEATURE_THREAD_ID: u64 = 1 << 8;
 pub const FEATURE_POISON: u64 = 1 << 14;
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
 pub const REGISTER_MISSING: u64 = 1 << 0;
-pub const REGISTER_WP: u64 = 1 << 1;
-pub const WRITEPROTECT_ON: u64 = 1 << 0;
 
 pub const EVENT_PAGEFAULT: u8 = 0x12;
 pub const PAGEFAULT_WRITE: u64 = 1 << 0;
-pub const PAGEFAULT_WP: u64 = 1 << 1;
 
 #[repr(C)]
 pub struct Api {
@@ -75,12 +70,6 @@ pub struct InPlace {
     pub done: i64,
 }
 
-#[repr(C)]
-pub struct WriteProtect {
-    pub range: Range,
-    pub mode: u64,
-}
-
 /// What reading the descriptor returns. Packed in the kernel, but all fields are naturally aligned anyway.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -100,7 +89,6 @@ const _: () = assert!(size_of::<Range>() == 16);
 const _: () = assert!(size_of::<Register>() == 32);
 const _: () = assert!(size_of::<Transfer>() == 40);
 const _: () = assert!(size_of::<InPlace>() == 32);
-const _: () = assert!(size_of::<WriteProtect>() == 24);
 const _: () = assert!(size_of::<Message>() == 32);
 const _: () = assert!(UFFDIO_API == 0xc018_aa3f);
 const _: () = assert!(UFFDIO_MOVE == 0xc028_aa05);

@@ -10,7 +10,7 @@ use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap::{self, Scan};
 use folioswap_sys::sigbus::{self, Handled};
 use folioswap_sys::signals;
-use folioswap_sys::uffd::{Delivery, Event, EventFd, Features, Mode, MoveError, Userfaultfd, Waiter, Woken};
+use folioswap_sys::uffd::{Delivery, Event, EventFd, Features, MoveError, Userfaultfd, Waiter, Woken};
 
 const HUGE: usize = 2 << 20;
 const PAGE: usize = 4096;
@@ -38,7 +38,7 @@ fn target_and_source(uffd: &Userfaultfd, huge: bool) -> (Reservation, usize, usi
         memory::advise_nohugepage(area.addr(), area.len()).unwrap();
     }
     populate(source, HUGE);
-    uffd.register(area.addr(), area.len(), Mode::Missing).unwrap();
+    uffd.register(area.addr(), area.len()).unwrap();
     (area, target, source)
 }
 
@@ -146,14 +146,14 @@ fn a_page_shared_by_fork_is_busy() {
 }
 
 #[test]
-fn a_monitor_resolves_missing_and_protected_pages() {
+fn a_monitor_resolves_missing_pages() {
     let _alone = alone();
-    let Some(uffd) = open(Delivery::Monitor, |features| features.has_wp) else { return };
+    let Some(uffd) = open(Delivery::Monitor, |_| true) else { return };
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (region, source) = (area.addr(), area.addr() + HUGE);
     populate(source, PAGE);
     write(source, 5);
-    uffd.register(region, HUGE, Mode::MissingAndWriteProtect).unwrap();
+    uffd.register(region, HUGE).unwrap();
     let (uffd, stop) = (Arc::new(uffd), Arc::new(EventFd::new().unwrap()));
     let monitor = signals::spawn("monitor", 256 << 10, {
         let (uffd, stop) = (Arc::clone(&uffd), Arc::clone(&stop));
@@ -162,14 +162,10 @@ fn a_monitor_resolves_missing_and_protected_pages() {
             let waiter = Waiter::new(&uffd, &stop).unwrap();
             while waiter.wait().unwrap() == Woken::Event {
                 let Some(event) = uffd.read_event().unwrap() else { continue };
-                let Event::Pagefault { addr, wp, .. } = event else { panic!("{event:?}") };
+                let Event::Pagefault { addr, .. } = event else { panic!("{event:?}") };
                 let addr = addr & !(PAGE - 1);
                 seen.push(event);
-                if wp {
-                    uffd.write_protect(addr, PAGE, false).unwrap();
-                } else {
-                    copy(&uffd, addr, source, PAGE).unwrap();
-                }
+                copy(&uffd, addr, source, PAGE).unwrap();
             }
             seen
         }
@@ -177,15 +173,12 @@ fn a_monitor_resolves_missing_and_protected_pages() {
     .unwrap();
     read(region + 24);
     assert_eq!(read(region), 5);
-    uffd.write_protect(region, PAGE, true).unwrap();
-    assert_eq!(read(region), 5);
     write(region, 6);
     assert_eq!(read(region), 6);
     stop.signal();
     let thread = signals::thread_id();
     let seen = monitor.join().unwrap();
-    let fault = |addr, write, wp| Event::Pagefault { addr, write, wp, thread };
-    assert_eq!(seen, [fault(region, false, false), fault(region, true, true)]);
+    assert_eq!(seen, [Event::Pagefault { addr: region, write: false, thread }]);
     assert_eq!(uffd.read_event().unwrap(), None);
     uffd.unregister(region, HUGE).unwrap();
     assert_eq!(read(region + PAGE), 0);
@@ -227,7 +220,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
     let area = memory::anonymous_huge(2 * HUGE).unwrap();
     let (region, source) = (area.addr(), area.addr() + HUGE);
     populate(source, PAGE);
-    uffd.register(region, HUGE, Mode::Missing).unwrap();
+    uffd.register(region, HUGE).unwrap();
     let stop = EventFd::new().unwrap();
     let waiter = Waiter::new(&uffd, &stop).unwrap();
     let set_mask = |how| {
@@ -307,7 +300,7 @@ fn the_faulting_thread_resolves_its_fault_in_the_handler() {
     area.leak();
     populate(source, PAGE);
     write(source + 16, 9);
-    uffd.register(region, HUGE, Mode::Missing).unwrap();
+    uffd.register(region, HUGE).unwrap();
     RESOLVER.store(Box::into_raw(Box::new(Resolver { uffd, region, source })) as usize, Ordering::SeqCst);
     sigbus::install(resolve).unwrap();
     sigbus::install(resolve).unwrap();

@@ -145,7 +145,7 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
 }
 
 fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize, runs: &Runs) -> Result<Run, Failure> {
-    let arena = ArenaPlan::new(args.common.memory, &args.common.options, folio).build(args.common.size)?;
+    let arena = ArenaPlan::new(args.common.memory, &args.common.options, folio).build()?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(args.common.size, true);

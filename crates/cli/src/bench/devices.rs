@@ -84,7 +84,7 @@ fn two(swap: &[SwapDevice]) -> Result<[SwapDevice; 2], Failure> {
 fn managed(args: &DevicesArgs, bytes: usize, devices: &[SwapDevice]) -> Result<(Rates, f64, u64), Failure> {
     let options = PagingOptions { swap: devices.to_vec(), ..args.common.options.clone() };
     let filling = args.common.memory as usize;
-    let arena = ArenaPlan::new(args.common.memory, &options, args.folio).build((filling + bytes) as u64)?;
+    let arena = ArenaPlan::new(args.common.memory, &options, args.folio).build()?;
     let mut region = arena.map(filling + bytes).map_err(crate::bench::shared::setup::failure)?;
     let (filling, swept) = region[..filling + bytes].split_at_mut(filling);
     write(bytemuck::cast_slice_mut(filling), 0, 1, Data::Plain, &AtomicU64::new(0));

@@ -179,7 +179,7 @@ pub fn fragment(args: &FragmentArgs) -> Result<u8, Failure> {
 
 fn run(args: &FragmentArgs, options: &PagingOptions, variant: Variant, report: &mut Report) -> Result<Found, Failure> {
     let folio = Order::from_bytes(FOLIO_BYTES).map_or(FolioSize::Auto, FolioSize::Fixed);
-    let arena = ArenaPlan::new(args.memory, options, folio).build((AREA_BYTES + SMALL_AREA_BYTES) as u64)?;
+    let arena = ArenaPlan::new(args.memory, options, folio).build()?;
     let mut areas = vec![Area::new(&arena, AREA_BYTES, FOLIO_BYTES, variant == Variant::Aligned)?];
     if variant == Variant::Mixed {
         areas.push(Area::new(&arena, SMALL_AREA_BYTES, PAGE_WORDS * size_of::<u64>(), false)?);

@@ -129,9 +129,7 @@ fn turn(args: &NodesArgs, topology: &Topology, way: Way, nr_threads: usize, byte
     // no copies.
     let device_bytes = (3 * bytes + (64 << 20)) as u64;
     let builder = Arena::builder().memory(args.memory).folio(args.folio).topology(topology.clone());
-    let builder = builder
-        .address_space((2 * bytes as u64).max(1 << 30))
-        .tuning(Tuning { throttle: Some(args.bandwidth), ..Tuning::default() });
+    let builder = builder.tuning(Tuning { throttle: Some(args.bandwidth), ..Tuning::default() });
     let builder = way.devices(device_bytes).into_iter().fold(builder, |builder, device| builder.device(device));
     let arena = builder.build().map_err(failure)?;
     let mut region = arena.map(bytes).map_err(failure)?;

@@ -117,7 +117,7 @@ fn read_bytes(arena: &Arena) -> u64 {
 }
 
 fn turn(args: &TierArgs, bytes: usize, options: &PagingOptions, progress: &Progress) -> Result<Found, Failure> {
-    let arena = ArenaPlan::new(args.memory, options, args.folio).build(args.size)?;
+    let arena = ArenaPlan::new(args.memory, options, args.folio).build()?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let plan = Plan {

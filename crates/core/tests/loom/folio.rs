@@ -132,7 +132,7 @@ fn what_moves_is_in_one_of_two_blocks() {
         let moves = beside(&world, |world| {
             let mut source = world.table.lock(BLOCK);
             let Some(mut target) = world.table.try_lock(OTHER) else { return false };
-            source.move_to(&mut target);
+            target.put(source.take());
             true
         });
         // A thread that holds the source sees the content there, or finds that it has moved.

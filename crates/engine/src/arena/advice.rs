@@ -50,22 +50,21 @@ impl Engine {
         self.each_block_of(blocks, |block| self.evict(block));
     }
 
-    /// Calls `work` for each block of a range, for a thread of the program. Signals and the fork gate are blocked for
-    /// one block at a time, so that a handler that touches the range, or a fork, need not wait for all of it.
+    /// Calls `work` for each block of a range that was ever touched, for a thread of the program. Signals and the fork
+    /// gate are blocked for one block at a time, so that a handler that touches the range, or a fork, need not wait for
+    /// all of it.
     pub fn each_block_of(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
-        for index in blocks {
+        for block in blocks.map(BlockId::from_index).filter(|&block| self.table().has(block)) {
             let _blocked = signals::block_all();
             let _pass = self.gate().enter(signals::thread_id());
-            work(BlockId::from_index(index));
+            work(block);
         }
     }
 
     /// Discards the content of whole blocks, which then read as zero.
     pub fn drop_range(&self, blocks: Range<usize>) {
         self.each_block_of(blocks, |block| {
-            if self.table().has(block) {
-                self.drop_block(&mut self.table().lock(block));
-            }
+            self.drop_block(&mut self.table().lock(block));
         });
     }
 }

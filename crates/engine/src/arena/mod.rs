@@ -5,7 +5,6 @@ pub(crate) mod by_address;
 pub(crate) mod doctor;
 pub(crate) mod region;
 pub(crate) mod run_settings;
-pub(crate) mod sealing;
 mod setup;
 pub(crate) mod tuning;
 
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{BLOCK_PAGES, Order, StatsSnapshot};
+use folioswap_core::{Order, PAGE_SIZE, StatsSnapshot};
 use folioswap_sys::memory;
 use folioswap_sys::signals;
 use folioswap_sys::uffd::{EventFd, Userfaultfd};
@@ -26,7 +25,7 @@ use crate::compact::slots;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
-use crate::config::limits::{MAX_ADDRESS_SPACE, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
+use crate::config::limits::{MAX_DEVICE_BYTES, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
 use crate::config::mapping::Mapping;
 use crate::config::swap_in_policy::SwapIn;
 use crate::device::topology::Topology;
@@ -69,7 +68,6 @@ pub struct ArenaBuilder {
     folio: FolioSize,
     swap_in: SwapIn,
     tuning: Tuning,
-    address_space: Option<u64>,
     patience: Duration,
     device_shift: u32,
     stats: Option<&'static SharedCounters>,
@@ -85,7 +83,7 @@ impl ArenaBuilder {
 
     /// Whether the budget is allocated at once and locked in RAM: the kernel neither swaps nor reclaims it, and nothing
     /// of it is given back before the arena ends. Takes 1 to 5 ms for 2 MiB. Without CAP_IPC_LOCK the process needs a
-    /// limit of locked memory that covers the budget and [`ArenaBuilder::address_space`] together. The engine's own
+    /// limit of locked memory that covers the budget and all regions together. The engine's own
     /// records are not locked. Default: false.
     #[must_use]
     pub fn locked(mut self, locked: bool) -> Self {
@@ -146,15 +144,6 @@ impl ArenaBuilder {
         self
     }
 
-    /// Bytes of reserved address space, the most that can be mapped at the same time: 2 MiB to [`MAX_ADDRESS_SPACE`].
-    /// Default: 4 times what memory and devices hold, rounded up to a power of two, and at least 1 TiB; with a locked
-    /// budget 1 TiB.
-    #[must_use]
-    pub fn address_space(mut self, bytes: u64) -> Self {
-        self.address_space = Some(bytes);
-        self
-    }
-
     /// Gives devices fewer slots, for tests that fill one.
     #[cfg(test)]
     pub(crate) fn device_shift(mut self, bits: u32) -> Self {
@@ -186,11 +175,6 @@ impl ArenaBuilder {
         }
         if self.memory > MAX_MEMORY {
             return Err(Error::BudgetTooLarge(self.memory));
-        }
-        if let Some(bytes) = self.address_space
-            && !(Order::HUGE.bytes() as u64..=MAX_ADDRESS_SPACE).contains(&bytes)
-        {
-            return Err(Error::AddressSpace(bytes));
         }
         if self.locked {
             mlock::check_available(self.memory)?;
@@ -254,9 +238,9 @@ impl ArenaBuilder {
         Ok(arena)
     }
 
-    fn swap_space(&mut self, devices: Vec<Opened>, nr_blocks: usize, stats: &Arc<StatsHome>) -> SwapSpace {
+    fn swap_space(&mut self, devices: Vec<Opened>, stats: &Arc<StatsHome>) -> SwapSpace {
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let (most_slots, device_shift) = (nr_blocks * BLOCK_PAGES, self.device_shift);
+        let (most_slots, device_shift) = (MAX_DEVICE_BYTES as usize / PAGE_SIZE, self.device_shift);
         let layout =
             Layout { most_slots, device_shift, nr_cpus, rotational: self.tuning.rotational, frees: self.tuning.frees };
         let (split_slots, compacts) = (self.tuning.split_slots, self.tuning.compaction.is_some());
@@ -265,25 +249,24 @@ impl ArenaBuilder {
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
-        let span = setup::span(self.address_space, self.memory, self.locked, &devices)?;
         let most_blocks = memory::total_ram().min(MAX_MEMORY).max(self.memory) as usize / block;
         let topology = self.topology.get_or_insert_with(Topology::of_machine);
         let zoning = Zoning::new(topology, self.memory as usize / block);
         let frames = Frames::new(most_blocks, zoning.nr_zones, self.locked)?;
         zoning.bind(&frames);
         if self.locked {
-            mlock::lock_all(&span, &frames, self.memory)?;
+            mlock::lock_all(&frames, self.memory)?;
         }
         let pagemap = setup::page_tables()?;
-        let mapper = setup::register(&uffd, &pagemap, &span, &frames, mapping)?;
+        let mapper = setup::register(&uffd, &pagemap, &frames, mapping)?;
         let stats = self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared);
         let stats = Arc::new(stats);
         let ram =
             Ram::new(zoning, frames, (mapper, pagemap), Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
-        let swap = self.swap_space(devices, span.len() / block, &stats);
+        let swap = self.swap_space(devices, &stats);
         let compactor = Compactor::new(ram.zones().all(), self.tuning.compaction, self.tuning.compaction_means);
         let policy = Policy::new(self.folio.order(), self.swap_in);
-        let table = Table::new(span, setup::random_key()?);
+        let table = Table::new(setup::random_key()?);
         Engine::new(table, ram, swap, policy, Faults::new(uffd, self.patience), compactor, stats)
     }
 }
@@ -332,7 +315,6 @@ impl Arena {
             folio: FolioSize::Auto,
             swap_in: SwapIn::default(),
             tuning: Tuning::default(),
-            address_space: None,
             patience: PATIENCE,
             device_shift: DEVICE_SHIFT,
             stats: None,
@@ -342,7 +324,7 @@ impl Arena {
     /// Maps `len` zeroed bytes. This takes addresses only; RAM and slots are taken as the memory is used.
     ///
     /// # Errors
-    /// [`Error::BadLength`], [`Error::OutOfAddressSpace`], or the kernel's.
+    /// [`Error::BadLength`], or the kernel's.
     pub fn map(&self, len: usize) -> Result<Region, Error> {
         Region::new(self, len, FolioSize::Auto)
     }
@@ -397,7 +379,7 @@ impl Arena {
         let engine = &self.running.engine;
         let ram = engine.ram();
         if ram.frames().is_locked() {
-            return ram.grow_locked(bytes, engine.table().span().len());
+            return ram.grow_locked(bytes);
         }
         {
             let _blocked = signals::block_all(); // a handler's fault might lock a zone
@@ -514,7 +496,7 @@ impl Arena {
 
     /// Evicts every folio that is not in use.
     pub fn evict_all(&self) {
-        for range in self.running.engine.table().addresses().in_use() {
+        for range in self.running.engine.table().in_use() {
             self.running.engine.cold(range);
         }
     }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
-use folioswap_core::{Order, Wish};
+use folioswap_core::Wish;
 
 use crate::arena::Arena;
 use crate::arena::advice::Advice;
@@ -95,7 +95,7 @@ impl DerefMut for Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: whole blocks of this region, whose only owner is dropped; no borrow is left.
-        unsafe { self.space.unmap(self.addr, self.len.next_multiple_of(Order::HUGE.bytes())) }
+        unsafe { self.space.unmap(self.addr, self.len) }
     }
 }
 

@@ -251,7 +251,7 @@ mod tests {
     fn a_fault_gets_the_pageblock_that_it_has_made() {
         // With small folios only, nothing is compacted in advance.
         let device = DeviceSpec::Ram { size: 64 << 20 };
-        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
+        let builder = Arena::builder().memory(64 << 20).device(device).folio(Order::PAGE);
         let arena = builder.build().unwrap();
         let engine = arena.engine();
         let mut region = arena.map(60 << 20).unwrap();
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_pageblock_that_could_not_be_emptied_has_all_its_memory_again() {
         let device = DeviceSpec::Ram { size: 64 << 20 };
-        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
+        let builder = Arena::builder().memory(64 << 20).device(device).folio(Order::PAGE);
         let arena = builder.faults(FaultMode::Direct).build().unwrap();
         let engine = arena.engine();
         // Each pageblock has pages of both regions; every other page is dropped.

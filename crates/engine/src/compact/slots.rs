@@ -494,7 +494,7 @@ mod tests {
     }
 
     fn move_folios_in_use(device: DeviceSpec, nr_moved: u64) {
-        let builder = Arena::builder().memory(16 << 20).address_space(1 << 30).device(device).folio(Order::PAGE);
+        let builder = Arena::builder().memory(16 << 20).device(device).folio(Order::PAGE);
         // Keeps freed slots pending for a while: the thread ends as soon as whole clusters are free, but should move
         // folios here.
         let arena = builder.tuning(Tuning { frees: Frees::Collected, ..Tuning::default() }).build().unwrap();

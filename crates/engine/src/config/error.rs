@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::config::limits::{MAX_ADDRESS_SPACE, MAX_MEMORY};
+use crate::config::limits::MAX_MEMORY;
 use crate::config::size::{Bytes, SizeError};
 
 /// A name that is none of the valid ones.
@@ -20,9 +20,6 @@ pub enum Error {
     /// The budget is above [`MAX_MEMORY`].
     #[error("a memory budget of {} is too large: give at most {}", Bytes(*.0), Bytes(MAX_MEMORY))]
     BudgetTooLarge(u64),
-    /// The size of the address space is out of range.
-    #[error("an arena has 2M to {} of addresses, and not {}", Bytes(MAX_ADDRESS_SPACE), Bytes(*.0))]
-    AddressSpace(u64),
     /// The kernel does not grant that many addresses.
     #[error("{} of addresses are not to be had ({error}): ask for fewer, or raise the limit (`ulimit -v unlimited`)", Bytes(*.wanted_bytes))]
     NoAddresses {
@@ -125,9 +122,6 @@ pub enum Error {
     /// The arena has as many devices as possible.
     #[error("an arena takes at most {0} swap devices: remove one first")]
     TooManyDevices(usize),
-    /// The arena's address space is used up.
-    #[error("the arena's address space of {} is used up", Bytes(*.0))]
-    OutOfAddressSpace(u64),
     /// The length is zero, or too large for the address space of a process.
     #[error("a region of {0} bytes cannot be mapped")]
     BadLength(usize),
@@ -146,12 +140,12 @@ impl Error {
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {
-            Error::Size(_) | Error::BadLength(_) | Error::AddressSpace(_) => 64,
+            Error::Size(_) | Error::BadLength(_) => 64,
             Error::LockedShrink { .. } | Error::Topology { .. } => 64,
             Error::BudgetTooSmall(_) | Error::BudgetTooLarge(_) => 65,
             Error::SwapUnusable { .. } | Error::NoSuchDevice(_) | Error::TooManyDevices(_) => 68,
             Error::SwapTooSmall { .. } | Error::SwapTooLarge { .. } | Error::SwapInUse { .. } => 69,
-            Error::OutOfAddressSpace(_) | Error::NoAddresses { .. } | Error::System { .. } => 70,
+            Error::NoAddresses { .. } | Error::System { .. } => 70,
             Error::NoUserfaultfd { .. } | Error::NoMove(_) => 71,
             Error::LockLimit { .. } | Error::LockNeedsMove(_) => 74,
             Error::NoMemoryToLock { .. } => 75,

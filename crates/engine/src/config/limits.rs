@@ -1,21 +1,12 @@
-//! What an arena takes at most and at least, and what it reserves.
+//! What an arena takes at most and at least.
 
 use folioswap_core::{Clusters, Order};
-
-/// The least address space of an arena, unless set by the user. Unused addresses cost nothing.
-pub(crate) const ADDRESS_SPACE: u64 = 1 << 40;
-
-/// Default address space per byte of memory and devices: programs map more than they use.
-pub(crate) const ADDRESSES_PER_BYTE: u64 = 4;
 
 /// The smallest budget of an arena.
 pub const MIN_MEMORY: u64 = 16 << 20;
 
 /// The largest budget of an arena: frames are numbered in 32 bits.
 pub const MAX_MEMORY: u64 = 15 << 40;
-
-/// The most addresses that an arena reserves.
-pub const MAX_ADDRESS_SPACE: u64 = 64 << 40;
 
 /// The most bytes of one device: 16 TiB. A larger one is refused ([`Error::SwapTooLarge`](crate::Error::SwapTooLarge)).
 pub const MAX_DEVICE_BYTES: u64 = Clusters::MAX_SLOTS * Order::PAGE.bytes() as u64;

@@ -108,12 +108,6 @@ impl Device for FileDevice {
         self.limit
     }
 
-    fn likely_bytes(&self) -> u64 {
-        let directory = if self.path.is_dir() { Some(&*self.path) } else { self.path.parent() };
-        let free = || direct_io::free_bytes(directory.filter(|name| *name != Path::new("")).unwrap_or(Path::new(".")));
-        self.limit.unwrap_or_else(|| free().unwrap_or(0))
-    }
-
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.fixed {
             return Ok(());

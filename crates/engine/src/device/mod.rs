@@ -76,11 +76,6 @@ pub(crate) trait Device: Send + Sync {
     /// The most bytes that it can hold, regardless of free space in the file system. `None`: no limit of its own.
     fn limit_bytes(&self) -> Option<u64>;
 
-    /// Bytes that it can probably hold. For a file without a size: the free space of the file system.
-    fn likely_bytes(&self) -> u64 {
-        self.limit_bytes().unwrap_or(0)
-    }
-
     /// Reserves the space of a range, so that a later write there does not find the disk full.
     ///
     /// # Errors

@@ -44,10 +44,6 @@ impl Device for Throttled {
         self.device.limit_bytes()
     }
 
-    fn likely_bytes(&self) -> u64 {
-        self.device.likely_bytes()
-    }
-
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         self.device.reserve(offset, len)
     }

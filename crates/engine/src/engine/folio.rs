@@ -95,10 +95,13 @@ impl Engine {
     ) -> Result<(), MapError> {
         let frame = locked.frame(index);
         let (addr, home, len) = self.places(locked, index, frame);
+        if self.table.has_locked(&(addr..addr + len)) {
+            return Err(MapError::Busy); // the kernel does not move it, and may not let it go
+        }
         if self.lifecycle.gate().is_closed() {
             // A fork is in progress (faults of the forking thread still pass the gate). The child must not inherit
             // these addresses: it would read zeros there.
-            if let Err(error) = self.table.keep_from_children(addr..addr + len) {
+            if let Err(error) = memory::dontfork(addr, len) {
                 fatal::die(&format!("a folio could not be kept from a child, which would read zeros: {error}"));
             }
         }
@@ -167,9 +170,13 @@ impl Engine {
     /// its pages when their last user is done; the frames get new memory.
     fn abandon(&self, locked: &mut Locked<'_>, index: usize, error: MapError) {
         let (frame, order, addr) = (locked.frame(index), locked.order(), self.table.addr(locked.name(index)));
-        // SAFETY: the caller has locked the block. The content of the folio is no longer needed.
-        if let Err(refused) = unsafe { self.ram.frames().drop_memory(addr, order.bytes()) } {
-            fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
+        let pages = if locked.has_sealed() { order.nr_pages() } else { 1 };
+        for at in (0..pages).filter(|page| !locked.is_sealed(index * order.nr_pages() + page)) {
+            let len = order.bytes() / pages;
+            // SAFETY: the caller has locked the block. These pages are managed, and their content no longer needed.
+            if let Err(refused) = unsafe { self.ram.frames().drop_memory(addr + at * len, len) } {
+                fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
+            }
         }
         self.ram.note_unmapped(order.nr_pages());
         locked.folio_mut(index).set_out();

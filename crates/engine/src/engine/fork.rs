@@ -1,17 +1,21 @@
-//! fork: a child gets the folios that are in RAM, as ordinary copy-on-write memory. It never reads zeros where its
-//! parent had data. (Children are not managed yet.)
+//! fork: a child gets the folios that are in RAM, as ordinary copy-on-write memory, and what was never touched. It
+//! never reads zeros where its parent had data. (Children are not managed yet.)
 //!
-//! All managed memory is kept from children (`MADV_DONTFORK`). Around a fork by a face the gate is closed, and the
-//! folios mapped at that moment are let through (`MADV_DOFORK`). Anything else is not mapped in the child: a touch is a
-//! segmentation fault, which the handler installed by [`Engine::fork_child`] explains.
+//! All managed memory is kept from children (`MADV_DONTFORK`). Around a fork by a face the gate is closed, and what is
+//! mapped at that moment or empty is let through (`MADV_DOFORK`). Anything else is not mapped in the child: a touch is
+//! a segmentation fault, which the handler installed by [`Engine::fork_child`] explains.
 
+use std::ops::Range;
 use std::sync::RwLock;
 
-use folioswap_core::{BlockId, FolioId, Locked, PAGE_SIZE, State};
+use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Locked, Order, PAGE_SIZE, State};
 use folioswap_sys::{memory, sigbus, signals};
 
 use super::Engine;
 use crate::process::fatal;
+
+/// Bytes of a block.
+const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
 /// Spans of managed memory of which this process inherited a part.
 static INHERITED: RwLock<Vec<(usize, usize)>> = RwLock::new(Vec::new());
@@ -19,42 +23,53 @@ static INHERITED: RwLock<Vec<(usize, usize)>> = RwLock::new(Vec::new());
 impl Engine {
     pub fn fork_prepare(&self) {
         self.gate().close(signals::thread_id());
-        for range in self.table().addresses().in_use() {
-            // Runs of pages in RAM are made as long as possible, because each takes a system call.
-            let mut run = self.first_page(range.start)..self.first_page(range.start);
-            for index in range {
-                let locked = self.table().lock(BlockId::from_index(index));
-                let nr_pages = locked.order().nr_pages();
-                for (at, folio) in locked.folios().iter().enumerate() {
-                    let page = self.first_page(index) + at * nr_pages;
-                    if !matches!(folio.state(), State::Resident(_)) {
-                        if !self.let_through(std::mem::replace(&mut run, page + nr_pages..page + nr_pages)) {
-                            return;
-                        }
-                    } else {
-                        run.end = page + nr_pages;
-                    }
+        // Runs are made as long as possible, because each takes a system call.
+        let mut run = 0..0;
+        for block in self.table().in_use().into_iter().flatten().map(BlockId::from_index) {
+            for pages in self.inherited_pages(block) {
+                let first = block.page(pages.start).index();
+                if run.end != first && !self.let_through(std::mem::replace(&mut run, first..first)) {
+                    return;
                 }
+                run.end = first + pages.len();
             }
-            self.let_through(run);
         }
+        self.let_through(run);
     }
 
-    fn first_page(&self, block: usize) -> usize {
-        BlockId::from_index(block).page(0).index()
+    /// The managed pages of a block that are mapped or empty.
+    fn inherited_pages(&self, block: BlockId) -> Vec<Range<usize>> {
+        if !self.table().has(block) {
+            return std::iter::once(0..BLOCK_PAGES).collect(); // never touched
+        }
+        let locked = self.table().lock(block);
+        let is_inherited = |&page: &usize| {
+            let state = locked.state(locked.index_of(page));
+            !locked.is_sealed(page) && matches!(state, State::Resident(_) | State::Empty)
+        };
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        for page in (0..BLOCK_PAGES).filter(is_inherited) {
+            match parts.last_mut() {
+                Some(last) if last.end == page => last.end += 1,
+                _ => parts.push(page..page + 1),
+            }
+        }
+        parts
     }
 
     /// Lets children inherit a run of pages. `false`: the kernel refuses, as it does when there are too many runs
     /// (`vm.max_map_count`).
-    fn let_through(&self, run: std::ops::Range<usize>) -> bool {
+    fn let_through(&self, run: Range<usize>) -> bool {
         if run.is_empty() {
             return true;
         }
         let addr = self.table().addr(FolioId::from_index(run.start));
-        if let Err(error) = memory::dofork(addr, run.len() * PAGE_SIZE) {
+        let len = run.len() * PAGE_SIZE;
+        if let Err(error) = memory::dofork(addr, len) {
             fatal::say(&format!("a child will lack a part of its memory: {error}"));
             return false;
         }
+        self.lifecycle().note_inherited(addr..addr + len);
         true
     }
 
@@ -69,18 +84,19 @@ impl Engine {
 
     pub fn fork_parent(&self) {
         self.lifecycle().note_fork();
-        if let Err(error) = self.table().keep_from_children(self.table().span()) {
-            fatal::say(&format!("keeping regions from children: {error}"));
+        for addresses in self.lifecycle().take_inherited() {
+            if let Err(error) = memory::dontfork(addresses.start, addresses.len()) {
+                fatal::say(&format!("keeping regions from children: {error}"));
+            }
         }
         self.gate().open();
     }
 
     pub fn fork_child(&self) {
         self.lifecycle().stop();
-        INHERITED
-            .write()
-            .expect("nothing panics under this lock")
-            .push((self.table().span().start, self.table().span().len()));
+        let managed = self.table().in_use();
+        let bytes = |blocks: Range<usize>| (blocks.start * BLOCK_BYTES, blocks.len() * BLOCK_BYTES);
+        INHERITED.write().expect("nothing panics under this lock").extend(managed.into_iter().map(bytes));
         if let Err(error) = sigbus::install_segv(on_segv) {
             fatal::say(&format!("a touch of memory that was not inherited will not be explained: {error}"));
         }
@@ -89,7 +105,7 @@ impl Engine {
 
 /// In a child: removes a range from the inherited spans, because it is no longer managed memory or was not to be
 /// inherited.
-pub(crate) fn not_inherited(range: &std::ops::Range<usize>) {
+pub(crate) fn not_inherited(range: &Range<usize>) {
     let mut inherited = INHERITED.write().expect("nothing panics under this lock");
     let cut = |&(start, len): &(usize, usize)| {
         let end = start + len;

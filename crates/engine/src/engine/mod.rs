@@ -9,6 +9,8 @@
 
 pub(crate) mod folio;
 pub(crate) mod fork;
+pub(crate) mod manage;
+pub(crate) mod remap;
 
 use std::sync::Arc;
 
@@ -133,11 +135,13 @@ impl Engine {
     pub fn measure(&self) -> std::io::Result<Scan> {
         let frames = self.ram.frames();
         let homes = self.ram.scan(frames.range().start..frames.nursery().end)?;
-        let regions = self.ram.scan(self.table.span())?;
-        let scan = Scan {
-            present_bytes: regions.present_bytes + homes.present_bytes,
-            huge_bytes: regions.huge_bytes + homes.huge_bytes,
-        };
+        let mut scan = homes;
+        for blocks in self.table.in_use() {
+            let addresses = [blocks.start, blocks.end].map(|block| self.table.block_addr(BlockId::from_index(block)));
+            let regions = self.ram.scan(addresses[0]..addresses[1])?;
+            scan.present_bytes += regions.present_bytes;
+            scan.huge_bytes += regions.huge_bytes;
+        }
         self.stats.huge_resident_bytes.set(scan.huge_bytes);
         Ok(scan)
     }

@@ -31,7 +31,13 @@ fn on_sigbus(addr: usize, _write: bool) -> sigbus::Handled {
 extern "C" fn resolve(addr: usize) -> bool {
     let engine = {
         let engines = ENGINES.read().expect("nothing panics under this lock");
-        engines.iter().find(|engine| engine.table().contains(addr)).cloned()
+        let is_in_use = |engine: &&Arc<Engine>| {
+            engine.table().contains(addr) && engine.table().is_open(engine.table().page_at(addr).block())
+        };
+        // Else the fault may have been reported before the addresses were given up.
+        let found =
+            engines.iter().find(is_in_use).or_else(|| engines.iter().find(|engine| engine.table().contains(addr)));
+        found.cloned()
     };
     engine.is_some_and(|engine| engine.resolve(addr, signals::thread_id()))
 }

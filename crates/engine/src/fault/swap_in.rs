@@ -23,6 +23,9 @@ use crate::swap::health::{SwapInError, Trouble};
 /// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
 
+/// Consecutive faults of one page that is not managed, before they are taken for faults of something else.
+const MOST_OF_OTHERS: u32 = 3;
+
 /// Consecutive faults of one page whose folio is in RAM, before the program is ended.
 const MOST_REPEATS: u32 = 100_000;
 
@@ -38,6 +41,12 @@ impl Engine {
         self.outcome(resolved, addr, thread)
     }
 
+    /// Whether the page at an address is managed.
+    fn is_managed(&self, addr: usize) -> bool {
+        let page = self.table().page_at(addr);
+        self.table().is_open(page.block()) && !self.table().lock(page.block()).is_sealed(page.page_in_block())
+    }
+
     /// Evaluates the result of a fault. Ends the program if the page keeps faulting though its folio is in RAM.
     pub fn outcome(&self, resolved: Result<bool, SwapInError>, addr: usize, thread: u32) -> bool {
         match resolved {
@@ -45,6 +54,13 @@ impl Engine {
                 let (page, (last, repeats)) = (self.table().addr(self.table().page_at(addr)), LAST.get());
                 match was_absent {
                     true => LAST.set((0, 0)),
+                    // It was given up: the next touch does not fault, once it is unmapped or replaced. If it does, the
+                    // fault is another's.
+                    false if !self.is_managed(page) => {
+                        drop(self.table().changing());
+                        LAST.set((page, repeats + 1));
+                        return last != page || repeats < MOST_OF_OTHERS;
+                    }
                     false if last != page => LAST.set((page, 1)),
                     false if repeats < MOST_REPEATS => LAST.set((page, repeats + 1)),
                     false => fatal::die(&format!(

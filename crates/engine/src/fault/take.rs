@@ -155,7 +155,7 @@ mod tests {
     fn folios_of_one_size_are_never_split_for_want_of_frames() {
         for order in [Order::new(2).unwrap(), PIECE, Order::HUGE] {
             let device = DeviceSpec::Ram { size: 96 << 20 };
-            let builder = Arena::builder().memory(22 << 20).address_space(1 << 30).faults(FaultMode::Direct);
+            let builder = Arena::builder().memory(22 << 20).faults(FaultMode::Direct);
             let arena = builder.device(device).folio(order).build().unwrap();
             let mut bytes = ArenaVec::<u8>::zeroed(&arena, 48 << 20).unwrap();
             for round in 0..3 {

@@ -4,13 +4,15 @@
 //! folio's address, and its home is empty. Otherwise the page is at home. The caller holds the lock of the folio's
 //! block, so nobody else maps, unmaps or reads these frames.
 
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
+use folioswap_sys::memory::Reservation;
 use folioswap_sys::pagemap::Pagemap;
-use folioswap_sys::uffd::{Mode, MoveError, Userfaultfd};
+use folioswap_sys::uffd::{MoveError, Userfaultfd};
 use folioswap_sys::{futex, memory};
 
 use crate::process::fatal;
@@ -49,9 +51,6 @@ impl From<MoveError> for MapError {
 /// Of the unsafe functions: each range is that of a folio or the home of its frames, or of free frames, and the caller
 /// has it to itself. It has locked the folio's block, or taken the frames from their zone.
 pub(crate) trait Mapper: Send + Sync {
-    /// How regions are registered with the userfaultfd.
-    fn region_mode(&self) -> Mode;
-
     /// Whether the frames' memory must be registered too, as the target of moves.
     fn registers_frames(&self) -> bool;
 
@@ -132,6 +131,64 @@ pub(crate) fn patiently<R>(what: &str, mut call: impl FnMut() -> Result<R, MapEr
 /// Content of the pages that `repopulate` makes.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 
+/// Places of 2 MiB at which pages are put for a moment, whatever protection they had.
+struct Aside {
+    places: Range<usize>,
+    lent: Lent<usize>,
+}
+
+/// Threads that put pages aside at the same time.
+const NR_ASIDE: usize = 16;
+
+impl Aside {
+    fn new() -> io::Result<Self> {
+        let reserved = Reservation::new(NR_ASIDE * Order::HUGE.bytes(), Order::HUGE.bytes())?;
+        let places = reserved.range();
+        reserved.leak(); // the mappings there change, and are no longer one
+        Ok(Aside { lent: Lent::new(places.clone().step_by(Order::HUGE.bytes())), places })
+    }
+
+    /// Takes a folio's pages to a place that may be read and written, and calls `work` with it: the place, the folio,
+    /// the home, and their length. The folio may lie in several mappings; then it is called for parts of it. If that
+    /// fails for one part, `undo` is called with the folio and the home of those before it.
+    ///
+    /// # Safety
+    /// As for [`Mapper::unmap`].
+    unsafe fn take(
+        &self,
+        folio: usize,
+        home: usize,
+        len: usize,
+        work: &impl Fn(usize, usize, usize, usize) -> Result<(), MapError>,
+        undo: &impl Fn(usize, usize, usize) -> Result<(), MapError>,
+    ) -> Result<(), MapError> {
+        // SAFETY: the caller's range. The place is lent to this call alone.
+        match self.lent.with(|&mut place| match unsafe { memory::take_pages(folio, place, len) } {
+            Ok(()) => work(place, folio, home, len).map(|()| true),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && len > PAGE_SIZE => Ok(false),
+            Err(error) => Err(refused(error)),
+        })? {
+            true => Ok(()),
+            false => {
+                let half = len / 2;
+                // SAFETY: halves of the caller's ranges.
+                unsafe {
+                    self.take(folio, home, half, work, undo)?;
+                    self.take(folio + half, home + half, half, work, undo)
+                }
+                .inspect_err(|_| patiently("mapped", || undo(folio, home, half)))
+            }
+        }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // SAFETY: this object's own addresses, which nobody uses any more.
+        let _ = unsafe { memory::unmap(self.places.start, self.places.len()) };
+    }
+}
+
 /// Unregistered memory in which fresh pages are made. In registered memory, their first touch would be a userfault.
 struct Nursery(Lent<usize>);
 
@@ -152,6 +209,9 @@ pub(crate) struct MoveMapper {
     uffd: Arc<Userfaultfd>,
     pagemap: Arc<Pagemap>,
     nurseries: Vec<Nurseries>,
+    aside: Aside,
+    /// Whether all memory is locked in RAM. Pages are moved only between memory that is locked alike.
+    is_locked: bool,
 }
 
 /// Where pages are made for the frames of these homes.
@@ -163,19 +223,20 @@ struct Nurseries {
 
 impl MoveMapper {
     /// Takes for each zone the homes of its frames, and two ranges in which the kernel makes huge pages and small
-    /// pages. As many pageblocks can be made at once as these ranges have.
+    /// pages. As many pageblocks can be made at once as these ranges have. `is_locked`: all memory is, in RAM.
     pub fn new(
         uffd: Arc<Userfaultfd>,
         pagemap: Arc<Pagemap>,
         zones: impl IntoIterator<Item = [Range<usize>; 3]>,
-    ) -> Self {
+        is_locked: bool,
+    ) -> io::Result<Self> {
         let nursery = |range: Range<usize>| Nursery(Lent::new(range.step_by(Order::HUGE.bytes())));
         let nurseries = zones.into_iter().map(|[homes, huge, small]| Nurseries {
             homes,
             huge: nursery(huge),
             small: nursery(small),
         });
-        MoveMapper { uffd, pagemap, nurseries: nurseries.collect() }
+        Ok(MoveMapper { uffd, pagemap, nurseries: nurseries.collect(), aside: Aside::new()?, is_locked })
     }
 
     fn nurseries(&self, home: usize) -> &Nurseries {
@@ -202,6 +263,27 @@ impl MoveMapper {
             }
             carried.map(|()| is_huge)
         })
+    }
+
+    /// Moves pages from a place aside home, one by one where they do not move together, and copies those that cannot be
+    /// moved: a child of fork shares them, or a system call reads them.
+    ///
+    /// # Safety
+    /// As for [`Mapper`]. The place is the caller's.
+    unsafe fn gather(&self, home: usize, place: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's ranges.
+        if unsafe { move_pages(&self.uffd, home, place, len) }.is_ok() {
+            return Ok(());
+        }
+        for at in (0..len).step_by(PAGE_SIZE) {
+            // SAFETY: as above.
+            unsafe {
+                if self.move_one(home + at, place + at).is_err() {
+                    copy_in(&self.uffd, home + at, place + at, PAGE_SIZE)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether a page is present at this address.
@@ -267,10 +349,6 @@ impl MoveMapper {
 }
 
 impl Mapper for MoveMapper {
-    fn region_mode(&self) -> Mode {
-        Mode::Missing
-    }
-
     fn registers_frames(&self) -> bool {
         true
     }
@@ -301,17 +379,55 @@ impl Mapper for MoveMapper {
 
     unsafe fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
         // SAFETY: the caller's ranges.
-        unsafe { self.carry_fresh(folio, home) }
+        match unsafe { self.carry_fresh(folio, home) } {
+            // The program may not write there, or only to a part of it.
+            // SAFETY: as above.
+            Err(MapError::Refused(libc::EINVAL) | MapError::Missing) => unsafe {
+                self.carry_fresh(home, home)?;
+                copy_in(&self.uffd, folio, home, Order::HUGE.bytes()).map(|()| false)
+            },
+            made => made,
+        }
     }
 
     unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's ranges.
-        unsafe { self.carry(folio, home, len) }
+        match unsafe { self.carry(folio, home, len) } {
+            // The program may not write there, or only to a part of it. A copy keeps the protection.
+            // SAFETY: as above.
+            Err(MapError::Refused(libc::EINVAL) | MapError::Missing) => unsafe {
+                copy_in(&self.uffd, folio, home, len)
+            },
+            moved => moved,
+        }
     }
 
     unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's ranges.
-        unsafe { self.carry(home, folio, len) }
+        let mut moved = unsafe { self.carry(home, folio, len) };
+        if moved == Err(MapError::Busy) {
+            // Pages that a child of fork shares, or shared, become this process's own when they are written.
+            // SAFETY: pages of the folio, whose content stays. Without access the kernel refuses.
+            let _ = unsafe { memory::populate_write(folio, len) };
+            // SAFETY: as above.
+            moved = unsafe { self.carry(home, folio, len) };
+        }
+        match moved {
+            // The program may not write there, or only to a part of it: the kernel moves pages only between memory of
+            // one protection.
+            Err(MapError::Refused(libc::EINVAL)) => {
+                let carry = |place, folio, home, len| {
+                    if self.is_locked {
+                        memory::lock_on_fault(folio, len).map_err(refused)?; // it lost that when its pages were taken
+                    }
+                    // SAFETY: as above; the place has the pages of the folio.
+                    unsafe { self.gather(home, place, len) }
+                };
+                // SAFETY: as above.
+                unsafe { self.aside.take(folio, home, len, &carry, &|folio, home, len| self.map(folio, home, len)) }
+            }
+            moved => moved,
+        }
     }
 }
 
@@ -319,23 +435,34 @@ impl Mapper for MoveMapper {
 pub(crate) struct CopyMapper {
     uffd: Arc<Userfaultfd>,
     pagemap: Arc<Pagemap>,
+    aside: Aside,
 }
 
 impl CopyMapper {
-    pub fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> Self {
-        CopyMapper { uffd, pagemap }
+    pub fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> io::Result<Self> {
+        Ok(CopyMapper { uffd, pagemap, aside: Aside::new()? })
     }
 
-    fn protect(&self, folio: usize, len: usize, on: bool) -> Result<(), MapError> {
-        self.uffd.write_protect(folio, len, on).map_err(refused)
+    /// Copies the pages at a place home, and drops them. If one is missing, puts the others back.
+    ///
+    /// # Safety
+    /// As for [`Mapper`]; the place has the pages of the folio.
+    unsafe fn copy_home(&self, place: usize, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: pages that are this call's alone. The home belongs to the folio's frames, is writable and overlaps no
+        // other memory.
+        if unsafe { memory::copy_pages(&self.pagemap, place, home, len) }.is_ok() {
+            // SAFETY: as above, and its content is at home now.
+            return unsafe { drop_pages(place, len) };
+        }
+        for at in (0..len).step_by(PAGE_SIZE).filter(|&at| memory::are_present(&self.pagemap, place + at, PAGE_SIZE)) {
+            // SAFETY: as above. Nothing is present at the folio's address.
+            unsafe { copy_in(&self.uffd, folio + at, place + at, PAGE_SIZE)? }
+        }
+        Err(MapError::Missing)
     }
 }
 
 impl Mapper for CopyMapper {
-    fn region_mode(&self) -> Mode {
-        Mode::MissingAndWriteProtect
-    }
-
     fn registers_frames(&self) -> bool {
         false
     }
@@ -367,23 +494,15 @@ impl Mapper for CopyMapper {
     unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
         // home, and threads that touch the folio wait for this content.
-        unsafe { self.uffd.copy(folio, home, len) }?;
-        // SAFETY: the caller's range, and its content is under the folio's address now.
-        unsafe { drop_pages(home, len) }
+        unsafe { copy_in(&self.uffd, folio, home, len) }
     }
 
     unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        // Protect first: from here on a write waits as a fault, so the content copied is the content dropped.
-        self.protect(folio, len, true)?;
-        // SAFETY: the folio's range lies in a region and is readable, and is write-protected now. The home belongs to
-        // its frames, is writable and overlaps no region. The caller has locked the block, so nobody else unmaps, reads
-        // or writes either.
-        if unsafe { memory::copy_pages(&self.pagemap, folio, home, len) }.is_err() {
-            self.protect(folio, len, false)?;
-            return Err(MapError::Missing);
-        }
-        // SAFETY: the caller's range, and its content is at home now.
-        unsafe { drop_pages(folio, len) }
+        // Once the pages are elsewhere an access faults and waits, so the content copied is the content dropped.
+        // SAFETY: the caller's ranges, and a place that is this call's.
+        let copy = |place, folio, home, len| unsafe { self.copy_home(place, folio, home, len) };
+        // SAFETY: as above.
+        unsafe { self.aside.take(folio, home, len, &copy, &|folio, home, len| self.map(folio, home, len)) }
     }
 
     unsafe fn unmap_unneeded(&self, folio: usize, _home: usize, len: usize) -> Result<(), MapError> {
@@ -391,6 +510,26 @@ impl Mapper for CopyMapper {
         // SAFETY: the caller's range, whose content is no longer needed.
         unsafe { drop_pages(folio, len) }
     }
+}
+
+/// Copies content from home to a folio's address, at which nothing is present, and drops the pages at home. The pages
+/// may belong to several mappings, with any protection.
+///
+/// # Safety
+/// As for [`Mapper`].
+unsafe fn copy_in(uffd: &Userfaultfd, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+    // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
+    // home, and threads that touch the folio wait for this content.
+    let copy = |at: usize, len: usize| unsafe { uffd.copy(folio + at, home + at, len) };
+    match copy(0, len) {
+        // Not within one mapping.
+        Err(MoveError::Missing | MoveError::Invalid) if len > PAGE_SIZE => {
+            (0..len).step_by(PAGE_SIZE).try_for_each(|at| copy(at, PAGE_SIZE))?;
+        }
+        copied => copied?,
+    }
+    // SAFETY: the caller's range, and its content is under the folio's address now.
+    unsafe { drop_pages(home, len) }
 }
 
 /// Moves pages between places of this arena.
@@ -409,7 +548,14 @@ unsafe fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usiz
 /// As for [`Mapper`]; and their content is elsewhere, or no longer needed.
 unsafe fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
     // SAFETY: the caller's range. Nobody else refers to memory at home, and an access to a region faults and waits.
-    unsafe { memory::dontneed(addr, len) }.map_err(refused)
+    let dropped = unsafe { memory::dontneed(addr, len) };
+    match dropped {
+        // Locked in RAM.
+        // SAFETY: as above.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => unsafe { memory::dontneed_locked(addr, len) },
+        dropped => dropped,
+    }
+    .map_err(refused)
 }
 
 fn refused(error: std::io::Error) -> MapError {
@@ -419,7 +565,6 @@ fn refused(error: std::io::Error) -> MapError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use folioswap_sys::memory::Reservation;
     use folioswap_sys::uffd::Delivery;
 
     const NR_PAGES: usize = 16;
@@ -439,8 +584,8 @@ mod tests {
         area.protect_rw(area.range()).unwrap();
         memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
         fill(area.addr());
-        uffd.register(area.addr(), 2 * LEN, Mode::Missing).unwrap();
-        Some((MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), []), area))
+        uffd.register(area.addr(), 2 * LEN).unwrap();
+        Some((MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), [], false).unwrap(), area))
     }
 
     /// Fills the pages at `here`, or maps the kernel's zero page where `is_zero`.

@@ -17,7 +17,6 @@ use folioswap_core::{FrameId, Order, PAGE_SIZE};
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::config::error::Error;
-use crate::config::limits::ADDRESS_SPACE;
 use crate::config::size::Bytes;
 use crate::device::topology::Topology;
 use crate::memory::frames::{Frames, bytes_behind_homes};
@@ -29,7 +28,7 @@ use crate::memory::zones::Zoning;
 const DIVIDE_TRIES: usize = 20;
 const COLLAPSE_TRIES: usize = 3;
 
-/// Checks whether a locked budget of this size could be allocated now in an arena with the default address space, as
+/// Checks whether a locked budget of this size could be allocated now in an arena, as
 /// [`ArenaBuilder::build`](crate::ArenaBuilder::build) does. Takes no memory.
 ///
 /// # Errors
@@ -42,15 +41,15 @@ pub fn check_lock(memory_bytes: u64) -> Result<(), Error> {
 /// Checks whether this process may lock the addresses of such an arena, by trying: several privileges allow it.
 pub(crate) fn check_limit(memory_bytes: u64) -> Result<(), Error> {
     let nr_zones = Zoning::new(&Topology::of_machine(), memory_bytes as usize / Order::HUGE.bytes()).nr_zones;
-    let wanted = bytes_to_lock(ADDRESS_SPACE, memory_bytes, nr_zones);
+    let wanted = bytes_to_lock(memory_bytes, nr_zones);
     let addresses = Reservation::new((wanted as usize).next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         .map_err(|error| Error::NoAddresses { wanted_bytes: wanted, error })?;
     lock(addresses.addr(), addresses.len(), wanted)
 }
 
-/// Bytes of addresses that an arena locks.
-fn bytes_to_lock(address_space: u64, memory_bytes: u64, nr_zones: usize) -> u64 {
-    address_space + memory_bytes + bytes_behind_homes(nr_zones) as u64
+/// Bytes of addresses that an arena without regions locks.
+fn bytes_to_lock(memory_bytes: u64, nr_zones: usize) -> u64 {
+    memory_bytes + bytes_behind_homes(nr_zones) as u64
 }
 
 /// Locks a range of addresses. `wanted_bytes`: the total that the arena locks, for the error message.
@@ -61,13 +60,11 @@ pub(crate) fn lock(addr: usize, len: usize, wanted_bytes: u64) -> Result<(), Err
     })
 }
 
-/// Locks all addresses of an arena: its regions, the homes of its budget, and the ranges behind the homes.
-pub(crate) fn lock_all(span: &Reservation, frames: &Frames, memory_bytes: u64) -> Result<(), Error> {
+/// Locks the homes of an arena's budget, and the ranges behind the homes. Regions are locked as they are mapped.
+pub(crate) fn lock_all(frames: &Frames, memory_bytes: u64) -> Result<(), Error> {
     let nr_pageblocks = memory_bytes as usize / Order::HUGE.bytes();
-    let all_bytes = bytes_to_lock(span.len() as u64, (nr_pageblocks * Order::HUGE.bytes()) as u64, frames.nr_zones());
-    let others = [span.addr()..span.addr() + span.len(), frames.behind()];
-    others
-        .into_iter()
+    let all_bytes = bytes_to_lock((nr_pageblocks * Order::HUGE.bytes()) as u64, frames.nr_zones());
+    std::iter::once(frames.behind())
         .chain(frames.parts(0, nr_pageblocks))
         .try_for_each(|part| lock(part.start, part.len(), all_bytes))
 }
@@ -101,8 +98,8 @@ impl Ram {
         Ok(())
     }
 
-    /// Grows a locked budget. `span_len`: the length of the addresses of all regions, which are locked too.
-    pub fn grow_locked(&self, bytes: u64, span_len: usize) -> Result<(), Error> {
+    /// Grows a locked budget.
+    pub fn grow_locked(&self, bytes: u64) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock().expect("nothing panics under this lock");
         let now_bytes = self.budget_bytes();
         if bytes < now_bytes {
@@ -113,7 +110,7 @@ impl Ram {
         let bytes_of = |nr_pageblocks: usize| (nr_pageblocks * Order::HUGE.bytes()) as u64;
         if new > old {
             check_available(bytes_of(new - old))?;
-            let all_bytes = bytes_to_lock(span_len as u64, bytes_of(new), self.frames.nr_zones());
+            let all_bytes = bytes_to_lock(bytes_of(new), self.frames.nr_zones());
             self.frames.parts(old, new).try_for_each(|part| lock(part.start, part.len(), all_bytes))?;
             self.frames.open(new)?;
             self.zones.set_limit(new * Order::HUGE.nr_pages());
@@ -273,7 +270,7 @@ mod tests {
         use folioswap_core::Memory;
         use folioswap_sys::pagemap::{self, Scan};
         const BLOCK: usize = Order::HUGE.bytes();
-        let builder = crate::Arena::builder().memory(16 << 20).locked(true).address_space(1 << 30);
+        let builder = crate::Arena::builder().memory(16 << 20).locked(true);
         let arena = match builder.device(crate::DeviceSpec::Ram { size: 4 << 20 }).build() {
             Ok(arena) => arena,
             Err(error) => {

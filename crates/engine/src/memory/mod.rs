@@ -1,7 +1,6 @@
-//! Addresses with the folio table, and RAM: frames and their homes, the mapper, zones, taking frames and giving them
+//! The folio table, and RAM: frames and their homes, the mapper, zones, taking frames and giving them
 //! memory, zeroed memory, locked budgets.
 
-pub mod address_space;
 pub mod frames;
 pub mod mapper;
 pub mod mlock;

@@ -3,7 +3,7 @@
 use folioswap_core::Order;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap;
-use folioswap_sys::uffd::{Delivery, Mode, Userfaultfd};
+use folioswap_sys::uffd::{Delivery, Userfaultfd};
 
 use crate::config::error::Error;
 use crate::config::mapping::Mapping;
@@ -52,7 +52,7 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
     let words = unsafe { std::slice::from_raw_parts_mut(here as *mut u64, LEN / 8) };
     words.iter_mut().enumerate().for_each(|(at, word)| *word = pattern(at));
     let huge_before = pagemap::scan(here..here + LEN).map_err(text)?.huge_bytes == LEN as u64;
-    uffd.register(area.addr(), 2 * LEN, Mode::Missing).map_err(|error| error.to_string())?;
+    uffd.register(area.addr(), 2 * LEN).map_err(|error| error.to_string())?;
     // SAFETY: two separate parts of this function's own memory. `words` is not used any more.
     unsafe { uffd.move_pages(there, here, LEN) }.map_err(|error| error.to_string())?;
     let out = pagemap::scan(here..here + LEN).map_err(text)?;

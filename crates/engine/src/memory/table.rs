@@ -1,126 +1,177 @@
-//! The managed addresses, and the folio table that says where the content of each of them is.
+//! The folio table: for each page of managed memory, where its content is.
 //!
-//! **Locking.** The table has a lock per block. Allocation of addresses has a leaf lock of its own. The bits of blocks
-//! in use are changed before a block is dropped, and read under the block's lock, so a fault that was reported before
-//! its addresses were unmapped makes no page there.
+//! A block's number is its address in units of 2 MiB, so the table covers all addresses of a process. Entries exist
+//! where memory is or was managed.
+//!
+//! **Locking.** The table has a lock per block; the list of blocks in use has a leaf lock of its own. The marks of
+//! blocks in use are changed before a block is dropped, and read under the block's lock, so a fault that was reported
+//! before its addresses were given up makes no page there.
 
-use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
-use folioswap_core::{BlockId, FolioId, FolioTable, HashKey, Locked, Order};
-use folioswap_sys::memory::Reservation;
+use folioswap_core::{BlockId, FolioId, FolioTable, HashKey, Locked, Order, RangeSet};
 
-use crate::memory::address_space::AddressSpace;
+/// Bits of a user address.
+const ADDRESS_BITS: u32 = 47;
 
-/// The addresses of an arena's regions and their folio table.
+/// Blocks in the addresses of a process.
+const NR_BLOCKS: usize = (1 << ADDRESS_BITS) / Order::HUGE.bytes();
+
+/// The folio table of an arena.
 pub(crate) struct Table {
-    span: Reservation,
-    addresses: AddressSpace,
     folios: FolioTable,
-    /// One bit per block: its addresses are in use. Memory is backed on first use.
-    open: Box<[AtomicU64]>,
+    /// The blocks in use.
+    in_use: Mutex<RangeSet>,
+    changing: Mutex<()>,
+    /// Addresses that the program has locked in RAM.
+    locked: Mutex<RangeSet>,
+    has_locked: AtomicBool,
 }
 
 impl Table {
     /// `key`: of the hashes in the table.
-    pub fn new(span: Reservation, key: HashKey) -> Self {
-        let nr_blocks = span.len() / Order::HUGE.bytes();
+    pub fn new(key: HashKey) -> Self {
         Table {
-            addresses: AddressSpace::new(nr_blocks),
-            folios: FolioTable::new(nr_blocks).keyed(key),
-            open: bytemuck::zeroed_slice_box(nr_blocks.div_ceil(64)),
-            span,
+            folios: FolioTable::new(NR_BLOCKS).keyed(key),
+            in_use: Mutex::default(),
+            changing: Mutex::new(()),
+            locked: Mutex::default(),
+            has_locked: AtomicBool::new(false),
         }
     }
 
-    /// All addresses that are or may become managed memory.
-    pub fn span(&self) -> Range<usize> {
-        self.span.addr()..self.span.addr() + self.span.len()
-    }
-
+    /// Whether pages of the address's block are managed, or were.
     pub fn contains(&self, addr: usize) -> bool {
-        addr.wrapping_sub(self.span.addr()) < self.span.len()
+        addr >> ADDRESS_BITS == 0 && self.folios.was_in_use(self.page_at(addr).block())
     }
 
-    /// The page at an address of the span.
+    /// Whether pages of a block that overlaps the range are managed, or were.
+    pub fn overlaps(&self, range: Range<usize>) -> bool {
+        let range = self.possible(range);
+        let blocks = range.start / Order::HUGE.bytes()..range.end.div_ceil(Order::HUGE.bytes());
+        self.folios.first_used(blocks).is_some()
+    }
+
+    /// The part of a range that a process can have.
+    pub fn possible(&self, range: Range<usize>) -> Range<usize> {
+        range.start.min(1 << ADDRESS_BITS)..range.end.min(1 << ADDRESS_BITS)
+    }
+
+    /// The page at an address.
     pub fn page_at(&self, addr: usize) -> FolioId {
-        debug_assert!(self.contains(addr));
-        FolioId::from_index((addr - self.span.addr()) / Order::PAGE.bytes())
+        FolioId::from_index(addr / Order::PAGE.bytes())
     }
 
     pub fn addr(&self, folio: FolioId) -> usize {
-        self.span.addr() + folio.offset_bytes()
+        folio.offset_bytes()
     }
 
     pub fn block_addr(&self, block: BlockId) -> usize {
-        self.span.addr() + block.offset_bytes()
+        block.offset_bytes()
     }
 
     pub fn lock(&self, block: BlockId) -> Locked<'_> {
         self.folios.lock(block)
     }
 
-    /// Locks a block that nobody holds. Also `None` for a block that was never mapped.
+    /// Locks a block that nobody holds. Also `None` for a block that was never managed.
     pub fn try_lock(&self, block: BlockId) -> Option<Locked<'_>> {
         self.folios.try_lock(block)
     }
 
-    /// Whether a block was ever mapped.
+    /// Whether a block has an entry: it was managed once, or a neighbour was.
     pub fn has(&self, block: BlockId) -> bool {
         self.folios.has(block)
     }
 
-    /// Allocates addresses.
-    pub fn addresses(&self) -> &AddressSpace {
-        &self.addresses
+    /// The ranges of blocks in use.
+    pub fn in_use(&self) -> Vec<Range<usize>> {
+        self.in_use_set().iter().collect()
     }
 
-    /// The blocks in use that were ever mapped.
+    fn in_use_set(&self) -> MutexGuard<'_, RangeSet> {
+        self.in_use.lock().expect("nothing panics under this lock")
+    }
+
+    /// The blocks in use that were ever touched.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.addresses.in_use().into_iter().flatten().map(BlockId::from_index).filter(|&block| self.has(block))
+        self.in_use().into_iter().flatten().map(BlockId::from_index).filter(|&block| self.has(block))
     }
 
-    /// Makes allocated blocks readable and writable, and resets their entries.
-    pub fn open(&self, blocks: Range<usize>) -> io::Result<()> {
+    /// Makes entries for blocks.
+    pub fn ensure(&self, blocks: Range<usize>) {
         self.folios.ensure(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
-        let start = self.block_addr(BlockId::from_index(blocks.start));
-        self.make_accessible(start..start + blocks.len() * Order::HUGE.bytes())?;
-        for index in blocks.clone() {
-            self.lock(BlockId::from_index(index)).forget_tenant();
-        }
-        self.set_open(blocks, true);
-        Ok(())
     }
 
-    /// Marks the addresses of blocks as no longer in use.
-    pub fn close(&self, blocks: Range<usize>) {
-        self.set_open(blocks, false);
+    /// Lets one thread at a time change what is managed.
+    pub fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().expect("nothing panics under this lock")
     }
 
-    fn set_open(&self, blocks: Range<usize>, open: bool) {
-        for index in blocks {
-            let bit = 1 << (index % 64);
-            if open {
-                self.open[index / 64].fetch_or(bit, Ordering::SeqCst);
-            } else {
-                self.open[index / 64].fetch_and(!bit, Ordering::SeqCst);
-            }
+    /// Marks a block as in use. Its entry exists, and is locked.
+    pub fn open(&self, block: BlockId) {
+        self.folios.set_in_use(block, true);
+    }
+
+    /// Marks blocks as in use that were never touched. Returns the others.
+    pub fn open_untouched(&self, blocks: Range<usize>) -> Vec<Range<usize>> {
+        self.folios.set_untouched_in_use(blocks, true)
+    }
+
+    /// Marks blocks as no longer in use that were never touched. Returns the others.
+    pub fn close_untouched(&self, blocks: Range<usize>) -> Vec<Range<usize>> {
+        let others = self.folios.set_untouched_in_use(blocks.clone(), false);
+        let mut in_use = self.in_use_set();
+        let mut at = blocks.start;
+        for part in others.iter().chain([&(blocks.end..blocks.end)]) {
+            in_use.remove(at..part.start);
+            at = part.end;
         }
+        others
+    }
+
+    /// Lists opened blocks as in use.
+    pub fn note_in_use(&self, blocks: Range<usize>) {
+        self.in_use_set().add(blocks);
+    }
+
+    /// Marks a block as no longer in use.
+    pub fn close(&self, block: BlockId) {
+        self.folios.set_in_use(block, false);
+        self.in_use_set().remove(block.index()..block.index() + 1);
     }
 
     pub fn is_open(&self, block: BlockId) -> bool {
-        self.open[block.index() / 64].load(Ordering::SeqCst) >> (block.index() % 64) & 1 == 1
+        self.folios.is_in_use(block)
     }
 
-    /// Makes addresses readable and writable.
-    pub fn make_accessible(&self, addresses: Range<usize>) -> io::Result<()> {
-        self.span.protect_rw(addresses)
+    /// Notes that the program locks addresses in RAM. `false`, and not noted: that would be more bytes than `most`.
+    pub fn note_locked(&self, range: Range<usize>, most: usize) -> bool {
+        let mut set = self.locked.lock().expect("nothing panics under this lock");
+        let before = set.remove(range.clone());
+        set.add(range.clone());
+        let fits = set.iter().map(|range| range.len()).sum::<usize>() <= most;
+        if !fits {
+            set.remove(range);
+            before.into_iter().for_each(|part| set.add(part));
+        }
+        self.has_locked.store(!set.is_empty(), Ordering::SeqCst);
+        fits
     }
 
-    /// Keeps addresses from children of later forks.
-    pub fn keep_from_children(&self, addresses: Range<usize>) -> io::Result<()> {
-        self.span.dontfork(addresses)
+    /// Notes that the program no longer locks addresses in RAM.
+    pub fn note_unlocked(&self, range: Range<usize>) {
+        let mut set = self.locked.lock().expect("nothing panics under this lock");
+        set.remove(range);
+        self.has_locked.store(!set.is_empty(), Ordering::SeqCst);
+    }
+
+    /// Whether the program has locked any of these addresses in RAM.
+    pub fn has_locked(&self, range: &Range<usize>) -> bool {
+        self.has_locked.load(Ordering::SeqCst)
+            && self.locked.lock().expect("nothing panics under this lock").overlaps(range)
     }
 
     /// Memory of the table, in bytes.

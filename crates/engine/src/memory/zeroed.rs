@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn what_first_touches_get_is_zero_and_the_stock_goes_back_when_it_is_needed() {
         let device = DeviceSpec::Ram { size: 512 << 20 };
-        let arena = Arena::builder().memory(256 << 20).address_space(1 << 30).device(device).build().unwrap();
+        let arena = Arena::builder().memory(256 << 20).device(device).build().unwrap();
         let stock = arena.engine().ram().stock();
         let mut region = arena.map(192 << 20).unwrap();
         for round in 1..=2u8 {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_smaller_budget_has_it_back() {
-        let arena = Arena::builder().memory(256 << 20).address_space(1 << 30).build().unwrap();
+        let arena = Arena::builder().memory(256 << 20).build().unwrap();
         let mut region = arena.map(64 << 20).unwrap();
         region.fill(1);
         let stock = arena.engine().ram().stock();

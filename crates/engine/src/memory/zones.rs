@@ -129,7 +129,7 @@ mod tests {
             .into_iter()
             .flat_map(|faults| [(faults, Order::HUGE), (faults, Order::PAGE)])
         {
-            let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).topology(topology.clone());
+            let builder = Arena::builder().memory(64 << 20).topology(topology.clone());
             let builder = builder.device(device(0)).device(device(1)).faults(faults).folio(order);
             let arena = match builder.build() {
                 Err(error @ Error::NoUserfaultfd { .. }) if faults == FaultMode::Monitor => {
@@ -163,7 +163,7 @@ mod tests {
             let device = SwapDevice::from(DeviceSpec::Ram { size: 64 << 20 }).on_node(NodeId::new(node));
             device.with_priority(Priority::given(1).unwrap())
         };
-        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).topology(topology);
+        let builder = Arena::builder().memory(64 << 20).topology(topology);
         let arena =
             builder.device(given(0)).device(given(1)).faults(FaultMode::Direct).folio(Order::HUGE).build().unwrap();
         let mut region = arena.map(4 * LEN).unwrap();
@@ -179,7 +179,7 @@ mod tests {
         const MIB: usize = 1 << 20;
         // All threads are on the second node.
         let topology: Topology = "node 0 cpus 4000\nnode 1 cpus 0-3999".parse().unwrap();
-        let builder = Arena::builder().memory(64 << 20).address_space(1 << 30).faults(FaultMode::Direct);
+        let builder = Arena::builder().memory(64 << 20).faults(FaultMode::Direct);
         let arena = builder.device(DeviceSpec::Ram { size: 256 << 20 }).topology(topology).build().unwrap();
         let zones = arena.engine().ram().zones();
         let in_use = |zone: usize| zones.all()[zone].counts().in_use * PAGE_SIZE / MIB;

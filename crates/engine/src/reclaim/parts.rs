@@ -5,7 +5,7 @@
 //! its pages of zeros by the shared zero page, and Linux 6.18 fails to move those one by one (EEXIST for a page that it
 //! has just moved).
 
-use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId};
+use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
 
 use crate::device::checksum;
 use crate::engine::Engine;
@@ -57,6 +57,21 @@ impl Engine {
         }
         self.ram().release(frame);
         Washed::Clean
+    }
+
+    /// Writes a block that is one folio in RAM in parts of an order, and frees its huge page.
+    pub fn leave_in_parts(&self, locked: &mut Locked<'_>, order: Order) -> bool {
+        match locked.state(0) {
+            State::Resident(_) => {
+                if locked.pinned || self.unmap_to_laundry(locked, 0).is_err() {
+                    return false;
+                }
+            }
+            State::Standby(_) => self.spoil(locked, 0), // it has no copy any more if writing fails
+            State::Empty | State::Swapped(_) => return false,
+        }
+        let order = if order == Order::HUGE { PIECE } else { order };
+        matches!(self.write_parts(locked, order), Washed::Clean)
     }
 
     /// Slots for all parts that are not zero, or none at all.

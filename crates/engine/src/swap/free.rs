@@ -141,8 +141,7 @@ mod tests {
     const CPU: CpuId = CpuId::new(0);
 
     fn arena(frees: Frees) -> Arena {
-        let builder =
-            Arena::builder().memory(16 << 20).address_space(1 << 30).device(DeviceSpec::Ram { size: 64 << 20 });
+        let builder = Arena::builder().memory(16 << 20).device(DeviceSpec::Ram { size: 64 << 20 });
         builder.tuning(Tuning { frees, ..Tuning::default() }).build().unwrap()
     }
 
@@ -180,7 +179,7 @@ mod tests {
 
     #[test]
     fn emptied_space_is_given_back_once_it_is_more_than_what_is_used_by_frees_that_empty_nothing() {
-        let arena = Arena::builder().memory(16 << 20).address_space(1 << 30).build().unwrap();
+        let arena = Arena::builder().memory(16 << 20).build().unwrap();
         let engine = arena.engine();
         let whole: Vec<_> = (0..145).map(|_| engine.swap().allocate(CPU, Order::HUGE).unwrap()).collect();
         let sleeps =

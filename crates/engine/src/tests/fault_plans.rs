@@ -96,7 +96,7 @@ impl Program {
             2 => FolioSize::Fixed(Order::HUGE),
             _ => FolioSize::Auto,
         };
-        let builder = Arena::builder().memory(16 << 20).address_space(64 << 20).folio(folio);
+        let builder = Arena::builder().memory(16 << 20).folio(folio);
         let arena = builder.build_on(devices).unwrap();
         let len = if is_large { 22 * MIB } else { (1 + numbers.usize(..3)) * 2 * MIB };
         let region = arena.map(len).unwrap();

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::map::mapping;
 use crate::{guard, state};
 
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
@@ -58,7 +57,9 @@ pub fn release(block: usize) -> bool {
     }
     let _guard = guard::enter();
     let Some(len) = blocks().remove(&block) else { return false };
-    let _ = mapping::unmap_managed(block..block + len); // if this fails, the block leaks
+    let Some(space) = state::space() else { return true }; // in a forked child it leaks
+    // SAFETY: the mapping belongs to this block alone, which the program gives up.
+    state::keeping_errno(|| unsafe { space.unmap(block, len) });
     true
 }
 
@@ -69,7 +70,7 @@ pub fn resize(block: usize, size: usize) -> *mut u8 {
     let Some(space) = state::space() else { return std::ptr::null_mut() };
     let Some(old_len) = blocks().remove(&block) else { return std::ptr::null_mut() };
     // SAFETY: the mapping belongs to this block alone, and the program does not use a block while it resizes it.
-    match state::keeping_errno(|| unsafe { space.remap(block, old_len, new_len, true) }) {
+    match state::keeping_errno(|| unsafe { space.remap(block, old_len, new_len) }) {
         Ok(addr) => {
             blocks().insert(addr, new_len);
             addr as *mut u8

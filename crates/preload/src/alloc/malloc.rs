@@ -5,6 +5,8 @@
 //! - the ordinary heap, if the C library itself asks for 512 bytes to 64 KiB. These are stdio buffers and the like,
 //!   which the kernel accesses in calls that cannot be covered. The return address identifies the caller, which is why
 //!   three functions here are written in assembly;
+//! - the ordinary heap, if the loader asks. These are the vectors by which threads find their thread-local variables,
+//!   which the fault path uses too;
 //! - the ordinary heap, for small blocks until the ordinary share of the budget is used up. What a program allocates
 //!   first and uses always then stays in RAM;
 //! - the program heap in managed memory, for all others.
@@ -34,30 +36,52 @@ const SMALL_BYTES: usize = 64 << 10;
 const LEAST_BUFFER_BYTES: usize = 512;
 
 static SHARE_BYTES: AtomicUsize = AtomicUsize::new(0);
-static LIBC_START: AtomicUsize = AtomicUsize::new(0);
-static LIBC_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets the program's share of ordinary memory, and locates the C library's code.
-pub fn prepare(share_bytes: usize) {
-    SHARE_BYTES.store(share_bytes, Ordering::Relaxed);
-    // SAFETY: the name is a C string, and the callback runs only during this call.
-    unsafe {
-        let mut inside = libc::dlsym(libc::RTLD_NEXT, c"fopen".as_ptr()) as usize;
-        libc::dl_iterate_phdr(Some(find_libc), (&raw mut inside).cast());
+/// The segment of an object's code.
+struct Code {
+    /// An address in it, until it was found.
+    start: AtomicUsize,
+    len: AtomicUsize,
+}
+
+impl Code {
+    const fn new() -> Self {
+        Code { start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
+    }
+
+    fn range(&self) -> std::ops::Range<usize> {
+        let start = self.start.load(Ordering::Relaxed);
+        start..start + self.len.load(Ordering::Relaxed)
     }
 }
 
-/// Stores the segment that contains the address behind `inside`, if this object has it.
-unsafe extern "C" fn find_libc(object: *mut libc::dl_phdr_info, _size: usize, inside: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid object, and `inside` points to `prepare`'s local.
-    let (object, inside) = unsafe { (&*object, *inside.cast::<usize>()) };
+static LIBC: Code = Code::new();
+static LOADER: Code = Code::new();
+
+/// Sets the program's share of ordinary memory, and locates the code of the C library and of the loader.
+pub fn prepare(share_bytes: usize) {
+    SHARE_BYTES.store(share_bytes, Ordering::Relaxed);
+    for (code, name) in [(&LIBC, c"fopen"), (&LOADER, c"__tls_get_addr")] {
+        // SAFETY: the name is a C string, and the callback runs only during this call.
+        unsafe {
+            code.start.store(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize, Ordering::Relaxed);
+            libc::dl_iterate_phdr(Some(find), (code as *const Code).cast_mut().cast());
+        }
+    }
+}
+
+/// Stores the segment that contains the address in a [`Code`], if this object has it.
+unsafe extern "C" fn find(object: *mut libc::dl_phdr_info, _size: usize, code: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid object, and `code` is one of the statics above.
+    let (object, code) = unsafe { (&*object, &*code.cast::<Code>()) };
+    let inside = code.start.load(Ordering::Relaxed);
     for index in 0..usize::from(object.dlpi_phnum) {
         // SAFETY: the object has that many headers.
         let header = unsafe { &*object.dlpi_phdr.add(index) };
         let start = (object.dlpi_addr + header.p_vaddr) as usize;
         if header.p_type == libc::PT_LOAD && inside.wrapping_sub(start) < header.p_memsz as usize {
-            LIBC_START.store(start, Ordering::Relaxed);
-            LIBC_LEN.store(header.p_memsz as usize, Ordering::Relaxed);
+            code.start.store(start, Ordering::Relaxed);
+            code.len.store(header.p_memsz as usize, Ordering::Relaxed);
             return 1;
         }
     }
@@ -66,18 +90,13 @@ unsafe extern "C" fn find_libc(object: *mut libc::dl_phdr_info, _size: usize, in
 
 /// The address range of the C library's code.
 pub fn libc_code() -> std::ops::Range<usize> {
-    let start = LIBC_START.load(Ordering::Relaxed);
-    start..start + LIBC_LEN.load(Ordering::Relaxed)
-}
-
-fn is_libc(caller: usize) -> bool {
-    caller.wrapping_sub(LIBC_START.load(Ordering::Relaxed)) < LIBC_LEN.load(Ordering::Relaxed)
+    LIBC.range()
 }
 
 fn is_ordinary(size: usize, caller: usize) -> bool {
-    size < SMALL_BYTES
-        && (ORDINARY.used() + size <= SHARE_BYTES.load(Ordering::Relaxed)
-            || (size >= LEAST_BUFFER_BYTES && is_libc(caller)))
+    let fits = || ORDINARY.used() + size <= SHARE_BYTES.load(Ordering::Relaxed);
+    let is_buffer = || size >= LEAST_BUFFER_BYTES && LIBC.range().contains(&caller);
+    LOADER.range().contains(&caller) || (size < SMALL_BYTES && (fits() || is_buffer()))
 }
 
 enum Source {

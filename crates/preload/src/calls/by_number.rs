@@ -14,7 +14,7 @@ use crate::calls::cover::{self, Pieces};
 use crate::calls::dispatch;
 use crate::export::export;
 use crate::faults::signals;
-use crate::map::{advice, mapping, remap};
+use crate::map::{advice, mapping, protection, remap};
 use crate::real::{kernel, raw, raw_result};
 use crate::state::Phase;
 use crate::{descriptors, guard, state};
@@ -77,13 +77,13 @@ unsafe fn memory(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
             libc::SYS_mremap => remap::mremap(at, b, c, d as c_int, e as *mut _) as isize,
             libc::SYS_madvise => advice::madvise(at, b, c as c_int) as isize,
             libc::SYS_process_madvise => advice::process_madvise(a as c_int, b as *const _, c, d as c_int, e as c_uint),
-            libc::SYS_pkey_mprotect => mapping::pkey_mprotect(at, b, c as c_int, d as c_int) as isize,
-            libc::SYS_mprotect => mapping::mprotect(at, b, c as c_int) as isize,
-            libc::SYS_mlock => mapping::mlock(at, b) as isize,
-            libc::SYS_mlock2 => mapping::mlock2(at, b, c as c_uint) as isize,
-            libc::SYS_munlock => mapping::munlock(at, b) as isize,
-            libc::SYS_mlockall => mapping::mlockall(a as c_int) as isize,
-            libc::SYS_munlockall => mapping::munlockall() as isize,
+            libc::SYS_pkey_mprotect => protection::pkey_mprotect(at, b, c as c_int, d as c_int) as isize,
+            libc::SYS_mprotect => protection::mprotect(at, b, c as c_int) as isize,
+            libc::SYS_mlock => protection::mlock(at, b) as isize,
+            libc::SYS_mlock2 => protection::mlock2(at, b, c as c_uint) as isize,
+            libc::SYS_munlock => protection::munlock(at, b) as isize,
+            libc::SYS_mlockall => protection::mlockall(a as c_int) as isize,
+            libc::SYS_munlockall => protection::munlockall() as isize,
             _ => return None,
         }
     })

@@ -57,9 +57,8 @@ pub fn touch<T>(at: *const T, len: usize) {
     if needed(at as usize, len)
         && let Some(space) = state::space()
     {
-        let part = state::cut(at as usize, len)[1].clone();
         let _guard = guard::enter();
-        state::keeping_errno(|| space.touch(part.start, part.len()));
+        state::keeping_errno(|| space.touch(at as usize, len));
     }
 }
 
@@ -178,7 +177,7 @@ impl Held {
     /// Holds the managed part of a range of at most [`PIECE_BYTES`].
     pub fn new(addr: usize, len: usize) -> Held {
         let ours = len > 0 && state::overlaps(addr, len) && !guard::inside();
-        let part = if ours { state::cut(addr, len)[1].clone() } else { 0..0 };
+        let part = if ours { addr..addr + len } else { 0..0 };
         if let Some(space) = state::space().filter(|_| !part.is_empty()) {
             let _guard = guard::enter();
             // SAFETY: the program passes this range to a call, so it has mapped it.

@@ -1,5 +1,4 @@
-//! madvise and its kin on managed memory. Advice that means nothing to the engine is accepted and ignored. Advice with
-//! guaranteed effects has the same effects as in the kernel, or fails with the kernel's error.
+//! madvise and its kin. Advice about the content of managed memory is the engine's; all other advice is the kernel's.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
@@ -7,8 +6,8 @@ use std::ops::Range;
 use folioswap::{RawSpace, Wish};
 
 use crate::export::export;
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, all_mapped, both, pages, refused};
-use crate::map::protection::{self, ACCESS, Attributes, GUARD, LOCKED, NOT_FORKED, WIPED};
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, pages};
+use crate::map::{known, mapping};
 use crate::real::kernel;
 use crate::{guard, state};
 
@@ -20,119 +19,169 @@ const MADV_GUARD_REMOVE: c_int = 103;
 /// Values that stand for the calling thread and its process in place of a pidfd. Linux 6.14.
 const PIDFD_SELF: [c_int; 2] = [-10000, -10001];
 
-/// The whole folios of a range. May be empty.
-fn whole_folios(range: &Range<usize>) -> Range<usize> {
-    range.start.next_multiple_of(BLOCK_BYTES)..range.end / BLOCK_BYTES * BLOCK_BYTES
-}
-
-/// Whether the kernel knows this advice. Asks it about an empty range.
-fn check_known(start: usize, advice: c_int) -> Result<(), c_int> {
-    // SAFETY: the range is empty.
-    let result = unsafe { kernel!(libc::SYS_madvise, start, 0, advice) };
-    if result < 0 { Err(state::errno()) } else { Ok(()) }
-}
-
-/// EINVAL, as from the kernel, if a page of the range is locked.
-fn none_locked(range: &Range<usize>) -> Result<(), c_int> {
-    let is_locked = |run: &(Range<usize>, Attributes)| run.1 & LOCKED != 0;
-    if !protection::is_empty() && protection::runs(range).iter().any(is_locked) { Err(libc::EINVAL) } else { Ok(()) }
-}
-
-fn discard(space: &RawSpace, range: &Range<usize>) -> Result<(), c_int> {
-    protection::discard(space, range, |part| {
-        // SAFETY: the program declares that it does not need the content of these pages.
-        unsafe { space.discard(part.start, part.len()) }
-    })
-}
-
-/// Faults a range in, if all of it is readable, or writable, as `access` says.
-fn populate(space: &RawSpace, range: &Range<usize>, access: c_int) -> Result<(), c_int> {
-    all_mapped(space, range)?;
-    for (_, attributes) in protection::runs(range) {
-        if c_int::from(attributes & ACCESS) & access == 0 {
-            return Err(libc::EINVAL);
-        }
-        if attributes & GUARD != 0 {
-            return Err(libc::EFAULT);
-        }
+/// The parts of a range that are not managed.
+fn others(range: &Range<usize>, managed: &[Range<usize>]) -> Vec<Range<usize>> {
+    let mut others = Vec::new();
+    let mut at = range.start;
+    for part in managed {
+        others.push(at..part.start);
+        at = part.end;
     }
-    space.touch(range.start, range.len());
-    Ok(())
+    others.push(at..range.end);
+    others.retain(|part| !part.is_empty());
+    others
 }
 
-/// Applies advice to a managed range that is not empty.
-fn advise_managed(space: &RawSpace, range: &Range<usize>, advice: c_int) -> Result<(), c_int> {
-    let whole = whole_folios(range);
-    let set = |bits: Attributes, on: bool| {
-        protection::change(space, range, |page| if on { page | bits } else { page & !bits })
-    };
-    // As in the kernel, the mapped part is processed, and the call still fails if another part is not mapped.
-    let mapped = all_mapped(space, range);
+fn kernel_advise(range: &Range<usize>, advice: c_int) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { kernel!(libc::SYS_madvise, range.start, range.len(), advice) as c_int }
+}
+
+/// What to do after the engine was told.
+enum Then {
+    /// The kernel does it for the parts that are not managed.
+    Others,
+    /// The kernel does it for the whole range.
+    All,
+}
+
+/// Tells the engine of advice about managed memory.
+fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then {
     match advice {
-        libc::MADV_DONTNEED => {
-            none_locked(range)?;
-            discard(space, range)?;
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
+            // SAFETY: the program declares that it does not need the content of these pages.
+            unsafe { space.discard(part.start, part.len()) };
+            Then::Others
         }
-        MADV_DONTNEED_LOCKED => discard(space, range)?,
-        libc::MADV_REMOVE => return Err(libc::EINVAL), // shared memory only
         libc::MADV_FREE => {
-            for (part, attributes) in protection::runs(range) {
-                if attributes == protection::PLAIN {
-                    // SAFETY: the program declares that it does not need the content of these pages.
-                    unsafe { space.offer(part) };
-                }
-            }
+            // SAFETY: as above.
+            unsafe { space.offer(part.clone()) };
+            Then::Others
         }
-        libc::MADV_WILLNEED => space.will_need(range.start, range.len()),
+        libc::MADV_WILLNEED => {
+            space.will_need(part.start, part.len());
+            Then::Others
+        }
         libc::MADV_COLD | libc::MADV_PAGEOUT => {
-            none_locked(range)?;
+            let whole = part.start.next_multiple_of(BLOCK_BYTES)..part.end / BLOCK_BYTES * BLOCK_BYTES;
             if !whole.is_empty() {
                 space.cold(whole.start, whole.len());
             }
+            Then::Others
         }
-        // A block comes back whole or in parts, so advice for a part of a block applies to all of it.
-        libc::MADV_HUGEPAGE => space.wish(range.start, range.len(), Wish::Whole),
-        libc::MADV_NOHUGEPAGE => space.wish(range.start, range.len(), Wish::Pages),
-        libc::MADV_POPULATE_READ => populate(space, range, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?,
-        libc::MADV_POPULATE_WRITE => populate(space, range, libc::PROT_WRITE)?,
-        libc::MADV_HWPOISON | libc::MADV_SOFT_OFFLINE => return Err(libc::EPERM), // the engine owns the frames
-        // The advice below sets attributes, which only mapped pages have.
-        _ if mapped.is_err() => {}
-        MADV_GUARD_INSTALL => {
-            none_locked(range)?;
-            discard(space, range)?;
-            set(GUARD, true)?;
+        libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE => {
+            let wish = if advice == libc::MADV_HUGEPAGE { Wish::Whole } else { Wish::Pages };
+            space.wish(part.start, part.len(), wish);
+            Then::Others
         }
-        MADV_GUARD_REMOVE => set(GUARD, false)?,
-        libc::MADV_WIPEONFORK => set(WIPED, true)?,
-        libc::MADV_KEEPONFORK => set(WIPED, false)?,
-        libc::MADV_DONTFORK => set(NOT_FORKED, true)?,
-        libc::MADV_DOFORK => set(NOT_FORKED, false)?,
-        _ => {}
+        libc::MADV_WIPEONFORK => {
+            known::wiped().add(part.clone());
+            Then::Others
+        }
+        libc::MADV_KEEPONFORK => {
+            known::wiped().remove(part.clone());
+            Then::Others
+        }
+        libc::MADV_DONTFORK => {
+            known::not_forked().add(part.clone());
+            Then::Others
+        }
+        libc::MADV_DOFORK => {
+            known::not_forked().remove(part.clone());
+            Then::Others
+        }
+        _ => Then::All,
     }
-    mapped
 }
 
-/// Implements `madvise` on a range of which a part may be managed.
-fn advise(start: usize, len: usize, advice: c_int) -> c_int {
-    let kernel = |part: &Range<usize>| {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { kernel!(libc::SYS_madvise, part.start, part.len(), advice) }
-    };
-    let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
-        return kernel(&(start..start.saturating_add(len))) as c_int;
-    };
-    if !start.is_multiple_of(PAGE_BYTES) || start.checked_add(pages(len)).is_none() {
-        return refused(libc::EINVAL);
+/// Memory with guards is not managed. ENOMEM: the range has holes, and the rest got its guards.
+fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
+    let managed = space.managed_parts(range.clone());
+    // SAFETY: the program gives up the content.
+    let result = unsafe { space.forget(range.clone(), || kernel_advise(range, MADV_GUARD_INSTALL)) };
+    managed.into_iter().for_each(|part| known::guarded().add(part));
+    result
+}
+
+fn remove_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
+    let result = kernel_advise(range, MADV_GUARD_REMOVE);
+    let parts = known::guarded().remove(range.clone());
+    state::keeping_errno(|| parts.into_iter().for_each(|part| mapping::manage(space, part)));
+    result
+}
+
+/// Brings the managed parts in. While the kernel looks at them they are held, unless they are much of the budget.
+fn populate(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
+    let managed = space.managed_parts(range.clone());
+    if managed.iter().map(Range::len).sum::<usize>() as u64 > space.memory() / 4 {
+        state::keeping_errno(|| managed.iter().for_each(|part| space.touch(part.start, part.len())));
+        return advise_others(range, &managed, advice);
     }
-    let parts = state::cut(start, pages(len));
+    // SAFETY: the program passes this range to the call.
+    state::keeping_errno(|| managed.iter().for_each(|part| _ = unsafe { space.hold(part.start, part.len()) }));
+    let result = kernel_advise(range, advice);
+    // SAFETY: held above.
+    state::keeping_errno(|| managed.iter().for_each(|part| unsafe { space.release_hold(part.start, part.len()) }));
+    result
+}
+
+/// Implements `madvise` on a range with managed parts.
+fn advise(start: usize, len: usize, advice: c_int) -> c_int {
+    let range = start..start.saturating_add(pages(len));
+    let is_ours = |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && state::overlaps(start, len);
+    let Some(space) = state::space().filter(is_ours).filter(|_| !guard::inside()) else {
+        return kernel_advise(&(start..start.saturating_add(len)), advice);
+    };
+    // First let the kernel check the advice.
+    if kernel_advise(&(start..start), advice) < 0 {
+        return -1;
+    }
+    if matches!(advice, libc::MADV_HWPOISON | libc::MADV_SOFT_OFFLINE) {
+        state::fail(libc::EPERM); // the engine owns the frames
+        return -1;
+    }
+    let drops = matches!(advice, libc::MADV_DONTNEED | libc::MADV_COLD | libc::MADV_PAGEOUT | MADV_GUARD_INSTALL);
+    if drops && space.has_locked(&range) {
+        state::fail(libc::EINVAL); // as in the kernel
+        return -1;
+    }
     let _guard = guard::enter();
-    both(|| check_known(start, advice).and_then(|()| advise_managed(space, &parts[1], advice)), &parts, kernel)
+    match advice {
+        MADV_GUARD_INSTALL => return install_guards(space, &range),
+        MADV_GUARD_REMOVE => return remove_guards(space, &range),
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, &range, advice),
+        _ => {}
+    }
+    let managed = space.managed_parts(range.clone());
+    let mut then = Then::Others;
+    for part in &managed {
+        then = state::keeping_errno(|| advise_managed(space, part, advice));
+    }
+    match then {
+        Then::All => kernel_advise(&range, advice),
+        Then::Others => advise_others(&range, &managed, advice),
+    }
+}
+
+/// As in the kernel, a hole is an error, but the rest is advised. Any other error ends the call.
+fn advise_others(range: &Range<usize>, managed: &[Range<usize>], advice: c_int) -> c_int {
+    let mut result = 0;
+    for part in others(range, managed) {
+        let advised = kernel_advise(&part, advice);
+        if advised < 0 && state::errno() != libc::ENOMEM {
+            return advised;
+        }
+        result = result.min(advised);
+    }
+    if result < 0 {
+        state::fail(libc::ENOMEM);
+    }
+    result
 }
 
 export! {
     fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-        advise(addr as usize, len, advice)
+        state::as_the_kernel(|| advise(addr as usize, len, advice))
     }
 }
 

@@ -1,108 +1,90 @@
-//! mmap and its kin: which mappings are managed, and how calls on managed mappings behave.
+//! mmap and munmap, and which mappings are managed.
 //!
-//! A mapping is managed if it is private and anonymous, at least 2 MiB long, readable and writable from the start, has
-//! none of the flags in [`UNMANAGED`], and managed addresses are left. All other mappings stay with the kernel. A call
-//! on a range that is partly managed is split at the managed span.
+//! The kernel keeps the address space. Each call is made as the program made it, and the engine is told of private
+//! anonymous memory: of what came *after* the call, before the program knows its address; of what goes *before* the
+//! call. Threads that touch what goes meanwhile wait until the kernel's call is done, so a replacement is as atomic as
+//! the kernel's.
 //!
 //! These functions enter the kernel directly, without a symbol lookup: mimalloc and the loader may call them at any
 //! time.
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Error, RawSpace};
+use folioswap::RawSpace;
+use folioswap_sys::memory::Reservation;
 
 use crate::export::export;
-use crate::map::protection;
+use crate::map::{known, protection};
 use crate::real::kernel;
 use crate::{ending, guard, state};
 
-/// The smallest managed mapping, the unit in which addresses are handed out, and the size of the largest folio.
+/// The smallest managed mapping, and the size of the largest folio.
 pub const BLOCK_BYTES: usize = 2 << 20;
 pub const PAGE_BYTES: usize = 4096;
 
-/// Flags of mappings that stay with the kernel.
-const UNMANAGED: c_int = libc::MAP_FIXED
-    | libc::MAP_FIXED_NOREPLACE
-    | libc::MAP_STACK
-    | libc::MAP_GROWSDOWN
-    | libc::MAP_HUGETLB
-    | libc::MAP_LOCKED
-    | libc::MAP_32BIT;
+/// Flags of mappings that are not managed.
+const UNMANAGED: c_int =
+    libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
 
-const PLAIN: c_int = libc::PROT_READ | libc::PROT_WRITE;
+pub const PLAIN: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// An `mprotect` flag for memory that holds semaphores. No effect on this architecture. Missing from the libc crate.
 const PROT_SEM: c_int = 8;
 
-fn is_manageable(len: usize, access: c_int, flags: c_int) -> bool {
-    len >= BLOCK_BYTES
-        && access == PLAIN
+/// Whether a mapping may be managed, now or once it is readable and writable. `replaces`: it replaces managed memory.
+fn is_manageable(len: usize, flags: c_int, replaces: bool) -> bool {
+    (len >= BLOCK_BYTES || replaces)
         && flags & libc::MAP_ANONYMOUS != 0
         && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
         && flags & UNMANAGED == 0
         && !guard::inside()
 }
 
-pub fn out_of_memory() -> *mut c_void {
-    state::fail(libc::ENOMEM);
-    libc::MAP_FAILED
+/// Whether memory with this protection can be managed: the kernel moves pages only between memory of one protection.
+pub fn is_plain(access: c_int) -> bool {
+    access & !PROT_SEM == PLAIN
+}
+
+/// Whether a program can have these pages. The kernel refuses all other ranges.
+pub fn are_possible(range: &Range<usize>) -> bool {
+    range.start.is_multiple_of(PAGE_BYTES) && range.end <= 1 << 47
 }
 
 pub fn pages(len: usize) -> usize {
     len.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
 }
 
-/// Creates a managed mapping. The pages between its end and the end of its last folio are unmapped.
-fn map_managed(space: &RawSpace, len: usize) -> Result<*mut c_void, Error> {
-    let _guard = guard::enter();
-    state::keeping_errno(|| {
-        let addr = space.map(len)?;
-        drop_tail(space, addr + len);
-        Ok(addr as *mut c_void)
-    })
+/// Sets errno and returns MAP_FAILED.
+pub fn failed(errno: c_int) -> *mut c_void {
+    state::fail(errno);
+    libc::MAP_FAILED
 }
 
-/// Maps memory outside the engine when it could not be managed. Warns once, because such memory is not in the budget.
-pub fn map_unmanaged(why: &Error, map: impl FnOnce() -> *mut c_void) -> *mut c_void {
+/// Has the engine manage memory that is new, or of which nothing was touched. Says once if it cannot.
+pub fn manage(space: &RawSpace, range: Range<usize>) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    let at = map();
-    if at != libc::MAP_FAILED && !SAID.swap(true, Ordering::Relaxed) {
-        let _guard = guard::enter();
-        state::say(&format!("a mapping is not managed, and beside the budget: {why}"));
-    }
-    at
-}
-
-/// Unmaps the pages between the end of a mapping and the end of its last folio.
-pub fn drop_tail(space: &RawSpace, end: usize) {
-    let tail = end.next_multiple_of(BLOCK_BYTES) - end;
-    if tail > 0 {
-        // SAFETY: these pages were just mapped, and lie beyond what the program asked for.
-        unsafe { space.unmap(end, tail) };
-    }
-}
-
-/// Unmaps managed pages, whatever their protection.
-///
-/// # Errors
-/// ENOMEM: the kernel has no room for another mapping. All pages are still mapped.
-pub fn unmap_managed(range: Range<usize>) -> Result<(), c_int> {
-    let Some(space) = state::space() else { return Ok(()) };
     let _guard = guard::enter();
-    // SAFETY: the program gives these pages up.
-    let unmap = || unsafe { space.unmap(range.start, range.len()) };
-    state::keeping_errno(|| protection::unmap(space, &range, unmap))
+    // SAFETY: private anonymous memory of the program's, which nobody has touched.
+    if let Err(error) = state::keeping_errno(|| unsafe { space.manage(range) })
+        && !SAID.swap(true, Ordering::Relaxed)
+    {
+        state::say(&format!("a mapping is not managed, and beside the budget: {error}"));
+    }
 }
 
-/// Applies a system call to the unmanaged parts of a range.
-fn outside(parts: &[Range<usize>; 3], call: impl Fn(&Range<usize>) -> c_long) -> c_int {
-    for part in [&parts[0], &parts[2]] {
-        if !part.is_empty() && call(part) < 0 {
-            return -1;
-        }
+/// Notes a new mapping.
+fn note_mapped(space: &RawSpace, range: Range<usize>, access: c_int, flags: c_int, replaces: bool) {
+    if !is_manageable(range.len(), flags, replaces) {
+        return;
     }
-    0
+    if is_plain(access) {
+        manage(space, range);
+    } else if access & libc::PROT_WRITE == 0 {
+        let _guard = guard::enter();
+        known::reserved().add(range);
+    }
 }
 
 pub unsafe fn kernel_mmap(
@@ -117,52 +99,81 @@ pub unsafe fn kernel_mmap(
     unsafe { kernel!(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
 }
 
-/// MAP_FIXED over managed memory. An anonymous private mapping within the managed span makes the pages zero again.
-/// Anything else fails with ENOMEM.
-fn map_over(space: &RawSpace, addr: usize, len: usize, access: c_int, flags: c_int) -> *mut c_void {
-    let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
-    let parts = state::cut(addr, len);
-    if !anonymous || !parts[0].is_empty() || !parts[2].is_empty() {
-        state::say(&format!("a file or shared mapping over managed memory at {addr:#x} is not possible"));
-        return out_of_memory();
+/// Addresses for a mapping, from the start of a block on, so that as much of it as possible is whole blocks.
+fn whole_blocks(len: usize) -> Option<Reservation> {
+    let _guard = guard::enter();
+    state::keeping_errno(|| Reservation::new(len, BLOCK_BYTES).ok())
+}
+
+/// Maps over managed memory. First the same is mapped elsewhere, so that a call that the kernel refuses leaves what is
+/// there.
+unsafe fn map_over(
+    space: &RawSpace,
+    range: &Range<usize>,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    let elsewhere = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE);
+    // SAFETY: a new mapping at an address that the kernel chooses, known to nobody.
+    unsafe {
+        let trial = kernel_mmap(null_mut(), range.len(), access, elsewhere, fd, offset);
+        if trial == libc::MAP_FAILED {
+            return trial;
+        }
+        kernel!(libc::SYS_munmap, trial, range.len());
     }
     let _guard = guard::enter();
-    let range = addr..addr + len;
-    let mapped = state::keeping_errno(|| {
-        protection::forget(space, &range)?;
-        // SAFETY: the program gives up the content of these pages. They are mapped and zero from here on, even where
-        // nothing was mapped before.
-        unsafe { space.map_at(addr, len) }.map_err(|_| libc::ENOMEM)?;
-        protect(space, &range, access, None)?;
-        if flags & libc::MAP_LOCKED != 0 {
-            let _ = protection::lock(space, &range, false); // mmap keeps an unlocked mapping too
-        }
-        Ok(())
-    });
-    match mapped {
-        Ok(()) => addr as *mut c_void,
-        Err(errno) => {
-            state::fail(errno);
-            libc::MAP_FAILED
-        }
+    known::forget(range);
+    protection::unlock(space, range);
+    let flags = if is_manageable(range.len(), flags, true) { flags & !libc::MAP_POPULATE } else { flags };
+    // SAFETY: the program gives up what is there.
+    unsafe {
+        space.forget(range.clone(), || kernel_mmap(range.start as *mut c_void, range.len(), access, flags, fd, offset))
     }
 }
 
 export! {
     fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
-        if let Some(space) = state::space() {
-            if is_manageable(len, access, flags) {
-                return map_managed(space, pages(len)).unwrap_or_else(|error| {
-                    // SAFETY: passes the caller's arguments on unchanged.
-                    map_unmanaged(&error, || unsafe { kernel_mmap(addr, len, access, flags, fd, offset) })
-                });
+        state::as_the_kernel(|| {
+            let Some(space) = state::space().filter(|_| !guard::inside()) else {
+                // SAFETY: passes the caller's arguments on unchanged.
+                return unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
+            };
+            let is_fixed = flags & libc::MAP_FIXED != 0;
+            let range = addr as usize..(addr as usize).saturating_add(pages(len));
+            let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
+            // SAFETY: passes the caller's arguments on, at addresses that the program or this call chooses.
+            let mapped = unsafe {
+                if replaces {
+                    map_over(space, &range, access, flags, fd, offset)
+                } else if addr.is_null()
+                    && flags & (libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0
+                    && is_manageable(len, flags, false)
+                    && let Some(place) = whole_blocks(pages(len))
+                {
+                    let flags = flags & !libc::MAP_POPULATE | libc::MAP_FIXED;
+                    let mapped = kernel_mmap(place.addr() as *mut c_void, len, access, flags, fd, offset);
+                    if mapped != libc::MAP_FAILED {
+                        place.leak();
+                    }
+                    mapped
+                } else {
+                    let flags = if is_manageable(len, flags, false) { flags & !libc::MAP_POPULATE } else { flags };
+                    kernel_mmap(addr, len, access, flags, fd, offset)
+                }
+            };
+            if mapped != libc::MAP_FAILED {
+                let range = mapped as usize..mapped as usize + pages(len);
+                if is_fixed {
+                    let _guard = guard::enter();
+                    known::forget(&range);
+                }
+                note_mapped(space, range, access, flags, replaces);
             }
-            if flags & libc::MAP_FIXED != 0 && state::overlaps(addr as usize, len) && !guard::inside() {
-                return map_over(space, addr as usize, pages(len), access, flags);
-            }
-        }
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { kernel_mmap(addr, len, access, flags, fd, offset) }
+            mapped
+        })
     }
 }
 
@@ -175,190 +186,41 @@ export! {
 
 export! {
     fn munmap(addr: *mut c_void, len: usize) -> c_int {
-        let kernel = |part: &Range<usize>| {
+        state::as_the_kernel(|| {
             // SAFETY: passes the caller's arguments on unchanged.
-            unsafe { kernel!(libc::SYS_munmap, part.start, part.len()) }
-        };
-        let start = addr as usize;
-        if state::space().is_none() || !state::overlaps(start, len) || !start.is_multiple_of(PAGE_BYTES) {
+            let unmap = || unsafe { kernel!(libc::SYS_munmap, addr, len) as c_int };
+            let range = addr as usize..(addr as usize).saturating_add(pages(len));
             ending::before_unmapping(len);
-            return kernel(&(start..start.saturating_add(len))) as c_int;
-        }
-        let parts = state::cut(start, pages(len));
-        both(|| unmap_managed(parts[1].clone()), &parts, kernel)
-    }
-}
-
-/// Sets errno and returns -1.
-pub fn refused(errno: c_int) -> c_int {
-    state::fail(errno);
-    -1
-}
-
-/// The result of a call on a range that is partly managed: the managed part first, then the kernel's parts.
-pub fn both(
-    managed: impl FnOnce() -> Result<(), c_int>,
-    parts: &[Range<usize>; 3],
-    kernel: impl Fn(&Range<usize>) -> c_long,
-) -> c_int {
-    match state::keeping_errno(managed) {
-        Ok(()) => outside(parts, kernel),
-        Err(errno) => refused(errno),
-    }
-}
-
-/// ENOMEM, as from the kernel, if a page of a managed range is not mapped.
-pub fn all_mapped(space: &RawSpace, range: &Range<usize>) -> Result<(), c_int> {
-    if space.is_mapped(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
-}
-
-/// Implements `mprotect` and `pkey_mprotect`. Without a key each page keeps its own.
-fn protect(space: &RawSpace, range: &Range<usize>, access: c_int, key: Option<u16>) -> Result<(), c_int> {
-    // PROT_GROWSDOWN and PROT_GROWSUP do not apply to managed memory, and the kernel rejects unknown bits.
-    if access & !(PROT_SEM | c_int::from(protection::ACCESS)) != 0 {
-        return Err(libc::EINVAL);
-    }
-    all_mapped(space, range)?;
-    let access = access as protection::Attributes & protection::ACCESS;
-    let (kept, set) = match key {
-        None => (!protection::ACCESS, access),
-        Some(key) => (!protection::ACCESS & !protection::KEY, protection::of_key(access, key)),
-    };
-    protection::change(space, range, |page| page & kept | set)
-}
-
-export! {
-    fn mprotect(addr: *mut c_void, len: usize, access: c_int) -> c_int {
-        let kernel = |part: &Range<usize>| {
-            // SAFETY: passes the caller's arguments on unchanged.
-            unsafe { kernel!(libc::SYS_mprotect, part.start, part.len(), access) }
-        };
-        let start = addr as usize;
-        let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
-            return kernel(&(start..start.saturating_add(len))) as c_int;
-        };
-        if !start.is_multiple_of(PAGE_BYTES) {
-            return refused(libc::EINVAL);
-        }
-        let parts = state::cut(start, pages(len));
-        let _guard = guard::enter();
-        both(|| protect(space, &parts[1], access, None), &parts, kernel)
-    }
-}
-
-/// Whether the program may use a protection key. Asks the kernel, with a page of our own.
-fn check_key(key: c_int) -> Result<(), c_int> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: only touches a page that is mapped and unmapped here.
-    unsafe {
-        let page = kernel_mmap(std::ptr::null_mut(), PAGE_BYTES, PLAIN, flags, -1, 0);
-        if page == libc::MAP_FAILED {
-            return Err(libc::ENOMEM);
-        }
-        let result = kernel!(libc::SYS_pkey_mprotect, page, PAGE_BYTES, PLAIN, key);
-        let errno = state::errno();
-        kernel!(libc::SYS_munmap, page, PAGE_BYTES);
-        if result < 0 { Err(errno) } else { Ok(()) }
-    }
-}
-
-export! {
-    fn pkey_mprotect(addr: *mut c_void, len: usize, access: c_int, key: c_int) -> c_int {
-        let kernel = |part: &Range<usize>| {
-            // SAFETY: passes the caller's arguments on unchanged.
-            unsafe { kernel!(libc::SYS_pkey_mprotect, part.start, part.len(), access, key) }
-        };
-        let start = addr as usize;
-        let Some(space) = state::space().filter(|_| state::overlaps(start, len)) else {
-            return kernel(&(start..start.saturating_add(len))) as c_int;
-        };
-        if !start.is_multiple_of(PAGE_BYTES) {
-            return refused(libc::EINVAL);
-        }
-        let parts = state::cut(start, pages(len));
-        let _guard = guard::enter();
-        let change = || {
-            let key = if key == -1 { None } else { check_key(key).map(|()| Some(key as u16))? };
-            protect(space, &parts[1], access, key)
-        };
-        both(change, &parts, kernel)
-    }
-}
-
-/// The pages that a lock of `addr..addr + len` covers, split at the managed span.
-fn locked_parts(addr: *const c_void, len: usize) -> [Range<usize>; 3] {
-    let start = addr as usize & !(PAGE_BYTES - 1);
-    state::cut(start, pages((addr as usize).saturating_add(len) - start))
-}
-
-export! {
-    fn mlock(addr: *const c_void, len: usize) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { mlock2(addr, len, 0) }
-    }
-}
-
-export! {
-    fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
-        let kernel = |part: &Range<usize>| {
-            // SAFETY: passes the caller's arguments on unchanged.
-            unsafe { kernel!(libc::SYS_mlock2, part.start, part.len(), flags) }
-        };
-        let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
-            return kernel(&(addr as usize..(addr as usize).saturating_add(len))) as c_int;
-        };
-        if flags & !libc::MLOCK_ONFAULT != 0 {
-            return refused(libc::EINVAL);
-        }
-        let parts = locked_parts(addr, len);
-        let _guard = guard::enter();
-        let range = &parts[1];
-        let on_fault = flags != 0;
-        both(|| all_mapped(space, range).and_then(|()| protection::lock(space, range, on_fault)), &parts, kernel)
-    }
-}
-
-export! {
-    fn munlock(addr: *const c_void, len: usize) -> c_int {
-        let kernel = |part: &Range<usize>| {
-            // SAFETY: passes the caller's arguments on unchanged.
-            unsafe { kernel!(libc::SYS_munlock, part.start, part.len()) }
-        };
-        let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len)) else {
-            return kernel(&(addr as usize..(addr as usize).saturating_add(len))) as c_int;
-        };
-        let parts = locked_parts(addr, len);
-        let _guard = guard::enter();
-        let unlock = || {
-            protection::unlock(space, &parts[1]);
-            all_mapped(space, &parts[1])
-        };
-        both(unlock, &parts, kernel)
-    }
-}
-
-export! {
-    fn munlockall() -> c_int {
-        if let Some(space) = state::space() {
-            let _guard = guard::enter();
-            state::keeping_errno(|| protection::unlock_all(space));
-            if space.is_locked() {
-                return 0; // the kernel's munlockall would unlock the budget too; the program's other locks stay
+            let Some(space) = state::space().filter(|_| len > 0 && !guard::inside()) else { return unmap() };
+            if !are_possible(&range) {
+                return unmap();
             }
-        }
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { kernel!(libc::SYS_munlockall) as c_int }
+            let _guard = guard::enter();
+            known::forget(&range);
+            if !state::overlaps(range.start, range.len()) {
+                return unmap();
+            }
+            if !may_divide(space, &range) {
+                state::fail(libc::ENOMEM);
+                return -1;
+            }
+            protection::unlock(space, &range);
+            // SAFETY: the program gives these pages up.
+            unsafe { space.forget(range, unmap) }
+        })
     }
 }
 
-export! {
-    fn mlockall(flags: c_int) -> c_int {
-        if state::space().is_some() {
-            // More memory than the budget cannot be locked in RAM. The kernel returns ENOMEM beyond RLIMIT_MEMLOCK too.
-            state::fail(libc::ENOMEM);
-            return -1;
-        }
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
-    }
+/// Whether the kernel has room for the mappings that remain when a range is unmapped. Asks by dividing them now: once
+/// the engine has dropped the content, the call must not fail.
+fn may_divide(space: &RawSpace, range: &Range<usize>) -> bool {
+    let is_inner = |edge: usize| {
+        space.managed_parts(edge - PAGE_BYTES..edge + PAGE_BYTES).len() == 1
+            && space.managed_parts(edge - PAGE_BYTES..edge + PAGE_BYTES)[0].len() == 2 * PAGE_BYTES
+    };
+    let divides = |page: usize| {
+        // SAFETY: changes what a core dump holds, of a page that is about to go.
+        unsafe { kernel!(libc::SYS_madvise, page, PAGE_BYTES, libc::MADV_DONTDUMP) == 0 }
+    };
+    (!is_inner(range.start) || divides(range.start)) && (!is_inner(range.end) || divides(range.end - PAGE_BYTES))
 }

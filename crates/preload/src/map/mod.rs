@@ -1,6 +1,8 @@
-//! mmap and its kin: large private anonymous mappings are managed memory.
+//! The program's address space: mappings, their protection, mremap and advice. The kernel keeps it; the engine is told
+//! what it manages.
 
 pub mod advice;
+pub mod known;
 pub mod mapping;
 pub mod protection;
 pub mod remap;

@@ -1,17 +1,22 @@
-//! mremap: managed mappings grow, shrink and move, within managed memory and out of it.
+//! mremap of managed memory. The kernel moves the mapping, the engine its content.
 
 use std::ffi::{c_int, c_void};
+use std::io;
 use std::ops::Range;
 
-use folioswap::{Error, RawSpace};
+use folioswap::{RawSpace, Relocation};
+use folioswap_sys::memory::Reservation;
 
 use crate::export::export;
-use crate::map::mapping::{self, BLOCK_BYTES, PAGE_BYTES, all_mapped, drop_tail, out_of_memory, pages};
-use crate::map::protection::{self, ACCESS, Attributes, GUARD, LOCKED};
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, failed, manage, pages};
+use crate::map::{known, protection};
 use crate::real::kernel;
 use crate::{guard, state};
 
 const MREMAP_DONTUNMAP: c_int = 4;
+
+/// How often a mapping is tried to be moved of which a part is in use.
+const TRIES: usize = 1000;
 
 /// The arguments of `mremap`, in whole pages.
 struct Request {
@@ -26,213 +31,191 @@ impl Request {
         self.flags & flag != 0
     }
 
-    fn new_range(&self) -> Range<usize> {
-        self.target..self.target.saturating_add(self.new_len)
-    }
-
-    /// Checks the arguments as the kernel does.
-    fn check(&self) -> Result<(), c_int> {
-        let moves = self.has(libc::MREMAP_FIXED) || self.has(MREMAP_DONTUNMAP);
-        let target = self.new_range();
-        let bad = self.flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP) != 0
-            || (moves && !self.has(libc::MREMAP_MAYMOVE))
-            || !self.old.start.is_multiple_of(PAGE_BYTES)
-            || self.new_len == 0
-            || self.old.is_empty()
-            || (self.has(MREMAP_DONTUNMAP) && self.old.len() != self.new_len)
-            || (self.has(libc::MREMAP_FIXED)
-                && (!target.start.is_multiple_of(PAGE_BYTES)
-                    || (target.start < self.old.end && self.old.start < target.end)));
-        if bad { Err(libc::EINVAL) } else { Ok(()) }
+    fn call(&self, flags: c_int, target: usize) -> io::Result<usize> {
+        // SAFETY: the program's own call, perhaps at an address that this library chose.
+        let result = unsafe { kernel!(libc::SYS_mremap, self.old.start, self.old.len(), self.new_len, flags, target) };
+        if result < 0 { Err(io::Error::from_raw_os_error(state::errno())) } else { Ok(result as usize) }
     }
 }
 
-/// The attributes of a mapping. They must be the same for all pages, except for guards, which are set page by page.
-fn attributes_of(space: &RawSpace, range: &Range<usize>) -> Result<Vec<(Range<usize>, Attributes)>, c_int> {
-    if !state::is_managed(range.end - 1) || all_mapped(space, range).is_err() {
-        return Err(libc::EFAULT);
+/// Shrinks a mapping, or grows it where it lies.
+fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
+    let Request { old, new_len, .. } = request;
+    if *new_len < old.len() {
+        let tail = old.start + new_len..old.end;
+        known::forget(&tail);
+        protection::unlock(space, &tail);
+        // SAFETY: the program gives up the tail.
+        return unsafe { space.forget(tail, || request.call(0, 0)) };
     }
-    let runs = protection::runs(range);
-    let first = runs[0].1 & !GUARD;
-    if runs.iter().any(|run| run.1 & !GUARD != first) { Err(libc::EFAULT) } else { Ok(runs) }
+    let at = request.call(0, 0)?;
+    if *new_len > old.len() && !space.managed_parts(old.end - PAGE_BYTES..old.end).is_empty() {
+        manage(space, old.end..old.start + new_len);
+    }
+    Ok(at)
 }
 
-/// Gives the pages at `range` the attributes of another mapping, page by page from its start. Pages past its end get
-/// those of its first page.
-fn set_as(
-    space: &RawSpace,
-    range: &Range<usize>,
-    old: &Range<usize>,
-    runs: &[(Range<usize>, Attributes)],
-) -> Result<(), c_int> {
-    let general = runs[0].1 & !GUARD;
-    protection::change(space, range, |_| general)?;
-    for (part, attributes) in runs.iter().filter(|run| run.1 & GUARD != 0) {
-        let at = range.start + (part.start - old.start)..(range.start + (part.end - old.start)).min(range.end);
-        if !at.is_empty() {
-            protection::change(space, &at, |_| *attributes)?;
+/// What the kernel says of this process's mappings. Read without the C library, in which a thread can be cancelled.
+fn listed() -> String {
+    let mut text = Vec::new();
+    let mut buffer = [0u8; 16 << 10];
+    // SAFETY: the path is a C string, the kernel fills in the buffer, and the descriptor is this call's own.
+    unsafe {
+        let path = c"/proc/self/maps".as_ptr();
+        let fd = kernel!(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_CLOEXEC);
+        while let Ok(len @ 1..) = usize::try_from(kernel!(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len())) {
+            text.extend_from_slice(&buffer[..len]);
+        }
+        kernel!(libc::SYS_close, fd);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The mappings in a range, as the kernel lists them.
+fn mappings(range: &Range<usize>) -> Vec<Range<usize>> {
+    let listed = listed();
+    let number = |text: &str| usize::from_str_radix(text, 16).ok();
+    let mapping = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        Some(number(start)?.max(range.start)..number(end)?.min(range.end))
+    };
+    listed.lines().filter_map(mapping).filter(|part| !part.is_empty()).collect()
+}
+
+/// Moves mappings one by one, because the kernel may refuse to move several at once, and then may have moved some. A
+/// move that fails leaves all where they were.
+fn carry(parts: &[Range<usize>], from: usize, to: usize, flags: c_int) -> io::Result<()> {
+    for (index, part) in parts.iter().enumerate() {
+        let old = from + part.start..from + part.end;
+        let request = Request { new_len: old.len(), old, flags, target: to + part.start };
+        if let Err(error) = request.call(flags, request.target) {
+            let _ = carry(&parts[..index], to, from, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+            return Err(error);
         }
     }
     Ok(())
 }
 
-/// Maps the target of a move: zero pages, readable and writable.
-fn place(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
-    let target = request.new_range();
-    if !request.has(libc::MREMAP_FIXED) {
-        return match space.map(request.new_len) {
-            Ok(at) => {
-                drop_tail(space, at + request.new_len);
-                Ok(at)
+/// Moves mappings to where the program wants them, or to a place with the same offset in a block. They go by way of a
+/// place that nobody uses: a call that the kernel refuses leaves what is at the target. Gaps between them stay gaps,
+/// and what is at the target there stays, as in Linux 6.17.
+fn move_away(space: &RawSpace, request: &Request) -> io::Result<usize> {
+    let kept = request.old.start..request.old.end.min(request.old.start + request.new_len);
+    let parts = mappings(&kept);
+    let grows = request.new_len > request.old.len();
+    let resizes = request.new_len != request.old.len();
+    if parts.first().is_none_or(|part| part.start != kept.start) || (resizes && parts.len() > 1) {
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+    }
+    let offset = request.old.start % BLOCK_BYTES;
+    let place = Reservation::new(offset + request.new_len, BLOCK_BYTES)?;
+    let aside = place.addr() + offset;
+    let start = if request.has(libc::MREMAP_FIXED) { request.target } else { aside };
+    let to = start..start + request.new_len;
+    // What is moved, counted from the start.
+    let mut moved: Vec<Range<usize>> =
+        parts.iter().map(|part| part.start - request.old.start..part.end - request.old.start).collect();
+    if grows {
+        moved[0].end = request.new_len;
+    }
+    let replaced: Vec<Range<usize>> = moved.iter().map(|part| start + part.start..start + part.end).collect();
+    let was_locked = space.has_locked(&request.old);
+    protection::unlock(space, &request.old);
+    let keeps_old = request.has(MREMAP_DONTUNMAP);
+    let plain = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let there = || {
+        if start == aside {
+            return Ok(());
+        }
+        for part in &replaced {
+            known::forget(part);
+            protection::unlock(space, part);
+        }
+        carry(&moved, aside, start, plain)
+    };
+    let back = || drop(carry(&moved, aside, request.old.start, plain));
+    for _ in 0..TRIES {
+        let away = || {
+            if grows {
+                return request.call(request.flags | plain, aside).map(drop);
             }
-            Err(error) => place_outside(&error, request.new_len),
+            carry(&moved, request.old.start, aside, request.flags | plain)?;
+            // SAFETY: the program gives up the rest.
+            unsafe { kernel!(libc::SYS_munmap, kept.end, request.old.end - kept.end) };
+            Ok(())
         };
-    }
-    if !state::overlaps(target.start, target.len()) {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the program names these addresses, and gives up what is there.
-        let at = unsafe { mapping::kernel_mmap(target.start as *mut c_void, target.len(), access, flags, -1, 0) };
-        return if at == libc::MAP_FAILED { Err(state::errno()) } else { Ok(target.start) };
-    }
-    let parts = state::cut(target.start, target.len());
-    if !parts[0].is_empty() || !parts[2].is_empty() {
-        state::say(&format!("a mapping cannot lie across the end of managed memory, at {:#x}", target.start));
-        return Err(libc::ENOMEM);
-    }
-    protection::forget(space, &target)?;
-    // SAFETY: the program gives up the content of these pages.
-    unsafe { space.map_at(target.start, target.len()) }.map_err(|_| libc::ENOMEM)?;
-    Ok(target.start)
-}
-
-/// The same when managed memory has no addresses left.
-fn place_outside(why: &Error, len: usize) -> Result<usize, c_int> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE; // like managed memory
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let map = || unsafe { mapping::kernel_mmap(std::ptr::null_mut(), len, access, flags, -1, 0) };
-    let at = mapping::map_unmanaged(why, map);
-    if at == libc::MAP_FAILED { Err(state::errno()) } else { Ok(at as usize) }
-}
-
-/// Moves a mapping, whose pages are readable and writable now, to where the program wants it. MREMAP_DONTUNMAP leaves
-/// an empty mapping behind.
-fn move_away(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
-    let at = place(space, request)?;
-    let old = &request.old;
-    // SAFETY: the program's old mapping and one just made for this. The program uses neither meanwhile.
-    unsafe {
-        space.carry(old.start, at, old.len().min(request.new_len));
-        if request.has(MREMAP_DONTUNMAP) {
-            space.discard(old.start, old.len());
-        } else {
-            // The content has moved, so a failure here must not fail the call: the old pages stay mapped.
-            let _ = protection::unmap(space, old, || space.unmap(old.start, old.len()));
+        let ranges = Relocation { from: request.old.clone(), to: to.clone(), replaced: &replaced, keeps_old };
+        // SAFETY: the program gives up what is at the new place. Nothing is present at the old one when the kernel
+        // moves the mapping.
+        match unsafe { space.relocate(ranges, away, there, back) } {
+            None => std::thread::yield_now(), // a part is in use
+            Some(moved) => {
+                moved?;
+                if start == aside {
+                    // SAFETY: the rest of the reservation before the mapping.
+                    unsafe { kernel!(libc::SYS_munmap, place.addr(), offset) };
+                    place.leak();
+                }
+                if !keeps_old {
+                    known::forget(&request.old);
+                }
+                if was_locked {
+                    // SAFETY: changes neither content nor access.
+                    unsafe { protection::mlock2(start as *const c_void, request.new_len, libc::MLOCK_ONFAULT) };
+                }
+                return Ok(start);
+            }
         }
     }
-    Ok(at)
+    Err(io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// Resizes a mapping, in place if possible.
-fn resize(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
-    let (old, new_len) = (&request.old, request.new_len);
-    let alone = protection::changing();
-    // SAFETY: one mapping of the program's, which it does not use meanwhile.
-    let at = unsafe { space.remap(old.start, old.len(), new_len, request.has(libc::MREMAP_MAYMOVE)) };
-    let at = match at {
-        Ok(at) => at,
-        Err(_) if request.has(libc::MREMAP_MAYMOVE) => {
-            drop(alone);
-            return move_away(space, request);
-        }
-        Err(_) => return Err(libc::ENOMEM),
-    };
-    let folios_grown = new_len.div_ceil(BLOCK_BYTES) > old.len().div_ceil(BLOCK_BYTES);
-    if new_len > old.len() && (at != old.start || folios_grown) {
-        drop_tail(space, at + new_len);
-    }
-    let unmapped = if at == old.start { (old.start + new_len).min(old.end)..old.end } else { old.clone() };
-    protection::after_unmap(space, &unmapped, &alone);
-    Ok(at)
-}
-
-/// Whether the attributes of a mapping can be set at its new place too.
-fn has_room(space: &RawSpace, request: &Request, attributes: Attributes) -> bool {
-    let start = if request.has(libc::MREMAP_FIXED) { request.target } else { request.old.start };
-    let nr_blocks = (start % BLOCK_BYTES + request.new_len).div_ceil(BLOCK_BYTES);
-    !protection::is_held_for(attributes) || protection::has_room(space, nr_blocks)
-}
-
-/// Implements `mremap` for a managed mapping.
-fn remap_managed(space: &RawSpace, request: &Request) -> Result<usize, c_int> {
-    request.check()?;
-    let old = &request.old;
-    let runs = attributes_of(space, old)?;
-    let is_plain = runs.iter().all(|run| run.1 == protection::PLAIN);
-    if !is_plain {
-        protection::change(space, old, |_| protection::PLAIN)?;
-    }
-    if !has_room(space, request, runs[0].1) {
-        set_as(space, old, old, &runs)?;
-        return Err(libc::ENOMEM);
-    }
+/// Implements `mremap` for managed memory.
+fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let moves = request.has(libc::MREMAP_FIXED) || request.has(MREMAP_DONTUNMAP);
-    let moved = if moves { move_away(space, request) } else { resize(space, request) };
-    if is_plain {
-        return moved;
-    }
-    let Ok(at) = moved else {
-        set_as(space, old, old, &runs)?;
-        return moved;
-    };
-    let new = at..at + request.new_len;
-    if state::is_managed(at) {
-        set_as(space, &new, old, &runs)?;
-    } else {
-        protect_in_kernel(&new, runs[0].1);
-    }
-    if request.has(MREMAP_DONTUNMAP) {
-        let unlocked: Vec<_> = runs.iter().map(|(part, attributes)| (part.clone(), attributes & !LOCKED)).collect();
-        set_as(space, old, old, &unlocked)?;
-    }
-    Ok(at)
-}
-
-/// Sets protection and lock of a mapping that is no longer managed.
-fn protect_in_kernel(range: &Range<usize>, attributes: Attributes) {
-    // SAFETY: a mapping of the program's that was just made.
-    unsafe {
-        kernel!(libc::SYS_mprotect, range.start, range.len(), c_int::from(attributes & ACCESS));
-        if attributes & LOCKED != 0 {
-            kernel!(libc::SYS_mlock, range.start, range.len());
+    if !moves {
+        match resize(space, request) {
+            Err(error) if request.has(libc::MREMAP_MAYMOVE) && error.raw_os_error() == Some(libc::ENOMEM) => {}
+            done => return done,
         }
     }
+    move_away(space, request)
 }
 
 export! {
     fn mremap(addr: *mut c_void, old_len: usize, new_len: usize, flags: c_int, target: *mut c_void) -> *mut c_void {
-        let Some(space) = state::space() else {
+        state::as_the_kernel(|| {
             // SAFETY: passes the caller's arguments on unchanged.
-            return unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
-        };
-        if state::is_managed(addr as usize) {
-            let _guard = guard::enter();
+            let call = || unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
+            let Some(space) = state::space().filter(|_| !guard::inside()) else { return call() };
             let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
-            return match state::keeping_errno(|| remap_managed(space, &request)) {
+            let to = request.target..request.target.saturating_add(request.new_len);
+            let is_target_ours = request.has(libc::MREMAP_FIXED) && state::overlaps(to.start, to.len());
+            if !is_target_ours && !state::overlaps(request.old.start, request.old.len().max(1)) {
+                return call();
+            }
+            // What the kernel would refuse, it refuses: arguments that do not fit each other, and ranges that overlap.
+            let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
+            let is_sound = flags & !known == 0
+                && request.old.start.is_multiple_of(PAGE_BYTES)
+                && !request.old.is_empty()
+                && request.new_len > 0
+                && !(request.has(libc::MREMAP_FIXED)
+                    && (!to.start.is_multiple_of(PAGE_BYTES) || (to.start < request.old.end && request.old.start < to.end)))
+                && (request.has(libc::MREMAP_MAYMOVE) || flags & (libc::MREMAP_FIXED | MREMAP_DONTUNMAP) == 0)
+                && (!request.has(MREMAP_DONTUNMAP) || request.old.len() == request.new_len);
+            if !is_sound {
+                return call();
+            }
+            let _guard = guard::enter();
+            if !is_target_ours && space.managed_parts(request.old.clone()).is_empty() {
+                return call();
+            }
+            match remap_managed(space, &request) {
                 Ok(at) => at as *mut c_void,
-                Err(errno) => {
-                    state::fail(errno);
-                    libc::MAP_FAILED
-                }
-            };
-        }
-        if flags & libc::MREMAP_FIXED != 0 && state::overlaps(target as usize, pages(new_len)) && !guard::inside() {
-            state::say(&format!("a mapping that is not managed cannot be moved onto managed memory, at {target:?}"));
-            return out_of_memory();
-        }
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void }
+                Err(error) => failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+            }
+        })
     }
 }

@@ -43,7 +43,7 @@ pub fn mixed(
                 tuning: Tuning { compaction: stage, ..Tuning::default() },
                 ..ArenaPlan::new(memory, options, FolioSize::Auto)
             };
-            let arena = plan.build(4 * memory)?;
+            let arena = plan.build()?;
             let bytes = memory as usize; // of each part
             let mut streamed = arena.map_with(bytes, FolioSize::Fixed(Order::HUGE)).map_err(failure)?;
             let mut accessed = arena.map_with(bytes, FolioSize::Fixed(Order::PAGE)).map_err(failure)?;

@@ -277,7 +277,7 @@ fn run(
         tuning: Tuning { compaction: way.stage, compaction_means: way.means, ..Tuning::default() },
         ..ArenaPlan::new(args.memory, options, FolioSize::Auto)
     };
-    let arena = plan.build(4 * args.memory)?;
+    let arena = plan.build()?;
     let mut random = Rng::with_seed(args.seed);
     let mut sum = Sum::default();
     for &threads in args.threads() {

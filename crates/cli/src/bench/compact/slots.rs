@@ -130,7 +130,7 @@ impl Turn {
             tuning: Tuning { compaction: stage, ..Tuning::default() },
             ..ArenaPlan::new(args.memory, options, FolioSize::Auto)
         };
-        let arena = plan.build(2 * device)?;
+        let arena = plan.build()?;
         let nr_large = nr_large(device);
         let mut random = Rng::with_seed(args.seed);
         let mut small = Words::new(&arena, device as usize / 4 * 3 / BLOCK * BLOCK, Order::PAGE)?;

@@ -59,7 +59,7 @@ fn turn(
         tuning: Tuning { zeroed_stock, ..Tuning::default() },
         ..ArenaPlan::new(memory_bytes, options, FolioSize::Fixed(Order::HUGE))
     };
-    let arena = plan.build(memory_bytes)?;
+    let arena = plan.build()?;
     let nr_folios = (memory_bytes as usize / 2 / BLOCK).clamp(1, MOST_FOLIOS);
     let mut region = arena.map(nr_folios * BLOCK).map_err(failure)?;
     let (latencies, mut bad_words) = (Histogram::new(), 0);

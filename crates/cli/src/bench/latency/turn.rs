@@ -271,7 +271,7 @@ fn touch(
 
 /// Runs a turn, from the creation of its arena to the check of every word.
 pub fn run(turn: &Turn) -> Result<Outcome, Failure> {
-    let arena = turn.plan.build(turn.bytes as u64)?;
+    let arena = turn.plan.build()?;
     let block = Order::HUGE.bytes();
     let churned_bytes = turn.bytes / CHURNED_SHARE / block * block;
     let mut churned = Churned::new(&arena, churned_bytes, turn.order)?;

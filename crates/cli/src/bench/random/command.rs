@@ -229,7 +229,7 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
 }
 
 fn managed(args: &RandomArgs, bytes: usize) -> Result<(Figures, folioswap::StatsSnapshot), Failure> {
-    let arena = ArenaPlan::of(&args.paging, &args.folios).build(args.shape.size)?;
+    let arena = ArenaPlan::of(&args.paging, &args.folios).build()?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let figures = fill_and_access(bytemuck::cast_slice_mut(&mut region[..bytes]), &args.shape, "folioswap", true);
     figures.show("folioswap");

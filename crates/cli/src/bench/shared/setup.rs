@@ -88,11 +88,9 @@ impl<'a> ArenaPlan<'a> {
         ArenaPlan { swap_in: folios.swap_in, ..ArenaPlan::new(paging.memory, &paging.options, folios.folio) }
     }
 
-    /// Builds an arena for regions of `bytes` in total.
-    pub fn build(&self, bytes: u64) -> Result<Arena, Failure> {
-        // The engine's metadata grows with the address space, and many times faster with small folios.
-        let addresses = bytes.saturating_mul(2).clamp(1 << 30, 1 << 40);
-        let builder = Arena::builder().memory(self.memory_bytes).address_space(addresses);
+    /// Builds an arena.
+    pub fn build(&self) -> Result<Arena, Failure> {
+        let builder = Arena::builder().memory(self.memory_bytes);
         let builder = builder.faults(self.options.faults).mapping(self.options.mapper).folio(self.folio);
         let builder = builder.swap_in(self.swap_in).tuning(self.tuning);
         let builder = self.options.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));

@@ -39,7 +39,7 @@ pub fn managed(
     system: &str,
     runs: Option<&Runs>,
 ) -> Result<Managed, Failure> {
-    let arena = arena.build(bytes as u64)?;
+    let arena = arena.build()?;
     let mut region = arena.map(bytes).map_err(failure)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(bytes as u64, true);

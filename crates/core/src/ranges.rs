@@ -1,0 +1,92 @@
+//! A set of numbers as ranges.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges, start -> end. No range is empty, and no two touch.
+#[derive(Debug, Default)]
+pub struct RangeSet(BTreeMap<usize, usize>);
+
+impl RangeSet {
+    /// An empty set.
+    pub const fn new() -> Self {
+        RangeSet(BTreeMap::new())
+    }
+
+    /// Adds a range, a part of which may be in the set already.
+    pub fn add(&mut self, range: Range<usize>) {
+        let ranges = &mut self.0;
+        let Range { mut start, mut end } = range;
+        if start >= end {
+            return;
+        }
+        while let Some((&other, &other_end)) = ranges.range(..=end).next_back()
+            && other_end >= start
+        {
+            ranges.remove(&other);
+            (start, end) = (start.min(other), end.max(other_end));
+        }
+        ranges.insert(start, end);
+    }
+
+    /// Removes a range. Returns the parts of it that were in the set.
+    pub fn remove(&mut self, range: Range<usize>) -> Vec<Range<usize>> {
+        let (ranges, mut removed) = (&mut self.0, Vec::new());
+        while let Some((&start, &end)) = ranges.range(..range.end).next_back()
+            && end > range.start
+        {
+            ranges.remove(&start);
+            removed.push(start.max(range.start)..end.min(range.end));
+            for part in [start..range.start, range.end..end] {
+                if part.start < part.end {
+                    ranges.insert(part.start, part.end);
+                }
+            }
+        }
+        removed.reverse();
+        removed
+    }
+
+    /// The ranges, lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.0.iter().map(|(&start, &end)| start..end)
+    }
+
+    /// Whether the set has a part of a range.
+    pub fn overlaps(&self, range: &Range<usize>) -> bool {
+        self.0.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Compares with a plain list.
+        #[test]
+        fn agrees_with_a_plain_list(steps in prop::collection::vec((any::<bool>(), 0usize..64, 1usize..9), 1..200)) {
+            let (mut set, mut listed) = (RangeSet::new(), [false; 72]);
+            for (adds, start, len) in steps {
+                let range = start..start + len;
+                if adds {
+                    set.add(range.clone());
+                } else {
+                    let removed: Vec<usize> = set.remove(range.clone()).into_iter().flatten().collect();
+                    prop_assert_eq!(removed, range.clone().filter(|&at| listed[at]).collect::<Vec<_>>());
+                }
+                listed[range].fill(adds);
+                let ranges: Vec<_> = set.iter().collect();
+                let has = |at: usize| ranges.iter().any(|range| range.contains(&at));
+                prop_assert!((0..72).all(|at| listed[at] == has(at)), "{:?}", ranges);
+                prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", ranges);
+            }
+        }
+    }
+}

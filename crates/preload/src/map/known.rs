@@ -1,0 +1,45 @@
+//! What this library knows of the program's mappings beside what the engine manages.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
+
+use folioswap::RangeSet;
+
+/// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
+static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+
+/// Managed memory that children get zeroed (`MADV_WIPEONFORK`), and that they do not get (`MADV_DONTFORK`).
+static WIPED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+
+/// Memory with guards (`MADV_GUARD_INSTALL`) that was managed before, and will be again without them.
+static GUARDED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+
+fn lock(set: &'static Mutex<RangeSet>) -> MutexGuard<'static, RangeSet> {
+    set.lock().expect("nothing panics under this lock")
+}
+
+pub fn reserved() -> MutexGuard<'static, RangeSet> {
+    lock(&RESERVED)
+}
+
+pub fn wiped() -> MutexGuard<'static, RangeSet> {
+    lock(&WIPED)
+}
+
+pub fn not_forked() -> MutexGuard<'static, RangeSet> {
+    lock(&NOT_FORKED)
+}
+
+pub fn guarded() -> MutexGuard<'static, RangeSet> {
+    lock(&GUARDED)
+}
+
+/// Forgets a range that is unmapped or replaced.
+pub fn forget(range: &Range<usize>) {
+    for mut set in [reserved(), wiped(), not_forked(), guarded()] {
+        if !set.is_empty() {
+            set.remove(range.clone());
+        }
+    }
+}
