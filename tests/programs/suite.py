@@ -112,6 +112,18 @@ def redis(folioswap, folder):
     return compare("redis-server", folioswap, command, folder, LIMIT_S, code=8 * MIB)
 
 
+def java(folioswap, folder):
+    """A table of objects of three times the budget, with three garbage collectors. Reserved address space, used later."""
+    runtime, compiler = need("java", "default-jdk-headless"), need("javac", "default-jdk-headless")
+    subprocess.run([compiler, "-d", folder, os.path.join(HERE, "Objects.java")], check=True, timeout=LIMIT_S)
+    good = True
+    for collector, faults in (("Serial", "auto"), ("Parallel", "direct"), ("G1", "auto")):
+        command = [runtime, f"-XX:+Use{collector}GC", "-Xmx128m", "-cp", folder, "Objects", "72"]
+        name = f"java, {collector}, faults {faults}"
+        good &= compare(name, folioswap, command, folder, LIMIT_S, budget=32 * MIB, faults=faults)
+    return good
+
+
 def descriptors(folioswap, folder):
     """A daemon and a shell script that close and replace descriptors that they did not open."""
     python, script = os.path.join(HERE, "daemon_work.py"), os.path.join(HERE, "shell_work.sh")
@@ -126,7 +138,7 @@ def descriptors(folioswap, folder):
 
 PROGRAMS = {
     "numpy": numpy, "sort": sort, "sqlite": sqlite, "folios": folios, "gcc": gcc, "xz": xz, "redis": redis,
-    "descriptors": descriptors,
+    "descriptors": descriptors, "java": java,
 }
 
 

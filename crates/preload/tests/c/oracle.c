@@ -1,0 +1,325 @@
+/* Memory calls at random: prints each call with its result, each signal with its address, and hashes of all memory. What
+   it prints must be the same with the library as without. Arguments: the first seed, how many seeds, a limit of steps, and
+   whether system calls may be given memory that is not accessible. */
+#include "check.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+
+#define PAGE ((size_t)4096)
+#define NR_PAGES ((size_t)24576)
+#define STEPS 120
+#define FILE_PAGES 64
+
+static char *const base = (char *)0x300000000000;
+static unsigned long long state;
+static char *said;
+static size_t said_len;
+static int file, ends[2], is_bold;
+
+static size_t below(size_t bound) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return (state >> 11) % bound;
+}
+
+#define ANY(...)                                                                                                       \
+    ({                                                                                                                 \
+        static const int all[] = {__VA_ARGS__};                                                                        \
+        all[below(sizeof all / sizeof *all)];                                                                          \
+    })
+
+static void say(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    said_len += vsprintf(said + said_len, format, arguments);
+    va_end(arguments);
+}
+
+static __thread sigjmp_buf back;
+static __thread volatile sig_atomic_t is_trying;
+static __thread siginfo_t caught;
+
+static void on_signal(int number, siginfo_t *info, void *context) {
+    (void)number, (void)context;
+    if (!is_trying) {
+        dprintf(2, "signal %d at %p\n", number, info->si_addr);
+        _exit(1);
+    }
+    caught = *info;
+    siglongjmp(back, 1);
+}
+
+/* Whether an access raises no signal. */
+static int can(void (*access)(void *), void *argument) {
+    is_trying = sigsetjmp(back, 1) == 0;
+    if (is_trying)
+        access(argument);
+    int could = is_trying;
+    is_trying = 0;
+    return could;
+}
+
+/* A page, and a word at either end of it or the sum of some. */
+struct page {
+    volatile uint64_t *words;
+    uint64_t first, last, sum;
+};
+
+static void store_words(void *argument) {
+    struct page *page = argument;
+    page->words[0] = page->first, page->words[511] = page->last;
+}
+
+static void load_words(void *argument) {
+    struct page *page = argument;
+    page->first = page->words[0], page->last = page->words[511];
+}
+
+static void add_words(void *argument) {
+    struct page *page = argument;
+    for (size_t word = 0; word < 512; word += 73)
+        page->sum = page->sum * 31 + page->words[word];
+}
+
+static struct page at_page(size_t page) { return (struct page){.words = (uint64_t *)(base + page * PAGE)}; }
+
+static void say_signal(void) {
+    say(" signal %d code %d at %zx", caught.si_signo, caught.si_code, (size_t)((char *)caught.si_addr - base));
+}
+
+static void store(size_t number, uint64_t value) {
+    struct page page = at_page(number);
+    page.first = value, page.last = ~value;
+    if (!can(store_words, &page)) {
+        say("store %zu:", number);
+        say_signal();
+        say("\n");
+    }
+}
+
+static void load(size_t number) {
+    struct page page = at_page(number);
+    say("load %zu:", number);
+    if (can(load_words, &page))
+        say(" %llx %llx", (unsigned long long)page.first, (unsigned long long)page.last);
+    else
+        say_signal();
+    say("\n");
+}
+
+static void say_all(void) {
+    uint64_t hash = 0;
+    for (size_t number = 0; number < NR_PAGES; number++) {
+        struct page page = at_page(number);
+        if (!can(add_words, &page))
+            page.sum = (uint64_t)(1000 + caught.si_signo * 16 + caught.si_code);
+        hash = (hash ^ page.sum) * 1099511628211ull;
+        if (number % 512 == 511) {
+            say("%zu: %llx\n", number / 512, (unsigned long long)hash);
+            hash = 0;
+        }
+    }
+}
+
+static const char *result(long value) {
+    static char text[40];
+    if (value == -1)
+        sprintf(text, "error %d", errno);
+    else
+        sprintf(text, "%ld", value);
+    return text;
+}
+
+static long at(void *address) { return address == MAP_FAILED ? -1 : (char *)address - base; }
+
+static int any_protection(void) {
+    return ANY(PROT_NONE, PROT_READ, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE, PROT_READ | PROT_WRITE,
+               PROT_READ | PROT_EXEC, PROT_READ | PROT_WRITE | PROT_EXEC, PROT_WRITE);
+}
+
+static void map_anew(size_t first, size_t count) {
+    int access = below(2) ? PROT_READ | PROT_WRITE : any_protection();
+    int flags = MAP_FIXED | (below(8) ? MAP_PRIVATE : MAP_SHARED);
+    int from = below(6) ? -1 : file;
+    flags |= from == -1 ? MAP_ANONYMOUS | ANY(0, 0, 0, MAP_NORESERVE, MAP_POPULATE) : 0;
+    if (below(16) == 0)
+        flags = (flags & ~MAP_FIXED) | MAP_FIXED_NOREPLACE;
+    off_t offset = from == -1 ? 0 : (off_t)(below(FILE_PAGES) * PAGE);
+    long mapped = at(mmap(base + first * PAGE, count * PAGE, access, flags, from, offset));
+    say("mmap %zu %zu %d %x %d: %s\n", first, count, access, flags, from != -1, result(mapped));
+}
+
+static void advise(size_t first, size_t count) {
+    int advice = ANY(MADV_DONTNEED, MADV_DONTNEED, MADV_DONTNEED, MADV_FREE, MADV_COLD, MADV_PAGEOUT, MADV_PAGEOUT,
+                     MADV_WILLNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_POPULATE_READ, MADV_POPULATE_WRITE,
+                     MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_DONTDUMP, MADV_DODUMP,
+                     MADV_SEQUENTIAL, MADV_RANDOM, MADV_NORMAL, MADV_REMOVE, 24, 102, 102, 103, 103, 999);
+    if (advice == MADV_POPULATE_READ || advice == MADV_POPULATE_WRITE)
+        count = count < 256 ? count : 256;
+    say("madvise %zu %zu %d: %s\n", first, count, advice, result(madvise(base + first * PAGE, count * PAGE, advice)));
+    if (advice == MADV_FREE) /* what remains of it is the kernel's choice */
+        say("and drop: %s\n", result(madvise(base + first * PAGE, count * PAGE, MADV_DONTNEED)));
+}
+
+static void remap(size_t first, size_t count) {
+    size_t new_count = ANY(0, 1, 2) == 0 ? 1 + below(2 * count) : count, target = below(NR_PAGES - new_count);
+    int flags = ANY(0, MREMAP_MAYMOVE | MREMAP_FIXED, MREMAP_MAYMOVE | MREMAP_FIXED,
+                    MREMAP_MAYMOVE | MREMAP_FIXED | 4 /* DONTUNMAP */, 4);
+    if (first + new_count > NR_PAGES)
+        return; /* beyond the area that is looked at */
+    void *moved = mremap(base + first * PAGE, count * PAGE, new_count * PAGE, flags, base + target * PAGE);
+    say("mremap %zu %zu %zu %x %zu: %s\n", first, count, new_count, flags, target, result(at(moved)));
+}
+
+/* The kernel reads and writes the program's memory. */
+static void in_the_kernel(size_t first, size_t count, size_t second) {
+    size_t offset = below(PAGE), len = (count < 15 ? count : 15) * PAGE - below(PAGE);
+    char *there = base + first * PAGE + offset;
+    struct iovec parts[2] = {{there, len / 3}, {base + second * PAGE, len / 3}};
+    static char sink[1 << 16];
+    long done;
+    switch (below(6)) {
+    case 0:
+        done = write(ends[1], there, len);
+        say("write %zu %zu %zu: %s", first, offset, len, result(done));
+        break;
+    case 1:
+        done = writev(ends[1], parts, 2);
+        say("writev %zu %zu %zu: %s", first, offset, len, result(done));
+        break;
+    case 2:
+        say("pread %zu %zu %zu: %s\n", first, offset, len, result(pread(file, there, len, (off_t)(below(20) * PAGE))));
+        return;
+    case 3:
+        say("preadv %zu %zu %zu: %s\n", first, offset, len, result(preadv(file, parts, 2, 0)));
+        return;
+    case 4:
+        say("pwrite %zu %zu %zu: %s\n", first, offset, len, result(pwrite(file, there, len, (off_t)(below(20) * PAGE))));
+        return;
+    default: {
+        int pair[2] = {-1, -1};
+        long made = syscall(SYS_pipe2, there, 0);
+        say("pipe2 %zu %zu: %s\n", first, offset, made ? result(made) : "made");
+        if (made == 0) {
+            memcpy(pair, there, sizeof pair);
+            close(pair[0]), close(pair[1]);
+            memset(there, 0, sizeof pair); /* the numbers may differ */
+        }
+        return;
+    }
+    }
+    uint64_t sum = 0;
+    for (long left = done; left > 0;) {
+        long got = read(ends[0], sink, sizeof sink);
+        CHECK(got > 0);
+        for (long i = 0; i < got; i++)
+            sum = sum * 31 + (unsigned char)sink[i];
+        left -= got;
+    }
+    say(" %llx\n", (unsigned long long)sum);
+}
+
+static void step(void) {
+    size_t bounds[] = {3, 40, 700, 4000};
+    size_t count = 1 + below(bounds[below(4)]), first = below(NR_PAGES - count);
+    char *there = base + first * PAGE;
+    size_t second = below(NR_PAGES - 16);
+    switch (below(16)) {
+    case 0:
+    case 1:
+    case 2: {
+        int access = any_protection();
+        say("mprotect %zu %zu %d: %s\n", first, count, access, result(mprotect(there, count * PAGE, access)));
+        break;
+    }
+    case 3:
+        say("munmap %zu %zu: %s\n", first, count, result(munmap(there, count * PAGE)));
+        break;
+    case 4:
+    case 5:
+    case 6:
+        map_anew(first, count);
+        break;
+    case 7:
+    case 8:
+        advise(first, count);
+        break;
+    case 9:
+        count = count < 32 ? count : 32;
+        say("mlock %zu %zu: %s\n", first, count, result(mlock(there, count * PAGE)));
+        say("munlock: %s\n", result(munlock(there, count * PAGE)));
+        break;
+    case 10:
+        remap(first, count);
+        break;
+    case 11:
+    case 12:
+        if (!is_bold) {
+            int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+            first = 0, count = 32;
+            CHECK(mmap(base, count * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == base);
+            second = 16;
+        }
+        in_the_kernel(first, count, second);
+        break;
+    default:
+        for (size_t page = first; page < first + count; page += 1 + count / 64)
+            store(page, state + page);
+    }
+    for (int touch = 0; touch < 12; touch++) {
+        store(below(NR_PAGES), state);
+        load(below(NR_PAGES));
+    }
+    load(first), load(first + count - 1), load(first ? first - 1 : 0), load(first + count);
+}
+
+/* Touches the area all the time, whatever is there. */
+static volatile int is_over;
+
+static void *touch(void *argument) {
+    uint64_t seed = 7;
+    while (!is_over) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        struct page page = at_page((seed >> 33) % NR_PAGES);
+        (void)can(load_words, &page);
+    }
+    return argument;
+}
+
+int main(int nr_arguments, char **arguments) {
+    CHECK(nr_arguments > 4);
+    size_t first = strtoul(arguments[1], NULL, 10), count = strtoul(arguments[2], NULL, 10);
+    size_t steps = strtoul(arguments[3], NULL, 10);
+    is_bold = atoi(arguments[4]);
+    struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    CHECK(sigaction(SIGSEGV, &action, NULL) == 0 && sigaction(SIGBUS, &action, NULL) == 0);
+    said = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(said != MAP_FAILED && pipe(ends) == 0);
+    const char *folder = getenv("TEST_FOLDER");
+    CHECK(folder);
+    file = open(folder, O_TMPFILE | O_RDWR, 0600);
+    CHECK(file >= 0);
+    for (size_t seed = first; seed < first + count; seed++) {
+        state = (seed + 1) * 88172645463325252ull;
+        CHECK(ftruncate(file, 0) == 0 && ftruncate(file, FILE_PAGES * PAGE) == 0);
+        for (uint64_t page = 0; page < FILE_PAGES; page++)
+            CHECK(pwrite(file, &page, 8, (off_t)(page * PAGE)) == 8);
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+        CHECK(mmap(base, NR_PAGES * PAGE, PROT_READ | PROT_WRITE, flags, -1, 0) == base);
+        for (size_t page = 0; page < NR_PAGES; page++)
+            store(page, page + 1);
+        pthread_t other;
+        is_over = 0;
+        CHECK(pthread_create(&other, NULL, touch, NULL) == 0);
+        for (size_t done = 0; done < STEPS && done < steps; done++) {
+            say("seed %zu step %zu: ", seed, done);
+            step();
+        }
+        say_all();
+        is_over = 1;
+        CHECK(pthread_join(other, NULL) == 0);
+        CHECK(write(1, said, said_len) == (ssize_t)said_len);
+        said_len = 0;
+    }
+    return 0;
+}
