@@ -34,7 +34,7 @@ mod swap;
 mod tests;
 
 pub use arena::advice::Advice;
-pub use arena::by_address::RawSpace;
+pub use arena::by_address::{RawSpace, Replaced};
 pub use arena::doctor::{Finding, Verdict, doctor};
 pub use arena::region::{ArenaVec, Region};
 #[doc(hidden)]

@@ -92,18 +92,39 @@ pub fn errno() -> i32 {
 
 /// What a system call returns.
 pub trait Outcome {
+    /// What it returns when it fails with the error in errno.
+    fn failed() -> Self;
+
     fn has_failed(&self) -> bool;
 }
 
 impl Outcome for i32 {
+    fn failed() -> Self {
+        -1
+    }
+
     fn has_failed(&self) -> bool {
         *self < 0
     }
 }
 
 impl Outcome for *mut std::ffi::c_void {
+    fn failed() -> Self {
+        libc::MAP_FAILED
+    }
+
     fn has_failed(&self) -> bool {
         *self == libc::MAP_FAILED
+    }
+}
+
+impl<T> Outcome for std::io::Result<T> {
+    fn failed() -> Self {
+        Err(std::io::Error::from_raw_os_error(errno()))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.is_err()
     }
 }
 

@@ -31,6 +31,32 @@ pub struct RawSpace {
     holds: Arc<Mutex<HashMap<BlockId, u32>>>,
 }
 
+/// Memory whose content was dropped, and that is about to be unmapped or replaced.
+pub struct Replaced<'a> {
+    engine: &'a Engine,
+    managed: &'a [Range<usize>],
+}
+
+impl Replaced<'_> {
+    /// The parts that were managed before.
+    #[must_use]
+    pub fn managed(&self) -> &[Range<usize>] {
+        self.managed
+    }
+
+    /// As [`RawSpace::manage`].
+    ///
+    /// # Errors
+    /// As [`RawSpace::manage`].
+    ///
+    /// # Safety
+    /// As [`RawSpace::manage`].
+    pub unsafe fn manage(&self, range: Range<usize>) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.engine.manage_now(range, None) }.map_err(Error::system("managing memory"))
+    }
+}
+
 impl RawSpace {
     pub(crate) fn new(engine: Arc<Engine>, mode: FaultMode) -> Self {
         RawSpace { engine, mode, holds: Arc::default() }
@@ -60,10 +86,10 @@ impl RawSpace {
         self.engine.table().note_locked(range, self.memory() as usize / 2)
     }
 
-    /// Notes that the program has unlocked a range.
-    pub fn note_unlocked(&self, range: Range<usize>) {
+    /// Notes that the program has unlocked a range. Returns the parts of it that were locked.
+    pub fn note_unlocked(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let _blocked = signals::block_all();
-        self.engine.table().note_unlocked(range);
+        self.engine.table().note_unlocked(range)
     }
 
     /// Whether the program has locked any of a range in RAM.
@@ -123,9 +149,19 @@ impl RawSpace {
     /// # Safety
     /// Nobody relies on the content of the range.
     pub unsafe fn forget<R>(&self, range: Range<usize>, replace: impl FnOnce() -> R) -> R {
+        // SAFETY: the caller's promise.
+        unsafe { self.replace(range, |_| replace()) }
+    }
+
+    /// As [`RawSpace::forget`]. What `replace` maps there, or leaves there, it may have managed before other threads
+    /// touch it.
+    ///
+    /// # Safety
+    /// Nobody relies on the content of the range.
+    pub unsafe fn replace<R>(&self, range: Range<usize>, replace: impl FnOnce(&Replaced<'_>) -> R) -> R {
         self.forget_holds(&range);
         // SAFETY: the caller's promise.
-        unsafe { self.engine.forget(range, replace) }
+        unsafe { self.engine.forget(range, |managed| replace(&Replaced { engine: &self.engine, managed })) }
     }
 
     /// Maps `len` bytes of zeroed, readable and writable memory, aligned to 2 MiB. `len` is rounded up to whole pages.
@@ -193,10 +229,10 @@ impl RawSpace {
         // SAFETY: addresses that this call has just reserved; nothing is present at the old ones when it is moved.
         let moved = unsafe { self.relocate(ranges, away, || Ok(()), || {}) };
         let busy = || std::io::Error::from_raw_os_error(libc::EBUSY);
-        moved.unwrap_or_else(|| Err(busy())).map_err(Error::system("moving a region"))?;
-        let addr = target.addr();
-        target.leak();
-        Ok(addr)
+        let moved = moved.ok_or_else(busy).map_err(Error::system("moving a region"))?;
+        let to = target.addr();
+        target.leak(); // they may be another's if the kernel has failed
+        moved.map(|()| to).map_err(Error::system("moving a region"))
     }
 
     /// Moves the content of managed memory, as mremap does. `away` moves the mappings to a place that nobody uses. Then

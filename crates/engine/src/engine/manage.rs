@@ -33,6 +33,12 @@ fn whole_blocks_of(range: &Range<usize>) -> Range<usize> {
     first..(range.end / BLOCK_BYTES).max(first)
 }
 
+/// The blocks that lie in a range of addresses in part. `whole`: the others.
+fn edges_of(range: &Range<usize>, whole: &Range<usize>) -> Vec<Range<usize>> {
+    let blocks = blocks_of(range);
+    vec![blocks.start..whole.start, whole.end..blocks.end]
+}
+
 /// The pages of a block, counted from its start, that lie in a range of addresses.
 pub(crate) fn pages_in(block: BlockId, range: &Range<usize>) -> Range<usize> {
     let base = block.offset_bytes();
@@ -61,6 +67,40 @@ impl Engine {
     /// # Safety
     /// As [`Engine::manage`].
     pub unsafe fn manage_now(&self, range: Range<usize>, order: Option<Order>) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.take_over(&range)? };
+        self.open(&range, order);
+        Ok(())
+    }
+
+    /// Has the kernel report the faults of new memory, and drops what is present. Threads that touch it wait for the
+    /// end of the change. It may get content before it is opened ([`Engine::open`]).
+    ///
+    /// # Errors
+    /// As [`Engine::manage`]. The memory is as it was, but for its content.
+    ///
+    /// # Safety
+    /// As [`Engine::manage`].
+    pub unsafe fn take_over(&self, range: &Range<usize>) -> io::Result<()> {
+        for block in self.close_untouched(range) {
+            let _pass = self.gate().enter(signals::thread_id());
+            let mut locked = self.table.lock(block);
+            if !self.table.is_open(block) {
+                self.drop_block(&mut locked);
+                locked.forget_tenant();
+                self.table.close(block); // known from now on
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.register(range) }.inspect_err(|_| {
+            let _ = self.faults.uffd().unregister(range.start, range.len());
+            let _ = memory::dofork(range.start, range.len());
+        })
+    }
+
+    /// # Safety
+    /// As [`Engine::manage`].
+    unsafe fn register(&self, range: &Range<usize>) -> io::Result<()> {
         let (addr, len) = (range.start, range.len());
         memory::dontfork(addr, len)?;
         if self.ram.frames().is_locked() {
@@ -72,22 +112,20 @@ impl Engine {
         self.faults.uffd().register(addr, len)?;
         // SAFETY: nobody relies on the content (the caller's promise).
         unsafe { self.ram.frames().drop_memory(addr, len)? };
-        self.make_anon_vma(&range)?;
-        let blocks = blocks_of(&range);
-        let whole = whole_blocks_of(&range);
-        let mut others = vec![blocks.start..whole.start, whole.end..blocks.end];
+        self.make_anon_vma(range)
+    }
+
+    /// Opens pages that were taken over or sealed. `order`: of their folios, if that is fixed.
+    pub fn open(&self, range: &Range<usize>, order: Option<Order>) {
+        let whole = whole_blocks_of(range);
+        let mut others = edges_of(range, &whole);
         others.extend(if order.is_none() { self.table.open_untouched(whole) } else { vec![whole] });
-        others.iter().for_each(|blocks| self.table.ensure(blocks.clone()));
         for block in others.into_iter().flatten().map(BlockId::from_index) {
             let _pass = self.gate().enter(signals::thread_id());
             let mut locked = self.table.lock(block);
-            let pages = pages_in(block, &range);
-            if !self.table.is_open(block) {
-                self.drop_block(&mut locked); // a late fault from an earlier use may have made a page
-                locked.forget_tenant();
-                if pages.len() < BLOCK_PAGES {
-                    locked.set_sealed(0..BLOCK_PAGES, true);
-                }
+            let pages = pages_in(block, range);
+            if !self.table.is_open(block) && pages.len() < BLOCK_PAGES {
+                locked.set_sealed(0..BLOCK_PAGES, true);
             }
             if locked.has_sealed() {
                 locked.set_sealed(pages, false);
@@ -97,8 +135,7 @@ impl Engine {
             }
             self.table.open(block);
         }
-        self.table.note_in_use(blocks);
-        Ok(())
+        self.table.note_in_use(blocks_of(range));
     }
 
     /// Gives the mapping of new memory its `anon_vma`, by a page that is dropped at once. Later changes of protection
@@ -116,25 +153,24 @@ impl Engine {
         unsafe { self.ram.frames().drop_memory(block, BLOCK_BYTES) }
     }
 
-    /// Drops the content of pages and no longer manages them. Then calls `replace`, which unmaps or replaces them:
-    /// threads that touch them wait for that. Pages that are not managed are skipped.
+    /// Drops the content of pages and no longer manages them. Then calls `replace`, which unmaps or replaces them, with
+    /// the parts that were managed; threads that touch them wait for that. Pages that are not managed are skipped.
     ///
     /// # Safety
     /// Nobody relies on the content of the range.
-    pub unsafe fn forget<R>(&self, range: Range<usize>, replace: impl FnOnce() -> R) -> R {
+    pub unsafe fn forget<R>(&self, range: Range<usize>, replace: impl FnOnce(&[Range<usize>]) -> R) -> R {
         let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
         let _changing = self.table.changing();
+        let managed = self.managed_parts(range.clone());
         self.forget_all(&range);
-        replace()
+        replace(&managed)
     }
 
     /// As [`Engine::forget`], for a caller that changes what is managed.
     pub fn forget_all(&self, range: &Range<usize>) {
-        let (blocks, whole) = (blocks_of(range), whole_blocks_of(range));
+        let blocks = blocks_of(range);
         self.policy.forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
-        let mut others = vec![blocks.start..whole.start, whole.end..blocks.end];
-        others.extend(self.table.close_untouched(whole));
-        for block in others.into_iter().flatten().map(BlockId::from_index) {
+        for block in self.close_untouched(range) {
             if self.table.is_open(block) {
                 self.forget_in(block, pages_in(block, range));
             }
@@ -168,11 +204,13 @@ impl Engine {
         parts
     }
 
-    /// Ends the seal of pages, which are managed and empty.
-    pub fn unseal(&self, range: &Range<usize>) {
-        for block in blocks_of(range).map(BlockId::from_index).filter(|&block| self.table.is_open(block)) {
-            self.table.lock(block).set_sealed(pages_in(block, range), false);
-        }
+    /// Closes the blocks of a range that were never touched. Returns the other blocks, which have entries.
+    pub fn close_untouched(&self, range: &Range<usize>) -> Vec<BlockId> {
+        let whole = whole_blocks_of(range);
+        let edges = edges_of(range, &whole);
+        let others: Vec<_> = edges.into_iter().chain(self.table.close_untouched(whole)).collect();
+        others.iter().for_each(|blocks| self.table.ensure(blocks.clone()));
+        others.into_iter().flatten().map(BlockId::from_index).collect()
     }
 
     /// Closes the blocks of which no page is managed.

@@ -11,7 +11,7 @@ use folioswap_core::{BLOCK_PAGES, Block, BlockId, FrameId, List, Locked, Order, 
 use folioswap_sys::signals;
 
 use super::Engine;
-use super::manage::{blocks_of, pages_in};
+use super::manage::pages_in;
 use crate::process::fatal;
 
 /// How often a page is unmapped that the kernel uses for a moment.
@@ -44,6 +44,13 @@ pub struct Relocation<'a> {
     pub keeps_old: bool,
 }
 
+/// Where parts of `from` are after a move. If the last one reaches the end, what has grown belongs to it.
+fn at_target(parts: &[Range<usize>], from: &Range<usize>, to: &Range<usize>) -> Vec<Range<usize>> {
+    let at = |addr: usize| to.start + (addr - from.start);
+    let moved = |part: &Range<usize>| at(part.start)..if part.end == from.end { to.end } else { at(part.end) };
+    parts.iter().map(moved).collect()
+}
+
 impl Engine {
     /// Moves the content of managed memory. `away` moves the mappings to a place that nobody uses. Then what they
     /// replace is dropped, and `there` moves them from that place to `to`; if it fails, `back` moves them back. `None`:
@@ -66,54 +73,63 @@ impl Engine {
         let kept = from.start..from.end.min(from.start + to.len());
         let (kept_parts, rest) = (self.managed_parts(kept.clone()), self.managed_parts(kept.end..from.end));
         let alike = from.start % Order::HUGE.bytes() == to.start % Order::HUGE.bytes();
-        let unseal = || parts.iter().for_each(|part| self.unseal(part));
+        let open = |parts: &[Range<usize>]| parts.iter().for_each(|part| self.open(part, None));
         let Some(lifted) = self.lift_all(&kept_parts, alike) else {
-            unseal();
+            open(&parts);
             return None;
         };
         let Some(lifted_rest) = self.lift_all(&rest, alike) else {
             self.lower_all(lifted, 0);
-            unseal();
+            open(&parts);
             return None;
         };
         let moved = away().and_then(|()| {
+            let lost: Vec<_> = replaced.iter().flat_map(|part| self.managed_parts(part.clone())).collect();
             replaced.iter().for_each(|part| self.forget_all(part));
-            there().inspect_err(|_| back())
+            there().inspect_err(|_| {
+                back();
+                // SAFETY: their content is dropped. If the kernel has unmapped them, nothing is there to be managed.
+                lost.into_iter().for_each(|part| _ = unsafe { self.manage_now(part, None) });
+            })
         });
-        let distance = if moved.is_ok() { to.start as isize - from.start as isize } else { 0 };
-        if moved.is_ok() {
-            self.manage_moved(&kept_parts, &kept, &to);
+        if moved.is_err() {
+            self.take_over_moved(&parts); // the kernel may have moved it away and back
+            self.lower_all(lifted, 0);
+            self.lower_all(lifted_rest, 0);
+            open(&parts);
+            return Some(moved);
         }
+        let distance = to.start as isize - from.start as isize;
+        let new_parts = at_target(&kept_parts, &kept, &to);
+        self.take_over_moved(&new_parts);
         self.lower_all(lifted, distance / PAGE_SIZE as isize);
         self.lower_all(lifted_rest, 0);
-        if moved.is_ok() {
-            self.forget_all(&(kept.end..from.end));
-        }
-        if keeps_old || moved.is_err() {
-            unseal();
+        open(&new_parts);
+        self.forget_all(&(kept.end..from.end));
+        if keeps_old {
+            open(&parts);
         } else {
             self.close_sealed(&from);
         }
         Some(moved)
     }
 
-    /// Manages parts of `from` at their new place. If the last one reaches the end, what has grown belongs to it.
-    fn manage_moved(&self, parts: &[Range<usize>], from: &Range<usize>, to: &Range<usize>) {
+    /// Takes memory over that the kernel has moved.
+    fn take_over_moved(&self, parts: &[Range<usize>]) {
         for part in parts {
-            let start = to.start + (part.start - from.start);
-            let end = if part.end == from.end { to.end } else { to.start + (part.end - from.start) };
-            // SAFETY: just moved there, and nothing is present: all of it was lifted.
-            if let Err(error) = unsafe { self.manage_now(start..end, None) } {
-                fatal::die(&format!("memory that was moved to {start:#x} cannot be managed there: {error}"));
+            // SAFETY: managed before, and nothing is present: all of it was lifted.
+            if let Err(error) = unsafe { self.take_over(part) } {
+                fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
             }
         }
     }
 
-    /// Takes the content of ranges out of the table, and seals them. `None`: some of it is in use, and all is back.
+    /// Takes the content of ranges out of the table. Their blocks are closed if they were never touched, else sealed.
+    /// `None`: some of it is in use, and all content is back.
     fn lift_all(&self, parts: &[Range<usize>], alike: bool) -> Option<Vec<(BlockId, Lifted)>> {
         let mut lifted = Vec::new();
         for part in parts {
-            for block in blocks_of(part).map(BlockId::from_index).filter(|&block| self.table.has(block)) {
+            for block in self.close_untouched(part) {
                 let Some(content) = self.lift(block, pages_in(block, part), alike) else {
                     self.lower_all(lifted, 0);
                     return None;

@@ -161,11 +161,12 @@ impl Table {
         fits
     }
 
-    /// Notes that the program no longer locks addresses in RAM.
-    pub fn note_unlocked(&self, range: Range<usize>) {
+    /// Notes that the program no longer locks addresses in RAM. Returns those that were locked.
+    pub fn note_unlocked(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut set = self.locked.lock().expect("nothing panics under this lock");
-        set.remove(range);
+        let removed = set.remove(range);
         self.has_locked.store(!set.is_empty(), Ordering::SeqCst);
+        removed
     }
 
     /// Whether the program has locked any of these addresses in RAM.

@@ -20,7 +20,7 @@ const MADV_GUARD_REMOVE: c_int = 103;
 const PIDFD_SELF: [c_int; 2] = [-10000, -10001];
 
 /// The parts of a range that are not managed.
-fn others(range: &Range<usize>, managed: &[Range<usize>]) -> Vec<Range<usize>> {
+pub fn others(range: &Range<usize>, managed: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut others = Vec::new();
     let mut at = range.start;
     for part in managed {
@@ -104,6 +104,7 @@ fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
 }
 
 fn remove_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
+    let _beginning = known::beginning();
     let result = kernel_advise(range, MADV_GUARD_REMOVE);
     let parts = known::guarded().remove(range.clone());
     state::keeping_errno(|| parts.into_iter().for_each(|part| mapping::manage(space, part)));

@@ -15,6 +15,14 @@ static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 /// Memory with guards (`MADV_GUARD_INSTALL`) that was managed before, and will be again without them.
 static GUARDED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
+/// Held from when memory is taken out of a set until it is managed. Else another thread that finds it neither in the
+/// set nor managed could write to it before its content is dropped. Taken before the engine's locks.
+static BEGINNING: Mutex<()> = Mutex::new(());
+
+pub fn beginning() -> MutexGuard<'static, ()> {
+    BEGINNING.lock().expect("nothing panics under this lock")
+}
+
 fn lock(set: &'static Mutex<RangeSet>) -> MutexGuard<'static, RangeSet> {
     set.lock().expect("nothing panics under this lock")
 }

@@ -13,12 +13,13 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::RawSpace;
+use folioswap::{Error, RawSpace};
 use folioswap_sys::memory::Reservation;
 
 use crate::export::export;
 use crate::map::{known, protection};
 use crate::real::kernel;
+use crate::state::Outcome;
 use crate::{ending, guard, state};
 
 /// The smallest managed mapping, and the size of the largest folio.
@@ -62,27 +63,31 @@ pub fn failed(errno: c_int) -> *mut c_void {
     libc::MAP_FAILED
 }
 
-/// Has the engine manage memory that is new, or of which nothing was touched. Says once if it cannot.
-pub fn manage(space: &RawSpace, range: Range<usize>) {
+/// Says once that memory cannot be managed.
+fn note_unmanaged(managed: Result<(), Error>) {
     static SAID: AtomicBool = AtomicBool::new(false);
-    let _guard = guard::enter();
-    // SAFETY: private anonymous memory of the program's, which nobody has touched.
-    if let Err(error) = state::keeping_errno(|| unsafe { space.manage(range) })
+    if let Err(error) = managed
         && !SAID.swap(true, Ordering::Relaxed)
     {
         state::say(&format!("a mapping is not managed, and beside the budget: {error}"));
     }
 }
 
+/// Has the engine manage memory that is new, or of which nothing was touched. Says once if it cannot.
+pub fn manage(space: &RawSpace, range: Range<usize>) {
+    let _guard = guard::enter();
+    // SAFETY: private anonymous memory of the program's, which nobody has touched.
+    note_unmanaged(state::keeping_errno(|| unsafe { space.manage(range) }));
+}
+
 /// Notes a new mapping.
-fn note_mapped(space: &RawSpace, range: Range<usize>, access: c_int, flags: c_int, replaces: bool) {
-    if !is_manageable(range.len(), flags, replaces) {
-        return;
-    }
-    if is_plain(access) {
+fn note_mapped(space: &RawSpace, range: Range<usize>, access: c_int, flags: c_int, replaced: bool) {
+    let is_ours = is_manageable(range.len(), flags, replaced);
+    let _guard = guard::enter();
+    known::forget(&range);
+    if is_ours && is_plain(access) && !replaced {
         manage(space, range);
-    } else if access & libc::PROT_WRITE == 0 {
-        let _guard = guard::enter();
+    } else if is_ours && access & libc::PROT_WRITE == 0 {
         known::reserved().add(range);
     }
 }
@@ -99,14 +104,57 @@ pub unsafe fn kernel_mmap(
     unsafe { kernel!(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
 }
 
-/// Addresses for a mapping, from the start of a block on, so that as much of it as possible is whole blocks.
-fn whole_blocks(len: usize) -> Option<Reservation> {
-    let _guard = guard::enter();
-    state::keeping_errno(|| Reservation::new(len, BLOCK_BYTES).ok())
+/// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks.
+fn map_in_whole_blocks(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
+    let (len, slack) = (pages(len), BLOCK_BYTES - PAGE_BYTES);
+    let whole = len.checked_add(slack)?;
+    // SAFETY: a new mapping at an address that the kernel chooses. What is trimmed off is known to nobody.
+    unsafe {
+        let mapped = state::keeping_errno(|| kernel_mmap(null_mut(), whole, access, flags, -1, 0));
+        if mapped == libc::MAP_FAILED {
+            return None;
+        }
+        let start = (mapped as usize).next_multiple_of(BLOCK_BYTES);
+        let before = start - mapped as usize;
+        for (part, len) in [(mapped as usize, before), (start + len, slack - before)] {
+            if len > 0 {
+                state::keeping_errno(|| kernel!(libc::SYS_munmap, part, len));
+            }
+        }
+        Some(start as *mut c_void)
+    }
 }
 
-/// Maps over managed memory. First the same is mapped elsewhere, so that a call that the kernel refuses leaves what is
-/// there.
+/// Calls the kernel to unmap or replace a range that has managed parts, and drops their content. `is_new`: if the call
+/// succeeds, the range is managed from then on. If it fails, the parts are managed as before.
+///
+/// # Safety
+/// The program gives up what is there.
+pub unsafe fn replace<R: Outcome>(space: &RawSpace, range: &Range<usize>, is_new: bool, call: impl FnOnce() -> R) -> R {
+    if !may_divide(space, range) {
+        state::fail(libc::ENOMEM);
+        return R::failed();
+    }
+    protection::unlock(space, range);
+    // SAFETY: the caller's promise. What the kernel has just mapped, or has left as it was, is private and anonymous.
+    unsafe {
+        space.replace(range.clone(), |replaced| {
+            let result = call();
+            state::keeping_errno(|| {
+                if result.has_failed() {
+                    // Whatever is no longer mapped cannot be managed.
+                    replaced.managed().iter().for_each(|part| _ = replaced.manage(part.clone()));
+                } else if is_new {
+                    note_unmanaged(replaced.manage(range.clone()));
+                }
+            });
+            result
+        })
+    }
+}
+
+/// Maps over managed memory. First a page of the same is mapped elsewhere, so that most of what the kernel refuses
+/// leaves what is there.
 unsafe fn map_over(
     space: &RawSpace,
     range: &Range<usize>,
@@ -115,22 +163,23 @@ unsafe fn map_over(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let elsewhere = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE);
+    let elsewhere = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED);
     // SAFETY: a new mapping at an address that the kernel chooses, known to nobody.
     unsafe {
-        let trial = kernel_mmap(null_mut(), range.len(), access, elsewhere, fd, offset);
+        let trial = kernel_mmap(null_mut(), PAGE_BYTES, access, elsewhere, fd, offset);
         if trial == libc::MAP_FAILED {
             return trial;
         }
-        kernel!(libc::SYS_munmap, trial, range.len());
+        kernel!(libc::SYS_munmap, trial, PAGE_BYTES);
     }
+    let is_ours = is_manageable(range.len(), flags, true);
     let _guard = guard::enter();
-    known::forget(range);
-    protection::unlock(space, range);
-    let flags = if is_manageable(range.len(), flags, true) { flags & !libc::MAP_POPULATE } else { flags };
+    let flags = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
     // SAFETY: the program gives up what is there.
     unsafe {
-        space.forget(range.clone(), || kernel_mmap(range.start as *mut c_void, range.len(), access, flags, fd, offset))
+        replace(space, range, is_ours && is_plain(access), || {
+            kernel_mmap(range.start as *mut c_void, range.len(), access, flags, fd, offset)
+        })
     }
 }
 
@@ -141,36 +190,25 @@ export! {
                 // SAFETY: passes the caller's arguments on unchanged.
                 return unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
             };
-            let is_fixed = flags & libc::MAP_FIXED != 0;
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
+            let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
+            let is_ours = is_manageable(len, flags, false);
+            let is_free = addr.is_null() && flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0;
+            let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
+            let in_whole_blocks = || map_in_whole_blocks(len, access, without_populate);
             // SAFETY: passes the caller's arguments on, at addresses that the program or this call chooses.
             let mapped = unsafe {
                 if replaces {
                     map_over(space, &range, access, flags, fd, offset)
-                } else if addr.is_null()
-                    && flags & (libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0
-                    && is_manageable(len, flags, false)
-                    && let Some(place) = whole_blocks(pages(len))
-                {
-                    let flags = flags & !libc::MAP_POPULATE | libc::MAP_FIXED;
-                    let mapped = kernel_mmap(place.addr() as *mut c_void, len, access, flags, fd, offset);
-                    if mapped != libc::MAP_FAILED {
-                        place.leak();
-                    }
+                } else if let Some(mapped) = (is_free && is_ours).then(in_whole_blocks).flatten() {
                     mapped
                 } else {
-                    let flags = if is_manageable(len, flags, false) { flags & !libc::MAP_POPULATE } else { flags };
-                    kernel_mmap(addr, len, access, flags, fd, offset)
+                    kernel_mmap(addr, len, access, without_populate, fd, offset)
                 }
             };
             if mapped != libc::MAP_FAILED {
-                let range = mapped as usize..mapped as usize + pages(len);
-                if is_fixed {
-                    let _guard = guard::enter();
-                    known::forget(&range);
-                }
-                note_mapped(space, range, access, flags, replaces);
+                note_mapped(space, mapped as usize..mapped as usize + pages(len), access, flags, replaces);
             }
             mapped
         })
@@ -200,27 +238,23 @@ export! {
             if !state::overlaps(range.start, range.len()) {
                 return unmap();
             }
-            if !may_divide(space, &range) {
-                state::fail(libc::ENOMEM);
-                return -1;
-            }
-            protection::unlock(space, &range);
             // SAFETY: the program gives these pages up.
-            unsafe { space.forget(range, unmap) }
+            unsafe { replace(space, &range, false, unmap) }
         })
     }
 }
 
-/// Whether the kernel has room for the mappings that remain when a range is unmapped. Asks by dividing them now: once
-/// the engine has dropped the content, the call must not fail.
+/// Whether the kernel has room for the mappings that remain when a range is unmapped or replaced. Once the engine has
+/// dropped the content, the call should not fail.
 fn may_divide(space: &RawSpace, range: &Range<usize>) -> bool {
     let is_inner = |edge: usize| {
-        space.managed_parts(edge - PAGE_BYTES..edge + PAGE_BYTES).len() == 1
-            && space.managed_parts(edge - PAGE_BYTES..edge + PAGE_BYTES)[0].len() == 2 * PAGE_BYTES
+        let around = edge.saturating_sub(PAGE_BYTES)..edge + PAGE_BYTES;
+        space.managed_parts(around.clone()) == [around]
     };
-    let divides = |page: usize| {
-        // SAFETY: changes what a core dump holds, of a page that is about to go.
-        unsafe { kernel!(libc::SYS_madvise, page, PAGE_BYTES, libc::MADV_DONTDUMP) == 0 }
+    // A mapping that becomes three.
+    let has_room = || {
+        let trial = Reservation::new(3 * PAGE_BYTES, PAGE_BYTES)?;
+        trial.protect_rw(trial.addr() + PAGE_BYTES..trial.addr() + 2 * PAGE_BYTES)
     };
-    (!is_inner(range.start) || divides(range.start)) && (!is_inner(range.end) || divides(range.end - PAGE_BYTES))
+    !(is_inner(range.start) || is_inner(range.end)) || state::keeping_errno(has_room).is_ok()
 }

@@ -16,34 +16,25 @@ use crate::{guard, state};
 const LOCK_TRIES: usize = 10;
 
 /// Called before a range becomes writable: has the reserved parts of it managed. Nobody has written to them, so what is
-/// present is zeros.
-fn commit(space: &RawSpace, range: Range<usize>, access: c_int) {
-    let parts = {
-        let _guard = guard::enter();
-        known::reserved().remove(range)
-    };
-    if !is_plain(access) {
-        return; // nor later, when it may have content
-    }
-    for part in parts {
-        manage(space, part);
-    }
-}
-
-fn before_protecting(addr: *mut c_void, len: usize, access: c_int) {
+/// present is zeros. `key`: as of pkey_mprotect.
+fn before_protecting(addr: *mut c_void, len: usize, access: c_int, key: c_int) {
     let range = addr as usize..(addr as usize).saturating_add(pages(len));
-    if access & libc::PROT_WRITE != 0
-        && are_possible(&range)
-        && let Some(space) = state::space().filter(|_| !guard::inside())
-    {
-        commit(space, range, access);
+    let Some(space) = state::space().filter(|_| !guard::inside()) else { return };
+    if access & libc::PROT_WRITE == 0 || !are_possible(&range) {
+        return;
     }
+    let _guard = guard::enter();
+    let _beginning = known::beginning();
+    let parts = known::reserved().remove(range);
+    if is_plain(access) && key == -1 {
+        parts.into_iter().for_each(|part| manage(space, part));
+    } // else not later either, when they may have content
 }
 
 export! {
     fn mprotect(addr: *mut c_void, len: usize, access: c_int) -> c_int {
         state::as_the_kernel(|| {
-            before_protecting(addr, len, access);
+            before_protecting(addr, len, access, -1);
             // SAFETY: passes the caller's arguments on unchanged.
             unsafe { kernel!(libc::SYS_mprotect, addr, len, access) as c_int }
         })
@@ -53,9 +44,7 @@ export! {
 export! {
     fn pkey_mprotect(addr: *mut c_void, len: usize, access: c_int, key: c_int) -> c_int {
         state::as_the_kernel(|| {
-            if key == -1 {
-                before_protecting(addr, len, access);
-            }
+            before_protecting(addr, len, access, key);
             // SAFETY: passes the caller's arguments on unchanged.
             unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int }
         })
@@ -117,12 +106,24 @@ export! {
     }
 }
 
-/// Unlocks a range, so that its content can leave or be dropped.
-pub fn unlock(space: &RawSpace, range: &Range<usize>) {
-    if space.has_locked(range) {
-        // SAFETY: changes neither content nor access.
-        state::keeping_errno(|| unsafe { kernel!(libc::SYS_munlock, range.start, range.len()) });
-        space.note_unlocked(range.clone());
+/// Unlocks a range, so that its content can leave or be dropped. Returns the parts that were locked.
+pub fn unlock(space: &RawSpace, range: &Range<usize>) -> Vec<Range<usize>> {
+    if !space.has_locked(range) {
+        return Vec::new();
+    }
+    // SAFETY: changes neither content nor access.
+    state::keeping_errno(|| unsafe { kernel!(libc::SYS_munlock, range.start, range.len()) });
+    space.note_unlocked(range.clone())
+}
+
+/// Locks managed memory in RAM, as it was before it was moved or grew.
+pub fn lock_again(space: &RawSpace, range: Range<usize>) {
+    if !range.is_empty() && space.note_locked(range.clone()) {
+        state::keeping_errno(|| {
+            space.touch(range.start, range.len());
+            // SAFETY: changes neither content nor access.
+            unsafe { kernel!(libc::SYS_mlock2, range.start, range.len(), libc::MLOCK_ONFAULT) };
+        });
     }
 }
 

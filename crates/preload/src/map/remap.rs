@@ -8,12 +8,15 @@ use folioswap::{RawSpace, Relocation};
 use folioswap_sys::memory::Reservation;
 
 use crate::export::export;
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, failed, manage, pages};
+use crate::map::advice::others;
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
 use crate::map::{known, protection};
 use crate::real::kernel;
 use crate::{guard, state};
 
 const MREMAP_DONTUNMAP: c_int = 4;
+
+const PLAIN_MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
 
 /// How often a mapping is tried to be moved of which a part is in use.
 const TRIES: usize = 1000;
@@ -31,6 +34,21 @@ impl Request {
         self.flags & flag != 0
     }
 
+    /// Whether the kernel may accept it: the arguments fit each other, and the ranges are possible and do not overlap.
+    fn is_sound(&self) -> bool {
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
+        let to = self.target..self.target.saturating_add(self.new_len);
+        let is_apart = || to.start >= self.old.end || self.old.start >= to.end;
+        self.flags & !known == 0
+            && are_possible(&self.old)
+            && !self.old.is_empty()
+            && are_possible(&(0..self.new_len))
+            && self.new_len > 0
+            && (!self.has(libc::MREMAP_FIXED) || are_possible(&to) && is_apart())
+            && (self.has(libc::MREMAP_MAYMOVE) || !self.has(libc::MREMAP_FIXED | MREMAP_DONTUNMAP))
+            && (!self.has(MREMAP_DONTUNMAP) || self.old.len() == self.new_len)
+    }
+
     fn call(&self, flags: c_int, target: usize) -> io::Result<usize> {
         // SAFETY: the program's own call, perhaps at an address that this library chose.
         let result = unsafe { kernel!(libc::SYS_mremap, self.old.start, self.old.len(), self.new_len, flags, target) };
@@ -38,42 +56,79 @@ impl Request {
     }
 }
 
+/// Forgets what was known of a mapping that is at another place now, or of its end.
+fn forget_known(request: &Request, at: usize) {
+    let Request { old, new_len, .. } = request;
+    if at == old.start {
+        known::forget(&(old.start + new_len.min(&old.len())..old.start + new_len.max(&old.len())));
+    } else {
+        known::forget(old);
+        known::forget(&(at..at + new_len));
+    }
+}
+
 /// Shrinks a mapping, or grows it where it lies.
 fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
-    if *new_len < old.len() {
+    if *new_len <= old.len() {
         let tail = old.start + new_len..old.end;
+        let mut present = 0u8;
+        // SAFETY: the kernel writes one byte.
+        let is_mapped = unsafe { kernel!(libc::SYS_mincore, old.start, PAGE_BYTES, &raw mut present) } == 0;
+        if tail.is_empty() || !is_mapped {
+            return request.call(0, 0);
+        }
         known::forget(&tail);
-        protection::unlock(space, &tail);
         // SAFETY: the program gives up the tail.
-        return unsafe { space.forget(tail, || request.call(0, 0)) };
+        return unsafe { replace(space, &tail, false, || request.call(0, 0)) };
     }
-    let at = request.call(0, 0)?;
-    if *new_len > old.len() && !space.managed_parts(old.end - PAGE_BYTES..old.end).is_empty() {
+    let last = old.end - PAGE_BYTES..old.end;
+    // What grows is locked as the rest is, and then the kernel would make pages there before they are managed.
+    let locked = if space.has_locked(&last) { protection::unlock(space, old) } else { Vec::new() };
+    let grown = request.call(0, 0);
+    if grown.is_ok() && !space.managed_parts(last).is_empty() {
         manage(space, old.end..old.start + new_len);
     }
-    Ok(at)
+    let len = if grown.is_ok() { *new_len } else { old.len() };
+    lock_as_before(space, locked, old, old.start..old.start + len);
+    grown
+}
+
+/// Locks what was locked in `old`, at its place in `new`. What has grown is locked as the last page was.
+fn lock_as_before(space: &RawSpace, locked: Vec<Range<usize>>, old: &Range<usize>, new: Range<usize>) {
+    let at = |addr: usize| (new.start + (addr - old.start)).min(new.end);
+    for part in locked {
+        protection::lock_again(space, at(part.start)..at(part.end));
+        if part.end == old.end {
+            protection::lock_again(space, at(part.end)..new.end);
+        }
+    }
 }
 
 /// What the kernel says of this process's mappings. Read without the C library, in which a thread can be cancelled.
-fn listed() -> String {
+/// `None`: it cannot be read, or a thread of the program has closed the descriptor.
+fn listed() -> Option<String> {
     let mut text = Vec::new();
     let mut buffer = [0u8; 16 << 10];
     // SAFETY: the path is a C string, the kernel fills in the buffer, and the descriptor is this call's own.
     unsafe {
         let path = c"/proc/self/maps".as_ptr();
         let fd = kernel!(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_CLOEXEC);
-        while let Ok(len @ 1..) = usize::try_from(kernel!(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len())) {
-            text.extend_from_slice(&buffer[..len]);
+        loop {
+            match usize::try_from(kernel!(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len())) {
+                Ok(0) => break,
+                Ok(len) => text.extend_from_slice(&buffer[..len]),
+                Err(_) => return None,
+            }
         }
         kernel!(libc::SYS_close, fd);
     }
-    String::from_utf8_lossy(&text).into_owned()
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The mappings in a range, as the kernel lists them.
+/// The mappings in a range, as the kernel lists them, or the range if it does not list them.
 fn mappings(range: &Range<usize>) -> Vec<Range<usize>> {
-    let listed = listed();
+    let Some(listed) = listed() else { return vec![range.clone()] };
     let number = |text: &str| usize::from_str_radix(text, 16).ok();
     let mapping = |line: &str| {
         let (start, end) = line.split_once(' ')?.0.split_once('-')?;
@@ -82,90 +137,89 @@ fn mappings(range: &Range<usize>) -> Vec<Range<usize>> {
     listed.lines().filter_map(mapping).filter(|part| !part.is_empty()).collect()
 }
 
-/// Moves mappings one by one, because the kernel may refuse to move several at once, and then may have moved some. A
-/// move that fails leaves all where they were.
-fn carry(parts: &[Range<usize>], from: usize, to: usize, flags: c_int) -> io::Result<()> {
+/// Moves mappings one by one, because the kernel may refuse to move several at once, and then may have moved some. The
+/// last one grows by `more` bytes. A move that fails leaves all where they were.
+fn carry(parts: &[Range<usize>], from: usize, to: usize, more: usize, flags: c_int) -> io::Result<()> {
     for (index, part) in parts.iter().enumerate() {
         let old = from + part.start..from + part.end;
-        let request = Request { new_len: old.len(), old, flags, target: to + part.start };
+        let new_len = if index + 1 == parts.len() { old.len() + more } else { old.len() };
+        let request = Request { new_len, old, flags, target: to + part.start };
         if let Err(error) = request.call(flags, request.target) {
-            let _ = carry(&parts[..index], to, from, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+            let _ = carry(&parts[..index], to, from, 0, PLAIN_MOVE);
             return Err(error);
         }
     }
     Ok(())
 }
 
-/// Moves mappings to where the program wants them, or to a place with the same offset in a block. They go by way of a
-/// place that nobody uses: a call that the kernel refuses leaves what is at the target. Gaps between them stay gaps,
-/// and what is at the target there stays, as in Linux 6.17.
+/// Moves mappings to where the program wants them, or to a place with the same offset in a block. Gaps between them
+/// stay gaps, and what is at the target there stays, as in Linux 6.17.
 fn move_away(space: &RawSpace, request: &Request) -> io::Result<usize> {
-    let kept = request.old.start..request.old.end.min(request.old.start + request.new_len);
+    let Request { old, new_len, .. } = request;
+    let kept = old.start..old.end.min(old.start + new_len);
     let parts = mappings(&kept);
-    let grows = request.new_len > request.old.len();
-    let resizes = request.new_len != request.old.len();
-    if parts.first().is_none_or(|part| part.start != kept.start) || (resizes && parts.len() > 1) {
+    if parts.first().is_none_or(|part| part.start != kept.start) || (*new_len != old.len() && parts.len() > 1) {
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
-    let offset = request.old.start % BLOCK_BYTES;
-    let place = Reservation::new(offset + request.new_len, BLOCK_BYTES)?;
-    let aside = place.addr() + offset;
-    let start = if request.has(libc::MREMAP_FIXED) { request.target } else { aside };
-    let to = start..start + request.new_len;
-    // What is moved, counted from the start.
-    let mut moved: Vec<Range<usize>> =
-        parts.iter().map(|part| part.start - request.old.start..part.end - request.old.start).collect();
-    if grows {
-        moved[0].end = request.new_len;
+    let locked = protection::unlock(space, old);
+    let parts: Vec<_> = parts.iter().map(|part| part.start - old.start..part.end - old.start).collect();
+    let moved = move_parts(space, request, &parts);
+    match moved {
+        Ok(start) => lock_as_before(space, locked, old, start..start + new_len),
+        Err(_) => lock_as_before(space, locked, old, old.clone()),
     }
-    let replaced: Vec<Range<usize>> = moved.iter().map(|part| start + part.start..start + part.end).collect();
-    let was_locked = space.has_locked(&request.old);
-    protection::unlock(space, &request.old);
-    let keeps_old = request.has(MREMAP_DONTUNMAP);
-    let plain = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    let there = || {
-        if start == aside {
-            return Ok(());
-        }
-        for part in &replaced {
-            known::forget(part);
-            protection::unlock(space, part);
-        }
-        carry(&moved, aside, start, plain)
+    moved
+}
+
+/// Moves mappings, counted from the start, by way of a place that nobody uses: a call that the kernel refuses leaves
+/// what is at the target.
+fn move_parts(space: &RawSpace, request: &Request, parts: &[Range<usize>]) -> io::Result<usize> {
+    let Request { old, new_len, .. } = request;
+    let more = new_len.saturating_sub(old.len());
+    let is_named = request.has(libc::MREMAP_FIXED);
+    let offset = old.start % BLOCK_BYTES;
+    let place = Reservation::new(offset + new_len, BLOCK_BYTES)?;
+    let aside = place.addr() + offset;
+    let start = if is_named { request.target } else { aside };
+    let (more_aside, more_there) = if is_named { (0, more) } else { (more, 0) };
+    let at = |start: usize, more: usize| {
+        let mut at: Vec<_> = parts.iter().map(|part| start + part.start..start + part.end).collect();
+        at.last_mut().expect("there is a mapping").end += more;
+        at
     };
-    let back = || drop(carry(&moved, aside, request.old.start, plain));
-    for _ in 0..TRIES {
-        let away = || {
-            if grows {
-                return request.call(request.flags | plain, aside).map(drop);
-            }
-            carry(&moved, request.old.start, aside, request.flags | plain)?;
+    let replaced = if is_named { at(start, more) } else { Vec::new() };
+    let away = || carry(parts, old.start, aside, more_aside, request.flags | PLAIN_MOVE);
+    let there = || {
+        if is_named {
+            replaced.iter().for_each(|part| drop(protection::unlock(space, part)));
+            carry(parts, aside, start, more_there, PLAIN_MOVE)?;
+        }
+        if *new_len < old.len() {
             // SAFETY: the program gives up the rest.
-            unsafe { kernel!(libc::SYS_munmap, kept.end, request.old.end - kept.end) };
-            Ok(())
-        };
-        let ranges = Relocation { from: request.old.clone(), to: to.clone(), replaced: &replaced, keeps_old };
+            unsafe { kernel!(libc::SYS_munmap, old.start + new_len, old.len() - new_len) };
+        }
+        Ok(())
+    };
+    let back = || drop(carry(parts, aside, old.start, 0, PLAIN_MOVE));
+    let keeps_old = request.has(MREMAP_DONTUNMAP);
+    for _ in 0..TRIES {
+        let ranges = Relocation { from: old.clone(), to: start..start + new_len, replaced: &replaced, keeps_old };
         // SAFETY: the program gives up what is at the new place. Nothing is present at the old one when the kernel
         // moves the mapping.
-        match unsafe { space.relocate(ranges, away, there, back) } {
-            None => std::thread::yield_now(), // a part is in use
-            Some(moved) => {
-                moved?;
-                if start == aside {
-                    // SAFETY: the rest of the reservation before the mapping.
-                    unsafe { kernel!(libc::SYS_munmap, place.addr(), offset) };
-                    place.leak();
-                }
-                if !keeps_old {
-                    known::forget(&request.old);
-                }
-                if was_locked {
-                    // SAFETY: changes neither content nor access.
-                    unsafe { protection::mlock2(start as *const c_void, request.new_len, libc::MLOCK_ONFAULT) };
-                }
-                return Ok(start);
-            }
+        let Some(moved) = (unsafe { space.relocate(ranges, away, there, back) }) else {
+            std::thread::yield_now(); // a part is in use
+            continue;
+        };
+        // The rest of the place. Where a mapping was, others may be by now.
+        for rest in others(&place.range(), &at(aside, more_aside)) {
+            // SAFETY: a part of this call's own reservation.
+            unsafe { kernel!(libc::SYS_munmap, rest.start, rest.len()) };
         }
+        place.leak();
+        moved?;
+        known::forget(old);
+        replaced.iter().for_each(known::forget);
+        return Ok(start);
     }
     Err(io::Error::from_raw_os_error(libc::ENOMEM))
 }
@@ -192,30 +246,22 @@ export! {
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
             let to = request.target..request.target.saturating_add(request.new_len);
             let is_target_ours = request.has(libc::MREMAP_FIXED) && state::overlaps(to.start, to.len());
-            if !is_target_ours && !state::overlaps(request.old.start, request.old.len().max(1)) {
-                return call();
-            }
-            // What the kernel would refuse, it refuses: arguments that do not fit each other, and ranges that overlap.
-            let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
-            let is_sound = flags & !known == 0
-                && request.old.start.is_multiple_of(PAGE_BYTES)
-                && !request.old.is_empty()
-                && request.new_len > 0
-                && !(request.has(libc::MREMAP_FIXED)
-                    && (!to.start.is_multiple_of(PAGE_BYTES) || (to.start < request.old.end && request.old.start < to.end)))
-                && (request.has(libc::MREMAP_MAYMOVE) || flags & (libc::MREMAP_FIXED | MREMAP_DONTUNMAP) == 0)
-                && (!request.has(MREMAP_DONTUNMAP) || request.old.len() == request.new_len);
-            if !is_sound {
-                return call();
-            }
+            let is_ours = is_target_ours || state::overlaps(request.old.start, request.old.len().max(1));
             let _guard = guard::enter();
-            if !is_target_ours && space.managed_parts(request.old.clone()).is_empty() {
-                return call();
+            if is_ours
+                && request.is_sound()
+                && (is_target_ours || !space.managed_parts(request.old.clone()).is_empty())
+            {
+                return match remap_managed(space, &request) {
+                    Ok(at) => at as *mut c_void,
+                    Err(error) => failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+                };
             }
-            match remap_managed(space, &request) {
-                Ok(at) => at as *mut c_void,
-                Err(error) => failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+            let at = call();
+            if at != libc::MAP_FAILED {
+                forget_known(&request, at as usize);
             }
+            at
         })
     }
 }

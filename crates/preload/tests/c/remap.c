@@ -1,5 +1,6 @@
 /* mremap to fixed addresses, partly unmapped blocks, and mappings over managed memory. */
 #include "access.h"
+#include <sys/syscall.h>
 
 #define PAGE 4096
 #ifndef MREMAP_DONTUNMAP
@@ -142,6 +143,94 @@ static void mapped_over(void) {
     CHECK(holds(more, 8 * len, 11) && munmap(more, 8 * len) == 0);
 }
 
+/* Moves that the kernel refuses leave all as it is, even what is out of RAM. */
+static void refused(void) {
+    struct {
+        uint32_t version;
+        int pid;
+    } header = {0x20080522, 0};
+    struct {
+        uint32_t effective, permitted, inheritable;
+    } sets[2];
+    CHECK(syscall(SYS_capget, &header, sets) == 0);
+    sets[0].effective &= ~(1u << 17); /* CAP_SYS_RAWIO, which allows mappings at low addresses */
+    CHECK(syscall(SYS_capset, &header, sets) == 0);
+    size_t len = 8 * MIB;
+    char *at = map(len), *other = map(32 * MIB);
+    fill(at, len, 12);
+    char *impossible[] = {NULL, (char *)((uintptr_t)1 << 47), (char *)((uintptr_t)1 << 55)};
+    for (int round = 0; round < 3; round++) {
+        int error = round ? EINVAL : EPERM, moves = MREMAP_MAYMOVE | MREMAP_FIXED;
+        CHECK(mremap(at, len, len, moves, impossible[round]) == MAP_FAILED && errno == error);
+        CHECK(mremap(at, len, len + MIB, moves, impossible[round]) == MAP_FAILED && errno == error);
+        CHECK(mremap(at, len, len, moves | MREMAP_DONTUNMAP, impossible[round]) == MAP_FAILED && errno == error);
+        CHECK(holds(at, len, 12));
+        fill(other, 32 * MIB, 13); /* what was moved back can leave */
+        CHECK(holds(at, len, 12) && holds(other, 32 * MIB, 13));
+    }
+    CHECK(mremap(at, len, (size_t)1 << 48, MREMAP_MAYMOVE) == MAP_FAILED);
+    CHECK(mremap(at, len, len - MIB, MREMAP_MAYMOVE | MREMAP_FIXED, NULL) == MAP_FAILED && errno == EPERM);
+    CHECK(holds(at, len - MIB, 12)); /* the kernel may have unmapped the rest */
+    CHECK(munmap(at, len) == 0 && munmap(other, 32 * MIB) == 0);
+}
+
+/* Addresses from which memory was moved that was never touched are no longer managed: a fork does not miss them. */
+static void untouched(void) {
+    size_t len = 1024 * MIB;
+    char *other = map(FOLIO), *at = map(len), *far = place(len);
+    other[0] = at[0] = at[MIB] = 1;
+    CHECK(mremap(at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, far) == far);
+    CHECK(other > at && far[0] == 1 && far[MIB] == 1 && far[len - 1] == 0);
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(other[0] == 1 ? 0 : 1);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(munmap(far, len) == 0 && munmap(other, FOLIO) == 0);
+}
+
+static char *read_at;
+static size_t read_len;
+static volatile int is_over;
+
+static void *read_it(void *argument) {
+    size_t state = 88172645463325252ull;
+    while (!is_over)
+        (void)*(volatile char *)(read_at + next_random(&state) % read_len);
+    return argument;
+}
+
+/* Content arrives whole at addresses that another thread reads meanwhile. */
+static void read_meanwhile(void) {
+    size_t len = 4 * MIB;
+    pthread_t reader;
+    read_len = len, read_at = map(len);
+    CHECK(pthread_create(&reader, NULL, read_it, NULL) == 0);
+    for (size_t round = 0; round < 60; round++) {
+        size_t offset = round % 3 * 5 * PAGE;
+        char *at = (char *)map(len + FOLIO) + offset;
+        fill(at, len, round);
+        CHECK(mremap(at, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, read_at) == read_at && holds(read_at, len, round));
+        CHECK(munmap(at - offset, len + FOLIO) == 0);
+    }
+    is_over = 1;
+    CHECK(pthread_join(reader, NULL) == 0 && munmap(read_at, len) == 0);
+}
+
+/* Locked memory is locked after it was moved or grew, and other memory is not. */
+static void keeps_locks(void) {
+    size_t len = 2 * FOLIO;
+    char *at = map(len), *far = place(2 * len);
+    fill(at, len, 14);
+    CHECK(mlock(at, len) == 0);
+    CHECK(mremap(at, len, len + FOLIO, MREMAP_MAYMOVE | MREMAP_FIXED, far) == far && holds(far, len, 14));
+    CHECK(FAILS(madvise(far, PAGE, MADV_DONTNEED), EINVAL) && FAILS(madvise(far + len, PAGE, MADV_PAGEOUT), EINVAL));
+    CHECK(munmap(far + len, FOLIO) == 0);
+    CHECK(mremap(far, len, len + FOLIO, 0) == far && is_zero(far + len, FOLIO) && can_write(far + len));
+    CHECK(FAILS(madvise(far + len, PAGE, MADV_DONTNEED), EINVAL));
+    CHECK(munlock(far, len + FOLIO) == 0 && munmap(far, 2 * len) == 0);
+}
+
 int main(void) {
     catch_segv();
     holes();
@@ -152,5 +241,9 @@ int main(void) {
     keeps_protection();
     errors();
     mapped_over();
+    read_meanwhile();
+    untouched();
+    keeps_locks();
+    refused();
     return 0;
 }
