@@ -129,6 +129,107 @@ fn a_block_loses_a_part_while_it_is_one_huge_page() {
     unsafe { space.forget(all.clone(), || unmap(all.clone())) };
 }
 
+/// Whether a page is in RAM, by mincore.
+fn is_present(at: usize) -> bool {
+    let mut present = 0u8;
+    // SAFETY: the kernel writes one byte.
+    assert_eq!(unsafe { libc::mincore(at as *mut _, PAGE, &raw mut present) }, 0);
+    present & 1 == 1
+}
+
+#[test]
+fn what_is_held_stays_though_its_neighbours_go() {
+    for order in [Order::HUGE, Order::new(4).unwrap()] {
+        let arena = builder().folio(order).build().unwrap();
+        let space = arena.raw();
+        let base = reserve(BLOCK);
+        map(base, BLOCK, PLAIN);
+        manage(&space, base..base + BLOCK);
+        fill(&(base..base + BLOCK), 3);
+        // SAFETY: the range is mapped, and held until `release_hold`.
+        assert!(unsafe { space.hold(base, PAGE) });
+        // SAFETY: the test gives these pages up.
+        unsafe {
+            space.discard(base + PAGE, PAGE);
+            assert!(is_present(base), "{order:?}: a part is dropped");
+            let gone = base + 8 * PAGE..base + 9 * PAGE;
+            space.forget(gone.clone(), || unmap(gone));
+        }
+        assert!(is_present(base), "{order:?}: a part is unmapped");
+        arena.evict_all();
+        assert!(is_present(base), "{order:?}");
+        // SAFETY: mapped memory of the test's own.
+        assert!((base + PAGE..base + 2 * PAGE).step_by(8).all(|at| unsafe { (at as *const usize).read() } == 0));
+        for rest in [base..base + PAGE, base + 2 * PAGE..base + 8 * PAGE, base + 9 * PAGE..base + BLOCK] {
+            check(&rest, 3);
+        }
+        // SAFETY: held above; the test gives all of it up.
+        unsafe {
+            space.release_hold(base, PAGE);
+            space.forget(base..base + BLOCK, || unmap(base..base + BLOCK));
+        }
+    }
+}
+
+/// The kernel does not let locked pages go, so they are zeroed where they are, whatever their protection.
+#[test]
+fn locked_pages_that_are_read_only_are_dropped() {
+    let arena = builder().build().unwrap();
+    let space = arena.raw();
+    let base = reserve(BLOCK);
+    map(base, BLOCK, PLAIN);
+    manage(&space, base..base + BLOCK);
+    fill(&(base..base + BLOCK), 3);
+    assert!(space.note_locked(base..base + 4 * PAGE));
+    // SAFETY: memory of the test's own; it gives the content of one page up.
+    unsafe {
+        assert_eq!(libc::mlock(base as *const _, 4 * PAGE), 0);
+        assert_eq!(libc::mprotect(base as *mut _, BLOCK, libc::PROT_READ), 0);
+        space.discard(base + PAGE, PAGE);
+        assert!((base + PAGE..base + 2 * PAGE).step_by(8).all(|at| (at as *const usize).read() == 0));
+        assert_eq!(libc::munlock(base as *const _, 4 * PAGE), 0);
+    }
+    space.note_unlocked(base..base + 4 * PAGE);
+    for _ in 0..2 {
+        arena.evict_all();
+        check(&(base..base + PAGE), 3);
+        check(&(base + 2 * PAGE..base + BLOCK), 3);
+    }
+    // SAFETY: the test gives all of it up.
+    unsafe { space.forget(base..base + BLOCK, || unmap(base..base + BLOCK)) };
+}
+
+#[test]
+fn a_block_loses_a_part_while_no_device_has_room() {
+    let device = DeviceSpec::Ram { size: 2 * BLOCK as u64 };
+    let arena = Arena::builder().memory(16 << 20).folio(Order::HUGE).device(device).build().unwrap();
+    let space = arena.raw();
+    let base = reserve(7 * BLOCK);
+    let (all, other) = (base..base + 4 * BLOCK, base + 4 * BLOCK..base + 7 * BLOCK);
+    map(base, 7 * BLOCK, PLAIN);
+    manage(&space, all.start..other.end);
+    fill(&other, 4);
+    arena.evict_all(); // the device is full
+    fill(&all, 5);
+    for at in [base + PAGE, base + BLOCK + 16 * PAGE, base + 3 * BLOCK - PAGE] {
+        let gone = at..at + 2 * PAGE;
+        // SAFETY: the test gives these pages up.
+        unsafe { space.forget(gone.clone(), || unmap(gone.clone())) };
+        for _ in 0..2 {
+            check(&(base..gone.start), 5);
+            check(&(gone.end..all.end), 5);
+            arena.evict_all();
+        }
+        map(gone.start, gone.len(), PLAIN);
+        manage(&space, gone.clone());
+        fill(&gone, 5);
+    }
+    check(&all, 5);
+    check(&other, 4);
+    // SAFETY: the test gives all of it up.
+    unsafe { space.forget(all.start..other.end, || unmap(all.start..other.end)) };
+}
+
 #[test]
 fn what_is_no_private_anonymous_memory_is_refused() {
     let arena = builder().build().unwrap();

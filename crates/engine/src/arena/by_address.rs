@@ -284,21 +284,13 @@ impl RawSpace {
             return unsafe { self.zero(part) };
         }
         let pages = (inner.start - base) / PAGE_SIZE..(inner.end - base) / PAGE_SIZE;
-        let (mapped, is_held) = {
+        {
             let _blocked = signals::block_all(); // a signal handler might touch this block
             let _pass = self.engine.gate().enter(signals::thread_id());
             let mut locked = self.engine.table().lock(block);
-            let mapped = self.engine.drop_pages(&mut locked, pages);
-            let is_held = !mapped.is_empty() && self.begin_hold(&mut locked);
-            (mapped, is_held)
-        };
-        for pages in mapped {
-            // SAFETY: mapped pages of the part, whose content nobody relies on (the caller's promise). They are held,
-            // so this touch needs no read.
-            unsafe { std::ptr::write_bytes((base + pages.start * PAGE_SIZE) as *mut u8, 0, pages.len() * PAGE_SIZE) };
-        }
-        if is_held {
-            self.end_hold(block);
+            for mapped in self.engine.drop_pages(&mut locked, pages) {
+                self.engine.zero_mapped(&mut locked, mapped);
+            }
         }
         for edge in [part.start..inner.start, inner.end..part.end] {
             if !edge.is_empty() {
@@ -461,39 +453,12 @@ impl RawSpace {
         all_in
     }
 
-    /// As [`RawSpace::hold`], without bringing anything in. Folios that come in later are kept.
-    ///
-    /// # Safety
-    /// As [`RawSpace::hold`].
-    pub unsafe fn hold_present(&self, addr: usize, len: usize) {
-        let _blocked = signals::block_all(); // a signal handler might touch one of these
-        let _pass = self.engine.gate().enter(signals::thread_id());
-        for index in self.covering(addr, len) {
-            let block = BlockId::from_index(index);
-            if self.engine.table().is_open(block) {
-                self.begin_hold(&mut self.engine.table().lock(block));
-            }
-        }
-    }
-
     /// Ends a hold.
     ///
     /// # Safety
     /// The range was held, and is mapped readable and writable again.
     pub unsafe fn release_hold(&self, addr: usize, len: usize) {
         self.covering(addr, len).for_each(|index| self.end_hold(BlockId::from_index(index)));
-    }
-
-    /// Keeps the mapped folios of a block in RAM until [`RawSpace::end_hold`]. `false`: the block is pinned permanently
-    /// already.
-    fn begin_hold(&self, locked: &mut Locked<'_>) -> bool {
-        let mut holds = self.holds.lock().expect("nothing panics under this lock");
-        if locked.pinned && !holds.contains_key(&locked.id()) {
-            return false;
-        }
-        *holds.entry(locked.id()).or_insert(0) += 1;
-        locked.pinned = true;
-        true
     }
 
     fn end_hold(&self, block: BlockId) {

@@ -14,12 +14,13 @@ use folioswap_core::{BLOCK_PAGES, BlockId, Locked, Order, PAGE_SIZE, PIECE, Stat
 use folioswap_sys::{memory, signals};
 
 use super::Engine;
+use crate::memory::mapper::{MapError, patiently};
 use crate::process::fatal;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
-/// A page to be copied.
+/// Content of new pages.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// The blocks that a range of addresses overlaps.
@@ -281,7 +282,7 @@ impl Engine {
                     bytes[(part.start - folio.start) * PAGE_SIZE..(part.end - folio.start) * PAGE_SIZE].fill(0);
                 }
                 // At home it can be zeroed whatever its protection.
-                State::Resident(_) if self.unmap_to_laundry(locked, index).is_ok() => continue,
+                State::Resident(_) if !locked.pinned && self.unmap_to_laundry(locked, index).is_ok() => continue,
                 State::Resident(_) => {
                     self.note_dropped(locked, &part);
                     mapped.push(part.clone());
@@ -290,6 +291,22 @@ impl Engine {
             page = part.end;
         }
         mapped
+    }
+
+    /// Zeroes pages of a mapped folio whatever their protection: they go, as the kernel lets them go, and others come.
+    pub fn zero_mapped(&self, locked: &mut Locked<'_>, pages: Range<usize>) {
+        let (addr, len) = (self.table.addr(locked.id().page(pages.start)), pages.len() * PAGE_SIZE);
+        locked.small_table = true;
+        // SAFETY: mapped pages of a locked block, whose content nobody needs. A thread that touches them waits.
+        let dropped = unsafe { memory::dontneed(addr, len).or_else(|_| memory::dontneed_locked(addr, len)) };
+        if let Err(error) = dropped {
+            fatal::die(&format!("locked memory cannot be dropped: {error}"));
+        }
+        for at in (addr..addr + len).step_by(PAGE_SIZE) {
+            // SAFETY: as above. The source is a static of one page.
+            let copy = || unsafe { self.faults.uffd().copy(at, ZEROS.as_ptr() as usize, PAGE_SIZE) };
+            patiently("zeroed", || copy().map_err(MapError::from));
+        }
     }
 
     fn note_dropped(&self, locked: &mut Locked<'_>, part: &Range<usize>) {
@@ -322,7 +339,7 @@ impl Engine {
             locked.join(); // divided at the first touch
         } else if order < locked.order() {
             if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-                return self.leave_in_parts(locked, order);
+                return self.divide_whole(locked, order);
             }
             self.split_block(locked, order);
         }

@@ -192,7 +192,7 @@ impl Engine {
     /// Makes the folios of a block single pages. `None`: the block is one folio in RAM that cannot be divided now.
     fn split_to_pages(&self, locked: &mut Locked<'_>) -> Option<()> {
         if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-            return self.leave_in_parts(locked, Order::PAGE).then_some(());
+            return self.divide_whole(locked, Order::PAGE).then_some(());
         }
         if locked.order() > Order::PAGE {
             self.split_block(locked, Order::PAGE);

@@ -9,6 +9,7 @@ use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, Slot
 
 use crate::device::checksum;
 use crate::engine::Engine;
+use crate::memory::mapper::patiently;
 use crate::reclaim::evict::Washed;
 
 /// A slot for each part of a block. `None` for a part of zeros.
@@ -72,6 +73,25 @@ impl Engine {
         }
         let order = if order == Order::HUGE { PIECE } else { order };
         matches!(self.write_parts(locked, order), Washed::Clean)
+    }
+
+    /// Makes smaller folios of a block that is one folio in RAM: on a device, or in RAM if no device has room. `false`:
+    /// it is in use where it is mapped.
+    pub fn divide_whole(&self, locked: &mut Locked<'_>, order: Order) -> bool {
+        if self.leave_in_parts(locked, order) {
+            return true;
+        }
+        let State::Standby(frame) = locked.state(0) else { return false };
+        // The huge page is replaced by small ones.
+        let content = self.ram().frames().at_home(locked, 0).to_vec();
+        // SAFETY: the frames of a folio at home, whose block is locked; nobody else uses them.
+        unsafe { self.ram().frames().unpopulate(frame) };
+        let home = self.ram().frames().home(frame);
+        // SAFETY: as above.
+        patiently("made", || unsafe { self.ram().mapper().populate_small(home) });
+        self.ram().frames().at_home_mut(locked, 0).copy_from_slice(&content);
+        self.split_block(locked, order);
+        true
     }
 
     /// Slots for all parts that are not zero, or none at all.
