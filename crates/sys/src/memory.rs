@@ -143,19 +143,6 @@ pub fn anonymous_huge(len: usize) -> io::Result<Reservation> {
     }
 }
 
-/// Takes all access to a range away. Content and registration stay.
-///
-/// # Errors
-/// ENOMEM: too many mappings, or a part of the range is not mapped.
-///
-/// # Safety
-/// The range is the caller's own mapping. Nobody uses a reference to it until it is accessible again, unless the caller
-/// handles the fault.
-pub unsafe fn protect_none(addr: usize, len: usize) -> io::Result<()> {
-    // SAFETY: the caller upholds this function's own contract.
-    unsafe { protect(addr, len, libc::PROT_NONE) }
-}
-
 /// Allows huge pages in a range.
 ///
 /// # Errors
@@ -313,27 +300,48 @@ pub unsafe fn move_mapping(from: Range<usize>, to: Range<usize>) -> io::Result<(
     check(unsafe { libc::syscall(libc::SYS_mremap, from.start, from.len(), to.len(), flags, to.start) }).map(drop)
 }
 
-/// Moves the pages of a range, with any protection, to another place, which becomes readable and writable. Nothing is
-/// copied, and a huge page stays huge. The mapping stays where it is, without pages, and registered with a userfaultfd
-/// if it was. Replaces what is at `to`.
+/// Reserves addresses that are not mapped.
 ///
 /// # Errors
-/// EFAULT: the range is not within one mapping. ENOMEM: too many mappings. EINVAL before Linux 5.7.
+/// EEXIST: others have a part of them. ENOMEM: too many mappings.
+pub fn reserve_at(addr: usize, len: usize) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: a new mapping. Existing ones are not touched.
+    let at = check(unsafe { libc::syscall(libc::SYS_mmap, addr, len, libc::PROT_NONE, flags, -1isize, 0usize) })?;
+    if at != addr {
+        // SAFETY: this call's own mapping, where a kernel before Linux 4.17 has put it.
+        let _ = unsafe { unmap(at, len) };
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    Ok(())
+}
+
+/// Moves the pages of a range, with any protection, to another place, at `hint` if nothing is mapped there. The place
+/// becomes readable and writable. Nothing is copied, and a huge page stays huge. The mapping stays where it is, without
+/// pages, and registered with a userfaultfd if it was. Returns the place.
+///
+/// # Errors
+/// EFAULT: the range is not within one mapping. ENOMEM: too many mappings. EINVAL before Linux 5.7. Nothing has changed
+/// then.
+///
+/// # Panics
+/// If the kernel makes the place not accessible.
 ///
 /// # Safety
-/// The caller handles faults in the range. It owns `to`, and nobody uses a reference to it.
-pub unsafe fn take_pages(from: usize, to: usize, len: usize) -> io::Result<()> {
+/// The caller handles faults in the range.
+pub unsafe fn take_pages(from: usize, hint: usize, len: usize) -> io::Result<usize> {
     const MREMAP_DONTUNMAP: libc::c_int = 4;
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
+    let flags = libc::MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
     // SAFETY: the caller upholds this function's own contract.
-    check(unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) })?;
+    let to = check(unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, hint) })?;
     let plain = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: as above; key 0 is that of ordinary memory.
-    match check(unsafe { libc::syscall(libc::SYS_pkey_mprotect, to, len, plain, 0) }) {
-        // SAFETY: as above.
-        Err(_) => unsafe { protect(to, len, plain) }, // a kernel without keys
-        Ok(_) => Ok(()),
-    }
+    check(unsafe { libc::syscall(libc::SYS_pkey_mprotect, to, len, plain, 0) })
+        // SAFETY: as above. For a kernel without keys.
+        .map(drop)
+        .or_else(|_| unsafe { protect(to, len, plain) })
+        .expect("the kernel makes a new mapping accessible");
+    Ok(to)
 }
 
 /// Lets forked children inherit a range again, after [`dontfork`].

@@ -131,26 +131,36 @@ pub(crate) fn patiently<R>(what: &str, mut call: impl FnMut() -> Result<R, MapEr
 /// Content of the pages that `repopulate` makes.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 
-/// Places of 2 MiB at which pages are put for a moment, whatever protection they had.
+/// Addresses of 2 MiB at which pages are put for a moment, whatever protection they had. They are reserved while nobody
+/// uses them. `None` stands for addresses that others got meanwhile, when no more could be reserved.
 struct Aside {
-    places: Range<usize>,
-    lent: Lent<usize>,
+    lent: Lent<Option<usize>>,
+    uffd: Arc<Userfaultfd>,
+    pagemap: Arc<Pagemap>,
 }
 
 /// Threads that put pages aside at the same time.
 const NR_ASIDE: usize = 16;
 
 impl Aside {
-    fn new() -> io::Result<Self> {
+    fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> io::Result<Self> {
         let reserved = Reservation::new(NR_ASIDE * Order::HUGE.bytes(), Order::HUGE.bytes())?;
-        let places = reserved.range();
+        let places = reserved.range().step_by(Order::HUGE.bytes()).map(Some);
         reserved.leak(); // the mappings there change, and are no longer one
-        Ok(Aside { lent: Lent::new(places.clone().step_by(Order::HUGE.bytes())), places })
+        Ok(Aside { lent: Lent::new(places), uffd, pagemap })
+    }
+
+    fn reserve() -> Option<usize> {
+        let reserved = Reservation::new(Order::HUGE.bytes(), Order::HUGE.bytes()).ok()?;
+        let place = reserved.addr();
+        reserved.leak();
+        Some(place)
     }
 
     /// Takes a folio's pages to a place that may be read and written, and calls `work` with it: the place, the folio,
     /// the home, and their length. The folio may lie in several mappings; then it is called for parts of it. If that
-    /// fails for one part, `undo` is called with the folio and the home of those before it.
+    /// fails for one part, `undo` is called with the folio and the home of those before it, and what is still at the
+    /// place goes back.
     ///
     /// # Safety
     /// As for [`Mapper::unmap`].
@@ -162,30 +172,60 @@ impl Aside {
         work: &impl Fn(usize, usize, usize, usize) -> Result<(), MapError>,
         undo: &impl Fn(usize, usize, usize) -> Result<(), MapError>,
     ) -> Result<(), MapError> {
-        // SAFETY: the caller's range. The place is lent to this call alone.
-        match self.lent.with(|&mut place| match unsafe { memory::take_pages(folio, place, len) } {
-            Ok(()) => work(place, folio, home, len).map(|()| true),
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && len > PAGE_SIZE => Ok(false),
-            Err(error) => Err(refused(error)),
-        })? {
-            true => Ok(()),
-            false => {
-                let half = len / 2;
-                // SAFETY: halves of the caller's ranges.
-                unsafe {
-                    self.take(folio, home, half, work, undo)?;
-                    self.take(folio + half, home + half, half, work, undo)
-                }
-                .inspect_err(|_| patiently("mapped", || undo(folio, home, half)))
+        let is_done = self.lent.with(|place| {
+            if let Some(place) = *place {
+                // The kernel might unmap what it is to replace and then fail, so it replaces nothing.
+                // SAFETY: addresses that are lent to this call alone.
+                unsafe { memory::unmap(place, len) }.map_err(refused)?;
             }
+            // SAFETY: the caller's range.
+            let taken = unsafe { memory::take_pages(folio, place.unwrap_or(0), len) };
+            let at = taken.as_ref().ok().copied();
+            let done = match taken {
+                Ok(at) => work(at, folio, home, len).map(|()| true).inspect_err(|_| {
+                    // SAFETY: the caller's range, whose pages are there.
+                    unsafe { self.put_back(folio, at, len) }
+                }),
+                Err(error) if error.raw_os_error() == Some(libc::EFAULT) && len > PAGE_SIZE => Ok(false),
+                Err(error) => Err(refused(error)),
+            };
+            if at.is_none() || at != *place {
+                // SAFETY: addresses that the kernel has chosen for this call.
+                let _ = at.map(|at| unsafe { memory::unmap(at, len) });
+                *place = place.filter(|&place| memory::reserve_at(place, len).is_ok()).or_else(Self::reserve);
+            }
+            done
+        })?;
+        if is_done {
+            return Ok(());
+        }
+        let half = len / 2;
+        // SAFETY: halves of the caller's ranges.
+        unsafe {
+            self.take(folio, home, half, work, undo)?;
+            self.take(folio + half, home + half, half, work, undo)
+        }
+        .inspect_err(|_| patiently("mapped", || undo(folio, home, half)))
+    }
+
+    /// Copies the pages that are at a place back under the folio.
+    ///
+    /// # Safety
+    /// As for [`Mapper`]. The place is the caller's.
+    unsafe fn put_back(&self, folio: usize, place: usize, len: usize) {
+        for at in (0..len).step_by(PAGE_SIZE).filter(|at| memory::are_present(&self.pagemap, place + at, PAGE_SIZE)) {
+            // SAFETY: the caller's ranges. Nothing is present at the folio's address.
+            patiently("mapped", || unsafe { copy_in(&self.uffd, folio + at, place + at, PAGE_SIZE) });
         }
     }
 }
 
 impl Drop for Aside {
     fn drop(&mut self) {
-        // SAFETY: this object's own addresses, which nobody uses any more.
-        let _ = unsafe { memory::unmap(self.places.start, self.places.len()) };
+        for _ in 0..NR_ASIDE {
+            // SAFETY: this object's own addresses, which nobody uses any more.
+            let _ = self.lent.take().map(|place| unsafe { memory::unmap(place, Order::HUGE.bytes()) });
+        }
     }
 }
 
@@ -236,7 +276,8 @@ impl MoveMapper {
             huge: nursery(huge),
             small: nursery(small),
         });
-        Ok(MoveMapper { uffd, pagemap, nurseries: nurseries.collect(), aside: Aside::new()?, is_locked })
+        let aside = Aside::new(uffd.clone(), pagemap.clone())?;
+        Ok(MoveMapper { uffd, pagemap, nurseries: nurseries.collect(), aside, is_locked })
     }
 
     fn nurseries(&self, home: usize) -> &Nurseries {
@@ -265,22 +306,28 @@ impl MoveMapper {
         })
     }
 
-    /// Moves pages from a place aside home, one by one where they do not move together, and copies those that cannot be
-    /// moved: a child of fork shares them, or a system call reads them.
+    /// Moves pages from a place aside home, one by one where they do not move together, and copies those that cannot
+    /// be moved: a child of fork shares them, or a system call reads them. If that fails, those that got home go back
+    /// under the folio.
     ///
     /// # Safety
     /// As for [`Mapper`]. The place is the caller's.
-    unsafe fn gather(&self, home: usize, place: usize, len: usize) -> Result<(), MapError> {
+    unsafe fn gather(&self, place: usize, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's ranges.
         if unsafe { move_pages(&self.uffd, home, place, len) }.is_ok() {
             return Ok(());
         }
         for at in (0..len).step_by(PAGE_SIZE) {
             // SAFETY: as above.
-            unsafe {
-                if self.move_one(home + at, place + at).is_err() {
-                    copy_in(&self.uffd, home + at, place + at, PAGE_SIZE)?;
+            let moved = unsafe { self.move_one(home + at, place + at) };
+            // SAFETY: as above.
+            let copied = moved.or_else(|_| unsafe { copy_in(&self.uffd, home + at, place + at, PAGE_SIZE) });
+            if let Err(error) = copied {
+                for got in (0..at).step_by(PAGE_SIZE) {
+                    // SAFETY: as above. Nothing is present at the folio's address.
+                    patiently("mapped", || unsafe { copy_in(&self.uffd, folio + got, home + got, PAGE_SIZE) });
                 }
+                return Err(error);
             }
         }
         Ok(())
@@ -421,7 +468,7 @@ impl Mapper for MoveMapper {
                         memory::lock_on_fault(folio, len).map_err(refused)?; // it lost that when its pages were taken
                     }
                     // SAFETY: as above; the place has the pages of the folio.
-                    unsafe { self.gather(home, place, len) }
+                    unsafe { self.gather(place, folio, home, len) }
                 };
                 // SAFETY: as above.
                 unsafe { self.aside.take(folio, home, len, &carry, &|folio, home, len| self.map(folio, home, len)) }
@@ -440,25 +487,19 @@ pub(crate) struct CopyMapper {
 
 impl CopyMapper {
     pub fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> io::Result<Self> {
-        Ok(CopyMapper { uffd, pagemap, aside: Aside::new()? })
+        Ok(CopyMapper { aside: Aside::new(uffd.clone(), pagemap.clone())?, uffd, pagemap })
     }
 
-    /// Copies the pages at a place home, and drops them. If one is missing, puts the others back.
+    /// Copies the pages at a place home, and drops them.
     ///
     /// # Safety
     /// As for [`Mapper`]; the place has the pages of the folio.
-    unsafe fn copy_home(&self, place: usize, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+    unsafe fn copy_home(&self, place: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: pages that are this call's alone. The home belongs to the folio's frames, is writable and overlaps no
         // other memory.
-        if unsafe { memory::copy_pages(&self.pagemap, place, home, len) }.is_ok() {
-            // SAFETY: as above, and its content is at home now.
-            return unsafe { drop_pages(place, len) };
-        }
-        for at in (0..len).step_by(PAGE_SIZE).filter(|&at| memory::are_present(&self.pagemap, place + at, PAGE_SIZE)) {
-            // SAFETY: as above. Nothing is present at the folio's address.
-            unsafe { copy_in(&self.uffd, folio + at, place + at, PAGE_SIZE)? }
-        }
-        Err(MapError::Missing)
+        unsafe { memory::copy_pages(&self.pagemap, place, home, len) }.map_err(|_| MapError::Missing)?;
+        // SAFETY: as above, and its content is at home now.
+        unsafe { drop_pages(place, len) }
     }
 }
 
@@ -500,7 +541,7 @@ impl Mapper for CopyMapper {
     unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // Once the pages are elsewhere an access faults and waits, so the content copied is the content dropped.
         // SAFETY: the caller's ranges, and a place that is this call's.
-        let copy = |place, folio, home, len| unsafe { self.copy_home(place, folio, home, len) };
+        let copy = |place, _, home, len| unsafe { self.copy_home(place, home, len) };
         // SAFETY: as above.
         unsafe { self.aside.take(folio, home, len, &copy, &|folio, home, len| self.map(folio, home, len)) }
     }
@@ -521,12 +562,15 @@ unsafe fn copy_in(uffd: &Userfaultfd, folio: usize, home: usize, len: usize) -> 
     // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
     // home, and threads that touch the folio wait for this content.
     let copy = |at: usize, len: usize| unsafe { uffd.copy(folio + at, home + at, len) };
-    match copy(0, len) {
-        // Not within one mapping.
-        Err(MoveError::Missing | MoveError::Invalid) if len > PAGE_SIZE => {
-            (0..len).step_by(PAGE_SIZE).try_for_each(|at| copy(at, PAGE_SIZE))?;
-        }
-        copied => copied?,
+    let copied = match copy(0, len) {
+        Ok(()) => len,
+        Err(MoveError::Partial { moved }) => moved,
+        Err(MoveError::Missing | MoveError::Invalid) if len > PAGE_SIZE => 0, // not within one mapping
+        Err(error) => return Err(error.into()),
+    };
+    // What was copied is not copied again, so this has to succeed.
+    for at in (copied..len).step_by(PAGE_SIZE) {
+        patiently("mapped", || copy(at, PAGE_SIZE).map_err(MapError::from));
     }
     // SAFETY: the caller's range, and its content is under the folio's address now.
     unsafe { drop_pages(home, len) }
