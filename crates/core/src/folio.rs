@@ -1,12 +1,12 @@
 //! The folio table: maps an address to the place of its content, with one lock per 2 MiB.
 //!
-//! The span of addresses is divided into *blocks* of 2 MiB. A block is one folio of order 9 or is split into folios of
+//! Addresses are divided into *blocks* of 2 MiB. A block is one folio of order 9 or is split into folios of
 //! one smaller order; the order changes under the block's lock. A folio's entry holds its place ([`State`]), the slots
 //! of its last written content and notes of the policies. A block holds the hashes of its content, per 64 KiB, or per
 //! page for smaller folios.
 //!
 //! **Locking.** One mutex per block, held through the I/O of its folios; nothing of a block is readable without it. A
-//! thread that holds one block takes another only by `try_lock`, except a block that no other thread can know yet.
+//! thread that holds one block takes another only by `try_lock`.
 //!
 //! **Memory.** 96 bytes per block once its chunk exists ([`FolioTable::ensure`]), 12 per folio when split, 768 once a
 //! hash is noted, 256 per piece with page hashes, and 64 each for the dropped and the sealed pages.
@@ -197,7 +197,7 @@ pub struct Block {
     hashes: Option<Box<[PieceHash; BLOCK_PIECES]>>,
     /// Pages that were dropped while the block was in RAM as one folio, one bit per page.
     dropped: Option<Box<[u64; BLOCK_PAGES / 64]>>,
-    /// Pages that must not be mapped: the program unmapped them or has no access to them. One bit per page.
+    /// Pages that must not be mapped: they are not managed, or are moving. One bit per page.
     sealed: Option<Box<[u64; BLOCK_PAGES / 64]>>,
 }
 
@@ -511,6 +511,14 @@ impl FolioTable {
             at = next;
         }
         others
+    }
+
+    /// The end of the blocks from the first of these on that share a chunk that does not exist, and whether they are in
+    /// use. `None`: the first block's chunk exists.
+    pub fn untouched(&self, blocks: Range<usize>) -> Option<(usize, bool)> {
+        let first = BlockId::from_index(blocks.start);
+        let end = blocks.end.min((blocks.start / CHUNK_BLOCKS + 1) * CHUNK_BLOCKS);
+        (!self.has(first)).then(|| (end, self.is_in_use(first)))
     }
 
     /// Whether the block's chunk exists.

@@ -1,5 +1,5 @@
-//! A sparse table: chunks of entries are made on demand, under a directory that is also made in parts. The table of 64
-//! TiB of addresses takes 24 KiB until some of them are used. The directory has a note for each chunk, which stands for
+//! A sparse table: chunks of entries are made on demand, under a directory that is also made in parts. The table of 128
+//! TiB of addresses takes 48 KiB until some of them are used. The directory has a note for each chunk, which stands for
 //! its entries as long as they do not exist: 16 KiB for 64 GiB of addresses.
 //!
 //! **Locking.** None: what was made never moves. If two threads make the same chunk, one does and the other waits.

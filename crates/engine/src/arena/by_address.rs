@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::{BlockId, FolioId, List, Locked, Order, PAGE_SIZE, State, Wish};
+use folioswap_core::{BlockId, FolioId, List, Locked, PAGE_SIZE, State, Wish};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::signals;
 
@@ -17,11 +17,8 @@ use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
 use crate::engine::Engine;
-use crate::engine::manage::{blocks_of, pages_in};
+use crate::engine::manage::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::engine::remap::Relocation;
-
-/// Bytes of a block.
-const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
 /// Access to an arena's memory by address. Cheap to clone.
 #[derive(Clone)]
@@ -420,8 +417,8 @@ impl RawSpace {
         })
     }
 
-    /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: for thread stacks, and for memory whose
-    /// protection changes. A hold keeps all resident folios of its blocks, and holds of one block are counted. `false`:
+    /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: for thread stacks, and for memory that
+    /// the kernel uses. A hold keeps all resident folios of its blocks, and holds of one block are counted. `false`:
     /// some content could not be read; the holds stand nevertheless.
     ///
     /// # Safety
@@ -456,7 +453,7 @@ impl RawSpace {
     /// Ends a hold.
     ///
     /// # Safety
-    /// The range was held, and is mapped readable and writable again.
+    /// The range was held.
     pub unsafe fn release_hold(&self, addr: usize, len: usize) {
         self.covering(addr, len).for_each(|index| self.end_hold(BlockId::from_index(index)));
     }

@@ -18,7 +18,7 @@ use crate::memory::mapper::{MapError, patiently};
 use crate::process::fatal;
 
 /// Bytes of a block.
-const BLOCK_BYTES: usize = Order::HUGE.bytes();
+pub(crate) const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
 /// Content of new pages.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
@@ -187,15 +187,25 @@ impl Engine {
             Some(last) if last.end == part.start => last.end = part.end,
             _ => parts.push(part),
         };
-        for block in blocks_of(&range).map(BlockId::from_index).filter(|&block| self.table().is_open(block)) {
+        let blocks = blocks_of(&range);
+        let mut next = blocks.start;
+        while next < blocks.end {
+            let block = BlockId::from_index(next);
             let base = self.table().block_addr(block);
-            let at = |page: usize| (base + page * PAGE_SIZE).clamp(range.start, range.end);
-            let pages = pages_in(block, &range);
-            if !self.table().has(block) {
-                add(at(pages.start)..at(pages.end)); // never touched
+            if let Some((end, is_open)) = self.table().untouched(next..blocks.end) {
+                if is_open {
+                    add(base.max(range.start)..range.end.min(end * BLOCK_BYTES));
+                }
+                next = end;
                 continue;
             }
+            next += 1;
             let locked = self.table().lock(block);
+            if !self.table().is_open(block) {
+                continue;
+            }
+            let pages = pages_in(block, &range);
+            let at = |page: usize| (base + page * PAGE_SIZE).clamp(range.start, range.end);
             if !locked.has_sealed() {
                 add(at(pages.start)..at(pages.end));
                 continue;

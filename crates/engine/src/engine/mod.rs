@@ -3,9 +3,8 @@
 //!
 //! Lock order: the lock of a block of the folio table; then the compactor's lock, in a fault that compacts; then one
 //! leaf lock (a zone with its per-CPU frames, freed slots and clusters, streams, order choice, or queue). Never hold
-//! two leaf locks. A second block is locked only with `try_lock`. One exception: a moving mapping locks its source
-//! after its target, which is new and which nobody else waits for. Managed memory is never touched under any of these
-//! locks.
+//! two leaf locks. A second block is locked only with `try_lock`. Managed memory is never touched under any of these
+//! locks. Before all of them, `Table::changing`: whoever changes what is managed.
 
 pub(crate) mod folio;
 pub(crate) mod fork;

@@ -1,8 +1,9 @@
 //! Managed memory moves to other addresses, as by mremap: the kernel moves the mapping, and the engine the content.
 //!
-//! The content is lifted out of the table first, so nothing is mapped while the kernel moves the mapping. Whole blocks
-//! whose place in a block stays the same are moved as they are, all other pages one by one. Threads that touch either
-//! place meanwhile wait for the end.
+//! The content is lifted out of the table first, so nothing is mapped while the kernel moves the mapping. Then the
+//! kernel no longer reports its faults, so the memory is taken over anew, even where it was if the move fails. Whole
+//! blocks whose place in a block stays the same are moved as they are, all other pages one by one. Threads that touch
+//! either place meanwhile wait for the end: pages are sealed, or their blocks closed, until their content is back.
 
 use std::io;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use folioswap_core::{BLOCK_PAGES, Block, BlockId, FrameId, List, Locked, Order, 
 use folioswap_sys::signals;
 
 use super::Engine;
-use super::manage::pages_in;
+use super::manage::{blocks_of, pages_in};
 use crate::process::fatal;
 
 /// How often a page is unmapped that the kernel uses for a moment.
@@ -73,6 +74,9 @@ impl Engine {
         let kept = from.start..from.end.min(from.start + to.len());
         let (kept_parts, rest) = (self.managed_parts(kept.clone()), self.managed_parts(kept.end..from.end));
         let alike = from.start % Order::HUGE.bytes() == to.start % Order::HUGE.bytes();
+        if parts.iter().any(|part| self.has_pinned(part)) {
+            return None;
+        }
         let open = |parts: &[Range<usize>]| parts.iter().for_each(|part| self.open(part, None));
         let Some(lifted) = self.lift_all(&kept_parts, alike) else {
             open(&parts);
@@ -112,6 +116,15 @@ impl Engine {
             self.close_sealed(&from);
         }
         Some(moved)
+    }
+
+    /// Whether content of a range is not to leave RAM.
+    fn has_pinned(&self, range: &Range<usize>) -> bool {
+        let mut blocks = blocks_of(range).map(BlockId::from_index).filter(|&block| self.table.has(block));
+        blocks.any(|block| {
+            let locked = self.table.lock(block);
+            locked.pinned && !locked.is_empty()
+        })
     }
 
     /// Takes memory over that the kernel has moved.

@@ -108,7 +108,7 @@ impl Engine {
         let index = locked.index_of(within);
         let kind = match locked.state(index) {
             State::Resident(_) => return Ok(false),
-            // The program has lost access to the page: the thread gets a signal when it continues.
+            // Not managed, or moving: the thread touches it again once it is unmapped, replaced or moved.
             _ if locked.is_sealed(within) => return Ok(false),
             // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
             State::Empty if !self.table().is_open(block) => return Ok(false),

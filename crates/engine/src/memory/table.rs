@@ -86,6 +86,12 @@ impl Table {
         self.folios.has(block)
     }
 
+    /// The end of the blocks from the first of these on that were never touched, as far as that is cheap to say, and
+    /// whether they are in use. `None`: the first block has an entry.
+    pub fn untouched(&self, blocks: Range<usize>) -> Option<(usize, bool)> {
+        self.folios.untouched(blocks)
+    }
+
     /// The ranges of blocks in use.
     pub fn in_use(&self) -> Vec<Range<usize>> {
         self.in_use_set().iter().collect()

@@ -43,7 +43,7 @@ fn is_manageable(len: usize, flags: c_int, replaces: bool) -> bool {
         && !guard::inside()
 }
 
-/// Whether memory with this protection can be managed: the kernel moves pages only between memory of one protection.
+/// Whether new memory with this protection is managed at once. Managed memory may get any protection later.
 pub fn is_plain(access: c_int) -> bool {
     access & !PROT_SEM == PLAIN
 }
@@ -228,7 +228,9 @@ export! {
             // SAFETY: passes the caller's arguments on unchanged.
             let unmap = || unsafe { kernel!(libc::SYS_munmap, addr, len) as c_int };
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
-            ending::before_unmapping(len);
+            if !state::overlaps(range.start, range.len()) {
+                ending::before_unmapping(len);
+            }
             let Some(space) = state::space().filter(|_| len > 0 && !guard::inside()) else { return unmap() };
             if !are_possible(&range) {
                 return unmap();
