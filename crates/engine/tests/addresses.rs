@@ -171,6 +171,51 @@ fn what_is_held_stays_though_its_neighbours_go() {
     }
 }
 
+#[test]
+fn pages_join_a_block_whose_folios_are_too_large_for_them() {
+    let arena = builder().build().unwrap();
+    let space = arena.raw();
+    let base = reserve(BLOCK);
+    let part = |pages: Range<usize>| base + pages.start * PAGE..base + pages.end * PAGE;
+    for pages in [496..512, 0..407, 420..421] {
+        map(part(pages.clone()).start, pages.len() * PAGE, PLAIN);
+        manage(&space, part(pages.clone()));
+        fill(&part(pages), 3);
+    }
+    arena.evict_all();
+    [496..512, 0..407, 420..421].into_iter().for_each(|pages| check(&part(pages), 3));
+    // SAFETY: the test gives all of it up.
+    unsafe { space.forget(base..base + BLOCK, || unmap(base..base + BLOCK)) };
+}
+
+#[test]
+fn pages_come_back_to_a_block_that_is_in_use() {
+    let arena = builder().folio(Order::HUGE).build().unwrap();
+    let space = arena.raw();
+    let base = reserve(BLOCK);
+    map(base, BLOCK, PLAIN);
+    manage(&space, base..base + BLOCK);
+    fill(&(base..base + BLOCK), 3);
+    // SAFETY: the range is mapped, and held until `release_hold`.
+    assert!(unsafe { space.hold(base, PAGE) });
+    let gone = base + 8 * PAGE..base + 10 * PAGE;
+    // SAFETY: the test gives these pages up.
+    unsafe { space.forget(gone.clone(), || unmap(gone.clone())) };
+    map(gone.start, gone.len(), PLAIN);
+    manage(&space, gone.clone());
+    // SAFETY: mapped memory of the test's own.
+    assert!(gone.clone().step_by(8).all(|at| unsafe { (at as *const usize).read() } == 0));
+    fill(&gone, 3);
+    // SAFETY: held above.
+    unsafe { space.release_hold(base, PAGE) };
+    for _ in 0..2 {
+        check(&(base..base + BLOCK), 3);
+        arena.evict_all();
+    }
+    // SAFETY: the test gives all of it up.
+    unsafe { space.forget(base..base + BLOCK, || unmap(base..base + BLOCK)) };
+}
+
 /// The kernel does not let locked pages go, so they are zeroed where they are, whatever their protection.
 #[test]
 fn locked_pages_that_are_read_only_are_dropped() {

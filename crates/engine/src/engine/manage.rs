@@ -129,7 +129,12 @@ impl Engine {
                 locked.set_sealed(0..BLOCK_PAGES, true);
             }
             if locked.has_sealed() {
-                locked.set_sealed(pages, false);
+                locked.set_sealed(pages.clone(), false);
+                if locked.order() == Order::HUGE && matches!(locked.state(0), State::Resident(_)) {
+                    self.zero_mapped(&mut locked, pages); // a whole folio that could not be divided gets them back
+                } else {
+                    self.isolate(&mut locked);
+                }
             }
             if order.is_some() {
                 locked.fixed_order = order;
@@ -247,7 +252,7 @@ impl Engine {
         }
         self.drop_pages(&mut locked, pages.clone());
         locked.set_sealed(pages.clone(), true);
-        if !self.isolate(&mut locked, &pages) {
+        if !self.isolate(&mut locked) {
             // A whole folio that cannot be divided now: a part of it goes with its mapping, the rest stays in RAM.
             locked.pinned = true;
             return;
@@ -342,8 +347,9 @@ impl Engine {
         }
     }
 
-    /// Makes folios of pages that were just sealed, without other pages. `false`: a whole folio cannot be divided now.
-    fn isolate(&self, locked: &mut Locked<'_>, pages: &Range<usize>) -> bool {
+    /// Makes the folios of a block so small that each is sealed as a whole or not at all. `false`: a whole folio cannot
+    /// be divided now.
+    fn isolate(&self, locked: &mut Locked<'_>) -> bool {
         let order = locked.sealed_order();
         if locked.is_empty() {
             locked.join(); // divided at the first touch
@@ -353,11 +359,6 @@ impl Engine {
             }
             self.split_block(locked, order);
         }
-        let nr_pages = locked.order().nr_pages();
-        debug_assert!(pages.clone().all(|page| {
-            let first = page / nr_pages * nr_pages;
-            locked.is_empty() || (first..first + nr_pages).all(|page| locked.is_sealed(page))
-        }));
         true
     }
 }
