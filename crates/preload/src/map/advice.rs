@@ -94,12 +94,15 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
     }
 }
 
-/// Memory with guards is not managed. ENOMEM: the range has holes, and the rest got its guards.
+/// Memory with guards is not managed, and does not become so when it gets another protection. ENOMEM: the range has
+/// holes, and the rest got its guards.
 fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
     let managed = space.managed_parts(range.clone());
+    let reserved = known::reserved().remove(range.clone());
+    let install = || kernel_advise(range, MADV_GUARD_INSTALL);
     // SAFETY: the program gives up the content.
-    let result = unsafe { space.forget(range.clone(), || kernel_advise(range, MADV_GUARD_INSTALL)) };
-    managed.into_iter().for_each(|part| known::guarded().add(part));
+    let result = if managed.is_empty() { install() } else { unsafe { space.forget(range.clone(), install) } };
+    managed.into_iter().chain(reserved).for_each(|part| known::guarded().add(part));
     result
 }
 
@@ -129,7 +132,9 @@ fn populate(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
 /// Implements `madvise` on a range with managed parts.
 fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let range = start..start.saturating_add(pages(len));
-    let is_ours = |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && state::overlaps(start, len);
+    let is_guard = matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE);
+    let is_ours =
+        |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && (is_guard || state::overlaps(start, len));
     let Some(space) = state::space().filter(is_ours).filter(|_| !guard::inside()) else {
         return kernel_advise(&(start..start.saturating_add(len)), advice);
     };

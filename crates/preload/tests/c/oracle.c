@@ -167,7 +167,10 @@ static void remap(size_t first, size_t count) {
                     MREMAP_MAYMOVE | MREMAP_FIXED | 4 /* DONTUNMAP */, 4);
     if (first + new_count > NR_PAGES)
         return; /* beyond the area that is looked at */
-    void *moved = mremap(base + first * PAGE, count * PAGE, new_count * PAGE, flags, base + target * PAGE);
+    char *to = base + target * PAGE;
+    if (new_count == count && below(8) == 0)
+        to = (char *)((uintptr_t)1 << 47); /* beyond all addresses */
+    void *moved = mremap(base + first * PAGE, count * PAGE, new_count * PAGE, flags, to);
     say("mremap %zu %zu %zu %x %zu: %s\n", first, count, new_count, flags, target, result(at(moved)));
 }
 
@@ -247,7 +250,9 @@ static void step(void) {
     case 9:
         count = count < 32 ? count : 32;
         say("mlock %zu %zu: %s\n", first, count, result(mlock(there, count * PAGE)));
-        say("munlock: %s\n", result(munlock(there, count * PAGE)));
+        if (below(2))
+            remap(first, count);
+        say("munlockall: %s\n", result(munlockall()));
         break;
     case 10:
         remap(first, count);

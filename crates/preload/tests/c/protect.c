@@ -203,6 +203,9 @@ static void no_more_mappings(void) {
     CHECK(mprotect(at + 64 * PAGE, 64 * PAGE, PROT_READ) == 0);
     char *other = mmap(NULL, most * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(other != MAP_FAILED);
+    char *more[6]; /* mappings that do not become one with their neighbours */
+    for (int one = 0; one < 6; one++)
+        more[one] = mmap(NULL, PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     size_t page = 0;
     while (page < most && mprotect(other + page * PAGE, PAGE, PROT_READ) == 0)
         page += 2;
@@ -217,9 +220,95 @@ static void no_more_mappings(void) {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     CHECK(placed == at + 100 * PAGE || errno == ENOMEM);
     CHECK(at[100 * PAGE] == (placed == MAP_FAILED));
+    for (size_t inner = 200, one = 0; inner < 440; inner += 40, one++) {
+        CHECK(munmap(at + inner * PAGE, PAGE) == 0 || (errno == ENOMEM && at[inner * PAGE] == 1));
+        char *to = at + (inner + 10) * PAGE;
+        placed = mmap(to, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        CHECK(placed == to || errno == ENOMEM);
+        CHECK(*to == (placed == MAP_FAILED));
+        char *shrinks = at + (inner + 20) * PAGE;
+        CHECK(mremap(shrinks, 8 * PAGE, 4 * PAGE, 0) == shrinks || (errno == ENOMEM && shrinks[4 * PAGE] == 1));
+        CHECK(shrinks[3 * PAGE] == 1);
+        CHECK(munmap(more[one], PAGE) == 0);
+    }
     CHECK(munmap(other, most * PAGE) == 0);
     CHECK(munmap(at + 80 * PAGE, 8 * PAGE) == 0 && !can_read(at + 80 * PAGE) && at[79 * PAGE] == 1);
     CHECK(munmap(at, FOLIO) == 0);
+}
+
+/* Two threads make the same reserved memory accessible at once, and write to it. */
+static char *shared_at;
+static pthread_barrier_t barrier;
+
+static void *commit(void *argument) {
+    for (uintptr_t round = 0; round < 60; round++) {
+        pthread_barrier_wait(&barrier);
+        char *at = shared_at;
+        size_t own = (uintptr_t)argument * PAGE;
+        if (round % 2)
+            (void)*(volatile char *)(at + own);
+        CHECK(mprotect(at, 8 * MIB, PROT_READ | PROT_WRITE) == 0);
+        for (size_t page = own; page < 8 * MIB; page += 64 * PAGE)
+            at[page] = 1;
+        pthread_barrier_wait(&barrier);
+        for (size_t page = own; page < 8 * MIB; page += 64 * PAGE)
+            CHECK(at[page] == 1);
+        pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
+static void committed_twice(void) {
+    pthread_t threads[2];
+    CHECK(pthread_barrier_init(&barrier, NULL, 3) == 0);
+    for (uintptr_t index = 0; index < 2; index++)
+        CHECK(pthread_create(&threads[index], NULL, commit, (void *)index) == 0);
+    for (int round = 0; round < 60; round++) {
+        int access = round % 2 ? PROT_READ : PROT_NONE;
+        shared_at = mmap(NULL, 8 * MIB, access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(shared_at != MAP_FAILED);
+        for (int wait = 0; wait < 3; wait++)
+            pthread_barrier_wait(&barrier);
+        CHECK(munmap(shared_at, 8 * MIB) == 0);
+    }
+    for (int index = 0; index < 2; index++)
+        CHECK(pthread_join(threads[index], NULL) == 0);
+}
+
+/* Memory that took the place of reserved memory keeps its content. */
+static void no_longer_reserved(void) {
+    int plain = PROT_READ | PROT_WRITE, fixed = MREMAP_MAYMOVE | MREMAP_FIXED;
+    char *at = mmap(NULL, 8 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *small = map(MIB);
+    CHECK(at != MAP_FAILED);
+    fill(small, MIB, 9);
+    CHECK(mremap(small, MIB, MIB, fixed, at + MIB) == at + MIB && holds(at + MIB, MIB, 9));
+    CHECK(mprotect(at + MIB, MIB, PROT_READ) == 0 && mprotect(at + MIB, MIB, plain) == 0 && holds(at + MIB, MIB, 9));
+    CHECK(mremap(at + 4 * MIB, 4 * MIB, MIB, MREMAP_MAYMOVE) == at + 4 * MIB);
+    small = mmap(at + 6 * MIB, MIB, plain, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); /* not fixed, but free */
+    CHECK(small != MAP_FAILED);
+    fill(small, MIB, 10);
+    CHECK(mprotect(small, MIB, PROT_READ) == 0 && mprotect(small, MIB, plain) == 0 && holds(small, MIB, 10));
+    int key = pkey_alloc(0, 0);
+    if (key >= 0) {
+        CHECK(pkey_mprotect(at + 2 * MIB, MIB, plain, key) == 0);
+        fill(at + 2 * MIB, MIB, 11);
+        CHECK(mprotect(at + 2 * MIB, MIB, plain) == 0 && holds(at + 2 * MIB, MIB, 11) && pkey_free(key) == 0);
+    }
+    CHECK(munmap(small, MIB) == 0 && munmap(at, 5 * MIB) == 0);
+}
+
+/* Reserved memory that is locked stays as it is: it cannot be managed, and children get it. */
+static void reserved_and_locked(void) {
+    char *at = mmap(NULL, 4 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED && mlock2(at, 4 * MIB, MLOCK_ONFAULT) == 0);
+    CHECK(mprotect(at, 4 * MIB, PROT_READ | PROT_WRITE) == 0);
+    fill(at, 4 * MIB, 12);
+    int status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(holds(at, 4 * MIB, 12) ? 0 : 1);
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(holds(at, 4 * MIB, 12) && munmap(at, 4 * MIB) == 0);
 }
 
 int main(void) {
@@ -233,6 +322,9 @@ int main(void) {
     limits();
     errors();
     in_pieces();
+    committed_twice();
+    no_longer_reserved();
+    reserved_and_locked();
     no_more_mappings();
     return 0;
 }
