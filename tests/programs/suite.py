@@ -113,7 +113,7 @@ def redis(folioswap, folder):
 
 
 def java(folioswap, folder):
-    """A table of objects of three times the budget, with three garbage collectors. Reserved address space, used later."""
+    """A table of objects of three times the budget, under three garbage collectors, which reserve addresses first."""
     runtime, compiler = need("java", "default-jdk-headless"), need("javac", "default-jdk-headless")
     subprocess.run([compiler, "-d", folder, os.path.join(HERE, "Objects.java")], check=True, timeout=LIMIT_S)
     good = True

@@ -8,14 +8,12 @@
 use std::ops::Range;
 use std::sync::RwLock;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Locked, Order, PAGE_SIZE, State};
+use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Locked, PAGE_SIZE, State};
 use folioswap_sys::{memory, sigbus, signals};
 
 use super::Engine;
+use super::manage::BLOCK_BYTES;
 use crate::process::fatal;
-
-/// Bytes of a block.
-const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
 /// Spans of managed memory of which this process inherited a part.
 static INHERITED: RwLock<Vec<(usize, usize)>> = RwLock::new(Vec::new());

@@ -2,8 +2,8 @@
 //!
 //! The kernel keeps the address space. Each call is made as the program made it, and the engine is told of private
 //! anonymous memory: of what came *after* the call, before the program knows its address; of what goes *before* the
-//! call. Threads that touch what goes meanwhile wait until the kernel's call is done, so a replacement is as atomic as
-//! the kernel's.
+//! call. Threads that touch what goes meanwhile wait until the kernel's call is done. But what another thread writes to
+//! new memory before its mmap has returned may be dropped.
 //!
 //! These functions enter the kernel directly, without a symbol lookup: mimalloc and the loader may call them at any
 //! time.

@@ -1,6 +1,6 @@
-/* Memory calls at random: prints each call with its result, each signal with its address, and hashes of all memory. What
-   it prints must be the same with the library as without. Arguments: the first seed, how many seeds, a limit of steps, and
-   whether system calls may be given memory that is not accessible. */
+/* Memory calls at random: prints each call with its result, each signal with its address, and hashes of all memory.
+   What it prints must be the same with the library as without. Arguments: the first seed, how many seeds, a limit of
+   steps, and whether system calls may be given memory that is not accessible. */
 #include "check.h"
 #include <setjmp.h>
 #include <stdarg.h>
