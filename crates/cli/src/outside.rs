@@ -68,7 +68,7 @@ impl Outside {
                 Bytes(memory_bytes)
             ));
         }
-        let why = self.obstacle.unwrap_or("linked statically, set-user-ID, forked, or killed");
+        let why = self.obstacle.unwrap_or("linked statically, set-user-ID, or killed");
         (self.unnoted > most).then(|| {
             format!(
                 "{} of a process were not managed, beside a budget of {}: {why}; a dynamically linked program that runs \
@@ -101,7 +101,6 @@ impl Outside {
                 "managed_bytes": process.managed,
                 "shared_bytes": process.shared,
                 "outside_bytes": process.outside,
-                "forked": process.is_forked,
             })
         };
         json!({
@@ -119,9 +118,7 @@ fn name_of(process: &ProcessMemory) -> String {
 
 /// The cause, and what would help.
 fn reason(process: &ProcessMemory) -> (&'static str, &'static str) {
-    if process.is_forked {
-        ("a forked child manages nothing until it executes a program", "start it by exec")
-    } else if process.shared > process.outside / 2 {
+    if process.shared > process.outside / 2 {
         ("it is shared memory", "make it smaller, or leave room for it beside --memory")
     } else {
         (
@@ -153,8 +150,6 @@ mod tests {
         assert!(line(&[process(100, 10), process(500, 390)], 500, 390).starts_with("110M of process 7"));
         let shared = ProcessMemory { shared: 80 * MIB, ..process(100, 10) };
         assert!(line(&[shared], 100, 10).contains("shared memory"));
-        let forked = ProcessMemory { is_forked: true, ..process(100, 10) };
-        assert!(line(&[forked], 100, 10).contains("forked child"));
         assert!(line(&[process(20, 10)], 300, 10).starts_with("290M of a process were not managed"));
         // The peak of a killed process includes its managed memory.
         assert_eq!(line(&[process(20, 10)], 400, 390), "");

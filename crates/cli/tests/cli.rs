@@ -251,8 +251,8 @@ fn what_is_not_managed_is_said() {
     let cases: [(&[&str], &str); 6] = [
         (&["python3", "-c", &managed], ""),
         (&["python3", "-c", &shared], "shared memory"),
-        (&["python3", "-c", &forked], "forked child"),
-        (&["python3", "-c", &gone], "forked, or killed"),
+        (&["python3", "-c", &forked], ""),
+        (&["python3", "-c", &gone], "set-user-ID, or killed"),
         (&[&linked], "linked statically"),
         (&["sh", "-c", "$0; exit $?", &linked], "linked statically"),
     ];

@@ -36,6 +36,7 @@ mod tests;
 pub use arena::advice::Advice;
 pub use arena::by_address::{RawSpace, Replaced};
 pub use arena::doctor::{Finding, Verdict, doctor};
+pub use arena::fork::Forking;
 pub use arena::region::{ArenaVec, Region};
 #[doc(hidden)]
 pub use arena::run_settings::RunSettings;
@@ -52,6 +53,7 @@ pub use config::swap_in_policy::SwapIn;
 pub use device::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
 pub use engine::remap::Relocation;
+pub use fault::monitor::works_for;
 pub use folioswap_core::{
     DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, RangeSet, Stats,
     StatsSnapshot, Wish,

@@ -181,7 +181,7 @@ export! {
         // here.
         let child = unsafe { REAL.get()() };
         if child == 0 {
-            folioswap_sys::descriptor::close_in_child();
+            folioswap_sys::descriptor::settle_in_child(&[]);
         }
         child
     }

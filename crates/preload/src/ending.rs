@@ -30,9 +30,6 @@ pub fn note_in(counters: &'static SharedCounters) {
 /// The highest unmanaged memory seen so far, and the shared memory in it.
 static OUTSIDE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// The managed memory that a child inherits.
-static INHERITED: AtomicU64 = AtomicU64::new(0);
-
 /// Samples what is in RAM now.
 fn look(managed: u64) -> Option<Resident> {
     let resident = Resident::now()?;
@@ -43,14 +40,14 @@ fn look(managed: u64) -> Option<Resident> {
     Some(resident)
 }
 
-/// Managed memory in RAM. In a forked child: what it inherited, most of which it shares with its parent.
+/// Managed memory in RAM.
 fn managed() -> u64 {
-    state::space().map_or(INHERITED.load(Ordering::Relaxed), |space| space.resident_bytes())
+    state::space().map_or(0, RawSpace::resident_bytes)
 }
 
-/// Called before a fork, while the engine is paused.
-pub fn before_fork(space: &RawSpace) {
-    INHERITED.store(space.resident_bytes(), Ordering::Relaxed);
+/// Called in a forked child: what was seen is its parent's.
+pub fn begin_child() {
+    OUTSIDE.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
 }
 
 /// Called before unmanaged memory is unmapped, which would not be seen at the end.
@@ -64,7 +61,7 @@ pub fn before_unmapping(len: usize) {
 }
 
 extern "C" fn end() {
-    let (Some(counters), Phase::Managed | Phase::Child) = (COUNTERS.get(), state::phase()) else { return };
+    let (Some(counters), Phase::Managed) = (COUNTERS.get(), state::phase()) else { return };
     let _guard = guard::enter();
     let managed = managed();
     let Some(Resident { peak, .. }) = look(managed) else { return };
@@ -72,6 +69,6 @@ extern "C" fn end() {
     let mut name = [0; 16];
     let comm = std::fs::read("/proc/self/comm").unwrap_or_default();
     name.iter_mut().zip(comm.trim_ascii_end().iter().take(15)).for_each(|(place, byte)| *place = *byte);
-    let (pid, is_forked) = (std::process::id().into(), state::phase() == Phase::Child);
-    counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared, is_forked });
+    let pid = std::process::id().into();
+    counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared });
 }

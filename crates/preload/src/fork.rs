@@ -1,24 +1,30 @@
-//! fork: the child keeps what was in RAM, as ordinary memory, and manages nothing.
+//! fork: the child is managed too (`folioswap::Forking`).
 //!
-//! The engine is paused and both heaps are locked around the fork. posix_spawn, system, popen and vfork do not run
-//! these handlers and need not: their children share the parent's memory until they exec.
+//! The engine rests, and the locks of this library are the forking thread's. In the child the handler below runs before
+//! any code of the program and of its libraries. Until then managed memory must not be touched there: what is missing
+//! would read as zero. So signals are blocked, and what the C library touches is brought in first: its streams, whose
+//! locks it resets, and the stack.
+//!
+//! posix_spawn, system, popen and vfork do not run these handlers and need not: their children share the parent's
+//! memory until they exec.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
+use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
-use std::sync::Mutex;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::RawSpace;
+use folioswap::{Forking, RangeSet, RawSpace};
+use folioswap_sys::signals;
 
-use crate::alloc::heap::{ORDINARY, PRIVATE};
-use crate::calls::dispatch;
+use crate::alloc::{heap, huge};
+use crate::calls::{aio, dispatch};
 use crate::export::{export, real};
-use crate::faults::threads;
+use crate::faults::{signal_stack, threads};
 use crate::map::{known, mapping};
 use crate::real::kernel;
-use crate::state::{self, Phase};
-use crate::{ending, guard};
+use crate::{ending, guard, state};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -32,74 +38,166 @@ pub fn prepare() {
     if DONE.swap(true, Ordering::SeqCst) {
         return;
     }
+    let _guard = guard::enter();
     // SAFETY: the three functions live as long as the process, so no library handle is needed to remove them.
     if unsafe { REGISTER.get()(Some(before), Some(parent), Some(child), null_mut()) } != 0 {
-        state::say("forked children will not find their memory: there was none to note what they need");
+        state::say("forked children will not find their memory: no memory");
     }
 }
 
 export! {
     fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int {
         self::prepare();
+        // The C library reads its list of handlers in the child before the first of them has run.
+        let _guard = guard::enter();
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { REGISTER.get()(prepare, parent, child, library) }
     }
 }
 
-/// What the child must not inherit as it is: memory that is wiped in it, and memory that it does not get. Only the
-/// forking thread writes these.
-static WIPED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
-static NOT_FORKED: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
+/// Around a fork: the engine at rest, locks of this library, and the guard that blocks signals.
+struct Fork {
+    forking: Forking<'static>,
+    thread: u32,
+    _beginning: MutexGuard<'static, ()>,
+    _known: [MutexGuard<'static, RangeSet>; 4],
+    _blocks: huge::Blocks,
+    _stacks: (threads::Stacks, signal_stack::Spare),
+    _requests: aio::Requests,
+    _key: threads::Key,
+    _guard: guard::Guard,
+}
 
-fn take(ranges: &Mutex<Vec<Range<usize>>>) -> Vec<Range<usize>> {
-    std::mem::take(&mut ranges.lock().expect("nothing panics under this lock"))
+thread_local! {
+    /// Between the handlers. Never dropped with the thread, so it needs no destructor.
+    static FORK: Cell<Option<ManuallyDrop<Fork>>> = const { Cell::new(None) };
+}
+
+extern "C" fn before() {
+    let guard = guard::enter();
+    let Some(arena) = state::arena() else { return };
+    streams::lock();
+    let beginning = known::beginning();
+    let forking = arena.prepare_fork();
+    streams::touch();
+    touch_stack();
+    let fork = Fork {
+        forking,
+        thread: signals::thread_id(),
+        _beginning: beginning,
+        _known: known::all(),
+        _blocks: huge::blocks(),
+        _stacks: (threads::stacks(), signal_stack::spare()),
+        _requests: aio::requests(),
+        _key: threads::key(),
+        _guard: guard,
+    };
+    FORK.set(Some(ManuallyDrop::new(fork)));
+    // Last, because who has another of these locks may allocate.
+    heap::acquire_for_fork();
+}
+
+extern "C" fn parent() {
+    let Some(fork) = FORK.take() else { return };
+    heap::release_after_fork();
+    ManuallyDrop::into_inner(fork).forking.parent();
+    streams::unlock();
+}
+
+extern "C" fn child() {
+    let Some(fork) = FORK.take() else { return };
+    heap::release_after_fork();
+    streams::unlock_in_child();
+    dispatch::forget();
+    let Fork { forking, thread, _guard: guard, .. } = ManuallyDrop::into_inner(fork);
+    if let Err(error) = forking.child() {
+        state::end(
+            70,
+            &format!("process {}, forked from a managed one, cannot have its memory: {error}", std::process::id()),
+        );
+    }
+    threads::begin_child(thread);
+    ending::begin_child();
+    if let Some(space) = state::space() {
+        set_apart(space);
+    }
+    drop(guard);
+    if state::direct() {
+        dispatch::arm();
+    }
 }
 
 /// In the child: wipes memory with `MADV_WIPEONFORK`, and unmaps memory with `MADV_DONTFORK`.
 fn set_apart(space: &RawSpace) {
-    for range in take(&NOT_FORKED) {
-        space.not_inherited(range.clone());
-        // SAFETY: managed addresses, which belong to the child alone.
-        unsafe { kernel!(libc::SYS_munmap, range.start, range.len()) };
+    let take = |set: MutexGuard<'static, RangeSet>| set.iter().collect::<Vec<_>>();
+    for range in take(known::not_forked()) {
+        // SAFETY: the program wants this memory not to be in children.
+        unsafe { space.forget(range.clone(), || kernel!(libc::SYS_munmap, range.start, range.len())) };
+        known::forget(&range);
     }
-    for range in take(&WIPED) {
-        space.not_inherited(range.clone());
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: as above.
-        unsafe { mapping::kernel_mmap(range.start as *mut c_void, range.len(), mapping::PLAIN, flags, -1, 0) };
-    }
-}
-
-extern "C" fn before() {
-    let _guard = guard::enter();
-    if let Some(space) = state::space() {
-        space.fork_prepare();
-        *WIPED.lock().expect("nothing panics under this lock") = known::wiped().iter().collect();
-        *NOT_FORKED.lock().expect("nothing panics under this lock") = known::not_forked().iter().collect();
-        ending::before_fork(space);
-        ORDINARY.acquire();
-        PRIVATE.acquire();
+    for range in take(known::wiped()) {
+        // SAFETY: the program wants this memory to be zeroed in children.
+        unsafe { space.discard(range.start, range.len()) };
     }
 }
 
-extern "C" fn parent() {
-    let _guard = guard::enter();
-    if let Some(space) = state::space() {
-        PRIVATE.free_lock();
-        ORDINARY.free_lock();
-        space.fork_parent();
+/// Bytes of the stack that the C library may use before the child's handler runs.
+const STACK_BYTES: usize = 32 << 10;
+
+/// Brings the next part of the stack in, if the stack is managed.
+#[inline(never)]
+fn touch_stack() {
+    let mut bytes = [0u8; STACK_BYTES];
+    for at in (0..STACK_BYTES).step_by(mapping::PAGE_BYTES) {
+        // SAFETY: a byte of this frame.
+        unsafe { (&raw mut bytes[at]).write_volatile(1) };
     }
+    std::hint::black_box(&bytes);
 }
 
-extern "C" fn child() {
-    let _guard = guard::enter();
-    dispatch::forget();
-    if let Some(space) = state::space() {
-        PRIVATE.free_lock();
-        ORDINARY.free_lock();
-        threads::forget_others();
-        space.fork_child();
-        set_apart(space);
-        state::set_phase(Phase::Child);
+/// The C library's list of streams.
+mod streams {
+    use super::*;
+
+    type File = *mut u8;
+
+    real!(LOCK = c"_IO_list_lock": fn() -> ());
+    real!(UNLOCK = c"_IO_list_unlock": fn() -> ());
+    real!(RESET = c"_IO_list_resetlock": fn() -> ());
+    real!(BEGIN = c"_IO_iter_begin": fn() -> File);
+    real!(END = c"_IO_iter_end": fn() -> File);
+    real!(NEXT = c"_IO_iter_next": fn(File) -> File);
+
+    /// Where a stream has the address of its lock (`struct _IO_FILE`, part of glibc's ABI).
+    const LOCK_FIELD: usize = 0x88;
+
+    pub fn lock() {
+        // SAFETY: takes no arguments. The lock is recursive.
+        unsafe { LOCK.get()() }
+    }
+
+    pub fn unlock() {
+        // SAFETY: this thread has locked it.
+        unsafe { UNLOCK.get()() }
+    }
+
+    pub fn unlock_in_child() {
+        // SAFETY: there is no other thread.
+        unsafe { RESET.get()() }
+    }
+
+    /// Brings all streams and their locks in.
+    pub fn touch() {
+        // SAFETY: the list is locked. Its streams are valid, and their locks too, if they have any.
+        unsafe {
+            let mut stream = BEGIN.get()();
+            while stream != END.get()() {
+                let lock = stream.add(LOCK_FIELD).cast::<*const u8>().read_volatile();
+                if !lock.is_null() {
+                    lock.read_volatile();
+                }
+                stream = NEXT.get()(stream);
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use folioswap::{Arena, MIN_MEMORY, Mapping, RunSettings, Topology, open_shared_stats};
-use folioswap_sys::{descriptor, seccomp};
+use folioswap_sys::{descriptor, kept, seccomp};
 
 use crate::alloc::{malloc, program_heap};
 use crate::faults::signals;
@@ -33,9 +33,10 @@ extern "C" fn start() {
     };
     let settings = RunSettings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(64, &error));
     let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
-    descriptor::may_raise_limit(true); // the program has not started, so no other thread is running
+    let raised = descriptor::raise_limit(); // the program has not started, so no other thread is running
+    kept::keep();
     let built = build(settings, ordinary_bytes);
-    descriptor::may_raise_limit(false);
+    drop(raised);
     match built {
         Ok(arena) => begin(arena, ordinary_bytes),
         Err(error) => state::end(error.exit_status().into(), &error.to_string()),

@@ -15,8 +15,6 @@ pub enum Phase {
     Passing = 1,
     /// The engine is running.
     Managed = 2,
-    /// A forked child. It may use inherited memory, but manages nothing new.
-    Child = 3,
 }
 
 static PHASE: AtomicU8 = AtomicU8::new(Phase::Early as u8);
@@ -28,8 +26,7 @@ pub fn phase() -> Phase {
     match PHASE.load(Ordering::Relaxed) {
         0 => Phase::Early,
         1 => Phase::Passing,
-        2 => Phase::Managed,
-        _ => Phase::Child,
+        _ => Phase::Managed,
     }
 }
 
@@ -52,7 +49,12 @@ pub fn space() -> Option<&'static RawSpace> {
     if phase() == Phase::Managed { ARENA.get().map(|(_, space)| space) } else { None }
 }
 
-/// Whether the address lies in a block with managed memory. Valid in a forked child too.
+/// The arena, while the engine is running.
+pub fn arena() -> Option<&'static Arena> {
+    if phase() == Phase::Managed { ARENA.get().map(|(arena, _)| arena) } else { None }
+}
+
+/// Whether the address lies in a block with managed memory.
 pub fn is_managed(addr: usize) -> bool {
     ARENA.get().is_some_and(|(_, space)| space.contains(addr))
 }

@@ -197,6 +197,32 @@ fn calls_at_random_do_what_the_kernel_does() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// Processes that fork and write at random. `FOLIOSWAP_SEEDS` sets how many seeds.
+#[test]
+fn each_of_a_family_finds_what_was_its_own() {
+    let Some(program) = compiled("family") else { return };
+    let nr_seeds = std::env::var("FOLIOSWAP_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
+    let ways = [
+        "faults=direct;mapper=move",
+        "faults=monitor;mapper=move;swap=zram:256M",
+        "faults=direct;mapper=copy;swap=ram:512M",
+        "faults=monitor;mapper=move",
+    ];
+    let mut failures = Vec::new();
+    for seed in 1..=nr_seeds {
+        let settings = format!("memory=16M;{}", ways[seed % ways.len()]);
+        let mut command = Command::new("timeout");
+        command.args(["-k", "1", "100"]).arg(&program).args([&seed.to_string(), "1", "40"]).stdin(Stdio::null());
+        command.env("FOLIOSWAP_DIR", folder()).env("FOLIOSWAP_RUN", &settings).env("LD_PRELOAD", library());
+        let output = command.output().unwrap();
+        if !output.status.success() || !output.stderr.is_empty() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            failures.push(format!("seed {seed}, {settings}: {}: {said}", output.status));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
 #[test]
 fn addresses() {
     let Some(program) = compiled("addresses") else { return };

@@ -2,17 +2,18 @@
 //!
 //! A hidden [`Descriptor`] is open in two tables: that of the engine's threads ([`own_table`]) and the program's, for
 //! calls on the program's threads. Its number in the program's table is above RLIMIT_NOFILE if possible
-//! ([`may_raise_limit`]). A preloaded library asks [`is_hidden`] which numbers to protect. If a number is closed or
+//! ([`raise_limit`]). A preloaded library asks [`is_hidden`] which numbers to protect. If a number is closed or
 //! reused anyway (an inline system call, a vfork child), [`Descriptor::with`] notices before it uses the number, and
 //! the keeper thread makes the call: slower, but still correct.
 //!
-//! A child created by the C library's fork closes its copies before it runs any code of its own.
+//! A child created by the C library's fork closes its copies before it runs any code of its own, or settles which it
+//! keeps ([`settle_in_child`]).
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::{check, fork, own_table};
 
@@ -28,24 +29,29 @@ const NR_NUMBERS_BELOW: u64 = 64;
 #[derive(Debug)]
 pub struct Descriptor {
     /// Its number in the program's table.
-    here: RawFd,
+    here: AtomicI32,
     /// If it is hidden: its number in the table of the engine's threads, and whose table that is.
     own: Option<Own>,
-    file: FileId,
+    /// Device and inode.
+    file: [AtomicU64; 2],
 }
 
-/// A number in a keeper's table.
-#[derive(Debug, Clone, Copy)]
+/// A number in a keeper's table. Changes only in a forked child that has no other thread yet.
+#[derive(Debug)]
 struct Own {
-    number: RawFd,
-    keeper: usize,
+    number: AtomicI32,
+    keeper: AtomicUsize,
 }
 
 impl Own {
     /// Whether the table belongs to this process's keeper. In a child with a copy of the memory it does not, and the
     /// child must not use it.
-    fn is_ours(self) -> bool {
-        own_table::current() == self.keeper
+    fn is_ours(&self) -> bool {
+        own_table::current() == self.keeper.load(Ordering::Relaxed)
+    }
+
+    fn number(&self) -> RawFd {
+        self.number.load(Ordering::Relaxed)
     }
 }
 
@@ -55,11 +61,15 @@ const CLOSED: RawFd = -1;
 /// Identifies a file: device and inode. All userfaultfds, eventfds and the like have the same.
 type FileId = (u64, u64);
 
+fn noted((device, inode): FileId) -> [AtomicU64; 2] {
+    [device.into(), inode.into()]
+}
+
 impl From<OwnedFd> for Descriptor {
     /// Not hidden: for descriptors that one call of the engine uses and closes.
     fn from(fd: OwnedFd) -> Self {
         let file = file_id(fd.as_raw_fd()).unwrap_or_default();
-        Descriptor { here: fd.into_raw_fd(), own: None, file }
+        Descriptor { here: fd.into_raw_fd().into(), own: None, file: noted(file) }
     }
 }
 
@@ -71,14 +81,87 @@ impl Descriptor {
     pub fn hidden(fd: OwnedFd) -> io::Result<Self> {
         let file = file_id(fd.as_raw_fd())?;
         let number = own_table::import(fd.as_fd())?;
-        let own = Own { number, keeper: own_table::current() };
+        let own = Own { number: number.into(), keeper: own_table::current().into() };
         match hide_number(fd) {
-            Ok(here) => Ok(Descriptor { here, own: Some(own), file }),
+            Ok(here) => Ok(Descriptor { here: here.into(), own: Some(own), file: noted(file) }),
             Err(error) => {
                 let _ = own_table::run(|| close(number));
                 Err(error)
             }
         }
+    }
+
+    /// In a forked child, before it has another thread: gives this hidden descriptor a file of the child's own. The
+    /// copy of the parent's was closed.
+    ///
+    /// # Errors
+    /// As [`Descriptor::hidden`].
+    pub fn renew(&self, fd: OwnedFd) -> io::Result<()> {
+        let fresh = std::mem::ManuallyDrop::new(Descriptor::hidden(fd)?);
+        self.become_that(&fresh);
+        Ok(())
+    }
+
+    /// Before a fork: makes sure that a child gets this file, though the program may have closed its number.
+    ///
+    /// # Errors
+    /// EMFILE, and those of [`own_table::export`].
+    pub fn be_inherited(&self) -> io::Result<()> {
+        match &self.own {
+            Some(own) if own.is_ours() && !self.is_here() => {
+                unlist(self.here()); // it is the program's
+                self.here.store(hide_number(own_table::export(own.number())?)?, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// In a forked child, before it has another thread: lets its engine use the parent's file, which it was forked
+    /// with.
+    ///
+    /// # Errors
+    /// As [`Descriptor::hidden`]. EBADF: the program has closed it.
+    pub fn keep_in_child(&self) -> io::Result<()> {
+        let here = self.here();
+        if self.own.is_none() {
+            return Ok(());
+        }
+        if !self.is_here() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        // SAFETY: this descriptor owns the number, which stays open.
+        let number = own_table::import(unsafe { BorrowedFd::borrow_raw(here) })?;
+        let own = Own { number: number.into(), keeper: own_table::current().into() };
+        let file = noted(self.file_id());
+        self.become_that(&std::mem::ManuallyDrop::new(Descriptor { here: here.into(), own: Some(own), file }));
+        Ok(())
+    }
+
+    fn become_that(&self, that: &Descriptor) {
+        self.here.store(that.here(), Ordering::Relaxed);
+        let (device, inode) = that.file_id();
+        self.file[0].store(device, Ordering::Relaxed);
+        self.file[1].store(inode, Ordering::Relaxed);
+        if let (Some(own), Some(fresh)) = (&self.own, &that.own) {
+            own.number.store(fresh.number(), Ordering::Relaxed);
+            own.keeper.store(fresh.keeper.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    fn here(&self) -> RawFd {
+        self.here.load(Ordering::Relaxed)
+    }
+
+    /// The descriptor alone, if it is not hidden.
+    ///
+    /// # Panics
+    /// If it is.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        let that = std::mem::ManuallyDrop::new(self);
+        assert!(that.own.is_none(), "a hidden descriptor has two numbers");
+        // SAFETY: this descriptor owned the number, and is not dropped.
+        unsafe { OwnedFd::from_raw_fd(that.here()) }
     }
 
     /// The same descriptor, hidden from here on.
@@ -89,20 +172,18 @@ impl Descriptor {
         if self.own.is_some() {
             return Ok(self);
         }
-        let here = std::mem::ManuallyDrop::new(self).here;
-        // SAFETY: this descriptor owned the number, and is not dropped.
-        Self::hidden(unsafe { OwnedFd::from_raw_fd(here) })
+        Self::hidden(self.into_fd())
     }
 
     /// Its number in the calling thread's table. In the program's table it may be another file by now: see
     /// [`Descriptor::with`].
     #[must_use]
     pub fn number(&self) -> RawFd {
-        match self.own {
-            None => self.here,
+        match &self.own {
+            None => self.here(),
             Some(own) if !own.is_ours() => CLOSED,
-            Some(own) if own_table::inside() => own.number,
-            Some(_) => self.here,
+            Some(own) if own_table::inside() => own.number(),
+            Some(_) => self.here(),
         }
     }
 
@@ -120,9 +201,9 @@ impl Descriptor {
 
     /// Makes a call with the number where it is certainly this file's.
     pub(crate) fn elsewhere<R: Send>(&self, call: impl FnOnce(RawFd) -> R + Send) -> R {
-        match self.own {
-            None => call(self.here),
-            Some(own) if own.is_ours() => match own_table::run(|| call(own.number)) {
+        match &self.own {
+            None => call(self.here()),
+            Some(own) if own.is_ours() => match own_table::run(|| call(own.number())) {
                 Ok(result) => result,
                 Err(_) => unreachable!("the keeper is there"),
             },
@@ -133,30 +214,31 @@ impl Descriptor {
     /// Identifies its file: device and inode.
     #[must_use]
     pub fn file_id(&self) -> (u64, u64) {
-        self.file
+        (self.file[0].load(Ordering::Relaxed), self.file[1].load(Ordering::Relaxed))
     }
 
     /// Whether the number is still this file's in the program's table, or that of a file with the same identity.
     pub(crate) fn is_here(&self) -> bool {
-        file_id(self.here).is_ok_and(|file| file == self.file)
+        file_id(self.here()).is_ok_and(|file| file == self.file_id())
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        let Some(own) = self.own else { return close(self.here) };
+        let here = self.here();
+        let Some(own) = &self.own else { return close(here) };
         if !own.is_ours() {
             return; // a forked child, which has closed its copies
         }
         if own_table::inside() {
-            retire(self.here);
+            retire(here);
         } else {
             close_retired();
-            if unlist(self.here) && self.is_here() {
-                close(self.here);
+            if unlist(here) && self.is_here() {
+                close(here);
             }
         }
-        let _ = own_table::run(|| close(own.number));
+        let _ = own_table::run(|| close(own.number()));
     }
 }
 
@@ -244,13 +326,36 @@ fn close_retired() {
     }
 }
 
-/// Whether the limit of descriptors may be raised briefly.
-static MAY_RAISE: AtomicBool = AtomicBool::new(false);
+/// The program's limit of descriptors, while the process's is higher; 0: it is not.
+static PROGRAMS_LIMIT: AtomicU64 = AtomicU64::new(0);
 
-/// Sets whether the process's limit of descriptors may be raised briefly, so that hidden numbers are above what the
-/// program can get. Only while nobody else reads or sets the limit, or starts a program.
-pub fn may_raise_limit(may: bool) {
-    MAY_RAISE.store(may, Ordering::Relaxed);
+/// The process's limit of descriptors is raised until this is dropped.
+#[must_use]
+pub struct RaisedLimit(Option<libc::rlimit64>);
+
+/// Raises the process's limit of descriptors, so that hidden numbers are above what the program can get, and can be had
+/// though the program uses all of its own. If that is not permitted, nothing changes. Only while nobody else reads or
+/// sets the limit, or starts a program.
+pub fn raise_limit() -> RaisedLimit {
+    let Some(limits) = limits().ok().filter(|limits| limits.rlim_cur <= HIGHEST_BASE) else { return RaisedLimit(None) };
+    let (soft, hard) = (limits.rlim_cur, limits.rlim_max);
+    let wanted = soft + NR_NUMBERS;
+    let raised = libc::rlimit64 { rlim_cur: wanted, rlim_max: hard.max(wanted) };
+    let permitted = libc::rlimit64 { rlim_cur: hard.min(wanted), rlim_max: hard };
+    if set_limits(raised).or_else(|_| set_limits(permitted)).is_err() {
+        return RaisedLimit(None);
+    }
+    PROGRAMS_LIMIT.store(soft, Ordering::Relaxed);
+    RaisedLimit(Some(limits))
+}
+
+impl Drop for RaisedLimit {
+    fn drop(&mut self) {
+        if let Some(limits) = self.0 {
+            PROGRAMS_LIMIT.store(0, Ordering::Relaxed);
+            let _ = set_limits(limits); // it is lowered, which is permitted
+        }
+    }
 }
 
 /// Moves a descriptor of the program's table to a number where programs do not look, and lists it.
@@ -285,20 +390,12 @@ fn set_limits(limits: libc::rlimit64) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limits, 0usize) }).map(drop)
 }
 
-/// Duplicates a descriptor to a number beyond the program's limit, which is raised meanwhile.
+/// Duplicates a descriptor to a number beyond the program's limit, while that is raised.
 fn above_the_limit(fd: &OwnedFd) -> io::Result<OwnedFd> {
-    let limits = limits()?;
-    let (soft, hard) = (limits.rlim_cur, limits.rlim_max);
-    if soft > HIGHEST_BASE || !MAY_RAISE.load(Ordering::Relaxed) {
-        return Err(io::ErrorKind::Unsupported.into());
+    match PROGRAMS_LIMIT.load(Ordering::Relaxed) {
+        0 => Err(io::ErrorKind::Unsupported.into()),
+        limit => duplicate(fd, limit),
     }
-    let wanted = soft + NR_NUMBERS;
-    let raised = libc::rlimit64 { rlim_cur: wanted, rlim_max: hard.max(wanted) };
-    let permitted = libc::rlimit64 { rlim_cur: hard.min(wanted), rlim_max: hard };
-    set_limits(raised).or_else(|_| set_limits(permitted))?;
-    let high = duplicate(fd, soft);
-    set_limits(limits)?;
-    high
 }
 
 /// Makes forked children close the engine's descriptors. Otherwise a child could read what its parent swaps out later,
@@ -313,13 +410,42 @@ fn close_copies_in_children() {
 
 extern "C" fn nothing() {}
 
-/// Closes all hidden descriptors, in a forked child.
+/// Closes all hidden descriptors, in a forked child whose engine does not go on.
 pub extern "C" fn close_in_child() {
+    if !CHILD_SETTLES.swap(false, Ordering::Relaxed) {
+        close_but(&[]);
+    }
+}
+
+static CHILD_SETTLES: AtomicBool = AtomicBool::new(false);
+
+/// Before a fork: the child will call [`settle_in_child`], perhaps before the handler above runs. And in the parent
+/// after it: another child may not.
+///
+/// # Panics
+/// If two are to settle in one child.
+pub fn child_settles(settles: bool) {
+    let before = CHILD_SETTLES.swap(settles, Ordering::Relaxed);
+    assert!(!(before && settles), "one arena of a process can go on in a child");
+}
+
+/// In a forked child: closes the hidden descriptors except some. Those are to be used again by
+/// [`Descriptor::keep_in_child`].
+pub fn settle_in_child(kept: &[&Descriptor]) {
+    close_but(kept);
+}
+
+fn close_but(kept: &[&Descriptor]) {
+    let mut lowest = RawFd::MAX;
     for entry in listed() {
-        let number = entry.swap(NONE, Ordering::AcqRel);
-        if number != NONE {
+        let number = entry.load(Ordering::Acquire);
+        if kept.iter().any(|kept| kept.here() == number) {
+            lowest = lowest.min(number);
+        } else if number != NONE {
+            entry.store(NONE, Ordering::Release);
             close(if number < NONE { retired(number) } else { number });
         }
     }
-    LOWEST.store(RawFd::MAX, Ordering::Release);
+    NR_RETIRED.store(0, Ordering::Relaxed);
+    LOWEST.store(lowest, Ordering::Release);
 }

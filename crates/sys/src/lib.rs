@@ -10,12 +10,14 @@
 
 pub mod clock;
 pub mod cpu;
+pub mod descendants;
 pub mod descriptor;
 pub mod direct_io;
 pub mod disk;
 pub mod fault_stack;
 pub mod fork;
 pub mod futex;
+pub mod kept;
 pub mod memory;
 pub mod numa;
 pub mod own_table;

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::check;
 use crate::pagemap::Pagemap;
@@ -30,6 +30,16 @@ const MOST_RANGES: usize = 128;
 /// `mlock2` flag: locks pages that are present or come in later, and faults none in. Linux 4.4.
 const MLOCK_ONFAULT: libc::c_int = 1;
 
+/// Where to ask for addresses that are [apart](Reservation::apart).
+pub(crate) fn place_apart(len: usize) -> usize {
+    const PLACES: Range<usize> = 0x5000_0000_0000..0x5400_0000_0000;
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    let taken = TAKEN.fetch_add(len, Ordering::Relaxed);
+    // The kernel has placed this library at random.
+    let first = (&raw const TAKEN as usize & !(PAGE_BYTES - 1)) << 4;
+    PLACES.start + (first + taken) % PLACES.len()
+}
+
 /// Reserved addresses, without memory and without access until [`Reservation::protect_rw`]. Unmapped on drop.
 #[derive(Debug)]
 pub struct Reservation {
@@ -46,13 +56,29 @@ impl Reservation {
     /// # Panics
     /// If `align` is not a power of two of at least a page, or `len` is 0 or not whole pages.
     pub fn new(len: usize, align: usize) -> io::Result<Self> {
+        Self::near(0, len, align)
+    }
+
+    /// As [`Reservation::new`], for the engine while a program runs, which may unmap something and map there again at
+    /// once. If the kernel chose, it could choose those addresses in between.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn apart(len: usize, align: usize) -> io::Result<Self> {
+        Self::near(place_apart(len + align), len, align)
+    }
+
+    fn near(place: usize, len: usize, align: usize) -> io::Result<Self> {
         assert!(align.is_power_of_two() && align >= PAGE_BYTES && len > 0 && len.is_multiple_of(PAGE_BYTES));
         let slack = align - PAGE_BYTES;
         let whole = len.checked_add(slack).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses. Existing mappings are not touched.
+        // SAFETY: a new mapping. Existing ones are not touched.
         let start =
-            check(unsafe { libc::syscall(libc::SYS_mmap, 0usize, whole, libc::PROT_NONE, flags, -1isize, 0usize) })?;
+            check(unsafe { libc::syscall(libc::SYS_mmap, place, whole, libc::PROT_NONE, flags, -1isize, 0usize) })?;
         let addr = start.next_multiple_of(align);
         let (before, behind) = (addr - start, start + whole - (addr + len));
         for (addr, len) in [(start, before), (addr + len, behind)] {
@@ -316,24 +342,37 @@ pub fn reserve_at(addr: usize, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves the pages of a range, with any protection, to another place, at `hint` if nothing is mapped there. The place
-/// becomes readable and writable. Nothing is copied, and a huge page stays huge. The mapping stays where it is, without
-/// pages, and registered with a userfaultfd if it was. Returns the place.
+/// Replaces mappings by reserved addresses.
 ///
 /// # Errors
-/// EFAULT: the range is not within one mapping. ENOMEM: too many mappings. EINVAL before Linux 5.7. Nothing has changed
-/// then.
+/// ENOMEM: too many mappings.
+///
+/// # Safety
+/// The range is the caller's, and nobody needs what is there.
+pub unsafe fn reserve_over(addr: usize, len: usize) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the caller upholds this function's own contract.
+    check(unsafe { libc::syscall(libc::SYS_mmap, addr, len, libc::PROT_NONE, flags, -1isize, 0usize) }).map(drop)
+}
+
+/// Moves the pages of a range, with any protection, to another place, and replaces what is mapped there. The place
+/// becomes readable and writable. Nothing is copied, and a huge page stays huge. The mapping stays where it was,
+/// without pages, and registered with a userfaultfd if it was.
+///
+/// # Errors
+/// The pages stay where they are. What was at the place may be unmapped then, if others have not mapped it yet.
+/// EFAULT: the range is not within one mapping. ENOMEM: too many mappings. EINVAL before Linux 5.7.
 ///
 /// # Panics
 /// If the kernel makes the place not accessible.
 ///
 /// # Safety
-/// The caller handles faults in the range.
-pub unsafe fn take_pages(from: usize, hint: usize, len: usize) -> io::Result<usize> {
+/// The caller handles faults in the range, and nobody needs what is at the place.
+pub unsafe fn take_pages(from: usize, to: usize, len: usize) -> io::Result<()> {
     const MREMAP_DONTUNMAP: libc::c_int = 4;
-    let flags = libc::MREMAP_MAYMOVE | MREMAP_DONTUNMAP;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
     // SAFETY: the caller upholds this function's own contract.
-    let to = check(unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, hint) })?;
+    check(unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) })?;
     let plain = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: as above; key 0 is that of ordinary memory.
     check(unsafe { libc::syscall(libc::SYS_pkey_mprotect, to, len, plain, 0) })
@@ -341,7 +380,7 @@ pub unsafe fn take_pages(from: usize, hint: usize, len: usize) -> io::Result<usi
         .map(drop)
         .or_else(|_| unsafe { protect(to, len, plain) })
         .expect("the kernel makes a new mapping accessible");
-    Ok(to)
+    Ok(())
 }
 
 /// Lets forked children inherit a range again, after [`dontfork`].
@@ -388,6 +427,22 @@ pub unsafe fn populate_write(addr: usize, len: usize) -> io::Result<()> {
     }
 }
 
+/// Writes to the pages of a range, which are present, without changing their content: those that another process shares
+/// become this process's own. Does nothing from the first page on that may not be written.
+pub fn write_present(addr: usize, len: usize) {
+    // SAFETY: the content stays.
+    let _ = unsafe { advise(addr, len, MADV_POPULATE_WRITE) };
+}
+
+/// Splits the huge pages of which some pages are mapped in a range; if that is a whole huge page, that one. Only if no
+/// other process has them.
+pub fn split_huge_page(addr: usize, len: usize) {
+    const HUGE_BYTES: usize = 2 << 20;
+    let len = if len == HUGE_BYTES { PAGE_BYTES } else { len };
+    // SAFETY: advice about when pages are needed, which changes no content.
+    let _ = unsafe { advise(addr, len, libc::MADV_COLD) };
+}
+
 /// Collapses whole, aligned, present huge page ranges into huge pages that this process does not share. Content stays.
 /// Costs a copy (0.4 to 4 ms for each huge page).
 ///
@@ -416,6 +471,14 @@ pub unsafe fn touch(addr: usize, len: usize, write: bool) {
             std::hint::black_box(byte.load(Ordering::Relaxed));
         }
     }
+}
+
+/// Whether the page at an address is present, without the page tables' help.
+pub(crate) fn is_in_core(addr: usize) -> io::Result<bool> {
+    let mut present = 0u8;
+    // SAFETY: the kernel writes one byte of this frame.
+    check(unsafe { libc::syscall(libc::SYS_mincore, addr & !(PAGE_BYTES - 1), PAGE_BYTES, &raw mut present) })?;
+    Ok(present & 1 == 1)
 }
 
 /// Whether all pages of a range are present, or in the kernel's swap.

@@ -9,6 +9,7 @@
 //! starting threads allocates: [`run`] is called in signal handlers.
 
 use std::cell::Cell;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -70,6 +71,21 @@ pub fn import(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
     keeper.run(|| receive(keeper.theirs))
 }
 
+/// Copies a descriptor of the keeper's table, which is open for reading and writing, into the calling thread's.
+///
+/// # Errors
+/// EMFILE. The kernel's error if the keeper could not start, or if neither Linux is 6.9 nor there is `/proc`.
+pub fn export(number: RawFd) -> io::Result<OwnedFd> {
+    const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+    // SAFETY: takes no pointers.
+    let flags = || unsafe { libc::syscall(libc::SYS_fcntl, number, libc::F_GETFL) };
+    let (keeper, flags) = run(|| (signals::thread_id(), flags()))?;
+    copy_of(keeper, PIDFD_THREAD, number).or_else(|_| {
+        let path = CString::new(format!("/proc/self/task/{keeper}/fd/{number}")).expect("no NUL");
+        reopen(&path, libc::O_RDWR | flags as libc::c_int & libc::O_DIRECT)
+    })
+}
+
 /// Writes text to the program's standard error in one call, from any thread. Bypasses all buffers and locks of the
 /// process, which the interrupted code may hold. A failure cannot be reported anywhere.
 pub fn write_to_stderr(parts: [&str; 3]) {
@@ -86,22 +102,30 @@ pub fn write_to_stderr(parts: [&str; 3]) {
 /// A copy of the program's current standard error, for a thread whose own table has none. Nothing is kept open, so a
 /// reader of a stream that the program has closed sees its end.
 fn program_stderr() -> io::Result<OwnedFd> {
-    let taken = |number: usize| {
-        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-        unsafe { OwnedFd::from_raw_fd(number as RawFd) }
-    };
-    // SAFETY: takes no pointers. A pidfd of the process stands for its first thread, whose table is the program's.
-    let copied =
-        check(unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) }).map(taken).and_then(|pid| {
-            // SAFETY: takes no pointers.
-            check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pid.as_raw_fd(), libc::STDERR_FILENO, 0) }).map(taken)
-        });
-    // A sandbox may forbid that. Then open it by path, which gives the same file, except for a socket.
-    copied.or_else(|_| {
-        let (path, flags) = (c"/proc/self/fd/2", libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC | libc::O_NOCTTY);
-        // SAFETY: the path is NUL-terminated.
-        check(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) }).map(taken)
-    })
+    // A pidfd of the process stands for its first thread, whose table is the program's.
+    let copied = copy_of(std::process::id(), 0, libc::STDERR_FILENO);
+    // A sandbox may forbid that. A path gives the same file, except for a socket.
+    copied.or_else(|_| reopen(c"/proc/self/fd/2", libc::O_WRONLY | libc::O_APPEND))
+}
+
+/// A copy of a descriptor of a thread of this process. The flags are those of `pidfd_open`.
+fn copy_of(thread: u32, flags: libc::c_int, number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let pidfd = taken(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) })?;
+    // SAFETY: takes no pointers.
+    taken(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) })
+}
+
+fn reopen(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+    // SAFETY: the path is NUL-terminated.
+    taken(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })
+}
+
+/// The descriptor that a call has returned.
+fn taken(returned: libc::c_long) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
+    check(returned).map(|number| unsafe { OwnedFd::from_raw_fd(number as RawFd) })
 }
 
 /// A call to be made. Lives on the stack of the thread that waits for it.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::descriptor::Descriptor;
-use crate::{check, direct_io};
+use crate::{check, direct_io, kept, memory};
 
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
@@ -78,6 +78,23 @@ impl Pagemap {
         Ok(Pagemap { entries: self.entries.hide()?, smaps })
     }
 
+    /// In a forked child, before it has another thread: opens the child's page tables in place of the parent's. A child
+    /// that may not read them, because it has become another user, knows less from then on.
+    ///
+    /// # Errors
+    /// As [`Pagemap::open`] and [`Descriptor::renew`].
+    pub fn renew(&self) -> io::Result<()> {
+        let renew = |descriptor: &Descriptor, path| {
+            let file = kept::open_in_proc(path, libc::O_RDONLY).or_else(|error| match error.raw_os_error() {
+                Some(libc::EACCES | libc::EPERM) => kept::open_in_proc(c"self/stat", libc::O_PATH), // no call succeeds
+                _ => Err(error),
+            })?;
+            descriptor.renew(file)
+        };
+        self.smaps.as_ref().map_or(Ok(()), |smaps| renew(smaps, c"self/smaps"))?;
+        renew(&self.entries, c"self/pagemap")
+    }
+
     /// Scans a page-aligned range. Costs about 20 ns for each present page, and little for absent ones.
     ///
     /// # Errors
@@ -96,7 +113,10 @@ impl Pagemap {
     /// Kernel errors.
     pub fn is_present(&self, addr: usize) -> io::Result<bool> {
         const PRESENT: u64 = 1 << 63;
-        self.entry(addr).map(|entry| entry & PRESENT != 0)
+        match self.entry(addr) {
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => memory::is_in_core(addr),
+            entry => entry.map(|entry| entry & PRESENT != 0),
+        }
     }
 
     /// Whether the kernel has swapped a page out (or is migrating it).

@@ -8,10 +8,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::descriptor::Descriptor;
 use crate::uffd_abi::{self as abi, Range};
-use crate::{check, errno, own_table};
+use crate::{check, errno, kept, own_table};
 
 /// How faults are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +152,17 @@ const MOST_RETRIES: u32 = 100;
 
 /// A userfaultfd of the calling process.
 #[derive(Debug)]
-pub struct Userfaultfd(Descriptor);
+pub struct Userfaultfd {
+    descriptor: Descriptor,
+    /// Only [`Userfaultfd::wake`] wakes threads.
+    wakes_late: AtomicBool,
+}
+
+impl From<Descriptor> for Userfaultfd {
+    fn from(descriptor: Descriptor) -> Self {
+        Userfaultfd { descriptor, wakes_late: AtomicBool::new(false) }
+    }
+}
 
 impl Userfaultfd {
     /// The same descriptor, hidden from the program ([`Descriptor::hidden`]).
@@ -159,7 +170,17 @@ impl Userfaultfd {
     /// # Errors
     /// As there.
     pub fn hide(self) -> io::Result<Self> {
-        self.0.hide().map(Userfaultfd)
+        self.descriptor.hide().map(Self::from)
+    }
+
+    /// In a forked child, before it has another thread: opens one for the child's memory in place of the parent's,
+    /// hidden like that.
+    ///
+    /// # Errors
+    /// As [`Userfaultfd::open`] and [`Descriptor::renew`].
+    pub fn renew(&self, delivery: Delivery) -> io::Result<()> {
+        let (fresh, ..) = Userfaultfd::open(delivery)?;
+        self.descriptor.renew(fresh.descriptor.into_fd())
     }
 
     /// Opens a userfaultfd with MOVE, write protection and thread ids where the kernel offers them.
@@ -184,7 +205,7 @@ impl Userfaultfd {
                     let wanted = wanted_features(delivery, offered)?;
                     let uffd = pass(door)?;
                     shake_hands(&uffd, wanted)?;
-                    let uffd = Userfaultfd(uffd.into());
+                    let uffd = Userfaultfd::from(Descriptor::from(uffd));
                     let features = Features {
                         has_move: wanted & abi::FEATURE_MOVE != 0,
                         has_thread_id: wanted & abi::FEATURE_THREAD_ID != 0,
@@ -266,10 +287,21 @@ impl Userfaultfd {
 
     fn fill(&self, request: u64, addr: usize, len: usize) -> Result<(), MoveError> {
         stepwise(len, |done| {
-            let mut fill = abi::InPlace { range: range(addr + done, len - done), mode: 0, done: 0 };
+            let mut fill = abi::InPlace { range: range(addr + done, len - done), mode: self.mode(), done: 0 };
             let result = self.raw_ioctl(request, &mut fill);
             (result, fill.done)
         })
+    }
+
+    /// Sets whether only [`Userfaultfd::wake`] wakes the threads that wait for a page, and not the call that makes it
+    /// present.
+    pub fn wake_late(&self, late: bool) {
+        self.wakes_late.store(late, Ordering::SeqCst);
+    }
+
+    /// The mode of a request that makes pages present.
+    fn mode(&self) -> u64 {
+        if self.wakes_late.load(Ordering::Relaxed) { abi::MODE_DONTWAKE } else { 0 }
     }
 
     /// Wakes the threads that wait for pages of a range. They repeat the access.
@@ -288,7 +320,7 @@ impl Userfaultfd {
         let mut message = abi::Message::default();
         let len = size_of::<abi::Message>();
         // SAFETY: the buffer is `len` bytes of this frame, and any bytes are a valid `Message`.
-        let read = check(unsafe { libc::syscall(libc::SYS_read, self.0.number(), &raw mut message, len) });
+        let read = check(unsafe { libc::syscall(libc::SYS_read, self.descriptor.number(), &raw mut message, len) });
         match read {
             Ok(read) if read == len => Ok(Some(event(&message))),
             Ok(read) => Err(io::Error::other(format!("userfaultfd gave {read} bytes for an event"))),
@@ -300,7 +332,7 @@ impl Userfaultfd {
     fn transfer(&self, request: u64, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
         stepwise(len, |done| {
             let (dst, src, len) = ((dst + done) as u64, (src + done) as u64, (len - done) as u64);
-            let mut transfer = abi::Transfer { dst, src, len, mode: 0, done: 0 };
+            let mut transfer = abi::Transfer { dst, src, len, mode: self.mode(), done: 0 };
             let result = self.raw_ioctl(request, &mut transfer);
             (result, transfer.done)
         })
@@ -316,10 +348,10 @@ impl Userfaultfd {
     /// 0 or the error number. An error that other files than a userfaultfd give may come from a file that the program
     /// has put in its place. The call is then repeated where the number is certainly ours.
     fn raw_ioctl<T: Send>(&self, request: u64, argument: &mut T) -> i32 {
-        match raw_ioctl(self.0.number(), request, argument) {
-            libc::EBADF | libc::ENOTTY => self.0.elsewhere(|number| raw_ioctl(number, request, argument)),
-            libc::EINVAL if !own_table::inside() && !self.0.is_here() => {
-                self.0.elsewhere(|number| raw_ioctl(number, request, argument))
+        match raw_ioctl(self.descriptor.number(), request, argument) {
+            libc::EBADF | libc::ENOTTY => self.descriptor.elsewhere(|number| raw_ioctl(number, request, argument)),
+            libc::EINVAL if !own_table::inside() && !self.descriptor.is_here() => {
+                self.descriptor.elsewhere(|number| raw_ioctl(number, request, argument))
             }
             result => result,
         }
@@ -388,10 +420,20 @@ fn pass(door: Door) -> Result<OwnedFd, UffdError> {
         Door::Syscall => check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags) }),
         // SAFETY: takes no pointers.
         Door::UserModeOnly => check(unsafe { libc::syscall(libc::SYS_userfaultfd, flags | abi::USER_MODE_ONLY) }),
-        Door::Device => File::options().read(true).write(true).open("/dev/userfaultfd").and_then(|device| {
-            // SAFETY: this request takes flags, no pointer.
-            check(unsafe { libc::syscall(libc::SYS_ioctl, device.as_raw_fd(), abi::USERFAULTFD_IOC_NEW, flags) })
-        }),
+        Door::Device => {
+            let new = |device: RawFd| {
+                // SAFETY: this request takes flags, no pointer.
+                check(unsafe { libc::syscall(libc::SYS_ioctl, device, abi::USERFAULTFD_IOC_NEW, flags) })
+            };
+            match kept::userfaultfd() {
+                Some(device) => device.with(new),
+                None => File::options()
+                    .read(true)
+                    .write(true)
+                    .open("/dev/userfaultfd")
+                    .and_then(|device| new(device.as_raw_fd())),
+            }
+        }
     };
     let fd = opened.map_err(system("opening a userfaultfd"))?;
     // SAFETY: the kernel just created this descriptor, and nothing else owns it.
@@ -442,7 +484,7 @@ impl Waiter {
         let fd = check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })?;
         // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         let waiter = Waiter(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
-        waiter.add(uffd.0.number(), (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32, EVENT)?;
+        waiter.add(uffd.descriptor.number(), (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32, EVENT)?;
         waiter.add(stop.0.number(), libc::EPOLLIN as u32, STOP)?;
         Ok(waiter)
     }
@@ -496,11 +538,23 @@ impl EventFd {
     /// # Errors
     /// EMFILE and the like.
     pub fn new() -> io::Result<Self> {
+        Self::open().and_then(Descriptor::hidden).map(EventFd)
+    }
+
+    fn open() -> io::Result<OwnedFd> {
         let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
         // SAFETY: takes no pointers.
         let fd = check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) })?;
         // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-        Descriptor::hidden(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }).map(EventFd)
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    }
+
+    /// In a forked child, before it has another thread: a descriptor of the child's own in place of the parent's.
+    ///
+    /// # Errors
+    /// EMFILE and the like.
+    pub fn renew(&self) -> io::Result<()> {
+        self.0.renew(Self::open()?)
     }
 
     /// Signals it, for all present and future waiters.

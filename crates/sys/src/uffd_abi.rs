@@ -20,6 +20,8 @@ pub const UFFDIO_POISON: u64 = request(READ_WRITE, 0x08, size_of::<InPlace>());
 
 pub const API_VERSION: u64 = 0xAA;
 pub const USER_MODE_ONLY: libc::c_int = 1;
+/// The same bit in the modes of all requests that make pages present.
+pub const MODE_DONTWAKE: u64 = 1;
 
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
 pub const FEATURE_THREAD_ID: u64 = 1 << 8;

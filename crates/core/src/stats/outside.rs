@@ -17,8 +17,6 @@ pub struct ProcessMemory {
     pub outside: u64,
     /// The shared memory in that.
     pub shared: u64,
-    /// Whether it is a forked child, which manages nothing.
-    pub is_forked: bool,
 }
 
 /// Room for one process's numbers. All zero: unused.
@@ -26,7 +24,7 @@ pub struct ProcessMemory {
 #[derive(Debug, Default)]
 pub struct ProcessRecord {
     pid: AtomicU64,
-    numbers: [AtomicU64; 7],
+    numbers: [AtomicU64; 6],
 }
 
 impl ProcessRecord {
@@ -36,8 +34,8 @@ impl ProcessRecord {
             return false;
         }
         let name = u128::from_ne_bytes(process.name);
-        let ProcessMemory { peak, managed, outside, shared, is_forked, .. } = *process;
-        let numbers = [name as u64, (name >> 64) as u64, peak, managed, outside, shared, u64::from(is_forked)];
+        let ProcessMemory { peak, managed, outside, shared, .. } = *process;
+        let numbers = [name as u64, (name >> 64) as u64, peak, managed, outside, shared];
         self.numbers.iter().zip(numbers).for_each(|(place, number)| place.store(number, Relaxed));
         true
     }
@@ -45,10 +43,9 @@ impl ProcessRecord {
     /// The process's numbers, if the record is used; to be read after the processes have ended.
     pub fn get(&self) -> Option<ProcessMemory> {
         let pid = self.pid.load(Relaxed);
-        let [low, high, peak, managed, outside, shared, forked] =
-            std::array::from_fn(|at| self.numbers[at].load(Relaxed));
+        let [low, high, peak, managed, outside, shared] = std::array::from_fn(|at| self.numbers[at].load(Relaxed));
         let name = (u128::from(low) | u128::from(high) << 64).to_ne_bytes();
-        (pid != 0).then_some(ProcessMemory { pid, name, peak, managed, outside, shared, is_forked: forked != 0 })
+        (pid != 0).then_some(ProcessMemory { pid, name, peak, managed, outside, shared })
     }
 }
 
@@ -62,7 +59,7 @@ mod tests {
         assert_eq!(record.get(), None);
         let mut name = [0; 16];
         name[..6].copy_from_slice(b"python");
-        let process = ProcessMemory { pid: 7, name, peak: 100, managed: 60, outside: 15, shared: 5, is_forked: true };
+        let process = ProcessMemory { pid: 7, name, peak: 100, managed: 60, outside: 15, shared: 5 };
         assert!(record.claim(&process) && !record.claim(&ProcessMemory { pid: 8, ..process }));
         assert_eq!(record.get(), Some(process));
     }

@@ -225,6 +225,11 @@ impl Slots {
             }
     }
 
+    /// A bit for each slot: whether it is taken. Those that the cluster lacks count as taken.
+    pub(super) fn bits(&self) -> [u64; WORDS] {
+        self.taken.0
+    }
+
     /// Checks counts against bits.
     pub(super) fn verify(&self) {
         let count = |bits: &Bitmap| (0..self.limit()).filter(|&offset| bits.bit(offset)).count();

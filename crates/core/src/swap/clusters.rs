@@ -357,6 +357,13 @@ impl Clusters {
         self.cpus.iter().for_each(|record| lock(&record.0).removing = false);
     }
 
+    /// A bit for each slot: whether it is in use. Locks one cluster at a time.
+    pub fn bits_in_use(&self) -> Vec<u64> {
+        let clusters = (0..self.nr_slots().div_ceil(self.cluster_slots())).map(ClusterId::from_index);
+        let words = self.cluster_slots().div_ceil(u64::BITS as usize);
+        clusters.flat_map(|id| self.cluster(id).lock().bits().into_iter().take(words)).collect()
+    }
+
     /// Slots of the device, taken or not.
     pub fn nr_slots(&self) -> usize {
         self.nr_slots.load(Ordering::Acquire) as usize

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use folioswap_core::{BlockId, FolioId, List, Locked, PAGE_SIZE, State, Wish};
 use folioswap_sys::memory::{self, Reservation};
@@ -80,12 +80,14 @@ impl RawSpace {
     #[must_use]
     pub fn note_locked(&self, range: Range<usize>) -> bool {
         let _blocked = signals::block_all(); // a signal handler's fault might reclaim
+        let _pass = self.engine.gate().enter(signals::thread_id());
         self.engine.table().note_locked(range, self.memory() as usize / 2)
     }
 
     /// Notes that the program has unlocked a range. Returns the parts of it that were locked.
     pub fn note_unlocked(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let _blocked = signals::block_all();
+        let _pass = self.engine.gate().enter(signals::thread_id());
         self.engine.table().note_unlocked(range)
     }
 
@@ -93,6 +95,7 @@ impl RawSpace {
     #[must_use]
     pub fn has_locked(&self, range: &Range<usize>) -> bool {
         let _blocked = signals::block_all();
+        let _pass = self.engine.gate().enter(signals::thread_id());
         self.engine.table().has_locked(range)
     }
 
@@ -107,6 +110,8 @@ impl RawSpace {
     /// memory may use.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
+        let _blocked = signals::block_all();
+        let _pass = self.engine.gate().enter(signals::thread_id());
         (self.engine.ram().zones().populated() * PAGE_SIZE) as u64 + self.engine.swap().most_bytes_in_ram()
     }
 
@@ -263,6 +268,8 @@ impl RawSpace {
         if !whole.is_empty() {
             self.engine.drop_range(whole);
         }
+        let _blocked = signals::block_all();
+        let _pass = self.engine.gate().enter(signals::thread_id());
         self.engine.look_for_whole();
     }
 
@@ -331,6 +338,7 @@ impl RawSpace {
             let page = self.engine.table().page_at(start);
             let empty = {
                 let _blocked = signals::block_all(); // a signal handler might touch this block
+                let _pass = self.engine.gate().enter(signals::thread_id());
                 let locked = self.engine.table().lock(page.block());
                 locked.state(locked.index_of(page.page_in_block())) == State::Empty
             };
@@ -358,6 +366,7 @@ impl RawSpace {
         let blocks = self.covering(addr, len);
         {
             let _blocked = signals::block_all(); // a signal handler might fault and follow a stream
+            let _pass = self.engine.gate().enter(signals::thread_id());
             self.engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         }
         self.engine.each_block_of(self.covering(addr, len), |block| {
@@ -378,7 +387,11 @@ impl RawSpace {
     /// Sets whether blocks come back in one piece, where the arena's policy leaves that open.
     pub fn wish(&self, addr: usize, len: usize, wish: Wish) {
         let blocks = self.covering(addr, len);
-        self.engine.table().ensure(blocks.clone());
+        {
+            let _blocked = signals::block_all();
+            let _pass = self.engine.gate().enter(signals::thread_id());
+            self.engine.table().ensure(blocks.clone());
+        }
         self.engine.each_block_of(blocks, |block| self.engine.table().lock(block).wish = wish);
     }
 
@@ -396,7 +409,11 @@ impl RawSpace {
     /// Brings pages of a block in. `false`: the content of one is lost. The pages may leave again at any time.
     fn bring_in(&self, block: BlockId, pages: Range<usize>, thread: u32) -> bool {
         loop {
-            let Some(missing) = self.first_missing(&self.engine.table().lock(block), &pages) else { return true };
+            let missing = {
+                let _pass = self.engine.gate().enter(thread);
+                self.first_missing(&self.engine.table().lock(block), &pages)
+            };
+            let Some(missing) = missing else { return true };
             if !self.engine.resolve(self.engine.table().addr(missing), thread) {
                 return false;
             }
@@ -471,6 +488,16 @@ impl RawSpace {
         }
     }
 
+    /// Keeps other threads from the holds until the result is dropped.
+    pub(crate) fn pause_holds(&self) -> MutexGuard<'_, HashMap<BlockId, u32>> {
+        self.holds.lock().expect("nothing panics under this lock")
+    }
+
+    /// Unpins blocks that were held.
+    pub(crate) fn unpin_all(&self, held: Vec<BlockId>) {
+        held.into_iter().for_each(|block| self.unpin(block));
+    }
+
     /// Ends the holds of blocks of which nothing stays managed.
     fn forget_holds(&self, range: &Range<usize>) {
         let mut holds = self.holds.lock().expect("nothing panics under this lock");
@@ -511,29 +538,6 @@ impl RawSpace {
     #[must_use]
     pub fn on_fault(&self, addr: usize) -> bool {
         self.contains(addr) && self.engine.resolve(addr, signals::thread_id())
-    }
-
-    /// Must be called before fork, in the thread that forks. The engine pauses, and the child will inherit mapped
-    /// folios copy-on-write.
-    pub fn fork_prepare(&self) {
-        self.engine.fork_prepare();
-    }
-
-    /// Must be called after fork in the parent. The engine continues.
-    pub fn fork_parent(&self) {
-        self.engine.fork_parent();
-    }
-
-    /// Must be called after fork in the child. The folios that were mapped are ordinary memory there. A touch of any
-    /// other managed page ends the child with one line and status 70.
-    pub fn fork_child(&self) {
-        self.engine.fork_child();
-    }
-
-    /// Must be called after [`RawSpace::fork_child`] for pages that the caller has replaced or unmapped: a touch of
-    /// them is an ordinary one.
-    pub fn not_inherited(&self, range: Range<usize>) {
-        crate::engine::fork::not_inherited(&range);
     }
 
     fn block_at(&self, addr: usize) -> BlockId {

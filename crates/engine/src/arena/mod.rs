@@ -3,12 +3,13 @@
 pub(crate) mod advice;
 pub(crate) mod by_address;
 pub(crate) mod doctor;
+pub(crate) mod fork;
 pub(crate) mod region;
 pub(crate) mod run_settings;
 mod setup;
 pub(crate) mod tuning;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -203,39 +204,33 @@ impl ArenaBuilder {
             let reason = selftest::self_test().moves.err();
             return Err(Error::LockNeedsMove(reason.unwrap_or_else(|| "the copy mapper was asked for".into())));
         }
-        let frees = self.tuning.frees;
+        let (frees, wanted) = (self.tuning.frees, self.devices.clone());
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
         if locked {
             engine.ram().populate_all()?;
         }
         let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
-        let mut threads = vec![
-            threads::spawn("readahead", &engine, readahead::run)?,
-            threads::spawn("compact", &engine, compactd::run)?,
-            threads::spawn("zero", &engine, |engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle()))?,
-            threads::spawn("slots", &engine, slots::run)?,
-        ];
-        for place in ReclaimThread::of_zones(engine.ram().zones().all().len()) {
-            threads.push(threads::spawn("reclaim", &engine, move |engine| reclaimd::run(engine, place))?);
-        }
-        if frees != Frees::Synchronous {
-            threads.push(threads::spawn("freeing", &engine, |engine| free::run(engine.swap(), engine.lifecycle()))?);
-        }
-        match mode {
-            FaultMode::Monitor => {
-                for _ in 0..monitor::NR_THREADS {
-                    let stop = Arc::clone(&stop);
-                    threads.push(threads::spawn("monitor", &engine, move |engine| monitor::run(engine, &stop))?);
-                }
-            }
-            FaultMode::Auto | FaultMode::Direct => direct::attach(&engine)?,
-        }
         let raw = RawSpace::new(Arc::clone(&engine), mode);
-        let (threads, pid) = (Mutex::new(threads), std::process::id());
-        let running = Running { engine, mode, mapping, stop, threads, pid, raw, compressing: AtomicBool::new(false) };
-        let arena = Arena { running: Arc::new(running) };
-        arena.start_compressing();
-        Ok(arena)
+        let running = Running {
+            engine,
+            mode,
+            mapping,
+            wanted,
+            frees,
+            stop,
+            threads: Mutex::default(),
+            pid: std::process::id().into(),
+            raw,
+            compressing: AtomicBool::new(false),
+        };
+        let mut threads = running.working_threads(false)?;
+        threads.extend(running.fault_threads()?);
+        *running.threads.lock().expect("nothing panics under this lock") = threads;
+        if mode != FaultMode::Monitor {
+            direct::attach(&running.engine)?;
+        }
+        running.start_compressing();
+        Ok(Arena { running: Arc::new(running) })
     }
 
     fn swap_space(&mut self, devices: Vec<Opened>, stats: &Arc<StatsHome>) -> SwapSpace {
@@ -282,9 +277,13 @@ struct Running {
     engine: Arc<Engine>,
     mode: FaultMode,
     mapping: Mapping,
+    /// The devices as they were asked for.
+    wanted: Vec<SwapDevice>,
+    frees: Frees,
     stop: Arc<EventFd>,
     threads: Mutex<Vec<Thread>>,
-    pid: u32,
+    /// Whose threads these are.
+    pid: AtomicU32,
     raw: RawSpace,
     /// Whether the companions of the reclaim threads were started.
     compressing: AtomicBool,
@@ -383,10 +382,12 @@ impl Arena {
         }
         {
             let _blocked = signals::block_all(); // a handler's fault might lock a zone
+            let _pass = engine.gate().enter(signals::thread_id());
             ram.set_budget(bytes)?;
         }
         let excess = || {
             let _blocked = signals::block_all();
+            let _pass = engine.gate().enter(signals::thread_id());
             ram.zones().excess()
         };
         let begun = Instant::now();
@@ -410,6 +411,8 @@ impl Arena {
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.running.flush_slots();
+        let _blocked = signals::block_all();
+        let _pass = self.running.engine.gate().enter(signals::thread_id());
         self.running.engine.swap().devices()
     }
 
@@ -420,34 +423,10 @@ impl Arena {
     /// As [`ArenaBuilder::build`] for the device; [`Error::TooManyDevices`].
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
         let engine = &self.running.engine;
-        if !engine.swap().add(device::open(&device.clone().into(), engine.swap().topology())?) {
-            return Err(Error::TooManyDevices(MAX_DEVICES));
-        }
+        engine.swap().add_or_refuse(device::open(&device.clone().into(), engine.swap().topology())?)?;
         engine.swap().slot_work().evacuate(); // a failing device may have content for which there is room now
-        self.start_compressing();
+        self.running.start_compressing();
         Ok(())
-    }
-
-    /// Starts the threads that compress, if a device does and they are not running yet.
-    fn start_compressing(&self) {
-        let running = &self.running;
-        if !running.engine.swap().compresses() || running.compressing.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut threads = running.threads.lock().expect("nothing panics under this lock");
-        let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
-        let companions = ReclaimThread::of_companions(running.engine.ram().zones().all().len(), nr_cpus).map(companion);
-        let buffer = Buffer::new();
-        let mut started = vec![threads::spawn("tiering", &running.engine, |engine| write_back::run(engine, buffer))];
-        started.extend(companions.map(|body| threads::spawn("reclaim", &running.engine, body)));
-        // Compression works with fewer threads too, so a device that was added stays.
-        for thread in started {
-            match thread {
-                Ok(thread) => threads.push(thread),
-                Err(error) => crate::process::fatal::say(&format!("compressing goes on with fewer threads: {error}")),
-            }
-        }
     }
 
     /// Removes a swap device while running, by its name in [`Arena::devices`]. Its content goes to other devices or to
@@ -520,15 +499,65 @@ impl Arena {
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         let _blocked = signals::block_all();
+        let _pass = self.running.engine.gate().enter(signals::thread_id());
         self.running.engine.metadata_bytes()
     }
 }
 
 impl Running {
-    /// Whether this is a forked child: it has neither the threads nor the devices, and locks that were held at the fork
-    /// stay locked.
+    /// Starts the threads that do what faults do not wait for. `but_one`: the caller becomes the first reclaim thread.
+    fn working_threads(&self, but_one: bool) -> Result<Vec<Thread>, Error> {
+        let engine = &self.engine;
+        let mut threads = vec![
+            threads::spawn("readahead", engine, readahead::run)?,
+            threads::spawn("compact", engine, compactd::run)?,
+            threads::spawn("zero", engine, |engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle()))?,
+            threads::spawn("slots", engine, slots::run)?,
+        ];
+        for place in ReclaimThread::of_zones(engine.ram().zones().all().len()).skip(but_one.into()) {
+            threads.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place))?);
+        }
+        if self.frees != Frees::Synchronous {
+            threads.push(threads::spawn("freeing", engine, |engine| free::run(engine.swap(), engine.lifecycle()))?);
+        }
+        Ok(threads)
+    }
+
+    /// Starts the threads that resolve faults of others.
+    fn fault_threads(&self) -> Result<Vec<Thread>, Error> {
+        let nr_threads = if self.mode == FaultMode::Monitor { monitor::NR_THREADS } else { 0 };
+        let thread = |_| {
+            let stop = Arc::clone(&self.stop);
+            threads::spawn("monitor", &self.engine, move |engine| monitor::run(engine, &stop))
+        };
+        (0..nr_threads).map(thread).collect()
+    }
+
+    /// Starts the threads that compress, if a device does and they are not running yet.
+    fn start_compressing(&self) {
+        if !self.engine.swap().compresses() || self.compressing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut threads = self.threads.lock().expect("nothing panics under this lock");
+        let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
+        let companions = ReclaimThread::of_companions(self.engine.ram().zones().all().len(), nr_cpus).map(companion);
+        let buffer = Buffer::new();
+        let mut started = vec![threads::spawn("tiering", &self.engine, |engine| write_back::run(engine, buffer))];
+        started.extend(companions.map(|body| threads::spawn("reclaim", &self.engine, body)));
+        // Compression works with fewer threads too, so a device that was added stays.
+        for thread in started {
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => crate::process::fatal::say(&format!("compressing goes on with fewer threads: {error}")),
+            }
+        }
+    }
+
+    /// Whether this is a forked child of another kind than [`Forking::child`](fork::Forking::child) makes: it has
+    /// neither the threads nor the devices, and locks that were held at the fork stay locked.
     fn is_childs(&self) -> bool {
-        self.pid != std::process::id()
+        self.pid.load(Ordering::Relaxed) != std::process::id()
     }
 
     /// Frees all slots in batches, so that counts of devices are exact.

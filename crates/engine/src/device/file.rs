@@ -154,6 +154,10 @@ impl Device for FileDevice {
         Some(self.fd.number())
     }
 
+    fn descriptor(&self) -> Option<&Descriptor> {
+        Some(&self.fd)
+    }
+
     fn name(&self) -> String {
         self.path.display().to_string()
     }

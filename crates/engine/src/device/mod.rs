@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use file::FileDevice;
 use folioswap_core::{NodeId, Order, Priority, SlotId};
+use folioswap_sys::descriptor::Descriptor;
 use folioswap_sys::numa;
 pub(crate) use ram::RamDevice;
 pub use shared::{KeptDevice, SharedDevice};
@@ -166,6 +167,19 @@ pub(crate) trait Device: Send + Sync {
     /// A descriptor for io_uring, if the device has one.
     fn fd(&self) -> Option<RawFd>;
 
+    /// The same, by which a forked child goes on to read.
+    fn descriptor(&self) -> Option<&Descriptor> {
+        None
+    }
+
+    /// Whether forked children get its content, if that is in memory: as their own, copy-on-write.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    fn let_children_have(&self, _have: bool) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The device as memory, for devices whose content lies there uncompressed.
     fn memory(&self) -> Option<&RamDevice> {
         None
@@ -232,6 +246,14 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
     };
     check_size(Path::new(&device.name()), device.limit_bytes().unwrap_or(0), MAX_DEVICE_BYTES)?;
     Ok(Opened { device, priority: wanted.priority, node })
+}
+
+/// In a forked child: makes a file like one of its parent, whose space is not reserved. `None`: it is no file.
+pub(crate) fn open_in_child(wanted: &SwapDevice) -> Option<Result<Opened, Error>> {
+    let DeviceSpec::File { path, size } = &wanted.spec else { return None };
+    let made = FileDevice::like_that_of_program(path, *size);
+    let opened = |device| Opened { device: Box::new(device), priority: wanted.priority, node: wanted.node };
+    Some(made.map(opened))
 }
 
 /// Refuses a device that is larger than the engine can use, rather than silently use a part of it.

@@ -86,6 +86,11 @@ impl Device for RamDevice {
         None
     }
 
+    fn let_children_have(&self, have: bool) -> io::Result<()> {
+        let memory = &self.memory;
+        if have { memory::dofork(memory.addr(), memory.len()) } else { memory::dontfork(memory.addr(), memory.len()) }
+    }
+
     fn memory(&self) -> Option<&RamDevice> {
         Some(self)
     }

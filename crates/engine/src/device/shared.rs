@@ -80,6 +80,11 @@ impl FileDevice {
             fd.with(direct_io::lock_for_process).map_err(Error::system("locking a swap device"))?;
             return Ok(FileDevice { fd, path: path.into(), limit, fixed, on_first_use: None.into() });
         }
+        Self::like_that_of_program(path, limit)
+    }
+
+    /// A file of this process's own, because another process of the program has the device.
+    pub(super) fn like_that_of_program(path: &Path, limit: Option<u64>) -> Result<Self, Error> {
         if let (false, Some(directory)) = (path.exists(), path.parent())
             && let Ok(file) = FileDevice::unlinked_in(directory, limit)
         {

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use folioswap_core::Order;
+use folioswap_sys::descriptor::Descriptor;
 
 use super::{Device, MemoryUse, OnFreed};
 
@@ -90,6 +91,14 @@ impl Device for Throttled {
 
     fn fd(&self) -> Option<RawFd> {
         None
+    }
+
+    fn descriptor(&self) -> Option<&Descriptor> {
+        self.device.descriptor()
+    }
+
+    fn let_children_have(&self, have: bool) -> io::Result<()> {
+        self.device.let_children_have(have)
     }
 
     fn node(&self) -> Option<usize> {

@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use folioswap_core::{FrameId, List, Locked, Memory, Order, PAGE_SIZE, Phase, State};
-use folioswap_sys::memory;
 
 use super::Engine;
 use crate::memory::mapper::{MapError, patiently};
@@ -98,41 +97,10 @@ impl Engine {
         if self.table.has_locked(&(addr..addr + len)) {
             return Err(MapError::Busy); // the kernel does not move it, and may not let it go
         }
-        if self.lifecycle.gate().is_closed() {
-            // A fork is in progress (faults of the forking thread still pass the gate). The child must not inherit
-            // these addresses: it would read zeros there.
-            if let Err(error) = memory::dontfork(addr, len) {
-                fatal::die(&format!("a folio could not be kept from a child, which would read zeros: {error}"));
-            }
-        }
-        match unmap(addr, home, len) {
-            // Shared with a child, or a page of zeros was replaced by the kernel's zero page when a fork split the huge
-            // page.
-            Err(MapError::Busy | MapError::Refused(libc::EEXIST)) if self.lifecycle.has_forked() => {
-                self.make_own(addr, len);
-                unmap(addr, home, len)?;
-            }
-            other => other?,
-        }
+        unmap(addr, home, len)?;
         locked.folio_mut(index).set_in_ram(frame, false);
         self.ram.note_unmapped(locked.order().nr_pages());
         Ok(())
-    }
-
-    /// Makes the pages of a mapped folio exclusive to this process again after a fork. A page that was shared with a
-    /// child stays marked as shared until it is written to, even after the child exited. If a huge page was copied only
-    /// in part, the kernel (6.18) checks only its first page to decide whether all may move, so it must become a new
-    /// huge page. What cannot be fixed now stays busy.
-    fn make_own(&self, addr: usize, len: usize) {
-        let there = self.ram.scan(addr..addr + len).is_ok_and(|scan| scan.present_bytes == len as u64);
-        // SAFETY: the addresses of a mapped folio in an open region (readable, writable). The caller has locked its
-        // block, so the folio stays there.
-        if there && unsafe { memory::populate_write(addr, len) }.is_ok() && len == Order::HUGE.bytes() {
-            let whole = self.ram.scan(addr..addr + len).is_ok_and(|scan| scan.huge_bytes == len as u64);
-            if !whole {
-                let _ = memory::collapse(addr, len);
-            }
-        }
     }
 
     /// Discards the content of all folios of a block. The block then reads as zero, as one folio.

@@ -1,127 +1,112 @@
-//! fork: a child gets the folios that are in RAM, as ordinary copy-on-write memory, and what was never touched. It
-//! never reads zeros where its parent had data. (Children are not managed yet.)
+//! fork: the child is managed too. It has what its parent had at that moment: from RAM copy-on-write, from swap by
+//! reading its parent's devices.
 //!
-//! All managed memory is kept from children (`MADV_DONTFORK`). Around a fork by a face the gate is closed, and what is
-//! mapped at that moment or empty is let through (`MADV_DOFORK`). Anything else is not mapped in the child: a touch is
-//! a segmentation fault, which the handler installed by [`Engine::fork_child`] explains.
+//! The child's memory holds a copy of the whole engine. So a fork brings the engine to rest: nobody is inside the gate,
+//! no transfer is under way, and the locks that threads hold outside the gate are the forking thread's. All managed
+//! memory, which is kept from the children of other forks (`MADV_DONTFORK`), is let through together with the frames'
+//! homes (`MADV_DOFORK`). Slots on files that are in use stay as they are until all descendants are gone (`swap/held`);
+//! devices in memory are copied.
+//!
+//! The child gets a userfaultfd of its own for the same addresses before any of its own code runs. Its folio table,
+//! zones and lists go on as they are. Pages that it shares with its parent are copied when they are written, or when
+//! they leave RAM: the kernel does not move shared pages.
 
+use std::io;
 use std::ops::Range;
-use std::sync::RwLock;
+use std::sync::MutexGuard;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Locked, PAGE_SIZE, State};
-use folioswap_sys::{memory, sigbus, signals};
+use folioswap_sys::descendants::Tie;
+use folioswap_sys::uffd::Delivery;
+use folioswap_sys::{descriptor, kept, memory, signals};
 
 use super::Engine;
-use super::manage::BLOCK_BYTES;
-use crate::process::fatal;
 
-/// Spans of managed memory of which this process inherited a part.
-static INHERITED: RwLock<Vec<(usize, usize)>> = RwLock::new(Vec::new());
+/// The engine at rest, for a fork.
+pub(crate) struct Resting<'e> {
+    engine: &'e Engine,
+    /// Keeps other threads from changing devices and what is managed.
+    _changing: [MutexGuard<'e, ()>; 2],
+    managed: Vec<Range<usize>>,
+    tie: Option<Tie>,
+    fork: u64,
+}
 
 impl Engine {
-    pub fn fork_prepare(&self) {
+    /// Brings the engine to rest. The calling thread is the one that forks; its own faults are still resolved.
+    pub fn rest(&self) -> Resting<'_> {
+        let changing = [self.swap().changing(), self.table().changing()];
         self.gate().close(signals::thread_id());
-        // Runs are made as long as possible, because each takes a system call.
-        let mut run = 0..0;
-        for block in self.table().in_use().into_iter().flatten().map(BlockId::from_index) {
-            for pages in self.inherited_pages(block) {
-                let first = block.page(pages.start).index();
-                if run.end != first && !self.let_through(std::mem::replace(&mut run, first..first)) {
-                    return;
-                }
-                run.end = first + pages.len();
-            }
+        self.faults().uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
+        self.reclaim().transfers().wait();
+        self.settle_rest();
+        self.swap().end_held(|fork| self.lifecycle().is_over(fork));
+        let (fork, tie) = self.lifecycle().begin_fork();
+        self.swap().share_with_child(fork);
+        for descriptor in kept::all() {
+            let _ = descriptor.be_inherited(); // a child that needs it says so
         }
-        self.let_through(run);
-    }
-
-    /// The managed pages of a block that are mapped or empty.
-    fn inherited_pages(&self, block: BlockId) -> Vec<Range<usize>> {
-        if !self.table().has(block) {
-            return std::iter::once(0..BLOCK_PAGES).collect(); // never touched
-        }
-        let locked = self.table().lock(block);
-        let is_inherited = |&page: &usize| {
-            let state = locked.state(locked.index_of(page));
-            !locked.is_sealed(page) && matches!(state, State::Resident(_) | State::Empty)
-        };
-        let mut parts: Vec<Range<usize>> = Vec::new();
-        for page in (0..BLOCK_PAGES).filter(is_inherited) {
-            match parts.last_mut() {
-                Some(last) if last.end == page => last.end += 1,
-                _ => parts.push(page..page + 1),
-            }
-        }
-        parts
-    }
-
-    /// Lets children inherit a run of pages. `false`: the kernel refuses, as it does when there are too many runs
-    /// (`vm.max_map_count`).
-    fn let_through(&self, run: Range<usize>) -> bool {
-        if run.is_empty() {
-            return true;
-        }
-        let addr = self.table().addr(FolioId::from_index(run.start));
-        let len = run.len() * PAGE_SIZE;
-        if let Err(error) = memory::dofork(addr, len) {
-            fatal::say(&format!("a child will lack a part of its memory: {error}"));
-            return false;
-        }
-        self.lifecycle().note_inherited(addr..addr + len);
-        true
-    }
-
-    /// For a fault of the forking thread during the fork: the child gets this folio too.
-    pub fn follow_fork(&self, locked: &Locked<'_>, page: usize, thread: u32) {
-        let index = locked.index_of(page);
-        if self.gate().closed_by(thread) && matches!(locked.state(index), State::Resident(_)) {
-            let first = locked.name(index).index();
-            self.let_through(first..first + locked.order().nr_pages());
-        }
-    }
-
-    pub fn fork_parent(&self) {
-        self.lifecycle().note_fork();
-        for addresses in self.lifecycle().take_inherited() {
-            if let Err(error) = memory::dontfork(addresses.start, addresses.len()) {
-                fatal::say(&format!("keeping regions from children: {error}"));
-            }
-        }
-        self.gate().open();
-    }
-
-    pub fn fork_child(&self) {
-        self.lifecycle().stop();
-        let managed = self.table().in_use();
-        let bytes = |blocks: Range<usize>| (blocks.start * BLOCK_BYTES, blocks.len() * BLOCK_BYTES);
-        INHERITED.write().expect("nothing panics under this lock").extend(managed.into_iter().map(bytes));
-        if let Err(error) = sigbus::install_segv(on_segv) {
-            fatal::say(&format!("a touch of memory that was not inherited will not be explained: {error}"));
-        }
+        let managed: Vec<_> = self.table().in_use().into_iter().flat_map(|blocks| self.managed_in(blocks)).collect();
+        let resting = Resting { engine: self, _changing: changing, managed, tie, fork };
+        resting.each_range(memory::dofork);
+        descriptor::child_settles(true);
+        resting
     }
 }
 
-/// In a child: removes a range from the inherited spans, because it is no longer managed memory or was not to be
-/// inherited.
-pub(crate) fn not_inherited(range: &Range<usize>) {
-    let mut inherited = INHERITED.write().expect("nothing panics under this lock");
-    let cut = |&(start, len): &(usize, usize)| {
-        let end = start + len;
-        [
-            (start, range.start.clamp(start, end) - start),
-            (range.end.clamp(start, end), end - range.end.clamp(start, end)),
-        ]
-    };
-    *inherited = inherited.iter().flat_map(cut).filter(|&(_, len)| len > 0).collect();
-}
-
-fn on_segv(addr: usize, _write: bool) -> sigbus::Handled {
-    let inherited = INHERITED.read().expect("nothing panics under this lock");
-    if inherited.iter().any(|&(start, len)| addr.wrapping_sub(start) < len) {
-        fatal::die(&format!(
-            "process {}, forked from a managed one, touched memory at {addr:#x} that was swapped out when it was forked; give the parent more --memory, or let children exec",
-            std::process::id()
-        ));
+impl Resting<'_> {
+    /// Calls `change` with each range of managed memory and of homes. What the kernel refuses, because the program has
+    /// unmapped a part by a way that is not seen or there are too many mappings, is not mapped in the child.
+    fn each_range(&self, change: impl Fn(usize, usize) -> io::Result<()>) {
+        let homes = self.engine.ram().frames().all();
+        self.managed.iter().chain([&homes]).for_each(|range| _ = change(range.start, range.len()));
     }
-    sigbus::Handled::No
+
+    /// In the parent, or when there is no child: the engine goes on.
+    pub fn go_on(self) {
+        let engine = self.engine;
+        if engine.gate().was_used_by_closer() {
+            engine.swap().share_again(self.fork); // a fault may have written something after what was shared first
+        }
+        descriptor::child_settles(false);
+        self.each_range(memory::dontfork);
+        engine.swap().end_sharing();
+        engine.faults().uffd().wake_late(false);
+        engine.ram().mapper().note_fork();
+        drop(self.tie);
+        engine.gate().open();
+    }
+
+    /// In the child, before any of its code: makes the copy of the engine the child's own. Its threads are yet to be
+    /// started.
+    ///
+    /// # Errors
+    /// The kernel's. The child cannot go on.
+    pub fn go_on_in_child(mut self, delivery: Delivery) -> io::Result<()> {
+        let engine = self.engine;
+        engine.gate().inherit(signals::thread_id());
+        std::mem::forget(self.tie.take());
+        engine.swap().become_childs();
+        engine.swap().keep_in_child();
+        self.renew(delivery)?;
+        self.each_range(memory::dontfork);
+        engine.swap().end_sharing();
+        engine.table().forget_locked();
+        engine.faults().forget_threads();
+        engine.ram().begin_child();
+        engine.ram().mapper().note_fork();
+        engine.faults().uffd().wake_late(false);
+        engine.gate().open();
+        Ok(())
+    }
+
+    fn renew(&self, delivery: Delivery) -> io::Result<()> {
+        let engine = self.engine;
+        engine.faults().uffd().renew(delivery)?;
+        engine.ram().pagemap().renew()?;
+        engine.lifecycle().begin_child()?;
+        for range in engine.ram().registered().into_iter().chain(self.managed.iter().cloned()) {
+            engine.faults().uffd().register(range.start, range.len())?;
+        }
+        Ok(())
+    }
 }

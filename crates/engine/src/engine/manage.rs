@@ -186,6 +186,16 @@ impl Engine {
 
     /// The parts of a range that are managed, in order.
     pub fn managed_parts(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let _pass = self.gate().enter(signals::thread_id()); // TiB take milliseconds
+        self.managed_parts_inside(range)
+    }
+
+    /// The same for blocks, inside the gate.
+    pub fn managed_in(&self, blocks: Range<usize>) -> Vec<Range<usize>> {
+        self.managed_parts_inside(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES)
+    }
+
+    fn managed_parts_inside(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let range = self.table().possible(range);
         let mut parts: Vec<Range<usize>> = Vec::new();
         let mut add = |part: Range<usize>| match parts.last_mut() {

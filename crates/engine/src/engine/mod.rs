@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use folioswap_core::{BlockId, Stats};
 use folioswap_sys::clock::Clock;
+use folioswap_sys::descendants::Descendants;
 use folioswap_sys::pagemap::Scan;
 use folioswap_sys::signals;
 
@@ -55,7 +56,8 @@ impl Engine {
         stats: Arc<StatsHome>,
     ) -> Result<Self, Error> {
         let reclaim = Reclaim::new(ram.zones())?;
-        let (lifecycle, clock) = (Lifecycle::default(), Clock::new());
+        let descendants = Descendants::new().map_err(Error::system("making what tells of forked children"))?;
+        let (lifecycle, clock) = (Lifecycle::new(descendants), Clock::new());
         Ok(Engine { table, ram, swap, policy, faults, reclaim, compactor, lifecycle, stats, clock })
     }
 
@@ -119,7 +121,12 @@ impl Engine {
         is_over: impl Fn() -> bool,
         mut visit: impl FnMut(BlockId) -> Result<(), E>,
     ) -> Result<bool, E> {
-        for block in self.table.blocks() {
+        let blocks = {
+            let _blocked = signals::block_all();
+            let _pass = self.gate().enter(signals::thread_id());
+            self.table.in_use()
+        };
+        for block in blocks.into_iter().flatten().map(BlockId::from_index).filter(|&block| self.table.has(block)) {
             if is_over() {
                 return Ok(false);
             }
@@ -135,7 +142,11 @@ impl Engine {
         let frames = self.ram.frames();
         let homes = self.ram.scan(frames.range().start..frames.nursery().end)?;
         let mut scan = homes;
-        for blocks in self.table.in_use() {
+        let in_use = {
+            let _pass = self.gate().enter(signals::thread_id());
+            self.table.in_use()
+        };
+        for blocks in in_use {
             let addresses = [blocks.start, blocks.end].map(|block| self.table.block_addr(BlockId::from_index(block)));
             let regions = self.ram.scan(addresses[0]..addresses[1])?;
             scan.present_bytes += regions.present_bytes;

@@ -49,7 +49,11 @@ impl Engine {
 
     /// Ends the loss of all pages that are no longer on a failing device.
     pub fn end_lost_elsewhere(&self) {
-        for block in self.faults().lost().blocks() {
+        let lost = {
+            let _pass = self.gate().enter(signals::thread_id());
+            self.faults().lost().blocks()
+        };
+        for block in lost {
             let _pass = self.gate().enter(signals::thread_id());
             let locked = self.table().lock(block);
             for page in 0..BLOCK_PAGES {

@@ -8,6 +8,7 @@
 //! resolved a short fault polls for the next one for a moment (it is *on watch*), yielding its CPU to other threads.
 //! The kernel still wakes another thread, which finds nothing to read.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{Locked, PAGE_SIZE};
@@ -31,6 +32,17 @@ const SHORT: Duration = Duration::from_micros(50);
 
 /// Delay before a fault is delivered again while another thread forks.
 const WHILE_FORKING: Duration = Duration::from_micros(200);
+
+thread_local! {
+    /// The thread whose fault this thread resolves, or did last.
+    static SERVED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread works for a thread: it is that thread, or resolves a fault of it.
+#[must_use]
+pub fn works_for(thread: u32) -> bool {
+    SERVED.get() == thread || signals::thread_id() == thread
+}
 
 /// Body of a monitor thread. Returns when `stop` is signalled.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
@@ -65,20 +77,22 @@ fn read(engine: &Engine) -> Option<Fault> {
 
 /// Polls for the next fault for a moment, unless another thread already does.
 fn watch(engine: &Engine) -> Option<Fault> {
-    let _on_watch = engine.faults().try_watch()?;
-    let begun = Instant::now();
-    while begun.elapsed() < WATCH && !engine.stopping() {
-        if let fault @ Some(_) = read(engine) {
-            return fault;
+    engine.faults().watch(|| {
+        let begun = Instant::now();
+        while begun.elapsed() < WATCH && !engine.stopping() {
+            if let fault @ Some(_) = read(engine) {
+                return fault;
+            }
+            std::thread::yield_now();
         }
-        std::thread::yield_now();
-    }
-    None
+        None
+    })
 }
 
 /// Resolves a fault now, or queues it for the threads that wait for devices.
 fn resolve(engine: &Engine, fault: Fault) {
     let Some(pass) = engine.gate().try_enter(fault.thread) else { return report_again(engine, fault) };
+    SERVED.set(fault.thread);
     engine.ram().work_for(fault.thread);
     let page = engine.table().page_at(fault.addr);
     let locked = engine.table().try_lock(page.block());
@@ -91,6 +105,7 @@ fn resolve(engine: &Engine, fault: Fault) {
     }
     resolve_inside(engine, pass, None, fault);
     while let Some(fault) = engine.faults().device_faults().next() {
+        SERVED.set(fault.thread);
         engine.ram().work_for(fault.thread);
         match engine.gate().try_enter(fault.thread) {
             Some(pass) => resolve_inside(engine, pass, None, fault),
@@ -118,6 +133,7 @@ fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Locked<'_>>, f
 /// Makes the kernel tell a thread that the content it touches is lost. Returns `false` before Linux 6.6: a SIGBUS is
 /// sent instead, which ends the thread's wait, so no wakeup is needed.
 fn is_told(engine: &Engine, Fault { addr, thread }: Fault) -> bool {
+    let Some(_pass) = engine.gate().try_enter(thread) else { return true }; // it touches the page again after the fork
     if engine.poison(engine.table().page_at(addr)).is_ok() {
         return true;
     }

@@ -143,6 +143,7 @@ fn start<'e>(
         Some(extent) if reads.asynchronous() => {
             let bytes = prepared.bytes_mut();
             let (home, len) = (bytes.as_ptr() as usize, bytes.len());
+            engine.reclaim().transfers().begin();
             // SAFETY: the job owns the frames, which have memory and are known to nobody else. It keeps the block's
             // lock, so the folio keeps its slot, and the device is not removed.
             unsafe { reads.start(Direction::Read, extent, home, len, Incoming { locked, prepared, slot, marker }) };
@@ -169,6 +170,7 @@ fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     let addr = engine.table().addr(locked.name(0));
     let read = engine.swap().read_verified(addr, *slot, prepared.bytes_mut(), Some(first), is_right);
     arrive(engine, incoming, read);
+    engine.reclaim().transfers().end();
     true
 }
 

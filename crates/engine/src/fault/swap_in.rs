@@ -41,10 +41,11 @@ impl Engine {
         self.outcome(resolved, addr, thread)
     }
 
-    /// Whether the page at an address is managed.
-    fn is_managed(&self, addr: usize) -> bool {
+    /// Whether the page at an address, which a thread touched, is managed. `None`: another thread forks.
+    fn is_managed(&self, addr: usize, thread: u32) -> Option<bool> {
         let page = self.table().page_at(addr);
-        self.table().is_open(page.block()) && !self.table().lock(page.block()).is_sealed(page.page_in_block())
+        let _pass = self.gate().try_enter(thread)?;
+        Some(self.table().is_open(page.block()) && !self.table().lock(page.block()).is_sealed(page.page_in_block()))
     }
 
     /// Evaluates the result of a fault. Ends the program if the page keeps faulting though its folio is in RAM.
@@ -52,12 +53,17 @@ impl Engine {
         match resolved {
             Ok(was_absent) => {
                 let (page, (last, repeats)) = (self.table().addr(self.table().page_at(addr)), LAST.get());
+                let is_managed = if was_absent { Some(true) } else { self.is_managed(page, thread) };
                 match was_absent {
                     true => LAST.set((0, 0)),
+                    // It touches the page again. This thread must not wait: it may be needed for the fork.
+                    false if is_managed.is_none() => {}
                     // It was given up: the next touch does not fault, once it is unmapped or replaced. If it does, the
                     // fault is another's.
-                    false if !self.is_managed(page) => {
-                        drop(self.table().changing());
+                    false if is_managed == Some(false) => {
+                        if !self.gate().is_closed() {
+                            drop(self.table().changing());
+                        }
                         LAST.set((page, repeats + 1));
                         return last != page || repeats < MOST_OF_OTHERS;
                     }
@@ -133,14 +139,13 @@ impl Engine {
             }
         };
         let in_stream = self.note_touch(&mut locked, within, kind);
-        self.follow_fork(&locked, within, thread);
         let order = locked.order();
         drop(locked);
-        drop(pass);
         self.stats().record_fault(kind, order, thread, watch.stop(Phase::Map));
-        if in_stream {
+        if in_stream && !self.gate().is_closed() {
             self.follow_stream(block, thread, kind);
         }
+        drop(pass);
         Ok(true)
     }
 

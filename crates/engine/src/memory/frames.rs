@@ -10,6 +10,7 @@
 //! free pageblock is split, so that its memory stays with the engine ([`crate::memory::mlock`]).
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap_core::{FrameId, Locked, Order, PIECE, State, Zones};
 use folioswap_sys::memory::{self, Reservation};
@@ -40,7 +41,7 @@ pub(crate) struct Frames {
     len: usize,
     nr_zones: usize,
     /// Whether the budget is locked in RAM.
-    is_locked: bool,
+    is_locked: AtomicBool,
     lent_spare_pages: Lent<usize>,
     scratch: Reservation,
     lent_scratch: Lent<usize>,
@@ -62,7 +63,8 @@ impl Frames {
         let lent_scratch = Lent::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()));
         let spare_pages = homes.addr() + len + behind - block;
         let lent_spare_pages = Lent::new((0..SPARE_PAGES).map(|index| spare_pages + index * Order::PAGE.bytes()));
-        let frames = Frames { homes, len, nr_zones, is_locked, lent_spare_pages, scratch, lent_scratch };
+        let frames =
+            Frames { homes, len, nr_zones, is_locked: is_locked.into(), lent_spare_pages, scratch, lent_scratch };
         let small = frames.small_nursery();
         memory::advise_nohugepage(small.start, small.len()).map_err(Error::system("asking for small pages"))?;
         frames.homes.dontfork(frames.homes.range()).map_err(Error::system("keeping frames from children"))?;
@@ -98,6 +100,16 @@ impl Frames {
 
     pub fn nr_zones(&self) -> usize {
         self.nr_zones
+    }
+
+    /// All of these addresses: homes, and what is behind them.
+    pub fn all(&self) -> Range<usize> {
+        self.homes.range()
+    }
+
+    /// In a forked child: nothing is locked in RAM.
+    pub fn forget_lock(&self) {
+        self.is_locked.store(false, Ordering::Relaxed);
     }
 
     /// The homes of a zone's frames.
@@ -156,7 +168,7 @@ impl Frames {
 
     /// Whether the budget is locked in RAM.
     pub fn is_locked(&self) -> bool {
-        self.is_locked
+        self.is_locked.load(Ordering::Relaxed)
     }
 
     /// Lends a spare page, an address without memory for one page. It must be without memory again afterwards.
@@ -266,7 +278,7 @@ impl Frames {
     pub unsafe fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
         // SAFETY: homes and regions belong to this arena. Nothing uses the content there (the caller's promise). A
         // thread that touches a region there later faults, and gets what the folio table says under the block's lock.
-        unsafe { if self.is_locked { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) } }
+        unsafe { if self.is_locked() { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) } }
     }
 }
 

@@ -7,6 +7,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
@@ -53,6 +54,12 @@ impl From<MoveError> for MapError {
 pub(crate) trait Mapper: Send + Sync {
     /// Whether the frames' memory must be registered too, as the target of moves.
     fn registers_frames(&self) -> bool;
+
+    /// This process has forked, or was forked just now: pages may be shared.
+    fn note_fork(&self) {}
+
+    /// In a forked child: nothing is locked in RAM.
+    fn forget_lock(&self) {}
 
     /// Puts a zeroed huge page at a pageblock's home, which has no memory. `false`: the kernel had none, and there are
     /// small pages.
@@ -137,6 +144,8 @@ struct Aside {
     lent: Lent<Option<usize>>,
     uffd: Arc<Userfaultfd>,
     pagemap: Arc<Pagemap>,
+    /// Whether the kernel unmaps what pages are to replace, before it finds that they lie in several mappings.
+    refusal_unmaps: bool,
 }
 
 /// Threads that put pages aside at the same time.
@@ -144,14 +153,25 @@ const NR_ASIDE: usize = 16;
 
 impl Aside {
     fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> io::Result<Self> {
-        let reserved = Reservation::new(NR_ASIDE * Order::HUGE.bytes(), Order::HUGE.bytes())?;
+        let refusal_unmaps = Self::refusal_unmaps()?;
+        let reserved = Reservation::apart(NR_ASIDE * Order::HUGE.bytes(), Order::HUGE.bytes())?;
         let places = reserved.range().step_by(Order::HUGE.bytes()).map(Some);
         reserved.leak(); // the mappings there change, and are no longer one
-        Ok(Aside { lent: Lent::new(places), uffd, pagemap })
+        Ok(Aside { lent: Lent::new(places), uffd, pagemap, refusal_unmaps })
+    }
+
+    /// Tries it with two mappings.
+    fn refusal_unmaps() -> io::Result<bool> {
+        let [two, place] = [(); 2].map(|()| Reservation::new(2 * PAGE_SIZE, PAGE_SIZE));
+        let (two, place) = (two?, place?);
+        two.protect_rw(two.addr()..two.addr() + PAGE_SIZE)?;
+        // SAFETY: addresses of this call, which hold nothing.
+        let taken = unsafe { memory::take_pages(two.addr(), place.addr(), place.len()) };
+        Ok(taken.is_err() && memory::reserve_at(place.addr(), place.len()).is_ok())
     }
 
     fn reserve() -> Option<usize> {
-        let reserved = Reservation::new(Order::HUGE.bytes(), Order::HUGE.bytes()).ok()?;
+        let reserved = Reservation::apart(Order::HUGE.bytes(), Order::HUGE.bytes()).ok()?;
         let place = reserved.addr();
         reserved.leak();
         Some(place)
@@ -172,29 +192,24 @@ impl Aside {
         work: &impl Fn(usize, usize, usize, usize) -> Result<(), MapError>,
         undo: &impl Fn(usize, usize, usize) -> Result<(), MapError>,
     ) -> Result<(), MapError> {
-        let is_done = self.lent.with(|place| {
-            if let Some(place) = *place {
-                // The kernel might unmap what it is to replace and then fail, so it replaces nothing.
-                // SAFETY: addresses that are lent to this call alone.
-                unsafe { memory::unmap(place, len) }.map_err(refused)?;
+        let is_done = self.lent.with(|lent| {
+            *lent = lent.or_else(Self::reserve);
+            let Some(place) = *lent else { return Err(MapError::Refused(libc::ENOMEM)) };
+            // SAFETY: the caller's range, and addresses that are lent to this call alone.
+            if let Err(error) = unsafe { memory::take_pages(folio, place, len) } {
+                let are_several = error.raw_os_error() == Some(libc::EFAULT) && len > PAGE_SIZE;
+                if !are_several || self.refusal_unmaps {
+                    *lent = memory::reserve_at(place, len).ok().map(|()| place); // others may have them
+                }
+                return if are_several { Ok(false) } else { Err(refused(error)) };
             }
-            // SAFETY: the caller's range.
-            let taken = unsafe { memory::take_pages(folio, place.unwrap_or(0), len) };
-            let at = taken.as_ref().ok().copied();
-            let done = match taken {
-                Ok(at) => work(at, folio, home, len).map(|()| true).inspect_err(|_| {
-                    // SAFETY: the caller's range, whose pages are there.
-                    unsafe { self.put_back(folio, at, len) }
-                }),
-                Err(error) if error.raw_os_error() == Some(libc::EFAULT) && len > PAGE_SIZE => Ok(false),
-                Err(error) => Err(refused(error)),
-            };
-            if at.is_none() || at != *place {
-                // SAFETY: addresses that the kernel has chosen for this call.
-                let _ = at.map(|at| unsafe { memory::unmap(at, len) });
-                *place = place.filter(|&place| memory::reserve_at(place, len).is_ok()).or_else(Self::reserve);
+            // SAFETY: the caller's range, whose pages are there.
+            let done = work(place, folio, home, len).inspect_err(|_| unsafe { self.put_back(folio, place, len) });
+            // SAFETY: as above. Nothing is needed there any more.
+            if unsafe { memory::reserve_over(place, len) }.is_err() {
+                *lent = None; // and what is there stays mapped
             }
-            done
+            done.map(|()| true)
         })?;
         if is_done {
             return Ok(());
@@ -251,7 +266,11 @@ pub(crate) struct MoveMapper {
     nurseries: Vec<Nurseries>,
     aside: Aside,
     /// Whether all memory is locked in RAM. Pages are moved only between memory that is locked alike.
-    is_locked: bool,
+    is_locked: AtomicBool,
+    /// This process has forked, or was forked: pages may be shared. Such a page moves only once this process has
+    /// written it. The kernel (6.18) asks that of the first page of the huge page only, which may be elsewhere by now:
+    /// then the huge page must be split, or replaced.
+    shares: AtomicBool,
 }
 
 /// Where pages are made for the frames of these homes.
@@ -276,8 +295,14 @@ impl MoveMapper {
             huge: nursery(huge),
             small: nursery(small),
         });
-        let aside = Aside::new(uffd.clone(), pagemap.clone())?;
-        Ok(MoveMapper { uffd, pagemap, nurseries: nurseries.collect(), aside, is_locked })
+        Ok(MoveMapper {
+            nurseries: nurseries.collect(),
+            aside: Aside::new(uffd.clone(), pagemap.clone())?,
+            uffd,
+            pagemap,
+            is_locked: is_locked.into(),
+            shares: AtomicBool::new(false),
+        })
     }
 
     fn nurseries(&self, home: usize) -> &Nurseries {
@@ -344,6 +369,32 @@ impl MoveMapper {
     /// # Safety
     /// As for [`Mapper`].
     unsafe fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
+        let carry = || {
+            // SAFETY: the caller's ranges.
+            unsafe { self.carry_once(target, source, len) }
+        };
+        // A page of zeros was replaced by the kernel's zero page when a fork split the huge page.
+        let is_shared = |carried: &Result<(), MapError>| {
+            self.shares.load(Ordering::Relaxed)
+                && matches!(carried, Err(MapError::Busy | MapError::Refused(libc::EEXIST)))
+                && memory::are_present(&self.pagemap, source, len)
+        };
+        let mut carried = carry();
+        for make_own in [memory::write_present, make_whole, memory::split_huge_page] {
+            if !is_shared(&carried) {
+                break;
+            }
+            make_own(source, len);
+            carried = carry();
+        }
+        carried
+    }
+
+    /// As [`MoveMapper::carry`], but for pages that are shared.
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn carry_once(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's ranges.
         match unsafe { move_pages(&self.uffd, target, source, len) } {
             Ok(()) => Ok(()),
@@ -400,6 +451,14 @@ impl Mapper for MoveMapper {
         true
     }
 
+    fn note_fork(&self) {
+        self.shares.store(true, Ordering::Relaxed);
+    }
+
+    fn forget_lock(&self) {
+        self.is_locked.store(false, Ordering::Relaxed);
+    }
+
     unsafe fn populate(&self, home: usize) -> Result<bool, MapError> {
         // SAFETY: the caller's ranges.
         unsafe { self.carry_fresh(home, home) }
@@ -451,20 +510,12 @@ impl Mapper for MoveMapper {
 
     unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's ranges.
-        let mut moved = unsafe { self.carry(home, folio, len) };
-        if moved == Err(MapError::Busy) {
-            // Pages that a child of fork shares, or shared, become this process's own when they are written.
-            // SAFETY: pages of the folio, whose content stays. Without access the kernel refuses.
-            let _ = unsafe { memory::populate_write(folio, len) };
-            // SAFETY: as above.
-            moved = unsafe { self.carry(home, folio, len) };
-        }
-        match moved {
+        match unsafe { self.carry(home, folio, len) } {
             // The program may not write there, or only to a part of it: the kernel moves pages only between memory of
             // one protection.
             Err(MapError::Refused(libc::EINVAL)) => {
                 let carry = |place, folio, home, len| {
-                    if self.is_locked {
+                    if self.is_locked.load(Ordering::Relaxed) {
                         memory::lock_on_fault(folio, len).map_err(refused)?; // it lost that when its pages were taken
                     }
                     // SAFETY: as above; the place has the pages of the folio.
@@ -475,6 +526,13 @@ impl Mapper for MoveMapper {
             }
             moved => moved,
         }
+    }
+}
+
+/// Makes a huge page of pages that all are present, if they are those of one.
+fn make_whole(addr: usize, len: usize) {
+    if len == Order::HUGE.bytes() {
+        let _ = memory::collapse(addr, len); // else it stays as it is
     }
 }
 
@@ -667,6 +725,33 @@ mod tests {
                 assert_eq!(word, if index == 4 { 0 } else { index as u64 + 1 });
                 assert!(!mapper.is_present(here + index * PAGE_SIZE));
             }
+        }
+    }
+
+    #[test]
+    fn pages_that_a_child_shares_move_and_so_do_pages_of_zeros_among_them() {
+        let Some((mapper, area)) = mapper(|here| fill(here, |index| index % 3 == 1)) else { return };
+        let (here, there) = (area.addr(), area.addr() + LEN);
+        // SAFETY: the child waits in one system call until it is killed.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above; takes no pointers.
+            unsafe { libc::pause() };
+            folioswap_sys::signals::exit_now(0);
+        }
+        mapper.note_fork();
+        // SAFETY: the test's own memory, to which it holds no reference.
+        let carried = unsafe { mapper.carry(there, here, LEN) };
+        // SAFETY: the test's own child.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(carried, Ok(()));
+        for index in 0..NR_PAGES {
+            // SAFETY: the page has just been moved here, and is readable.
+            let word = unsafe { ((there + index * PAGE_SIZE) as *const u64).read_volatile() };
+            assert_eq!(word, if index % 3 == 1 { 0 } else { index as u64 + 1 });
         }
     }
 

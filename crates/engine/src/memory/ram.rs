@@ -3,6 +3,7 @@
 //! [`super::take`] takes frames and gives them memory, [`super::zeroed`] keeps some of them zeroed, and
 //! [`super::mlock`] is for a locked budget.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -93,6 +94,24 @@ impl Ram {
 
     pub fn frames(&self) -> &Frames {
         &self.frames
+    }
+
+    pub fn pagemap(&self) -> &Pagemap {
+        &self.pagemap
+    }
+
+    /// The addresses that are registered with the userfaultfd beside managed memory.
+    pub fn registered(&self) -> Vec<Range<usize>> {
+        let homes = self.mapper.registers_frames().then(|| self.frames.range());
+        homes.into_iter().chain(self.frames.is_locked().then(|| self.frames.spare_pages())).collect()
+    }
+
+    /// In a forked child: nothing is locked, and no thread waits.
+    pub fn begin_child(&self) {
+        self.frames.forget_lock();
+        self.mapper.forget_lock();
+        self.reclaim_wanted.forget_waiters();
+        self.frame_freed.forget_waiters();
     }
 
     pub fn mapper(&self) -> &dyn Mapper {

@@ -101,14 +101,15 @@ impl Table {
         self.in_use.lock().expect("nothing panics under this lock")
     }
 
-    /// The blocks in use that were ever touched.
-    pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.in_use().into_iter().flatten().map(BlockId::from_index).filter(|&block| self.has(block))
-    }
-
     /// Makes entries for blocks.
     pub fn ensure(&self, blocks: Range<usize>) {
         self.folios.ensure(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+    }
+
+    /// In a forked child: the kernel has locked nothing.
+    pub fn forget_locked(&self) {
+        *self.locked.lock().expect("nothing panics under this lock") = RangeSet::new();
+        self.has_locked.store(false, Ordering::SeqCst);
     }
 
     /// Lets one thread at a time change what is managed.

@@ -4,6 +4,7 @@ pub mod cpu;
 pub mod fatal;
 pub mod lent;
 pub mod lifecycle;
+pub mod renewable;
 pub mod shared_stats;
 pub mod stopwatch;
 pub mod threads;

@@ -2,7 +2,7 @@
 //!
 //! All of it uses futexes on plain words, because signal handlers use it and must not allocate.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use folioswap_sys::futex;
@@ -36,6 +36,11 @@ impl Event {
         self.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// In a forked child: nobody waits.
+    pub fn forget_waiters(&self) {
+        self.waiters.store(0, Ordering::SeqCst);
+    }
+
     /// As [`Event::wait`], but for at most `limit`.
     pub fn wait_for(&self, seen: u32, limit: Duration) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
@@ -66,6 +71,8 @@ pub(crate) struct Gate {
     word: AtomicU32,
     /// The thread that closed it. Its own faults pass nevertheless.
     closer: AtomicU32,
+    /// They did, since it was closed.
+    used_by_closer: AtomicBool,
 }
 
 /// Held while inside.
@@ -81,6 +88,7 @@ impl Gate {
                     return Pass(Some(self));
                 }
             } else if self.closer.load(Ordering::SeqCst) == thread {
+                self.used_by_closer.store(true, Ordering::Relaxed);
                 return Pass(None);
             } else {
                 futex::wait(&self.word, word);
@@ -93,7 +101,9 @@ impl Gate {
         loop {
             let word = self.word.load(Ordering::SeqCst);
             if word & CLOSED != 0 {
-                return (self.closer.load(Ordering::SeqCst) == thread).then_some(Pass(None));
+                let is_closer = self.closer.load(Ordering::SeqCst) == thread;
+                self.used_by_closer.fetch_or(is_closer, Ordering::Relaxed);
+                return is_closer.then_some(Pass(None));
             }
             if self.word.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 return Some(Pass(Some(self)));
@@ -111,6 +121,7 @@ impl Gate {
                 break;
             }
         }
+        self.used_by_closer.store(false, Ordering::Relaxed);
         self.closer.store(thread, Ordering::SeqCst);
         loop {
             let word = self.word.load(Ordering::SeqCst);
@@ -126,9 +137,14 @@ impl Gate {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
-    /// Whether `thread` keeps it closed.
-    pub fn closed_by(&self, thread: u32) -> bool {
-        self.word.load(Ordering::SeqCst) & CLOSED != 0 && self.closer.load(Ordering::SeqCst) == thread
+    /// Whether the thread that keeps it closed has passed since.
+    pub fn was_used_by_closer(&self) -> bool {
+        self.used_by_closer.load(Ordering::Relaxed)
+    }
+
+    /// In a forked child: keeps the gate closed for its only thread.
+    pub fn inherit(&self, thread: u32) {
+        self.closer.store(thread, Ordering::SeqCst);
     }
 
     pub fn open(&self) {
@@ -176,7 +192,7 @@ mod tests {
                     let gate = Arc::clone(&gate);
                     move || drop(gate.enter(2))
                 });
-                assert!(gate.closed_by(1) && !gate.closed_by(2));
+                assert!(gate.was_used_by_closer() && gate.is_closed());
                 gate.open();
                 late.join().unwrap();
             }

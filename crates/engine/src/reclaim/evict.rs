@@ -223,10 +223,9 @@ impl Engine {
     }
 
     /// Slots for the folio in `frame`. A whole block is written to its old slots if possible. Small folios go next to
-    /// other folios that are written now, in one batch. Slots on a device that is being
-    /// removed or failing are given up.
+    /// other folios that are written now, in one batch. Slots that must not be written are given up.
     fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
-        if let Some(slot) = kept.filter(|&slot| self.swap().is_leaving(slot)) {
+        if let Some(slot) = kept.filter(|&slot| !self.swap().may_write_again(slot, order)) {
             self.swap().free_slots(slot, order);
             kept = None;
         }

@@ -45,6 +45,9 @@ pub(crate) struct ReclaimThread {
 }
 
 impl ReclaimThread {
+    /// The first zone's.
+    pub const FIRST: ReclaimThread = ReclaimThread { zone: 0, companion: 0 };
+
     /// One thread for each zone.
     pub fn of_zones(nr_zones: usize) -> impl Iterator<Item = ReclaimThread> {
         (0..nr_zones).map(|zone| ReclaimThread { zone, companion: 0 })
@@ -96,9 +99,7 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread) {
 fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: ReclaimThread) {
     let zone = &engine.ram().zones().all()[place.zone];
     let mut stuck = 0;
-    if place.is_first() && engine.ram().zones().all().iter().any(|zone| zone.shortage() > 0) {
-        engine.ram().give_idle_stock_back();
-    }
+    let mut looks_at_stock = place.is_first();
     while !engine.stopping() {
         let pass = match engine.gate().try_enter(thread) {
             Some(pass) => pass,
@@ -111,6 +112,9 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 engine.gate().enter(thread)
             }
         };
+        if std::mem::take(&mut looks_at_stock) && engine.ram().zones().all().iter().any(|zone| zone.shortage() > 0) {
+            engine.ram().give_idle_stock_back();
+        }
         let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
         engine.settle_rest();
         let target = |marks: Watermarks| marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS;
@@ -148,6 +152,7 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
                 // waits for one itself.
                 Some(extent) if writes.asynchronous() && !place.is_companion() => {
                     let (addr, len) = outgoing.memory(engine);
+                    engine.reclaim().transfers().begin();
                     // SAFETY: `outgoing` keeps its memory present and to itself until it is dropped: a folio at home
                     // whose block it has locked, or its own buffer. Its slots stay allocated, so the device is not
                     // removed and the descriptor stays open.
@@ -172,6 +177,7 @@ fn in_flight_pages(writes: &Writes<'_>) -> usize {
 fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
     while let Some((outgoing, written)) = writes.finish(wait) {
         engine.finish_write(outgoing, written);
+        engine.reclaim().transfers().end();
         wait = false;
     }
 }

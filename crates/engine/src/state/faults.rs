@@ -3,23 +3,24 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use folioswap_core::{BLOCK_PAGES, BlockId, CpuId};
 use folioswap_sys::uffd::Userfaultfd;
 
+use crate::process::renewable::Renewable;
 use crate::process::wakeup::Event;
 
 /// The userfaultfd of an arena, its queues of faults and readahead, and its lost pages.
 pub(crate) struct Faults {
     uffd: Arc<Userfaultfd>,
     lost: Lost,
-    reads: ReadQueue,
-    /// Held by the monitor thread that polls for the next fault instead of sleeping.
-    on_watch: Mutex<()>,
-    device_faults: DeviceFaults,
+    reads: Renewable<ReadQueue>,
+    /// A monitor thread polls for the next fault instead of sleeping.
+    on_watch: AtomicBool,
+    device_faults: Renewable<DeviceFaults>,
     /// How long a thread waits for a frame before it looks for the cause.
     patience: Duration,
     /// 1 + the count of freed frames at the last message about waiting for devices: each stall is reported once.
@@ -31,9 +32,9 @@ impl Faults {
         Faults {
             uffd,
             lost: Lost::default(),
-            reads: ReadQueue::new(),
-            on_watch: Mutex::default(),
-            device_faults: DeviceFaults::default(),
+            reads: Renewable::new(ReadQueue::new()),
+            on_watch: AtomicBool::new(false),
+            device_faults: Renewable::new(DeviceFaults::default()),
             patience,
             stall_said: AtomicU64::new(0),
         }
@@ -55,9 +56,21 @@ impl Faults {
         &self.device_faults
     }
 
-    /// Lets one monitor thread poll for the next fault while it holds the result.
-    pub fn try_watch(&self) -> Option<MutexGuard<'_, ()>> {
-        self.on_watch.try_lock().ok()
+    /// Lets one monitor thread at a time poll for the next fault. `None`: another one does.
+    pub fn watch<R>(&self, poll: impl FnOnce() -> Option<R>) -> Option<R> {
+        if self.on_watch.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let seen = poll();
+        self.on_watch.store(false, Ordering::Release);
+        seen
+    }
+
+    /// In a forked child: no thread waits for anything.
+    pub fn forget_threads(&self) {
+        self.on_watch.store(false, Ordering::Relaxed);
+        self.reads.renew(ReadQueue::new());
+        self.device_faults.renew(DeviceFaults::default());
     }
 
     pub fn patience(&self) -> Duration {

@@ -2,9 +2,12 @@
 //! folios whose copies in swap can be given up (`reclaim::kept`).
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Duration;
 
 use folioswap_core::{BLOCK_PAGES, FolioId, FrameId, Order, SlotId, Zones};
+use folioswap_sys::futex;
 use folioswap_sys::memory::Reservation;
 
 use crate::config::error::Error;
@@ -25,6 +28,29 @@ pub(crate) struct Reclaim {
     unsettled: Mutex<Vec<Written>>,
     /// Pageblocks whose folios have copies in slots that can be given up.
     kept_copies: KeptCopies,
+    transfers: TransfersUnderWay,
+}
+
+/// Counts the transfers of the engine's threads that go on while those are outside the fork gate.
+#[derive(Default)]
+pub(crate) struct TransfersUnderWay(AtomicUsize);
+
+impl TransfersUnderWay {
+    pub fn begin(&self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+
+    /// The transfer has ended, and all locks that it needed are free.
+    pub fn end(&self) {
+        self.0.fetch_sub(1, Release);
+    }
+
+    /// Waits until there is none. For who has closed the gate: none begins meanwhile.
+    pub fn wait(&self) {
+        while self.0.load(Acquire) > 0 {
+            futex::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 impl Reclaim {
@@ -33,11 +59,16 @@ impl Reclaim {
             buffers: Buffers::new(zones.all().len())?,
             unsettled: Mutex::new(Vec::new()),
             kept_copies: KeptCopies::new(zones.nr_frames_max().div_ceil(BLOCK_PAGES)),
+            transfers: TransfersUnderWay::default(),
         })
     }
 
     pub fn buffers(&self) -> &Buffers {
         &self.buffers
+    }
+
+    pub fn transfers(&self) -> &TransfersUnderWay {
+        &self.transfers
     }
 
     pub fn kept_copies(&self) -> &KeptCopies {

@@ -20,6 +20,7 @@ use crate::process::shared_stats::SharedCounters;
 use crate::process::wakeup::Pass;
 use crate::swap::figures::IoFigures;
 use crate::swap::health::{DeviceState, Health};
+use crate::swap::held::HeldSlots;
 
 /// Growth step of a file. It is large so that a full disk is noticed long before a write.
 const GROWTH_BYTES: u64 = 256 << 20;
@@ -93,6 +94,10 @@ pub(crate) struct Attached {
     nr_bad: AtomicUsize,
     /// The device cannot discard, or a discard failed.
     cannot_discard: AtomicBool,
+    /// Slots that forked children may read.
+    pub held: HeldSlots,
+    /// It is the parent's, in a forked child: what is there is read, and nothing changes.
+    foreign: AtomicBool,
     pub health: Health,
 }
 
@@ -129,12 +134,14 @@ impl Attached {
             leaving: AtomicBool::new(false),
             nr_bad: AtomicUsize::new(0),
             cannot_discard: AtomicBool::new(!discards),
+            held: HeldSlots::default(),
+            foreign: AtomicBool::new(false),
             health: Health::default(),
         }
     }
 
     pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
-        if self.health.is_failing() || !self.clusters.serves(order) {
+        if self.health.is_failing() || self.is_foreign() || !self.clusters.serves(order) {
             return None;
         }
         let mut flushed = false;
@@ -160,6 +167,9 @@ impl Attached {
 
     /// Frees slots; they may stay in the slot cache for a while.
     pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
+        if self.is_foreign() || self.held.keeps(slot, order) {
+            return Freed::Straight;
+        }
         let freed = if self.frees == Frees::Cheapest && self.clusters.try_free(slot, order) {
             Freed::Straight
         } else {
@@ -177,8 +187,42 @@ impl Attached {
 
     /// Frees slots at once.
     pub fn free_now(&self, slot: SlotId, order: Order) {
-        self.clusters.free(slot, order);
+        if !self.is_foreign() && !self.held.keeps(slot, order) {
+            self.clusters.free(slot, order);
+            self.forget_full();
+        }
+    }
+
+    /// Whether slots in use may be written once more.
+    pub fn may_write_again(&self, slot: SlotId, order: Order) -> bool {
+        !self.is_leaving() && !self.is_foreign() && !self.held.has(slot, order)
+    }
+
+    /// Whether its slots must outlast this process's use of them when it forks: they lie in a file.
+    pub fn is_shared_with_children(&self) -> bool {
+        self.device.descriptor().is_some() && !self.is_foreign()
+    }
+
+    /// Holds all slots in use for a fork.
+    pub fn hold_for(&self, fork: u64) {
+        self.flush();
+        self.held.hold(fork, self.clusters.bits_in_use());
+    }
+
+    /// Ends what forks hold that are over.
+    pub fn end_held(&self, over: impl Fn(u64) -> bool) {
+        self.held.end(over, |slot, order| self.clusters.free(slot, order));
         self.forget_full();
+    }
+
+    /// In a forked child: the device is the parent's.
+    pub fn become_foreign(&self) {
+        self.foreign.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is a parent's.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign.load(Ordering::Relaxed)
     }
 
     fn forget_full(&self) {
@@ -231,6 +275,9 @@ impl Attached {
 
     /// Whether less than half of the device is used.
     pub fn has_plenty(&self) -> bool {
+        if self.is_foreign() {
+            return true; // a copy there costs nothing
+        }
         if let Some(memory) = self.device.memory_use() {
             return memory.memory_bytes * 2 < memory.limit_bytes;
         }
@@ -260,6 +307,9 @@ impl Attached {
     /// Whether the device has no free slots of any order, after an allocation of `order` failed. Always `false` while
     /// it is being removed or is failing: its slots are not handed out then.
     pub fn has_none_left(&self, order: Order) -> bool {
+        if self.is_foreign() {
+            return true;
+        }
         let is_used_up = || self.full.load(Ordering::Relaxed) && self.clusters.nr_used() >= self.capacity_slots();
         // A rotational disk refuses larger orders at once: such a refusal does not mean that it is full.
         let is_full = order == Order::PAGE || self.clusters.serves(order) && is_used_up();
@@ -291,7 +341,13 @@ impl Attached {
         let nr_free = nr_slots.saturating_sub(self.clusters.nr_used());
         // A device in compressed RAM has many more slots than it can hold, so it never lacks free runs.
         let is_wanted = self.clusters.serves(Order::HUGE) && self.device.memory_use().is_none();
-        is_wanted && !self.is_leaving() && nr_slots > 0 && nr_free >= nr_slots / 8
+        // What children may read does not move.
+        is_wanted
+            && !self.is_foreign()
+            && !self.held.any()
+            && !self.is_leaving()
+            && nr_slots > 0
+            && nr_free >= nr_slots / 8
     }
 
     /// Adds slots if there are still only `nr_slots`. `false`: the device has no room for more.
@@ -344,7 +400,7 @@ impl Attached {
 
     /// Emptied clusters that could be discarded; 0 unless they hold more slots than are used.
     pub fn nr_spare(&self) -> usize {
-        if self.cannot_discard.load(Ordering::Relaxed) {
+        if self.cannot_discard.load(Ordering::Relaxed) || self.is_foreign() {
             return 0;
         }
         let nr_awaiting = self.clusters.nr_awaiting();

@@ -6,6 +6,7 @@ pub mod discard;
 pub mod figures;
 pub mod free;
 pub mod health;
+pub mod held;
 pub mod slot_work;
 pub mod space;
 pub mod transfer;

@@ -18,9 +18,14 @@ use folioswap_core::{
     Attempt, Availability, Clusters, CpuId, DeviceId, DeviceIo, Freed, Listed, NodeId, Order, Priority, SlotId, Stats,
 };
 
+use folioswap_sys::descriptor::{self, Descriptor};
+use folioswap_sys::kept;
+
+use crate::config::error::Error;
 use crate::config::limits::MAX_DEVICES;
 use crate::device::topology::Topology;
 use crate::device::{MemoryUse, Opened};
+use crate::process::fatal;
 use crate::process::shared_stats::{SharedCounters, StatsHome};
 use crate::process::wakeup::Pass;
 use crate::swap::attached::{Attached, Frees, Layout};
@@ -224,6 +229,14 @@ impl SwapSpace {
         true
     }
 
+    /// As [`SwapSpace::add`].
+    ///
+    /// # Errors
+    /// [`Error::TooManyDevices`].
+    pub fn add_or_refuse(&self, opened: Opened) -> Result<(), Error> {
+        if self.add(opened) { Ok(()) } else { Err(Error::TooManyDevices(MAX_DEVICES)) }
+    }
+
     /// The NUMA nodes of devices and CPUs.
     pub fn topology(&self) -> &Topology {
         &self.topology
@@ -278,8 +291,9 @@ impl SwapSpace {
         slot.index() == first.index() + nr_slots && self.device_of(slot) == self.device_of(first)
     }
 
+    /// The device with a name. Those of a parent have none here.
     pub fn find(&self, name: &str) -> Option<DeviceId> {
-        self.each(|id, attached| (attached.name == name).then_some(id))
+        self.each(|id, attached| (attached.name == name && !attached.is_foreign()).then_some(id))
     }
 
     /// Calls `look` with each device until it returns a value.
@@ -375,9 +389,11 @@ impl SwapSpace {
         DeviceId::new((slot.get() >> self.layout.device_shift) as u32)
     }
 
-    /// Whether the slot's device is being removed or failing. Nothing new is written there then.
-    pub fn is_leaving(&self, slot: SlotId) -> bool {
-        self.at(slot).is_leaving()
+    /// Whether slots in use may be written once more: their device is not being removed, failing, or a parent's, and no
+    /// forked child may read them.
+    pub fn may_write_again(&self, slot: SlotId, order: Order) -> bool {
+        let at = self.at(slot);
+        at.may_write_again(at.within, order)
     }
 
     /// The NUMA node that prefers the slot's device because it is on that node. `None` if the node is unknown or a
@@ -518,6 +534,94 @@ impl SwapSpace {
             None::<()>
         });
         any
+    }
+
+    /// Before a fork: holds what is in use on files for that fork, and lets the child have what is in memory.
+    pub fn share_with_child(&self, fork: u64) {
+        self.share_again(fork);
+        self.each(|_, attached| {
+            self.let_child_have(attached, true);
+            if let Some(Err(error)) = attached.device.descriptor().map(Descriptor::be_inherited) {
+                fatal::say(&format!("swap {}: a child will not find what is there: {error}", attached.name));
+            }
+            None::<()>
+        });
+    }
+
+    /// Holds for a fork what has come to be in use on files since [`SwapSpace::share_with_child`].
+    pub fn share_again(&self, fork: u64) {
+        self.each(|_, attached| {
+            if attached.is_shared_with_children() {
+                attached.hold_for(fork);
+            }
+            None::<()>
+        });
+    }
+
+    /// After a fork: keeps what is in memory from children that are not managed.
+    pub fn end_sharing(&self) {
+        self.each(|_, attached| {
+            self.let_child_have(attached, false);
+            None::<()>
+        });
+    }
+
+    fn let_child_have(&self, attached: &Attached, have: bool) {
+        if let Err(error) = attached.device.let_children_have(have) {
+            let done = if have { "a child cannot have its content" } else { "other children may get its content" };
+            fatal::say(&format!("swap {}: {done}: {error}", attached.name));
+        }
+    }
+
+    /// Whether slots were freed that forks hold.
+    pub fn has_freed_held(&self) -> bool {
+        self.each(|_, attached| attached.held.any_freed().then_some(())).is_some()
+    }
+
+    /// Frees the slots that were held for forks whose descendants are gone.
+    pub fn end_held(&self, is_over: impl Fn(u64) -> bool) {
+        self.each(|id, attached| {
+            if attached.held.any() {
+                let over: Vec<_> = attached.held.forks().into_iter().filter(|&fork| is_over(fork)).collect();
+                if !over.is_empty() {
+                    attached.end_held(|fork| over.contains(&fork));
+                    self.availability.freed(id);
+                }
+            }
+            None::<()>
+        });
+    }
+
+    /// In a forked child: closes the descriptors of the engine's parent, but for those of the devices, which are only
+    /// read from now on.
+    pub fn become_childs(&self) {
+        let places: Vec<_> =
+            self.devices[..self.nr_places.load(Ordering::Acquire)].iter().map(DeviceEntry::read).collect();
+        let devices = || places.iter().filter_map(|place| place.as_ref());
+        let mut descriptors: Vec<&Descriptor> = kept::all().collect();
+        descriptors.extend(devices().filter_map(|attached| attached.device.descriptor()));
+        descriptor::settle_in_child(&descriptors);
+        self.nr_changing.store(0, Ordering::Relaxed);
+        for attached in devices().filter(|attached| attached.device.descriptor().is_some()) {
+            attached.become_foreign();
+            attached.held.end(|_| true, |_, _| ());
+        }
+    }
+
+    /// In a forked child: lets the engine's threads read the parent's devices.
+    pub fn keep_in_child(&self) {
+        for descriptor in kept::all() {
+            let _ = descriptor.keep_in_child(); // what needs it says so
+        }
+        self.each(|_, attached| {
+            if let Some(Err(error)) = attached.device.descriptor().map(Descriptor::keep_in_child) {
+                fatal::say(&format!(
+                    "swap {}: what was there when this process was forked is lost: {error}",
+                    attached.name
+                ));
+            }
+            None::<()>
+        });
     }
 
     /// All devices, by descending priority, then by age. Exact after a flush.

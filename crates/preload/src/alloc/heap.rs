@@ -1,8 +1,8 @@
 //! Memory that is never managed: two heaps, each in a reserved span of its own.
 //!
 //! [`PRIVATE`] serves this library and the engine, and is the only heap that the fault path may use. [`ORDINARY`]
-//! serves the program: everything before the engine runs and in a forked child, the C library's own requests (stdio
-//! buffers, which the kernel accesses unseen by us), and a first share of small blocks.
+//! serves the program: everything before the engine runs, the C library's own requests (stdio buffers, which the kernel
+//! accesses unseen by us), and a first share of small blocks.
 //!
 //! A block's address tells which heap owns it. Each heap has its own lock. `PRIVATE`'s is taken with the program's
 //! signals blocked ([`guard`]), so a handler that faults never waits for its own thread. Neither heap touches managed
@@ -13,7 +13,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use dlmalloc::Dlmalloc;
-use folioswap_sys::futex;
+use folioswap_sys::{futex, signals};
 
 use crate::guard;
 use crate::real::kernel;
@@ -196,15 +196,19 @@ impl Heap {
     }
 
     fn locked<R>(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> R) -> R {
-        self.acquire();
-        // SAFETY: the lock is held.
+        let is_forks = is_held_by_fork();
+        if !is_forks {
+            self.acquire();
+        }
+        // SAFETY: the lock is held, or this thread acts for the one that holds it.
         let result = call(unsafe { &mut *self.dlmalloc.get() });
-        self.free_lock();
+        if !is_forks {
+            self.free_lock();
+        }
         result
     }
 
-    /// Takes the lock. fork uses this to bring the heap to rest.
-    pub fn acquire(&self) {
+    fn acquire(&self) {
         for _ in 0..100 {
             if self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return;
@@ -216,11 +220,36 @@ impl Heap {
         }
     }
 
-    /// Releases the lock.
-    pub fn free_lock(&self) {
+    fn free_lock(&self) {
         if self.lock.swap(0, Ordering::Release) == 2 {
             futex::wake_one(&self.lock);
         }
+    }
+}
+
+/// The thread that holds both heaps while it forks; 0: none does.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+
+/// Brings both heaps to rest for a fork of the calling thread. Its own faults may still allocate, on whatever thread
+/// they are resolved: it waits for that.
+pub fn acquire_for_fork() {
+    ORDINARY.acquire();
+    PRIVATE.acquire();
+    FORKING.store(signals::thread_id(), Ordering::SeqCst);
+}
+
+/// After that fork, in both processes.
+pub fn release_after_fork() {
+    FORKING.store(0, Ordering::SeqCst);
+    PRIVATE.free_lock();
+    ORDINARY.free_lock();
+}
+
+/// Whether the calling thread acts for one that holds both heaps.
+fn is_held_by_fork() -> bool {
+    match FORKING.load(Ordering::Relaxed) {
+        0 => false,
+        forking => folioswap::works_for(forking),
     }
 }
 

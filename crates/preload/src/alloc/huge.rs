@@ -18,7 +18,10 @@ const BLOCK_BYTES: usize = 2 << 20;
 /// Block -> its length in bytes, a multiple of the folio size.
 static BLOCKS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-fn blocks() -> MutexGuard<'static, BTreeMap<usize, usize>> {
+/// The list, locked.
+pub type Blocks = MutexGuard<'static, BTreeMap<usize, usize>>;
+
+pub fn blocks() -> Blocks {
     BLOCKS.lock().expect("nothing panics under this lock")
 }
 
@@ -57,7 +60,7 @@ pub fn release(block: usize) -> bool {
     }
     let _guard = guard::enter();
     let Some(len) = blocks().remove(&block) else { return false };
-    let Some(space) = state::space() else { return true }; // in a forked child it leaks
+    let Some(space) = state::space() else { return true };
     // SAFETY: the mapping belongs to this block alone, which the program gives up.
     state::keeping_errno(|| unsafe { space.unmap(block, len) });
     true

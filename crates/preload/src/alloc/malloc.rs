@@ -1,7 +1,7 @@
 //! The malloc family. A block's address tells which heap owns it. A block comes from:
 //!
 //! - the private heap, for the library's and the engine's own code;
-//! - the ordinary heap, before the engine runs and in a forked child;
+//! - the ordinary heap, before the engine runs;
 //! - the ordinary heap, if the C library itself asks for 512 bytes to 64 KiB. These are stdio buffers and the like,
 //!   which the kernel accesses in calls that cannot be covered. The return address identifies the caller, which is why
 //!   three functions here are written in assembly;
@@ -141,19 +141,28 @@ extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
 extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return out_of_memory().cast() };
     let block = match source(bytes, caller) {
+        Source::Program if is_thread_record(bytes, caller) => zeroed(&ORDINARY, bytes),
         Source::Program => checked(program_heap::allocate_zeroed(bytes)),
         // SAFETY: passes the caller's arguments on unchanged.
         Source::Libc => unsafe { CALLOC.get()(count, size).cast() },
-        Source::Heap(heap) => {
-            let block = checked(heap.allocate(bytes, 1));
-            if !block.is_null() {
-                // SAFETY: a new block of at least that many bytes.
-                unsafe { block.write_bytes(0, bytes) };
-            }
-            block
-        }
+        Source::Heap(heap) => zeroed(heap, bytes),
     };
     block.cast()
+}
+
+/// Whether this may be the record of a thread-local's destructor. A thread of the engine makes one before it can be
+/// told from the program's threads.
+fn is_thread_record(size: usize, caller: usize) -> bool {
+    size <= 64 && LIBC.range().contains(&caller)
+}
+
+fn zeroed(heap: &heap::Heap, size: usize) -> *mut u8 {
+    let block = checked(heap.allocate(size, 1));
+    if !block.is_null() {
+        // SAFETY: a new block of at least that many bytes.
+        unsafe { block.write_bytes(0, size) };
+    }
+    block
 }
 
 /// Frees a block from any source.
@@ -170,10 +179,7 @@ unsafe fn release(block: *mut u8) {
             let _guard = guard::enter();
             PRIVATE.release(block);
         } else if state::is_managed(block as usize) {
-            // A child may lack mimalloc's metadata, and its memory ends with it anyway.
-            if state::phase() == Phase::Managed {
-                program_heap::release(block);
-            }
+            program_heap::release(block);
         } else if state::phase() == Phase::Passing {
             FREE.get()(block.cast());
         }

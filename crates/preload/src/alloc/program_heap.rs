@@ -1,6 +1,6 @@
 //! The program's heap in managed memory: mimalloc, which gets its memory from this library's `mmap`.
 //!
-//! mimalloc is not called before the engine runs, nor in a forked child, which may lack the memory of its metadata.
+//! mimalloc is not called before the engine runs.
 
 use std::ffi::c_void;
 

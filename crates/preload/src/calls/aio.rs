@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use libc::{aiocb, sigevent, timespec};
 
@@ -17,6 +17,13 @@ const MOST_BYTES: usize = 16 << 20;
 
 /// Control block -> its held ranges.
 static HELD: LazyLock<Mutex<HashMap<usize, [Held; 2]>>> = LazyLock::new(Mutex::default);
+
+/// The requests, locked.
+pub type Requests = MutexGuard<'static, HashMap<usize, [Held; 2]>>;
+
+pub fn requests() -> Requests {
+    HELD.lock().expect("nothing panics under this lock")
+}
 
 /// Holds the memory of a request. Returns `false` and sets errno if that is too much.
 ///

@@ -3,7 +3,7 @@
 //! A test compares these names with all names that the C library exports. Functions that are not covered in direct mode
 //! are on that test's list, with the reason. Monitor mode has no such gaps.
 
-mod aio;
+pub mod aio;
 mod assembly;
 pub mod by_number;
 pub mod copied;

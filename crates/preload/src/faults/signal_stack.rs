@@ -4,7 +4,7 @@
 //! frame onto a missing page. The engine runs on yet another stack (`folioswap_sys::fault_stack`).
 
 use std::cell::Cell;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use crate::real::kernel;
 use crate::state;
@@ -17,6 +17,13 @@ const GUARD_BYTES: usize = 4096;
 
 /// Mappings of threads that have ended.
 static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// The list of these, locked.
+pub type Spare = MutexGuard<'static, Vec<usize>>;
+
+pub fn spare() -> Spare {
+    SPARE.lock().expect("nothing panics under this lock")
+}
 
 thread_local! {
     /// Start of this thread's mapping; zero if it has none.

@@ -6,8 +6,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
@@ -22,7 +22,7 @@ real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
 /// A thread stack in managed memory.
-struct HeldStack {
+pub struct HeldStack {
     addr: usize,
     len: usize,
     /// The thread that runs on it; 0 until it has started.
@@ -91,10 +91,20 @@ fn release_ended() {
     }
 }
 
-/// Called in a forked child, which has no other threads.
-pub fn forget_others() {
-    if let Ok(mut held) = HELD.try_lock() {
-        held.clear();
+/// The list of held stacks, locked.
+pub type Stacks = MutexGuard<'static, Vec<HeldStack>>;
+
+pub fn stacks() -> Stacks {
+    HELD.lock().expect("nothing panics under this lock")
+}
+
+/// Called in a forked child. Its only thread is a copy of `thread`, whose stack is held again.
+pub fn begin_child(thread: u32) {
+    let mut stacks = stacks();
+    stacks.retain(|stack| stack.thread == thread);
+    for stack in stacks.iter_mut() {
+        stack.thread = folioswap_sys::signals::thread_id();
+        hold(stack.addr, stack.len);
     }
 }
 
@@ -120,10 +130,17 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
     body(argument)
 }
 
+/// The key whose destructor runs when a thread ends, locked.
+pub type Key = MutexGuard<'static, Option<pthread_key_t>>;
+
+pub fn key() -> Key {
+    static KEY: Mutex<Option<pthread_key_t>> = Mutex::new(None);
+    KEY.lock().expect("nothing panics under this lock")
+}
+
 /// Arranges for the thread's signal stack to be taken back when the thread ends.
 fn detach_at_end() {
-    static KEY: Mutex<Option<pthread_key_t>> = Mutex::new(None);
-    let mut key = KEY.lock().expect("nothing panics under this lock");
+    let mut key = self::key();
     // SAFETY: the key is filled in on success, and the destructor lives as long as the program.
     unsafe {
         if key.is_none() {

@@ -43,9 +43,14 @@ pub fn guarded() -> MutexGuard<'static, RangeSet> {
     lock(&GUARDED)
 }
 
+/// All of these, locked.
+pub fn all() -> [MutexGuard<'static, RangeSet>; 4] {
+    [reserved(), wiped(), not_forked(), guarded()]
+}
+
 /// Forgets a range that is unmapped or replaced.
 pub fn forget(range: &Range<usize>) {
-    for mut set in [reserved(), wiped(), not_forked(), guarded()] {
+    for mut set in all() {
         if !set.is_empty() {
             set.remove(range.clone());
         }

@@ -104,6 +104,13 @@ pub unsafe fn kernel_mmap(
     unsafe { kernel!(libc::SYS_mmap, addr, len, access, flags, fd, offset) as *mut c_void }
 }
 
+/// The flags of a mapping, for private memory without the kernel's promise of RAM or swap. It would refuse more than
+/// the machine has, also when the program forks, though what there is no RAM for goes to our swap.
+fn without_reserve(flags: c_int) -> c_int {
+    let kind = flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB);
+    if kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS { flags | libc::MAP_NORESERVE } else { flags }
+}
+
 /// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks.
 fn map_in_whole_blocks(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
     let (len, slack) = (pages(len), BLOCK_BYTES - PAGE_BYTES);
@@ -190,6 +197,7 @@ export! {
                 // SAFETY: passes the caller's arguments on unchanged.
                 return unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
             };
+            let flags = without_reserve(flags);
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
             let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);

@@ -214,18 +214,53 @@ static int nr_foreign(void) {
     return found;
 }
 
-// However a child was created, it has none of its parent's swap files and none of its userfaultfds.
+static int ended_with(pid_t child) {
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) fail("fork");
+    return WEXITSTATUS(status);
+}
+
+// A child that closes everything it did not open finds its memory all the same, as its parent does, and so does a
+// child of it. A child for which no handlers ran has none of its parent's swap files and userfaultfds.
 static void forked_child(void) {
-    for (int how = 0; how < 2; how++) {
-        pid_t child = how == 0 ? fork() : _Fork();
-        if (child == 0) _exit(nr_foreign());
-        int status = -1;
-        if (child < 0 || waitpid(child, &status, 0) != child) fail("fork");
-        printf("a child has %d descriptors that it did not open\n", WEXITSTATUS(status));
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        for (long number = 3; number < 20100; number++) inline_call(SYS_close, number, 0, 0);
+        verify("in a child");
+        change();
+        verify("and again");
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            close_range(3, ~0u, 0);
+            verify("in its child");
+            _exit(0);
+        }
+        _exit(ended_with(grandchild));
     }
+    printf("the child ended with %d\n", ended_with(child));
+    fflush(stdout);
+    child = _Fork();
+    if (child == 0) _exit(nr_foreign());
+    printf("a child has %d descriptors that it did not open\n", ended_with(child));
     verify("after fork");
     change();
     verify("and again");
+}
+
+// A child lives. If it may open a file of its own for that, it finds its memory, and can change it.
+static void check_child(int has_swap) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (has_swap) {
+            verify("in a child");
+            change();
+            verify("and again");
+        }
+        _exit(5);
+    }
+    printf("the child ended with %d\n", ended_with(child));
 }
 
 static void no_descriptors_left(void) {
@@ -235,9 +270,7 @@ static void no_descriptors_left(void) {
     if (errno != EMFILE) fail("open");
     change();
     verify("with all descriptors in use");
-    pid_t child = fork();
-    if (child == 0) _exit(0);
-    if (child < 0 || waitpid(child, NULL, 0) != child) fail("fork");
+    check_child(1);
     verify("and after fork");
     change();
     verify("and again");
@@ -246,9 +279,7 @@ static void no_descriptors_left(void) {
 static void other_user(void) {
     if (geteuid() == 0 && (setgroups(0, NULL) < 0 || setgid(65534) < 0 || setuid(65534) < 0)) fail("setuid");
     if (prctl(PR_SET_DUMPABLE, 0) < 0) fail("prctl");
-    pid_t child = fork();
-    if (child == 0) _exit(0);
-    if (child < 0 || waitpid(child, NULL, 0) != child) fail("fork");
+    check_child(0);
     verify("as another user");
     change();
     verify("and again");
@@ -257,9 +288,7 @@ static void other_user(void) {
 static void other_root(void) {
     if (chroot("/var/empty") < 0 && mkdir("/tmp/folioswap-empty", 0700) == 0) {}
     if (chroot("/tmp/folioswap-empty") < 0 || chdir("/") < 0) fail("chroot");
-    pid_t child = fork();
-    if (child == 0) _exit(0);
-    if (child < 0 || waitpid(child, NULL, 0) != child) fail("fork");
+    check_child(0);
     verify("in another root");
     change();
     verify("and again");

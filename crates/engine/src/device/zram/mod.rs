@@ -413,6 +413,11 @@ impl Device for ZramDevice {
         None
     }
 
+    fn let_children_have(&self, have: bool) -> io::Result<()> {
+        let memory = &self.store.memory;
+        if have { memory::dofork(memory.addr(), memory.len()) } else { memory::dontfork(memory.addr(), memory.len()) }
+    }
+
     fn name(&self) -> String {
         let size = Bytes(self.store.pool.limit_bytes() as u64);
         match self.store.codec {

@@ -1,0 +1,55 @@
+//! Files that forked children need, kept open from the start: a child may be of another user by then, or in another
+//! root.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+
+use crate::check;
+use crate::descriptor::Descriptor;
+
+static PROC: OnceLock<Descriptor> = OnceLock::new();
+static USERFAULTFD: OnceLock<Descriptor> = OnceLock::new();
+
+/// Keeps them open, hidden from the program. What is not there, or may not be opened, is not kept.
+pub fn keep() {
+    let files =
+        [(&PROC, c"/proc", libc::O_PATH | libc::O_DIRECTORY), (&USERFAULTFD, c"/dev/userfaultfd", libc::O_RDWR)];
+    for (place, path, flags) in files {
+        let opened = open_at(libc::AT_FDCWD, path, flags);
+        if let Ok(descriptor) = opened.and_then(Descriptor::hidden) {
+            let _ = place.set(descriptor); // it is called once
+        }
+    }
+}
+
+/// Those that are open.
+pub fn all() -> impl Iterator<Item = &'static Descriptor> {
+    [&PROC, &USERFAULTFD].into_iter().filter_map(OnceLock::get)
+}
+
+/// `/dev/userfaultfd`.
+pub(crate) fn userfaultfd() -> Option<&'static Descriptor> {
+    USERFAULTFD.get()
+}
+
+/// Opens a file below `/proc`.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn open_in_proc(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+    match PROC.get() {
+        Some(proc) => proc.with(|folder| open_at(folder, path, flags)),
+        None => open_at(open_at(libc::AT_FDCWD, c"/proc", libc::O_PATH)?.as_raw_fd(), path, flags),
+    }
+}
+
+fn open_at(folder: RawFd, path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: the path is NUL-terminated.
+    let opened = check(unsafe {
+        libc::syscall(libc::SYS_openat, folder, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY)
+    })?;
+    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened as RawFd) })
+}
