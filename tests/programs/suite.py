@@ -6,6 +6,7 @@ have 1.2 times their budget. sqlite3 and xz touch a third more memory in huge pa
 Their budgets exceed what is resident, and they still swap.
 """
 
+import glob
 import os
 import shutil
 import subprocess
@@ -124,6 +125,17 @@ def java(folioswap, folder):
     return good
 
 
+def postgres(folioswap, folder):
+    """A PostgreSQL server and two sessions, whose processes are forked and sort and join beyond the budget."""
+    found = lambda: sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))  # noqa: E731
+    if not found():
+        need("postgres", "postgresql")
+    if not found():
+        raise Skip("there is no /usr/lib/postgresql/*/bin/postgres")
+    command = [sys.executable, os.path.join(HERE, "postgres_talk.py"), os.path.dirname(found()[-1])]
+    return compare("postgres", folioswap, command, folder, LIMIT_S, budget=32 * MIB, counts=os.geteuid() != 0)
+
+
 def descriptors(folioswap, folder):
     """A daemon and a shell script that close and replace descriptors that they did not open."""
     python, script = os.path.join(HERE, "daemon_work.py"), os.path.join(HERE, "shell_work.sh")
@@ -138,7 +150,7 @@ def descriptors(folioswap, folder):
 
 PROGRAMS = {
     "numpy": numpy, "sort": sort, "sqlite": sqlite, "folios": folios, "gcc": gcc, "xz": xz, "redis": redis,
-    "descriptors": descriptors, "java": java,
+    "descriptors": descriptors, "java": java, "postgres": postgres,
 }
 
 

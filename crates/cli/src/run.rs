@@ -11,7 +11,7 @@ use crate::stats_text::Form;
 use crate::supervise::Supervisor;
 use crate::{complain, program, stats_text, swap_check};
 use clap::Args;
-use folioswap::RunSettings;
+use folioswap::{Mapping, RunSettings};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -74,10 +74,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let _kept = swap_check::keep(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let topology = args.paging.options.topology.as_ref().map(absolute);
+    let (mapper, tested) = (args.paging.options.mapper, folioswap::self_test());
     let settings = RunSettings {
         memory_bytes: args.paging.memory,
         faults: args.paging.options.faults,
-        mapping: args.paging.options.mapper,
+        mapping: if mapper == Mapping::Auto { tested.mapping() } else { mapper },
+        moves: tested.moves.is_ok(),
         folio: args.folios.folio,
         swap_in: args.folios.swap_in,
         lock: args.lock,

@@ -48,6 +48,7 @@ impl Engine {
     /// Makes folios of a range leave RAM first, and starts their writeback.
     pub fn cold(&self, blocks: Range<usize>) {
         self.each_block_of(blocks, |block| self.evict(block));
+        self.ram().reclaim_wanted().signal(); // what works for swap is needed now
     }
 
     /// Calls `work` for each block of a range that was ever touched, for a thread of the program. Signals and the fork

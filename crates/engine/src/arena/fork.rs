@@ -1,12 +1,11 @@
 //! fork, for faces: the child goes on with an arena of its own. See [`crate::engine::fork`].
 //!
-//! A child often does nothing but start a program. So only what every child needs is made at once: a userfaultfd, the
-//! threads that deliver faults, swap of its own, and a thread that waits until memory runs short. That one then starts
-//! the others.
+//! A child often does nothing but start a program. So only what every child needs is made at once: a userfaultfd, swap
+//! of its own, and the threads that every arena has at first ([`super::crew`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, MutexGuard};
 
 use folioswap_core::BlockId;
 use folioswap_sys::descriptor;
@@ -16,11 +15,8 @@ use super::{Arena, Running};
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::device;
-use crate::engine::Engine;
 use crate::engine::fork::Resting;
-use crate::process::fatal;
-use crate::process::threads::{self, Thread};
-use crate::reclaim::reclaimd::{self, ReclaimThread};
+use crate::process::threads::Thread;
 
 /// An arena at rest while its process forks. Ends with one of its methods in each process.
 pub struct Forking<'a> {
@@ -35,7 +31,7 @@ impl Arena {
     /// calling thread has blocked all signals, and touches little: what it touches must come in.
     #[must_use]
     pub fn prepare_fork(&self) -> Forking<'_> {
-        let threads = self.running.threads.lock().expect("nothing panics under this lock");
+        let threads = self.running.crew.threads();
         let resting = self.running.engine.rest();
         Forking { running: &self.running, resting, threads, holds: self.running.raw.pause_holds() }
     }
@@ -53,44 +49,21 @@ impl Forking<'_> {
     /// # Errors
     /// The kernel's, and those of starting threads. The child has not its memory, and must end.
     pub fn child(self) -> Result<(), Error> {
-        let Forking { running, resting, mut threads, mut holds } = self;
-        let engine = &running.engine;
+        let Forking { running, resting, threads, mut holds } = self;
         let _raised = descriptor::raise_limit(); // there is no other thread
         let held: Vec<_> = holds.drain().map(|(block, _)| block).collect();
         drop(holds);
         running.pid.store(std::process::id(), Ordering::Relaxed);
-        let seen = engine.ram().reclaim_wanted().now();
         let delivery = match running.mode {
             FaultMode::Monitor => Delivery::Monitor,
             FaultMode::Auto | FaultMode::Direct => Delivery::Sigbus,
         };
         resting.go_on_in_child(delivery).map_err(Error::system("going on in a forked child"))?;
-        running.stop.renew().map_err(Error::system("making an event descriptor"))?;
-        std::mem::take(&mut *threads).into_iter().for_each(std::mem::forget); // they are the parent's
-        threads.extend(running.fault_threads()?);
-        running.raw.unpin_all(held); // other threads held them
-        let lacking = running.open_own_swap();
-        running.compressing.store(false, Ordering::Relaxed);
-        let whole = Arc::downgrade(running);
-        threads.push(threads::spawn("reclaim", engine, move |engine| begin_work(engine, &whole, seen, &lacking))?);
-        Ok(())
+        running.crew.begin_in_child(threads, || {
+            running.raw.unpin_all(held); // other threads held them
+            running.open_own_swap()
+        })
     }
-}
-
-/// The thread of a child that waits until memory runs short. `lacking`: why there is less swap than there was.
-fn begin_work(engine: &Engine, whole: &Weak<Running>, seen: u32, lacking: &[Error]) {
-    engine.ram().reclaim_wanted().wait(seen);
-    for error in lacking.iter().filter(|_| !engine.stopping()) {
-        fatal::say(&format!("process {}, a forked child, lacks swap: {error}", std::process::id()));
-    }
-    if let Some(running) = whole.upgrade().filter(|_| !engine.stopping()) {
-        match running.working_threads(true) {
-            Ok(started) => running.threads.lock().expect("nothing panics under this lock").extend(started),
-            Err(error) => fatal::die(&format!("a forked child cannot go on: {error}")),
-        }
-        running.start_compressing();
-    }
-    reclaimd::run(engine, ReclaimThread::FIRST);
 }
 
 impl Running {

@@ -2,6 +2,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod by_address;
+mod crew;
 pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod region;
@@ -9,20 +10,19 @@ pub(crate) mod run_settings;
 mod setup;
 pub(crate) mod tuning;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use folioswap_core::{Order, PAGE_SIZE, StatsSnapshot};
 use folioswap_sys::memory;
 use folioswap_sys::signals;
-use folioswap_sys::uffd::{EventFd, Userfaultfd};
+use folioswap_sys::uffd::Userfaultfd;
 
 use crate::arena::by_address::RawSpace;
+use crate::arena::crew::Crew;
 use crate::arena::region::Region;
 use crate::arena::tuning::Tuning;
-use crate::compact::compactd;
-use crate::compact::slots;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
@@ -33,26 +33,18 @@ use crate::device::topology::Topology;
 use crate::device::{self, Opened, SwapDevice};
 use crate::engine::Engine;
 use crate::fault::direct;
-use crate::fault::monitor;
-use crate::fault::readahead;
 use crate::fault::take::PATIENCE;
 use crate::memory::frames::Frames;
 use crate::memory::mlock;
 use crate::memory::ram::Ram;
 use crate::memory::selftest;
 use crate::memory::table::Table;
-use crate::memory::zeroed;
 use crate::memory::zones::Zoning;
 use crate::process::shared_stats::{self, SharedCounters, StatsHome};
-use crate::process::threads::{self, Thread};
-use crate::reclaim::reclaimd::{self, ReclaimThread};
-use crate::relocate::write_back;
 use crate::state::compactor::Compactor;
 use crate::state::faults::Faults;
 use crate::state::policy::Policy;
-use crate::swap::attached::{DEVICE_SHIFT, Frees, Layout};
-use crate::swap::block::Buffer;
-use crate::swap::free;
+use crate::swap::attached::{DEVICE_SHIFT, Layout};
 use crate::swap::space::{DeviceInfo, SwapSpace};
 
 /// How long [`Arena::set_memory`] waits for folios to leave RAM.
@@ -66,6 +58,7 @@ pub struct ArenaBuilder {
     topology: Option<Topology>,
     faults: FaultMode,
     mapping: Mapping,
+    moves: bool,
     folio: FolioSize,
     swap_in: SwapIn,
     tuning: Tuning,
@@ -119,6 +112,14 @@ impl ArenaBuilder {
     #[must_use]
     pub fn mapping(mut self, mapping: Mapping) -> Self {
         self.mapping = mapping;
+        self
+    }
+
+    /// Whether it is known that [`Mapping::Move`] works, so that it need not be tested.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn moves(mut self, known: bool) -> Self {
+        self.moves = known;
         self
     }
 
@@ -198,7 +199,7 @@ impl ArenaBuilder {
             return Err(Error::TooManyDevices(MAX_DEVICES));
         }
         let (mode, uffd) = setup::open_userfaultfd(self.faults)?;
-        let mapping = selftest::choose(self.mapping)?;
+        let mapping = selftest::choose(self.mapping, self.moves)?;
         let locked = self.locked;
         if locked && mapping == Mapping::Copy {
             let reason = selftest::self_test().moves.err();
@@ -209,27 +210,13 @@ impl ArenaBuilder {
         if locked {
             engine.ram().populate_all()?;
         }
-        let stop = Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?);
+        let crew = Crew::new(Arc::clone(&engine), mode, frees)?;
         let raw = RawSpace::new(Arc::clone(&engine), mode);
-        let running = Running {
-            engine,
-            mode,
-            mapping,
-            wanted,
-            frees,
-            stop,
-            threads: Mutex::default(),
-            pid: std::process::id().into(),
-            raw,
-            compressing: AtomicBool::new(false),
-        };
-        let mut threads = running.working_threads(false)?;
-        threads.extend(running.fault_threads()?);
-        *running.threads.lock().expect("nothing panics under this lock") = threads;
+        let running = Running { engine, mode, mapping, wanted, crew, pid: std::process::id().into(), raw };
+        running.crew.begin()?;
         if mode != FaultMode::Monitor {
             direct::attach(&running.engine)?;
         }
-        running.start_compressing();
         Ok(Arena { running: Arc::new(running) })
     }
 
@@ -279,14 +266,10 @@ struct Running {
     mapping: Mapping,
     /// The devices as they were asked for.
     wanted: Vec<SwapDevice>,
-    frees: Frees,
-    stop: Arc<EventFd>,
-    threads: Mutex<Vec<Thread>>,
+    crew: Arc<Crew>,
     /// Whose threads these are.
     pid: AtomicU32,
     raw: RawSpace,
-    /// Whether the companions of the reclaim threads were started.
-    compressing: AtomicBool,
 }
 
 /// How much of an arena's memory is in RAM, as the kernel sees it.
@@ -311,6 +294,7 @@ impl Arena {
             topology: None,
             faults: FaultMode::Auto,
             mapping: Mapping::Auto,
+            moves: false,
             folio: FolioSize::Auto,
             swap_in: SwapIn::default(),
             tuning: Tuning::default(),
@@ -425,7 +409,7 @@ impl Arena {
         let engine = &self.running.engine;
         engine.swap().add_or_refuse(device::open(&device.clone().into(), engine.swap().topology())?)?;
         engine.swap().slot_work().evacuate(); // a failing device may have content for which there is room now
-        self.running.start_compressing();
+        self.running.crew.compress();
         Ok(())
     }
 
@@ -505,55 +489,6 @@ impl Arena {
 }
 
 impl Running {
-    /// Starts the threads that do what faults do not wait for. `but_one`: the caller becomes the first reclaim thread.
-    fn working_threads(&self, but_one: bool) -> Result<Vec<Thread>, Error> {
-        let engine = &self.engine;
-        let mut threads = vec![
-            threads::spawn("readahead", engine, readahead::run)?,
-            threads::spawn("compact", engine, compactd::run)?,
-            threads::spawn("zero", engine, |engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle()))?,
-            threads::spawn("slots", engine, slots::run)?,
-        ];
-        for place in ReclaimThread::of_zones(engine.ram().zones().all().len()).skip(but_one.into()) {
-            threads.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place))?);
-        }
-        if self.frees != Frees::Synchronous {
-            threads.push(threads::spawn("freeing", engine, |engine| free::run(engine.swap(), engine.lifecycle()))?);
-        }
-        Ok(threads)
-    }
-
-    /// Starts the threads that resolve faults of others.
-    fn fault_threads(&self) -> Result<Vec<Thread>, Error> {
-        let nr_threads = if self.mode == FaultMode::Monitor { monitor::NR_THREADS } else { 0 };
-        let thread = |_| {
-            let stop = Arc::clone(&self.stop);
-            threads::spawn("monitor", &self.engine, move |engine| monitor::run(engine, &stop))
-        };
-        (0..nr_threads).map(thread).collect()
-    }
-
-    /// Starts the threads that compress, if a device does and they are not running yet.
-    fn start_compressing(&self) {
-        if !self.engine.swap().compresses() || self.compressing.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut threads = self.threads.lock().expect("nothing panics under this lock");
-        let companion = |place| move |engine: &Engine| reclaimd::run(engine, place);
-        let companions = ReclaimThread::of_companions(self.engine.ram().zones().all().len(), nr_cpus).map(companion);
-        let buffer = Buffer::new();
-        let mut started = vec![threads::spawn("tiering", &self.engine, |engine| write_back::run(engine, buffer))];
-        started.extend(companions.map(|body| threads::spawn("reclaim", &self.engine, body)));
-        // Compression works with fewer threads too, so a device that was added stays.
-        for thread in started {
-            match thread {
-                Ok(thread) => threads.push(thread),
-                Err(error) => crate::process::fatal::say(&format!("compressing goes on with fewer threads: {error}")),
-            }
-        }
-    }
-
     /// Whether this is a forked child of another kind than [`Forking::child`](fork::Forking::child) makes: it has
     /// neither the threads nor the devices, and locks that were held at the fork stay locked.
     fn is_childs(&self) -> bool {
@@ -581,11 +516,8 @@ impl Drop for Running {
         self.engine.ram().stock().wake();
         self.engine.swap().slot_work().wake();
         self.engine.swap().freeing().wake();
-        self.stop.signal();
         direct::detach(&self.engine);
-        for thread in self.threads.get_mut().expect("nothing panics under this lock").drain(..) {
-            thread.join();
-        }
+        self.crew.end();
         self.engine.swap().flush_slots(self.engine.gate());
     }
 }

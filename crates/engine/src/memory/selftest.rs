@@ -71,10 +71,13 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
     Ok(())
 }
 
-/// The mapping to use: the requested one if it works here, or for `auto` the best that works.
-pub(crate) fn choose(wanted: Mapping) -> Result<Mapping, Error> {
-    if wanted == Mapping::Copy {
-        return Ok(Mapping::Copy);
+/// The mapping to use: the requested one if it works here, or for `auto` the best that works. `moves`: moving is known
+/// to work.
+pub(crate) fn choose(wanted: Mapping, moves: bool) -> Result<Mapping, Error> {
+    match wanted {
+        Mapping::Copy => return Ok(Mapping::Copy),
+        Mapping::Auto | Mapping::Move if moves => return Ok(Mapping::Move),
+        Mapping::Auto | Mapping::Move => {}
     }
     let found = self_test();
     match (wanted, found.moves) {

@@ -1,5 +1,7 @@
 //! A block's content on its way: a buffer for it, and a run of its slots.
 
+use std::io;
+
 use folioswap_core::{BLOCK_PAGES, PAGE_SIZE, SlotId};
 
 /// Memory for one block's content, aligned for direct I/O.
@@ -9,10 +11,20 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub fn new() -> Self {
-        let bytes = vec![0; (BLOCK_PAGES + 1) * PAGE_SIZE];
+    /// # Errors
+    /// There is no memory for it.
+    pub fn try_new() -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact((BLOCK_PAGES + 1) * PAGE_SIZE)?;
+        bytes.resize(bytes.capacity(), 0);
         let start = bytes.as_ptr().align_offset(PAGE_SIZE);
-        Buffer { bytes, start }
+        Ok(Buffer { bytes, start })
+    }
+
+    /// # Panics
+    /// If there is no memory for it.
+    pub fn new() -> Self {
+        Self::try_new().expect("there is memory for a block")
     }
 
     pub fn pages(&mut self, nr_pages: usize) -> &mut [u8] {

@@ -155,7 +155,13 @@ mod tests {
 
     fn arena(frees: Frees) -> Arena {
         let builder = Arena::builder().memory(16 << 20).device(DeviceSpec::Ram { size: 64 << 20 });
-        builder.tuning(Tuning { frees, ..Tuning::default() }).build().unwrap()
+        at_work(builder.tuning(Tuning { frees, ..Tuning::default() }).build().unwrap())
+    }
+
+    /// The thread starts when memory first runs short.
+    fn at_work(arena: Arena) -> Arena {
+        arena.engine().ram().reclaim_wanted().signal();
+        arena
     }
 
     /// Allocates `nr_slots` single slots.
@@ -192,7 +198,7 @@ mod tests {
 
     #[test]
     fn emptied_space_is_given_back_once_it_is_more_than_what_is_used_by_frees_that_empty_nothing() {
-        let arena = Arena::builder().memory(16 << 20).build().unwrap();
+        let arena = at_work(Arena::builder().memory(16 << 20).build().unwrap());
         let engine = arena.engine();
         let whole: Vec<_> = (0..145).map(|_| engine.swap().allocate(CPU, Order::HUGE).unwrap()).collect();
         let sleeps =

@@ -23,7 +23,7 @@ use crate::exit::{Failure, Status};
 use clap::{Args, ValueEnum};
 use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch, Tuning};
 use folioswap_core::{FaultKind, Phase};
-use folioswap_sys::clock::Clock;
+use folioswap_sys::clock::{self, Clock};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -296,6 +296,7 @@ impl Compare<'_> {
 fn accounting_ns() -> Result<[f64; 2], Failure> {
     const EACH: u32 = 20_000;
     let shared = SharedStats::new().map_err(|error| Failure::new(Status::Failed, format!("shared memory: {error}")))?;
+    clock::calibrate();
     let (clock, stats) = (Clock::new(), shared.get().stats());
     let fault = |long: bool| {
         let mut watch = Stopwatch::start(&clock);

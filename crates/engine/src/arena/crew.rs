@@ -1,0 +1,183 @@
+//! The threads of an arena.
+//!
+//! A program that fits its budget, or ends soon, never needs most of them. So only those that deliver faults start at
+//! once, one that keeps zeroed pages in stock, and one that waits until memory first runs short. That one then starts
+//! the others.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use folioswap_sys::clock;
+use folioswap_sys::uffd::EventFd;
+
+use crate::compact::compactd;
+use crate::compact::slots;
+use crate::config::error::Error;
+use crate::config::fault_mode::FaultMode;
+use crate::engine::Engine;
+use crate::fault::monitor;
+use crate::fault::readahead;
+use crate::memory::zeroed;
+use crate::process::fatal;
+use crate::process::threads::{self, Thread};
+use crate::reclaim::reclaimd::{self, ReclaimThread};
+use crate::relocate::write_back;
+use crate::swap::attached::Frees;
+use crate::swap::block::Buffer;
+use crate::swap::free;
+
+/// Monitor threads that start at once: one may wait for a frame while another resolves a fault. Nothing is on a device
+/// yet, for which more would wait.
+const FIRST_MONITORS: usize = 2;
+
+/// The threads, and what starting more of them takes.
+pub(super) struct Crew {
+    engine: Arc<Engine>,
+    mode: FaultMode,
+    frees: Frees,
+    /// Stops the monitor threads.
+    stop: Arc<EventFd>,
+    threads: Mutex<Vec<Thread>>,
+    /// Memory has run short, and the others were started.
+    works: AtomicBool,
+    /// The companions of the reclaim threads were started.
+    compresses: AtomicBool,
+}
+
+impl Crew {
+    pub fn new(engine: Arc<Engine>, mode: FaultMode, frees: Frees) -> Result<Arc<Self>, Error> {
+        Ok(Arc::new(Crew {
+            engine,
+            mode,
+            frees,
+            stop: Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?),
+            threads: Mutex::default(),
+            works: AtomicBool::new(false),
+            compresses: AtomicBool::new(false),
+        }))
+    }
+
+    /// The running threads.
+    pub fn threads(&self) -> MutexGuard<'_, Vec<Thread>> {
+        self.threads.lock().expect("nothing panics under this lock")
+    }
+
+    /// Starts the threads that are needed at once.
+    pub fn begin(self: &Arc<Self>) -> Result<(), Error> {
+        self.begin_with(&mut self.threads(), Vec::new)
+    }
+
+    /// As [`Crew::begin`], in a forked child, which has none of its parent's threads. `threads`: [`Crew::threads`].
+    /// `open_swap` is called once faults are delivered, and returns why some swap could not be opened.
+    pub fn begin_in_child(
+        self: &Arc<Self>,
+        mut threads: MutexGuard<'_, Vec<Thread>>,
+        open_swap: impl FnOnce() -> Vec<Error>,
+    ) -> Result<(), Error> {
+        self.stop.renew().map_err(Error::system("making an event descriptor"))?;
+        self.works.store(false, Ordering::Relaxed);
+        self.compresses.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *threads).into_iter().for_each(std::mem::forget);
+        self.begin_with(&mut threads, open_swap)
+    }
+
+    fn begin_with(
+        self: &Arc<Self>,
+        threads: &mut Vec<Thread>,
+        open_swap: impl FnOnce() -> Vec<Error>,
+    ) -> Result<(), Error> {
+        for monitor in self.monitors(0..FIRST_MONITORS) {
+            threads.push(monitor?);
+        }
+        let zeroing = |engine: &Engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle());
+        threads.push(threads::spawn("zero", &self.engine, zeroing)?);
+        let (crew, seen) = (Arc::clone(self), self.engine.ram().reclaim_wanted().now());
+        let lacking = open_swap();
+        let body = move |engine: &Engine| {
+            engine.ram().reclaim_wanted().wait(seen);
+            if !engine.stopping() {
+                for error in lacking {
+                    fatal::say(&format!("process {}, a forked child, lacks swap: {error}", std::process::id()));
+                }
+                crew.work();
+            }
+            drop(crew);
+            reclaimd::run(engine, ReclaimThread::FIRST);
+        };
+        threads.push(threads::spawn("reclaim", &self.engine, body)?);
+        Ok(())
+    }
+
+    /// Memory runs short: starts the others. The calling thread becomes the first reclaim thread.
+    fn work(&self) {
+        let engine = &self.engine;
+        let mut started = vec![
+            threads::spawn("readahead", engine, readahead::run),
+            threads::spawn("compact", engine, compactd::run),
+            threads::spawn("slots", engine, slots::run),
+        ];
+        for place in ReclaimThread::of_zones(engine.ram().zones().all().len()).skip(1) {
+            started.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place)));
+        }
+        if self.frees != Frees::Synchronous {
+            started.push(threads::spawn("freeing", engine, |engine| free::run(engine.swap(), engine.lifecycle())));
+        }
+        started.extend(self.monitors(FIRST_MONITORS..monitor::NR_THREADS));
+        self.add(started);
+        self.works.store(true, Ordering::SeqCst);
+        self.compress();
+        clock::calibrate();
+    }
+
+    /// Starts the threads that compress, if a device does, memory has run short, and they are not running yet.
+    pub fn compress(&self) {
+        let engine = &self.engine;
+        if !engine.swap().compresses()
+            || !self.works.load(Ordering::SeqCst)
+            || self.compresses.swap(true, Ordering::SeqCst)
+        {
+            return;
+        }
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let companions = ReclaimThread::of_companions(engine.ram().zones().all().len(), nr_cpus);
+        let buffer = Buffer::try_new().map_err(Error::system("taking memory for a block"));
+        let tiering =
+            buffer.and_then(|buffer| threads::spawn("tiering", engine, |engine| write_back::run(engine, buffer)));
+        let mut started = vec![tiering];
+        for place in companions {
+            started.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place)));
+        }
+        self.add(started);
+    }
+
+    /// Everything works with fewer threads too, so the program goes on.
+    fn add(&self, started: Vec<Result<Thread, Error>>) {
+        let mut threads = self.threads();
+        for thread in started {
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) => fatal::say(&format!("paging goes on with fewer threads: {error}")),
+            }
+        }
+    }
+
+    /// Threads that resolve faults of others, if the mode has these.
+    fn monitors(&self, numbers: Range<usize>) -> Vec<Result<Thread, Error>> {
+        let monitor = |_| {
+            let stop = Arc::clone(&self.stop);
+            threads::spawn("monitor", &self.engine, move |engine| monitor::run(engine, &stop))
+        };
+        if self.mode == FaultMode::Monitor { numbers.map(monitor).collect() } else { Vec::new() }
+    }
+
+    /// Stops all threads, and waits until they have ended.
+    pub fn end(&self) {
+        self.stop.signal();
+        loop {
+            // The one that waits may just have started others.
+            let Some(thread) = self.threads().pop() else { return };
+            thread.join();
+        }
+    }
+}
