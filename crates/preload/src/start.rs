@@ -49,7 +49,7 @@ fn build(settings: RunSettings, ordinary_bytes: u64) -> Result<Arena, folioswap:
         managed_bytes = (managed_bytes - ordinary_bytes).max(MIN_MEMORY);
     }
     let mut builder = Arena::builder().memory(managed_bytes).faults(settings.faults).mapping(settings.mapping);
-    builder = builder.moves(settings.moves);
+    builder = builder.moves(settings.moves).may_end_soon(true);
     builder = builder.folio(settings.folio).swap_in(settings.swap_in).locked(settings.lock);
     if let Some(path) = settings.topology {
         builder = builder.topology(Topology::from_file(&path)?);

@@ -39,7 +39,7 @@ pub(super) struct Crew {
     /// Stops the monitor threads.
     stop: Arc<EventFd>,
     threads: Mutex<Vec<Thread>>,
-    /// Memory has run short, and the others were started.
+    /// The others were started.
     works: AtomicBool,
     /// The companions of the reclaim threads were started.
     compresses: AtomicBool,
@@ -109,8 +109,11 @@ impl Crew {
         Ok(())
     }
 
-    /// Memory runs short: starts the others. The calling thread becomes the first reclaim thread.
-    fn work(&self) {
+    /// Starts the others, when memory runs short or before. The one that waits becomes the first reclaim thread.
+    pub fn work(&self) {
+        if self.works.swap(true, Ordering::SeqCst) {
+            return;
+        }
         let engine = &self.engine;
         let mut started = vec![
             threads::spawn("readahead", engine, readahead::run),
@@ -125,7 +128,6 @@ impl Crew {
         }
         started.extend(self.monitors(FIRST_MONITORS..monitor::NR_THREADS));
         self.add(started);
-        self.works.store(true, Ordering::SeqCst);
         self.compress();
         clock::calibrate();
     }

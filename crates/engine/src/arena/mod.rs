@@ -59,6 +59,7 @@ pub struct ArenaBuilder {
     faults: FaultMode,
     mapping: Mapping,
     moves: bool,
+    may_end_soon: bool,
     folio: FolioSize,
     swap_in: SwapIn,
     tuning: Tuning,
@@ -120,6 +121,15 @@ impl ArenaBuilder {
     #[must_use]
     pub fn moves(mut self, known: bool) -> Self {
         self.moves = known;
+        self
+    }
+
+    /// Whether the program may end soon, or never need swap: then the threads for swap start when memory first runs
+    /// short. Default: false.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn may_end_soon(mut self, may: bool) -> Self {
+        self.may_end_soon = may;
         self
     }
 
@@ -205,7 +215,7 @@ impl ArenaBuilder {
             let reason = selftest::self_test().moves.err();
             return Err(Error::LockNeedsMove(reason.unwrap_or_else(|| "the copy mapper was asked for".into())));
         }
-        let (frees, wanted) = (self.tuning.frees, self.devices.clone());
+        let (frees, wanted, waits) = (self.tuning.frees, self.devices.clone(), self.may_end_soon);
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
         if locked {
             engine.ram().populate_all()?;
@@ -214,6 +224,9 @@ impl ArenaBuilder {
         let raw = RawSpace::new(Arc::clone(&engine), mode);
         let running = Running { engine, mode, mapping, wanted, crew, pid: std::process::id().into(), raw };
         running.crew.begin()?;
+        if !waits {
+            running.crew.work();
+        }
         if mode != FaultMode::Monitor {
             direct::attach(&running.engine)?;
         }
@@ -295,6 +308,7 @@ impl Arena {
             faults: FaultMode::Auto,
             mapping: Mapping::Auto,
             moves: false,
+            may_end_soon: false,
             folio: FolioSize::Auto,
             swap_in: SwapIn::default(),
             tuning: Tuning::default(),
