@@ -21,7 +21,8 @@ jit = off
 SESSIONS = ["""
 SET work_mem = '512MB';
 SET maintenance_work_mem = '512MB';
-CREATE TABLE items AS SELECT n AS id, md5(n::text) AS name, n::bigint * 7919 % 100003 AS kind FROM generate_series(1, 150000) n;
+CREATE TABLE items AS SELECT n AS id, md5(n::text) AS name, n::bigint * 7919 % 100003 AS kind
+    FROM generate_series(1, 150000) n;
 SELECT count(*), min(name), max(name) FROM (SELECT name FROM items ORDER BY name OFFSET 1000) sorted;
 SELECT count(*), sum(a.id % 1000), sum(length(b.name)) FROM items a JOIN items b ON a.name = b.name;
 SELECT count(*), sum(n) FROM (SELECT kind, count(*) AS n, array_agg(name) FROM items GROUP BY kind) grouped;
@@ -29,7 +30,8 @@ CREATE INDEX ON items (name);
 SELECT id, kind FROM items WHERE name > 'ffff' ORDER BY name LIMIT 5;
 """, """
 SET work_mem = '512MB';
-SELECT count(*), sum(v) FROM (SELECT n, n::bigint * 31 % 65537 AS v FROM generate_series(1, 300000) n ORDER BY 2, 1) sorted;
+SELECT count(*), sum(v)
+    FROM (SELECT n, n::bigint * 31 % 65537 AS v FROM generate_series(1, 300000) n ORDER BY 2, 1) sorted;
 SELECT md5(string_agg(md5(n::text), '' ORDER BY n DESC)) FROM generate_series(1, 100000) n;
 """]
 

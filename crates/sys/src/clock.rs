@@ -19,7 +19,7 @@ pub struct Moment(u64);
 const OF_COUNTER: u64 = 1 << 63;
 
 impl Moment {
-    /// A number that no other moment has, without a unit.
+    /// The raw number, without a unit.
     #[inline]
     #[must_use]
     pub fn reading(self) -> u64 {

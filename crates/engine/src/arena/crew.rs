@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use folioswap_sys::clock;
 use folioswap_sys::uffd::EventFd;
+use folioswap_sys::{clock, signals};
 
 use crate::compact::compactd;
 use crate::compact::slots;
@@ -129,6 +129,9 @@ impl Crew {
         started.extend(self.monitors(FIRST_MONITORS..monitor::NR_THREADS));
         self.add(started);
         self.compress();
+        // Inside the gate: a child that is forked meanwhile would wait for the end of it for ever.
+        let _blocked = signals::block_all();
+        let _pass = engine.gate().enter(signals::thread_id());
         clock::calibrate();
     }
 

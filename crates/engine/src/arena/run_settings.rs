@@ -235,8 +235,8 @@ mod tests {
                 "zram:8M,algo=zstd".parse().unwrap(),
             ],
         };
-        let text = b"memory=536870912;faults=direct;mapper=copy;moves=yes;folio=64K;swap-in=madvise;lock=yes;stats=/proc/7/fd/3;\
-            topology=/t;swap=ram:4097;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;shared=7:8:/proc/9/fd/3;\
+        let text = b"memory=536870912;faults=direct;mapper=copy;moves=yes;folio=64K;swap-in=madvise;lock=yes;\
+            stats=/proc/7/fd/3;topology=/t;swap=ram:4097;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;shared=7:8:/proc/9/fd/3;\
             swap=zram:8388608;algo=zstd";
         assert_eq!(settings.encode().as_bytes(), text);
         assert_eq!(RunSettings::parse(text), Ok(settings));
