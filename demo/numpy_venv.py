@@ -1,4 +1,4 @@
-"""Creates the virtual environment with numpy for the demo and the tests: .venv in the repository."""
+"""Creates the virtual environment with numpy and others for the demo and the tests: .venv in the repository."""
 
 import os
 import subprocess
@@ -37,16 +37,34 @@ def bounded(command, remedy):
         raise Missing(f"{last}. {remedy}")
 
 
+def python_with(module):
+    """The path of a Python that has a module: the system's, or that of the virtual environment, where pip installs it."""
+    for python in (sys.executable, os.path.join(VENV, "bin", "python")):
+        if has(python, module):
+            return python
+    return venv_with(module)
+
+
 def numpy_python():
     """The path of a Python that has numpy. The first call creates it."""
     python = os.path.join(VENV, "bin", "python")
-    has_numpy = [python, "-c", "import numpy"]
-    if os.path.exists(python) and subprocess.run(["timeout", "60", *has_numpy], capture_output=True).returncode == 0:
-        return python
-    bounded([sys.executable, "-m", "venv", "--clear", VENV], "Get venv: apt-get install python3-venv")
+    return python if has(python, "numpy") else venv_with("numpy")
+
+
+def has(python, module):
+    """Whether a Python is there and has a module."""
+    command = ["timeout", "60", python, "-c", f"import {module}"]
+    return os.path.exists(python) and subprocess.run(command, capture_output=True).returncode == 0
+
+
+def venv_with(module):
+    """Installs a module in the virtual environment, which the first call creates. Returns the path of its Python."""
+    python = os.path.join(VENV, "bin", "python")
+    if not has(python, "pip"):
+        bounded([sys.executable, "-m", "venv", "--clear", VENV], "Get venv: apt-get install python3-venv")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20"]
-    bounded([*pip, "numpy"], "numpy comes by pip: is there a network?")
-    bounded(has_numpy, "numpy does not load")
+    bounded([*pip, module], f"{module} comes by pip: is there a network?")
+    bounded([python, "-c", f"import {module}"], f"{module} does not load")
     return python
 
 
