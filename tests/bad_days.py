@@ -94,6 +94,8 @@ class Suite:
             ["timeout", "-k", "5", str(LIMIT_S), *prefix, self.folioswap, *arguments],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=self.env,
         )
+        if "panicked" in result.stderr:
+            print(result.stderr, flush=True)  # and so this step fails
         return result.returncode, result.stdout, result.stderr
 
     def judge(self, status, errors, expected):

@@ -22,10 +22,12 @@ PLAIN = {"CARGO_TERM_COLOR": "never", "CARGO_TERM_PROGRESS_WHEN": "never", "NO_C
 
 
 class Step:
-    """One command with a time limit. `needs` lists the steps that must have passed before."""
+    """One command with a time limit. `needs` lists the steps that must have passed before, `may_panic` the tests that
+    provoke a panic though they are not marked with `should_panic`."""
 
-    def __init__(self, name, command, limit_s, needs=(), env=None):
+    def __init__(self, name, command, limit_s, needs=(), env=None, may_panic=()):
         self.name, self.command, self.limit_s, self.needs, self.env = name, command, limit_s, needs, env or {}
+        self.may_panic = may_panic
 
 
 class Counts:
@@ -141,6 +143,22 @@ def count(log_text, status):
     return Counts(passed, failed, skips)
 
 
+def panics(log_text, may_panic=()):
+    """The lines of a log that tell of a panic, but for those in the output of tests that are to panic. A step with such
+    a line has failed, whatever its exit status."""
+    exempt = {*may_panic, *re.findall(r"^test (\S+) - should panic \.\.\. ok$", log_text, re.MULTILINE)}
+    found, section = [], None
+    for line in log_text.splitlines():
+        begun = re.match(r"---- (\S+)(?: - should panic)? stdout ----$", line)
+        if begun:
+            section = begun[1]
+        elif re.match(r"(successes|failures|test result):", line):
+            section = None
+        elif re.search(r"\bpanicked\b", line) and section not in exempt:
+            found.append(line)
+    return found
+
+
 def print_tail(log_path):
     """Prints the last lines of a log, indented to set them off from lines of ours."""
     with open(log_path, "rb") as log:
@@ -201,7 +219,9 @@ class Run:
     def report(self, step, status, limit_s, took_s, log_path):
         """Prints one line for a step, and the end of its log if it failed."""
         with open(log_path, encoding="utf-8", errors="replace") as log:
-            counts = count(log.read(LOG_LIMIT_BYTES), status)
+            text = log.read(LOG_LIMIT_BYTES)
+        panicked = panics(text, step.may_panic)
+        counts = count(text, (status or 1) if panicked else status)
         self.total.passed += counts.passed
         self.total.failed += counts.failed
         self.total.skips += counts.skips
@@ -211,6 +231,7 @@ class Run:
             print(f"ok       {step.name}: {what} ({took_s:.1f} s)", flush=True)
         else:
             why = f"over its limit of {limit_s} s" if status is None else f"exit status {status}"
+            why += f"; it says: {panicked[0].strip()}" if panicked else ""
             print(f"FAILED   {step.name}: {what}; {why} ({took_s:.1f} s)", flush=True)
             print_tail(log_path)
         for reason in counts.skips:

@@ -9,7 +9,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from steps import Run, Step, count, descendants  # noqa: E402
+from steps import Run, Step, count, descendants, panics  # noqa: E402
 
 STUBBORN = "trap '' TERM INT HUP; (setsid sh -c \"trap '' TERM INT HUP; sleep 601\" &) ; sleep 602"
 DETACHED = "(setsid sleep 603 &); echo PASS detached"
@@ -30,6 +30,7 @@ def inner(folder):
         Step("needs stubborn", ["true"], 5, ["stubborn"]),
         Step("absent program", ["/does/not/exist"], 5),
         Step("reads nothing", ["cat"], 5),
+        Step("says that it has failed", ["echo", "folioswap: panicked at a line"], 5),
     ]
     known = {step.name for step in steps}
     for step in steps:
@@ -53,10 +54,14 @@ def main():
         lines = result.stdout.splitlines()
         good &= expect("a hanging step ends in time", took_s < 150, f"took {took_s:.1f} s")
         good &= expect("a detached process is killed", "left 0" in lines and "sleep[" in result.stdout, result.stdout)
-        good &= expect("the closing line", lines[-1:] == ["2 passed, 3 failed, 1 skipped"], lines[-1:])
+        good &= expect("the closing line", lines[-1:] == ["2 passed, 4 failed, 1 skipped"], lines[-1:])
         good &= expect("failure is the exit status", result.returncode == 1, result.returncode)
     counts = count("test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured\nSKIP: no root\n", 101)
     good &= expect("cargo's counts are read", (counts.passed, counts.failed, counts.skips) == (3, 1, ["no root"]))
+    marked = "test a - should panic ... ok\n---- a stdout ----\nthread 'a' panicked at x\n"
+    other = "---- b stdout ----\nthread 'b' panicked at y\n"
+    good &= expect("a panic that a test provokes is exempt", panics(marked) == [] and panics(other, ["b"]) == [])
+    good &= expect("no other panic is", panics(marked + other) == ["thread 'b' panicked at y"], panics(marked + other))
     return 0 if good else 1
 
 

@@ -86,6 +86,9 @@ def compare(
     swapped = run([*prefix, *command], folder, limit_s, outputs, env)
     sizes = f"peak {plain.peak_bytes // MIB} MiB, budget {budget // MIB} MiB"
     times_s = f"{plain.wall_s:.1f} s without a limit, {swapped.wall_s:.1f} s under folioswap"
+    if "panicked" in swapped.messages:
+        print(f"FAIL {name}: {swapped.messages[-800:]}", flush=True)
+        return False
     if swapped.status != 0:
         why = "over its limit" if swapped.wall_s >= limit_s else f"exit status {swapped.status}"
         print(f"FAIL {name}: {why}; {sizes}; {times_s}; last words: {swapped.messages[-800:]}", flush=True)

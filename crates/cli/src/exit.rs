@@ -36,6 +36,8 @@ pub enum Status {
     LockNotPermitted = 74,
     /// `--lock`: the RAM of the budget is not available.
     NoMemoryToLock = 75,
+    /// Code of folioswap panicked.
+    Defect = 76,
 }
 
 /// Every status with its meaning, in ascending order.
@@ -53,6 +55,7 @@ pub const TABLE: &[(Status, &str)] = &[
     (Status::NoKernelPeer, "the kernel's swap could not be set up to compare with"),
     (Status::LockNotPermitted, "--lock: the limit of locked memory is too small (ulimit -l), or folios are copied"),
     (Status::NoMemoryToLock, "--lock: so much RAM is not to be had"),
+    (Status::Defect, "a defect of folioswap: its own code panicked, in the command or in a process of the program"),
 ];
 
 /// The table as `--help` prints it.

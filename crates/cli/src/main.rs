@@ -26,6 +26,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    folioswap::end_on_panics(None);
     match act() {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {

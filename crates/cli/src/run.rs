@@ -99,7 +99,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     {
         complain(&format!("folioswap: note: {complaint}"));
     }
-    Ok(status)
+    Ok(counters.status(status))
 }
 
 /// Runs the program under kernel swap.

@@ -41,6 +41,12 @@ impl Counters {
         &self.path
     }
 
+    /// The exit status of a run whose program ended with `status`: a panic of folioswap in any of its processes counts
+    /// more.
+    pub fn status(&self, status: u8) -> u8 {
+        if self.shared.get().defects() > 0 { Status::Defect as u8 } else { status }
+    }
+
     /// What was counted, given the budget and the run time of the program.
     pub fn describe(&self, form: Form, memory_bytes: u64, wall: Duration, outside: &Outside) -> String {
         let summary = Summary::new(&self.shared.get().stats().snapshot(), self.shared.get().devices());
@@ -302,6 +308,14 @@ mod tests {
     use folioswap::Stats;
     use folioswap_core::{DeviceFailure, DeviceRecord, Direction, FaultTimes};
     use std::fs::File;
+
+    #[test]
+    fn a_defect_in_any_process_is_the_status_of_the_run() {
+        let counters = Counters::create().expect("a memfd");
+        assert_eq!(counters.status(3), 3);
+        counters.shared.get().note_defect();
+        assert_eq!((counters.status(0), counters.status(3)), (76, 76));
+    }
 
     #[test]
     fn a_new_one_is_empty_and_has_a_path() {

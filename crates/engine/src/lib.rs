@@ -60,7 +60,7 @@ pub use folioswap_core::{
 };
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};
-pub use process::fatal::EXIT_MEMORY;
+pub use process::fatal::{EXIT_DEFECT, EXIT_MEMORY, end_on_panics};
 pub use process::shared_stats::{SharedCounters, SharedStats, open_shared_stats};
 pub use process::stopwatch::Stopwatch;
 pub use process::threads::internal_thread;

@@ -5,7 +5,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use folioswap::{Arena, MIN_MEMORY, Mapping, RunSettings, Topology, open_shared_stats};
+use folioswap::{Arena, MIN_MEMORY, Mapping, RunSettings, SharedCounters, Topology, end_on_panics, open_shared_stats};
 use folioswap_sys::{descriptor, kept, seccomp};
 
 use crate::alloc::{malloc, program_heap};
@@ -35,7 +35,10 @@ extern "C" fn start() {
     let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
     let raised = descriptor::raise_limit(); // the program has not started, so no other thread is running
     kept::keep();
-    let built = build(settings, ordinary_bytes);
+    // If the counters cannot be opened, the command has ended, and nobody would print them.
+    let stats = settings.stats.as_ref().and_then(|path| open_shared_stats(path).ok());
+    end_on_panics(stats);
+    let built = build(settings, stats, ordinary_bytes);
     drop(raised);
     match built {
         Ok(arena) => begin(arena, ordinary_bytes),
@@ -43,7 +46,11 @@ extern "C" fn start() {
     }
 }
 
-fn build(settings: RunSettings, ordinary_bytes: u64) -> Result<Arena, folioswap::Error> {
+fn build(
+    settings: RunSettings,
+    stats: Option<&'static SharedCounters>,
+    ordinary_bytes: u64,
+) -> Result<Arena, folioswap::Error> {
     let mut managed_bytes = settings.memory_bytes;
     if managed_bytes >= MIN_MEMORY {
         managed_bytes = (managed_bytes - ordinary_bytes).max(MIN_MEMORY);
@@ -57,8 +64,7 @@ fn build(settings: RunSettings, ordinary_bytes: u64) -> Result<Arena, folioswap:
     for device in settings.swap {
         builder = builder.device(device);
     }
-    // If the counters cannot be opened, the command has ended, and nobody would print them.
-    if let Some(stats) = settings.stats.and_then(|path| open_shared_stats(&path).ok()) {
+    if let Some(stats) = stats {
         ending::note_in(stats);
         builder = builder.shared_stats(stats);
     }

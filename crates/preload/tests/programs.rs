@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use library::library;
@@ -56,6 +56,18 @@ fn compiled_with(name: &str, output: &str, more: &[&OsStr]) -> Option<PathBuf> {
     Some(program)
 }
 
+/// Whether code of the library has panicked, maybe in a child whose status nobody looks at.
+fn has_panicked(output: &str) -> bool {
+    output.contains("panicked")
+}
+
+/// The output of a command that has ended: what it printed, then its errors.
+fn text_of(output: &Output) -> String {
+    let text = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat();
+    assert!(!has_panicked(&text), "{text}");
+    text
+}
+
 /// Runs a program in one combination. The error contains its output.
 fn run(program: &Path, budget: &str, (faults, mapper, swap): (&str, &str, &str)) -> Result<(), String> {
     let name = program.file_name().unwrap().to_str().unwrap();
@@ -80,9 +92,10 @@ fn run(program: &Path, budget: &str, (faults, mapper, swap): (&str, &str, &str))
         std::thread::sleep(Duration::from_millis(5));
     };
     println!("{name} {faults} {mapper}: {:.1} s", begun.elapsed().as_secs_f64());
+    let said = fs::read_to_string(&log).unwrap_or_default();
     match status {
+        Some(_) if has_panicked(&said) => Err(format!("{name} {faults} {mapper}: {said}")),
         Some(status) if status.success() => {
-            let said = fs::read_to_string(&log).unwrap_or_default();
             said.lines().filter(|line| line.starts_with("SKIP")).for_each(|line| println!("{line}"));
             Ok(())
         }
@@ -116,8 +129,7 @@ fn outcome(program: &Path, argument: &str, settings: Option<&str>) -> (Option<i3
     }
     command.arg(program).arg(argument);
     let output = command.output().unwrap();
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    (output.status.code(), text)
+    (output.status.code(), text_of(&output))
 }
 
 #[test]
@@ -179,8 +191,7 @@ fn calls_at_random_do_what_the_kernel_does() {
                 command.env("FOLIOSWAP_RUN", settings).env("LD_PRELOAD", library());
             }
             let output = command.output().unwrap();
-            let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-            format!("{}{}", text.concat(), output.status)
+            format!("{}{}", text_of(&output), output.status)
         };
         let alone = ["0", "1"].map(|is_bold| shown(None, is_bold));
         assert!(alone[0].ends_with("exit status: 0"), "{}", alone[0]);

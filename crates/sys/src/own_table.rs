@@ -30,6 +30,35 @@ pub fn inside() -> bool {
     INSIDE.get()
 }
 
+/// Threads that are noted; others count as the program's.
+const MOST_NOTED: usize = 256;
+
+/// The threads of [`spawn`]; 0: none.
+static NOTED: [AtomicU32; MOST_NOTED] = [const { AtomicU32::new(0) }; MOST_NOTED];
+
+/// While it lives, the calling thread is noted as the engine's.
+struct Noted(Option<&'static AtomicU32>);
+
+impl Noted {
+    fn new() -> Self {
+        let thread = signals::thread_id();
+        let take = |place: &&AtomicU32| place.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        Noted(NOTED.iter().find(take))
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.0.inspect(|place| place.store(0, Ordering::Relaxed));
+    }
+}
+
+/// Whether a thread is one of the engine's.
+#[must_use]
+pub fn is_own(thread: u32) -> bool {
+    NOTED.iter().any(|place| place.load(Ordering::Relaxed) == thread)
+}
+
 /// Starts a thread with the keeper's table, and with signals blocked (see [`signals::block_all`]).
 ///
 /// # Errors
@@ -41,6 +70,7 @@ pub fn spawn<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     let body = move || {
         INSIDE.set(true);
+        let _noted = Noted::new();
         body()
     };
     run(|| signals::spawn(name, stack_size, body))?

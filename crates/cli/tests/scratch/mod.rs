@@ -68,7 +68,9 @@ impl Scratch {
     /// Runs the command to its end. Returns its exit status and standard error.
     pub fn run(&self, args: &[&str]) -> (i32, String) {
         let status = self.start(args).wait(args);
-        (status.code().unwrap_or(-1), self.text("err"))
+        let said = self.text("err");
+        assert!(!said.contains("panicked"), "{args:?}: {said}");
+        (status.code().unwrap_or(-1), said)
     }
 }
 

@@ -540,6 +540,13 @@ impl RawSpace {
         self.contains(addr) && self.engine.resolve(addr, signals::thread_id())
     }
 
+    /// Resolves a fault of the program in the engine's own memory, which reads as zero where it is empty. `false`: the
+    /// address is of something else.
+    #[must_use]
+    pub fn on_own_fault(&self, addr: usize) -> bool {
+        self.engine.resolve_own(addr, signals::thread_id())
+    }
+
     fn block_at(&self, addr: usize) -> BlockId {
         self.engine.table().page_at(addr).block()
     }

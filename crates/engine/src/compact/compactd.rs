@@ -16,7 +16,7 @@ use crate::compact::exchange::Moving;
 use crate::engine::Engine;
 use crate::memory::oldest::older_class;
 use crate::process::cpu::current_cpu;
-use crate::process::fatal::AbortOnPanic;
+use crate::process::fatal::EndOnPanic;
 
 /// Free frames needed beyond a whole pageblock: those that the free scanner isolates at one time.
 const SLACK: usize = Order::HUGE.nr_pages() / 2;
@@ -43,7 +43,7 @@ enum Purpose {
 
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
-    let _abort = AbortOnPanic("compaction");
+    let _end = EndOnPanic("compaction");
     let thread = folioswap_sys::signals::thread_id();
     let mut pacing = Pacing::default();
     let mut seen = engine.compactor().wanted().now();

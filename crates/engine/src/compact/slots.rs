@@ -23,7 +23,7 @@ use folioswap_sys::signals;
 
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::process::fatal::{self, AbortOnPanic};
+use crate::process::fatal::{self, EndOnPanic};
 use crate::relocate::evacuate::Evacuation;
 use crate::swap::block::Buffer;
 use crate::swap::block::SlotRun;
@@ -49,7 +49,7 @@ const NAP: Duration = Duration::from_millis(2);
 
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
-    let _abort = AbortOnPanic("compaction of slots");
+    let _end = EndOnPanic("compaction of slots");
     let mut compactions = BTreeMap::new();
     let mut wanted_last: Option<Instant> = None;
     let (mut nr_wanted, mut nr_large) = (0, 0);

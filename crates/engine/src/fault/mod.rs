@@ -5,6 +5,7 @@ pub(crate) mod direct;
 pub(crate) mod gather;
 pub(crate) mod lost;
 pub(crate) mod monitor;
+pub(crate) mod own;
 pub(crate) mod readahead;
 pub(crate) mod swap_in;
 pub(crate) mod take;

@@ -16,7 +16,7 @@ use folioswap_sys::signals;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
-use crate::process::fatal::{self, AbortOnPanic};
+use crate::process::fatal::{self, EndOnPanic};
 use crate::process::wakeup::Pass;
 use crate::state::faults::{Fault, NR_WAITING};
 
@@ -46,7 +46,7 @@ pub fn works_for(thread: u32) -> bool {
 
 /// Body of a monitor thread. Returns when `stop` is signalled.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
-    let _abort = AbortOnPanic("monitor");
+    let _end = EndOnPanic("monitor");
     let waiter = match Waiter::new(engine.faults().uffd(), stop) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
@@ -91,6 +91,9 @@ fn watch(engine: &Engine) -> Option<Fault> {
 
 /// Resolves a fault now, or queues it for the threads that wait for devices.
 fn resolve(engine: &Engine, fault: Fault) {
+    if engine.resolve_own(fault.addr, fault.thread) {
+        return;
+    }
     let Some(pass) = engine.gate().try_enter(fault.thread) else { return report_again(engine, fault) };
     SERVED.set(fault.thread);
     engine.ram().work_for(fault.thread);

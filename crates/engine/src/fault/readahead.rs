@@ -11,7 +11,7 @@ use crate::device::checksum;
 use crate::engine::Engine;
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
-use crate::process::fatal::{self, AbortOnPanic};
+use crate::process::fatal::{self, EndOnPanic};
 use crate::process::stopwatch::Stopwatch;
 use crate::state::faults::Window;
 use crate::swap::health::SwapInError;
@@ -30,7 +30,7 @@ type Reads<'t> = Transfers<Incoming<'t>>;
 
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
-    let _abort = AbortOnPanic("readahead");
+    let _end = EndOnPanic("readahead");
     let thread = folioswap_sys::signals::thread_id();
     let mut reads = Reads::new();
     while !engine.stopping() {

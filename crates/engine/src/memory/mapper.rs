@@ -135,6 +135,9 @@ pub(crate) fn patiently<R>(what: &str, mut call: impl FnMut() -> Result<R, MapEr
     fatal::die(&format!("a folio could not be {what}: its frames stayed in use for two seconds"));
 }
 
+/// How often the program may look at an empty home while content moves there.
+const LOOKS: usize = 100;
+
 /// Content of the pages that `repopulate` makes.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 
@@ -310,6 +313,10 @@ impl MoveMapper {
         found.expect("each home is one of a zone's")
     }
 
+    fn is_home(&self, addr: usize) -> bool {
+        self.nurseries.iter().any(|nurseries| nurseries.homes.contains(&addr))
+    }
+
     /// Makes a huge page in the nursery of a home's zone, and moves it to `target`. Returns whether it is huge.
     ///
     /// # Safety
@@ -439,10 +446,20 @@ impl MoveMapper {
             return Ok(());
         }
         // SAFETY: the caller's pages.
-        match unsafe { move_pages(&self.uffd, target, source, PAGE_SIZE) } {
-            Err(MoveError::Present) if has_moved() => Ok(()),
-            other => other.map_err(MapError::from),
+        let move_it = || unsafe { move_pages(&self.uffd, target, source, PAGE_SIZE) };
+        let mut moved = move_it();
+        for _ in 0..LOOKS {
+            match moved {
+                Err(MoveError::Present) if has_moved() => return Ok(()),
+                Err(MoveError::Present) if self.is_home(target) && self.is_present(source) => {
+                    // SAFETY: as above. The content is at the source; the program has looked at its empty home.
+                    unsafe { drop_pages(target, PAGE_SIZE)? };
+                    moved = move_it();
+                }
+                _ => break,
+            }
         }
+        moved.map_err(MapError::from)
     }
 }
 
@@ -470,12 +487,15 @@ impl Mapper for MoveMapper {
     }
 
     unsafe fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
-        for at in (0..len).step_by(ZEROS.len()) {
+        let fill = || -> Result<(), MoveError> {
             // SAFETY: a home without memory, of frames that belong to the caller alone. The source is a static of at
             // least this length, and its zeros may replace the lost content.
-            unsafe { self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at)) }?;
-        }
-        Ok(())
+            let one =
+                |at: usize| unsafe { self.uffd.copy(home + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at)) };
+            (0..len).step_by(ZEROS.len()).try_for_each(one)
+        };
+        // SAFETY: as above. If there are pages, the program has looked at the empty home.
+        fill().or_else(|_| unsafe { drop_pages(home, len) }.and_then(|()| fill().map_err(MapError::from)))
     }
 
     unsafe fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError> {

@@ -106,6 +106,12 @@ impl Ram {
         homes.into_iter().chain(self.frames.is_locked().then(|| self.frames.spare_pages())).collect()
     }
 
+    /// Whether an address is among them.
+    pub fn is_registered(&self, addr: usize) -> bool {
+        self.mapper.registers_frames() && self.frames.range().contains(&addr)
+            || self.frames.is_locked() && self.frames.spare_pages().contains(&addr)
+    }
+
     /// In a forked child: nothing is locked, and no thread waits.
     pub fn begin_child(&self) {
         self.frames.forget_lock();

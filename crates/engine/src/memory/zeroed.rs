@@ -13,7 +13,7 @@ use folioswap_core::{CpuId, FrameId, Memory, Order, Zone, Zones};
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;
-use crate::process::fatal::AbortOnPanic;
+use crate::process::fatal::EndOnPanic;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::wakeup::Event;
 
@@ -88,7 +88,7 @@ impl ZeroedStock {
 
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(ram: &Ram, table: &Table, lifecycle: &Lifecycle) {
-    let _abort = AbortOnPanic("zeroing");
+    let _end = EndOnPanic("zeroing");
     folioswap_sys::cpu::run_as_batch();
     let thread = folioswap_sys::signals::thread_id();
     while !lifecycle.stopping() {

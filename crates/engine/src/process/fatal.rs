@@ -1,5 +1,13 @@
 //! Ends a program that cannot go on: one line on standard error, and an exit status of its own.
 
+use std::fmt::{self, Write};
+use std::panic::PanicHookInfo;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Once, OnceLock};
+
+use folioswap_sys::{own_table, signals};
+
+use crate::process::shared_stats::SharedCounters;
 #[cfg(test)]
 pub(crate) use quiet::{hush, note_seed};
 
@@ -12,7 +20,7 @@ pub(crate) fn die(message: &str) -> ! {
     #[cfg(test)]
     quiet::end();
     say(message);
-    folioswap_sys::signals::exit_now(EXIT_MEMORY)
+    signals::exit_now(EXIT_MEMORY)
 }
 
 /// Prints one line on standard error. Bypasses the process's stdio buffers and their locks, which a thread that faults
@@ -22,19 +30,87 @@ pub(crate) fn say(message: &str) {
     if quiet::is_hushed() {
         return;
     }
-    folioswap_sys::own_table::write_to_stderr(["folioswap: ", message, "\n"]);
+    own_table::write_to_stderr(["folioswap: ", message, "\n"]);
 }
 
-/// Aborts the process when dropped by a panic: a thread that resolves faults must not die and leave others asleep.
-pub(crate) struct AbortOnPanic(pub &'static str);
+/// Exit status of a process in which code of folioswap has panicked, which is a defect of it.
+pub const EXIT_DEFECT: i32 = 76;
 
-impl Drop for AbortOnPanic {
+/// Panics of all threads are folioswap's own.
+static ALL_ARE_OURS: AtomicBool = AtomicBool::new(false);
+
+/// Where panics are counted.
+static COUNTERS: OnceLock<&'static SharedCounters> = OnceLock::new();
+
+/// For a program or library that consists of folioswap's code: each panic ends the process, with one line and
+/// [`EXIT_DEFECT`]. It counts in `counters`.
+pub fn end_on_panics(counters: Option<&'static SharedCounters>) {
+    counters.map(|counters| COUNTERS.set(counters));
+    ALL_ARE_OURS.store(true, Ordering::SeqCst);
+    end_on_own_panics();
+}
+
+/// The same for panics on the engine's threads. Those of other threads are the program's.
+pub(crate) fn end_on_own_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |about| {
+            if ALL_ARE_OURS.load(Ordering::Relaxed) || own_table::inside() {
+                end_by_panic(about);
+            }
+            before(about);
+        }));
+    });
+}
+
+/// The line is made without allocating: the thread may hold the allocator's lock.
+fn end_by_panic(about: &PanicHookInfo<'_>) -> ! {
+    let mut line = Line { bytes: [0; Line::MOST], len: 0 };
+    let _ = write!(line, "{about}"); // what is too long is cut
+    #[cfg(test)]
+    quiet::end();
+    own_table::write_to_stderr(["folioswap: ", line.text(), " (a defect of folioswap: please report it)\n"]);
+    COUNTERS.get().inspect(|counters| counters.note_defect());
+    signals::exit_now(EXIT_DEFECT)
+}
+
+/// One line of text.
+struct Line {
+    bytes: [u8; Line::MOST],
+    len: usize,
+}
+
+impl Line {
+    const MOST: usize = 1000;
+
+    fn text(&self) -> &str {
+        let bytes = &self.bytes[..self.len];
+        std::str::from_utf8(bytes).unwrap_or_else(|cut| std::str::from_utf8(&bytes[..cut.valid_up_to()]).unwrap_or(""))
+    }
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            *self.bytes.get_mut(self.len).ok_or(fmt::Error)? = if byte == b'\n' { b' ' } else { byte };
+            self.len += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Ends the process when dropped by a panic, if the program has replaced the hook: a thread that resolves faults must
+/// not die and leave others asleep.
+pub(crate) struct EndOnPanic(pub &'static str);
+
+impl Drop for EndOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             #[cfg(test)]
             quiet::end();
             say(&format!("the {} thread panicked", self.0));
-            std::process::abort();
+            signals::exit_now(EXIT_DEFECT);
         }
     }
 }
@@ -82,8 +158,30 @@ mod quiet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use std::process::Command;
+    use std::sync::{Arc, mpsc};
     use std::time::Duration;
+
+    use crate::process::threads;
+
+    /// Set in a process that is to panic.
+    const PANICS: &str = "FOLIOSWAP_TEST_PANICS";
+
+    #[test]
+    fn a_panic_on_a_thread_of_the_engine_ends_the_process_with_one_line_and_a_status() {
+        if std::env::var_os(PANICS).is_some() {
+            threads::spawn("test", &Arc::new(()), |_| panic!("first\nsecond")).unwrap().join();
+            return;
+        }
+        let name =
+            "process::fatal::tests::a_panic_on_a_thread_of_the_engine_ends_the_process_with_one_line_and_a_status";
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        let output = again.args(["--exact", name, "--nocapture"]).env(PANICS, "1").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(EXIT_DEFECT), "{said}");
+        assert!(said.starts_with("folioswap: ") && said.contains("first second"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 
     #[test]
     fn a_fault_may_be_reported_while_its_thread_prints() {

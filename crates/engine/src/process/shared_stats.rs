@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use folioswap_core::{DeviceIo, DeviceRecord, ProcessMemory, ProcessRecord, Stats};
 use folioswap_sys::shared::{SharedMemory, Zeroable};
@@ -34,6 +35,8 @@ pub struct SharedCounters {
     stats: Stats,
     devices: [DeviceRecord; MAX_DEVICES],
     processes: [ProcessRecord; MOST_PROCESSES],
+    /// Processes that ended because code of folioswap panicked.
+    defects: AtomicU64,
 }
 
 /// Processes whose memory is noted: the first ones to end.
@@ -59,6 +62,17 @@ impl SharedCounters {
     /// Notes the RAM use of a process that ends, if there is room.
     pub fn note_end(&self, process: &ProcessMemory) {
         let _ = self.processes.iter().any(|record| record.claim(process));
+    }
+
+    /// Counts a process that ends because code of folioswap has panicked.
+    pub fn note_defect(&self) {
+        self.defects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many of these there were.
+    #[must_use]
+    pub fn defects(&self) -> u64 {
+        self.defects.load(Ordering::Relaxed)
     }
 
     /// The processes that have ended.

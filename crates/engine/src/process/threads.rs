@@ -1,7 +1,7 @@
 //! The engine's own threads. They block all signals, and have their own table of descriptors, by which a face tells
 //! them from the program's threads.
 
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use folioswap_sys::own_table;
@@ -20,7 +20,7 @@ pub(crate) struct Thread(JoinHandle<()>);
 
 impl Thread {
     pub fn join(self) {
-        // A thread that panicked has aborted the process.
+        // A thread that panicked has ended the process.
         let _ = self.0.join();
     }
 }
@@ -30,23 +30,8 @@ pub(crate) fn spawn<T: Send + Sync + 'static>(
     of: &Arc<T>,
     body: impl FnOnce(&T) + Send + 'static,
 ) -> Result<Thread, Error> {
-    say_panics();
+    fatal::end_on_own_panics();
     let of = Arc::clone(of);
     let spawned = own_table::spawn(&format!("folioswap-{job}"), 256 << 10, move || body(&of));
     spawned.map(Thread).map_err(Error::system("starting a thread"))
-}
-
-/// Prints panics of these threads, whose own table has no standard error, on the program's standard error.
-fn say_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |about| {
-            if internal_thread() {
-                fatal::say(&about.to_string());
-            } else {
-                before(about);
-            }
-        }));
-    });
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use folioswap_core::{FolioId, FrameId, List, Locked, Order, Watermarks, Zone};
 
 use crate::engine::Engine;
-use crate::process::fatal::AbortOnPanic;
+use crate::process::fatal::EndOnPanic;
 use crate::reclaim::evict::Laundered;
 use crate::reclaim::write_out::{Batch, Outgoing};
 use crate::swap::transfer::{Direction, Transfers};
@@ -71,7 +71,7 @@ impl ReclaimThread {
 
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine, place: ReclaimThread) {
-    let _abort = AbortOnPanic("reclaim");
+    let _end = EndOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
     let mut measured = Instant::now();

@@ -19,7 +19,7 @@ use folioswap_sys::signals;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
-use crate::process::fatal::AbortOnPanic;
+use crate::process::fatal::EndOnPanic;
 use crate::swap::block::Buffer;
 use crate::swap::space::fronts::HIGH;
 
@@ -36,7 +36,7 @@ const MOST_AGAIN: Duration = Duration::from_secs(10);
 /// The thread's body. Returns when the arena stops. `buffer` was allocated before the arena, when failure could still
 /// be reported.
 pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
-    let _abort = AbortOnPanic("tiering");
+    let _end = EndOnPanic("tiering");
     let mut pause = AGAIN;
     while !engine.stopping() {
         let seen = engine.swap().relief().now();

@@ -17,7 +17,7 @@ use folioswap_core::{Freed, Order, SlotId};
 use folioswap_sys::signals;
 
 use crate::process::cpu::current_cpu;
-use crate::process::fatal::AbortOnPanic;
+use crate::process::fatal::EndOnPanic;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::wakeup::{Event, Gate};
 use crate::swap::discard::{Discards, Next};
@@ -59,7 +59,7 @@ impl Freeing {
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(space: &SwapSpace, lifecycle: &Lifecycle) {
     let gate = lifecycle.gate();
-    let _abort = AbortOnPanic("freeing");
+    let _end = EndOnPanic("freeing");
     folioswap_sys::cpu::run_as_batch();
     let thread = signals::thread_id();
     let mut discards = Discards::default();

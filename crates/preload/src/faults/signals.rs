@@ -50,11 +50,16 @@ pub fn open_ours() {
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {
-    if state::space().is_some() && state::is_managed(addr) && folioswap_sys::fault_stack::call(resolve, addr) {
-        Handled::Yes
-    } else {
-        Handled::No
-    }
+    let is_resolved = match state::space() {
+        None => false,
+        Some(_) if state::is_managed(addr) => folioswap_sys::fault_stack::call(resolve, addr),
+        Some(space) if !guard::inside() => {
+            let _guard = guard::enter_blocked();
+            space.on_own_fault(addr)
+        }
+        Some(_) => false,
+    };
+    if is_resolved { Handled::Yes } else { Handled::No }
 }
 
 extern "C" fn resolve(addr: usize) -> bool {
