@@ -145,6 +145,17 @@ pub fn step_back() {
     ARMED.set(false);
 }
 
+/// Runs `work` with the net open. For a handler's code that has left the alternate stack: the kernel would put the next
+/// signal's frame over those of the handler. Even the vDSO makes system calls where the clock source is not the TSC.
+pub fn with_net_open<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: this thread's own byte, and the caller's signals are blocked, so nothing else uses it.
+    let before = unsafe { selector().replace(ALLOW) };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { *selector() = before };
+    result
+}
+
 /// The number and the architecture of a caught call.
 fn about(info: &libc::siginfo_t) -> (c_long, u32) {
     #[repr(C)]

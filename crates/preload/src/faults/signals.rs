@@ -50,7 +50,7 @@ pub fn open_ours() {
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {
-    let is_resolved = match state::space() {
+    let is_resolved = dispatch::with_net_open(|| match state::space() {
         None => false,
         Some(_) if state::is_managed(addr) => folioswap_sys::fault_stack::call(resolve, addr),
         Some(space) if !guard::inside() => {
@@ -58,7 +58,7 @@ fn on_sigbus(addr: usize, _write: bool) -> Handled {
             space.on_own_fault(addr)
         }
         Some(_) => false,
-    };
+    });
     if is_resolved { Handled::Yes } else { Handled::No }
 }
 
