@@ -11,13 +11,14 @@ need_cargo = $(call need,$(CARGO),curl --proto =https -sSf https://sh.rustup.rs 
 need_gcc = $(call need,gcc,apt-get install gcc (Debian and Ubuntu) or dnf install gcc (Fedora))
 need_python = $(call need,python3,apt-get install python3 python3-venv (Debian and Ubuntu) or dnf install python3 (Fedora))
 
-.PHONY: help build demo test oracles install clean
+.PHONY: help build demo test oracles kernels install clean
 
 help:
 	@echo "make build     build the command and the library that it injects, into $(RELEASE)"
 	@echo "make demo      sort 1 GiB with numpy in 512 MiB, beside no limit and (as root) the kernel's swap"
 	@echo "make test      everything that CI runs; about 15 minutes on 2 cores"
 	@echo "make oracles   other people's checkers of memory, with every budget; for a night"
+	@echo "make kernels   a part of the suite on Debian's kernels 6.1 and 6.12, in a virtual machine; an hour"
 	@echo "make install   install under PREFIX (now $(PREFIX))"
 	@echo "make clean     remove what was built"
 
@@ -39,6 +40,10 @@ test:
 oracles: build
 	$(need_python)
 	@python3 tests/oracles.py $(RELEASE)/folioswap --long
+
+kernels: build
+	$(need_python)
+	@python3 tests/kernels/boot.py $(RELEASE)/folioswap
 
 install: build
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/folioswap"

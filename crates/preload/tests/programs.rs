@@ -173,41 +173,6 @@ fn mapping() {
     all("mapping", "20M");
 }
 
-/// Memory calls at random, with memory that is too large for the budget and that another thread touches all the time.
-/// `FOLIOSWAP_SEEDS` sets how many seeds.
-#[test]
-fn calls_at_random_do_what_the_kernel_does() {
-    let Some(program) = compiled("oracle") else { return };
-    let nr_seeds = std::env::var("FOLIOSWAP_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(30);
-    // In direct mode a system call that is given memory without access raises SIGSEGV in place of EFAULT.
-    let ways = [("monitor", "move", "1"), ("monitor", "copy", "1"), ("direct", "move", "0"), ("direct", "copy", "0")];
-    let mut failures = Vec::new();
-    for seed in 1..=nr_seeds {
-        let shown = |settings: Option<String>, is_bold: &str| {
-            let mut command = Command::new("timeout");
-            command.args(["-k", "1", "60"]).arg(&program).args([&seed.to_string(), "1", "1000", is_bold]);
-            command.env("TEST_FOLDER", folder()).env("FOLIOSWAP_DIR", folder()).stdin(Stdio::null());
-            if let Some(settings) = settings {
-                command.env("FOLIOSWAP_RUN", settings).env("LD_PRELOAD", library());
-            }
-            let output = command.output().unwrap();
-            format!("{}{}", text_of(&output), output.status)
-        };
-        let alone = ["0", "1"].map(|is_bold| shown(None, is_bold));
-        assert!(alone[0].ends_with("exit status: 0"), "{}", alone[0]);
-        let (faults, mapper, is_bold) = ways[seed % ways.len()];
-        let settings = format!("memory=16M;faults={faults};mapper={mapper};swap=ram:512M");
-        let (ours, alone) = (shown(Some(settings), is_bold), &alone[usize::from(is_bold == "1")]);
-        if ours != *alone {
-            let at = alone.lines().zip(ours.lines()).take_while(|(alone, ours)| alone == ours).count();
-            let step = alone.lines().take(at + 1).filter(|line| line.starts_with("seed")).last();
-            let [alone, ours] = [alone, &ours].map(|text| text.lines().nth(at).unwrap_or("nothing"));
-            failures.push(format!("{faults} {mapper}: {step:?}\n  alone {alone}\n  ours  {ours}"));
-        }
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
-}
-
 /// Processes that fork and write at random. `FOLIOSWAP_SEEDS` sets how many seeds.
 #[test]
 fn each_of_a_family_finds_what_was_its_own() {

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Runs a chosen part of the suite on Debian's other kernels, in a virtual machine of QEMU's without KVM.
+
+Usage: boot.py FOLIOSWAP [--short] [VERSION...]. The versions are 6.1 and 6.12, from Debian 12's packages. The guest's root
+is this machine's, read-only by 9p under an overlay in RAM; /var/tmp is a scratch disk. guest.py runs there and prints
+PASS, FAIL and SKIP lines. Emulation is 10 to 40 times slower than the machine itself, so sizes are small.
+"""
+
+import glob
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TESTS = os.path.dirname(HERE)
+sys.path[:0] = [TESTS, os.path.join(TESTS, "programs"), os.path.join(TESTS, "cases")]
+from compare import Skip  # noqa: E402
+from run import Case  # noqa: E402
+from suite import need  # noqa: E402
+
+VERSIONS = ("6.1", "6.12")
+MODULES = ("virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "overlay", "ext4", "loop", "zram")
+APPLETS = ("sh", "mount", "insmod", "switch_root", "mkdir", "uname")
+SHORT_S, LONG_S = 140, 1500
+BOOT_S = 100
+ROOT_SHARE = "version=9p2000.L,ro,msize=512000,cache=loose"
+INIT = """#!/bin/sh
+mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev
+while read f; do insmod /mods/$f 2>/dev/null; done < /order
+mount -t 9p -o trans=virtio,{share} root /ro || exec sh
+mount -t tmpfs -o size=60% t /rw; mkdir /rw/u /rw/w
+mount -t overlay -o lowerdir=/ro,upperdir=/rw/u,workdir=/rw/w o /mnt
+for m in proc sys dev; do mount --move /$m /mnt/$m; done
+exec switch_root /mnt /bin/bash {guest} {words}
+"""
+
+
+def kernel(version, cache):
+    """The folder of an unpacked kernel package. Downloads it if needed."""
+    if found := glob.glob(os.path.join(cache, version, "boot", "vmlinuz-*")):
+        return os.path.join(cache, version), found[0]
+    for program, package in (("apt-get", "apt"), ("dpkg", "dpkg")):
+        need(program, package)
+    listed = subprocess.run(["apt-cache", "pkgnames", f"linux-image-{version}."], capture_output=True, text=True, timeout=60)
+    names = [name for name in listed.stdout.split() if re.fullmatch(r"linux-image-[\d.+-]+(deb12-|-)amd64-unsigned|"
+             r"linux-image-[\d.]+\+deb12-amd64-unsigned", name)]
+    if not names:
+        raise Skip(f"apt-get offers no linux-image-{version} here")
+    newest = max(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        os.chmod(folder, 0o777)
+        got = subprocess.run(["timeout", "150", "apt-get", "-q", "download", newest], cwd=folder, capture_output=True, text=True)
+        packages = glob.glob(os.path.join(folder, "*.deb"))
+        if got.returncode != 0 or not packages:
+            raise Skip(f"{newest} cannot be downloaded: {(got.stderr.strip().splitlines() or ['?'])[-1]}")
+        unpacked = os.path.join(cache, version + ".new")
+        subprocess.run(["dpkg", "-x", packages[0], unpacked], check=True, timeout=150)
+    shutil.rmtree(os.path.join(cache, version), ignore_errors=True)
+    os.rename(unpacked, os.path.join(cache, version))
+    return os.path.join(cache, version), glob.glob(os.path.join(cache, version, "boot", "vmlinuz-*"))[0]
+
+
+def module_files(unpacked):
+    """The files of MODULES and what they need, in the order of loading."""
+    base = os.path.join(unpacked, "usr") if os.path.isdir(os.path.join(unpacked, "usr/lib/modules")) else unpacked
+    release = os.listdir(os.path.join(base, "lib/modules"))[0]
+    subprocess.run(["depmod", "-b", base, release], capture_output=True, timeout=150)
+    files = []
+    for name in MODULES:
+        shown = subprocess.run(["modprobe", "-S", release, "-d", base, "--show-depends", name], capture_output=True, text=True)
+        files += [line.split()[1] for line in shown.stdout.splitlines() if line.startswith("insmod")]
+    return list(dict.fromkeys(files))
+
+
+def initramfs(unpacked, words, output):
+    """Writes an initramfs that mounts the root and runs the guest's script with these words."""
+    busybox = need("busybox", "busybox-static")
+    with tempfile.TemporaryDirectory() as root:
+        for name in ("bin", "proc", "sys", "dev", "mnt", "mods", "ro", "rw"):
+            os.mkdir(os.path.join(root, name))
+        shutil.copy(busybox, os.path.join(root, "bin/busybox"))
+        for applet in APPLETS:
+            os.symlink("busybox", os.path.join(root, "bin", applet))
+        order = []
+        for path in module_files(unpacked):
+            name = os.path.basename(path)
+            plain = re.sub(r"\.(xz|zst)$", "", name)
+            command = {".xz": ["xz", "-dc"], ".st": ["zstd", "-qdc"]}.get(name[-3:], ["cat"])
+            with open(os.path.join(root, "mods", plain), "wb") as file:
+                subprocess.run([*command, path], stdout=file, check=True, timeout=60)
+            order.append(plain)
+        with open(os.path.join(root, "order"), "w", encoding="utf-8") as file:
+            file.write("\n".join(order) + "\n")
+        with open(os.path.join(root, "init"), "w", encoding="utf-8") as file:
+            file.write(INIT.format(share=ROOT_SHARE, guest=os.path.join(HERE, "guest.sh"), words=" ".join(words)))
+        os.chmod(os.path.join(root, "init"), 0o755)
+        names = subprocess.run(["find", "."], cwd=root, capture_output=True, timeout=60, check=True).stdout
+        packed = subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], cwd=root, input=names, capture_output=True, timeout=60)
+        with open(output, "wb") as file:
+            file.write(gzip.compress(packed.stdout, 1))
+
+
+def compile_cases(folder):
+    """Compiles the C programs of tests/cases, which takes too long inside."""
+    os.makedirs(folder, exist_ok=True)
+    for path in glob.glob(os.path.join(TESTS, "cases", "*.c")):
+        Case(path).ready(folder)
+
+
+def boot(version, folioswap, is_short, cache):
+    """Boots one kernel. Prints what the guest prints. Returns whether it ended well."""
+    unpacked, image = kernel(version, cache)
+    limit_s = SHORT_S if is_short else LONG_S
+    with tempfile.TemporaryDirectory(prefix="folioswap-kernel-", dir="/var/tmp") as folder:
+        ram, disk = os.path.join(folder, "initramfs"), os.path.join(folder, "disk")
+        initramfs(unpacked, [folioswap, "short" if is_short else "long", str(limit_s), sys.executable], ram)
+        with open(disk, "wb") as file:
+            file.truncate(4 << 30)
+        nodes = [word for node in range(2) for word in (
+            "-object", f"memory-backend-ram,id=m{node},size=1536M",
+            "-numa", f"node,memdev=m{node},cpus={node}")]
+        command = ["timeout", "-k", "5", str(limit_s + BOOT_S), need("qemu-system-x86_64", "qemu-system-x86")]
+        command += ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3G", *nodes]
+        command += ["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-kernel", image, "-initrd", ram]
+        command += ["-append", "console=ttyS0 quiet panic=1", "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"]
+        command += ["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]
+        command += ["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]
+        ended = False
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as machine:
+            for line in machine.stdout:
+                text = re.sub(r"\x1b[\[(]?[0-9;?]*[A-Za-z]|\r|[^ -~\t]", "", line.decode("utf-8", "replace")).rstrip()
+                said = re.search(r"\b(PASS|FAIL|SKIP) .*", text)
+                ended |= "== end 0" in text
+                print(f"{said[1]} {version}: {said[0][5:]}" if said else "  " + text, flush=True)
+    if not ended:
+        why = f"nor after {limit_s + BOOT_S} s" if machine.returncode == 124 else f"QEMU's exit status {machine.returncode}"
+        print(f"FAIL {version}: something failed, or the guest did not come to its end: {why}", flush=True)
+    return ended
+
+
+def main():
+    """Boots the named kernels, or all. Exit status 1 if one failed."""
+    folioswap, words = os.path.abspath(sys.argv[1]), [word for word in sys.argv[2:] if word != "--short"]
+    cache = os.path.join(os.path.dirname(os.path.dirname(folioswap)), "kernels")
+    os.makedirs(cache, exist_ok=True)
+    compile_cases(os.path.join(cache, "cases"))
+    good = True
+    for version in words or VERSIONS:
+        try:
+            for program, package in (("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("depmod", "kmod")):
+                need(program, package)
+            good &= boot(version, folioswap, "--short" in sys.argv, cache)
+        except (Skip, subprocess.SubprocessError, OSError) as reason:
+            print(f"SKIP {version}: {reason}", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
