@@ -434,6 +434,20 @@ pub fn write_present(addr: usize, len: usize) {
     let _ = unsafe { advise(addr, len, MADV_POPULATE_WRITE) };
 }
 
+/// Whether all pages of a range are mapped, present or not.
+#[must_use]
+pub fn is_mapped(range: std::ops::Range<usize>) -> bool {
+    const CHUNK_BYTES: usize = 16 << 20;
+    range.clone().step_by(CHUNK_BYTES).all(|chunk| {
+        let mut present = [0u8; CHUNK_BYTES / PAGE_BYTES];
+        // SAFETY: the kernel writes one byte for each page of the chunk into an array with room for all of them.
+        let asked = unsafe {
+            libc::syscall(libc::SYS_mincore, chunk, (range.end - chunk).min(CHUNK_BYTES), present.as_mut_ptr())
+        };
+        asked == 0
+    })
+}
+
 /// Splits the huge pages of which some pages are mapped in a range; if that is a whole huge page, that one. Only if no
 /// other process has them.
 pub fn split_huge_page(addr: usize, len: usize) {

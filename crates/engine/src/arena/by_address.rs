@@ -223,36 +223,34 @@ impl RawSpace {
             return Ok(addr);
         }
         let target = Reservation::new(new_len, BLOCK_BYTES).map_err(Error::system("mapping a region"))?;
-        let away = || {
+        let call = || {
             // SAFETY: the caller's mapping, to addresses that this call has just reserved.
-            unsafe { memory::move_mapping(addr..addr + old_len, target.range()) }
+            unsafe { memory::move_mapping(addr..addr + old_len, target.range()) }.map(|()| target.addr())
         };
-        let ranges = Relocation { from: addr..addr + old_len, to: target.range(), replaced: &[], keeps_old: false };
-        // SAFETY: addresses that this call has just reserved; nothing is present at the old ones when it is moved.
-        let moved = unsafe { self.relocate(ranges, away, || Ok(()), || {}) };
-        let busy = || std::io::Error::from_raw_os_error(libc::EBUSY);
-        let moved = moved.ok_or_else(busy).map_err(Error::system("moving a region"))?;
-        let to = target.addr();
+        let ranges =
+            Relocation { from: addr..addr + old_len, new_len, alike: true, replaced: &[], keeps_old: false };
+        // SAFETY: addresses that this call has just reserved.
+        let moved = unsafe { self.relocate(ranges, call) }.map_err(Error::system("moving a region"));
         target.leak(); // they may be another's if the kernel has failed
-        moved.map(|()| to).map_err(Error::system("moving a region"))
+        moved
     }
 
-    /// Moves the content of managed memory, as mremap does. `away` moves the mappings to a place that nobody uses. Then
-    /// what they replace is dropped, and `there` moves them from that place to `to`; if it fails, `back` moves them
-    /// back. `None`: some of the content is in use and cannot move now, and nothing has changed.
+    /// Moves managed memory, as mremap does. `call` moves the mappings, and returns where they are now. If it fails,
+    /// everything is as it was, but for what the kernel has unmapped.
+    ///
+    /// # Errors
+    /// Those of `call`. EIO, before the call: content on a device could not be read.
     ///
     /// # Safety
-    /// Nobody relies on the content of `replaced`. After `there` has succeeded, what was managed is private anonymous
-    /// memory at `to`.
+    /// If `call` succeeds, nobody relies on the content of `replaced`, and what was managed is private anonymous memory
+    /// at the new place.
     pub unsafe fn relocate(
         &self,
         ranges: Relocation<'_>,
-        away: impl FnOnce() -> io::Result<()>,
-        there: impl FnOnce() -> io::Result<()>,
-        back: impl FnOnce(),
-    ) -> Option<io::Result<()>> {
+        call: impl FnOnce() -> io::Result<usize>,
+    ) -> io::Result<usize> {
         // SAFETY: the caller's promise.
-        unsafe { self.engine.relocate(ranges, away, there, back) }
+        unsafe { self.engine.relocate(ranges, call) }
     }
 
     /// Makes pages read as zero, as `madvise(MADV_DONTNEED)` does.

@@ -146,12 +146,17 @@ impl Engine {
                 fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
             }
         }
-        self.ram.note_unmapped(order.nr_pages());
         locked.folio_mut(index).set_out();
+        self.free_lost(frame, order);
+    }
+
+    /// Frees the frames of a mapped folio whose pages have gone; they get new memory.
+    pub fn free_lost(&self, frame: FrameId, order: Order) {
+        self.ram.note_unmapped(order.nr_pages());
         if order == Order::HUGE && self.ram.frames().is_locked() {
             // SAFETY: the home of frames that the folio has just left; nobody else has them.
             if !patiently("made again", || unsafe { self.ram.mapper().populate(self.ram.frames().home(frame)) }) {
-                self.ram.zone(frame).disown(frame); // it is still on a list
+                self.ram.zone(frame).disown(frame); // it may still be on a list
                 self.ram.note_small(frame);
             }
             self.ram.release(frame);

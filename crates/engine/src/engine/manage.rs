@@ -83,6 +83,16 @@ impl Engine {
     /// # Safety
     /// As [`Engine::manage`].
     pub unsafe fn take_over(&self, range: &Range<usize>) -> io::Result<()> {
+        self.close_for_change(range);
+        // SAFETY: the caller's promise.
+        unsafe { self.register(range) }.inspect_err(|_| {
+            let _ = self.faults.uffd().unregister(range.start, range.len());
+            let _ = memory::dofork(range.start, range.len());
+        })
+    }
+
+    /// Makes entries for a range that is not managed. Its blocks stay closed, but for those of which a part is managed.
+    pub fn close_for_change(&self, range: &Range<usize>) {
         for block in self.close_untouched(range) {
             let _pass = self.gate().enter(signals::thread_id());
             let mut locked = self.table.lock(block);
@@ -92,11 +102,6 @@ impl Engine {
                 self.table.close(block); // known from now on
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.register(range) }.inspect_err(|_| {
-            let _ = self.faults.uffd().unregister(range.start, range.len());
-            let _ = memory::dofork(range.start, range.len());
-        })
     }
 
     /// # Safety
@@ -118,6 +123,9 @@ impl Engine {
 
     /// Opens pages that were taken over or sealed. `order`: of their folios, if that is fixed.
     pub fn open(&self, range: &Range<usize>, order: Option<Order>) {
+        if range.is_empty() {
+            return;
+        }
         let whole = whole_blocks_of(range);
         let mut others = edges_of(range, &whole);
         others.extend(if order.is_none() { self.table.open_untouched(whole) } else { vec![whole] });
@@ -129,12 +137,8 @@ impl Engine {
                 locked.set_sealed(0..BLOCK_PAGES, true);
             }
             if locked.has_sealed() {
-                locked.set_sealed(pages.clone(), false);
-                if locked.order() == Order::HUGE && matches!(locked.state(0), State::Resident(_)) {
-                    self.zero_mapped(&mut locked, pages); // a whole folio that could not be divided gets them back
-                } else {
-                    self.isolate(&mut locked);
-                }
+                locked.set_sealed(pages, false);
+                self.isolate(&mut locked);
             }
             if order.is_some() {
                 locked.fixed_order = order;
@@ -253,6 +257,9 @@ impl Engine {
     fn forget_in(&self, block: BlockId, pages: Range<usize>) {
         let _pass = self.gate().enter(signals::thread_id());
         let mut locked = self.table.lock(block);
+        if pages.is_empty() {
+            return;
+        }
         let is_last = (0..BLOCK_PAGES).all(|page| pages.contains(&page) || locked.is_sealed(page));
         if is_last {
             self.table.close(block);
@@ -260,18 +267,9 @@ impl Engine {
             locked.forget_tenant();
             return;
         }
-        self.drop_pages(&mut locked, pages.clone());
         locked.set_sealed(pages.clone(), true);
-        if !self.isolate(&mut locked) {
-            // A whole folio that cannot be divided now: a part of it goes with its mapping, the rest stays in RAM.
-            locked.pinned = true;
-            return;
-        }
-        if !locked.is_empty() {
-            for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
-                self.drop_content(&mut locked, index);
-            }
-        }
+        self.isolate(&mut locked); // so each folio goes as a whole or stays
+        self.drop_pages(&mut locked, pages);
     }
 
     /// Drops pages of a block. Whole folios are dropped, and swapped ones are split for that. Pages of larger folios in
@@ -357,18 +355,17 @@ impl Engine {
         }
     }
 
-    /// Makes the folios of a block so small that each is sealed as a whole or not at all. `false`: a whole folio cannot
-    /// be divided now.
-    fn isolate(&self, locked: &mut Locked<'_>) -> bool {
+    /// Makes the folios of a block so small that each is sealed as a whole or not at all.
+    fn isolate(&self, locked: &mut Locked<'_>) {
         let order = locked.sealed_order();
         if locked.is_empty() {
             locked.join(); // divided at the first touch
         } else if order < locked.order() {
             if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-                return self.divide_whole(locked, order);
+                self.divide_whole(locked, order);
+            } else {
+                self.split_block(locked, order);
             }
-            self.split_block(locked, order);
         }
-        true
     }
 }

@@ -1,35 +1,52 @@
-//! Managed memory moves to other addresses, as by mremap: the kernel moves the mapping, and the engine the content.
+//! Managed memory moves to other addresses, as by mremap: the kernel moves the mapping with the pages that are mapped,
+//! the engine moves its entries.
 //!
-//! The content is lifted out of the table first, so nothing is mapped while the kernel moves the mapping. Then the
-//! kernel no longer reports its faults, so the memory is taken over anew, even where it was if the move fails. Whole
-//! blocks whose place in a block stays the same are moved as they are, all other pages one by one. Threads that touch
-//! either place meanwhile wait for the end: pages are sealed, or their blocks closed, until their content is back.
+//! The entries are lifted out of the table before the kernel's call and put back at the new place after it. Folios that
+//! are mapped stay so: the kernel moves their pages, pinned and locked ones too. It does not report the faults of what
+//! has moved, so that is registered anew, and pages that others made there meanwhile are dropped.
+//! Content that the call replaces is lifted too: if the kernel refuses, it is still there. Whole blocks whose place in
+//! a block stays the same keep their folios, all others become pages. Threads that touch what is missing at either
+//! place wait for the end: pages are sealed, or their blocks closed, until their content is back.
 
 use std::io;
 use std::ops::Range;
 
 use folioswap_core::{BLOCK_PAGES, Block, BlockId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
-use folioswap_sys::signals;
+use folioswap_sys::{memory, signals};
 
 use super::Engine;
-use super::manage::{blocks_of, pages_in};
+use super::manage::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::process::fatal;
 
-/// How often a page is unmapped that the kernel uses for a moment.
-const TRIES: usize = 100;
+/// The entries of a managed range, out of the table.
+struct Lifted {
+    part: Range<usize>,
+    blocks: Vec<(BlockId, Entries)>,
+}
 
-/// What was lifted out of a block.
-enum Lifted {
+/// The entries of a block.
+enum Entries {
     /// All of it.
     Block(Box<Block>),
-    /// Pages, by their addresses in units of a page.
+    /// Those of pages, by their addresses in units of a page.
     Pages(Vec<(usize, Content)>),
 }
 
 /// The content of a page.
+#[derive(Clone, Copy)]
 enum Content {
-    Ram(FrameId),
+    Mapped(FrameId),
+    Standby(FrameId),
     Swapped(SlotId, Option<u128>),
+}
+
+/// Why entries are lifted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// They move, to the same place in a block if `alike`.
+    Move { alike: bool },
+    /// Their content is likely to be dropped.
+    Drop,
 }
 
 /// How memory moves to other addresses.
@@ -37,240 +54,258 @@ enum Content {
 pub struct Relocation<'a> {
     /// Where it is.
     pub from: Range<usize>,
-    /// Where it will be. If this is shorter, the rest of the content is dropped.
-    pub to: Range<usize>,
-    /// The parts of `to` of which the content is dropped.
+    /// Its length afterwards. If that is less, the rest of the content is dropped. If it is more, what has grown is
+    /// managed where the last page is.
+    pub new_len: usize,
+    /// Whether its place in a block of 2 MiB will be the same.
+    pub alike: bool,
+    /// The parts of the target whose mappings are replaced.
     pub replaced: &'a [Range<usize>],
     /// The old mapping stays, empty.
     pub keeps_old: bool,
 }
 
-/// Where parts of `from` are after a move. If the last one reaches the end, what has grown belongs to it.
-fn at_target(parts: &[Range<usize>], from: &Range<usize>, to: &Range<usize>) -> Vec<Range<usize>> {
-    let at = |addr: usize| to.start + (addr - from.start);
-    let moved = |part: &Range<usize>| at(part.start)..if part.end == from.end { to.end } else { at(part.end) };
-    parts.iter().map(moved).collect()
-}
-
 impl Engine {
-    /// Moves the content of managed memory. `away` moves the mappings to a place that nobody uses. Then what they
-    /// replace is dropped, and `there` moves them from that place to `to`; if it fails, `back` moves them back. `None`:
-    /// some content is in use and cannot move now, and nothing has changed.
+    /// Moves managed memory. `call` moves the mappings, and returns where they are now. If it fails, everything is as
+    /// it was, but for what the kernel has unmapped.
+    ///
+    /// # Errors
+    /// Those of `call`. EIO, before the call: content on a device could not be read.
     ///
     /// # Safety
-    /// Nobody relies on the content of `replaced`. After `there` has succeeded, what was managed is private anonymous
-    /// memory at `to`.
+    /// If `call` succeeds, nobody relies on the content of `replaced`, and what was managed is private anonymous memory
+    /// at the new place.
     pub unsafe fn relocate(
         &self,
         ranges: Relocation<'_>,
-        away: impl FnOnce() -> io::Result<()>,
-        there: impl FnOnce() -> io::Result<()>,
-        back: impl FnOnce(),
-    ) -> Option<io::Result<()>> {
-        let Relocation { from, to, replaced, keeps_old } = ranges;
+        call: impl FnOnce() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let Relocation { from, new_len, alike, replaced, keeps_old } = ranges;
         let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
         let _changing = self.table.changing();
-        let parts = self.managed_parts(from.clone());
-        let kept = from.start..from.end.min(from.start + to.len());
-        let (kept_parts, rest) = (self.managed_parts(kept.clone()), self.managed_parts(kept.end..from.end));
-        let alike = from.start % Order::HUGE.bytes() == to.start % Order::HUGE.bytes();
-        if parts.iter().any(|part| self.has_pinned(part)) {
-            return None;
+        let kept = from.start..from.end.min(from.start + new_len);
+        let tail = kept.end..from.end;
+        let is_locked = !kept.is_empty() && self.table.has_locked(&(kept.end - PAGE_SIZE..kept.end));
+        let lost: Vec<_> = replaced.iter().chain([&tail]).flat_map(|part| self.managed_parts(part.clone())).collect();
+        let mut moving = Vec::new();
+        for part in self.managed_parts(kept.clone()) {
+            if let Err(error) = self.lift_part(part, Purpose::Move { alike }, &mut moving) {
+                moving.into_iter().for_each(|lifted| self.lower(lifted, 0, 0));
+                return Err(error);
+            }
         }
-        let open = |parts: &[Range<usize>]| parts.iter().for_each(|part| self.open(part, None));
-        let Some(lifted) = self.lift_all(&kept_parts, alike) else {
-            open(&parts);
-            return None;
-        };
-        let Some(lifted_rest) = self.lift_all(&rest, alike) else {
-            self.lower_all(lifted, 0);
-            open(&parts);
-            return None;
-        };
-        let moved = away().and_then(|()| {
-            let lost: Vec<_> = replaced.iter().flat_map(|part| self.managed_parts(part.clone())).collect();
-            replaced.iter().for_each(|part| self.forget_all(part));
-            there().inspect_err(|_| {
-                back();
-                // SAFETY: their content is dropped. If the kernel has unmapped them, nothing is there to be managed.
-                lost.into_iter().for_each(|part| _ = unsafe { self.manage_now(part, None) });
-            })
-        });
-        if moved.is_err() {
-            self.take_over_moved(&parts); // the kernel may have moved it away and back
-            self.lower_all(lifted, 0);
-            self.lower_all(lifted_rest, 0);
-            open(&parts);
-            return Some(moved);
+        let mut going = Vec::new();
+        for part in lost {
+            let _ = self.lift_part(part, Purpose::Drop, &mut going); // needs no device
         }
-        let distance = to.start as isize - from.start as isize;
-        let new_parts = at_target(&kept_parts, &kept, &to);
-        self.take_over_moved(&new_parts);
-        self.lower_all(lifted, distance / PAGE_SIZE as isize);
-        self.lower_all(lifted_rest, 0);
-        open(&new_parts);
-        self.forget_all(&(kept.end..from.end));
+        // The kernel may merge what it moves with a neighbour. If that was registered, it would no longer be.
+        let uffd = self.faults.uffd();
+        let unregistered = moving.iter().try_for_each(|lifted| uffd.unregister(lifted.part.start, lifted.part.len()));
+        let moved = unregistered.map_err(io::Error::from).and_then(|()| call());
+        let Ok(at) = moved else {
+            moving.into_iter().for_each(|lifted| self.lower(lifted, 0, 0)); // it may have been moved away and back
+            for lifted in going {
+                let is_there = memory::is_mapped(lifted.part.clone());
+                if is_there { self.lower(lifted, 0, 0) } else { self.discard(lifted) }
+            }
+            return moved;
+        };
+        for lifted in going {
+            self.table.note_unlocked(lifted.part.clone());
+            self.discard(lifted);
+        }
+        self.move_locks(&from, &kept, at);
+        // The kernel has filled what grew of locked memory.
+        let more = if is_locked { 0 } else { new_len.saturating_sub(from.len()) };
+        let old_parts: Vec<_> = moving.iter().map(|lifted| lifted.part.clone()).collect();
+        for lifted in moving {
+            let more = if lifted.part.end == kept.end { more } else { 0 };
+            self.lower(lifted, at as isize - from.start as isize, more);
+        }
         if keeps_old {
-            open(&parts);
+            let empty = |part| Lifted { part, blocks: Vec::new() };
+            old_parts.into_iter().for_each(|part| self.lower(empty(part), 0, 0));
         } else {
             self.close_sealed(&from);
         }
-        Some(moved)
+        self.look_for_whole();
+        moved
     }
-
-    /// Whether content of a range is not to leave RAM.
-    fn has_pinned(&self, range: &Range<usize>) -> bool {
-        let mut blocks = blocks_of(range).map(BlockId::from_index).filter(|&block| self.table.has(block));
-        blocks.any(|block| {
-            let locked = self.table.lock(block);
-            locked.pinned && !locked.is_empty()
-        })
-    }
-
-    /// Takes memory over that the kernel has moved.
-    fn take_over_moved(&self, parts: &[Range<usize>]) {
-        for part in parts {
-            // SAFETY: managed before, and nothing is present: all of it was lifted.
-            if let Err(error) = unsafe { self.take_over(part) } {
-                fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
+    /// Notes that what was locked in RAM is so at its new place.
+    fn move_locks(&self, from: &Range<usize>, kept: &Range<usize>, at: usize) {
+        for part in self.table.note_unlocked(from.clone()) {
+            let (start, end) = (part.start, part.end.min(kept.end));
+            if start < end {
+                self.table.note_locked(at + (start - from.start)..at + (end - from.start), usize::MAX);
             }
         }
     }
 
-    /// Takes the content of ranges out of the table. Their blocks are closed if they were never touched, else sealed.
-    /// `None`: some of it is in use, and all content is back.
-    fn lift_all(&self, parts: &[Range<usize>], alike: bool) -> Option<Vec<(BlockId, Lifted)>> {
-        let mut lifted = Vec::new();
-        for part in parts {
-            for block in self.close_untouched(part) {
-                let Some(content) = self.lift(block, pages_in(block, part), alike) else {
-                    self.lower_all(lifted, 0);
-                    return None;
-                };
-                lifted.push((block, content));
+    /// Takes the entries of a part out of the table, and adds them to `all`. Its blocks are closed if they were never
+    /// touched, else sealed. If a device cannot be read, the entries of the part stay.
+    fn lift_part(&self, part: Range<usize>, purpose: Purpose, all: &mut Vec<Lifted>) -> io::Result<()> {
+        let blocks = blocks_of(&part);
+        self.policy.forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+        let mut lifted = Lifted { part, blocks: Vec::new() };
+        for block in self.close_untouched(&lifted.part) {
+            match self.lift(block, pages_in(block, &lifted.part), purpose) {
+                Some(entries) => lifted.blocks.push((block, entries)),
+                None => {
+                    self.lower(lifted, 0, 0);
+                    return Err(io::Error::from_raw_os_error(libc::EIO));
+                }
             }
         }
-        Some(lifted)
+        lifted.blocks.sort_by_key(|&(block, _)| block);
+        all.push(lifted);
+        Ok(())
     }
 
-    /// Takes the content of pages out of the table, and seals them. `None`: some of it is in use.
-    fn lift(&self, block: BlockId, pages: Range<usize>, alike: bool) -> Option<Lifted> {
+    /// Takes the entries of pages out of the table, and seals the pages. `None`: a device cannot be read.
+    fn lift(&self, block: BlockId, pages: Range<usize>, purpose: Purpose) -> Option<Entries> {
         let _pass = self.gate().enter(signals::thread_id());
         let mut locked = self.table.lock(block);
-        let is_whole = alike && pages.len() == BLOCK_PAGES && !locked.has_sealed();
         self.end_lost(&locked, pages.clone()); // reads of lost pages are tried again at the new address
         if locked.is_empty() {
             locked.set_sealed(pages, true);
-            return Some(Lifted::Pages(Vec::new()));
+            return Some(Entries::Pages(Vec::new()));
         }
-        if locked.pinned {
-            return None;
-        }
-        if is_whole {
-            self.unmap_all(&mut locked, pages.clone())?;
-            for index in 0..locked.nr_folios() {
-                self.take_off_list(&mut locked, index);
-            }
-            let content = locked.take();
+        let is_whole = pages.len() == BLOCK_PAGES && !locked.has_sealed();
+        if is_whole && purpose != (Purpose::Move { alike: false }) {
+            self.unmap_before(&mut locked, pages.clone(), purpose);
+            (0..locked.nr_folios()).for_each(|index| self.take_off_list(&mut locked, index));
+            let mut content = locked.take();
+            content.pinned = false; // what holds these addresses does not follow
             locked.set_sealed(pages, true);
-            return Some(Lifted::Block(Box::new(content)));
+            return Some(Entries::Block(Box::new(content)));
         }
-        self.split_to_pages(&mut locked)?;
-        self.unmap_all(&mut locked, pages.clone())?;
+        self.split_to_pages(&mut locked);
+        self.unmap_before(&mut locked, pages.clone(), purpose);
         for page in pages.clone() {
             let piece = page / PIECE.nr_pages();
             let is_out = |page: usize| matches!(locked.state(page), State::Swapped(_));
             if is_out(page) && is_out(piece * PIECE.nr_pages()) && locked.piece_hash(piece).is_some() {
-                self.hash_pages(&mut locked, page, &mut []).ok()?;
+                let hashed = self.hash_pages(&mut locked, page, &mut []);
+                if hashed.is_err() && purpose != Purpose::Drop {
+                    return None;
+                }
             }
         }
         let lift = |page: usize| {
             let content = match locked.state(page) {
-                State::Standby(frame) => {
+                State::Resident(frame) | State::Standby(frame) => {
+                    let is_mapped = matches!(locked.state(page), State::Resident(_));
                     self.release_slot(&mut locked, page);
                     self.take_off_list(&mut locked, page);
-                    Content::Ram(frame)
+                    if is_mapped { Content::Mapped(frame) } else { Content::Standby(frame) }
                 }
                 State::Swapped(slot) => Content::Swapped(slot, locked.page_hash(page)),
-                State::Empty | State::Resident(_) => return None,
+                State::Empty => return None,
             };
             locked.folio_mut(page).set_empty();
             Some((block.page(page).index(), content))
         };
         let lifted = pages.clone().filter_map(lift).collect();
         locked.set_sealed(pages, true);
-        Some(Lifted::Pages(lifted))
+        Some(Entries::Pages(lifted))
     }
 
-    /// Makes the folios of a block single pages. `None`: the block is one folio in RAM that cannot be divided now.
-    fn split_to_pages(&self, locked: &mut Locked<'_>) -> Option<()> {
-        if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-            return self.divide_whole(locked, Order::PAGE).then_some(());
+    /// Moves mapped folios home before they are lifted, where that is better. What goes need not, but its frames keep
+    /// their pages then.
+    fn unmap_before(&self, locked: &mut Locked<'_>, pages: Range<usize>, purpose: Purpose) {
+        if purpose == Purpose::Drop {
+            for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
+                if matches!(locked.state(index), State::Resident(_)) {
+                    let _ = self.unmap_to_laundry(locked, index); // in use: it goes with its mapping
+                }
+            }
         }
-        if locked.order() > Order::PAGE {
+    }
+
+    /// Makes the folios of a block single pages.
+    fn split_to_pages(&self, locked: &mut Locked<'_>) {
+        if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
+            self.divide_whole(locked, Order::PAGE);
+        } else if locked.order() > Order::PAGE {
             self.split_block(locked, Order::PAGE);
         }
-        Some(())
     }
 
-    fn unmap_all(&self, locked: &mut Locked<'_>, pages: Range<usize>) -> Option<()> {
-        for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
-            let is_mapped = |locked: &Locked<'_>| matches!(locked.state(index), State::Resident(_));
-            if is_mapped(locked) && !(0..TRIES).any(|_| self.unmap_to_laundry(locked, index).is_ok()) {
-                return None;
-            }
-        }
-        Some(())
-    }
-
-    /// Takes a folio at home off its list, so that nobody looks for it where it was. Its write no longer counts.
+    /// Takes a folio off its list, so that nobody looks for it where it was. Its write no longer counts.
     fn take_off_list(&self, locked: &mut Locked<'_>, index: usize) {
         if let Some(frame) = locked.folio(index).frame() {
-            if locked.folio(index).writing_to().is_some() {
-                locked.folio_mut(index).cancel_write();
-            }
-            self.ram.put(frame, List::Laundry);
+            locked.folio_mut(index).cancel_write();
             self.ram.zone(frame).remove(frame);
         }
     }
 
-    /// Puts lifted content into the table, this many pages further on.
-    fn lower_all(&self, lifted: Vec<(BlockId, Lifted)>, distance: isize) {
-        for (block, content) in lifted {
+    /// Puts lifted entries into the table, this many bytes further on, and manages their addresses, of which there are
+    /// `more` at the end.
+    fn lower(&self, lifted: Lifted, distance: isize, more: usize) {
+        let at = |addr: usize| addr.wrapping_add_signed(distance);
+        let part = at(lifted.part.start)..at(lifted.part.end) + more;
+        self.close_for_change(&part);
+        let uffd = self.faults.uffd();
+        if let Err(error) = uffd.register(part.start, part.len()) {
+            fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
+        }
+        let mut end = part.start; // of what is dropped or mapped
+        let mut pass_by = |mapped: Range<usize>| {
+            self.drop_missing(end..mapped.start);
+            end = mapped.end;
+        };
+        for (block, entries) in lifted.blocks {
             let _pass = self.gate().enter(signals::thread_id());
-            match content {
-                Lifted::Block(content) => {
-                    let blocks = distance / BLOCK_PAGES as isize;
-                    let mut locked = self.table.lock(BlockId::from_index(block.index().wrapping_add_signed(blocks)));
+            match entries {
+                Entries::Block(content) => {
+                    let addr = at(self.table.block_addr(block));
+                    let mut locked = self.table.lock(BlockId::from_index(addr / BLOCK_BYTES));
                     locked.put(*content);
+                    locked.small_table = true;
                     for index in 0..locked.nr_folios() {
-                        if let Some(frame) = locked.folio(index).frame() {
-                            self.ram.zone(frame).insert_for(locked.name(index), frame, List::Laundry);
+                        if self.put_on_list(&locked, index) {
+                            let start = addr + index * locked.order().bytes();
+                            pass_by(start..start + locked.order().bytes());
                         }
                     }
                 }
-                Lifted::Pages(pages) => {
+                Entries::Pages(pages) => {
                     for (page, content) in pages {
-                        self.lower(page.wrapping_add_signed(distance), content);
+                        let addr = at(page * PAGE_SIZE);
+                        self.lower_page(addr / PAGE_SIZE, content);
+                        if matches!(content, Content::Mapped(_)) {
+                            pass_by(addr..addr + PAGE_SIZE);
+                        }
                     }
                 }
             }
         }
+        pass_by(part.end..part.end);
+        self.open(&part, None);
     }
 
-    fn lower(&self, page: usize, content: Content) {
+    /// Drops what others made in memory without content before its faults were reported.
+    fn drop_missing(&self, range: Range<usize>) {
+        // SAFETY: pages that the table says are not mapped; threads that touch them wait.
+        if !range.is_empty() && let Err(error) = unsafe { self.ram.frames().drop_memory(range.start, range.len()) } {
+            fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", range.start));
+        }
+    }
+
+    fn lower_page(&self, page: usize, content: Content) {
         let (block, page) = (BlockId::from_index(page / BLOCK_PAGES), page % BLOCK_PAGES);
         let mut locked = self.table.lock(block);
         if locked.is_empty() {
             locked.join();
             locked.split(Order::PAGE);
-        } else if self.split_to_pages(&mut locked).is_none() {
-            fatal::die("a block in use as one huge page is in the way of memory that was moved there");
+        } else {
+            self.split_to_pages(&mut locked);
         }
         match content {
-            Content::Ram(frame) => {
-                locked.folio_mut(page).set_in_ram(frame, false);
-                self.ram.zone(frame).insert_for(locked.name(page), frame, List::Laundry);
+            Content::Mapped(frame) | Content::Standby(frame) => {
+                locked.folio_mut(page).set_in_ram(frame, matches!(content, Content::Mapped(_)));
+                locked.small_table = true;
+                self.put_on_list(&locked, page);
             }
             Content::Swapped(slot, hash) => {
                 locked.folio_mut(page).set_slot(Some(slot));
@@ -278,6 +313,58 @@ impl Engine {
                     locked.set_page_hash(page, hash);
                 }
             }
+        }
+    }
+
+    /// Puts a folio that was lifted on a list again. Returns whether it is mapped.
+    fn put_on_list(&self, locked: &Locked<'_>, index: usize) -> bool {
+        let Some(frame) = locked.folio(index).frame() else { return false };
+        let is_mapped = matches!(locked.state(index), State::Resident(_));
+        let zone = self.ram.zone(frame);
+        zone.insert_for(locked.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
+        if is_mapped && locked.pinned {
+            zone.remove(frame);
+        }
+        is_mapped
+    }
+
+    /// Frees the frames and slots of lifted entries whose mapping has gone, with the pages that were mapped there.
+    fn discard(&self, lifted: Lifted) {
+        for (block, entries) in lifted.blocks {
+            let _pass = self.gate().enter(signals::thread_id());
+            match entries {
+                Entries::Block(content) => {
+                    for index in 0..content.nr_folios() {
+                        self.discard_folio(content.state(index), content.folio(index).slot(), content.order());
+                    }
+                }
+                Entries::Pages(pages) => {
+                    for (_, content) in pages {
+                        let (state, slot) = match content {
+                            Content::Mapped(frame) => (State::Resident(frame), None),
+                            Content::Standby(frame) => (State::Standby(frame), None),
+                            Content::Swapped(slot, _) => (State::Swapped(slot), Some(slot)),
+                        };
+                        self.discard_folio(state, slot, Order::PAGE);
+                    }
+                }
+            }
+            let mut locked = self.table.lock(block);
+            if locked.is_empty() {
+                locked.join();
+            }
+        }
+        self.close_sealed(&lifted.part);
+    }
+
+    fn discard_folio(&self, state: State, slot: Option<SlotId>, order: Order) {
+        match state {
+            State::Resident(frame) => self.free_lost(frame, order),
+            State::Standby(frame) => self.ram.release(frame),
+            State::Empty | State::Swapped(_) => {}
+        }
+        if let Some(slot) = slot {
+            self.swap.free_slots(slot, order);
         }
     }
 }

@@ -23,8 +23,10 @@ use crate::swap::health::{SwapInError, Trouble};
 /// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
 
-/// Consecutive faults of one page that is not managed, before they are taken for faults of something else.
+/// Consecutive faults of one page that is not managed, before they are taken for faults of something else: while what
+/// is managed does not change, and altogether.
 const MOST_OF_OTHERS: u32 = 3;
+const MOST_WHILE_CHANGING: u32 = 1000;
 
 /// Consecutive faults of one page whose folio is in RAM, before the program is ended.
 const MOST_REPEATS: u32 = 100_000;
@@ -32,6 +34,8 @@ const MOST_REPEATS: u32 = 100_000;
 thread_local! {
     /// The page that this thread last found present, and how often in a row.
     static LAST: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+    /// How many changes of what is managed there had been then, and how many of these faults came without another.
+    static UNCHANGED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
 impl Engine {
@@ -61,11 +65,13 @@ impl Engine {
                     // It was given up: the next touch does not fault, once it is unmapped or replaced. If it does, the
                     // fault is another's.
                     false if is_managed == Some(false) => {
-                        if !self.gate().is_closed() {
-                            drop(self.table().changing());
-                        }
+                        let changes = if self.gate().is_closed() { 0 } else { self.table().wait_for_change() };
+                        let (before, unchanged) = UNCHANGED.get();
+                        let unchanged = if last == page && before == changes { unchanged + 1 } else { 0 };
+                        let repeats = if last == page { repeats } else { 0 };
                         LAST.set((page, repeats + 1));
-                        return last != page || repeats < MOST_OF_OTHERS;
+                        UNCHANGED.set((changes, unchanged));
+                        return unchanged < MOST_OF_OTHERS && repeats < MOST_WHILE_CHANGING;
                     }
                     false if last != page => LAST.set((page, 1)),
                     false if repeats < MOST_REPEATS => LAST.set((page, repeats + 1)),

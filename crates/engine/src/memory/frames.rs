@@ -278,7 +278,13 @@ impl Frames {
     pub unsafe fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
         // SAFETY: homes and regions belong to this arena. Nothing uses the content there (the caller's promise). A
         // thread that touches a region there later faults, and gets what the folio table says under the block's lock.
-        unsafe { if self.is_locked() { memory::dontneed_locked(addr, len) } else { memory::dontneed(addr, len) } }
+        unsafe {
+            if self.is_locked() {
+                return memory::dontneed_locked(addr, len);
+            }
+            // The program may have locked its memory.
+            memory::dontneed(addr, len).or_else(|_| memory::dontneed_locked(addr, len))
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! before its addresses were given up makes no page there.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap_core::{BlockId, FolioId, FolioTable, HashKey, Locked, Order, RangeSet};
@@ -25,6 +25,7 @@ pub(crate) struct Table {
     /// The blocks in use.
     in_use: Mutex<RangeSet>,
     changing: Mutex<()>,
+    nr_changes: AtomicU64,
     /// Addresses that the program has locked in RAM.
     locked: Mutex<RangeSet>,
     has_locked: AtomicBool,
@@ -37,6 +38,7 @@ impl Table {
             folios: FolioTable::new(NR_BLOCKS).keyed(key),
             in_use: Mutex::default(),
             changing: Mutex::new(()),
+            nr_changes: AtomicU64::new(0),
             locked: Mutex::default(),
             has_locked: AtomicBool::new(false),
         }
@@ -114,7 +116,15 @@ impl Table {
 
     /// Lets one thread at a time change what is managed.
     pub fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().expect("nothing panics under this lock")
+        let guard = self.changing.lock().expect("nothing panics under this lock");
+        self.nr_changes.fetch_add(1, Ordering::SeqCst);
+        guard
+    }
+
+    /// Waits until what is managed does not change. Returns how many changes there were.
+    pub fn wait_for_change(&self) -> u64 {
+        drop(self.changing.lock().expect("nothing panics under this lock"));
+        self.nr_changes.load(Ordering::SeqCst)
     }
 
     /// Marks a block as in use. Its entry exists, and is locked.

@@ -5,7 +5,7 @@
 //! its pages of zeros by the shared zero page, and Linux 6.18 fails to move those one by one (EEXIST for a page that it
 //! has just moved).
 
-use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Memory, Order, PAGE_SIZE, PIECE, SlotId, State};
 
 use crate::device::checksum;
 use crate::engine::Engine;
@@ -60,38 +60,22 @@ impl Engine {
         Washed::Clean
     }
 
-    /// Writes a block that is one folio in RAM in parts of an order, and frees its huge page.
-    pub fn leave_in_parts(&self, locked: &mut Locked<'_>, order: Order) -> bool {
-        match locked.state(0) {
-            State::Resident(_) => {
-                if locked.pinned || self.unmap_to_laundry(locked, 0).is_err() {
-                    return false;
-                }
-            }
-            State::Standby(_) => self.spoil(locked, 0), // it has no copy any more if writing fails
-            State::Empty | State::Swapped(_) => return false,
+    /// Makes smaller folios of a block that is one folio in RAM, where it is. A huge page at home is replaced by small
+    /// ones; one that is mapped is split by the kernel when the first part of it moves.
+    pub fn divide_whole(&self, locked: &mut Locked<'_>, order: Order) {
+        if let State::Standby(frame) = locked.state(0)
+            && self.ram().zone(frame).memory(frame) != Memory::Small
+        {
+            let content = self.ram().frames().at_home(locked, 0).to_vec();
+            // SAFETY: the frames of a folio at home, whose block is locked; nobody else uses them.
+            unsafe { self.ram().frames().unpopulate(frame) };
+            let home = self.ram().frames().home(frame);
+            // SAFETY: as above.
+            patiently("made", || unsafe { self.ram().mapper().populate_small(home) });
+            self.ram().frames().at_home_mut(locked, 0).copy_from_slice(&content);
         }
-        let order = if order == Order::HUGE { PIECE } else { order };
-        matches!(self.write_parts(locked, order), Washed::Clean)
-    }
-
-    /// Makes smaller folios of a block that is one folio in RAM: on a device, or in RAM if no device has room. `false`:
-    /// it is in use where it is mapped.
-    pub fn divide_whole(&self, locked: &mut Locked<'_>, order: Order) -> bool {
-        if self.leave_in_parts(locked, order) {
-            return true;
-        }
-        let State::Standby(frame) = locked.state(0) else { return false };
-        // The huge page is replaced by small ones.
-        let content = self.ram().frames().at_home(locked, 0).to_vec();
-        // SAFETY: the frames of a folio at home, whose block is locked; nobody else uses them.
-        unsafe { self.ram().frames().unpopulate(frame) };
-        let home = self.ram().frames().home(frame);
-        // SAFETY: as above.
-        patiently("made", || unsafe { self.ram().mapper().populate_small(home) });
-        self.ram().frames().at_home_mut(locked, 0).copy_from_slice(&content);
         self.split_block(locked, order);
-        true
+        locked.small_table = true;
     }
 
     /// Slots for all parts that are not zero, or none at all.

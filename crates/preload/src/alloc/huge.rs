@@ -1,4 +1,4 @@
-//! Large blocks of the program's heap. Each is a mapping of its own: freeing it frees its folios, and growing it moves
+//! Large blocks of the program's heap. Each is a mapping of its own, made and unmapped as the program's are: freeing it frees its folios, and growing it moves
 //! folios instead of copying bytes.
 //!
 //! Such a block starts on a folio boundary, which rules out most other blocks at once. The list of blocks has its own
@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
+use crate::map::{mapping, remap};
 use crate::{guard, state};
 
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
@@ -35,13 +36,9 @@ pub fn allocate(size: usize) -> *mut u8 {
     let len = size.next_multiple_of(BLOCK_BYTES);
     let _guard = guard::enter();
     let Some(space) = state::space() else { return std::ptr::null_mut() };
-    match state::keeping_errno(|| space.map(len)) {
-        Ok(addr) => {
-            blocks().insert(addr, len);
-            addr as *mut u8
-        }
-        Err(_) => std::ptr::null_mut(),
-    }
+    let Some(addr) = state::keeping_errno(|| mapping::map_managed(space, len)) else { return std::ptr::null_mut() };
+    blocks().insert(addr, len);
+    addr as *mut u8
 }
 
 /// The length of a block; `None` if it is not one of these.
@@ -62,7 +59,7 @@ pub fn release(block: usize) -> bool {
     let Some(len) = blocks().remove(&block) else { return false };
     let Some(space) = state::space() else { return true };
     // SAFETY: the mapping belongs to this block alone, which the program gives up.
-    state::keeping_errno(|| unsafe { space.unmap(block, len) });
+    state::keeping_errno(|| unsafe { mapping::unmap_managed(space, block..block + len) });
     true
 }
 
@@ -73,7 +70,7 @@ pub fn resize(block: usize, size: usize) -> *mut u8 {
     let Some(space) = state::space() else { return std::ptr::null_mut() };
     let Some(old_len) = blocks().remove(&block) else { return std::ptr::null_mut() };
     // SAFETY: the mapping belongs to this block alone, and the program does not use a block while it resizes it.
-    match state::keeping_errno(|| unsafe { space.remap(block, old_len, new_len) }) {
+    match state::keeping_errno(|| unsafe { remap::remap(space, block..block + old_len, new_len) }) {
         Ok(addr) => {
             blocks().insert(addr, new_len);
             addr as *mut u8

@@ -56,3 +56,22 @@ pub fn forget(range: &Range<usize>) {
         }
     }
 }
+
+/// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
+/// is as the last page. `stays`: the old mapping is still there.
+pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
+    for mut set in all() {
+        if set.is_empty() {
+            continue;
+        }
+        let parts = set.remove(old.clone());
+        set.remove(new.clone());
+        for part in parts {
+            let at = |addr: usize| (addr - old.start + new.start).min(new.end);
+            set.add(at(part.start)..if part.end == old.end { new.end } else { at(part.end) });
+            if stays {
+                set.add(part);
+            }
+        }
+    }
+}

@@ -132,6 +132,24 @@ fn map_in_whole_blocks(len: usize, access: c_int, flags: c_int) -> Option<*mut c
     }
 }
 
+/// Maps new readable and writable memory, and has it managed if possible. `None`: the kernel has no memory.
+pub fn map_managed(space: &RawSpace, len: usize) -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let start = map_in_whole_blocks(len, PLAIN, flags)? as usize;
+    manage(space, start..start + len);
+    Some(start)
+}
+
+/// Unmaps memory of [`map_managed`].
+///
+/// # Safety
+/// The caller gives these pages up.
+pub unsafe fn unmap_managed(space: &RawSpace, range: Range<usize>) {
+    known::forget(&range);
+    // SAFETY: the caller's promise. A call that fails leaves the mapping, as zeros.
+    unsafe { replace(space, &range, false, || kernel!(libc::SYS_munmap, range.start, range.len()) as c_int) };
+}
+
 /// Calls the kernel to unmap or replace a range that has managed parts, and drops their content. `is_new`: if the call
 /// succeeds, the range is managed from then on. If it fails, the parts are managed as before.
 ///

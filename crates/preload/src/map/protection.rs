@@ -106,24 +106,12 @@ export! {
     }
 }
 
-/// Unlocks a range, so that its content can leave or be dropped. Returns the parts that were locked.
-pub fn unlock(space: &RawSpace, range: &Range<usize>) -> Vec<Range<usize>> {
-    if !space.has_locked(range) {
-        return Vec::new();
-    }
-    // SAFETY: changes neither content nor access.
-    state::keeping_errno(|| unsafe { kernel!(libc::SYS_munlock, range.start, range.len()) });
-    space.note_unlocked(range.clone())
-}
-
-/// Locks managed memory in RAM, as it was before it was moved or grew.
-pub fn lock_again(space: &RawSpace, range: Range<usize>) {
-    if !range.is_empty() && space.note_locked(range.clone()) {
-        state::keeping_errno(|| {
-            space.touch(range.start, range.len());
-            // SAFETY: changes neither content nor access.
-            unsafe { kernel!(libc::SYS_mlock2, range.start, range.len(), libc::MLOCK_ONFAULT) };
-        });
+/// Unlocks a range, so that its content can leave or be dropped.
+pub fn unlock(space: &RawSpace, range: &Range<usize>) {
+    if space.has_locked(range) {
+        // SAFETY: changes neither content nor access.
+        state::keeping_errno(|| unsafe { kernel!(libc::SYS_munlock, range.start, range.len()) });
+        space.note_unlocked(range.clone());
     }
 }
 

@@ -5,21 +5,17 @@ use std::io;
 use std::ops::Range;
 
 use folioswap::{RawSpace, Relocation};
-use folioswap_sys::memory::Reservation;
+use folioswap_sys::memory::{self, Reservation};
 
 use crate::export::export;
-use crate::map::advice::others;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
-use crate::map::{known, protection};
+use crate::map::known;
 use crate::real::kernel;
 use crate::{guard, state};
 
 const MREMAP_DONTUNMAP: c_int = 4;
 
 const PLAIN_MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-
-/// How often a mapping is tried to be moved of which a part is in use.
-const TRIES: usize = 1000;
 
 /// The arguments of `mremap`, in whole pages.
 struct Request {
@@ -41,12 +37,44 @@ impl Request {
         let is_apart = || to.start >= self.old.end || self.old.start >= to.end;
         self.flags & !known == 0
             && are_possible(&self.old)
-            && !self.old.is_empty()
+            && (!self.old.is_empty() || self.has(libc::MREMAP_FIXED))
             && are_possible(&(0..self.new_len))
             && self.new_len > 0
             && (!self.has(libc::MREMAP_FIXED) || are_possible(&to) && is_apart())
             && (self.has(libc::MREMAP_MAYMOVE) || !self.has(libc::MREMAP_FIXED | MREMAP_DONTUNMAP))
             && (!self.has(MREMAP_DONTUNMAP) || self.old.len() == self.new_len)
+    }
+
+    /// The part of the old range that stays.
+    fn kept(&self) -> Range<usize> {
+        self.old.start..self.old.end.min(self.old.start + self.new_len)
+    }
+
+    /// Moves the mappings. Where they are several, they move one by one.
+    fn carry(&self, target: usize) -> io::Result<usize> {
+        let flags = self.flags | PLAIN_MOVE;
+        match self.call(flags, target) {
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.new_len <= self.old.len() => {
+                let kept = self.kept();
+                let parts = mappings(&kept);
+                let has_gaps = parts.iter().map(Range::len).sum::<usize>() < kept.len();
+                if parts.len() < 2 || (has_gaps && !self.has(libc::MREMAP_FIXED)) {
+                    return Err(error);
+                }
+                carry(&parts, target, flags)?;
+                if kept.end < self.old.end {
+                    // SAFETY: the program gives up the rest.
+                    unsafe { kernel!(libc::SYS_munmap, kept.end, self.old.end - kept.end) };
+                }
+                Ok(target)
+            }
+            done => done,
+        }
+    }
+
+    /// Notes where the mapping is now.
+    fn note_moved(&self, at: usize) {
+        known::moved(&self.old, &(at..at + self.new_len), self.has(MREMAP_DONTUNMAP));
     }
 
     fn call(&self, flags: c_int, target: usize) -> io::Result<usize> {
@@ -56,26 +84,12 @@ impl Request {
     }
 }
 
-/// Forgets what was known of a mapping that is at another place now, or of its end.
-fn forget_known(request: &Request, at: usize) {
-    let Request { old, new_len, .. } = request;
-    if at == old.start {
-        known::forget(&(old.start + new_len.min(&old.len())..old.start + new_len.max(&old.len())));
-    } else {
-        known::forget(old);
-        known::forget(&(at..at + new_len));
-    }
-}
-
 /// Shrinks a mapping, or grows it where it lies.
 fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
     if *new_len <= old.len() {
         let tail = old.start + new_len..old.end;
-        let mut present = 0u8;
-        // SAFETY: the kernel writes one byte.
-        let is_mapped = unsafe { kernel!(libc::SYS_mincore, old.start, PAGE_BYTES, &raw mut present) } == 0;
-        if tail.is_empty() || !is_mapped {
+        if tail.is_empty() || !memory::is_mapped(old.start..old.start + PAGE_BYTES) {
             return request.call(0, 0);
         }
         known::forget(&tail);
@@ -83,26 +97,18 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
         return unsafe { replace(space, &tail, false, || request.call(0, 0)) };
     }
     let last = old.end - PAGE_BYTES..old.end;
-    // What grows is locked as the rest is, and then the kernel would make pages there before they are managed.
-    let locked = if space.has_locked(&last) { protection::unlock(space, old) } else { Vec::new() };
+    if space.has_locked(&last) {
+        // What grows is locked too. The kernel fills it at once, and it is not managed.
+        let ranges =
+            Relocation { from: old.clone(), new_len: *new_len, alike: true, replaced: &[], keeps_old: false };
+        // SAFETY: nothing is replaced, and nothing moves.
+        return unsafe { space.relocate(ranges, || request.call(0, 0)) };
+    }
     let grown = request.call(0, 0);
     if grown.is_ok() && !space.managed_parts(last).is_empty() {
         manage(space, old.end..old.start + new_len);
     }
-    let len = if grown.is_ok() { *new_len } else { old.len() };
-    lock_as_before(space, locked, old, old.start..old.start + len);
     grown
-}
-
-/// Locks what was locked in `old`, at its place in `new`. What has grown is locked as the last page was.
-fn lock_as_before(space: &RawSpace, locked: Vec<Range<usize>>, old: &Range<usize>, new: Range<usize>) {
-    let at = |addr: usize| (new.start + (addr - old.start)).min(new.end);
-    for part in locked {
-        protection::lock_again(space, at(part.start)..at(part.end));
-        if part.end == old.end {
-            protection::lock_again(space, at(part.end)..new.end);
-        }
-    }
 }
 
 /// What the kernel says of this process's mappings. Read without the C library, in which a thread can be cancelled.
@@ -137,103 +143,105 @@ fn mappings(range: &Range<usize>) -> Vec<Range<usize>> {
     listed.lines().filter_map(mapping).filter(|part| !part.is_empty()).collect()
 }
 
-/// Moves mappings one by one, because the kernel may refuse to move several at once, and then may have moved some. The
-/// last one grows by `more` bytes. A move that fails leaves all where they were.
-fn carry(parts: &[Range<usize>], from: usize, to: usize, more: usize, flags: c_int) -> io::Result<()> {
+/// Moves mappings one by one: the kernel does not move several at once if it reports their faults. A move that fails
+/// leaves all where they were, but for what was at the target.
+fn carry(parts: &[Range<usize>], to: usize, flags: c_int) -> io::Result<()> {
+    let Some(from) = parts.first().map(|part| part.start) else { return Ok(()) };
     for (index, part) in parts.iter().enumerate() {
-        let old = from + part.start..from + part.end;
-        let new_len = if index + 1 == parts.len() { old.len() + more } else { old.len() };
-        let request = Request { new_len, old, flags, target: to + part.start };
-        if let Err(error) = request.call(flags, request.target) {
-            let _ = carry(&parts[..index], to, from, 0, PLAIN_MOVE);
+        let target = to + (part.start - from);
+        let request = Request { old: part.clone(), new_len: part.len(), flags, target };
+        if let Err(error) = request.call(flags, target) {
+            let moved: Vec<_> = parts[..index].iter().map(|part| part.start - from + to..part.end - from + to).collect();
+            let _ = carry(&moved, from, PLAIN_MOVE);
             return Err(error);
         }
     }
     Ok(())
 }
 
-/// Moves mappings to where the program wants them, or to a place with the same offset in a block. Gaps between them
-/// stay gaps, and what is at the target there stays, as in Linux 6.17.
-fn move_away(space: &RawSpace, request: &Request) -> io::Result<usize> {
-    let Request { old, new_len, .. } = request;
-    let kept = old.start..old.end.min(old.start + new_len);
-    let parts = mappings(&kept);
-    if parts.first().is_none_or(|part| part.start != kept.start) || (*new_len != old.len() && parts.len() > 1) {
-        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+/// Where parts of `old` are in a target.
+fn at_target(parts: &[Range<usize>], old: &Range<usize>, to: &Range<usize>) -> Vec<Range<usize>> {
+    let at = |addr: usize| addr - old.start + to.start;
+    let end = |part: &Range<usize>| if part.end == old.end { to.end } else { at(part.end).min(to.end) };
+    parts.iter().map(|part| at(part.start)..end(part)).collect()
+}
+
+/// Moves mappings to where the program wants them. Gaps between them stay gaps, and what is at the target there stays,
+/// as in Linux 6.17.
+fn move_to_target(space: &RawSpace, request: &Request) -> io::Result<usize> {
+    let Request { old, new_len, target, .. } = request;
+    let to = *target..target + new_len;
+    let kept = request.kept();
+    let managed = space.managed_parts(kept.clone());
+    // What is managed is mapped, but perhaps in several mappings.
+    let parts = if managed == [kept.clone()] { managed } else { mappings(&kept) };
+    if !old.is_empty() && parts.first().is_none_or(|part| part.start != kept.start) {
+        return request.call(request.flags, *target); // an error
     }
-    let locked = protection::unlock(space, old);
-    let parts: Vec<_> = parts.iter().map(|part| part.start - old.start..part.end - old.start).collect();
-    let moved = move_parts(space, request, &parts);
-    match moved {
-        Ok(start) => lock_as_before(space, locked, old, start..start + new_len),
-        Err(_) => lock_as_before(space, locked, old, old.clone()),
+    let replaced = if old.is_empty() { vec![to.clone()] } else { at_target(&parts, old, &to) };
+    let ranges = Relocation {
+        from: old.clone(),
+        new_len: *new_len,
+        alike: old.start % BLOCK_BYTES == to.start % BLOCK_BYTES,
+        replaced: &replaced,
+        keeps_old: request.has(MREMAP_DONTUNMAP),
+    };
+    // SAFETY: the program gives up what is at the target.
+    unsafe { space.relocate(ranges, || request.carry(to.start)) }
+}
+
+/// Moves one mapping to where there is room, with the same offset in a block if possible.
+fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
+    let Request { old, new_len, .. } = request;
+    let offset = old.start % BLOCK_BYTES;
+    let place = Reservation::new(offset + new_len, BLOCK_BYTES).ok(); // `None`: a limit of addresses, perhaps
+    let ranges = Relocation {
+        from: old.clone(),
+        new_len: *new_len,
+        alike: place.is_some(),
+        replaced: &[],
+        keeps_old: request.has(MREMAP_DONTUNMAP),
+    };
+    let call = || match &place {
+        Some(place) => request.carry(place.addr() + offset),
+        None => request.call(request.flags, 0),
+    };
+    // SAFETY: nothing is replaced.
+    let moved = unsafe { space.relocate(ranges, call) };
+    if let Some(place) = place.filter(|_| moved.is_ok()) {
+        if offset > 0 {
+            // SAFETY: the part of this call's own reservation before the mapping.
+            unsafe { kernel!(libc::SYS_munmap, place.addr(), offset) };
+        }
+        place.leak();
     }
     moved
 }
 
-/// Moves mappings, counted from the start, by way of a place that nobody uses: a call that the kernel refuses leaves
-/// what is at the target.
-fn move_parts(space: &RawSpace, request: &Request, parts: &[Range<usize>]) -> io::Result<usize> {
-    let Request { old, new_len, .. } = request;
-    let more = new_len.saturating_sub(old.len());
-    let is_named = request.has(libc::MREMAP_FIXED);
-    let offset = old.start % BLOCK_BYTES;
-    let place = Reservation::new(offset + new_len, BLOCK_BYTES)?;
-    let aside = place.addr() + offset;
-    let start = if is_named { request.target } else { aside };
-    let (more_aside, more_there) = if is_named { (0, more) } else { (more, 0) };
-    let at = |start: usize, more: usize| {
-        let mut at: Vec<_> = parts.iter().map(|part| start + part.start..start + part.end).collect();
-        at.last_mut().expect("there is a mapping").end += more;
-        at
-    };
-    let replaced = if is_named { at(start, more) } else { Vec::new() };
-    let away = || carry(parts, old.start, aside, more_aside, request.flags | PLAIN_MOVE);
-    let there = || {
-        if is_named {
-            replaced.iter().for_each(|part| drop(protection::unlock(space, part)));
-            carry(parts, aside, start, more_there, PLAIN_MOVE)?;
-        }
-        if *new_len < old.len() {
-            // SAFETY: the program gives up the rest.
-            unsafe { kernel!(libc::SYS_munmap, old.start + new_len, old.len() - new_len) };
-        }
-        Ok(())
-    };
-    let back = || drop(carry(parts, aside, old.start, 0, PLAIN_MOVE));
-    let keeps_old = request.has(MREMAP_DONTUNMAP);
-    for _ in 0..TRIES {
-        let ranges = Relocation { from: old.clone(), to: start..start + new_len, replaced: &replaced, keeps_old };
-        // SAFETY: the program gives up what is at the new place. Nothing is present at the old one when the kernel
-        // moves the mapping.
-        let Some(moved) = (unsafe { space.relocate(ranges, away, there, back) }) else {
-            std::thread::yield_now(); // a part is in use
-            continue;
-        };
-        // The rest of the place. Where a mapping was, others may be by now.
-        for rest in others(&place.range(), &at(aside, more_aside)) {
-            // SAFETY: a part of this call's own reservation.
-            unsafe { kernel!(libc::SYS_munmap, rest.start, rest.len()) };
-        }
-        place.leak();
-        moved?;
-        known::forget(old);
-        replaced.iter().for_each(known::forget);
-        return Ok(start);
-    }
-    Err(io::Error::from_raw_os_error(libc::ENOMEM))
-}
-
-/// Implements `mremap` for managed memory.
+/// Implements `mremap` for managed memory. The arguments are sound.
 fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
-    let moves = request.has(libc::MREMAP_FIXED) || request.has(MREMAP_DONTUNMAP);
-    if !moves {
+    if request.has(libc::MREMAP_FIXED) {
+        return move_to_target(space, request);
+    }
+    if !request.has(MREMAP_DONTUNMAP) {
         match resize(space, request) {
             Err(error) if request.has(libc::MREMAP_MAYMOVE) && error.raw_os_error() == Some(libc::ENOMEM) => {}
             done => return done,
         }
     }
-    move_away(space, request)
+    move_somewhere(space, request)
+}
+
+/// Grows or shrinks managed memory, which may move.
+///
+/// # Errors
+/// The kernel's.
+///
+/// # Safety
+/// The range is the caller's, and nobody uses it meanwhile.
+pub unsafe fn remap(space: &RawSpace, old: Range<usize>, new_len: usize) -> io::Result<usize> {
+    let request = Request { old, new_len, flags: libc::MREMAP_MAYMOVE, target: 0 };
+    remap_managed(space, &request).inspect(|&at| request.note_moved(at))
 }
 
 export! {
@@ -253,13 +261,16 @@ export! {
                 && (is_target_ours || !space.managed_parts(request.old.clone()).is_empty())
             {
                 return match remap_managed(space, &request) {
-                    Ok(at) => at as *mut c_void,
+                    Ok(at) => {
+                        request.note_moved(at);
+                        at as *mut c_void
+                    }
                     Err(error) => failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
                 };
             }
             let at = call();
             if at != libc::MAP_FAILED {
-                forget_known(&request, at as usize);
+                request.note_moved(at as usize);
             }
             at
         })
