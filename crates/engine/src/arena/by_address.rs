@@ -227,8 +227,7 @@ impl RawSpace {
             // SAFETY: the caller's mapping, to addresses that this call has just reserved.
             unsafe { memory::move_mapping(addr..addr + old_len, target.range()) }.map(|()| target.addr())
         };
-        let ranges =
-            Relocation { from: addr..addr + old_len, new_len, alike: true, replaced: &[], keeps_old: false };
+        let ranges = Relocation { from: addr..addr + old_len, new_len, alike: true, replaced: &[], keeps_old: false };
         // SAFETY: addresses that this call has just reserved.
         let moved = unsafe { self.relocate(ranges, call) }.map_err(Error::system("moving a region"));
         target.leak(); // they may be another's if the kernel has failed

@@ -178,6 +178,9 @@ impl Engine {
 
     /// As [`Engine::forget`], for a caller that changes what is managed.
     pub fn forget_all(&self, range: &Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
         let blocks = blocks_of(range);
         self.policy.forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         for block in self.close_untouched(range) {
@@ -202,6 +205,9 @@ impl Engine {
     fn managed_parts_inside(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let range = self.table().possible(range);
         let mut parts: Vec<Range<usize>> = Vec::new();
+        if range.is_empty() {
+            return parts;
+        }
         let mut add = |part: Range<usize>| match parts.last_mut() {
             Some(last) if last.end == part.start => last.end = part.end,
             _ => parts.push(part),

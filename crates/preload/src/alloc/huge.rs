@@ -63,21 +63,15 @@ pub fn release(block: usize) -> bool {
     true
 }
 
-/// Resizes a block. If there is no room, returns null and leaves the block as it was.
-pub fn resize(block: usize, size: usize) -> *mut u8 {
+/// Resizes a block. `None`: the kernel does not; it is as it was.
+pub fn resize(block: usize, size: usize) -> Option<*mut u8> {
     let new_len = size.next_multiple_of(BLOCK_BYTES);
     let _guard = guard::enter();
-    let Some(space) = state::space() else { return std::ptr::null_mut() };
-    let Some(old_len) = blocks().remove(&block) else { return std::ptr::null_mut() };
+    let space = state::space()?;
+    let old_len = blocks().remove(&block)?;
     // SAFETY: the mapping belongs to this block alone, and the program does not use a block while it resizes it.
-    match state::keeping_errno(|| unsafe { remap::remap(space, block..block + old_len, new_len) }) {
-        Ok(addr) => {
-            blocks().insert(addr, new_len);
-            addr as *mut u8
-        }
-        Err(_) => {
-            blocks().insert(block, old_len);
-            std::ptr::null_mut()
-        }
-    }
+    let resized = state::keeping_errno(|| unsafe { remap::remap(space, block..block + old_len, new_len) });
+    let (addr, len) = resized.as_ref().map_or((block, old_len), |&addr| (addr, new_len));
+    blocks().insert(addr, len);
+    resized.is_ok().then_some(addr as *mut u8)
 }

@@ -104,7 +104,7 @@ pub unsafe fn usable(block: *const u8) -> usize {
 pub unsafe fn resize(block: *mut u8, size: usize) -> Option<*mut u8> {
     let huge_now = huge::len(block as usize).is_some();
     match (huge_now, huge::serves(size, 1)) {
-        (true, true) => Some(huge::resize(block as usize, size)),
+        (true, true) => huge::resize(block as usize, size),
         // SAFETY: the caller upholds this function's own contract.
         (false, false) => Some(unsafe { mi::mi_realloc(block.cast(), size).cast() }),
         _ => None,

@@ -146,7 +146,10 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         state::fail(libc::EPERM); // the engine owns the frames
         return -1;
     }
-    let drops = matches!(advice, libc::MADV_DONTNEED | libc::MADV_COLD | libc::MADV_PAGEOUT | MADV_GUARD_INSTALL);
+    let drops = matches!(
+        advice,
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT | MADV_GUARD_INSTALL
+    );
     if drops && space.has_locked(&range) {
         state::fail(libc::EINVAL); // as in the kernel
         return -1;

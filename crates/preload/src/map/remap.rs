@@ -8,8 +8,8 @@ use folioswap::{RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::export::export;
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
 use crate::map::known;
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
 use crate::real::kernel;
 use crate::{guard, state};
 
@@ -99,8 +99,7 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let last = old.end - PAGE_BYTES..old.end;
     if space.has_locked(&last) {
         // What grows is locked too. The kernel fills it at once, and it is not managed.
-        let ranges =
-            Relocation { from: old.clone(), new_len: *new_len, alike: true, replaced: &[], keeps_old: false };
+        let ranges = Relocation { from: old.clone(), new_len: *new_len, alike: true, replaced: &[], keeps_old: false };
         // SAFETY: nothing is replaced, and nothing moves.
         return unsafe { space.relocate(ranges, || request.call(0, 0)) };
     }
@@ -151,7 +150,8 @@ fn carry(parts: &[Range<usize>], to: usize, flags: c_int) -> io::Result<()> {
         let target = to + (part.start - from);
         let request = Request { old: part.clone(), new_len: part.len(), flags, target };
         if let Err(error) = request.call(flags, target) {
-            let moved: Vec<_> = parts[..index].iter().map(|part| part.start - from + to..part.end - from + to).collect();
+            let moved: Vec<_> =
+                parts[..index].iter().map(|part| part.start - from + to..part.end - from + to).collect();
             let _ = carry(&moved, from, PLAIN_MOVE);
             return Err(error);
         }
