@@ -1,5 +1,5 @@
-//! Large blocks of the program's heap. Each is a mapping of its own, made and unmapped as the program's own mappings are:
-//! freeing it frees its folios, and growing it moves folios instead of copying bytes.
+//! Large blocks of the program's heap. Each is a mapping of its own, made and unmapped as the program's mappings are.
+//! Freeing it frees its folios, and growing it moves folios instead of copying bytes.
 //!
 //! Such a block starts on a folio boundary, which rules out most other blocks at once. The list of blocks has its own
 //! lock, held for a lookup only.

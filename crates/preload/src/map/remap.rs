@@ -50,22 +50,18 @@ impl Request {
         self.old.start..self.old.end.min(self.old.start + self.new_len)
     }
 
-    /// Moves the mappings. Where they are several, they move one by one.
+    /// Moves the mappings. Where they are several, they move one by one. As in the kernel, only one can get another
+    /// length.
     fn carry(&self, target: usize) -> io::Result<usize> {
         let flags = self.flags | PLAIN_MOVE;
         match self.call(flags, target) {
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.new_len <= self.old.len() => {
-                let kept = self.kept();
-                let parts = mappings(&kept);
-                let has_gaps = parts.iter().map(Range::len).sum::<usize>() < kept.len();
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.new_len == self.old.len() => {
+                let parts = mappings(&self.old);
+                let has_gaps = parts.iter().map(Range::len).sum::<usize>() < self.old.len();
                 if parts.len() < 2 || (has_gaps && !self.has(libc::MREMAP_FIXED)) {
                     return Err(error);
                 }
                 carry(&parts, target, flags)?;
-                if kept.end < self.old.end {
-                    // SAFETY: the program gives up the rest.
-                    unsafe { kernel!(libc::SYS_munmap, kept.end, self.old.end - kept.end) };
-                }
                 Ok(target)
             }
             done => done,
