@@ -21,7 +21,7 @@ use folioswap_sys::signals;
 use crate::alloc::{heap, huge};
 use crate::calls::{aio, dispatch};
 use crate::export::{export, real};
-use crate::faults::{signal_stack, threads};
+use crate::faults::{signal_stack, signals as caught, threads};
 use crate::map::{known, mapping};
 use crate::real::kernel;
 use crate::{ending, guard, state};
@@ -122,7 +122,7 @@ extern "C" fn child() {
         set_apart(space);
     }
     drop(guard);
-    if state::direct() {
+    if caught::has_ours() {
         dispatch::arm();
     }
 }

@@ -80,9 +80,7 @@ fn begin(arena: Arena, ordinary_bytes: u64) {
     malloc::prepare(ordinary_bytes as usize);
     fork::prepare();
     state::set_phase(Phase::Managed);
-    if state::direct() {
-        signals::prepare();
-    }
+    signals::prepare();
 }
 
 /// With copying, a folio may be evicted while a device writes to its pages, and this data is lost, because pins cannot

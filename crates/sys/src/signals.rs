@@ -22,8 +22,8 @@ const fn bit(signal: i32) -> u64 {
 /// The signal by which glibc makes every thread change its user id. The caller waits for all threads.
 const SIGSETXID: i32 = 33;
 
-/// All signals except those of faults: a blocked fault signal kills the process without calling a handler. glibc's
-/// cancellation signal is included, which glibc's own full set leaves out.
+/// All signals except those of faults: a blocked fault signal kills the process without calling a handler. What the
+/// program has blocked itself stays so. glibc's cancellation signal is included, which glibc's own full set leaves out.
 const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGSEGV)
     | bit(libc::SIGILL)
@@ -33,28 +33,35 @@ const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGSYS)
     | bit(SIGSETXID));
 
+/// Signals that the program may have blocked on all its threads to wait for them. On a thread of the engine they would
+/// be handled. SIGBUS and SIGSYS stay open, which this crate may handle itself.
+const NOT_ON_ITS_THREADS: u64 =
+    bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP) | bit(libc::SIGABRT);
+
 /// Blocks all signals for the calling thread until the guard is dropped.
 pub fn block_all() -> Blocked {
-    Blocked { before: set_mask(BLOCKED), _not_send: PhantomData }
+    Blocked { before: change_mask(libc::SIG_BLOCK, BLOCKED), _not_send: PhantomData }
 }
 
 impl Drop for Blocked {
     fn drop(&mut self) {
-        set_mask(self.before);
+        change_mask(libc::SIG_SETMASK, self.before);
     }
 }
 
-/// Sets the calling thread's mask, and returns the previous one. The C library's call would leave out its own signals.
-fn set_mask(mask: u64) -> u64 {
+/// Changes the calling thread's mask, and returns the previous one. The C library's call would leave out its own
+/// signals.
+fn change_mask(how: i32, mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: the kernel reads one set of 8 bytes and fills in the other, both locals of this frame. It cannot fail.
     unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size_of::<u64>());
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, size_of::<u64>());
     }
     before
 }
 
-/// Starts a thread with signals blocked (see [`block_all`]). `name` is cut to the kernel's 15 bytes.
+/// Starts a thread with signals blocked, those of faults too, but for SIGBUS and SIGSYS. `name` is cut to the kernel's
+/// 15 bytes.
 ///
 /// # Errors
 /// EAGAIN: too many threads.
@@ -65,6 +72,7 @@ pub fn spawn<T: Send + 'static>(
 ) -> io::Result<JoinHandle<T>> {
     let name = name.chars().filter(|c| c.is_ascii() && *c != '\0').take(15).collect();
     let _blocked = block_all();
+    change_mask(libc::SIG_BLOCK, NOT_ON_ITS_THREADS); // inherited, and ends with `_blocked`
     std::thread::Builder::new().name(name).stack_size(stack_size).spawn(body)
 }
 
@@ -115,9 +123,7 @@ mod tests {
 
     /// The mask in the kernel.
     fn mask() -> u64 {
-        let mask = set_mask(u64::MAX);
-        set_mask(mask);
-        mask
+        change_mask(libc::SIG_BLOCK, 0)
     }
 
     #[test]
@@ -130,6 +136,15 @@ mod tests {
         assert_eq!(mask() & (bit(32) | bit(libc::SIGTERM) | bit(libc::SIGBUS)), bit(32) | bit(libc::SIGTERM));
         drop(blocked);
         assert_eq!(mask(), before);
+    }
+
+    #[test]
+    fn what_was_blocked_before_stays_so() {
+        let before = change_mask(libc::SIG_BLOCK, bit(libc::SIGABRT) | bit(libc::SIGSEGV));
+        let blocked = block_all();
+        assert_eq!(mask() & (bit(libc::SIGABRT) | bit(libc::SIGSEGV)), bit(libc::SIGABRT) | bit(libc::SIGSEGV));
+        drop(blocked);
+        change_mask(libc::SIG_SETMASK, before);
     }
 
     fn blocked(signal: i32) -> bool {
@@ -146,7 +161,7 @@ mod tests {
         let before = blocked(libc::SIGTERM);
         let thread = spawn("a-rather-long-name", 256 << 10, || {
             let name = std::thread::current().name().map(str::to_owned);
-            (blocked(libc::SIGTERM), blocked(libc::SIGBUS), name, thread_id())
+            (blocked(libc::SIGTERM) && blocked(libc::SIGABRT), blocked(libc::SIGBUS), name, thread_id())
         });
         let (term, bus, name, id) = thread.unwrap().join().unwrap();
         assert!(term && !bus);

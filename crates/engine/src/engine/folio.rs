@@ -70,7 +70,13 @@ impl Engine {
     /// Moves a mapped folio of a locked block to its home. Its frames stay on their list.
     pub fn unmap(&self, locked: &mut Locked<'_>, index: usize) -> Result<(), MapError> {
         // SAFETY: the folio's place and its frames' home; the block is locked.
-        self.unmap_by(locked, index, |addr, home, len| unsafe { self.ram.mapper().unmap(addr, home, len) })
+        let unmap = |addr, home, len| unsafe { self.ram.mapper().unmap(addr, home, len) };
+        match self.unmap_by(locked, index, unmap) {
+            Err(MapError::Missing) if self.fill_gaps(locked, pages_of(locked, index)) => {
+                self.unmap_by(locked, index, unmap)
+            }
+            unmapped => unmapped,
+        }
     }
 
     /// As [`Engine::unmap`], for content that nobody needs any more.

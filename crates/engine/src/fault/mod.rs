@@ -2,6 +2,7 @@
 //! readahead.
 
 pub(crate) mod direct;
+pub(crate) mod gap;
 pub(crate) mod gather;
 pub(crate) mod lost;
 pub(crate) mod monitor;

@@ -91,8 +91,8 @@ impl Engine {
     }
 
     /// Makes the folio that holds the accessed page present, on behalf of the thread that touched it. The caller is
-    /// inside the gate. Returns `false` if there was nothing to do: the folio was mapped before the call, or the page
-    /// is sealed or unmapped.
+    /// inside the gate. Returns `false` if there was nothing to do: the page was present before the call, or is
+    /// sealed or unmapped.
     ///
     /// # Errors
     /// The device cannot give back what it holds.
@@ -119,7 +119,7 @@ impl Engine {
         };
         let index = locked.index_of(within);
         let kind = match locked.state(index) {
-            State::Resident(_) => return Ok(false),
+            State::Resident(_) => return Ok(self.fill_gaps(&mut locked, within..within + 1)),
             // Not managed, or moving: the thread touches it again once it is unmapped, replaced or moved.
             _ if locked.is_sealed(within) => return Ok(false),
             // The fault was reported before these addresses were unmapped, and a signal let the thread continue.

@@ -55,7 +55,11 @@ pub unsafe fn call(number: c_long, words: &Words) -> isize {
             return result;
         }
         let kept = state::errno();
-        let result = memory(number, words).or_else(|| if state::direct() { covered(number, words) } else { None });
+        let result = memory(number, words).or_else(|| match (state::direct(), signals::has_ours()) {
+            (true, _) => covered(number, words),
+            (false, true) => masked(number, words).or_else(|| about_the_net(number, words)),
+            (false, false) => None,
+        });
         let result = match result {
             Some(-1) => -(state::errno() as isize),
             Some(result) => result,
@@ -96,6 +100,7 @@ unsafe fn covered(number: c_long, words: &Words) -> Option<isize> {
         transfer(number, words)
             .or_else(|| message(number, words))
             .or_else(|| masked(number, words))
+            .or_else(|| about_the_net(number, words))
             .or_else(|| special(number, words))
     }
 }
@@ -187,7 +192,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
 
 /// A kernel signal set without the signals that are never blocked; `None` for null.
 unsafe fn open_set(set: *const u64) -> Option<u64> {
-    let ours = signals::OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
+    let ours = signals::ours_mask();
     // SAFETY: null or the caller's set. Reading it faults it in.
     (!set.is_null()).then(|| unsafe { *set } & !ours)
 }
@@ -247,8 +252,22 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
-/// The remaining calls with code of their own: futexes, System V messages, exec, asynchronous I/O, and calls that
-/// concern the net.
+/// Calls that concern the net.
+unsafe fn about_the_net(number: c_long, words: &Words) -> Option<isize> {
+    match number {
+        libc::SYS_prctl if words[0] == dispatch::SET_DISPATCH => {
+            dispatch::step_back();
+            // SAFETY: the caller's call.
+            return Some(unsafe { raw(number, words) as isize });
+        }
+        libc::SYS_prctl if words[0] == libc::PR_SET_SECCOMP as usize => dispatch::leave_new_threads(),
+        libc::SYS_seccomp => dispatch::leave_new_threads(),
+        _ => {}
+    }
+    None
+}
+
+/// The remaining calls with code of their own: futexes, System V messages, exec and asynchronous I/O.
 unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
     let &[a, b, c, d, e, _] = words;
     // SAFETY: the caller's call, with valid copies in place of its pointers.
@@ -289,16 +308,6 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 let result = kernel!(number, a, b, present.addr());
                 present.bring_back();
                 result as isize
-            }
-            libc::SYS_prctl if a == dispatch::SET_DISPATCH => {
-                dispatch::step_back();
-                raw(number, words) as isize
-            }
-            libc::SYS_prctl | libc::SYS_seccomp
-                if number == libc::SYS_seccomp || a == libc::PR_SET_SECCOMP as usize =>
-            {
-                dispatch::leave_new_threads();
-                return None;
             }
             _ => return None,
         }

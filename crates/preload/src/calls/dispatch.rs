@@ -1,7 +1,8 @@
 //! Catches system calls that are made outside the C library, by other run times, JIT code or the loader.
 //!
-//! In direct mode the kernel raises SIGSYS for them (PR_SET_SYSCALL_USER_DISPATCH). The handler makes the call as
-//! `syscall` would, with the same covers. A caught call costs 1.5 us more, a C library call nothing measurable.
+//! The kernel raises SIGSYS for them (PR_SET_SYSCALL_USER_DISPATCH). The handler makes the call as `syscall` would: the
+//! engine learns of memory calls, and in direct mode the call has the same covers. A caught call costs 1.5 us more, a C
+//! library call nothing measurable.
 //! - This library's own calls go through the C library's instruction ([`crate::real::raw`]).
 //! - SIGSYS is never blocked: the kernel would kill the process. A caught call sets the mask and stack of the
 //!   interrupted code.
@@ -97,21 +98,23 @@ fn trampolines() -> usize {
     &raw const folioswap_trampolines as usize
 }
 
-/// Prepares [`arm`]. There is no net if the kernel does not support it, or if the C library consists of several
-/// objects.
-pub fn prepare() {
+/// Prepares [`arm`]. Returns whether SIGSYS is this library's now. There is no net if the kernel does not support it,
+/// or if the C library consists of several objects.
+pub fn prepare() -> bool {
     static CREATE: Real<unsafe extern "C" fn()> = Real::new(c"pthread_create");
     if !malloc::libc_code().contains(&(CREATE.get() as usize)) {
-        return; // only half of the C library's calls would be recognised
+        return false; // only half of the C library's calls would be recognised
     }
     if let Err(error) = sigbus::install_syscall(on_caught) {
-        return state::say(&format!("system calls outside the C library are not covered: {error}"));
+        state::say(&format!("system calls outside the C library are not covered: {error}"));
+        return false;
     }
     let mut action = [0usize; 4]; // handler, flags, restorer, mask
     // SAFETY: the kernel fills in the local.
     unsafe { kernel!(libc::SYS_rt_sigaction, libc::SIGSYS, 0usize, action.as_mut_ptr(), 8usize) };
     RESTORER.store(action[2], Ordering::Relaxed);
     READY.store(malloc::libc_code().contains(&action[2]), Ordering::SeqCst);
+    true
 }
 
 /// Enables the net for the calling thread.
@@ -222,7 +225,7 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
         return -(libc::EINVAL as isize);
     }
     let mask = (&raw mut context.uc_sigmask).cast::<u64>();
-    let ours = signals::OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
+    let ours = signals::ours_mask();
     // SAFETY: the context is the handler's. The pointers are null or the caller's, and accesses fault their pages in.
     unsafe {
         let known = *mask;

@@ -1,11 +1,13 @@
-//! Signals in direct mode, where faults arrive as SIGBUS.
+//! The signals that this library handles: SIGSYS, by which system calls outside the C library are caught, and in direct
+//! mode SIGBUS, as which faults arrive.
 //!
-//! SIGBUS and SIGSYS are never blocked. The actions that the program sets for them are kept here, and the program reads
-//! back those. They get the signals that this library does not handle. Nothing else about signals changes.
+//! They are never blocked. The actions that the program sets for them are kept here, and the program reads back those.
+//! They get the signals that this library does not handle. Nothing else about signals changes.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
@@ -31,19 +33,43 @@ real!(SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int);
 real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
 real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
 
-/// Installs the SIGBUS handler and the net of [`crate::calls::dispatch`], and prepares the first thread.
+/// Whether SIGSYS is this library's.
+static CATCHES: AtomicBool = AtomicBool::new(false);
+
+/// Installs the net of [`crate::calls::dispatch`], and in direct mode the SIGBUS handler. Prepares the first thread.
 pub fn prepare() {
     signal_stack::attach();
-    if let Err(error) = sigbus::install(on_sigbus) {
+    if state::direct()
+        && let Err(error) = sigbus::install(on_sigbus)
+    {
         state::end(70, &format!("installing the SIGBUS handler: {error}"));
     }
-    dispatch::prepare();
+    CATCHES.store(dispatch::prepare(), Ordering::SeqCst);
     open_ours();
 }
 
-/// Unblocks [`OURS`] on the calling thread, and has its system calls caught.
+/// The signals that are never blocked.
+pub fn ours() -> &'static [c_int] {
+    match (state::direct(), CATCHES.load(Ordering::Relaxed)) {
+        (true, _) => &[libc::SIGBUS, libc::SIGSYS],
+        (false, true) => &[libc::SIGSYS],
+        (false, false) => &[],
+    }
+}
+
+/// Whether there are such signals.
+pub fn has_ours() -> bool {
+    !ours().is_empty()
+}
+
+/// The same as a mask of the kernel's.
+pub fn ours_mask() -> u64 {
+    ours().iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1))
+}
+
+/// Unblocks [`ours`] on the calling thread, and has its system calls caught.
 pub fn open_ours() {
-    let set = OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
+    let set = ours_mask();
     // SAFETY: the kernel reads a set of 8 bytes.
     unsafe { kernel!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
     dispatch::arm();
@@ -67,21 +93,18 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// The signals that are never blocked: faults, and the system calls that [`crate::calls::dispatch`] catches.
-pub const OURS: [c_int; 2] = [libc::SIGBUS, libc::SIGSYS];
-
-/// A copy of the set without [`OURS`]; `None` if the caller's own set can be used.
+/// A copy of the set without [`ours`]; `None` if the caller's own set can be used.
 ///
 /// # Safety
 /// `set` is null or valid.
 pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
-    if set.is_null() || !state::direct() {
+    if set.is_null() || !has_ours() {
         return None;
     }
     // SAFETY: `set` is valid, and only the copy is changed.
     unsafe {
         let mut copy = *set;
-        OURS.iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
+        ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
         Some(copy)
     }
 }
@@ -92,10 +115,10 @@ pub fn pointer(copy: &Option<sigset_t>, set: *const sigset_t) -> *const sigset_t
 }
 
 fn is_ours(signal: c_int) -> bool {
-    OURS.contains(&signal) && state::direct()
+    ours().contains(&signal)
 }
 
-/// The program's own action for a signal of [`OURS`].
+/// The program's own action for a signal of [`ours`].
 fn chained(signal: c_int) -> Action {
     if signal == libc::SIGSYS { sigbus::chained_syscall_action() } else { sigbus::chained_action() }
 }
@@ -107,7 +130,7 @@ fn set_chained(signal: c_int, action: Action) {
 export! {
     fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
         let real = SIGACTION.get();
-        if !state::direct() {
+        if !has_ours() {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(signal, action, before) };
         }
@@ -128,7 +151,7 @@ export! {
                 return real(signal, action, before);
             }
             let mut copy = *action;
-            OURS.iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
+            ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
             let mut known = zeroed();
             let result = real(signal, &raw const copy, &raw mut known);
             if result == 0 && !before.is_null() {
@@ -139,7 +162,7 @@ export! {
     }
 }
 
-/// Records a plain handler as the program's for a signal of [`OURS`]. Returns the previous handler.
+/// Records a plain handler as the program's for a signal of [`ours`]. Returns the previous handler.
 fn set_own_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     let _guard = guard::enter();
     // SAFETY: all zeroes is a valid action.
@@ -205,7 +228,7 @@ pub unsafe fn kernel_action(
     before: *mut KernelAction,
     set_len: usize,
 ) -> c_int {
-    let ours = OURS.iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1));
+    let ours = ours_mask();
     // SAFETY: the pointers are null or valid, by this function's contract. The kernel gets copies only.
     unsafe {
         let mut wanted = (!action.is_null()).then(|| *action);
@@ -283,7 +306,7 @@ export! {
 
 export! {
     fn siginterrupt(number: c_int, on: c_int) -> c_int {
-        // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`OURS`].
+        // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`ours`].
         if is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
     }
 }
@@ -297,7 +320,7 @@ export! {
 
 /// Masks of the old interfaces have 32 signals.
 fn without_ours_of_old(mask: c_int) -> c_int {
-    if state::direct() { OURS.iter().fold(mask, |mask, signal| mask & !(1 << (signal - 1))) } else { mask }
+    ours().iter().fold(mask, |mask, signal| mask & !(1 << (signal - 1)))
 }
 
 export! {
@@ -358,7 +381,7 @@ export! {
 export! {
     fn sigaltstack(stack: *const stack_t, before: *mut stack_t) -> c_int {
         let real = SIGALTSTACK.get();
-        if !state::direct() {
+        if !has_ours() {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(stack, before) };
         }

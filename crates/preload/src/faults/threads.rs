@@ -118,13 +118,13 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
             let mut held = HELD.lock().expect("nothing panics under this lock");
             held.iter_mut().filter(|stack| stack.number == beginning.number).for_each(|stack| stack.thread = thread);
         }
-        if state::direct() {
+        if signals::has_ours() {
             signal_stack::attach();
             detach_at_end();
         }
         (beginning.body, beginning.argument)
     };
-    if state::direct() {
+    if signals::has_ours() {
         signals::open_ours();
     }
     body(argument)

@@ -80,11 +80,23 @@ pub fn manage(space: &RawSpace, range: Range<usize>) {
     note_unmanaged(state::keeping_errno(|| unsafe { space.manage(range) }));
 }
 
+/// Forgets what was managed where the kernel has just found free addresses: it was unmapped by a call that this library
+/// does not see.
+fn forget_unseen(space: &RawSpace, range: &Range<usize>) {
+    if state::overlaps(range.start, range.len()) && !space.managed_parts(range.clone()).is_empty() {
+        // SAFETY: nobody knows the content of the new mapping, and the one before it is gone.
+        state::keeping_errno(|| unsafe { space.forget(range.clone(), || ()) });
+    }
+}
+
 /// Notes a new mapping.
 fn note_mapped(space: &RawSpace, range: Range<usize>, access: c_int, flags: c_int, replaced: bool) {
     let is_ours = is_manageable(range.len(), flags, replaced);
     let _guard = guard::enter();
     known::forget(&range);
+    if !replaced {
+        forget_unseen(space, &range);
+    }
     if is_ours && is_plain(access) && !replaced {
         manage(space, range);
     } else if is_ours && access & libc::PROT_WRITE == 0 {
