@@ -18,6 +18,7 @@ pub mod fault_stack;
 pub mod fork;
 pub mod futex;
 pub mod kept;
+pub mod maps;
 pub mod memory;
 pub mod numa;
 pub mod own_table;

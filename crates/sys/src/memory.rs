@@ -383,6 +383,24 @@ pub unsafe fn take_pages(from: usize, to: usize, len: usize) -> io::Result<()> {
     Ok(())
 }
 
+/// Undoes [`take_pages`]: the pages go back, and have the protection of the mapping that stayed there, which they
+/// replace. What was registered with a userfaultfd is so no more, and nothing is mapped at the place.
+///
+/// # Errors
+/// The pages are still at the place.
+///
+/// # Safety
+/// The caller handles faults in the range, and nobody touches a page of it that is not at the place.
+pub unsafe fn return_pages(from: usize, to: usize, len: usize) -> io::Result<()> {
+    let protection = crate::maps::protection_at(to)?;
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe {
+        protect(from, len, protection)?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        check(libc::syscall(libc::SYS_mremap, from, len, len, flags, to)).map(drop)
+    }
+}
+
 /// Lets forked children inherit a range again, after [`dontfork`].
 ///
 /// # Errors

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
-use folioswap_sys::memory::Reservation;
 use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::uffd::{MoveError, Userfaultfd};
 use folioswap_sys::{futex, memory};
 
+use super::aside::Aside;
 use crate::process::fatal;
 use crate::process::lent::Lent;
 
@@ -141,112 +141,6 @@ const LOOKS: usize = 100;
 /// Content of the pages that `repopulate` makes.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 
-/// Addresses of 2 MiB at which pages are put for a moment, whatever protection they had. They are reserved while nobody
-/// uses them. `None` stands for addresses that others got meanwhile, when no more could be reserved.
-struct Aside {
-    lent: Lent<Option<usize>>,
-    uffd: Arc<Userfaultfd>,
-    pagemap: Arc<Pagemap>,
-    /// Whether the kernel unmaps what pages are to replace, before it finds that they lie in several mappings.
-    refusal_unmaps: bool,
-}
-
-/// Threads that put pages aside at the same time.
-const NR_ASIDE: usize = 16;
-
-impl Aside {
-    fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> io::Result<Self> {
-        let refusal_unmaps = Self::refusal_unmaps()?;
-        let reserved = Reservation::apart(NR_ASIDE * Order::HUGE.bytes(), Order::HUGE.bytes())?;
-        let places = reserved.range().step_by(Order::HUGE.bytes()).map(Some);
-        reserved.leak(); // the mappings there change, and are no longer one
-        Ok(Aside { lent: Lent::new(places), uffd, pagemap, refusal_unmaps })
-    }
-
-    /// Tries it with two mappings.
-    fn refusal_unmaps() -> io::Result<bool> {
-        let [two, place] = [(); 2].map(|()| Reservation::new(2 * PAGE_SIZE, PAGE_SIZE));
-        let (two, place) = (two?, place?);
-        two.protect_rw(two.addr()..two.addr() + PAGE_SIZE)?;
-        // SAFETY: addresses of this call, which hold nothing.
-        let taken = unsafe { memory::take_pages(two.addr(), place.addr(), place.len()) };
-        Ok(taken.is_err() && memory::reserve_at(place.addr(), place.len()).is_ok())
-    }
-
-    fn reserve() -> Option<usize> {
-        let reserved = Reservation::apart(Order::HUGE.bytes(), Order::HUGE.bytes()).ok()?;
-        let place = reserved.addr();
-        reserved.leak();
-        Some(place)
-    }
-
-    /// Takes a folio's pages to a place that may be read and written, and calls `work` with it: the place, the folio,
-    /// the home, and their length. The folio may lie in several mappings; then it is called for parts of it. If that
-    /// fails for one part, `undo` is called with the folio and the home of those before it, and what is still at the
-    /// place goes back.
-    ///
-    /// # Safety
-    /// As for [`Mapper::unmap`].
-    unsafe fn take(
-        &self,
-        folio: usize,
-        home: usize,
-        len: usize,
-        work: &impl Fn(usize, usize, usize, usize) -> Result<(), MapError>,
-        undo: &impl Fn(usize, usize, usize) -> Result<(), MapError>,
-    ) -> Result<(), MapError> {
-        let is_done = self.lent.with(|lent| {
-            *lent = lent.or_else(Self::reserve);
-            let Some(place) = *lent else { return Err(MapError::Refused(libc::ENOMEM)) };
-            // SAFETY: the caller's range, and addresses that are lent to this call alone.
-            if let Err(error) = unsafe { memory::take_pages(folio, place, len) } {
-                let are_several = error.raw_os_error() == Some(libc::EFAULT) && len > PAGE_SIZE;
-                if !are_several || self.refusal_unmaps {
-                    *lent = memory::reserve_at(place, len).ok().map(|()| place); // others may have them
-                }
-                return if are_several { Ok(false) } else { Err(refused(error)) };
-            }
-            // SAFETY: the caller's range, whose pages are there.
-            let done = work(place, folio, home, len).inspect_err(|_| unsafe { self.put_back(folio, place, len) });
-            // SAFETY: as above. Nothing is needed there any more.
-            if unsafe { memory::reserve_over(place, len) }.is_err() {
-                *lent = None; // and what is there stays mapped
-            }
-            done.map(|()| true)
-        })?;
-        if is_done {
-            return Ok(());
-        }
-        let half = len / 2;
-        // SAFETY: halves of the caller's ranges.
-        unsafe {
-            self.take(folio, home, half, work, undo)?;
-            self.take(folio + half, home + half, half, work, undo)
-        }
-        .inspect_err(|_| patiently("mapped", || undo(folio, home, half)))
-    }
-
-    /// Copies the pages that are at a place back under the folio.
-    ///
-    /// # Safety
-    /// As for [`Mapper`]. The place is the caller's.
-    unsafe fn put_back(&self, folio: usize, place: usize, len: usize) {
-        for at in (0..len).step_by(PAGE_SIZE).filter(|at| memory::are_present(&self.pagemap, place + at, PAGE_SIZE)) {
-            // SAFETY: the caller's ranges. Nothing is present at the folio's address.
-            patiently("mapped", || unsafe { copy_in(&self.uffd, folio + at, place + at, PAGE_SIZE) });
-        }
-    }
-}
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        for _ in 0..NR_ASIDE {
-            // SAFETY: this object's own addresses, which nobody uses any more.
-            let _ = self.lent.take().map(|place| unsafe { memory::unmap(place, Order::HUGE.bytes()) });
-        }
-    }
-}
-
 /// Unregistered memory in which fresh pages are made. In registered memory, their first touch would be a userfault.
 struct Nursery(Lent<usize>);
 
@@ -300,7 +194,7 @@ impl MoveMapper {
         });
         Ok(MoveMapper {
             nurseries: nurseries.collect(),
-            aside: Aside::new(uffd.clone(), pagemap.clone())?,
+            aside: Aside::new(uffd.clone())?,
             uffd,
             pagemap,
             is_locked: is_locked.into(),
@@ -338,27 +232,34 @@ impl MoveMapper {
         })
     }
 
-    /// Moves pages from a place aside home, one by one where they do not move together, and copies those that cannot
-    /// be moved: a child of fork shares them, or a system call reads them. If that fails, those that got home go back
-    /// under the folio.
+    /// Moves pages from a place aside home, one by one where they do not move together. Those that a child of fork
+    /// shares become this process's own for that. If one is in use, all are at the place again.
     ///
     /// # Safety
     /// As for [`Mapper`]. The place is the caller's.
-    unsafe fn gather(&self, place: usize, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+    unsafe fn gather(&self, place: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's ranges.
         if unsafe { move_pages(&self.uffd, home, place, len) }.is_ok() {
             return Ok(());
         }
         for at in (0..len).step_by(PAGE_SIZE) {
             // SAFETY: as above.
-            let moved = unsafe { self.move_one(home + at, place + at) };
-            // SAFETY: as above.
-            let copied = moved.or_else(|_| unsafe { copy_in(&self.uffd, home + at, place + at, PAGE_SIZE) });
-            if let Err(error) = copied {
-                for got in (0..at).step_by(PAGE_SIZE) {
-                    // SAFETY: as above. Nothing is present at the folio's address.
-                    patiently("mapped", || unsafe { copy_in(&self.uffd, folio + got, home + got, PAGE_SIZE) });
+            let mut moved = unsafe { self.move_one(home + at, place + at) };
+            for make_own in [memory::write_present, memory::split_huge_page] {
+                if moved.is_err() {
+                    make_own(place + at, PAGE_SIZE);
+                    // SAFETY: as above.
+                    moved = unsafe { self.move_one(home + at, place + at) };
                 }
+            }
+            if let Err(error) = moved {
+                // Pages move to registered memory only.
+                self.uffd.register(place, len).map_err(|_| error)?;
+                for got in (0..at).step_by(PAGE_SIZE) {
+                    // SAFETY: as above.
+                    patiently("moved back", || unsafe { self.move_one(place + got, home + got) });
+                }
+                self.uffd.unregister(place, len).map_err(|_| error)?;
                 return Err(error);
             }
         }
@@ -539,10 +440,14 @@ impl Mapper for MoveMapper {
                         memory::lock_on_fault(folio, len).map_err(refused)?; // it lost that when its pages were taken
                     }
                     // SAFETY: as above; the place has the pages of the folio.
-                    unsafe { self.gather(place, folio, home, len) }
+                    unsafe { self.gather(place, home, len) }
                 };
                 // SAFETY: as above.
-                unsafe { self.aside.take(folio, home, len, &carry, &|folio, home, len| self.map(folio, home, len)) }
+                let direct = |folio, home, len| unsafe { self.carry(home, folio, len) };
+                // SAFETY: as above.
+                let undo = |folio, home, len| unsafe { self.map(folio, home, len) };
+                // SAFETY: as above.
+                unsafe { self.aside.take(folio, home, len, &carry, &direct, &undo) }
             }
             moved => moved,
         }
@@ -565,7 +470,7 @@ pub(crate) struct CopyMapper {
 
 impl CopyMapper {
     pub fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> io::Result<Self> {
-        Ok(CopyMapper { aside: Aside::new(uffd.clone(), pagemap.clone())?, uffd, pagemap })
+        Ok(CopyMapper { aside: Aside::new(uffd.clone())?, uffd, pagemap })
     }
 
     /// Copies the pages at a place home, and drops them.
@@ -620,8 +525,11 @@ impl Mapper for CopyMapper {
         // Once the pages are elsewhere an access faults and waits, so the content copied is the content dropped.
         // SAFETY: the caller's ranges, and a place that is this call's.
         let copy = |place, _, home, len| unsafe { self.copy_home(place, home, len) };
+        let direct = |_, _, _| Err(MapError::Refused(libc::EINVAL));
         // SAFETY: as above.
-        unsafe { self.aside.take(folio, home, len, &copy, &|folio, home, len| self.map(folio, home, len)) }
+        let undo = |folio, home, len| unsafe { self.map(folio, home, len) };
+        // SAFETY: as above.
+        unsafe { self.aside.take(folio, home, len, &copy, &direct, &undo) }
     }
 
     unsafe fn unmap_unneeded(&self, folio: usize, _home: usize, len: usize) -> Result<(), MapError> {
@@ -680,13 +588,14 @@ unsafe fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
     .map_err(refused)
 }
 
-fn refused(error: std::io::Error) -> MapError {
+pub(super) fn refused(error: std::io::Error) -> MapError {
     MapError::Refused(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use folioswap_sys::memory::Reservation;
     use folioswap_sys::uffd::Delivery;
 
     const NR_PAGES: usize = 16;

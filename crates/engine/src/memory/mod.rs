@@ -1,6 +1,7 @@
 //! The folio table, and RAM: frames and their homes, the mapper, zones, taking frames and giving them
 //! memory, zeroed memory, locked budgets.
 
+mod aside;
 pub mod frames;
 pub mod mapper;
 pub mod mlock;

@@ -1,0 +1,66 @@
+//! The kernel's list of mappings, read without memory of the heap: a fault may need it.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use crate::check;
+use crate::kept;
+
+/// Bytes of a line up to its permissions, at most: two addresses of 16 digits, and `rwxp`.
+const HEAD_BYTES: usize = 16 + 1 + 16 + 1 + 4;
+
+/// The protection of the mapping at an address, in the bits of `mprotect`.
+///
+/// # Errors
+/// The list cannot be read. ENOMEM: nothing is mapped there.
+pub fn protection_at(addr: usize) -> io::Result<libc::c_int> {
+    let list = kept::open_in_proc(c"self/maps", libc::O_RDONLY)?;
+    let mut buffer = [0u8; 4096];
+    let (mut head, mut len) = ([0u8; HEAD_BYTES], 0);
+    loop {
+        // SAFETY: the kernel fills in the buffer, which is at least this long.
+        let read =
+            check(unsafe { libc::syscall(libc::SYS_read, list.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) })?;
+        if read == 0 {
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
+        for &byte in &buffer[..read] {
+            if byte == b'\n' {
+                if let Some(protection) = protection_in(&head[..len], addr) {
+                    return Ok(protection);
+                }
+                len = 0;
+            } else if len < HEAD_BYTES {
+                head[len] = byte;
+                len += 1;
+            }
+        }
+    }
+}
+
+/// The protection in the beginning of a line, if the line is that of a mapping with this address.
+fn protection_in(head: &[u8], addr: usize) -> Option<libc::c_int> {
+    let (range, rest) = std::str::from_utf8(head).ok()?.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let [start, end] = [start, end].map(|number| usize::from_str_radix(number, 16).ok());
+    let bits = [(b'r', libc::PROT_READ), (b'w', libc::PROT_WRITE), (b'x', libc::PROT_EXEC)];
+    let is_set = |&(index, &(letter, _)): &(usize, &(u8, libc::c_int))| rest.as_bytes().get(index) == Some(&letter);
+    (start?..end?).contains(&addr).then(|| bits.iter().enumerate().filter(is_set).map(|(_, (_, bit))| bit).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Reservation;
+
+    #[test]
+    fn protection_is_what_was_set() {
+        let area = Reservation::new(4 * 4096, 4096).unwrap();
+        area.protect_rw(area.addr() + 4096..area.addr() + 2 * 4096).unwrap();
+        assert_eq!(protection_at(area.addr()).unwrap(), libc::PROT_NONE);
+        assert_eq!(protection_at(area.addr() + 4096 + 17).unwrap(), libc::PROT_READ | libc::PROT_WRITE);
+        let code = protection_at(protection_is_what_was_set as *const () as usize).unwrap();
+        assert_eq!(code, libc::PROT_READ | libc::PROT_EXEC);
+        assert_eq!(protection_at(0).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+    }
+}
