@@ -38,6 +38,9 @@ pub enum Command {
     /// Sets up kernel swap for its parent and undoes it when the parent ends.
     #[command(name = "__guard", hide = true)]
     Guard(GuardArgs),
+    /// Times memory calls.
+    #[command(name = "__calls", hide = true)]
+    InnerCalls,
     /// Sweeps the memory of an ordinary process.
     #[command(name = "__sweep", hide = true)]
     InnerSweep(InnerSweepArgs),

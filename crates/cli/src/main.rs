@@ -45,6 +45,7 @@ fn act() -> Result<u8, Failure> {
         Command::Exec(args) => Err(launch::exec(&args)),
         Command::Kernel(args) => run::kernel(&args),
         Command::Guard(args) => peer::guard::guard(&args),
+        Command::InnerCalls => bench::calls::inner(),
         Command::InnerSweep(args) => bench::sweep::command::inner(&args),
         Command::InnerRandom(args) => bench::random::command::inner(&args),
     }

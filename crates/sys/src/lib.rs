@@ -8,6 +8,7 @@
 //! own calls never come back to it. The same holds on the fault path: the C library's open, read, write, close and
 //! sleep are cancellation points, at which a cancelled thread would end with locks held.
 
+pub mod call_times;
 pub mod clock;
 pub mod cpu;
 pub mod descendants;

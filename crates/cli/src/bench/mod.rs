@@ -5,6 +5,7 @@
 
 mod alloc;
 mod auto;
+pub mod calls;
 mod compact;
 mod devices;
 mod fragment;
@@ -48,6 +49,8 @@ pub enum BenchCommand {
     /// The slot allocator alone: nanoseconds for an allocation and a free, compared with a cache of freed slots and
     /// with one lock
     Alloc(alloc::AllocArgs),
+    /// Memory calls under `run`, compared with the kernel alone: mmap, munmap, mprotect, mremap, madvise, fork
+    Calls(calls::CallsArgs),
     /// Two equally fast devices on two NUMA nodes: nearest first, compared with one list for all and with equal
     /// priorities
     Nodes(nodes::NodesArgs),
@@ -75,6 +78,7 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Compact(args) => compact::compact(args),
         BenchCommand::Latency(args) => latency::latency(args),
         BenchCommand::Alloc(args) => alloc::alloc(args),
+        BenchCommand::Calls(args) => calls::calls(args),
         BenchCommand::Nodes(args) => nodes::nodes(args),
         BenchCommand::Devices(args) => devices::devices(args),
         BenchCommand::Tier(args) => tier::tier(args),
