@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use folioswap_core::BlockId;
+use folioswap_core::{BlockId, List, State};
 use folioswap_sys::signals;
 
 use crate::engine::Engine;
@@ -30,6 +30,9 @@ pub enum Advice {
     NoHugePage,
 }
 
+/// Blocks without content that are looked at in one go.
+const LOOKS: usize = 64;
+
 /// Blocks per readahead window when a whole range is requested.
 const WINDOW: usize = 8;
 
@@ -45,20 +48,48 @@ impl Engine {
         }
     }
 
+    /// Makes folios of a range the oldest in RAM.
+    pub fn make_oldest(&self, blocks: Range<usize>) {
+        self.each_block_of(blocks, |block| {
+            let Some(locked) = self.table().try_lock(block).filter(|locked| !locked.pinned) else { return };
+            for index in 0..locked.nr_folios() {
+                if let State::Resident(frame) = locked.state(index) {
+                    self.ram().zone(frame).insert_tail(frame, List::Inactive);
+                }
+            }
+        });
+    }
+
     /// Makes folios of a range leave RAM first, and starts their writeback.
     pub fn cold(&self, blocks: Range<usize>) {
         self.each_block_of(blocks, |block| self.evict(block));
         self.ram().reclaim_wanted().signal(); // what works for swap is needed now
     }
 
-    /// Calls `work` for each block of a range that was ever touched, for a thread of the program. Signals and the fork
-    /// gate are blocked for one block at a time, so that a handler that touches the range, or a fork, need not wait for
-    /// all of it.
+    /// Calls `work` for each block of a range that has content, for a thread of the program. Signals and the fork gate
+    /// are blocked for one such block at a time, or [`LOOKS`] others, so that a handler that touches the range, or a
+    /// fork, need not wait for all of it.
     pub fn each_block_of(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
-        for block in blocks.map(BlockId::from_index).filter(|&block| self.table().has(block)) {
+        let has_content = |&block: &BlockId| {
+            self.table().has(block) && self.table().try_lock(block).is_none_or(|locked| !locked.is_empty())
+        };
+        let mut next = blocks.start;
+        while next < blocks.end {
+            if let Some((end, _)) = self.table().untouched(next..blocks.end) {
+                next = end;
+                continue;
+            }
             let _blocked = signals::block_all();
             let _pass = self.gate().enter(signals::thread_id());
-            work(block);
+            let looks = (next..blocks.end.min(next + LOOKS)).map(BlockId::from_index);
+            next = blocks.end.min(next + LOOKS);
+            for block in looks {
+                if has_content(&block) {
+                    work(block);
+                    next = block.index() + 1;
+                    break;
+                }
+            }
         }
     }
 

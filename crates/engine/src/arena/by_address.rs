@@ -20,6 +20,9 @@ use crate::engine::Engine;
 use crate::engine::manage::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::engine::remap::Relocation;
 
+/// Blocks whose wish is noted in one go.
+const WISHES: usize = 64;
+
 /// Access to an arena's memory by address. Cheap to clone.
 #[derive(Clone)]
 pub struct RawSpace {
@@ -353,6 +356,11 @@ impl RawSpace {
         self.engine.will_need(self.covering(addr, len));
     }
 
+    /// Makes what is in RAM of a range the oldest there.
+    pub fn make_oldest(&self, addr: usize, len: usize) {
+        self.engine.make_oldest(self.covering(addr, len));
+    }
+
     /// Makes a range the first to leave RAM.
     pub fn cold(&self, addr: usize, len: usize) {
         self.engine.cold(self.covering(addr, len));
@@ -381,15 +389,24 @@ impl RawSpace {
         }
     }
 
-    /// Sets whether blocks come back in one piece, where the arena's policy leaves that open.
+    /// Sets whether blocks come back in one piece, where the arena's policy leaves that open. A wish that makes no
+    /// difference is noted for blocks only that were touched.
     pub fn wish(&self, addr: usize, len: usize, wish: Wish) {
-        let blocks = self.covering(addr, len);
-        {
+        let policy = self.engine.policy().swap_in();
+        let differs = policy.allows_whole(wish) != policy.allows_whole(Wish::None);
+        let mut blocks = self.covering(addr, len);
+        while !blocks.is_empty() {
+            if !differs && let Some((end, _)) = self.engine.table().untouched(blocks.clone()) {
+                blocks.start = end;
+                continue;
+            }
+            let some = blocks.start..blocks.end.min(blocks.start + WISHES);
             let _blocked = signals::block_all();
             let _pass = self.engine.gate().enter(signals::thread_id());
-            self.engine.table().ensure(blocks.clone());
+            self.engine.table().ensure(some.clone());
+            some.clone().for_each(|block| self.engine.table().lock(BlockId::from_index(block)).wish = wish);
+            blocks.start = some.end;
         }
-        self.engine.each_block_of(blocks, |block| self.engine.table().lock(block).wish = wish);
     }
 
     /// Brings a range in, writable, as a touch would. Cheap for resident pages.

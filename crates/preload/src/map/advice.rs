@@ -64,8 +64,10 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
         }
         libc::MADV_COLD | libc::MADV_PAGEOUT => {
             let whole = part.start.next_multiple_of(BLOCK_BYTES)..part.end / BLOCK_BYTES * BLOCK_BYTES;
-            if !whole.is_empty() {
-                space.cold(whole.start, whole.len());
+            match advice {
+                _ if whole.is_empty() => {}
+                libc::MADV_COLD => space.make_oldest(whole.start, whole.len()),
+                _ => space.cold(whole.start, whole.len()),
             }
             Then::Others
         }
@@ -92,6 +94,16 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
         }
         _ => Then::All,
     }
+}
+
+/// Advice that the kernel follows by itself, whatever is managed.
+fn is_kernels(advice: c_int) -> bool {
+    use libc::{
+        MADV_DODUMP, MADV_DONTDUMP, MADV_MERGEABLE, MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_UNMERGEABLE,
+    };
+    let kernels =
+        [MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL, MADV_DODUMP, MADV_DONTDUMP, MADV_MERGEABLE, MADV_UNMERGEABLE];
+    kernels.contains(&advice)
 }
 
 /// Memory with guards is not managed, and does not become so when it gets another protection. ENOMEM: the range has
@@ -135,6 +147,9 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let is_guard = matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE);
     let is_ours =
         |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && (is_guard || state::overlaps(start, len));
+    if is_kernels(advice) {
+        return kernel_advise(&(start..start.saturating_add(len)), advice);
+    }
     let Some(space) = state::space().filter(is_ours).filter(|_| !guard::inside()) else {
         return kernel_advise(&(start..start.saturating_add(len)), advice);
     };
