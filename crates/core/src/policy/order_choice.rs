@@ -1,11 +1,18 @@
 //! The choice of an order: whether a block that comes back is read whole or page by page.
 //!
-//! User space cannot see which pages of a mapped huge page are used, so a sample of blocks comes back page by page and
-//! its faults are counted. A whole block costs one large read; by pages it costs a read per page touched during its
-//! *lifetime*, the number of faults after which it would leave RAM again, about the number of blocks that RAM holds. A
-//! block with [`DENSE`] touches, or [`RUN`] in a row, is *dense* and gathered into one folio; otherwise it is *sparse*.
-//! Unknown blocks follow the *belief* of their 64 MiB neighbourhood, or else of the arena, on which samples, verdicts
-//! and streams vote.
+//! User space cannot see which pages of a mapped huge page are used, so some blocks come back page by page and their
+//! faults are counted: every block of which that is believed, and of the others a *sample*. A block is *dense* once
+//! enough of its pages were touched in one *lifetime*, the number of faults after which it would leave RAM again, about
+//! the number of blocks that RAM holds; it is gathered into one folio then. Enough is three eighths, so that whole
+//! blocks move at most four times the bytes even if some are less dense; more if the touched pages alone would have
+//! stayed in RAM since the block left ([`enough`]). Otherwise it is *sparse*. Unknown blocks follow the *belief* of
+//! their 64 MiB neighbourhood, or else of the arena, on which samples and verdicts vote.
+//!
+//! **Rows.** Pages touched in a row are read ahead, as many as the row is long, so at most half of them in vain.
+//! **Streams** read whole blocks ahead. Some of these, the *probes*, come back page by page too. A stream that passes a
+//! probe without using it ends, and what probes showed tells how many there are, and how far streams may read.
+//! **Doubt is cheap, trust is not:** blocks by pages are all observed, whole ones are not. So the first samples, and
+//! those after a sparse one, are frequent, and each sparse sample halves what speaks for whole blocks.
 //!
 //! **Clock.** One tick per fault on swapped content or on a clean whole block, except repeated faults on the last few
 //! blocks: the same faults give the same choices. **Locking.** One mutex, a leaf; nothing allocates.
@@ -15,17 +22,22 @@ use crate::order::Order;
 use crate::sync::{Mutex, lock};
 use std::ops::Range;
 
-/// Pages touched in one lifetime from which reading the block whole is cheaper.
-pub const DENSE: u16 = 32;
+/// Pages of a block touched in one lifetime from which reading it whole moves little more than is used.
+pub const DENSE: u16 = 192;
 /// Folios touched consecutively that show that a block is being streamed through.
-pub const RUN: u8 = 8;
-/// Folios touched consecutively that hint at a stream.
-const ROW: u8 = 4;
+pub const RUN: u16 = 256;
+/// Folios touched consecutively from which those that follow are read ahead.
+const ROW: u16 = 4;
 /// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;
-/// Votes that flip the belief, and the most that are kept.
+const LIFETIME_MAX: u32 = 256;
+/// Ticks after which a sample is counted as sparse for the time being.
+const PATIENCE: u32 = 16;
+/// Votes that flip the belief, and the most that are kept; of streams fewer, because probes hold them up.
 const FLIP: i32 = 8;
 const VOTES_MAX: i32 = 24;
+const STREAMS_FLIP: i32 = 4;
+const STREAMS_MAX: i32 = 8;
 /// The same for a neighbourhood.
 const NEAR_FLIP: i32 = 4;
 const NEAR_MAX: i32 = 8;
@@ -36,31 +48,69 @@ const NEIGHBOURHOODS: usize = 1024;
 const RECENT: usize = 8;
 /// Samples in progress at once.
 const SAMPLES: usize = 16;
-/// One unknown block in this many is a sample: at first, and once all kept votes say dense.
-const SAMPLE_FIRST: u32 = 8;
-const SAMPLE_SURE: u32 = 64;
+/// One block in this many is a sample: while little is known, once whole blocks have proved right, and once all kept
+/// votes say dense.
+const SAMPLE_EVERY: [u32; 3] = [2, 8, 64];
+const PROBE_EVERY: [u32; 3] = [4, 32, 256];
 
 /// What a block's faults have shown, kept with the block.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct History {
-    /// Start of the lifetime in which touches are counted.
-    since: u32,
     judged_at: u32,
+    /// Start of the lifetime in which touches are counted.
+    since: u16,
     touches: u16,
-    /// The folio of the last fault, and the length of the row that ended there.
+    /// Touches from which it is dense.
+    enough: u16,
+    /// The folio of the last fault, or the last one read ahead with it, and the length of the row that ends there.
     last: u16,
-    run: u8,
+    run: u16,
     verdict: Verdict,
 }
 
+const _: () = assert!(size_of::<History>() == 16, "a block's entry has room for no more");
+
 impl History {
-    /// Records a fault of the folio at `index` of its split block. Returns whether it is one of several in a row.
-    pub fn note(&mut self, index: usize) -> bool {
-        let next = index.abs_diff(usize::from(self.last)) == 1;
-        self.run = if next { self.run.saturating_add(1) } else { 1 };
+    /// Records a fault of the folio at `index` of its block of `nr_folios`. Returns whether it is one of many in a row.
+    pub fn note(&mut self, index: usize, nr_folios: usize) -> bool {
+        self.run = if self.continues(index) { self.run.saturating_add(1) } else { 1 };
         self.last = index as u16;
-        self.run >= ROW
+        nr_folios > 1 && self.run >= many_in_row(nr_folios)
     }
+
+    fn continues(&self, index: usize) -> bool {
+        self.run > 0 && index.abs_diff(usize::from(self.last)) == 1
+    }
+
+    /// Folios to read with the one at `index`, which is about to be noted, because it continues a row: the next ones in
+    /// its direction, as many as were touched.
+    pub fn ahead(&self, index: usize, nr_folios: usize) -> Range<usize> {
+        let run = usize::from(self.run) + 1;
+        match usize::from(self.last) {
+            _ if run < usize::from(ROW) || !self.continues(index) => index..index,
+            last if last < index => index + 1..(index + 1 + run).min(nr_folios),
+            _ => index.saturating_sub(run)..index,
+        }
+    }
+
+    /// Records that these folios were read ahead with the one that was noted last.
+    pub fn note_ahead(&mut self, ahead: &Range<usize>) {
+        if ahead.is_empty() {
+            return;
+        }
+        self.last = if ahead.start > usize::from(self.last) { ahead.end - 1 } else { ahead.start } as u16;
+        self.run = self.run.saturating_add(ahead.len() as u16);
+    }
+
+    /// Folios read ahead that a fault at `index` shows to have been used: those of the row that it continues.
+    fn used_ahead(&self, index: usize) -> u16 {
+        if self.run >= 2 * ROW && self.continues(index) { self.run / 2 } else { 0 }
+    }
+}
+
+/// Folios in a row, of so many, that show that a block is being streamed through.
+fn many_in_row(nr_folios: usize) -> u16 {
+    RUN.min((nr_folios / 2) as u16)
 }
 
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
@@ -92,23 +142,92 @@ pub enum Choice {
     Part(Order),
 }
 
+/// How the RAM stands that a block comes back to.
+#[derive(Copy, Clone, Debug)]
+pub struct Pressure {
+    /// Blocks that RAM holds.
+    pub budget_blocks: usize,
+    /// Pages that have left RAM since the block left it.
+    pub nr_left_since: usize,
+}
+
+impl Pressure {
+    fn lifetime(self) -> u32 {
+        self.budget_blocks.clamp(16, LIFETIME_MAX as usize) as u32
+    }
+}
+
+/// Touches of `nr_folios` folios from which a block is dense: more than the share at which all blocks' touched pages
+/// together would have stayed in RAM since this one left, with some room.
+fn enough(pressure: Pressure, nr_folios: usize) -> u16 {
+    let ram = pressure.budget_blocks.max(1) * Order::HUGE.nr_pages();
+    let fits = nr_folios * ram / (ram + pressure.nr_left_since) * 11 / 10;
+    let least = usize::from(DENSE).min((nr_folios * 3 / 8).max(2));
+    fits.clamp(least, (nr_folios * 9 / 10).max(least)) as u16
+}
+
 #[derive(Copy, Clone)]
 struct Sample {
     block: BlockId,
     since: u32,
-    touches: u16,
+    /// A stream reads around it.
+    is_probe: bool,
+}
+
+/// Votes of what came back by pages. Above zero: dense; below: sparse.
+#[derive(Copy, Clone, Debug)]
+struct Belief {
+    votes: i32,
+    is_sparse: bool,
+    /// Blocks that came back whole since the last sample.
+    unseen: u32,
+    /// Votes that flip it, the most, and how seldom samples are.
+    flip: i32,
+    max: i32,
+    every: [u32; 3],
+}
+
+impl Belief {
+    const ALL: Belief =
+        Belief { votes: 0, is_sparse: false, unseen: 0, flip: FLIP, max: VOTES_MAX, every: SAMPLE_EVERY };
+    const STREAMS: Belief = Belief { flip: STREAMS_FLIP, max: STREAMS_MAX, every: PROBE_EVERY, ..Belief::ALL };
+
+    fn vote(&mut self, dense: bool) {
+        // A dense block was often voted sparse before, for a lifetime in which it was not touched.
+        self.votes = if dense { self.votes + 2 } else { self.votes.min(self.votes / 2) - 1 };
+        self.votes = self.votes.clamp(-self.max, self.max);
+        if self.votes <= -self.flip {
+            self.is_sparse = true;
+        } else if self.votes >= self.flip {
+            self.is_sparse = false;
+        }
+    }
+
+    /// Whether the block that comes back whole now is to be a sample.
+    fn wants_sample(&mut self) -> bool {
+        self.unseen += 1;
+        let [first, later, sure] = self.every;
+        let every = match self.votes {
+            votes if votes == self.max => sure,
+            votes if votes >= self.flip => later,
+            _ => first,
+        };
+        let wants = self.unseen >= every;
+        if wants {
+            self.unseen = 0;
+        }
+        wants
+    }
 }
 
 struct Record {
     now: u32,
     recent: [Option<BlockId>; RECENT],
-    /// Of all blocks. Above zero: dense; below: sparse.
-    votes: i32,
-    believes_sparse: bool,
+    /// Of all blocks that are not read ahead, and of those that are.
+    all: Belief,
+    streams: Belief,
     /// Votes of the blocks of each neighbourhood; distant ones may share an entry.
     neighbours: [i8; NEIGHBOURHOODS],
-    /// Unknown blocks since the last sample.
-    unknown: u32,
     samples: [Option<Sample>; SAMPLES],
 }
 
@@ -117,10 +236,9 @@ impl Record {
         Record {
             now: 0,
             recent: [None; RECENT],
-            votes: 0,
-            believes_sparse: false,
+            all: Belief::ALL,
+            streams: Belief::STREAMS,
             neighbours: [0; NEIGHBOURHOODS],
-            unknown: 0,
             samples: [None; SAMPLES],
         }
     }
@@ -134,59 +252,66 @@ impl Record {
     }
 
     fn vote(&mut self, block: BlockId, dense: bool) {
-        // A dense block was often voted sparse before, for a lifetime in which it was not touched.
-        let vote = if dense { 2 } else { -1 };
         let near = &mut self.neighbours[neighbourhood(block)];
         // Old dense votes of a neighbourhood go fast.
-        let near_vote = if *near > 0 && !dense { 2 * vote } else { vote };
-        *near = (i32::from(*near) + near_vote).clamp(-NEAR_MAX, NEAR_MAX) as i8;
-        self.votes = (self.votes + vote).clamp(-VOTES_MAX, VOTES_MAX);
-        if self.votes <= -FLIP {
-            self.believes_sparse = true;
-        } else if self.votes >= FLIP {
-            self.believes_sparse = false;
-        }
+        let vote = match dense {
+            true => 2,
+            false if *near > 0 => -2,
+            false => -1,
+        };
+        *near = (i32::from(*near) + vote).clamp(-NEAR_MAX, NEAR_MAX) as i8;
+        self.all.vote(dense);
     }
 
     fn is_sparse(&self, block: BlockId) -> bool {
         match i32::from(self.neighbours[neighbourhood(block)]) {
             near if near <= -NEAR_FLIP => true,
             near if near >= NEAR_FLIP => false,
-            _ => self.believes_sparse,
+            _ => self.all.is_sparse,
         }
     }
 
-    /// Votes for samples whose lifetime has passed, and ends them.
+    /// Votes for samples that were not found dense for long, and ends them. Probes wait for their stream.
     fn expire(&mut self, lifetime: u32) {
         for index in 0..SAMPLES {
             if let Some(sample) = self.samples[index]
-                && self.now.wrapping_sub(sample.since) > lifetime
+                && self.now.wrapping_sub(sample.since) > if sample.is_probe { lifetime } else { PATIENCE }
             {
                 self.samples[index] = None;
-                self.vote(sample.block, sample.touches >= DENSE);
+                if !sample.is_probe {
+                    self.vote(sample.block, false);
+                }
             }
         }
     }
 
-    /// The choice for a block of which nothing is known.
-    fn unknown(&mut self, block: BlockId) -> Choice {
-        if self.is_sparse(block) {
+    /// Begins a sample, in place of the oldest if there are many.
+    fn begin_sample(&mut self, block: BlockId, is_probe: bool) {
+        let now = self.now;
+        let age = |sample: &Option<Sample>| sample.map_or(u32::MAX, |sample| now.wrapping_sub(sample.since));
+        if let Some(place) = self.samples.iter_mut().max_by_key(|sample| age(sample)) {
+            *place = Some(Sample { block, since: now, is_probe });
+        }
+    }
+
+    /// The choice for a block of which nothing is known, or that was dense.
+    fn trusted(&mut self, block: BlockId, was_dense: bool) -> Choice {
+        let is_sparse = match was_dense {
+            true => i32::from(self.neighbours[neighbourhood(block)]) <= -NEAR_FLIP,
+            false => self.is_sparse(block),
+        };
+        if is_sparse {
             return Choice::Part(Order::PAGE);
         }
-        self.unknown += 1;
-        let every = if self.votes == VOTES_MAX { SAMPLE_SURE } else { SAMPLE_FIRST };
-        match self.samples.iter_mut().find(|sample| sample.is_none()) {
-            Some(vacant) if self.unknown >= every => {
-                *vacant = Some(Sample { block, since: self.now, touches: 1 });
-                self.unknown = 0;
-                Choice::Part(Order::PAGE)
-            }
-            _ => Choice::Whole,
+        if self.all.wants_sample() {
+            self.begin_sample(block, false);
+            return Choice::Part(Order::PAGE);
         }
+        Choice::Whole
     }
 
-    fn sample(&mut self, block: BlockId) -> Option<&mut Option<Sample>> {
-        self.samples.iter_mut().find(|sample| sample.is_some_and(|sample| sample.block == block))
+    fn take_sample(&mut self, block: BlockId) -> Option<Sample> {
+        self.samples.iter_mut().find(|sample| sample.is_some_and(|sample| sample.block == block))?.take()
     }
 }
 
@@ -205,36 +330,77 @@ impl OrderChoice {
         OrderChoice { record: Mutex::new(Record::new()) }
     }
 
-    /// Records that a stream has passed these blocks again: their neighbourhoods count as dense.
-    pub fn streamed(&self, blocks: Range<BlockId>) {
+    /// Forgets everything, also what was found out about single blocks: a forked child does something else.
+    pub fn forget(&self) {
         let mut record = lock(&self.record);
-        for block in BlockId::each(blocks) {
-            let near = &mut record.neighbours[neighbourhood(block)];
-            *near = (*near + 1).min(NEAR_FLIP as i8).max(*near);
-        }
+        *record = Record { now: record.now.wrapping_add(AGE * LIFETIME_MAX + 1), ..Record::new() };
     }
 
-    /// How to bring back a block of `nr_folios` folios (1: it is whole) after a fault on its swapped content, or on a
-    /// whole block that is clean and on standby. `lifetime` is the number of blocks that RAM holds.
-    pub fn choose(&self, block: BlockId, history: &mut History, nr_folios: usize, lifetime: usize) -> Choice {
-        let lifetime = lifetime.clamp(16, 256) as u32;
+    /// Whether a block in the window of a stream is to be a probe: it is not read ahead.
+    pub fn probes(&self, block: BlockId) -> bool {
+        let mut record = lock(&self.record);
+        let probes = record.streams.is_sparse || record.streams.wants_sample();
+        if probes {
+            record.begin_sample(block, true);
+        }
+        probes
+    }
+
+    /// Whether streams have proved right lately, so that they may read far ahead.
+    pub fn trusts_streams(&self) -> bool {
+        lock(&self.record).streams.votes >= FLIP
+    }
+
+    /// Records that a stream has passed these blocks. `false`: it did not use a probe among them.
+    pub fn streamed(&self, blocks: Range<BlockId>) -> bool {
+        let mut record = lock(&self.record);
+        let mut used = true;
+        for index in 0..SAMPLES {
+            if let Some(sample) = record.samples[index]
+                && sample.is_probe
+                && blocks.contains(&sample.block)
+            {
+                record.samples[index] = None;
+                record.streams.vote(false);
+                used = false;
+            }
+        }
+        if used && record.streams.votes >= 0 {
+            for block in BlockId::each(blocks) {
+                let near = &mut record.neighbours[neighbourhood(block)];
+                *near = (*near + 1).min(NEAR_FLIP as i8).max(*near);
+            }
+        }
+        used
+    }
+
+    /// How to bring back a block of `nr_folios` folios (1: it is whole) after a fault of its folio at `index`, on its
+    /// swapped content or on a whole block that is clean and on standby.
+    pub fn choose(
+        &self,
+        block: BlockId,
+        history: &mut History,
+        nr_folios: usize,
+        index: usize,
+        pressure: Pressure,
+    ) -> Choice {
+        let lifetime = pressure.lifetime();
         let mut record = lock(&self.record);
         record.tick(block);
         record.expire(lifetime);
         if nr_folios > 1 {
-            // For larger folios, touching a quarter of them tells as much as touching DENSE pages.
-            let dense = usize::from(DENSE).min((nr_folios / 4).max(2)) as u16;
-            return touched_part(&mut record, block, history, dense, lifetime);
+            return touched_part(&mut record, block, history, (nr_folios, index), pressure);
         }
         let fresh = record.now.wrapping_sub(history.judged_at) < AGE * lifetime;
+        let is_probe = record.samples.iter().flatten().any(|sample| sample.block == block);
         let choice = match history.verdict {
-            Verdict::Dense if fresh => Choice::Whole,
+            _ if is_probe => Choice::Part(Order::PAGE),
             Verdict::Sparse if fresh => Choice::Part(Order::PAGE),
-            _ => record.unknown(block),
+            verdict => record.trusted(block, verdict == Verdict::Dense && fresh),
         };
         if choice != Choice::Whole {
-            let now = record.now;
-            *history = History { since: now, touches: 1, ..*history };
+            let enough = enough(pressure, Order::HUGE.nr_pages());
+            *history = History { since: record.now as u16, touches: 1, enough, run: 0, ..*history };
         }
         choice
     }
@@ -246,25 +412,38 @@ impl OrderChoice {
 }
 
 /// Counts a fault in a split block, and judges the block.
-fn touched_part(record: &mut Record, block: BlockId, history: &mut History, dense: u16, lifetime: u32) -> Choice {
-    if record.now.wrapping_sub(history.since) > lifetime {
-        if history.touches < dense {
+fn touched_part(
+    record: &mut Record,
+    block: BlockId,
+    history: &mut History,
+    (nr_folios, index): (usize, usize),
+    pressure: Pressure,
+) -> Choice {
+    let age = (record.now as u16).wrapping_sub(history.since);
+    if u32::from(age) > pressure.lifetime() || history.enough == 0 {
+        if history.touches < history.enough {
             (history.verdict, history.judged_at) = (Verdict::Sparse, record.now);
             record.vote(block, false);
         }
-        (history.since, history.touches) = (record.now, 0);
+        (history.since, history.touches) = (record.now as u16, 0);
+        history.enough = enough(pressure, nr_folios);
     }
-    history.touches = history.touches.saturating_add(1);
-    if history.touches >= dense || history.run >= RUN {
-        *history = History { verdict: Verdict::Dense, judged_at: record.now, ..History::default() };
-        if let Some(sample) = record.sample(block) {
-            *sample = None;
+    history.touches = history.touches.saturating_add(1 + history.used_ahead(index));
+    let in_row = history.continues(index) && history.run >= many_in_row(nr_folios);
+    if history.touches >= history.enough || in_row {
+        *history = History {
+            verdict: Verdict::Dense,
+            judged_at: record.now,
+            run: history.run,
+            last: history.last,
+            ..History::default()
+        };
+        let sample = record.take_sample(block);
+        if in_row || sample.is_some_and(|sample| sample.is_probe) {
+            record.streams.vote(true);
         }
         record.vote(block, true);
         return Choice::Whole;
-    }
-    if let Some(Some(sample)) = record.sample(block) {
-        sample.touches = history.touches;
     }
     Choice::Part(Order::PAGE)
 }
@@ -278,7 +457,7 @@ impl Default for OrderChoice {
 impl std::fmt::Debug for OrderChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let record = lock(&self.record);
-        f.debug_struct("OrderChoice").field("votes", &record.votes).field("sparse", &record.believes_sparse).finish()
+        f.debug_struct("OrderChoice").field("all", &record.all).field("streams", &record.streams).finish()
     }
 }
 
@@ -286,26 +465,50 @@ impl std::fmt::Debug for OrderChoice {
 mod tests {
     use super::*;
 
-    const LIFETIME: usize = 256;
+    const PRESSURE: Pressure = Pressure { budget_blocks: 256, nr_left_since: 1 << 30 };
 
     /// Blocks that come back as chosen; the flag tells whether a block is whole.
     struct Machine {
         choice: OrderChoice,
         blocks: Vec<(History, bool)>,
+        /// The end of what was read ahead in each block.
+        read: Vec<Range<usize>>,
     }
 
     impl Machine {
         fn new(nr_blocks: usize) -> Self {
-            Machine { choice: OrderChoice::new(), blocks: vec![(History::default(), true); nr_blocks] }
+            Machine {
+                choice: OrderChoice::new(),
+                blocks: vec![(History::default(), true); nr_blocks],
+                read: vec![0..0; nr_blocks],
+            }
         }
 
         fn fault(&mut self, block: usize, page: usize) -> Choice {
             let (history, whole) = &mut self.blocks[block];
-            let choice =
-                self.choice.choose(BlockId::from_index(block), history, if *whole { 1 } else { 512 }, LIFETIME);
-            history.note(page);
+            let nr_folios = if *whole { 1 } else { 512 };
+            let choice = self.choice.choose(BlockId::from_index(block), history, nr_folios, page, PRESSURE);
             *whole = choice == Choice::Whole;
+            let ahead = if *whole { 0..0 } else { history.ahead(page, 512) };
+            history.note(page, nr_folios);
+            history.note_ahead(&ahead);
+            self.read[block] = ahead;
             choice
+        }
+
+        /// Walks through a block. Returns the number of faults.
+        fn walk(&mut self, block: usize) -> usize {
+            let mut faults = 0;
+            for page in 0..512 {
+                if faults > 0 && self.read[block].contains(&page) {
+                    continue;
+                }
+                faults += 1;
+                if self.fault(block, page) == Choice::Whole {
+                    break;
+                }
+            }
+            faults
         }
     }
 
@@ -319,7 +522,7 @@ mod tests {
             whole += usize::from(machine.fault(block, page) == Choice::Whole);
         }
         assert!(machine.choice.believes_sparse(BlockId::new(0)));
-        assert!(whole < 700, "{whole} of 5000 came back whole");
+        assert!(whole < 100, "{whole} of 5000 came back whole");
     }
 
     #[test]
@@ -327,12 +530,7 @@ mod tests {
         let mut machine = Machine::new(4096);
         let mut faults = 0;
         for block in 0..4096 {
-            for page in 0..512 {
-                faults += 1;
-                if machine.fault(block, page) == Choice::Whole {
-                    break;
-                }
-            }
+            faults += machine.walk(block);
         }
         assert!(!machine.choice.believes_sparse(BlockId::new(0)));
         assert!(faults < 4096 * 6 / 5, "{faults} faults for 4096 blocks");
@@ -358,11 +556,7 @@ mod tests {
         }
         assert!(machine.choice.believes_sparse(BlockId::new(0)));
         for block in 0..1024 {
-            for page in 0..512 {
-                if machine.fault(block, page) == Choice::Whole {
-                    break;
-                }
-            }
+            machine.walk(block);
         }
         assert!(!machine.choice.believes_sparse(BlockId::new(0)));
     }

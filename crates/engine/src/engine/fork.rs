@@ -92,6 +92,7 @@ impl Resting<'_> {
         engine.swap().end_sharing();
         engine.table().forget_locked();
         engine.faults().forget_threads();
+        engine.policy().forget();
         engine.ram().begin_child();
         engine.ram().mapper().note_fork();
         engine.faults().uffd().wake_late(false);

@@ -1,6 +1,7 @@
 //! Gathering: makes a split block one folio again, by bringing its parts from RAM and device into one huge page.
 
 use std::io::IoSliceMut;
+use std::ops::Range;
 
 use folioswap_core::{
     BLOCK_PAGES, BLOCK_PIECES, CpuId, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State,
@@ -149,24 +150,32 @@ impl Engine {
         true
     }
 
-    /// Swaps in those folios of a split block that are on the device, each as a folio of its own. Folios that are
-    /// contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The marker
-    /// of a window stays unmapped.
+    /// Swaps in those of a range of a split block's folios that are on the device, each as a folio of its own. Folios
+    /// that are contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The
+    /// marker of a window stays unmapped.
     ///
     /// # Errors
     /// When the device cannot return the content.
-    pub fn read_parts(&self, locked: &mut Locked<'_>, marker: Option<usize>, cpu: CpuId) -> Result<(), SwapInError> {
+    pub fn read_parts(
+        &self,
+        locked: &mut Locked<'_>,
+        folios: Range<usize>,
+        marker: Option<usize>,
+        cpu: CpuId,
+    ) -> Result<(), SwapInError> {
         let order = locked.order();
         if order < PIECE {
-            for page in (0..BLOCK_PAGES).step_by(PIECE.nr_pages()) {
-                if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-                    self.hash_pages(locked, page, &mut [])?;
+            let pieces = folios.start * order.nr_pages() / PIECE.nr_pages()
+                ..(folios.end * order.nr_pages()).div_ceil(PIECE.nr_pages());
+            for piece in pieces {
+                if locked.piece_hash(piece).is_some() {
+                    self.hash_pages(locked, piece * PIECE.nr_pages(), &mut [])?;
                 }
             }
         }
         let mut run: Vec<(usize, Prepared<'_>)> = Vec::new();
         let mut first: Option<SlotId> = None;
-        for index in 0..locked.nr_folios() {
+        for index in folios {
             let State::Swapped(slot) = locked.state(index) else { continue };
             if locked.is_sealed(index * order.nr_pages()) {
                 continue;

@@ -2,8 +2,9 @@
 //! touched. The first folio of each window stays unmapped, so that its fault shows how far the stream has come.
 //!
 //! Readahead takes free frames or those of clean folios, leaves reclaim's reserve alone, and gives up rather than wait:
-//! the fault reads the folio then. A split block is gathered into one folio if the policy permits. Otherwise its folios
-//! are read as they are, contiguous slots in one read.
+//! the fault reads the folio then. Some blocks are left out, as probes
+//! ([`OrderChoice`](folioswap_core::OrderChoice)). A split block is gathered into one folio if the policy permits.
+//! Otherwise its folios are read as they are, contiguous slots in one read.
 
 use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
 
@@ -72,6 +73,9 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
             }
         };
         let Some(mut locked) = engine.table().try_lock(block) else { continue };
+        if !marker && engine.policy().probes(&locked) {
+            continue;
+        }
         if locked.order() < Order::HUGE {
             report(read_split(engine, &mut locked, marker, window));
             continue;
@@ -121,7 +125,7 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &W
             _ => {}
         }
     }
-    engine.read_parts(locked, marker.then_some(met_first), window.cpu)
+    engine.read_parts(locked, 0..locked.nr_folios(), marker.then_some(met_first), window.cpu)
 }
 
 /// Starts one read. `false`: there is no frame to spare.

@@ -186,9 +186,14 @@ impl Engine {
     /// single one.
     fn note_touch(&self, locked: &mut Locked<'_>, page: usize, kind: FaultKind) -> bool {
         let index = locked.index_of(page);
+        let ahead = locked.history.ahead(index, locked.nr_folios());
         let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&page);
         let whole = locked.order() == Order::HUGE;
-        let in_row = locked.history.note(index);
+        let nr_folios = locked.nr_folios();
+        let in_row = locked.history.note(index, nr_folios);
+        if kind == FaultKind::SwapIn && nr_folios > 1 {
+            locked.history.note_ahead(&ahead);
+        }
         let folio = locked.folio_mut(index);
         let marker = std::mem::replace(&mut folio.marker, false);
         let dropped = std::mem::replace(&mut folio.dropped_behind, false);
@@ -234,7 +239,10 @@ impl Engine {
     /// leave by age, and it takes 512 times the room.
     fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
         let clean = locked.order() == Order::HUGE && self.ram().zone(whole).list(whole) == Some(List::Clean);
-        if !clean || locked.folio(0).marker || self.policy().choose(locked, self.ram()) != Choice::Part(Order::PAGE) {
+        if !clean
+            || locked.folio(0).marker
+            || self.policy().choose(locked, page, self.ram()) != Choice::Part(Order::PAGE)
+        {
             return false;
         }
         let Some(taken) = self.ram().try_take(self.table(), Order::PAGE, 0) else { return false };
@@ -256,7 +264,7 @@ impl Engine {
 
     /// Swaps in a page with the whole block or with its folio.
     fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
-        match self.policy().choose(locked, self.ram()) {
+        match self.policy().choose(locked, page, self.ram()) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let taken = self.take_frame(Order::HUGE, watch);
                 // One unreadable part must not lose the others: read the folio alone instead.
@@ -267,7 +275,19 @@ impl Engine {
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
         }
-        self.read_in(locked, page, watch)
+        self.read_in(locked, page, watch)?;
+        self.read_row(locked, page);
+        Ok(())
+    }
+
+    /// Reads the folios that follow a page that was read, if it continues a row of touches in a split block. What
+    /// cannot be read is said when it is touched.
+    fn read_row(&self, locked: &mut Locked<'_>, page: usize) {
+        let (index, nr_folios) = (locked.index_of(page), locked.nr_folios());
+        let ahead = locked.history.ahead(index, nr_folios);
+        if !ahead.is_empty() && !locked.pinned && !self.is_on_failing(locked, page) {
+            let _ = self.read_parts(locked, ahead.clone(), None, current_cpu());
+        }
     }
 
     /// Whether the folio that holds a page is on a failing device. The rest of the block is not read along with it

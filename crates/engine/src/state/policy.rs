@@ -4,7 +4,11 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use folioswap_core::{BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, Room, StreamAdvice, Streams};
+use folioswap_core::{
+    BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, Pressure, Room, State, StreamAdvice, Streams,
+};
+
+use folioswap_core::policy::readahead::FIRST_WINDOW;
 
 use crate::config::swap_in_policy::SwapIn;
 use crate::memory::ram::Ram;
@@ -74,8 +78,25 @@ impl Policy {
             && self.order_of(locked).is_none_or(|order| order == Order::HUGE)
     }
 
+    /// In a forked child: its parent's opinions are forgotten.
+    pub fn forget(&self) {
+        self.order_choice.forget();
+        self.streams.forget_all();
+    }
+
+    /// Whether a block in the window of a stream stays on the device, so that its faults show whether the stream uses
+    /// what it reads.
+    pub fn probes(&self, locked: &Locked<'_>) -> bool {
+        let is_swapped = |index| matches!(locked.state(index), State::Swapped(_));
+        !locked.pinned
+            && self.swap_in().allows_whole(locked.wish)
+            && self.order_of(locked).is_none()
+            && (0..locked.nr_folios()).any(is_swapped)
+            && self.order_choice.probes(locked.id())
+    }
+
     /// Chooses what is swapped in with a page of a locked block.
-    pub fn choose(&self, locked: &mut Locked<'_>, ram: &Ram) -> Choice {
+    pub fn choose(&self, locked: &mut Locked<'_>, page: usize, ram: &Ram) -> Choice {
         let policy = self.swap_in();
         if !policy.allows_whole(locked.wish) {
             return Choice::Part(Order::PAGE);
@@ -84,8 +105,13 @@ impl Policy {
             Some(Order::HUGE) => Choice::Whole,
             Some(order) => Choice::Part(order),
             None => {
-                let (id, nr_folios) = (locked.id(), locked.nr_folios());
-                self.order_choice.choose(id, &mut locked.history, nr_folios, ram.budget_blocks())
+                let (id, nr_folios, index) = (locked.id(), locked.nr_folios(), locked.index_of(page));
+                let nr_left_since = match locked.state(index) {
+                    State::Swapped(_) => ram.nr_evictions().wrapping_sub(locked.left_at) as usize,
+                    _ => 0,
+                };
+                let pressure = Pressure { budget_blocks: ram.budget_blocks(), nr_left_since };
+                self.order_choice.choose(id, &mut locked.history, nr_folios, index, pressure)
             }
         }
     }
@@ -104,12 +130,17 @@ impl Policy {
         kind: FaultKind,
         budget_blocks: usize,
     ) -> Option<(StreamAdvice, bool)> {
-        let max_window = (WINDOW_BYTES / Order::HUGE.bytes()).min(budget_blocks / 16);
-        let room = Room { max_window, max_total: budget_blocks / 4 };
+        let fills = kind == FaultKind::FirstTouch; // filling memory says little about its later use
+        let longest = match self.fixed_order.is_some() || fills || self.order_choice.trusts_streams() {
+            true => WINDOW_BYTES / Order::HUGE.bytes(),
+            false => FIRST_WINDOW,
+        };
+        let room = Room { max_window: longest.min(budget_blocks / 16), max_total: budget_blocks / 4 };
         let advice = self.streams.observe(u64::from(thread), block, room)?;
         let nr_behind = advice.behind.end.index() - advice.behind.start.index();
-        if kind != FaultKind::FirstTouch {
-            self.order_choice.streamed(advice.behind.clone()); // filling memory says little about its later use
+        if !fills && !self.order_choice.streamed(advice.behind.clone()) {
+            self.streams.forget_blocks(block..BlockId::from_index(block.index() + 1));
+            return None;
         }
         let drops = self.drop_behind.passed(nr_behind, budget_blocks);
         Some((advice, drops))

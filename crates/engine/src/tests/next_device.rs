@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 
-use folioswap_core::{CpuId, DeviceId, List, Locked, Order, PAGE_SIZE, SlotId, State};
+use folioswap_core::{BLOCK_PAGES, CpuId, DeviceId, List, Locked, Order, PAGE_SIZE, SlotId, State};
 
 use crate::arena::Arena;
 use crate::arena::region::ArenaVec;
@@ -140,7 +140,7 @@ fn what_lies_on_two_devices_is_read_ahead_from_both() {
     let engine = arena.engine();
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
-    assert!(engine.read_parts(&mut locked, None, CpuId::new(0)).is_ok());
+    assert!(engine.read_parts(&mut locked, 0..BLOCK_PAGES, None, CpuId::new(0)).is_ok());
     assert!((0..2).all(|page| matches!(locked.state(page), State::Resident(_))));
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));

@@ -1,0 +1,342 @@
+//! The choice of an order never thrashes: on the same accesses, with the same RAM, it moves at most four times the
+//! bytes that single pages move. A machine of blocks in RAM and on a device runs both ways, in the same order of age.
+#![cfg(not(loom))]
+
+use fastrand::Rng;
+use folioswap_core::policy::readahead::FIRST_WINDOW;
+use folioswap_core::*;
+use seeded::{Seed, rng};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+mod seeded;
+
+/// Blocks that RAM holds.
+const RAM: usize = 40;
+const PAGES: usize = BLOCK_PAGES;
+const THREAD: u64 = 1;
+/// Streams read no more than this at once.
+const WINDOW: usize = 8;
+
+/// A block of the machine. Each page or the whole is in RAM while it has an age.
+struct Block {
+    history: History,
+    whole: bool,
+    whole_age: Option<u64>,
+    ages: Vec<Option<u64>>,
+    is_marker: bool,
+    left_at: usize,
+}
+
+/// A machine that reads by pages, or as the policies say.
+struct Machine {
+    policies: Option<(OrderChoice, Streams)>,
+    blocks: Vec<Block>,
+    /// What is in RAM, by age: a block, or a page of it.
+    by_age: BTreeMap<u64, (usize, Option<usize>)>,
+    now: u64,
+    nr_resident: usize,
+    nr_left: usize,
+    nr_moved: usize,
+}
+
+impl Machine {
+    fn new(nr_blocks: usize, by_policy: bool) -> Self {
+        let block = || Block {
+            history: History::default(),
+            whole: true,
+            whole_age: None,
+            ages: vec![None; PAGES],
+            is_marker: false,
+            left_at: 0,
+        };
+        Machine {
+            policies: by_policy.then(|| (OrderChoice::new(), Streams::new())),
+            blocks: (0..nr_blocks).map(|_| block()).collect(),
+            by_age: BTreeMap::new(),
+            now: 0,
+            nr_resident: 0,
+            nr_left: RAM * PAGES,
+            nr_moved: 0,
+        }
+    }
+
+    fn fork(&mut self) {
+        if let Some((choice, streams)) = &self.policies {
+            choice.forget();
+            streams.forget_all();
+        }
+    }
+
+    /// Makes a block, or a page of it, the youngest in RAM. Returns whether it was there.
+    fn renew(&mut self, block: usize, page: Option<usize>) -> bool {
+        self.now += 1;
+        let age = match page {
+            Some(page) => &mut self.blocks[block].ages[page],
+            None => &mut self.blocks[block].whole_age,
+        };
+        let old = age.replace(self.now);
+        if let Some(old) = old {
+            self.by_age.remove(&old);
+        } else {
+            self.nr_resident += if page.is_some() { 1 } else { PAGES };
+        }
+        self.by_age.insert(self.now, (block, page));
+        old.is_some()
+    }
+
+    fn evict(&mut self, block: usize, page: Option<usize>) {
+        let age = match page {
+            Some(page) => self.blocks[block].ages[page].take(),
+            None => self.blocks[block].whole_age.take(),
+        };
+        let Some(age) = age else { return };
+        self.by_age.remove(&age);
+        self.nr_resident -= if page.is_some() { 1 } else { PAGES };
+    }
+
+    fn read_page(&mut self, block: usize, page: usize) {
+        if self.blocks[block].ages[page].is_none() {
+            self.nr_moved += 1;
+            self.renew(block, Some(page));
+        }
+    }
+
+    fn read_whole(&mut self, block: usize) {
+        if self.blocks[block].whole_age.is_some() {
+            return;
+        }
+        for page in 0..PAGES {
+            self.nr_moved += usize::from(self.blocks[block].ages[page].is_none());
+            self.evict(block, Some(page));
+        }
+        self.blocks[block].whole = true;
+        self.renew(block, None);
+    }
+
+    /// Keeps to the RAM. What leaves is written: all is dirty.
+    fn settle(&mut self) {
+        while self.nr_resident > RAM * PAGES {
+            let Some((_, &(block, page))) = self.by_age.first_key_value() else { return };
+            self.evict(block, page);
+            let nr_pages = if page.is_some() { 1 } else { PAGES };
+            self.nr_left += nr_pages;
+            self.nr_moved += nr_pages;
+            self.blocks[block].left_at = self.nr_left;
+        }
+    }
+
+    fn touch(&mut self, at: usize) {
+        let (block, page) = (at / PAGES, at % PAGES);
+        if self.policies.is_none() {
+            self.read_page(block, page);
+            self.renew(block, Some(page));
+            return self.settle();
+        }
+        let is_marker = std::mem::take(&mut self.blocks[block].is_marker);
+        if self.blocks[block].whole_age.is_some() {
+            self.renew(block, None);
+            if is_marker {
+                self.follow(block);
+            }
+            return;
+        }
+        if self.blocks[block].ages[page].is_some() {
+            self.renew(block, Some(page));
+            return;
+        }
+        let in_row = self.fault(block, page);
+        let at_edge = !(16..PAGES - 16).contains(&page);
+        if in_row || (self.blocks[block].whole && at_edge) {
+            self.follow(block);
+        }
+        self.settle();
+    }
+
+    /// Brings a page in. Returns whether it is one of many in a row.
+    fn fault(&mut self, block: usize, page: usize) -> bool {
+        let Some((choice, _)) = &self.policies else { unreachable!("pages come by themselves") };
+        let of = &mut self.blocks[block];
+        let (nr_folios, index) = if of.whole { (1, 0) } else { (PAGES, page) };
+        let pressure = Pressure { budget_blocks: RAM, nr_left_since: self.nr_left - of.left_at };
+        let chosen = choice.choose(BlockId::from_index(block), &mut of.history, nr_folios, index, pressure);
+        if chosen == Choice::Whole {
+            self.read_whole(block);
+            return self.blocks[block].history.note(page, nr_folios);
+        }
+        of.whole = false;
+        let ahead = of.history.ahead(page, PAGES);
+        let in_row = of.history.note(page, PAGES);
+        of.history.note_ahead(&ahead);
+        self.read_page(block, page);
+        ahead.for_each(|page| self.read_page(block, page));
+        in_row
+    }
+
+    fn follow(&mut self, block: usize) {
+        let Some((choice, streams)) = &self.policies else { return };
+        let longest = if choice.trusts_streams() { WINDOW } else { FIRST_WINDOW };
+        let room = Room { max_window: longest.min(RAM / 16), max_total: RAM / 4 };
+        let id = BlockId::from_index(block);
+        let Some(advice) = streams.observe(THREAD, id, room) else { return };
+        if !choice.streamed(advice.behind.clone()) {
+            return streams.forget_blocks(id..BlockId::from_index(block + 1));
+        }
+        for window in advice.windows.iter() {
+            let marker = advice.marker(window).index();
+            for block in BlockId::each(window.clone()).map(BlockId::index) {
+                let Some(of) = self.blocks.get(block) else { continue };
+                let is_out = of.whole_age.is_none() && of.ages.iter().any(Option::is_none);
+                let probes = |choice: &OrderChoice| choice.probes(BlockId::from_index(block));
+                if is_out && (block == marker || !self.policies.as_ref().is_some_and(|(choice, _)| probes(choice))) {
+                    self.read_whole(block);
+                }
+                self.blocks[block].is_marker = block == marker;
+            }
+        }
+    }
+}
+
+/// What is done: touches of pages, and forks after which the child goes on.
+enum Step {
+    Touch(usize),
+    Fork,
+}
+
+/// Runs both machines. Returns the pages that each moved.
+fn moved(nr_blocks: usize, steps: impl IntoIterator<Item = Step>) -> (usize, usize) {
+    let (mut auto, mut pages) = (Machine::new(nr_blocks, true), Machine::new(nr_blocks, false));
+    for step in steps {
+        match step {
+            Step::Touch(at) => [&mut auto, &mut pages].map(|machine| machine.touch(at)),
+            Step::Fork => [&mut auto, &mut pages].map(Machine::fork),
+        };
+    }
+    (auto.nr_moved, pages.nr_moved)
+}
+
+/// Fails if the policies move more than four times as much as single pages do, and what RAM holds.
+fn check(name: &str, nr_blocks: usize, steps: impl IntoIterator<Item = Step>) -> f64 {
+    let (auto, pages) = moved(nr_blocks, steps);
+    let ratio = auto as f64 / pages.max(1) as f64;
+    println!("{name:40} auto {auto:9} pages {pages:9} {ratio:6.2}");
+    assert!(auto <= 4 * pages + RAM / 2 * PAGES, "{name}: {auto} pages moved, {pages} by single pages");
+    ratio
+}
+
+fn touches(pages: impl Iterator<Item = usize>) -> impl Iterator<Item = Step> {
+    pages.map(Step::Touch)
+}
+
+fn random(rng: &mut Rng, pages: Range<usize>, nr: usize) -> Vec<Step> {
+    (0..nr).map(|_| Step::Touch(rng.usize(pages.clone()))).collect()
+}
+
+/// Pages in order, each a fixed distance after the last, and around.
+fn strided(nr_pages: usize, hundredths: usize, nr: usize) -> impl Iterator<Item = Step> {
+    touches((0..nr).map(move |at| at * hundredths / 100 % nr_pages))
+}
+
+/// Page numbers by a power law, scattered over all blocks.
+fn zipf(rng: &mut Rng, nr_pages: usize, nr: usize) -> Vec<Step> {
+    let rank = |uniform: f64| ((nr_pages as f64).powf(uniform) as usize).min(nr_pages - 1);
+    (0..nr).map(|_| Step::Touch(rank(rng.f64()) * 7919 % nr_pages)).collect()
+}
+
+#[test]
+fn random_pages() {
+    for seed in 0..3 {
+        let _seed = Seed(seed);
+        let mut rng = rng(seed);
+        for blocks in [RAM * 5 / 4, RAM * 3, RAM * 20] {
+            check("random", blocks, random(&mut rng, 0..blocks * PAGES, 40_000));
+            check("zipf", blocks, zipf(&mut rng, blocks * PAGES, 40_000));
+        }
+    }
+}
+
+#[test]
+fn a_scattered_working_set_that_fits() {
+    let mut rng = rng(5);
+    let set: Vec<usize> = (0..RAM * PAGES * 8 / 10).map(|_| rng.usize(..RAM * 4 * PAGES)).collect();
+    let steps: Vec<Step> = (0..200_000).map(|_| Step::Touch(set[rng.usize(..set.len())])).collect();
+    check("a set that fits", RAM * 4, steps);
+}
+
+#[test]
+fn strides() {
+    for blocks in [RAM * 7 / 5, RAM * 9 / 5, RAM * 3] {
+        let nr_pages = blocks * PAGES;
+        for hundredths in
+            [100, 150, 200, 300, 400, 500, 700, 800, 1547, 1600, 3200, 6400, 51_100, 51_200, 51_300, 102_400]
+        {
+            let nr = (nr_pages * 100 / hundredths * 8).max(10_000);
+            check(&format!("stride {hundredths}/100, {blocks} blocks"), blocks, strided(nr_pages, hundredths, nr));
+        }
+    }
+}
+
+#[test]
+fn rows_of_every_length_at_random_places() {
+    let mut rng = rng(9);
+    let blocks = RAM * 4;
+    for len in [2, 4, 5, 8, 9, 16, 32, 64, 100, 130, 200, 300, 512] {
+        let nr_rows = 60_000 / len;
+        let mut steps = Vec::new();
+        for _ in 0..nr_rows {
+            let start = rng.usize(..blocks * PAGES - len);
+            steps.extend(touches(start..start + len));
+        }
+        check(&format!("rows of {len}"), blocks, steps);
+    }
+}
+
+#[test]
+fn phases_that_change() {
+    let mut rng = rng(11);
+    for blocks in [RAM * 2, RAM * 4] {
+        let all = 0..blocks * PAGES;
+        let mut steps = Vec::new();
+        for round in 0..6 {
+            match round % 2 {
+                0 => steps.extend(touches(all.clone())),
+                _ => steps.extend(random(&mut rng, all.clone(), 10_000)),
+            }
+        }
+        check("sequential, then random, and again", blocks, steps);
+        let mut steps: Vec<Step> = touches(all.clone().rev()).collect();
+        steps.extend(strided(blocks * PAGES, 51_200, 5_000));
+        steps.extend(touches(all.clone()));
+        check("backwards, strided, sequential", blocks, steps);
+    }
+}
+
+#[test]
+fn a_forked_child_that_does_something_else() {
+    let mut rng = rng(13);
+    let blocks = RAM * 3;
+    let all = 0..blocks * PAGES;
+    for _ in 0..2 {
+        let mut steps: Vec<Step> = touches(all.clone()).chain(touches(all.clone())).collect();
+        steps.push(Step::Fork);
+        steps.extend(random(&mut rng, all.clone(), 10_000));
+        check("a forked child", blocks, steps);
+    }
+}
+
+/// What is used in order comes whole, and moves hardly more than by pages.
+#[test]
+fn streams_still_come_whole() {
+    let blocks = RAM * 4;
+    let steps = || (0..4).flat_map(move |_| touches(0..blocks * PAGES));
+    assert!(check("four rounds", blocks, steps()) < 1.1);
+    let mut machine = Machine::new(blocks, true);
+    let mut nr_faults = 0;
+    for step in steps() {
+        let Step::Touch(at) = step else { continue };
+        let before = machine.nr_moved;
+        machine.touch(at);
+        nr_faults += usize::from(machine.nr_moved != before);
+    }
+    assert!(nr_faults < 4 * blocks * 2, "{nr_faults} reads for {} blocks", 4 * blocks);
+}
