@@ -37,11 +37,13 @@ pub use arena::advice::Advice;
 pub use arena::by_address::{RawSpace, Replaced};
 pub use arena::doctor::{Finding, Verdict, doctor};
 pub use arena::fork::Forking;
+pub use arena::heap::{ArenaHeap, LARGE_BYTES};
 pub use arena::region::{ArenaVec, Region};
 #[doc(hidden)]
 pub use arena::run_settings::RunSettings;
 #[doc(hidden)]
 pub use arena::tuning::Tuning;
+pub use arena::usage::Usage;
 pub use arena::{Arena, ArenaBuilder, Residency};
 pub use config::error::{Error, UnknownName};
 pub use config::fault_mode::FaultMode;

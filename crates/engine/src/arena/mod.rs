@@ -5,10 +5,13 @@ pub(crate) mod by_address;
 mod crew;
 pub(crate) mod doctor;
 pub(crate) mod fork;
+pub(crate) mod heap;
+mod inherit;
 pub(crate) mod region;
 pub(crate) mod run_settings;
 mod setup;
 pub(crate) mod tuning;
+pub(crate) mod usage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

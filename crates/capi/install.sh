@@ -1,0 +1,32 @@
+#!/bin/sh
+# install.sh ARCHIVE PREFIX: puts the C library under PREFIX (DESTDIR before it): header, static and shared library,
+# pkg-config file and man page. ARCHIVE is libfolioswap_capi.a, from `cargo build --release -p folioswap-capi`.
+# The shared library is linked here, because cargo sets neither a soname nor symbol versions.
+set -eu
+archive=$1 prefix=$2 here=$(dirname "$0")
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../Cargo.toml" | head -n 1)
+soname=libfolioswap.so.${version%%.*}
+to=${DESTDIR:-}$prefix
+install -d "$to/include" "$to/lib/pkgconfig" "$to/share/man/man3"
+install -m 644 "$here/include/folioswap.h" "$to/include/folioswap.h"
+install -m 644 "$here/man/folioswap.3" "$to/share/man/man3/folioswap.3"
+install -m 644 "$archive" "$to/lib/libfolioswap.a"
+exports=$(sed -n 's/^ *\(folioswap_[a-z_]*\);$/-Wl,-u,\1/p' "$here/folioswap.map")
+# shellcheck disable=SC2086 # one argument a name
+${CC:-cc} -shared -o "$to/lib/libfolioswap.so.$version" -Wl,-soname,"$soname" \
+    -Wl,--version-script="$here/folioswap.map" -Wl,-z,nodelete -Wl,--gc-sections $exports "$archive" \
+    -lgcc_s -lpthread -ldl -lm -lc
+ln -sf "libfolioswap.so.$version" "$to/lib/$soname"
+ln -sf "$soname" "$to/lib/libfolioswap.so"
+cat >"$to/lib/pkgconfig/folioswap.pc" <<END
+prefix=$prefix
+libdir=\${prefix}/lib
+includedir=\${prefix}/include
+
+Name: folioswap
+Description: memory larger than RAM behind ordinary pointers
+Version: $version
+Cflags: -I\${includedir}
+Libs: -L\${libdir} -lfolioswap
+Libs.private: -lgcc_s -lpthread -ldl -lm
+END

@@ -1,0 +1,141 @@
+/* Every function of folioswap.h, from several threads, with errors, in the fault mode that is named. */
+#include <errno.h>
+#include <fcntl.h>
+#include <folioswap.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, folioswap_message()); \
+            _exit(1); \
+        } \
+    } while (0)
+
+#define MIB ((size_t)1 << 20)
+
+static folioswap *pool;
+
+static void *blocks(void *seed) {
+    enum { NR = 64 };
+    unsigned random = (unsigned)(size_t)seed;
+    unsigned char *block[NR] = {0};
+    size_t length[NR] = {0};
+    for (int round = 0; round < 3000; round++) {
+        int at = (random = random * 1103515245 + 12345) >> 16 & (NR - 1);
+        size_t size = (random >> 8) % (random % 50 ? 5000 : 3 * MIB);
+        if (block[at]) {
+            for (size_t i = 0; i < length[at]; i += 97)
+                CHECK(block[at][i] == (unsigned char)at);
+            if (random & 1 << 20) {
+                block[at] = folioswap_realloc(pool, block[at], size + 1);
+                for (size_t i = 0; i < length[at] && i <= size; i += 97)
+                    CHECK(block[at][i] == (unsigned char)at);
+            } else {
+                folioswap_free(pool, block[at]);
+                block[at] = NULL;
+            }
+        }
+        if (!block[at]) {
+            size_t alignment = (size_t)16 << (random >> 5) % 9;
+            block[at] = random & 2 ? folioswap_aligned_alloc(pool, alignment, size + 1) : folioswap_calloc(pool, 1, size + 1);
+            CHECK(block[at] && (random & 2 ? (size_t)block[at] % alignment : block[at][size]) == 0);
+        }
+        length[at] = size + 1;
+        CHECK(folioswap_usable_size(pool, block[at]) >= length[at]);
+        memset(block[at], at, length[at]);
+    }
+    for (int at = 0; at < NR; at++)
+        folioswap_free(pool, block[at]);
+    return NULL;
+}
+
+static void errors(const char *faults) {
+    folioswap_options options = FOLIOSWAP_OPTIONS;
+    folioswap *none = NULL;
+    CHECK(folioswap_open(&options, &none) == FOLIOSWAP_INVALID && strstr(folioswap_message(), "too small"));
+    options.memory_text = "lots";
+    CHECK(folioswap_open(&options, &none) == FOLIOSWAP_INVALID && strstr(folioswap_message(), "not a size"));
+    options.memory_text = "32M";
+    const char *swap[] = {"/no/such/directory/file"};
+    options.swap = swap, options.nr_swap = 1;
+    CHECK(folioswap_open(&options, &none) == FOLIOSWAP_SWAP);
+    options.size = 3;
+    CHECK(folioswap_open(&options, &none) == FOLIOSWAP_INVALID && none == NULL);
+    CHECK(!strcmp(folioswap_error_text(FOLIOSWAP_SWAP), "a swap device cannot be used"));
+    CHECK(!strcmp(folioswap_error_text(99), "unknown error") && strlen(folioswap_version()) >= 5);
+    options = (folioswap_options)FOLIOSWAP_OPTIONS;
+    options.memory_text = "32M", options.faults = faults;
+    CHECK(folioswap_open(&options, &pool) == 0);
+    CHECK(folioswap_unmap(pool, &options) == FOLIOSWAP_INVALID);
+    CHECK(folioswap_advise(pool, &options, 1, FOLIOSWAP_DONTNEED) == FOLIOSWAP_INVALID);
+    CHECK(folioswap_map(pool, 0, (void **)&none) == FOLIOSWAP_NO_MEMORY);
+    CHECK(folioswap_malloc(pool, (size_t)-1 / 2) == NULL);
+}
+
+static void mappings(void) {
+    unsigned char *memory;
+    CHECK(folioswap_map(pool, 96 * MIB, (void **)&memory) == 0 && (size_t)memory % (2 * MIB) == 0);
+    for (size_t i = 0; i < 96 * MIB; i += 4096)
+        memory[i] = (unsigned char)(i >> 12);
+    CHECK(folioswap_advise(pool, memory, 32 * MIB, FOLIOSWAP_COLD) == 0);
+    CHECK(folioswap_prefetch(pool, memory, 8 * MIB) == 0);
+    for (int advice = FOLIOSWAP_NORMAL; advice <= FOLIOSWAP_NOHUGEPAGE; advice++)
+        CHECK(advice == FOLIOSWAP_DONTNEED || folioswap_advise(pool, memory + 5, 3 * MIB, advice) == 0);
+    CHECK(folioswap_advise(pool, memory, 1, 77) == FOLIOSWAP_INVALID);
+    CHECK(folioswap_advise(pool, memory + 4096, 4096, FOLIOSWAP_DONTNEED) == 0 && memory[4096] == 0);
+    memory[4096] = 1;
+    pid_t child = fork();
+    if (child == 0) {
+        for (size_t i = 0; i < 96 * MIB; i += 4096)
+            CHECK(memory[i] == (unsigned char)(i >> 12));
+        memset(memory, 7, 96 * MIB);
+        _exit(memory[96 * MIB - 1] != 7);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    int pipes[2];
+    CHECK(pipe(pipes) == 0);
+    for (size_t i = 0; i < 96 * MIB; i += 4096 * 16) {
+        CHECK(folioswap_hold(pool, memory + i, 4096) == 0);
+        CHECK(write(pipes[1], memory + i, 1) == 1);
+        folioswap_release(pool, memory + i, 4096);
+        unsigned char byte;
+        CHECK(read(pipes[0], &byte, 1) == 1 && byte == (unsigned char)(i >> 12));
+    }
+    CHECK(folioswap_hold(pool, memory, 96 * MIB) == FOLIOSWAP_INVALID);
+    folioswap_device device;
+    device.size = sizeof device;
+    folioswap_stats stats = FOLIOSWAP_STATS;
+    CHECK(folioswap_get_stats(pool, &stats) == 0 && stats.size == sizeof stats && stats.swapped_out_bytes > 32 * MIB);
+    CHECK(stats.nr_devices == 1 && folioswap_get_device(pool, 0, &device) == 0 && device.written_bytes > 0);
+    CHECK(folioswap_get_device(pool, 1, &device) == FOLIOSWAP_INVALID);
+    /* An older program knows less of the struct, a newer one more. */
+    uint64_t longer[20] = {16};
+    CHECK(folioswap_get_stats(pool, (folioswap_stats *)longer) == 0 && longer[0] == 16 && longer[1] && !longer[2]);
+    longer[0] = sizeof longer;
+    CHECK(folioswap_get_stats(pool, (folioswap_stats *)longer) == 0 && longer[0] == sizeof stats && !longer[19]);
+    CHECK(folioswap_resize(pool, 48 * MIB) == 0 && folioswap_resize(pool, 1) == FOLIOSWAP_INVALID);
+    CHECK(folioswap_unmap(pool, memory) == 0 && folioswap_unmap(pool, memory) == FOLIOSWAP_INVALID);
+}
+
+int main(int argc, char **argv) {
+    const char *faults = argc > 1 ? argv[1] : "auto";
+    pthread_t threads[4];
+    errors(faults);
+    CHECK(folioswap_is_monitored(pool) == (strcmp(faults, "direct") != 0));
+    mappings();
+    for (size_t i = 0; i < 4; i++)
+        CHECK(pthread_create(&threads[i], NULL, blocks, (void *)(i + 1)) == 0);
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    folioswap_close(pool);
+    folioswap_close(NULL);
+    puts("right");
+    return 0;
+}

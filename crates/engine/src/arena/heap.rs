@@ -1,0 +1,353 @@
+//! An allocator over an arena: blocks of any size behind ordinary pointers, that together may be larger than RAM.
+//!
+//! A block of [`LARGE_BYTES`] or more is memory of its own, which goes back when it is freed. Smaller blocks lie in
+//! chunks, which they share (dlmalloc). The records of small blocks lie beside them, in managed memory, and are touched
+//! under the heap's own lock; the engine takes no lock of a heap. Before a fork the heaps are locked, then the engine
+//! comes to rest ([`super::inherit`]), because the holder of a heap's lock may wait for the engine.
+
+use std::alloc::Layout;
+use std::collections::BTreeMap;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dlmalloc::Dlmalloc;
+use folioswap_core::RangeSet;
+
+use crate::arena::by_address::RawSpace;
+use crate::arena::{Arena, inherit};
+use crate::engine::manage::BLOCK_BYTES;
+
+/// Blocks of this size and more are mapped and unmapped alone.
+pub const LARGE_BYTES: usize = 1 << 20;
+
+/// Small blocks get memory in chunks of this size.
+const CHUNK_BYTES: usize = 4 * BLOCK_BYTES;
+
+/// The alignment that every block has at least.
+const ALIGNMENT: usize = 16;
+
+/// Blocks of memory in an arena, for what takes an allocator. Cheap to clone; the memory of small blocks goes back when
+/// the last clone and the last block of it are gone. Safe for any number of threads; an allocation of
+/// [`LARGE_BYTES`] or more costs some system calls (about 10 us), a smaller one about 100 ns.
+///
+/// ```no_run
+/// use folioswap::{Arena, ArenaHeap};
+///
+/// let heap = ArenaHeap::new(&Arena::builder().memory(512 << 20).build()?);
+/// let mut index = hashbrown::HashMap::with_hasher_in(std::hash::RandomState::new(), heap);
+/// index.insert("key", 7);
+/// # Ok::<(), folioswap::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct ArenaHeap {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    arena: Arena,
+    space: RawSpace,
+    small: Mutex<Dlmalloc<Chunks>>,
+    /// Address and length of each large block.
+    large: Mutex<BTreeMap<usize, usize>>,
+    /// The addresses of all blocks so far lie between these.
+    lowest: AtomicUsize,
+    highest: AtomicUsize,
+}
+
+/// The locks of a heap, held by a thread that forks.
+pub(super) struct Held<'a> {
+    _small: MutexGuard<'a, Dlmalloc<Chunks>>,
+    _large: MutexGuard<'a, BTreeMap<usize, usize>>,
+}
+
+/// Where small blocks lie.
+pub(super) struct Chunks {
+    space: RawSpace,
+    ranges: std::cell::RefCell<RangeSet>,
+}
+
+// SAFETY: each chunk is a fresh, zeroed mapping of readable and writable memory, which is handed out once.
+unsafe impl dlmalloc::Allocator for Chunks {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        let size = size.next_multiple_of(CHUNK_BYTES);
+        match self.space.map(size) {
+            Ok(addr) => {
+                self.ranges.borrow_mut().add(addr..addr + size);
+                (addr as *mut u8, size, 0)
+            }
+            Err(_) => (null_mut(), 0, 0),
+        }
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        null_mut()
+    }
+
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+
+    fn free(&self, ptr: *mut u8, size: usize) -> bool {
+        let range = ptr as usize..ptr as usize + size;
+        self.ranges.borrow_mut().remove(range.clone());
+        // SAFETY: the allocator has no block in this chunk any more.
+        unsafe { self.space.unmap(range.start, range.len()) };
+        true
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        false // a chunk that was used before is used again
+    }
+
+    fn page_size(&self) -> usize {
+        folioswap_core::PAGE_SIZE
+    }
+}
+
+impl ArenaHeap {
+    /// A heap in this arena. Takes no memory yet.
+    #[must_use]
+    pub fn new(arena: &Arena) -> Self {
+        let space = arena.raw();
+        let chunks = Chunks { space: space.clone(), ranges: std::cell::RefCell::default() };
+        let inner = Arc::new(Inner {
+            arena: arena.clone(),
+            space,
+            small: Mutex::new(Dlmalloc::new_with_allocator(chunks)),
+            large: Mutex::default(),
+            lowest: AtomicUsize::new(usize::MAX),
+            highest: AtomicUsize::new(0),
+        });
+        inherit::note_heap(&inner);
+        ArenaHeap { inner }
+    }
+
+    /// The arena that it is in.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.inner.arena
+    }
+
+    /// Allocates a block of `size` bytes, aligned to `align` and to 16 bytes at least. `None`: there are no addresses
+    /// left, or `align` is no power of two up to 2 MiB. The content is anything.
+    #[must_use]
+    pub fn allocate(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.inner.allocate(size, align, false)
+    }
+
+    /// As [`ArenaHeap::allocate`], zeroed. A large block is zero without being touched.
+    #[must_use]
+    pub fn allocate_zeroed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.inner.allocate(size, align, true)
+    }
+
+    /// Frees a block.
+    ///
+    /// # Safety
+    /// The block is this heap's, and nobody uses it any more.
+    pub unsafe fn release(&self, block: NonNull<u8>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.release(block) }
+    }
+
+    /// Resizes a block, which may move. The content is kept up to the smaller of both sizes. `None`: there is no
+    /// memory, and the block is as before. A large block that stays large moves without being copied.
+    ///
+    /// # Safety
+    /// The block is this heap's, allocated with this alignment, and nobody uses it meanwhile. If it has moved, nobody
+    /// uses the old address.
+    pub unsafe fn resize(&self, block: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.resize(block, size, align) }
+    }
+
+    /// Whether an address lies in a small block's chunk, or is the start of a large block, of this heap.
+    #[must_use]
+    pub fn owns(&self, block: *const u8) -> bool {
+        self.inner.owns(block as usize)
+    }
+
+    /// Whether a range of addresses lies in one large block, or in chunks of small ones, of this heap.
+    #[must_use]
+    pub fn contains(&self, range: &std::ops::Range<usize>) -> bool {
+        let large = self.inner.large().range(..=range.start).next_back().map(|(&addr, &len)| addr..addr + len);
+        large.is_some_and(|block| range.end <= block.end && range.start < block.end)
+            || self
+                .inner
+                .small()
+                .allocator()
+                .ranges
+                .borrow()
+                .iter()
+                .any(|chunk| chunk.start <= range.start && range.end <= chunk.end)
+    }
+
+    /// The bytes of a block that can be used: as many as were asked for, or a few more.
+    ///
+    /// # Safety
+    /// The block is this heap's.
+    #[must_use]
+    pub unsafe fn usable(&self, block: NonNull<u8>) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.usable(block) }
+    }
+}
+
+impl Inner {
+    fn small(&self) -> MutexGuard<'_, Dlmalloc<Chunks>> {
+        self.small.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn large(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+        self.large.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a thread that forks.
+    pub fn hold(&self) -> Held<'_> {
+        Held { _small: self.small(), _large: self.large() }
+    }
+
+    fn note(&self, start: usize, len: usize) {
+        self.lowest.fetch_min(start, Ordering::Relaxed);
+        self.highest.fetch_max(start.saturating_add(len), Ordering::Relaxed);
+    }
+
+    fn allocate(&self, size: usize, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
+        if !align.is_power_of_two() || align > BLOCK_BYTES || size > isize::MAX as usize {
+            return None;
+        }
+        if size.max(align) >= LARGE_BYTES {
+            let addr = self.space.map(size).ok()?;
+            self.large().insert(addr, size);
+            self.note(addr, size);
+            return NonNull::new(addr as *mut u8);
+        }
+        // SAFETY: any size, and an alignment that is a power of two; the guard makes the access exclusive.
+        let block = unsafe { self.small().malloc(size, align.max(ALIGNMENT)) };
+        let block = NonNull::new(block)?;
+        self.note(block.as_ptr() as usize, size);
+        if zeroed {
+            // SAFETY: a new block of this size, which nobody else knows.
+            unsafe { block.as_ptr().write_bytes(0, size) };
+        }
+        Some(block)
+    }
+
+    unsafe fn release(&self, block: NonNull<u8>) {
+        let addr = block.as_ptr() as usize;
+        match self.take_large(addr) {
+            // SAFETY: a mapping of this heap that nobody uses any more.
+            Some(len) => unsafe { self.space.unmap(addr, len) },
+            // SAFETY: a small block of this heap, which the caller gives up.
+            None => unsafe { self.small().c_free(block.as_ptr()) },
+        }
+    }
+
+    fn take_large(&self, addr: usize) -> Option<usize> {
+        if addr.is_multiple_of(BLOCK_BYTES) { self.large().remove(&addr) } else { None }
+    }
+
+    fn large_len(&self, addr: usize) -> Option<usize> {
+        if addr.is_multiple_of(BLOCK_BYTES) { self.large().get(&addr).copied() } else { None }
+    }
+
+    unsafe fn resize(&self, block: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let addr = block.as_ptr() as usize;
+        let large = self.large_len(addr);
+        if let Some(len) = large.filter(|_| size >= LARGE_BYTES) {
+            // Before the move: once the old addresses are free they may be another thread's block.
+            self.large().remove(&addr);
+            // SAFETY: one mapping of this heap, which the caller lets move.
+            let moved = unsafe { self.space.remap(addr, len, size) };
+            let (to, now) = moved.as_ref().map_or((addr, len), |&to| (to, size));
+            self.large().insert(to, now);
+            if moved.is_ok() {
+                self.note(to, size);
+                return NonNull::new(to as *mut u8);
+            } // else some of it is in use by a system call: copy
+        }
+        if large.is_none() && size < LARGE_BYTES && align <= ALIGNMENT {
+            // SAFETY: a small block of this heap.
+            let moved = NonNull::new(unsafe { self.small().c_realloc(block.as_ptr(), size) })?;
+            self.note(moved.as_ptr() as usize, size);
+            return Some(moved);
+        }
+        let moved = self.allocate(size, align, false)?;
+        // SAFETY: both blocks are this heap's and differ; as many bytes as both have. Then the caller gives up the old.
+        unsafe {
+            let len = self.usable(block).min(size);
+            moved.as_ptr().copy_from_nonoverlapping(block.as_ptr(), len);
+            self.release(block);
+        }
+        Some(moved)
+    }
+
+    fn owns(&self, addr: usize) -> bool {
+        if addr < self.lowest.load(Ordering::Relaxed) || addr >= self.highest.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.large_len(addr).is_some() {
+            return true;
+        }
+        self.small().allocator().ranges.borrow().overlaps(&(addr..addr + 1))
+    }
+
+    unsafe fn usable(&self, block: NonNull<u8>) -> usize {
+        if let Some(len) = self.large_len(block.as_ptr() as usize) {
+            return len;
+        }
+        // The word before a block has the size of its chunk, that word included, and three flag bits: the layout of
+        // the pinned version of dlmalloc. A test checks it.
+        // SAFETY: that word belongs to the block's chunk.
+        let head = unsafe { *block.as_ptr().cast::<usize>().sub(1) };
+        (head & !7) - size_of::<usize>()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let small = self.small.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for chunk in small.allocator().ranges.take().iter() {
+            // SAFETY: the last user of this heap is gone, and with it all of its blocks.
+            unsafe { self.space.unmap(chunk.start, chunk.len()) };
+        }
+        for (&addr, &len) in self.large.get_mut().unwrap_or_else(PoisonError::into_inner).iter() {
+            // SAFETY: as above.
+            unsafe { self.space.unmap(addr, len) };
+        }
+    }
+}
+
+// SAFETY: a block stays valid while a clone of the heap lives; clones share all blocks, and moving one moves none.
+unsafe impl allocator_api2::alloc::Allocator for ArenaHeap {
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, allocator_api2::alloc::AllocError> {
+        let block = self.inner.allocate(layout.size(), layout.align(), false);
+        block.map(|block| NonNull::slice_from_raw_parts(block, layout.size())).ok_or(allocator_api2::alloc::AllocError)
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, allocator_api2::alloc::AllocError> {
+        let block = self.inner.allocate(layout.size(), layout.align(), true);
+        block.map(|block| NonNull::slice_from_raw_parts(block, layout.size())).ok_or(allocator_api2::alloc::AllocError)
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, _: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.release(block) }
+    }
+
+    unsafe fn grow(
+        &self,
+        block: NonNull<u8>,
+        _: Layout,
+        new: Layout,
+    ) -> Result<NonNull<[u8]>, allocator_api2::alloc::AllocError> {
+        // SAFETY: the caller's promise. Where the alignment grows, the block is copied or large, and then has it.
+        let moved = unsafe { self.inner.resize(block, new.size(), new.align()) };
+        moved.map(|block| NonNull::slice_from_raw_parts(block, new.size())).ok_or(allocator_api2::alloc::AllocError)
+    }
+}

@@ -1,0 +1,122 @@
+//! Forked children of a program that uses arenas as a library: they go on with copies of all arenas that are to be
+//! inherited ([`Arena::inherit`]).
+//!
+//! One set of `pthread_atfork` handlers serves all arenas. Before the fork it locks their heaps, then brings each
+//! engine to rest, in the order in which the arenas were added. Meanwhile the forking thread blocks all signals. In the
+//! child it makes each arena the child's own before any code of the program runs; if that fails the child ends with a
+//! message, because what is missing would read as zero.
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+
+use folioswap_sys::signals;
+
+use crate::arena::fork::Forking;
+use crate::arena::heap::{Held, Inner};
+use crate::arena::{Arena, Running};
+use crate::config::error::Error;
+use crate::process::fatal;
+
+/// What forked children go on with.
+struct Inherited {
+    arenas: Vec<Weak<Running>>,
+    heaps: Vec<Weak<Inner>>,
+}
+
+static INHERITED: Mutex<Inherited> = Mutex::new(Inherited { arenas: Vec::new(), heaps: Vec::new() });
+
+fn inherited() -> MutexGuard<'static, Inherited> {
+    INHERITED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Heaps are locked whether or not their arena is inherited: a child may free their blocks.
+pub(super) fn note_heap(heap: &Arc<Inner>) {
+    let mut inherited = inherited();
+    inherited.heaps.retain(|heap| heap.strong_count() > 0);
+    inherited.heaps.push(Arc::downgrade(heap));
+}
+
+impl Arena {
+    /// Lets children of `fork` go on with a copy of this arena: the same memory at the same addresses, and a budget and
+    /// swap of their own. Without it, a child that touches the arena's memory ends by SIGSEGV. A fork then waits until
+    /// the engine rests. Children of raw `clone`, `vfork` and posix_spawn are not affected.
+    ///
+    /// # Errors
+    /// [`Error::System`]: the handlers cannot be registered.
+    pub fn inherit(&self) -> Result<(), Error> {
+        static REGISTERED: Once = Once::new();
+        let mut failed = 0;
+        REGISTERED.call_once(|| {
+            // SAFETY: the three functions live as long as the process; a library that holds them is never unloaded,
+            // because its threads run its code.
+            failed = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        });
+        if failed != 0 {
+            return Err(Error::system("preparing for forks")(std::io::Error::from_raw_os_error(failed)));
+        }
+        let mut inherited = inherited();
+        inherited.arenas.retain(|arena| arena.strong_count() > 0);
+        inherited.arenas.push(Arc::downgrade(&self.running));
+        Ok(())
+    }
+}
+
+/// A fork under way. The guards borrow from what `kept` keeps alive, so they come before it.
+struct Fork {
+    forking: Vec<Forking<'static>>,
+    heaps: Vec<Held<'static>>,
+    inherited: MutexGuard<'static, Inherited>,
+    kept: Kept,
+    blocked: signals::Blocked,
+}
+
+/// Boxed, so that they stay where they are.
+struct Kept(Box<[Arena]>, Box<[Arc<Inner>]>);
+
+thread_local! {
+    /// Between the handlers. Never dropped with the thread, so it needs no destructor.
+    static FORK: Cell<Option<ManuallyDrop<Fork>>> = const { Cell::new(None) };
+}
+
+unsafe extern "C" fn before() {
+    let blocked = signals::block_all();
+    let inherited = inherited();
+    let arenas = inherited.arenas.iter().filter_map(Weak::upgrade).map(|running| Arena { running });
+    let kept = Kept(arenas.collect(), inherited.heaps.iter().filter_map(Weak::upgrade).collect());
+    // SAFETY: the boxes keep their content where it is, and `Fork` drops or forgets the borrows before it drops them.
+    let (arenas, heaps): (&'static [Arena], &'static [Arc<Inner>]) =
+        unsafe { (&*std::ptr::from_ref(&*kept.0), &*std::ptr::from_ref(&*kept.1)) };
+    let heaps = heaps.iter().map(|heap| heap.hold()).collect();
+    let forking = arenas.iter().map(Arena::prepare_fork).collect();
+    FORK.set(Some(ManuallyDrop::new(Fork { forking, heaps, inherited, kept, blocked })));
+}
+
+unsafe extern "C" fn in_parent() {
+    let Some(fork) = FORK.take() else { return };
+    let Fork { forking, heaps, inherited, kept, blocked } = ManuallyDrop::into_inner(fork);
+    forking.into_iter().for_each(Forking::parent);
+    end(heaps, inherited, kept, blocked);
+}
+
+unsafe extern "C" fn in_child() {
+    let Some(fork) = FORK.take() else { return };
+    let Fork { forking, heaps, inherited, kept, blocked } = ManuallyDrop::into_inner(fork);
+    for forking in forking {
+        if let Err(error) = forking.child() {
+            fatal::die(&format!(
+                "process {}, forked from one that uses folioswap, cannot have its memory: {error}",
+                std::process::id()
+            ));
+        }
+    }
+    end(heaps, inherited, kept, blocked);
+}
+
+/// Gives up everything, in the order that the borrows need. The last owner of an arena may be dropped here.
+fn end(heaps: Vec<Held<'static>>, inherited: MutexGuard<'static, Inherited>, kept: Kept, blocked: signals::Blocked) {
+    drop(heaps);
+    drop(inherited);
+    drop(blocked);
+    drop(kept);
+}

@@ -1,0 +1,434 @@
+"""Pools: a budget of RAM, swap devices, and the arrays that are paged between them."""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Sequence, TypeVar, Union
+
+import numpy as np
+
+from . import _native
+from ._stats import Stats
+from ._transfer import measure_disk, npy_header
+
+try:
+    from numpy._core import _multiarray_umath as _umath
+except ImportError:  # NumPy before 2.0
+    from numpy.core import _multiarray_umath as _umath
+
+_native.begin(_umath._ARRAY_API)
+_set_handler = _native.set_handler
+
+Size = Union[int, str]
+Shape = Union[int, Sequence[int]]
+_Array = TypeVar("_Array", bound=np.ndarray)
+
+#: The handlers that `with pool:` has replaced in this thread or task, innermost last.
+_replaced: ContextVar[tuple] = ContextVar("folioswap_replaced", default=())
+
+
+def _bytes(size: Size) -> int:
+    if isinstance(size, str):
+        return _native.size(size)
+    size = size.__index__()
+    if size < 0:
+        raise ValueError(f"`{size}` is not a size: give a number of bytes, or a text as in 512M or 2G")
+    return size
+
+
+def _extent(array: np.ndarray) -> tuple[int, int]:
+    """The first address of an array or view, and the bytes from there to its end."""
+    start = end = array.__array_interface__["data"][0]
+    if array.size == 0:
+        return start, 0
+    for length, stride in zip(array.shape, array.strides):
+        if stride < 0:
+            start += (length - 1) * stride
+        else:
+            end += (length - 1) * stride
+    return start, end + array.itemsize - start
+
+
+class Fit(NamedTuple):
+    """What `Pool.fits` found out. It is true where the array fits.
+
+    >>> bool(Fit(True, 1, 2, 3, 4.0, 5.0))
+    True
+    """
+
+    fits: bool
+    #: Bytes of the array.
+    bytes: int
+    #: Bytes of it that are in RAM at most: the budget.
+    ram_bytes: int
+    #: Bytes that the swap devices can still take.
+    swap_bytes: int
+    #: Bytes a second that the swap device reads and writes; 0 where it is memory.
+    read_rate: float
+    write_rate: float
+
+    def __bool__(self) -> bool:
+        return self.fits
+
+    def __str__(self) -> str:
+        verdict = "fits" if self.fits else "does not fit"
+        text = f"{_native.show(self.bytes)} {verdict}: RAM {_native.show(self.ram_bytes)}, swap {_native.show(self.swap_bytes)}"
+        if self.read_rate:
+            seconds = max(0, self.bytes - self.ram_bytes) / self.read_rate
+            text += f"; the disk reads {self.read_rate / 1e9:.2f} GB/s, writes {self.write_rate / 1e9:.2f} GB/s"
+            text += f"; one pass in order reads for {seconds:.1f} s"
+        return text
+
+
+class Pool:
+    """A budget of RAM, swap devices, and the arrays that are paged between them.
+
+    Parameters
+    ----------
+    memory
+        The budget: how many bytes of the pool's arrays may be in RAM, as a number or as text (``"512M"``, ``"2G"``,
+        powers of 1024). At least 16M.
+    swap
+        Where the rest goes: a path of a file or block device (``"/swap/a"``, ``"/swap/a:100G"``), ``"ram:SIZE"``,
+        ``"zram:SIZE"`` (compressed RAM), or a list of these, the first one used first. Default: an unnamed file in
+        ``/var/tmp`` or ``$FOLIOSWAP_DIR``, which ends with the pool.
+    folio
+        The size of folios: ``"auto"``, or a power of two from ``"4K"`` to ``"2M"``.
+    faults
+        Who resolves a fault: ``"monitor"`` (a thread of the pool; system calls work on arrays), ``"direct"`` (the
+        thread that touches; needs no privilege, but a system call fails with EFAULT where a page is missing), or
+        ``"auto"``: monitor where the system permits it.
+
+    Raises
+    ------
+    ValueError
+        A size, a device or a name is not valid, or the budget is too small.
+    OSError
+        The swap device cannot be used, or the kernel does not permit userfaultfd.
+
+    Examples
+    --------
+    >>> pool = Pool(memory="64M")
+    >>> a = pool.empty((4096, 4096), dtype="f4")  # 64 MiB
+    >>> a[:] = 1
+    >>> float(a.sum())
+    16777216.0
+
+    Arrays keep their pool alive, and the pool's threads end with the last of them. Children of ``os.fork`` have copies
+    of all arrays; each child has a budget and swap of its own.
+    """
+
+    __slots__ = ("_arena", "_handler", "_swap", "__weakref__")
+
+    def __init__(
+        self, memory: Size, *, swap: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
+        folio: Size = "auto", faults: str = "auto",
+    ) -> None:
+        if swap is None:
+            devices = []
+        elif isinstance(swap, (str, os.PathLike)):
+            devices = [os.fspath(swap)]
+        else:
+            devices = [os.fspath(device) for device in swap]
+        self._swap = devices
+        self._arena = _native.Arena(_bytes(memory), devices, str(folio), faults)
+        self._handler = self._arena.handler
+
+    # ---- arrays ----
+
+    def empty(self, shape: Shape, dtype: Any = float, order: str = "C") -> np.ndarray:
+        """A new array of any content, as `numpy.empty`. Below 64 KiB it is ordinary memory.
+
+        Raises MemoryError where there are no addresses left.
+
+        >>> Pool("64M").empty((2, 3)).shape
+        (2, 3)
+        """
+        before = _set_handler(self._handler)
+        try:
+            return np.empty(shape, dtype, order)
+        finally:
+            _set_handler(before)
+
+    def zeros(self, shape: Shape, dtype: Any = float, order: str = "C") -> np.ndarray:
+        """A new array of zeros, as `numpy.zeros`. It takes neither RAM nor swap until it is written.
+
+        >>> Pool("64M").zeros(3)
+        array([0., 0., 0.])
+        """
+        before = _set_handler(self._handler)
+        try:
+            return np.zeros(shape, dtype, order)
+        finally:
+            _set_handler(before)
+
+    def full(self, shape: Shape, fill_value: Any, dtype: Any = None, order: str = "C") -> np.ndarray:
+        """A new array that is filled with a value, as `numpy.full`.
+
+        >>> Pool("64M").full(3, 7)
+        array([7, 7, 7])
+        """
+        before = _set_handler(self._handler)
+        try:
+            return np.full(shape, fill_value, dtype, order)
+        finally:
+            _set_handler(before)
+
+    def array(self, object: Any, dtype: Any = None, **options: Any) -> np.ndarray:
+        """A copy of an array or sequence in the pool, as `numpy.array`.
+
+        >>> Pool("64M").array([1, 2, 3])
+        array([1, 2, 3])
+        """
+        before = _set_handler(self._handler)
+        try:
+            return np.array(object, dtype, **options)
+        finally:
+            _set_handler(before)
+
+    def buffer(self, size: Size) -> memoryview:
+        """A writable buffer of `size` bytes, zeroed, for what takes one (``readinto``, ``pyarrow.py_buffer``).
+
+        >>> b = Pool("64M").buffer("1M")
+        >>> len(b), b[0]
+        (1048576, 0)
+        """
+        return memoryview(self.zeros(_bytes(size), np.uint8))
+
+    def from_file(
+        self, path: str | os.PathLike, dtype: Any = None, shape: Shape | None = None, offset: int = 0
+    ) -> np.ndarray:
+        """Reads a file into a new array of the pool, without a second copy. Works in both fault modes.
+
+        Parameters
+        ----------
+        path
+            A ``.npy`` file (its header says shape and type), or any other file if `dtype` is given.
+        dtype, shape, offset
+            Of a file without header: the type, the shape (default: one dimension, as long as the file), and how many
+            bytes to skip.
+
+        Raises ValueError where the file is too short or holds Python objects, OSError where it cannot be read.
+
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        ...     np.save(file, np.arange(5))
+        ...     file.flush()
+        ...     Pool("64M").from_file(file.name)
+        array([0, 1, 2, 3, 4])
+        """
+        with open(path, "rb", buffering=0) as file:
+            order = "C"
+            if dtype is None:
+                shape, order, dtype, offset = npy_header(file)
+            dtype = np.dtype(dtype)
+            if dtype.hasobject:
+                raise ValueError(f"{os.fspath(path)} holds Python objects: load it by numpy.load(allow_pickle=True)")
+            if shape is None:
+                if dtype.itemsize == 0:
+                    raise ValueError("give the shape: items of this type have no size")
+                shape = max(0, os.fstat(file.fileno()).st_size - offset) // dtype.itemsize
+            array = self.empty(shape, dtype, order)
+            read = self._read(file.fileno(), offset, array)
+            if read != array.nbytes:
+                raise ValueError(f"{os.fspath(path)} is too short: {read} bytes of {array.nbytes}")
+            return array
+
+    def readinto(self, file: Any, array: np.ndarray, offset: int = 0) -> int:
+        """Fills an array of the pool from an open file, from `offset` on. Returns the bytes read.
+
+        Unlike ``file.readinto`` it also works in direct mode.
+        """
+        return self._read(file.fileno(), offset, array)
+
+    def to_file(self, array: np.ndarray, path: str | os.PathLike) -> None:
+        """Writes an array to a file, as `numpy.ndarray.tofile`. Also works in direct mode.
+
+        >>> import tempfile
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     pool = Pool("64M")
+        ...     pool.to_file(pool.array([1, 2], "i4"), file.name)
+        ...     np.fromfile(file.name, "i4")
+        array([1, 2], dtype=int32)
+        """
+        if array.dtype.hasobject:
+            raise ValueError("an array of Python objects cannot be written")
+        with open(path, "wb", buffering=0) as file:
+            if not array.flags.c_contiguous:
+                array.tofile(file)  # NumPy goes through a buffer of its own, item by item
+                return
+            start, length = _extent(array)
+            if length:
+                self._arena.write(file.fileno(), 0, start, length)
+
+    def _read(self, descriptor: int, offset: int, array: np.ndarray) -> int:
+        if not (array.flags.c_contiguous or array.flags.f_contiguous) or not array.flags.writeable:
+            raise ValueError("the array must be contiguous and writable")
+        if array.dtype.hasobject:
+            raise ValueError("an array of Python objects cannot be read")
+        start, length = _extent(array)
+        return self._arena.read(descriptor, offset, start, length) if length else 0
+
+    # ---- NumPy's own allocations ----
+
+    def __enter__(self) -> Pool:
+        """Makes NumPy allocate arrays of 64 KiB and more from this pool, in this thread or task.
+
+        >>> with Pool("64M") as pool:
+        ...     a = np.ones(100_000)
+        ...     b = (a * 2 + a).sum()
+        >>> float(b), a in pool
+        (300000.0, True)
+        """
+        _replaced.set((*_replaced.get(), _set_handler(self._handler)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        *before, last = _replaced.get()
+        _replaced.set(tuple(before))
+        _set_handler(last)
+
+    # ---- advice ----
+
+    def __contains__(self, array: object) -> bool:
+        """Whether an array or view lies in this pool (and not in ordinary memory, where small ones are).
+
+        >>> pool = Pool("64M")
+        >>> pool.empty(100_000) in pool, pool.empty(16) in pool
+        (True, False)
+        """
+        if not isinstance(array, np.ndarray):
+            return False
+        start, length = _extent(array)
+        return length > 0 and self._arena.contains(start, length)
+
+    def advise(self, array: np.ndarray, advice: str) -> None:
+        """Says how an array or view will be used. It changes no content, and acts on blocks of 2 MiB.
+
+        ``"willneed"``: read it in the background. ``"sequential"``: it is read from start to end. ``"random"``: keep
+        what is in RAM. ``"cold"``: it may leave RAM first. ``"hugepage"``, ``"nohugepage"``: blocks come back whole,
+        or page by page. ``"normal"``: nothing special.
+
+        Raises ValueError where the array is not in this pool, or there is no such advice.
+
+        >>> pool = Pool("64M")
+        >>> a = pool.zeros((1000, 1000))
+        >>> pool.advise(a[:10], "random")
+        """
+        start, length = _extent(array)
+        if length and not (self._is_small(array) and not self._arena.contains(start, length)):
+            self._arena.advise(start, length, advice)
+        elif advice not in ("normal", "willneed", "sequential", "random", "cold", "hugepage", "nohugepage"):
+            self._arena.advise(0, 0, advice)
+
+    def prefetch(self, array: np.ndarray) -> None:
+        """Reads an array or view in the background, as far as half of the budget goes. Returns at once.
+
+        >>> pool = Pool("64M")
+        >>> pool.prefetch(pool.zeros((1000, 1000))[100:200])
+        """
+        self.advise(array, "willneed")
+
+    def cold(self, array: np.ndarray) -> None:
+        """Lets an array or view leave RAM first, and starts writing it.
+
+        >>> pool = Pool("64M")
+        >>> pool.cold(pool.zeros((1000, 1000)))
+        """
+        self.advise(array, "cold")
+
+    @staticmethod
+    def _is_small(array: np.ndarray) -> bool:
+        base = array
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        return base.nbytes < 64 << 10
+
+    # ---- figures ----
+
+    def stats(self) -> Stats:
+        """Figures so far: a dict with a readable ``repr`` and, in notebooks, a bar. Takes about 100 us.
+
+        Keys that end in ``_bytes`` and ``_ns`` are bytes and nanoseconds; ``memory_bytes`` is the budget,
+        ``mapped_bytes`` and ``standby_bytes`` are in RAM, ``swapped_bytes`` are in use on swap devices.
+
+        >>> Pool("64M").stats()["memory_bytes"]
+        67108864
+        """
+        return Stats(self._arena.stats())
+
+    @property
+    def memory(self) -> int:
+        """The budget in bytes.
+
+        >>> Pool("64M").memory
+        67108864
+        """
+        return self._arena.memory
+
+    @property
+    def faults(self) -> str:
+        """How faults are resolved: ``"monitor"`` or ``"direct"``."""
+        return self._arena.faults
+
+    @property
+    def folio(self) -> str:
+        """The size of folios."""
+        return self._arena.folio
+
+    def resize(self, memory: Size) -> None:
+        """Changes the budget. After shrinking it, waits until the surplus has left RAM, 10 seconds at most.
+
+        Raises ValueError where it is below 16M, MemoryError where the system has not that much.
+
+        >>> pool = Pool("64M")
+        >>> pool.resize("32M")
+        >>> pool.memory
+        33554432
+        """
+        self._arena.resize(_bytes(memory))
+
+    def fits(self, shape: Shape, dtype: Any = float, measure: bool = True) -> Fit:
+        """Whether one more array of this shape fits RAM and swap, and how fast the disk is.
+
+        Parameters
+        ----------
+        measure
+            Whether to measure the disk of the swap file: writes and reads 64 MiB there once, in about 0.1 s.
+
+        >>> fit = Pool("64M").fits((1000, 1000), "f4", measure=False)
+        >>> bool(fit), fit.bytes
+        (True, 4000000)
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        size = np.dtype(dtype).itemsize
+        for length in shape:
+            size *= int(length)
+        stats = self._arena.stats()
+        directory, room = None, 0
+        for index, device in enumerate(stats["devices"]):
+            spec = self._swap[index] if index < len(self._swap) else None
+            if device["size_bytes"] is not None:
+                room += max(0, device["size_bytes"] - device["used_bytes"])
+            if spec is None or not spec.startswith(("ram:", "zram:")):
+                path = os.path.dirname(os.path.abspath(spec)) if spec else str(_native.default_directory())
+                directory = directory or path
+                if device["size_bytes"] is None:
+                    disk = os.statvfs(path)
+                    room += disk.f_bavail * disk.f_frsize
+        in_use = stats["mapped_bytes"] + stats["standby_bytes"]
+        budget = stats["memory_bytes"]
+        rates = measure_disk(directory) if measure and directory else (0.0, 0.0)
+        return Fit(size <= room + max(0, budget - in_use), size, budget, room, *rates)
+
+    def __repr__(self) -> str:
+        return f"<folioswap.Pool of {_native.show(self.memory)}, {self.faults} faults, {self.folio} folios>"
+
+    def _repr_html_(self) -> str:
+        return self.stats()._repr_html_()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a pool cannot be sent to another process: make one there. Its arrays can be sent, and are copied"
+        )

@@ -1,0 +1,33 @@
+//! Errors as Python has them, with the sentence that the command line would print.
+
+use folioswap::Error;
+use pyo3::PyErr;
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
+
+/// A value that cannot be meant.
+pub(crate) fn invalid(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// The exception for an error of the engine: `ValueError` for what was asked for, `MemoryError` for addresses and RAM
+/// that are not to be had, `OSError` for the system and its devices.
+pub(crate) fn raised(error: Error) -> PyErr {
+    let text = error.to_string();
+    match &error {
+        Error::NoAddresses { .. } | Error::BadLength(_) | Error::NoMemoryToLock { .. } | Error::LockLimit { .. } => {
+            PyMemoryError::new_err(text)
+        }
+        Error::System { error, .. } => match error.raw_os_error() {
+            Some(libc::ENOMEM) => PyMemoryError::new_err(text),
+            Some(number) => PyOSError::new_err((number, text)),
+            None => PyOSError::new_err(text),
+        },
+        Error::SwapUnusable { .. }
+        | Error::SwapTooSmall { .. }
+        | Error::SwapTooLarge { .. }
+        | Error::SwapInUse { .. }
+        | Error::NoUserfaultfd { .. }
+        | Error::NoMove(_) => PyOSError::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
+}

@@ -1,0 +1,199 @@
+//! The native part of the Python package: an arena, NumPy's allocation handler over it, and what needs addresses.
+//!
+//! `folioswap/_pool.py` is the face that programs use. Every call here that may wait lets other Python threads run
+//! meanwhile. NumPy touches arrays itself; threads of the engine, which never run Python, bring in what is missing.
+
+mod errors;
+mod handler;
+mod transfer;
+
+use std::sync::Mutex;
+
+use folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, SwapDevice, Wish, parse_size};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::errors::{invalid, raised};
+
+/// An arena and its heap.
+#[pyclass(frozen, name = "Arena", module = "folioswap._native")]
+struct PyArena {
+    arena: Arena,
+    heap: ArenaHeap,
+    /// The capsule for NumPy, made when it is first wanted.
+    handler: Mutex<Option<Py<PyAny>>>,
+}
+
+#[pymethods]
+impl PyArena {
+    /// Builds an arena and starts its threads.
+    #[new]
+    fn new(py: Python<'_>, memory: u64, swap: Vec<String>, folio: &str, faults: &str) -> PyResult<Self> {
+        let mut builder = Arena::builder()
+            .memory(memory)
+            .folio(folio.parse::<FolioSize>().map_err(invalid)?)
+            .faults(faults.parse::<FaultMode>().map_err(invalid)?);
+        for device in swap {
+            builder = builder.device(device.parse::<SwapDevice>().map_err(invalid)?);
+        }
+        let arena = py.detach(|| builder.build().and_then(|arena| arena.inherit().map(|()| arena))).map_err(raised)?;
+        let heap = ArenaHeap::new(&arena);
+        Ok(PyArena { arena, heap, handler: Mutex::default() })
+    }
+
+    /// The capsule with NumPy's allocation handler for this arena.
+    #[getter]
+    fn handler(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let mut handler = self.handler.lock().map_err(invalid)?;
+        if handler.is_none() {
+            *handler = Some(handler::capsule(py, &self.heap)?);
+        }
+        Ok(handler.as_ref().map(|handler| handler.clone_ref(py)).into_pyobject(py)?.unbind())
+    }
+
+    /// `direct` or `monitor`.
+    #[getter]
+    fn faults(&self) -> String {
+        self.arena.fault_mode().to_string()
+    }
+
+    /// The size of folios.
+    #[getter]
+    fn folio(&self) -> String {
+        self.arena.folio().to_string()
+    }
+
+    /// The budget in bytes.
+    #[getter]
+    fn memory(&self) -> u64 {
+        self.arena.memory()
+    }
+
+    /// Changes the budget. Waits for what has to leave RAM.
+    fn resize(&self, py: Python<'_>, memory: u64) -> PyResult<()> {
+        py.detach(|| self.arena.set_memory(memory)).map_err(raised)
+    }
+
+    /// Whether these addresses are one block of this arena.
+    fn contains(&self, start: usize, len: usize) -> bool {
+        self.heap.contains(&(start..start.saturating_add(len)))
+    }
+
+    /// Advises how addresses will be used.
+    fn advise(&self, py: Python<'_>, start: usize, len: usize, advice: &str) -> PyResult<()> {
+        let advice = named_advice(advice)?;
+        if !self.contains(start, len) {
+            return Err(PyValueError::new_err("this array is not in this pool"));
+        }
+        let space = self.arena.raw();
+        py.detach(|| match advice {
+            Advice::WillNeed | Advice::Sequential => space.will_need(start, len),
+            Advice::Random => space.keep(start, len),
+            Advice::Cold => space.cold(start, len),
+            Advice::HugePage => space.wish(start, len, Wish::Whole),
+            Advice::NoHugePage => space.wish(start, len, Wish::Pages),
+            Advice::Normal | Advice::DontNeed => {}
+        });
+        Ok(())
+    }
+
+    /// Everything that is not in use leaves RAM.
+    fn evict(&self, py: Python<'_>) {
+        py.detach(|| self.arena.evict_all());
+    }
+
+    /// Fills addresses from a file, from `offset` on. Returns how many bytes there were.
+    fn read(&self, py: Python<'_>, fd: i32, offset: u64, start: usize, len: usize) -> PyResult<usize> {
+        // SAFETY: the caller passes the memory of an array that it holds.
+        unsafe { transfer::read(py, &self.arena.raw(), fd, offset, start..start + len) }
+    }
+
+    /// Writes addresses to a file, from `offset` on.
+    fn write(&self, py: Python<'_>, fd: i32, offset: u64, start: usize, len: usize) -> PyResult<()> {
+        // SAFETY: the caller passes the memory of an array that it holds.
+        unsafe { transfer::write(py, &self.arena.raw(), fd, offset, start..start + len) }
+    }
+
+    /// Figures so far, as a dict.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (stats, usage, devices) = py.detach(|| (self.arena.stats(), self.arena.usage(), self.arena.devices()));
+        let figures = PyDict::new(py);
+        for (name, bytes) in [
+            ("memory_bytes", usage.budget_bytes),
+            ("mapped_bytes", usage.mapped_bytes),
+            ("standby_bytes", usage.standby_bytes),
+            ("swapped_bytes", usage.swapped_bytes),
+            ("faults", stats.nr_faults()),
+            ("stalled_ns", stats.stalled_ns()),
+        ] {
+            figures.set_item(name, bytes)?;
+        }
+        for (name, count) in stats.counters() {
+            figures.set_item(name, count)?;
+        }
+        let list = PyList::empty(py);
+        for device in devices {
+            let about = PyDict::new(py);
+            about.set_item("name", device.name)?;
+            about.set_item("used_bytes", device.used_bytes)?;
+            about.set_item("size_bytes", device.size_bytes)?;
+            for (direction, transfers) in [("read", &device.io.reads), ("written", &device.io.writes)] {
+                about.set_item(format!("{direction}_bytes"), transfers.bytes)?;
+                about.set_item(format!("{direction}_calls"), transfers.calls)?;
+                about.set_item(format!("{direction}_p50_ns"), transfers.latency.quantile(0.5))?;
+                about.set_item(format!("{direction}_busy_ns"), transfers.latency.sum())?;
+            }
+            list.append(about)?;
+        }
+        figures.set_item("devices", list)?;
+        Ok(figures)
+    }
+}
+
+fn named_advice(name: &str) -> PyResult<Advice> {
+    Ok(match name {
+        "normal" => Advice::Normal,
+        "willneed" => Advice::WillNeed,
+        "sequential" => Advice::Sequential,
+        "random" => Advice::Random,
+        "cold" => Advice::Cold,
+        "hugepage" => Advice::HugePage,
+        "nohugepage" => Advice::NoHugePage,
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "`{other}` is no advice: there are normal, willneed, sequential, random, cold, hugepage and nohugepage"
+            )));
+        }
+    })
+}
+
+/// Reads a size such as `2G`.
+#[pyfunction]
+fn size(text: &str) -> PyResult<u64> {
+    parse_size(text).map_err(invalid)
+}
+
+/// Writes a size as people write it.
+#[pyfunction]
+fn show(bytes: u64) -> String {
+    folioswap::Bytes(bytes).to_string()
+}
+
+/// The directory of swap files that are not named.
+#[pyfunction]
+fn default_directory() -> std::path::PathBuf {
+    folioswap::device::default_directory()
+}
+
+/// The module.
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<PyArena>()?;
+    module.add_function(wrap_pyfunction!(size, module)?)?;
+    module.add_function(wrap_pyfunction!(show, module)?)?;
+    module.add_function(wrap_pyfunction!(default_directory, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::begin, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::set_handler, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,90 @@
+//! Reads and writes of files straight to and from managed memory, in both fault modes.
+//!
+//! In direct mode a system call fails with EFAULT where a page is missing. So each piece is held in RAM for its call.
+
+use std::io;
+use std::ops::Range;
+
+use folioswap::RawSpace;
+use pyo3::prelude::*;
+
+/// Bytes of one call. Between two calls a signal such as that of Ctrl-C is handled.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Calls `transfer` for each piece of a range, held in RAM, until one is short. Returns the bytes done.
+///
+/// # Safety
+/// The range is memory of one array, which stays for the call.
+unsafe fn each_piece(
+    py: Python<'_>,
+    space: &RawSpace,
+    range: Range<usize>,
+    transfer: impl Fn(usize, usize) -> isize + Sync,
+) -> PyResult<usize> {
+    let mut at = range.start;
+    while at < range.end {
+        let len = PIECE_BYTES.min(range.end - at);
+        let moved = py.detach(|| {
+            // SAFETY: mapped memory (the caller's promise). The hold ends before this returns.
+            let held = unsafe { space.hold(at, len) };
+            let moved = transfer(at, len);
+            let error = io::Error::last_os_error();
+            // SAFETY: held above.
+            unsafe { space.release_hold(at, len) };
+            match moved {
+                _ if !held => Err(io::Error::other("some of the array's content is lost: its swap device has failed")),
+                ..0 => Err(error),
+                moved => Ok(moved.unsigned_abs()),
+            }
+        });
+        match moved {
+            Ok(0) => break,
+            Ok(moved) => at += moved,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+        py.check_signals()?;
+    }
+    Ok(at - range.start)
+}
+
+/// Fills a range from a file.
+///
+/// # Safety
+/// The range is memory of one array, which stays for the call, and nobody else uses it meanwhile.
+pub(crate) unsafe fn read(
+    py: Python<'_>,
+    space: &RawSpace,
+    fd: i32,
+    offset: u64,
+    range: Range<usize>,
+) -> PyResult<usize> {
+    let start = range.start;
+    // SAFETY: the caller's promise; each piece lies in the range.
+    unsafe {
+        each_piece(py, space, range, |at, len| {
+            libc::pread64(fd, at as *mut libc::c_void, len, (offset + (at - start) as u64) as i64)
+        })
+    }
+}
+
+/// Writes a range to a file.
+///
+/// # Safety
+/// The range is memory of one array, which stays for the call.
+pub(crate) unsafe fn write(
+    py: Python<'_>,
+    space: &RawSpace,
+    fd: i32,
+    offset: u64,
+    range: Range<usize>,
+) -> PyResult<()> {
+    let (start, len) = (range.start, range.len());
+    // SAFETY: as in `read`.
+    let written = unsafe {
+        each_piece(py, space, range, |at, len| {
+            libc::pwrite64(fd, at as *const libc::c_void, len, (offset + (at - start) as u64) as i64)
+        })
+    }?;
+    if written == len { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero).into()) }
+}

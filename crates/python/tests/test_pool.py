@@ -1,0 +1,344 @@
+"""Pools and their arrays: plain arrays, freed when they die, in both fault modes."""
+
+import asyncio
+import gc
+import inspect
+import io
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import folioswap
+import numpy as np
+import pytest
+from conftest import MODES, threads
+
+MIB = 1 << 20
+
+
+def addresses_kib():
+    """The addresses of this process, in KiB."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return int(next(line for line in file if line.startswith("VmSize")).split()[1])
+
+
+def filled(pool, mib=96, dtype="i8"):
+    """An array of three budgets, each item its index."""
+    array = pool.empty(mib * MIB // np.dtype(dtype).itemsize, dtype)
+    array[:] = np.arange(array.size, dtype=dtype)
+    return array
+
+
+def is_whole(array):
+    """Whether each item is its index."""
+    pieces = np.array_split(array, 16)
+    starts = np.cumsum([0] + [piece.size for piece in pieces])
+    return all((piece == np.arange(start, start + piece.size)).all() for start, piece in zip(starts, pieces))
+
+
+def test_arrays_are_plain(pool):
+    for array in (
+        pool.empty((300, 400, 2), "f4"), pool.zeros((1000, 1000)), pool.full((500, 500), 2.5), pool.array(np.ones(100_000)),
+        pool.zeros((1000, 1000), order="F"), pool.zeros(100_000, np.dtype([("a", "i4"), ("b", "U3")])),
+    ):
+        assert type(array) is np.ndarray and array.base is None and array.flags.owndata and array.flags.writeable
+        assert array in pool and array[1:][::-1] in pool
+    assert pool.empty((2, 3)) not in pool and pool.empty(0).size == 0 and pool.empty(()).shape == ()
+    assert pool.zeros((1000, 1000), order="F").flags.f_contiguous
+
+
+def test_three_budgets_are_kept(pool):
+    array = filled(pool)
+    assert is_whole(array)
+    array[::7] *= -1
+    assert (array[::7] == -np.arange(0, array.size, 7)).all()
+    stats = pool.stats()
+    assert stats["swapped_out_bytes"] > 64 * MIB and stats["mapped_bytes"] + stats["standby_bytes"] <= 32 * MIB
+    assert "swapped out" not in repr(stats) and "GB/s" in repr(stats) and "<div" in stats._repr_html_()
+
+
+def test_what_numpy_does_with_arrays(pool):
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 1 << 40, 6 * MIB)
+    array = pool.array(values)
+    array.sort()
+    values.sort()
+    assert (array == values).all()
+    picks = rng.integers(0, array.size, 10_000)
+    assert (array[picks] == values[picks]).all() and (array[array > array[-100]].size == 99)
+    assert (pickle.loads(pickle.dumps(array[: 1 << 18])) == values[: 1 << 18]).all()
+    small = pool.zeros((3, 5))
+    small.resize((400, 500), refcheck=False)
+    assert small in pool and not small.any()
+    small.resize((2, 2), refcheck=False)
+    assert small not in pool
+
+
+def test_arrays_give_their_memory_back(pool):
+    filled(pool, 8)
+    before = addresses_kib()
+    for _ in range(50):
+        filled(pool, 8)
+        pool.zeros(20_000)
+    gc.collect()
+    assert addresses_kib() - before < 32 << 10
+    assert pool.stats()["swapped_bytes"] < 4 * MIB
+
+
+def test_an_array_keeps_its_pool_alive():
+    before = threads()
+    pool = folioswap.Pool("16M", swap="ram:128M")
+    array = filled(pool, 48)
+    assert threads() > before
+    del pool
+    gc.collect()
+    assert is_whole(array)
+    del array
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while threads() > before and time.monotonic() < deadline:
+        gc.collect()
+    assert threads() <= before + 1  # the keeper of descriptors stays
+
+
+def test_numpy_allocates_from_the_pool(pool):
+    other = folioswap.Pool("16M", swap="ram:64M")
+    with pool:
+        outer = np.ones(MIB)
+        with other:
+            inner = outer * 2
+        again = inner + outer
+        assert float(((again * again) + outer).sum()) == 10.0 * MIB
+        assert np.ones(16) not in pool
+    assert outer in pool and inner in other and inner not in pool and again in pool
+    after = np.ones(MIB)
+    assert after not in pool and after not in other
+    with pytest.raises(ZeroDivisionError), pool:
+        1 / 0  # noqa: B018
+    assert np.ones(MIB) not in pool
+
+
+def test_threads_and_tasks_have_handlers_of_their_own(pool):
+    found = []
+    with pool:
+        thread = threading.Thread(target=lambda: found.append(np.ones(MIB) in pool))
+        thread.start()
+        thread.join()
+    inherits = getattr(sys.flags, "thread_inherit_context", 0)
+    assert found == [bool(inherits)]
+
+    async def inside():
+        with pool:
+            await asyncio.sleep(0.01)
+            first = np.ones(MIB) in pool
+            await asyncio.sleep(0.02)
+            return first and np.ones(MIB) in pool
+
+    async def outside():
+        answers = []
+        for _ in range(6):
+            await asyncio.sleep(0.006)
+            answers.append(np.ones(MIB) in pool)
+        return any(answers)
+
+    async def both():
+        return await asyncio.gather(inside(), outside(), inside())
+
+    assert asyncio.run(both()) == [True, False, True]
+
+
+def test_threads_share_arrays(pool):
+    array = filled(pool, 64)
+    wrong = []
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            at = int(rng.integers(0, array.size - 5000))
+            if not (array[at : at + 5000] == np.arange(at, at + 5000)).all():
+                wrong.append(at)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_files(pool, tmp_path):
+    values = np.arange(5 * MIB, dtype="i8").reshape(5, -1)
+    for order, name in (("C", "c.npy"), ("F", "f.npy")):
+        np.save(tmp_path / name, np.asarray(values, order=order))
+        read = pool.from_file(tmp_path / name)
+        assert read in pool and (read == values).all() and read.flags.f_contiguous == (order == "F")
+    pool.to_file(values[0], tmp_path / "plain")
+    big = filled(pool)
+    pool.to_file(big, tmp_path / "raw")
+    back = pool.from_file(tmp_path / "raw", "i8")
+    assert is_whole(back) and (pool.from_file(tmp_path / "raw", "i8", (3, 4), 80) == np.arange(10, 22).reshape(3, 4)).all()
+    pool.to_file(big[::2], tmp_path / "strided")
+    assert os.path.getsize(tmp_path / "strided") == big.nbytes // 2
+    with open(tmp_path / "raw", "rb") as file:
+        assert pool.readinto(file, back[:1000], 800) == 8000 and back[0] == 100
+    with pytest.raises(ValueError, match="too short"):
+        pool.from_file(tmp_path / "raw", "i8", (1 << 30,))
+    with pytest.raises(ValueError, match="no .npy"):
+        pool.from_file(tmp_path / "raw")
+    with pytest.raises(FileNotFoundError):
+        pool.from_file(tmp_path / "none", "i8")
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(ValueError, match="objects"):
+        pool.from_file(tmp_path / "objects.npy")
+
+
+@pytest.mark.skipif("monitor" not in MODES, reason="monitor mode is not permitted")
+def test_system_calls_work_in_monitor_mode(tmp_path):
+    pool = folioswap.Pool("32M", faults="monitor")
+    array = filled(pool)
+    array.tofile(tmp_path / "raw")
+    with pool:
+        back = np.fromfile(tmp_path / "raw", "i8")
+    assert back in pool and is_whole(back)
+    view = pool.buffer("8M")
+    with open(tmp_path / "raw", "rb", buffering=0) as file:
+        assert file.readinto(view) == 8 * MIB
+    assert is_whole(np.frombuffer(view, "i8"))
+    assert io.BytesIO(view).getbuffer().nbytes == 8 * MIB
+
+
+def test_advice_and_size(pool):
+    array = filled(pool)
+    pool.cold(array)
+    pool.prefetch(array[:1000])
+    pool.prefetch(array[::-1][5:])
+    for advice in ("normal", "willneed", "sequential", "random", "cold", "hugepage", "nohugepage"):
+        pool.advise(array[100:300_000:3], advice)
+        pool.advise(pool.zeros(4), advice)
+    with pytest.raises(ValueError, match="no advice"):
+        pool.advise(array, "hot")
+    with pytest.raises(ValueError, match="not in this pool"):
+        pool.advise(np.ones(MIB), "cold")
+    pool.resize("16M")
+    assert pool.memory == 16 * MIB and is_whole(array)
+    pool.resize(64 * MIB)
+    assert is_whole(array)
+    fit = pool.fits((1 << 20, 1 << 30), "f8")
+    assert not fit and fit.bytes == 1 << 53 and "does not fit" in str(fit)
+    assert folioswap.Pool("16M", swap=["zram:16M", "ram:16M"]).fits(MIB, "f4").read_rate == 0
+
+
+def test_errors():
+    for options, error, words in (
+        (dict(memory="lots"), ValueError, "is not a size"), (dict(memory="1M"), ValueError, "at least 16M"),
+        (dict(memory=-1), ValueError, "not a size"), (dict(memory="16M", folio="3K"), ValueError, "no size of folios"),
+        (dict(memory="16M", faults="never"), ValueError, "none of"),
+        (dict(memory="16M", swap="/no/such/place/file"), OSError, "swap /no/such"),
+        (dict(memory="16M", swap="zram:1G,algo=x"), ValueError, "no way to compress"),
+    ):
+        with pytest.raises(error, match=words):
+            folioswap.Pool(**options)
+    pool = folioswap.Pool("16M", swap="ram:16M")
+    with pytest.raises(MemoryError):
+        pool.empty(1 << 60, "u1")
+    with pytest.raises(TypeError, match="another process"):
+        pickle.dumps(pool)
+    with pytest.raises(ValueError, match="at least 16M"):
+        pool.resize(1)
+
+
+def child_of(array, answer):
+    """A child's work: sees the parent's content, writes its own."""
+    right = is_whole(array)
+    array[:] = 1
+    answer.put(right and int(array.sum()) == array.size)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads
+def test_a_forked_child_has_copies(pool):
+    array = filled(pool)
+    context = multiprocessing.get_context("fork")
+    answer = context.Queue()
+    children = [context.Process(target=child_of, args=(array, answer)) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert [answer.get(timeout=60) for _ in children] == [True, True]
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+    assert is_whole(array)
+
+
+def child_of_spawn(values, answer):
+    """A spawned child's work: a pool of its own, and values by value."""
+    pool = folioswap.Pool("16M", swap="ram:64M")
+    array = pool.array(values)
+    answer.put(array in pool and is_whole(array))
+
+
+def test_a_spawned_child_makes_its_own(pool):
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    child = context.Process(target=child_of_spawn, args=(filled(pool, 4), answer))
+    child.start()
+    assert answer.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def test_other_threads_run_while_a_file_is_read(pool, tmp_path):
+    with open(tmp_path / "raw", "wb") as file:
+        file.truncate(64 * MIB)
+    os.mkfifo(tmp_path / "gate")
+    ticks, stop = [], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(1)
+            time.sleep(0.0005)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    before = len(ticks)
+    pool.from_file(tmp_path / "raw", "u1")
+    pool.resize("16M")
+    stop.set()
+    ticker.join()
+    assert len(ticks) > before
+
+
+def test_control_c_ends_a_long_read(pool, tmp_path):
+    with open(tmp_path / "raw", "wb") as file:
+        file.truncate(1 << 40)
+    timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.from_file(tmp_path / "raw", "u1", 1 << 38)
+    timer.join()
+
+
+def test_the_command_is_there():
+    help_text = subprocess.run(
+        [sys.executable, "-m", "folioswap", "--help"], stdout=subprocess.PIPE, text=True, check=True, timeout=60
+    ).stdout
+    assert "run" in help_text
+    ran = subprocess.run(
+        [sys.executable, "-m", "folioswap", "run", "--memory", "64M", "--", "echo", "paged"],
+        stdout=subprocess.PIPE, text=True, check=True, timeout=60,
+    ).stdout
+    assert ran == "paged\n"
+
+
+def test_everything_public_has_a_docstring():
+    for name in folioswap.__all__:
+        thing = getattr(folioswap, name)
+        assert inspect.getdoc(thing), name
+        if inspect.isclass(thing):
+            members = [member for member in vars(thing) if not member.startswith("_")]
+            assert not [member for member in members if not inspect.getdoc(getattr(thing, member))]

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""The Python package: `python_package.py TARGET [FILE...]`. Builds it by `pip install .` in a fresh virtual environment
+under TARGET, then runs its tests and the examples in its documentation. Prints PASS, FAIL and SKIP lines."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE = os.path.join(ROOT, "crates", "python")
+# What the tests of other libraries use. Each is installed alone: one that cannot be had skips its tests only.
+LIBRARIES = ()
+
+
+def quiet(command, limit_s, **options):
+    """Runs a command. Returns its status and output; a status of None: its time was up."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, text=True,
+            check=False, **options,
+        )
+        return done.returncode, done.stdout
+    except subprocess.TimeoutExpired as error:
+        return None, (error.output or b"").decode("utf-8", "replace") if isinstance(error.output, bytes) else str(error.output)
+
+
+def tests(python, what, arguments):
+    """Runs pytest, and says how it went. Returns whether all passed."""
+    status, output = quiet([python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *arguments], 900, cwd=PACKAGE)
+    for reason in re.findall(r"^SKIPPED .*", output, re.M):
+        print(f"SKIP {what}: {reason[8:]}")
+    passed = re.search(r"(\d+) passed", output)
+    if status == 0 and passed:
+        for _ in range(int(passed[1])):
+            print(f"PASS {what}")
+        return True
+    print(output)
+    print(f"FAIL {what}: {status}", flush=True)
+    return False
+
+
+def main():
+    """Exit status 1 if something failed."""
+    target, files = sys.argv[1], sys.argv[2:]
+    venv = os.path.join(target, "python-venv")
+    shutil.rmtree(venv, ignore_errors=True)
+    status, output = quiet([sys.executable, "-m", "venv", venv], 120)
+    if status != 0:
+        print(f"SKIP the Python package: no virtual environment ({output.strip().splitlines()[-1:]})")
+        return 0
+    python = os.path.join(venv, "bin", "python")
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    status, output = quiet([*pip, "maturin>=1.7,<2", "numpy", "pytest"], 300)
+    if status != 0:
+        print(f"SKIP the Python package: pip cannot install maturin, numpy and pytest ({output.strip()[-200:]})")
+        return 0
+    status, output = quiet([*pip, "."], 1500, cwd=ROOT, env={**os.environ, "CARGO_TARGET_DIR": target})
+    if status != 0:
+        print(output)
+        print(f"FAIL pip install .: {status}")
+        return 1
+    print("PASS pip install .", flush=True)
+    for library in LIBRARIES if not files else ():
+        status, output = quiet([*pip, "--prefer-binary", library], 300)
+        if status != 0:
+            print(f"SKIP {library}: pip cannot install it ({output.strip()[-200:]})")
+    where = os.path.join(PACKAGE, "tests")
+    passed = [tests(python, name, [os.path.join("tests", name)]) for name in files or sorted(os.listdir(where)) if name.startswith("test_")]
+    if not files:
+        installed = subprocess.run(
+            [python, "-c", "import folioswap, os; print(os.path.dirname(folioswap.__file__))"], stdout=subprocess.PIPE,
+            text=True, check=True, cwd=PACKAGE,
+        ).stdout.strip()
+        passed.append(tests(python, "examples in the documentation", ["--doctest-modules", installed, "--ignore-glob=*__main__*"]))
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
