@@ -75,6 +75,10 @@ def with_compiler(compiler, prefix, scratch):
         ("sort-asan", [compiler, "-std=c11", "-fsanitize=address", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("resource", [plus, "-std=c++17", *flags, f"{examples}/resource.cpp"], shared, [[]]),
     ]
+    if os.path.exists("/usr/include/jemalloc/jemalloc.h"):
+        builds.append(("jemalloc", [compiler, "-std=c11", *flags, f"{examples}/jemalloc.c"], ["-ljemalloc", *shared], [[]]))
+    else:
+        print("SKIP jemalloc: not installed (apt-get install libjemalloc-dev)")
     for name, command, libraries, runs in builds:
         program = os.path.join(scratch, f"{name}-{compiler}")
         if run(f"{compiler}: {name} compiles", [*command, "-o", program, *libraries]) is None:

@@ -212,6 +212,25 @@ def test_system_calls_work_in_monitor_mode(tmp_path):
     assert io.BytesIO(view).getbuffer().nbytes == 8 * MIB
 
 
+def test_fromfile_is_whole_in_both_modes(pool, tmp_path):
+    array = filled(pool)
+    pool.to_file(array, tmp_path / "raw")
+    with pool:
+        back = np.fromfile(tmp_path / "raw", "i8")
+        with open(tmp_path / "raw", "rb") as file:
+            file.seek(80)
+            part = np.fromfile(file, "i8", 100_000, offset=8)
+            rest = np.fromfile(file, dtype="i8", count=5)
+    assert back in pool and is_whole(back)
+    assert (part == np.arange(11, 100_011)).all() and (rest == np.arange(100_011, 100_016)).all()
+    (tmp_path / "text").write_text("1 2 3")
+    with pool:
+        assert (np.fromfile(tmp_path / "text", sep=" ") == [1, 2, 3]).all()
+    np.save(tmp_path / "a.npy", np.array(array[: 4 * MIB]))
+    with pool:
+        assert is_whole(np.load(tmp_path / "a.npy"))
+
+
 def test_advice_and_size(pool):
     array = filled(pool)
     pool.cold(array)
@@ -315,7 +334,6 @@ def test_other_threads_run_while_a_file_is_read(pool, tmp_path):
 def test_control_c_ends_a_long_read(pool, tmp_path):
     with open(tmp_path / "raw", "wb") as file:
         file.truncate(1 << 40)
-    timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):

@@ -24,8 +24,8 @@ Size = Union[int, str]
 Shape = Union[int, Sequence[int]]
 _Array = TypeVar("_Array", bound=np.ndarray)
 
-#: The handlers that `with pool:` has replaced in this thread or task, innermost last.
-_replaced: ContextVar[tuple] = ContextVar("folioswap_replaced", default=())
+#: The pools that `with pool:` has entered in this thread or task, innermost last, each with the handler before it.
+_entered: ContextVar[tuple] = ContextVar("folioswap_entered", default=())
 
 
 def _bytes(size: Size) -> int:
@@ -35,6 +35,33 @@ def _bytes(size: Size) -> int:
     if size < 0:
         raise ValueError(f"`{size}` is not a size: give a number of bytes, or a text as in 512M or 2G")
     return size
+
+
+_numpy_fromfile = np.fromfile
+
+
+def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0, **options: Any) -> np.ndarray:
+    """`numpy.fromfile` for pools in direct mode. NumPy's own takes EFAULT for the end of the file there, so inside
+    `with pool:` the pool reads. Otherwise NumPy does."""
+    entered = _entered.get()
+    if not entered or entered[-1][0].faults != "direct" or sep or options or np.dtype(dtype).hasobject:
+        return _numpy_fromfile(file, dtype, count, sep, offset, **options)
+    pool, dtype = entered[-1][0], np.dtype(dtype)
+    if isinstance(file, (str, os.PathLike)):
+        with open(file, "rb", buffering=0) as opened:
+            return _fromfile(opened, dtype, count, sep, offset)
+    start = file.tell() + offset
+    left = max(0, os.fstat(file.fileno()).st_size - start) // dtype.itemsize
+    array = pool.empty(left if count < 0 else min(count, left), dtype)
+    if array.nbytes:
+        read = pool._read(file.fileno(), start, array)
+        if read != array.nbytes:
+            raise OSError(f"the file became shorter: {read} bytes of {array.nbytes}")
+    file.seek(start + array.nbytes)
+    return array
+
+
+_fromfile.__name__ = "fromfile"
 
 
 def _extent(array: np.ndarray) -> tuple[int, int]:
@@ -134,6 +161,8 @@ class Pool:
         self._swap = devices
         self._arena = _native.Arena(_bytes(memory), devices, str(folio), faults)
         self._handler = self._arena.handler
+        if self._arena.faults == "direct":
+            np.fromfile = _fromfile
 
     # ---- arrays ----
 
@@ -281,13 +310,13 @@ class Pool:
         >>> float(b), a in pool
         (300000.0, True)
         """
-        _replaced.set((*_replaced.get(), _set_handler(self._handler)))
+        _entered.set((*_entered.get(), (self, _set_handler(self._handler))))
         return self
 
     def __exit__(self, *_: object) -> None:
-        *before, last = _replaced.get()
-        _replaced.set(tuple(before))
-        _set_handler(last)
+        *outer, (_, before) = _entered.get()
+        _entered.set(tuple(outer))
+        _set_handler(before)
 
     # ---- advice ----
 
