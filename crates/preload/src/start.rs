@@ -9,6 +9,7 @@ use folioswap::{Arena, MIN_MEMORY, Mapping, RunSettings, SharedCounters, Topolog
 use folioswap_sys::{descriptor, kept, seccomp};
 
 use crate::alloc::{malloc, program_heap};
+use crate::calls::by_number;
 use crate::faults::signals;
 use crate::state::{self, Phase};
 use crate::{ending, fork, guard, real};
@@ -81,6 +82,7 @@ fn begin(arena: Arena, ordinary_bytes: u64) {
     fork::prepare();
     state::set_phase(Phase::Managed);
     signals::prepare();
+    by_number::end_merging();
 }
 
 /// With copying, a folio may be evicted while a device writes to its pages, and this data is lost, because pins cannot

@@ -25,6 +25,7 @@ pub mod numa;
 pub mod own_table;
 pub mod pagemap;
 pub mod random;
+pub mod readers;
 pub mod resident;
 pub mod seccomp;
 pub mod shared;

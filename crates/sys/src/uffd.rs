@@ -549,6 +549,11 @@ impl EventFd {
         Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
     }
 
+    /// Its number in the engine's table.
+    pub(crate) fn number(&self) -> RawFd {
+        self.0.number()
+    }
+
     /// In a forked child, before it has another thread: a descriptor of the child's own in place of the parent's.
     ///
     /// # Errors

@@ -169,6 +169,17 @@ impl RawSpace {
         unsafe { self.engine.forget(range, |managed| replace(&Replaced { engine: &self.engine, managed })) }
     }
 
+    /// No longer manages a range, and leaves its content to the kernel, in RAM. `false`: some of it stays managed,
+    /// because it is lost.
+    #[must_use]
+    pub fn hand_over(&self, range: &Range<usize>) -> bool {
+        let stays = self.engine.hand_over(range);
+        if stays.is_empty() {
+            self.forget_holds(range);
+        }
+        stays.is_empty()
+    }
+
     /// Maps `len` bytes of zeroed, readable and writable memory, aligned to 2 MiB. `len` is rounded up to whole pages.
     ///
     /// # Errors

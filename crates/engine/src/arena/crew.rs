@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use folioswap_sys::uffd::EventFd;
 use folioswap_sys::{clock, signals};
 
+use crate::arena::readers;
 use crate::compact::compactd;
 use crate::compact::slots;
 use crate::config::error::Error;
@@ -36,7 +37,7 @@ pub(super) struct Crew {
     engine: Arc<Engine>,
     mode: FaultMode,
     frees: Frees,
-    /// Stops the monitor threads.
+    /// Stops the monitor threads, and the one that serves readers.
     stop: Arc<EventFd>,
     threads: Mutex<Vec<Thread>>,
     /// The others were started.
@@ -127,6 +128,8 @@ impl Crew {
             started.push(threads::spawn("freeing", engine, |engine| free::run(engine.swap(), engine.lifecycle())));
         }
         started.extend(self.monitors(FIRST_MONITORS..monitor::NR_THREADS));
+        let stop = Arc::clone(&self.stop);
+        started.push(threads::spawn("readers", engine, move |engine| readers::run(engine, &stop)));
         self.add(started);
         self.compress();
         // Inside the gate: a child that is forked meanwhile would wait for the end of it for ever.

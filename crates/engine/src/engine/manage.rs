@@ -83,10 +83,16 @@ impl Engine {
     /// # Safety
     /// As [`Engine::manage`].
     pub unsafe fn take_over(&self, range: &Range<usize>) -> io::Result<()> {
+        if self.table.possible(range.clone()) != *range {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL)); // the table has no entries for it
+        }
         self.close_for_change(range);
         // SAFETY: the caller's promise.
-        unsafe { self.register(range) }.inspect_err(|_| {
-            let _ = self.faults.uffd().unregister(range.start, range.len());
+        unsafe { self.register(range) }.inspect_err(|error| {
+            // Another userfaultfd has a part, and none is registered now. Before Linux 6.16 this would end that one's.
+            if error.raw_os_error() != Some(libc::EBUSY) {
+                let _ = self.faults.uffd().unregister(range.start, range.len());
+            }
             let _ = memory::dofork(range.start, range.len());
         })
     }
@@ -362,7 +368,7 @@ impl Engine {
     }
 
     /// Makes the folios of a block so small that each is sealed as a whole or not at all.
-    fn isolate(&self, locked: &mut Locked<'_>) {
+    pub(super) fn isolate(&self, locked: &mut Locked<'_>) {
         let order = locked.sealed_order();
         if locked.is_empty() {
             locked.join(); // divided at the first touch

@@ -8,6 +8,7 @@
 
 pub(crate) mod folio;
 pub(crate) mod fork;
+pub(crate) mod hand_over;
 pub(crate) mod manage;
 pub(crate) mod remap;
 

@@ -4,16 +4,18 @@
 //! other calls a table lists what their arguments point to (`numbers`).
 
 use std::ffi::{c_int, c_long, c_uint};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
 use super::numbers::{self, Argument};
-use super::{io, messages, process, small, vectors};
+use super::{io, ioctl, messages, process, remote, small, vectors};
 use crate::calls::copied::{self, Copied, Pointer};
 use crate::calls::cover::{self, Pieces};
 use crate::calls::dispatch;
 use crate::export::export;
 use crate::faults::signals;
+use crate::map::hand_over::hand_over;
 use crate::map::{advice, mapping, protection, remap};
 use crate::real::{kernel, raw, raw_result};
 use crate::state::Phase;
@@ -48,11 +50,27 @@ export! {
 pub unsafe fn call(number: c_long, words: &Words) -> isize {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
+        let result = make(number, words);
+        if result >= 0 && !guard::inside() {
+            remote::note_call(number, words);
+        }
+        result
+    }
+}
+
+/// # Safety
+/// As the system call.
+unsafe fn make(number: c_long, words: &Words) -> isize {
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe {
         if guard::inside() || matches!(state::phase(), Phase::Early | Phase::Passing) {
             return raw_result(number, words);
         }
         if let Some(result) = descriptors::by_number(number, words) {
             return result;
+        }
+        if let Some(result) = remote::by_number(number, words) {
+            return if result < 0 { -(state::errno() as isize) } else { result };
         }
         let kept = state::errno();
         let result = memory(number, words).or_else(|| match (state::direct(), signals::has_ours()) {
@@ -70,8 +88,28 @@ pub unsafe fn call(number: c_long, words: &Words) -> isize {
     }
 }
 
+/// Linux 6.4. The kernel does not move pages that it has merged, so merging is a wish without effect.
+const PR_SET_MEMORY_MERGE: usize = 67;
+const PR_GET_MEMORY_MERGE: usize = 68;
+static MERGES: AtomicBool = AtomicBool::new(false);
+
+/// Linux 6.10.
+const SYS_MSEAL: c_long = 462;
+
+/// Turns merging off, if the program was started with it.
+pub fn end_merging() {
+    // SAFETY: takes no pointers.
+    unsafe {
+        if kernel!(libc::SYS_prctl, PR_GET_MEMORY_MERGE, 0usize, 0usize, 0usize, 0usize) == 1 {
+            MERGES.store(true, Ordering::Relaxed);
+            kernel!(libc::SYS_prctl, PR_SET_MEMORY_MERGE, 0usize, 0usize, 0usize, 0usize);
+        }
+    }
+}
+
 /// Calls on memory, which this library implements, whether the memory is managed or not.
-unsafe fn memory(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
+unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
+    let &[a, b, c, d, e, f] = words;
     let at = a as *mut _;
     // SAFETY: passes the caller's arguments on unchanged.
     Some(unsafe {
@@ -87,6 +125,21 @@ unsafe fn memory(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
             libc::SYS_mlock2 => protection::mlock2(at, b, c as c_uint) as isize,
             libc::SYS_munlock => protection::munlock(at, b) as isize,
             libc::SYS_mlockall => protection::mlockall(a as c_int) as isize,
+            libc::SYS_ioctl => ioctl::perform(b as u64, c as *const _, || raw(number, words) as isize),
+            libc::SYS_ptrace => remote::traced(a as u32, b as i32, c, || {
+                cover::repeat(|| cover::touch(d as *const u8, small::UNKNOWN_BYTES), || raw(number, words) as isize)
+            }),
+            SYS_MSEAL => {
+                hand_over(&(a..a.saturating_add(mapping::pages(b))));
+                raw(number, words) as isize
+            }
+            libc::SYS_prctl if a == PR_SET_MEMORY_MERGE && b <= 1 && [c, d, e] == [0; 3] => {
+                MERGES.store(b == 1, Ordering::Relaxed);
+                0
+            }
+            libc::SYS_prctl if a == PR_GET_MEMORY_MERGE && [b, c, d, e] == [0; 4] => {
+                MERGES.load(Ordering::Relaxed).into()
+            }
             libc::SYS_munlockall => protection::munlockall() as isize,
             _ => return None,
         }
@@ -297,10 +350,6 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                         }
                     }
                 };
-                cover::repeat(touch, || raw(number, words) as isize)
-            }
-            libc::SYS_ioctl => {
-                let touch = || cover::touch(c as *const u8, small::unknown(b as u64));
                 cover::repeat(touch, || raw(number, words) as isize)
             }
             libc::SYS_mincore => {

@@ -6,6 +6,7 @@ use libc::{sockaddr, socklen_t};
 
 use crate::calls::copied;
 use crate::calls::cover::{self, Kind, Pieces};
+use crate::calls::remote;
 use crate::export::{export, real};
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
@@ -40,7 +41,9 @@ export! {
         let real = READ.get();
         let pieces = pieces(fd, buffer, len, Pieces::First);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len) })
+        cover::receive(buffer, len, pieces, |at, len, _| unsafe {
+            remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
+        })
     }
 }
 
@@ -65,7 +68,12 @@ export! {
         let real = PREAD.get();
         let pieces = pieces(fd, buffer, len, Pieces::First);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, offset + done as i64) })
+        cover::receive(buffer, len, pieces, |at, len, done| unsafe {
+            let offset = offset + done as i64;
+            remote::transfer(fd, len, Some(offset), |more| {
+                real(fd, at.byte_add(more), len - more, offset + more as i64)
+            })
+        })
     }
 }
 
@@ -97,7 +105,9 @@ export! {
         let real = WRITE.get();
         let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::send(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len) })
+        cover::send(buffer, len, pieces, |at, len, _| unsafe {
+            remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
+        })
     }
 }
 
@@ -106,7 +116,12 @@ export! {
         let real = PWRITE.get();
         let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::send(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, offset + done as i64) })
+        cover::send(buffer, len, pieces, |at, len, done| unsafe {
+            let offset = offset + done as i64;
+            remote::transfer(fd, len, Some(offset), |more| {
+                real(fd, at.byte_add(more), len - more, offset + more as i64)
+            })
+        })
     }
 }
 

@@ -101,12 +101,6 @@ copied! {
 
 // The names that programs built with buffer size checks call. The C library itself does the check.
 copied! {
-    fn __open_2(path: Text, flags: c_int) -> c_int { path: text }
-    fn __open64_2(path: Text, flags: c_int) -> c_int { path: text }
-    fn __openat_2(at: c_int, path: Text, flags: c_int) -> c_int { path: text }
-    fn __openat64_2(at: c_int, path: Text, flags: c_int) -> c_int { path: text }
-    fn __open(path: Text, flags: c_int, mode: mode_t) -> c_int { path: text }
-    fn __open64(path: Text, flags: c_int, mode: mode_t) -> c_int { path: text }
     fn __readlink_chk(path: Text, buffer: *mut c_char, len: size_t, room: size_t) -> ssize_t { path: text, buffer: bytes(len) }
     fn __readlinkat_chk(at: c_int, path: Text, buffer: *mut c_char, len: size_t, room: size_t) -> ssize_t { path: text, buffer: bytes(len) }
     fn __getgroups_chk(count: c_int, list: *mut gid_t, room: size_t) -> c_int { list: values(count.max(0) as usize) }

@@ -1,6 +1,6 @@
 //! Calls with paths and structures: their memory is faulted in before the call, and again if the kernel missed a page.
 
-use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
 use libc::{
     FILE, epoll_event, gid_t, mode_t, off_t, pid_t, rlimit, rusage, size_t, sockaddr, socklen_t, timespec, uid_t,
@@ -28,10 +28,6 @@ macro_rules! touched {
 pub const UNKNOWN_BYTES: usize = 512;
 
 touched! {
-    fn open = c"open"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
-    fn open64 = c"open64"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
-    fn openat = c"openat"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
-    fn openat64 = c"openat64"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int { text(path) }
     fn creat = c"creat"(path: *const c_char, mode: mode_t) -> c_int { text(path) }
     fn creat64 = c"creat64"(path: *const c_char, mode: mode_t) -> c_int { text(path) }
     fn fopen = c"fopen"(path: *const c_char, mode: *const c_char) -> *mut FILE { text(path) }
@@ -88,11 +84,9 @@ touched! {
     fn fstatvfs = c"fstatvfs"(fd: c_int, about: *mut libc::statvfs) -> c_int { value(about) }
     fn utimensat = c"utimensat"(at: c_int, path: *const c_char, times: *const [timespec; 2], flags: c_int) -> c_int { text(path), value(times) }
     fn futimens = c"futimens"(fd: c_int, times: *const [timespec; 2]) -> c_int { value(times) }
-    fn ioctl = c"ioctl"(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int { touch(argument, unknown(request)) }
     fn quotactl = c"quotactl"(what: c_int, device: *const c_char, id: c_int, at: *mut c_void) -> c_int { text(device), touch(at, UNKNOWN_BYTES) }
     fn mount = c"mount"(source: *const c_char, path: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int { text(source), text(path), text(kind), touch(data, 4096) }
     fn fsconfig = c"fsconfig"(fd: c_int, what: c_uint, key: *const c_char, data: *const c_void, more: c_int) -> c_int { text(key), touch(data, 4096) }
-    fn ptrace = c"ptrace"(what: c_uint, pid: pid_t, at: *mut c_void, data: *mut c_void) -> c_long { touch(at, UNKNOWN_BYTES), touch(data, UNKNOWN_BYTES) }
     fn arch_prctl = c"arch_prctl"(what: c_int, at: *mut c_ulong) -> c_int { value(at) }
     fn __arch_prctl = c"__arch_prctl"(what: c_int, at: *mut c_ulong) -> c_int { value(at) }
     fn semctl = c"semctl"(set: c_int, number: c_int, what: c_int, at: *mut c_void) -> c_int { touch(at, UNKNOWN_BYTES) }

@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_uint, c_ulong};
 use libc::{iovec, pid_t};
 
 use crate::calls::cover::{self, Bounce, Kind};
+use crate::calls::remote;
 use crate::export::{export, real};
 use crate::{guard, state};
 
@@ -190,21 +191,27 @@ pub unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*c
 export! {
     fn readv(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: the caller's call, with an equivalent list.
-        unsafe { receive(fd, list, count, |list, count| READV.get()(fd, list, count)) }
+        unsafe { receive(fd, list, count, |list, count| {
+            remote::transfer_list(fd, (list, count as usize), None, || READV.get()(fd, list, count))
+        }) }
     }
 }
 
 export! {
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: as above.
-        unsafe { send(fd, list, count, |list, count| WRITEV.get()(fd, list, count)) }
+        unsafe { send(fd, list, count, |list, count| {
+            remote::transfer_list(fd, (list, count as usize), None, || WRITEV.get()(fd, list, count))
+        }) }
     }
 }
 
 export! {
     fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
-        unsafe { receive(fd, list, count, |list, count| PREADV.get()(fd, list, count, offset)) }
+        unsafe { receive(fd, list, count, |list, count| {
+            remote::transfer_list(fd, (list, count as usize), Some(offset), || PREADV.get()(fd, list, count, offset))
+        }) }
     }
 }
 
@@ -218,7 +225,9 @@ export! {
 export! {
     fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
-        unsafe { send(fd, list, count, |list, count| PWRITEV.get()(fd, list, count, offset)) }
+        unsafe { send(fd, list, count, |list, count| {
+            remote::transfer_list(fd, (list, count as usize), Some(offset), || PWRITEV.get()(fd, list, count, offset))
+        }) }
     }
 }
 
@@ -313,6 +322,20 @@ pub unsafe fn repeat_remote<R: cover::Outcome>(
     )
 }
 
+/// As [`repeat_remote`]. Another process brings its ranges in, if it can.
+///
+/// # Safety
+/// As [`repeat_remote`].
+unsafe fn repeat_ranges(
+    pid: pid_t,
+    local: (*const iovec, usize),
+    ranges: (*const iovec, usize),
+    call: impl Fn() -> isize,
+) -> isize {
+    // SAFETY: the caller upholds this function's own contract.
+    remote::transfer_ranges(pid, local, ranges, || unsafe { repeat_remote(pid, ranges.0, ranges.1 as c_ulong, &call) })
+}
+
 export! {
     fn process_vm_readv(
         pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
@@ -321,7 +344,7 @@ export! {
         // SAFETY: the caller's call, with an equivalent local list.
         unsafe {
             receive(-1, local, count as c_int, |local, count| {
-                repeat_remote(pid, remote, ranges, || real(pid, local, count as c_ulong, remote, ranges, flags))
+                repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), || real(pid, local, count as c_ulong, remote, ranges, flags))
             })
         }
     }
@@ -335,7 +358,7 @@ export! {
         // SAFETY: as above.
         unsafe {
             send(-1, local, count as c_int, |local, count| {
-                repeat_remote(pid, remote, ranges, || real(pid, local, count as c_ulong, remote, ranges, flags))
+                repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), || real(pid, local, count as c_ulong, remote, ranges, flags))
             })
         }
     }

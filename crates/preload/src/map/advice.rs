@@ -92,6 +92,8 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
             known::not_forked().remove(part.clone());
             Then::Others
         }
+        // The kernel does not move pages that it has merged.
+        libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => Then::Others,
         _ => Then::All,
     }
 }

@@ -91,6 +91,9 @@ fn forget_unseen(space: &RawSpace, range: &Range<usize>) {
 
 /// Notes a new mapping.
 fn note_mapped(space: &RawSpace, range: Range<usize>, access: c_int, flags: c_int, replaced: bool) {
+    if !are_possible(&range) {
+        return; // above 47 bits nothing is managed
+    }
     let is_ours = is_manageable(range.len(), flags, replaced);
     let _guard = guard::enter();
     known::forget(&range);
@@ -190,8 +193,17 @@ pub unsafe fn replace<R: Outcome>(space: &RawSpace, range: &Range<usize>, is_new
     }
 }
 
-/// Maps over managed memory. First a page of the same is mapped elsewhere, so that most of what the kernel refuses
-/// leaves what is there.
+/// The size of the pages that a mapping is made of: munmap takes nothing smaller.
+fn huge_page_bytes(flags: c_int) -> usize {
+    match (flags & libc::MAP_HUGETLB != 0, flags as u32 >> libc::MAP_HUGE_SHIFT & 0x3f) {
+        (false, _) => PAGE_BYTES,
+        (true, 0) => BLOCK_BYTES, // the default on this architecture, unless the kernel was started with another
+        (true, exponent) => 1 << exponent,
+    }
+}
+
+/// Maps over managed memory. First the same is mapped elsewhere, so that most of what the kernel refuses leaves what is
+/// there: a page of it, or all of a file, of a device, which may have one size only, or of huge pages.
 unsafe fn map_over(
     space: &RawSpace,
     range: &Range<usize>,
@@ -200,14 +212,16 @@ unsafe fn map_over(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let elsewhere = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED);
+    let elsewhere = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED) | libc::MAP_NORESERVE;
+    let is_plain_memory = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_HUGETLB == 0;
+    let trial_len = if is_plain_memory { PAGE_BYTES } else { range.len() };
     // SAFETY: a new mapping at an address that the kernel chooses, known to nobody.
     unsafe {
-        let trial = kernel_mmap(null_mut(), PAGE_BYTES, access, elsewhere, fd, offset);
+        let trial = kernel_mmap(null_mut(), trial_len, access, elsewhere, fd, offset);
         if trial == libc::MAP_FAILED {
             return trial;
         }
-        kernel!(libc::SYS_munmap, trial, PAGE_BYTES);
+        kernel!(libc::SYS_munmap, trial, trial_len.next_multiple_of(huge_page_bytes(flags)));
     }
     let is_ours = is_manageable(range.len(), flags, true);
     let _guard = guard::enter();

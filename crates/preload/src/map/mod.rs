@@ -2,6 +2,7 @@
 //! what it manages.
 
 pub mod advice;
+pub mod hand_over;
 pub mod known;
 pub mod mapping;
 pub mod protection;

@@ -1,0 +1,291 @@
+//! Reads and writes of memory by way of `/proc/PID/mem` and ptrace. The kernel waits for no missing page there: it
+//! transfers less than was asked for, or fails with EIO (process_vm_readv in direct mode: with EFAULT). Then the
+//! process whose memory it is brings the pages in, and the call is repeated.
+//!
+//! Such a file is recognised by its name, and only once the program has opened a path that ends in `/mem`. So other
+//! programs pay nothing.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libc::{iovec, mode_t, pid_t};
+
+use crate::calls::cover::{self, repeat, text};
+use crate::calls::io;
+use crate::export::{export, real};
+use crate::real::kernel;
+use crate::{guard, state};
+
+/// Whether the program may have such a file.
+static OPENED: AtomicBool = AtomicBool::new(false);
+
+/// Bytes that are brought in at a time.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// How often a call is repeated without progress: pages may leave again before they are read.
+const MOST_TRIES: usize = 20;
+
+/// Notes that a path was opened.
+///
+/// # Safety
+/// A C string.
+unsafe fn note_path(path: *const c_char) {
+    // SAFETY: the caller's string.
+    if !OPENED.load(Ordering::Relaxed) && unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes().ends_with(b"/mem") {
+        OPENED.store(true, Ordering::Relaxed);
+    }
+}
+
+macro_rules! opened {
+    ($(fn $name:ident[$path:ident] = $text:literal ($($arg:ident: $type:ty),*);)*) => {$(
+        export! {
+            fn $name($($arg: $type),*) -> c_int {
+                real!(REAL = $text: fn($($type),*) -> c_int);
+                let real = REAL.get();
+                // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing. The kernel
+                // has read the path of what it has opened.
+                unsafe {
+                    let opened = repeat(|| text($path), || real($($arg),*));
+                    if opened >= 0 {
+                        note_path($path);
+                    }
+                    opened
+                }
+            }
+        }
+    )*};
+}
+
+opened! {
+    fn open[path] = c"open"(path: *const c_char, flags: c_int, mode: mode_t);
+    fn open64[path] = c"open64"(path: *const c_char, flags: c_int, mode: mode_t);
+    fn openat[path] = c"openat"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    fn openat64[path] = c"openat64"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    fn __open[path] = c"__open"(path: *const c_char, flags: c_int, mode: mode_t);
+    fn __open64[path] = c"__open64"(path: *const c_char, flags: c_int, mode: mode_t);
+    fn __open_2[path] = c"__open_2"(path: *const c_char, flags: c_int);
+    fn __open64_2[path] = c"__open64_2"(path: *const c_char, flags: c_int);
+    fn __openat_2[path] = c"__openat_2"(at: c_int, path: *const c_char, flags: c_int);
+    fn __openat64_2[path] = c"__openat64_2"(at: c_int, path: *const c_char, flags: c_int);
+}
+
+/// The process whose memory a descriptor gives, if it is such a file.
+fn process_of(fd: c_int) -> Option<pid_t> {
+    let mut path = [0u8; 64];
+    let link = format!("/proc/self/fd/{fd}\0");
+    // SAFETY: a C string, and a buffer of that length.
+    let len = unsafe { kernel!(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
+    let path = std::str::from_utf8(path.get(..usize::try_from(len).ok()?)?).ok()?;
+    let pid = path.strip_prefix("/proc/")?.strip_suffix("/mem")?.split('/').next()?;
+    pid.parse().ok()
+}
+
+/// Whether a process has this one's memory: it is this one, or a child made by `clone` with CLONE_VM.
+fn is_own(process: pid_t) -> bool {
+    const KCMP_VM: usize = 1;
+    // SAFETY: take no pointers.
+    unsafe {
+        let own = libc::getpid();
+        process == own || kernel!(libc::SYS_kcmp, own, process, KCMP_VM, 0usize, 0usize) == 0
+    }
+}
+
+/// Has a process bring its memory in. `false`: it cannot.
+fn bring_in(process: pid_t, addr: usize, len: usize) -> bool {
+    let _guard = guard::enter();
+    state::keeping_errno(|| {
+        if !is_own(process) {
+            return folioswap_sys::readers::ask(process as u32, addr, len);
+        }
+        state::space().is_some_and(|space| {
+            space.touch(addr, len);
+            true
+        })
+    })
+}
+
+/// Whether a call on a descriptor may have found pages missing, for which it is repeated.
+fn is_short(result: isize, len: usize) -> bool {
+    OPENED.load(Ordering::Relaxed)
+        && !guard::inside()
+        && if result < 0 { state::errno() == libc::EIO } else { (result as usize) < len }
+}
+
+/// Makes a transfer of `len` bytes at `offset`, or at the descriptor's position. `call` makes a part of it: from this
+/// many bytes on.
+pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize) -> isize) -> isize {
+    let first = call(0);
+    if !is_short(first, len) {
+        return first;
+    }
+    let Some(process) = process_of(fd) else { return first };
+    let mut done = first.max(0) as usize;
+    // SAFETY: takes no pointers.
+    let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize - done };
+    let start = offset.map_or_else(position, |offset| offset as usize);
+    let mut tries = 0;
+    while done < len && tries < MOST_TRIES && bring_in(process, start + done, (len - done).min(PIECE_BYTES)) {
+        let result = call(done);
+        tries = if result > 0 { 0 } else { tries + 1 };
+        done += result.max(0) as usize;
+    }
+    if done > 0 { done as isize } else { first }
+}
+
+/// A list of buffers or ranges, by its address and length.
+type List = (*const iovec, usize);
+
+/// The entries of a list, read as the kernel reads them: `None` if it is not readable.
+fn entries((list, count): List) -> Option<Vec<iovec>> {
+    if count > 1024 {
+        return None;
+    }
+    cover::touch(list, count * size_of::<iovec>());
+    let _guard = guard::enter();
+    let mut entries = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; count];
+    let [from, to] = [list.cast_mut(), entries.as_mut_ptr()]
+        .map(|at| iovec { iov_base: at.cast(), iov_len: count * size_of::<iovec>() });
+    // SAFETY: the kernel fills in the vector, which has that length.
+    let read = unsafe {
+        kernel!(libc::SYS_process_vm_readv, libc::getpid(), &raw const to, 1, &raw const from, 1, 0) as usize
+    };
+    (read == to.iov_len).then_some(entries)
+}
+
+fn bytes_of(entries: &[iovec]) -> usize {
+    entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.iov_len))
+}
+
+/// As [`transfer`], for a list of buffers, of which `call` always makes all.
+pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl Fn() -> isize) -> isize {
+    let mut best = call();
+    if !is_short(best, usize::MAX) {
+        return best;
+    }
+    let (Some(process), Some(len)) = (process_of(fd), entries(buffers).map(|list| bytes_of(&list))) else {
+        return best;
+    };
+    // SAFETY: takes no pointers.
+    let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize - best.max(0) as usize };
+    let start = offset.map_or_else(position, |offset| offset as usize);
+    let mut tries = 0;
+    while best < len as isize && tries < MOST_TRIES && bring_in(process, start, len) {
+        if offset.is_none() {
+            // SAFETY: takes no pointers.
+            unsafe { kernel!(libc::SYS_lseek, fd, start, libc::SEEK_SET) };
+        }
+        let result = call();
+        tries = if result > best { 0 } else { tries + 1 };
+        best = result;
+    }
+    best
+}
+
+/// Makes a call that transfers bytes between buffers and ranges of another process.
+pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl Fn() -> isize) -> isize {
+    let mut best = call();
+    if (best < 0 && state::errno() != libc::EFAULT) || guard::inside() || state::space().is_none() {
+        return best;
+    }
+    // SAFETY: the kernel has read these lists.
+    let read = |(list, count): List| unsafe { std::slice::from_raw_parts(list, count) };
+    if best >= 0 && (best as usize) >= bytes_of(read(buffers)).min(bytes_of(read(ranges))) {
+        return best;
+    }
+    let first = state::errno();
+    let (Some(buffers), Some(ranges)) = (entries(buffers), entries(ranges)) else {
+        state::fail(first);
+        return best;
+    };
+    let len = bytes_of(&buffers).min(bytes_of(&ranges));
+    let mut tries = 0;
+    while best < len as isize && tries < MOST_TRIES {
+        let mut left = len;
+        let may_all_be_in = ranges.iter().all(|range| {
+            let part = range.iov_len.min(left);
+            left -= part;
+            part == 0 || bring_in(process, range.iov_base as usize, part)
+        });
+        if !may_all_be_in {
+            break;
+        }
+        let result = call();
+        tries = if result > best { 0 } else { tries + 1 };
+        best = result;
+    }
+    if best < 0 {
+        state::fail(first);
+    }
+    best
+}
+
+/// A ptrace call that may be for a word of memory.
+pub fn traced<R: cover::Outcome>(what: c_uint, process: pid_t, addr: usize, call: impl Fn() -> R) -> R {
+    let is_word =
+        matches!(what, libc::PTRACE_PEEKTEXT | libc::PTRACE_PEEKDATA | libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA);
+    let mut tries = 0;
+    loop {
+        state::fail(0);
+        let result = call();
+        let is_missing = result.is_failure() && matches!(state::errno(), libc::EIO | libc::EFAULT);
+        if !is_word || !is_missing || tries == MOST_TRIES || guard::inside() || state::space().is_none() {
+            return result;
+        }
+        if !bring_in(process, addr, size_of::<c_long>()) {
+            state::fail(libc::EIO);
+            return result;
+        }
+        tries += 1;
+    }
+}
+
+real!(PTRACE = c"ptrace": fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long);
+
+export! {
+    fn ptrace(what: c_uint, pid: pid_t, at: *mut c_void, data: *mut c_void) -> c_long {
+        let real = PTRACE.get();
+        let touch = || [at, data].iter().for_each(|at| cover::touch(*at, super::small::UNKNOWN_BYTES));
+        let kept = state::errno();
+        // SAFETY: passes the caller's arguments on unchanged.
+        let result = traced(what, pid, at as usize, || repeat(touch, || unsafe { real(what, pid, at, data) }));
+        if result != -1 {
+            state::fail(kept);
+        }
+        result
+    }
+}
+
+/// Makes a transfer by number in a program that may have such a file. `None`: it is another call.
+///
+/// # Safety
+/// The caller's call.
+pub unsafe fn by_number(number: c_long, &[a, b, c, d, ..]: &[usize; 6]) -> Option<isize> {
+    if !OPENED.load(Ordering::Relaxed) || guard::inside() {
+        return None;
+    }
+    let (fd, at, len, offset) = (a as c_int, b as *mut c_void, c, d as i64);
+    // SAFETY: passes the caller's arguments on unchanged.
+    Some(unsafe {
+        match number {
+            libc::SYS_read => io::read(fd, at, len),
+            libc::SYS_write => io::write(fd, at, len),
+            libc::SYS_pread64 => io::pread(fd, at, len, offset),
+            libc::SYS_pwrite64 => io::pwrite(fd, at, len, offset),
+            _ => return None,
+        }
+    })
+}
+
+/// Notes a call by number that has succeeded.
+///
+/// # Safety
+/// The caller's call.
+pub unsafe fn note_call(number: c_long, words: &[usize; 6]) {
+    let path = match number {
+        libc::SYS_open => words[0],
+        libc::SYS_openat | libc::SYS_openat2 => words[1],
+        _ => return,
+    };
+    // SAFETY: the kernel has read this string.
+    unsafe { note_path(path as *const c_char) };
+}

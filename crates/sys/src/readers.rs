@@ -1,0 +1,157 @@
+//! How a process asks another to bring memory in, for which the kernel waits for no missing page: a datagram to a
+//! socket that the other one's engine listens on, and one back when it is done.
+//!
+//! The socket's name is abstract and has the process's number. Nothing but addresses passes through it, and whoever may
+//! not read the memory learns nothing: so it answers each process of the same user, and root.
+
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::check;
+use crate::uffd::EventFd;
+
+/// How long a process may take for a piece: it may be stopped.
+const PATIENCE: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
+
+/// The address and the length of what is to be brought in.
+type Request = [usize; 2];
+
+fn address(process: u32) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let name = format!("\0folioswap-readers-{process}");
+    for (to, from) in address.sun_path.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    (address, (offset_of!(libc::sockaddr_un, sun_path) + name.len()) as libc::socklen_t)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let fd =
+        check(unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+fn bind(socket: &OwnedFd, address: &libc::sockaddr_un, len: libc::socklen_t) -> io::Result<()> {
+    // SAFETY: the kernel reads an address of this length.
+    check(unsafe { libc::syscall(libc::SYS_bind, socket.as_raw_fd(), &raw const *address, len) }).map(drop)
+}
+
+fn set<T>(socket: &OwnedFd, option: libc::c_int, value: T) -> io::Result<()> {
+    let (level, len) = (libc::SOL_SOCKET, size_of::<T>());
+    // SAFETY: the kernel reads a value of this length.
+    let result =
+        unsafe { libc::syscall(libc::SYS_setsockopt, socket.as_raw_fd(), level, option, &raw const value, len) };
+    check(result).map(drop)
+}
+
+/// Answers requests until `stop` is signalled. `bring_in` gets an address and a length.
+///
+/// # Errors
+/// The kernel's: EADDRINUSE if another process has this number, in another PID namespace.
+pub fn answer(stop: &EventFd, mut bring_in: impl FnMut(usize, usize)) -> io::Result<()> {
+    let socket = socket()?;
+    set(&socket, libc::SO_PASSCRED, 1 as libc::c_int)?;
+    let (name, len) = address(std::process::id());
+    bind(&socket, &name, len)?;
+    loop {
+        let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut ready = [wanted(socket.as_raw_fd()), wanted(stop.number())];
+        // SAFETY: the kernel fills in two entries of this frame. No timeout, and no mask.
+        let result = unsafe { libc::syscall(libc::SYS_ppoll, ready.as_mut_ptr(), ready.len(), 0usize, 0usize, 0usize) };
+        match check(result) {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+            other => other.map(drop)?,
+        }
+        if ready[1].revents != 0 {
+            return Ok(());
+        }
+        if let Some((request, from, len)) = receive(&socket)? {
+            bring_in(request[0], request[1]);
+            let done = [1u8];
+            let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+            // SAFETY: the kernel reads a byte, and an address of this length. Who has gone needs no answer.
+            unsafe { libc::syscall(libc::SYS_sendto, fd, done.as_ptr(), 1, flags, &raw const from, len) };
+        }
+    }
+}
+
+/// A request of a process that may ask, and where the answer goes.
+fn receive(socket: &OwnedFd) -> io::Result<Option<(Request, libc::sockaddr_un, libc::socklen_t)>> {
+    #[repr(C, align(8))]
+    struct Control([u8; 64]);
+    let (mut request, mut control) = ([0usize; 2], Control([0; 64]));
+    let (mut from, _) = address(0);
+    let mut part = libc::iovec { iov_base: request.as_mut_ptr().cast(), iov_len: size_of::<Request>() };
+    // SAFETY: all zeroes is a valid header.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = (&raw mut from).cast();
+    header.msg_namelen = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+    (header.msg_control, header.msg_controllen) = ((&raw mut control).cast(), control.0.len());
+    // SAFETY: the header names buffers of this frame with their lengths.
+    let result =
+        check(unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) });
+    let read = match result {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(None),
+        other => other?,
+    };
+    // SAFETY: the kernel has filled in the header's control messages. The first is looked at only if it is whole.
+    let user = unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        let is_whole =
+            !first.is_null() && (*first).cmsg_len >= libc::CMSG_LEN(size_of::<libc::ucred>() as u32) as usize;
+        (is_whole && (*first).cmsg_type == libc::SCM_CREDENTIALS)
+            .then(|| libc::CMSG_DATA(first).cast::<libc::ucred>().read_unaligned().uid)
+    };
+    // SAFETY: takes no pointers.
+    let may_ask = user.is_some_and(|user| user == 0 || user == unsafe { libc::geteuid() });
+    Ok((may_ask && read == size_of::<Request>()).then_some((request, from, header.msg_namelen)))
+}
+
+/// Has another process bring memory in. `false`: it does not answer, or is no such process.
+#[must_use]
+pub fn ask(process: u32, addr: usize, len: usize) -> bool {
+    try_ask(process, [addr, len]).is_ok()
+}
+
+fn try_ask(process: u32, request: Request) -> io::Result<()> {
+    let socket = socket()?;
+    let (name, len) = address(process);
+    bind(&socket, &name, size_of::<libc::sa_family_t>() as libc::socklen_t)?; // a name of the kernel's choice
+    set(&socket, libc::SO_RCVTIMEO, PATIENCE)?;
+    set(&socket, libc::SO_SNDTIMEO, PATIENCE)?;
+    let (fd, flags, bytes) = (socket.as_raw_fd(), libc::MSG_NOSIGNAL, size_of::<Request>());
+    // SAFETY: the kernel reads the request, and an address of this length.
+    check(unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), bytes, flags, &raw const name, len) })?;
+    let mut done = [0u8];
+    // SAFETY: the kernel fills in a byte.
+    check(unsafe { libc::syscall(libc::SYS_recvfrom, fd, done.as_mut_ptr(), 1, 0, 0usize, 0usize) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_brought_in_before_the_answer() {
+        let stop = EventFd::new().unwrap();
+        let (asked, seen) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let answering = scope.spawn(|| answer(&stop, |addr, len| asked.send((addr, len)).unwrap()));
+            while !ask(std::process::id(), 0x1000, 0x2000) {
+                std::thread::yield_now(); // it does not listen yet
+            }
+            assert_eq!(seen.recv().unwrap(), (0x1000, 0x2000));
+            stop.signal();
+            answering.join().unwrap().unwrap();
+        });
+        assert!(!ask(std::process::id(), 0x1000, 0x2000));
+    }
+}
