@@ -40,8 +40,8 @@ fn moved(folio: FolioSize, pages: &[usize]) -> u64 {
 fn check(name: &str, pages: Vec<usize>) {
     let (auto, single) = (moved(FolioSize::Auto, &pages), moved(FolioSize::Fixed(Order::PAGE), &pages));
     println!("{name:30} auto {:6} MiB, 4K {:6} MiB, {:.2}", auto >> 20, single >> 20, auto as f64 / single as f64);
-    // What is in RAM at the start leaves whole, and single pages that follow one another are read ahead too.
-    assert!(auto <= 4 * single + BUDGET as u64, "{name}: {auto} bytes moved, {single} by single pages");
+    // What is in RAM at the start is in whole blocks; some are written more than once before they are found sparse.
+    assert!(auto <= 4 * single + 2 * BUDGET as u64, "{name}: {auto} bytes moved, {single} by single pages");
 }
 
 fn random(seed: u64, nr: usize) -> Vec<usize> {
