@@ -286,10 +286,11 @@ impl Engine {
 
     /// Drops what others made in memory without content before its faults were reported.
     fn drop_missing(&self, range: Range<usize>) {
+        if range.is_empty() {
+            return;
+        }
         // SAFETY: pages that the table says are not mapped; threads that touch them wait.
-        if !range.is_empty()
-            && let Err(error) = unsafe { self.ram.frames().drop_memory(range.start, range.len()) }
-        {
+        if let Err(error) = unsafe { self.ram.frames().drop_memory(range.start, range.len()) } {
             fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", range.start));
         }
     }
