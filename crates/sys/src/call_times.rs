@@ -144,8 +144,8 @@ fn mappings(time: &mut Time<'_>) {
 
 fn median(bytes: usize, is_filled: bool, prepare: &dyn Fn(&mut Mapping), work: &dyn Fn(&mut Mapping)) -> u64 {
     let repeats = match bytes {
-        0..=PAGE => 51,
-        0..=0x20_0000 => 21,
+        len if len <= PAGE => 51,
+        len if len <= 0x20_0000 => 21,
         _ if is_filled => 1, // filling takes most of the time
         _ => 3,
     };
