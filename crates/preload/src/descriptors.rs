@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use folioswap_sys::descriptor::{is_hidden, next_hidden};
 
+use crate::calls::rings;
 use crate::export::{export, real};
 use crate::real::kernel;
 use crate::{guard, state};
@@ -28,6 +29,13 @@ fn not_open() -> c_int {
 /// not open. `None`: the call may be made.
 pub fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<isize> {
     let named = |at: usize| is_engines(arguments[at] as c_int);
+    match number {
+        libc::SYS_close => rings::forget(|ring| ring == arguments[0] as c_int),
+        libc::SYS_dup2 | libc::SYS_dup3 => {
+            rings::forget(|ring| ring == arguments[1] as c_int && arguments[0] != arguments[1])
+        }
+        _ => {}
+    }
     let concerned = match number {
         libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl => named(0),
         libc::SYS_dup2 | libc::SYS_dup3 => named(0) || named(1),
@@ -49,6 +57,9 @@ fn close_others(first: c_uint, last: c_uint, flags: c_uint) -> c_long {
             result => result,
         }
     };
+    if flags & libc::CLOSE_RANGE_CLOEXEC == 0 {
+        rings::forget(|ring| (first..=last).contains(&(ring as c_uint)));
+    }
     let mut from = first;
     while let Some(hidden) = c_int::try_from(from).ok().and_then(next_hidden).map(|hidden| hidden as c_uint) {
         if first > last || hidden > last {
@@ -72,6 +83,7 @@ export! {
             return not_open();
         }
         real!(REAL = c"close": fn(c_int) -> c_int);
+        rings::forget(|ring| ring == fd);
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { REAL.get()(fd) }
     }
@@ -123,6 +135,7 @@ export! {
             return not_open();
         }
         real!(REAL = c"dup2": fn(c_int, c_int) -> c_int);
+        rings::forget(|ring| ring == target && ring != fd);
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { REAL.get()(fd, target) }
     }
@@ -140,6 +153,7 @@ export! {
         if is_engines(fd) || is_engines(target) {
             return not_open();
         }
+        rings::forget(|ring| ring == target && ring != fd);
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { kernel!(libc::SYS_dup3, fd, target, flags) as c_int }
     }

@@ -9,6 +9,7 @@ use libc::{aiocb, sigevent, timespec};
 
 use crate::calls::copied::copied;
 use crate::calls::cover::{self, Held};
+use crate::calls::rings::{self, Rings};
 use crate::export::{export, real};
 use crate::{guard, state};
 
@@ -18,11 +19,11 @@ const MOST_BYTES: usize = 16 << 20;
 /// Control block -> its held ranges.
 static HELD: LazyLock<Mutex<HashMap<usize, [Held; 2]>>> = LazyLock::new(Mutex::default);
 
-/// The requests, locked.
-pub type Requests = MutexGuard<'static, HashMap<usize, [Held; 2]>>;
+/// The requests, these and those of rings, locked.
+pub type Requests = (MutexGuard<'static, HashMap<usize, [Held; 2]>>, Rings);
 
 pub fn requests() -> Requests {
-    HELD.lock().expect("nothing panics under this lock")
+    (HELD.lock().expect("nothing panics under this lock"), rings::lock())
 }
 
 /// Holds the memory of a request. Returns `false` and sets errno if that is too much.

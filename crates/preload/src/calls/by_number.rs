@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
 use super::numbers::{self, Argument};
-use super::{io, ioctl, messages, process, remote, small, vectors};
+use super::{io, ioctl, messages, process, references, remote, rings, small, vectors};
+use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied, Pointer};
 use crate::calls::cover::{self, Pieces};
 use crate::calls::dispatch;
 use crate::export::export;
-use crate::faults::signals;
+use crate::faults::{signals, threads};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, mapping, protection, remap};
 use crate::real::{kernel, raw, raw_result};
@@ -73,7 +74,9 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
             return if result < 0 { -(state::errno() as isize) } else { result };
         }
         let kept = state::errno();
-        let result = memory(number, words).or_else(|| match (state::direct(), signals::has_ours()) {
+        let result = memory(number, words).or_else(|| references::by_number(number, words));
+        let result = result.or_else(|| rings::by_number(number, words));
+        let result = result.or_else(|| match (state::direct(), signals::has_ours()) {
             (true, _) => covered(number, words),
             (false, true) => masked(number, words).or_else(|| about_the_net(number, words)),
             (false, false) => None,
@@ -179,18 +182,21 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
             libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
-                vectors::receive(fd, list, count, |list, count| kernel!(number, fd, list, count, d, e, f) as isize)
+                vectors::receive(fd, list, count, |list, count, done| {
+                    kernel!(number, fd, list, count, vectors::offset_after(d as i64, done), e, f) as isize
+                })
             }
             libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => {
-                vectors::send(fd, list, count, |list, count| kernel!(number, fd, list, count, d, e, f) as isize)
+                vectors::send(fd, list, count, |list, count, done| {
+                    kernel!(number, fd, list, count, vectors::offset_after(d as i64, done), e, f) as isize
+                })
             }
-            libc::SYS_vmsplice => vectors::give_pages(list, c, || raw(number, words) as isize),
-            libc::SYS_process_vm_readv => vectors::receive(-1, list, count, |list, count| {
+            libc::SYS_process_vm_readv => vectors::receive(vectors::ANOTHER_PROCESS, list, count, |list, count, _| {
                 vectors::repeat_remote(fd, d as *const _, e as u64, || {
                     kernel!(number, fd, list, count, d, e, f) as isize
                 })
             }),
-            libc::SYS_process_vm_writev => vectors::send(-1, list, count, |list, count| {
+            libc::SYS_process_vm_writev => vectors::send(vectors::ANOTHER_PROCESS, list, count, |list, count, _| {
                 vectors::repeat_remote(fd, d as *const _, e as u64, || {
                     kernel!(number, fd, list, count, d, e, f) as isize
                 })
@@ -243,15 +249,29 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
     })
 }
 
-/// A kernel signal set without the signals that are never blocked; `None` for null.
-unsafe fn open_set(set: *const u64) -> Option<u64> {
+/// A kernel signal set without the signals that are never blocked; `None` for null, and for one that cannot be read.
+pub unsafe fn open_set(set: usize) -> Option<u64> {
     let ours = signals::ours_mask();
-    // SAFETY: null or the caller's set. Reading it faults it in.
-    (!set.is_null()).then(|| unsafe { *set } & !ours)
+    // SAFETY: null or the caller's set.
+    let known = if set == 0 { None } else { unsafe { access::read(set as *const u64) } };
+    known.map(|known| known & !ours)
 }
 
-fn address(set: &Option<u64>) -> usize {
-    set.as_ref().map_or(0, |set| &raw const *set as usize)
+/// What the kernel gets for a value at `theirs`: the copy, if there is one, or the program's pointer, which the kernel
+/// refuses.
+pub fn or_theirs<T>(copy: &Option<T>, theirs: usize) -> usize {
+    copy.as_ref().map_or(theirs, |copy| &raw const *copy as usize)
+}
+
+/// Whether a value that a call reads and one that it writes may be accessed. Either may be null.
+pub fn are_open(read: usize, written: usize, len: usize) -> bool {
+    (read == 0 || access::is_open(read, len, Access::Read))
+        && (written == 0 || access::is_open(written, len, Access::Write))
+}
+
+fn bad_address() -> isize {
+    state::fail(libc::EFAULT);
+    -1
 }
 
 /// Calls that set a signal mask, permanently or while they wait, a signal action or a signal stack.
@@ -261,20 +281,22 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     Some(unsafe {
         match number {
             libc::SYS_rt_sigprocmask => {
-                let set = if a == libc::SIG_UNBLOCK as usize { None } else { open_set(b as *const u64) };
-                let set = set.or_else(|| (b != 0).then(|| *(b as *const u64)));
+                let set = if a == libc::SIG_UNBLOCK as usize { None } else { open_set(b) };
+                let set = set.or_else(|| if b == 0 { None } else { access::read(b as *const u64) });
                 let before = copied::value(c as *mut u64);
-                let result = kernel!(number, a, address(&set), before.addr(), d);
+                let result = kernel!(number, a, or_theirs(&set, b), before.addr(), d);
                 before.bring_back();
                 result as isize
             }
-            libc::SYS_rt_sigsuspend => kernel!(number, address(&open_set(a as *const u64)), b) as isize,
+            libc::SYS_rt_sigsuspend => kernel!(number, or_theirs(&open_set(a), a), b) as isize,
+            libc::SYS_rt_sigaction if !are_open(b, c, size_of::<signals::KernelAction>()) => bad_address(),
+            libc::SYS_sigaltstack if !are_open(a, b, size_of::<libc::stack_t>()) => bad_address(),
             libc::SYS_rt_sigaction => signals::kernel_action(a as c_int, b as *const _, c as *mut _, d) as isize,
             libc::SYS_sigaltstack => signals::sigaltstack(a as *const _, b as *mut _) as isize,
             libc::SYS_ppoll => {
                 let list = copied::polled(a as *mut u8, b as nfds_t);
-                let (limit, set) = (copied::value(c as *mut timespec), open_set(d as *const u64));
-                let result = kernel!(number, list.addr(), b, limit.addr(), address(&set), e);
+                let (limit, set) = (copied::value(c as *mut timespec), open_set(d));
+                let result = kernel!(number, list.addr(), b, limit.addr(), or_theirs(&set, d), e);
                 [list, limit].iter().for_each(|copy| copy.bring_back());
                 result as isize
             }
@@ -283,10 +305,11 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let sets = [b, c, d].map(|set| Copied::new(set, len.div_ceil(64) * 8, true));
                 let limit = copied::value(e as *mut timespec);
                 // The address of the signal set, and its length.
-                let named = (number == libc::SYS_pselect6 && f != 0).then(|| *(f as *const [usize; 2]));
-                let set = named.and_then(|[at, _]| open_set(at as *const u64));
-                let named = named.map(|[_, len]| [address(&set), len]);
-                let sixth = named.as_ref().map_or(f, |named| named.as_ptr() as usize);
+                let is_named = number == libc::SYS_pselect6 && f != 0;
+                let named = if is_named { access::read(f as *const [usize; 2]) } else { None };
+                let set = named.and_then(|[at, _]| open_set(at));
+                let named = named.map(|[at, len]| [or_theirs(&set, at), len]);
+                let sixth = or_theirs(&named, f);
                 let result = kernel!(number, a, sets[0].addr(), sets[1].addr(), sets[2].addr(), limit.addr(), sixth);
                 sets.iter().chain([&limit]).for_each(|copy| copy.bring_back());
                 result as isize
@@ -295,8 +318,8 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let list = copied::bytes(b as *mut u8, (c as c_int).max(0) as usize * 12);
                 let has_time = number == libc::SYS_epoll_pwait2;
                 let limit = copied::bytes(d as *const u8, if has_time { size_of::<timespec>() } else { 0 });
-                let set = open_set(e as *const u64);
-                let result = kernel!(number, a, list.addr(), c, limit.addr(), address(&set), f);
+                let set = open_set(e);
+                let result = kernel!(number, a, list.addr(), c, limit.addr(), or_theirs(&set, e), f);
                 list.bring_back();
                 result as isize
             }
@@ -338,19 +361,14 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 let touch = || process::touch(at[0] as *const _, at[1] as *const _, at[2] as *const _);
                 cover::repeat(touch, || raw(number, words) as isize)
             }
-            libc::SYS_io_submit => {
-                // An array of requests, each of which names its buffer.
-                let touch = || {
-                    let list = std::slice::from_raw_parts(c as *const *const [u64; 8], (b as isize).max(0) as usize);
-                    for request in list.iter().filter(|request| !request.is_null()) {
-                        let (what, at, len) = ((**request)[2] as u16, (**request)[3] as usize, (**request)[4] as usize);
-                        match what {
-                            7 | 8 => vectors::touch(at as *const iovec, len),
-                            _ => cover::touch(at as *const u8, len),
-                        }
-                    }
-                };
-                cover::repeat(touch, || raw(number, words) as isize)
+            // The kernel writes there when the thread ends.
+            libc::SYS_set_tid_address => {
+                threads::hold(a, size_of::<c_int>());
+                return None;
+            }
+            libc::SYS_set_robust_list => {
+                threads::hold(a, b.min(64));
+                return None;
             }
             libc::SYS_mincore => {
                 let present = Copied::new(c, b.div_ceil(4096), true);
@@ -369,11 +387,10 @@ unsafe fn futex(words: &Words) -> isize {
     let mut words = *words;
     let what = words[1] as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
     let timed = [libc::FUTEX_WAIT, libc::FUTEX_LOCK_PI, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAIT_REQUEUE_PI];
-    // SAFETY: null or the caller's. Reading it faults it in.
-    let time = (timed.contains(&what) && words[3] != 0).then(|| unsafe { *(words[3] as *const timespec) });
-    if let Some(time) = &time {
-        words[3] = &raw const *time as usize;
-    }
+    let is_timed = timed.contains(&what) && words[3] != 0;
+    // SAFETY: the caller's time.
+    let time = if is_timed { unsafe { access::read(words[3] as *const timespec) } } else { None };
+    words[3] = or_theirs(&time, words[3]);
     cover::repeat(
         || {
             cover::value(words[0] as *const u32);
@@ -413,7 +430,7 @@ unsafe fn with_copies(number: c_long, words: &Words) -> isize {
         let touch = || {
             for (index, argument) in arguments.iter().enumerate() {
                 if matches!(argument, Argument::Unknown) {
-                    cover::touch(words[index] as *const u8, small::UNKNOWN_BYTES);
+                    cover::structure(words[index] as *const u8, small::UNKNOWN_BYTES);
                 }
             }
         };

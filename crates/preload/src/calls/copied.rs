@@ -4,10 +4,9 @@
 //! timeout restarts, and no result is lost because its page was evicted while the call slept. Null and unmanaged
 //! pointers are passed through.
 
-use std::ffi::{CStr, c_char};
-
 use libc::{nfds_t, pollfd, socklen_t};
 
+use crate::calls::access::{self, Access};
 use crate::calls::cover::{self, Bounce};
 
 /// A pointer argument. Its type tells whether the kernel writes through it.
@@ -67,11 +66,22 @@ impl Copied {
         let written = if written { Written::All } else { Written::Nothing };
         let mut copied = Copied { addr, len, written, copy: None };
         if cover::needed(addr, len) {
-            copied.copy = if len <= MOST_BYTES { Bounce::new(addr, len) } else { None };
-            match &copied.copy {
-                // SAFETY: the program's range and a block of the same length. No lock is held, so the source may fault.
-                Some(copy) => unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, copy.as_ptr(), len) },
-                None => cover::touch(addr as *const u8, len),
+            let access = if written == Written::Nothing { Access::Read } else { Access::Write };
+            // The kernel may do without writing to what it can read.
+            let is_protected = access == Access::Write
+                && access::prefix(addr, len, Access::Write) < len
+                && access::prefix(addr, len, Access::Read) == len;
+            let is_copied = len <= MOST_BYTES && !is_protected;
+            let copy = if is_copied { Bounce::fitting(addr, len, access) } else { Err(()) };
+            match copy {
+                Ok(Some(copy)) => {
+                    // SAFETY: the program's range, of which the copy covers what may be accessed. Memory that may be
+                    // written may be read on this architecture.
+                    unsafe { copy.fill(addr) };
+                    copied.copy = Some(copy);
+                }
+                Ok(None) => {} // the kernel says so
+                Err(()) => cover::touch(addr as *const u8, len),
             }
         }
         copied
@@ -97,10 +107,10 @@ impl Copied {
         unsafe {
             match self.written {
                 Written::Nothing => {}
-                Written::All => std::ptr::copy_nonoverlapping(copy.as_ptr(), self.addr as *mut u8, self.len),
+                Written::All => copy.empty(self.addr, self.len),
                 Written::Revents => {
                     let (from, to) = (copy.as_ptr().cast::<pollfd>(), self.addr as *mut pollfd);
-                    for index in 0..self.len / size_of::<pollfd>() {
+                    for index in 0..copy.room() / size_of::<pollfd>() {
                         // Neither list need be aligned.
                         let revents = (&raw const (*from.add(index)).revents).read_unaligned();
                         (&raw mut (*to.add(index)).revents).write_unaligned(revents);
@@ -167,8 +177,8 @@ pub unsafe fn polled<P: Pointer>(at: P, count: nfds_t) -> Copied {
 /// `at` is null or a C string.
 pub unsafe fn text<P: Pointer>(at: P) -> Copied {
     let managed = cover::needed(at.addr(), 1);
-    // SAFETY: a C string, by this function's contract. Reading it faults it in.
-    let len = if managed { unsafe { CStr::from_ptr(at.addr() as *const c_char) }.count_bytes() + 1 } else { 0 };
+    // SAFETY: a C string, by this function's contract. If a part of it cannot be read, the kernel says so.
+    let len = managed.then(|| unsafe { access::text_len(at.addr()) }).flatten().map_or(0, |len| len + 1);
     // SAFETY: the caller upholds this function's own contract.
     unsafe { bytes(at, len) }
 }
@@ -179,7 +189,10 @@ pub unsafe fn text<P: Pointer>(at: P) -> Copied {
 /// Each pointer is null or the program's.
 pub unsafe fn named<P: Pointer>(at: P, len: *const socklen_t) -> Copied {
     // SAFETY: the caller upholds this function's own contract. Reading the length faults it in.
-    unsafe { bytes(at, if len.is_null() { 0 } else { *len as usize }) }
+    unsafe {
+        let len = if cover::needed(at.addr(), 1) { access::read(len) } else { None };
+        bytes(at, len.unwrap_or(0) as usize)
+    }
 }
 
 /// Defines functions that make one call with copies of what their arguments point to. Each pointer argument names its

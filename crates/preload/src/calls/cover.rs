@@ -2,16 +2,20 @@
 //!
 //! - *bounce*: up to 256 KiB go through unmanaged memory. Safe for every call, even for a datagram, which the kernel
 //!   drops when it cannot copy it out, or for a read that sleeps for hours.
-//! - *hold*: longer transfers of files and block devices go a few folios at a time, held in RAM. Such calls do not
-//!   sleep long.
+//! - *hold*: longer transfers of files and block devices are held in RAM. Such calls do not sleep long. Up to a quarter
+//!   of the budget goes in one call, as without a budget, so that appended records stay whole.
 //! - *touch*: paths and structures are faulted in before the call, and again if it failed with EFAULT. Such calls fail
 //!   before they have any effect. (`calls::results` handles the others.)
 //!
 //! In monitor mode the kernel waits for a missing page, so only pinned buffers are covered: see [`pins`].
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::alloc::heap::PRIVATE;
+use crate::calls::access::{self, Access};
 use crate::real::kernel;
 use crate::{guard, state};
 
@@ -30,6 +34,9 @@ pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
 /// The longest transfer through a bounce buffer.
 const BOUNCE_BYTES: usize = 256 << 10;
 
+/// The longest record of a character device that is transferred in one call.
+const RECORD_BYTES: usize = 4 << 20;
+
 /// The longest message. A longer one fails with EMSGSIZE. Linux does not allow socket buffers of this size by default.
 pub const MOST_MESSAGE_BYTES: usize = 16 << 20;
 
@@ -40,7 +47,12 @@ const BLOCK_BYTES: usize = 2 << 20;
 const PAGE_BYTES: usize = 4096;
 
 /// How often a call that failed with EFAULT is repeated at most.
-const MOST_REPEATS: usize = 1000;
+const MOST_REPEATS: usize = 100;
+
+thread_local! {
+    /// How often the call that is being made has been repeated.
+    static REPEATS: Cell<usize> = const { Cell::new(0) };
+}
 
 /// Whether the kernel may find pages of the range missing.
 pub fn needed(addr: usize, len: usize) -> bool {
@@ -54,19 +66,25 @@ pub fn exceeds_bounce(len: usize) -> bool {
 
 /// Faults in the managed part of a range.
 pub fn touch<T>(at: *const T, len: usize) {
-    if needed(at as usize, len)
-        && let Some(space) = state::space()
-    {
+    if needed(at as usize, len) {
+        bring_in(at as usize, len);
+    }
+}
+
+/// The same, also under a guard.
+pub fn bring_in(addr: usize, len: usize) {
+    if let Some(space) = state::space() {
         let _guard = guard::enter();
-        state::keeping_errno(|| space.touch(at as usize, len));
+        state::keeping_errno(|| space.touch(addr, len));
     }
 }
 
 /// Faults in a C string. Does nothing for null.
 pub fn text(at: *const c_char) {
-    if needed(at as usize, 1) {
+    if needed(at as usize, 1)
         // SAFETY: the program passed a C string. Reading it faults all of it in.
-        let len = unsafe { libc::strlen(at) };
+        && let Some(len) = unsafe { access::text_len(at as usize) }
+    {
         touch(at, len + 1);
     }
 }
@@ -74,6 +92,28 @@ pub fn text(at: *const c_char) {
 /// Faults in one value. Does nothing for null.
 pub fn value<T>(at: *const T) {
     touch(at, size_of::<T>());
+}
+
+/// The longest structure of unknown layout.
+const MOST_STRUCTURE_BYTES: usize = 1 << 20;
+
+/// How often more of a structure is brought in.
+const MOST_TRIES: u32 = 3;
+
+/// Faults in a structure of unknown layout that has at least `len` bytes. If the call was made in vain, more of it, and
+/// what words in it point to.
+pub fn structure<T>(at: *const T, len: usize) {
+    let nr_repeats = REPEATS.get() as u32;
+    if !(1..=MOST_TRIES).contains(&nr_repeats) || !state::direct() {
+        return touch(at, len);
+    }
+    touch(at, (len << (4 * nr_repeats)).min(MOST_STRUCTURE_BYTES));
+    for offset in (0..len).step_by(size_of::<usize>()) {
+        // SAFETY: a word of the program's memory, whatever it is.
+        if let Some(word) = unsafe { access::read(at.wrapping_byte_add(offset).cast::<usize>()) } {
+            touch(word as *const u8, PAGE_BYTES << (2 * nr_repeats));
+        }
+    }
 }
 
 /// Faults in a null-terminated list of C strings, and the strings.
@@ -85,10 +125,7 @@ pub fn texts(list: *const *const c_char) {
     loop {
         value(at);
         // SAFETY: the program passed a list that ends with a null.
-        let entry = unsafe { *at };
-        if entry.is_null() {
-            return;
-        }
+        let Some(entry) = (unsafe { access::read(at) }).filter(|entry| !entry.is_null()) else { return };
         text(entry);
         // SAFETY: as above; this entry was not the terminating null.
         at = unsafe { at.add(1) };
@@ -130,15 +167,15 @@ pub fn repeat<R: Outcome>(touch: impl Fn(), call: impl Fn() -> R) -> R {
     if !state::direct() || guard::inside() {
         return call();
     }
-    let mut left = MOST_REPEATS;
-    loop {
+    for nr_repeats in 0.. {
+        REPEATS.set(nr_repeats);
         touch();
         let result = call();
-        left -= 1;
-        if left == 0 || !result.is_failure() || state::errno() != libc::EFAULT {
+        if nr_repeats == MOST_REPEATS || !result.is_failure() || state::errno() != libc::EFAULT {
             return result;
         }
     }
+    unreachable!("the last repeat returns")
 }
 
 /// Unmanaged memory at the same offset in its page as the buffer that it replaces, so that it meets O_DIRECT's
@@ -146,35 +183,124 @@ pub fn repeat<R: Outcome>(touch: impl Fn(), call: impl Fn() -> R) -> R {
 pub struct Bounce {
     block: *mut u8,
     offset: usize,
+    /// Bytes that may be accessed.
+    room: usize,
+    /// Bytes of a mapping of its own, which ends with a page without access; 0 if it needs none.
+    mapped: usize,
 }
 
 impl Bounce {
+    /// For a buffer of which all bytes may be accessed.
     pub fn new(stands_for: usize, len: usize) -> Option<Bounce> {
         let _guard = guard::enter();
         let offset = stands_for % PAGE_BYTES;
         let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_BYTES));
-        (!block.is_null()).then_some(Bounce { block, offset })
+        (!block.is_null()).then_some(Bounce { block, offset, room: len, mapped: 0 })
+    }
+
+    /// For a buffer of which only `room` bytes may be accessed. The kernel finds an inaccessible page after them, as it
+    /// would in the buffer itself. `room` ends a page.
+    fn fenced(stands_for: usize, room: usize) -> Option<Bounce> {
+        let offset = stands_for % PAGE_BYTES;
+        let (len, flags) = (offset + room + PAGE_BYTES, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        state::keeping_errno(|| {
+            // SAFETY: a new mapping, which only this bounce knows. The part that is protected is all but its last page.
+            unsafe {
+                let block = kernel!(libc::SYS_mmap, 0usize, len, libc::PROT_NONE, flags, -1i32, 0usize);
+                let open = block >= 0
+                    && kernel!(libc::SYS_mprotect, block, offset + room, libc::PROT_READ | libc::PROT_WRITE) == 0;
+                open.then_some(Bounce { block: block as *mut u8, offset, room, mapped: len })
+            }
+        })
+    }
+
+    /// For a buffer of the program's; how much of it may be accessed is found out. `Ok(None)`: nothing, so that the
+    /// kernel may have the buffer itself. An error: there is no memory.
+    pub fn fitting(stands_for: usize, len: usize, access: Access) -> Result<Option<Bounce>, ()> {
+        match access::prefix(stands_for, len, access) {
+            0 => Ok(None),
+            room if room < len => Bounce::fenced(stands_for, room).map(Some).ok_or(()),
+            _ => Bounce::new(stands_for, len).map(Some).ok_or(()),
+        }
     }
 
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the block is longer than the offset.
         unsafe { self.block.add(self.offset) }
     }
+
+    /// Bytes that may be accessed.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Fills this from the buffer that it stands for.
+    ///
+    /// # Safety
+    /// The buffer is as long as this is, and may be read.
+    pub unsafe fn fill(&self, from: usize) {
+        // SAFETY: the caller upholds this function's own contract. No lock is held, so the source may fault.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, self.as_ptr(), self.room) };
+    }
+
+    /// Copies at most `len` bytes to the buffer that this stands for.
+    ///
+    /// # Safety
+    /// The buffer is as long as this is, and may be written.
+    pub unsafe fn empty(&self, to: usize, len: usize) {
+        // SAFETY: the caller upholds this function's own contract. No lock is held, so the destination may fault.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to as *mut u8, len.min(self.room)) };
+    }
 }
 
 impl Drop for Bounce {
     fn drop(&mut self) {
         let _guard = guard::enter();
-        // SAFETY: this bounce owns the block.
-        state::keeping_errno(|| unsafe { PRIVATE.release(self.block) });
+        state::keeping_errno(|| {
+            // SAFETY: this bounce owns the block, or the mapping.
+            unsafe {
+                if self.mapped > 0 {
+                    kernel!(libc::SYS_munmap, self.block, self.mapped);
+                } else {
+                    PRIVATE.release(self.block);
+                }
+            }
+        });
     }
 }
 
+/// Bytes of the blocks that transfers with a [`Grant`] hold.
+static GRANTED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Permission to hold more memory than [`PIECE_BYTES`] for a transfer.
+pub struct Grant(usize);
+
+impl Grant {
+    /// `None`: transfers would hold more than a quarter of the budget.
+    pub fn of(nr_bytes: usize) -> Option<Grant> {
+        let most = state::space()?.memory() as usize / 4;
+        let fits = |granted: usize| granted.checked_add(nr_bytes).filter(|&sum| sum <= most);
+        GRANTED_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(Grant(nr_bytes))
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        GRANTED_BYTES.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// Bytes of the blocks that a range overlaps.
+pub fn span(range: &Range<usize>) -> usize {
+    range.end.saturating_add(BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES - range.start / BLOCK_BYTES * BLOCK_BYTES
+}
+
 /// Keeps the folios of a range in RAM until dropped.
-pub struct Held(std::ops::Range<usize>);
+pub struct Held(Range<usize>);
 
 impl Held {
-    /// Holds the managed part of a range of at most [`PIECE_BYTES`].
+    /// Holds the managed part of a range of at most [`PIECE_BYTES`], or for which there is a [`Grant`].
     pub fn new(addr: usize, len: usize) -> Held {
         let ours = len > 0 && state::overlaps(addr, len) && !guard::inside();
         let part = if ours { addr..addr + len } else { 0..0 };
@@ -244,6 +370,8 @@ pub enum Pieces {
     Pinned,
     /// Continue until everything is transferred, through a bounce buffer.
     All,
+    /// The same through a large one: a device may take each call for a record.
+    Records,
     /// Stop after the first piece, which goes through a bounce buffer.
     First,
     /// One call for the whole message, through a bounce buffer of at most [`MOST_MESSAGE_BYTES`].
@@ -264,13 +392,14 @@ pub fn receive(
         if held {
             return call(at as *mut c_void, len, done);
         }
-        let Some(bounce) = Bounce::new(at, len) else { return no_memory() };
+        let bounce = match Bounce::fitting(at, len, Access::Write) {
+            Ok(Some(bounce)) => bounce,
+            Ok(None) => return call(at as *mut c_void, len, done),
+            Err(()) => return no_memory(),
+        };
         let result = call(bounce.as_ptr().cast(), len, done);
-        if result > 0 {
-            // SAFETY: the copy is no longer than the bounce buffer, which the kernel has filled in, nor than this piece
-            // of the program's buffer. No lock is held, so the destination may fault.
-            unsafe { std::ptr::copy_nonoverlapping(bounce.as_ptr(), at as *mut u8, len.min(result as usize)) };
-        }
+        // SAFETY: this piece of the program's buffer, of which the bounce buffer covers what may be written.
+        unsafe { bounce.empty(at, len.min(result.max(0) as usize)) };
         result
     })
 }
@@ -293,10 +422,13 @@ pub fn send(
         if held {
             return call(at as *const c_void, len, done);
         }
-        let Some(bounce) = Bounce::new(at, len) else { return no_memory() };
-        // SAFETY: `len` bytes of the program's buffer and a fresh block of that length. No lock is held, so the source
-        // may fault.
-        unsafe { std::ptr::copy_nonoverlapping(at as *const u8, bounce.as_ptr(), len) };
+        let bounce = match Bounce::fitting(at, len, Access::Read) {
+            Ok(Some(bounce)) => bounce,
+            Ok(None) => return call(at as *const c_void, len, done),
+            Err(()) => return no_memory(),
+        };
+        // SAFETY: this piece of the program's buffer, of which the bounce buffer covers what may be read.
+        unsafe { bounce.fill(at) };
         call(bounce.as_ptr().cast_const().cast(), len, done)
     })
 }
@@ -311,8 +443,12 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
     loop {
         let at = buffer + done;
         let held = matches!(pieces, Pieces::Storage | Pieces::Pinned);
+        let rest = at..buffer.saturating_add(len);
+        let grant = if held { Grant::of(span(&rest)) } else { None };
         let want = match pieces {
+            Pieces::Storage | Pieces::Pinned if grant.is_some() => rest.len(),
             Pieces::Storage | Pieces::Pinned => piece(at, len - done),
+            Pieces::Records => RECORD_BYTES.min(len - done),
             Pieces::Whole => MOST_MESSAGE_BYTES.min(len),
             Pieces::All | Pieces::First => BOUNCE_BYTES.min(len - done),
         };

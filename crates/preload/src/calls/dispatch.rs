@@ -17,7 +17,7 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
-use crate::calls::by_number;
+use crate::calls::{access, by_number, cover};
 use crate::faults::{signal_stack, signals, threads};
 use crate::real::{Real, kernel};
 use crate::{guard, state};
@@ -192,6 +192,8 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
             return Handled::Yes;
         }
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
+            // SAFETY: the program's own call.
+            unsafe { before_clone(number, &words) };
             depart(context);
             return Handled::Yes;
         }
@@ -202,6 +204,30 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
     };
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
     Handled::Yes
+}
+
+/// Brings in what the kernel writes for a new thread or child, and holds what it writes when a thread ends.
+///
+/// # Safety
+/// As the system call.
+unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
+    const CLEARS: usize = libc::CLONE_CHILD_CLEARTID as usize;
+    // SAFETY: the caller upholds this function's own contract.
+    let asked = if number == libc::SYS_clone3 { unsafe { access::read(words[0] as *const [usize; 4]) } } else { None };
+    let (flags, pidfd, child, parent) = match (number, asked) {
+        (libc::SYS_clone, _) => (words[0], 0, words[3], words[2]),
+        (libc::SYS_clone3, Some([flags, pidfd, child, parent])) => {
+            cover::touch(words[0] as *const u8, words[1]);
+            (flags, pidfd, child, parent)
+        }
+        _ => return,
+    };
+    for at in [pidfd, child, parent] {
+        cover::touch(at as *const c_int, size_of::<c_int>());
+    }
+    if flags & CLEARS != 0 && state::direct() {
+        threads::hold(child, size_of::<c_int>());
+    }
 }
 
 /// Lets the thread make the call from a trampoline. If all are taken, the net stays open on this thread.
@@ -223,6 +249,9 @@ fn depart(context: &mut libc::ucontext_t) {
 fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usize; 6]) -> isize {
     if len != 8 {
         return -(libc::EINVAL as isize);
+    }
+    if !by_number::are_open(set, before, 8) {
+        return -(libc::EFAULT as isize);
     }
     let mask = (&raw mut context.uc_sigmask).cast::<u64>();
     let ours = signals::ours_mask();
@@ -252,6 +281,9 @@ extern "C" fn set_now(stack: usize) -> bool {
 
 /// `sigaltstack` on the interrupted context.
 fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) -> isize {
+    if !by_number::are_open(new, before, size_of::<libc::stack_t>()) {
+        return -(libc::EFAULT as isize);
+    }
     let (known, stood_for) = (context.uc_stack, signal_stack::stands_for());
     let on_it =
         (context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize).wrapping_sub(known.ss_sp as usize).wrapping_sub(1)

@@ -4,10 +4,10 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{sockaddr, socklen_t};
 
-use crate::calls::copied;
 use crate::calls::cover::{self, Kind, Pieces};
-use crate::calls::remote;
+use crate::calls::{copied, references, remote};
 use crate::export::{export, real};
+use crate::state;
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
 real!(PREAD = c"pread64": fn(c_int, *mut c_void, usize, i64) -> isize);
@@ -25,7 +25,7 @@ pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pi
     if cover::needed(buffer as usize, len) && cover::exceeds_bounce(len) {
         match cover::kind(fd) {
             Kind::Storage => Pieces::Storage,
-            Kind::Characters => Pieces::All,
+            Kind::Characters => Pieces::Records,
             Kind::Datagrams => Pieces::Whole,
             Kind::Stream => other,
         }
@@ -201,6 +201,9 @@ export! {
 export! {
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
         let real = SEND.get();
+        if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
+            return -1;
+        }
         let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::send(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len, flags) })
@@ -212,6 +215,9 @@ export! {
         fd: c_int, buffer: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
     ) -> isize {
         let real = SENDTO.get();
+        if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
+            return -1;
+        }
         let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's call, in pieces that lie in its buffer or in a bounce buffer, with a copy of the
         // address.

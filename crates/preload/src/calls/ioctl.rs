@@ -24,7 +24,7 @@ const MOST_HELD_BYTES: usize = 4 << 20;
 pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_void, call: impl Fn() -> R) -> R {
     // SAFETY: the caller upholds this function's own contract.
     let _held = unsafe { prepare(request as u32, argument) };
-    cover::repeat(|| cover::touch(argument.cast::<u8>(), unknown(request)), call)
+    cover::repeat(|| cover::structure(argument.cast::<u8>(), unknown(request)), call)
 }
 
 /// # Safety

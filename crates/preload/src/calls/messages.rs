@@ -5,8 +5,10 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{mmsghdr, msghdr, timespec};
 
-use super::vectors::StandIn;
+use super::vectors::{StandIn, names_managed};
+use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
+use crate::calls::references;
 use crate::export::{export, real};
 use crate::{guard, state};
 
@@ -37,7 +39,7 @@ impl Message {
         unsafe {
             let name = Copied::new(header.msg_name as usize, header.msg_namelen as usize, received);
             let control = Copied::new(header.msg_control as usize, header.msg_controllen, received);
-            let list = StandIn::where_needed(fd, header.msg_iov, header.msg_iovlen);
+            let list = StandIn::of_message(fd, header.msg_iov, header.msg_iovlen, received);
             let mut own = *header;
             own.msg_name = name.addr() as *mut _;
             own.msg_control = control.addr() as *mut _;
@@ -83,8 +85,10 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: impl Fn(*const msghdr
     if !state::direct() || guard::inside() || header.is_null() {
         return call(header);
     }
-    // SAFETY: the caller upholds this function's own contract. Reading the header faults it in.
-    let message = unsafe { Message::new(fd, &*header, false) };
+    // SAFETY: the caller upholds this function's own contract.
+    let Some(theirs) = (unsafe { access::read(header) }) else { return call(header) };
+    // SAFETY: as above.
+    let message = unsafe { Message::new(fd, &theirs, false) };
     if message.is_too_long() {
         state::fail(libc::EMSGSIZE);
         return -1;
@@ -97,7 +101,8 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: impl Fn(*const msghdr
 /// # Safety
 /// The header and everything that it names are the program's.
 pub unsafe fn receive(fd: c_int, header: *mut msghdr, call: impl Fn(*mut msghdr) -> isize) -> isize {
-    if !state::direct() || guard::inside() || header.is_null() {
+    let is_open = || access::is_open(header as usize, size_of::<msghdr>(), Access::Write);
+    if !state::direct() || guard::inside() || header.is_null() || !is_open() {
         return call(header);
     }
     // SAFETY: the caller upholds this function's own contract. Reading the header faults it in.
@@ -122,10 +127,12 @@ pub unsafe fn several(
     received: bool,
     call: impl Fn(*mut mmsghdr, c_uint) -> c_int,
 ) -> c_int {
-    if !state::direct() || guard::inside() || list.is_null() || count == 0 {
+    let nr_messages = (count as usize).min(MOST_MESSAGES);
+    let is_open = || access::is_open(list as usize, nr_messages * size_of::<mmsghdr>(), Access::Write);
+    if !state::direct() || guard::inside() || list.is_null() || count == 0 || !is_open() {
         return call(list, count);
     }
-    let count = (count as usize).min(MOST_MESSAGES);
+    let count = nr_messages;
     // SAFETY: the caller upholds this function's own contract. Reading a header faults it in.
     unsafe {
         let (mut messages, mut own) = {
@@ -165,7 +172,12 @@ export! {
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
         let real = SENDMSG.get();
         // SAFETY: the caller's call, with an equivalent header.
-        unsafe { send(fd, message, |message| real(fd, message, flags)) }
+        unsafe {
+            if references::refuses(fd, flags, || names_managed(message)) {
+                return -1;
+            }
+            send(fd, message, |message| real(fd, message, flags))
+        }
     }
 }
 
@@ -181,7 +193,12 @@ export! {
     fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         let real = SENDMMSG.get();
         // SAFETY: as above.
-        unsafe { several(fd, list, count, false, |list, count| real(fd, list, count, flags)) }
+        unsafe {
+            if references::refuses(fd, flags, || true) {
+                return -1;
+            }
+            several(fd, list, count, false, |list, count| real(fd, list, count, flags))
+        }
     }
 }
 

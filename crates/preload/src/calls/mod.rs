@@ -3,6 +3,7 @@
 //! A test compares these names with all names that the C library exports. Functions that are not covered in direct mode
 //! are on that test's list, with the reason. Monitor mode has no such gaps.
 
+pub mod access;
 pub mod aio;
 mod assembly;
 pub mod by_number;
@@ -11,13 +12,17 @@ pub mod cover;
 pub mod dispatch;
 mod io;
 mod ioctl;
+mod lookups;
 mod messages;
 mod numbers;
 mod paths;
 mod printf;
 mod process;
+mod references;
 mod remote;
 mod results;
+mod ring_requests;
+pub mod rings;
 mod sleeping;
 mod small;
 mod stdio;

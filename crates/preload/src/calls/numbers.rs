@@ -37,6 +37,16 @@ pub enum Argument {
 
 use Argument::*;
 
+// Numbers that the libc crate lacks.
+const CACHESTAT: c_long = 451;
+const FUTEX2_WAKE: c_long = 454;
+const FUTEX2_WAIT: c_long = 455;
+const FUTEX2_REQUEUE: c_long = 456;
+const STATMOUNT: c_long = 457;
+const LISTMOUNT: c_long = 458;
+const FILE_GETATTR: c_long = 468;
+const FILE_SETATTR: c_long = 469;
+
 const TIME: usize = size_of::<timespec>();
 const STAT: usize = size_of::<stat>();
 /// Bytes of the kernel's signal set.
@@ -45,7 +55,7 @@ const INFO: usize = size_of::<siginfo_t>();
 
 /// The arguments of a call that may be pointers. Empty for unknown numbers.
 pub fn arguments(number: c_long) -> &'static [Argument] {
-    [files, times, others].iter().map(|of| of(number)).find(|found| !found.is_empty()).unwrap_or(&[])
+    [files, times, threads, others].iter().map(|of| of(number)).find(|found| !found.is_empty()).unwrap_or(&[])
 }
 
 /// Calls on files.
@@ -97,6 +107,11 @@ fn files(number: c_long) -> &'static [Argument] {
         SYS_mount => &[Text, Text, Text, Plain, Unknown],
         SYS_fsconfig => &[Plain, Plain, Text, Unknown],
         SYS_mount_setattr => &[Plain, Text, Plain, Writes(4, 1)],
+        SYS_quotactl_fd => &[Plain, Plain, Plain, Unknown],
+        CACHESTAT => &[Plain, Read(16), Written(40)],
+        STATMOUNT => &[Unknown, Writes(2, 1)],
+        LISTMOUNT => &[Unknown, Writes(2, 8)],
+        FILE_GETATTR | FILE_SETATTR => &[Plain, Text, Writes(3, 1)],
         SYS_quotactl => &[Plain, Text, Plain, Unknown],
         SYS_sendfile => &[Plain, Plain, Written(8)],
         SYS_splice | SYS_copy_file_range => &[Plain, Written(8), Plain, Written(8)],
@@ -104,8 +119,8 @@ fn files(number: c_long) -> &'static [Argument] {
         SYS_fcntl => &[Plain, Plain, Unknown],
         SYS_mq_open => &[Text, Plain, Plain, Read(size_of::<mq_attr>())],
         SYS_io_setup => &[Plain, Written(8)],
+        SYS_io_cancel => &[Plain, Unknown, Written(32)],
         SYS_io_getevents => &[Plain, Plain, Plain, Writes(2, 32), Read(TIME)],
-        SYS_io_uring_setup => &[Plain, Written(120)],
         _ => &[],
     }
 }
@@ -165,6 +180,7 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_sched_setattr | SYS_ptrace => &[Plain, Unknown, Unknown, Unknown],
         SYS_sched_rr_get_interval => &[Plain, Written(TIME)],
         SYS_getcpu => &[Written(4), Written(4)],
+        SYS_get_robust_list => &[Plain, Written(8), Written(8)],
         SYS_getgroups => &[Plain, Writes(0, 4)],
         SYS_setgroups => &[Plain, Reads(0, 4)],
         SYS_getresuid | SYS_getresgid => &[Written(4), Written(4), Written(4)],
@@ -197,8 +213,18 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_move_pages => &[Plain, Plain, Reads(1, 8), Reads(1, 4), Writes(1, 4)],
         SYS_migrate_pages => &[Plain, Plain, Unknown, Unknown],
         SYS_process_madvise => &[Plain, Reads(2, size_of::<iovec>())],
-        SYS_clone3 => &[Reads(1, 1)],
+        _ => &[],
+    }
+}
+
+/// Threads, and the words that they wait on.
+fn threads(number: c_long) -> &'static [Argument] {
+    match number {
+        SYS_clone => &[Plain, Plain, Unknown, Unknown],
+        SYS_clone3 => &[Unknown],
         SYS_futex_waitv => &[Unknown, Plain, Plain, Read(TIME)],
+        FUTEX2_WAKE | FUTEX2_REQUEUE => &[Unknown],
+        FUTEX2_WAIT => &[Unknown, Plain, Plain, Plain, Read(TIME)],
         _ => &[],
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
-use crate::calls::cover;
+use crate::calls::cover::{self, Held};
 use crate::export::{export, real};
 use crate::{guard, state};
 
@@ -119,6 +119,88 @@ impl Copies {
     }
 }
 
+/// Keeps C strings in RAM: those that the C library hands to a child, which cannot resolve faults.
+///
+/// # Safety
+/// `list` is null, or a list of C strings that ends with a null.
+unsafe fn held_texts(list: List) -> Vec<Held> {
+    let mut held = Vec::new();
+    let mut at = list;
+    // SAFETY: the caller upholds this function's own contract. Reading faults the memory in.
+    unsafe {
+        while !list.is_null() && !(*at).is_null() {
+            hold_text(&mut held, *at);
+            at = at.add(1);
+        }
+    }
+    hold(&mut held, list as usize, (at as usize - list as usize) + size_of::<usize>());
+    held
+}
+
+fn hold(held: &mut Vec<Held>, addr: usize, len: usize) {
+    if cover::needed(addr, len) {
+        let one = Held::new(addr, len);
+        let _guard = guard::enter();
+        held.push(one);
+    }
+}
+
+/// # Safety
+/// `text` is null or a C string.
+unsafe fn hold_text(held: &mut Vec<Held>, text: *const c_char) {
+    if cover::needed(text as usize, 1) {
+        // SAFETY: the caller upholds this function's own contract.
+        hold(held, text as usize, unsafe { libc::strlen(text) } + 1);
+    }
+}
+
+/// The C library's `posix_spawn_file_actions_t`.
+#[repr(C)]
+struct FileActions {
+    nr_allocated: c_int,
+    nr_used: c_int,
+    list: *const FileAction,
+    reserved: [c_int; 16],
+}
+
+/// One of them. What the words are depends on the kind.
+#[repr(C)]
+struct FileAction {
+    kind: c_int,
+    words: [*const c_char; 3],
+}
+
+const ACTION_OPEN: c_int = 2;
+const ACTION_CHDIR: c_int = 3;
+
+/// Keeps what a child of posix_spawn reads in RAM.
+///
+/// # Safety
+/// As `posix_spawn`.
+unsafe fn held_for_child(actions: *const c_void, attributes: *const c_void) -> Vec<Held> {
+    let mut held = Vec::new();
+    hold(&mut held, attributes as usize, size_of::<libc::posix_spawnattr_t>());
+    hold(&mut held, actions as usize, size_of::<FileActions>());
+    if actions.is_null() {
+        return held;
+    }
+    // SAFETY: the caller upholds this function's own contract. The C library has made the list.
+    unsafe {
+        let actions = &*actions.cast::<FileActions>();
+        let nr_used = actions.nr_used.max(0) as usize;
+        hold(&mut held, actions.list as usize, nr_used * size_of::<FileAction>());
+        for index in 0..nr_used {
+            let action = &*actions.list.add(index);
+            match action.kind {
+                ACTION_OPEN => hold_text(&mut held, action.words[1]),
+                ACTION_CHDIR => hold_text(&mut held, action.words[0]),
+                _ => {}
+            }
+        }
+    }
+    held
+}
+
 /// # Safety
 /// As `posix_spawn`.
 unsafe fn spawn(
@@ -139,6 +221,7 @@ unsafe fn spawn(
             let _guard = guard::enter();
             (CStr::from_ptr(path).to_owned(), Copies::new(arguments), Copies::new(environment))
         };
+        let _held = held_for_child(actions, attributes);
         let mut child = 0;
         let result = real(
             &raw mut child,
@@ -175,6 +258,17 @@ export! {
     }
 }
 
+export! {
+    fn wordexp(words: *const c_char, found: *mut c_void, flags: c_int) -> c_int {
+        real!(WORDEXP = c"wordexp": fn(*const c_char, *mut c_void, c_int) -> c_int);
+        // SAFETY: passes the caller's arguments on unchanged. The commands in them get the environment.
+        unsafe {
+            let _held = held_texts(environment());
+            WORDEXP.get()(words, found, flags)
+        }
+    }
+}
+
 /// A copy of a string in unmanaged memory, if it needs one.
 ///
 /// # Safety
@@ -188,6 +282,7 @@ export! {
     fn system(command: *const c_char) -> c_int {
         // SAFETY: the caller's call, with a copy of the command.
         unsafe {
+            let _held = held_texts(environment());
             let copy = copy(command);
             SYSTEM.get()(copy.as_ref().map_or(command, |copy| copy.as_ptr()))
         }
@@ -198,6 +293,7 @@ export! {
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
+            let _held = held_texts(environment());
             let copies = (copy(command), copy(mode));
             let command = copies.0.as_ref().map_or(command, |copy| copy.as_ptr());
             POPEN.get()(command, copies.1.as_ref().map_or(mode, |copy| copy.as_ptr()))

@@ -7,7 +7,8 @@ use libc::{
     utsname,
 };
 
-use crate::calls::cover::{repeat, text, touch, value};
+use crate::calls::access;
+use crate::calls::cover::{repeat, structure, text, touch, value};
 use crate::export::{export, real};
 
 /// For each function: its arguments, and what to fault in.
@@ -84,12 +85,12 @@ touched! {
     fn fstatvfs = c"fstatvfs"(fd: c_int, about: *mut libc::statvfs) -> c_int { value(about) }
     fn utimensat = c"utimensat"(at: c_int, path: *const c_char, times: *const [timespec; 2], flags: c_int) -> c_int { text(path), value(times) }
     fn futimens = c"futimens"(fd: c_int, times: *const [timespec; 2]) -> c_int { value(times) }
-    fn quotactl = c"quotactl"(what: c_int, device: *const c_char, id: c_int, at: *mut c_void) -> c_int { text(device), touch(at, UNKNOWN_BYTES) }
-    fn mount = c"mount"(source: *const c_char, path: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int { text(source), text(path), text(kind), touch(data, 4096) }
-    fn fsconfig = c"fsconfig"(fd: c_int, what: c_uint, key: *const c_char, data: *const c_void, more: c_int) -> c_int { text(key), touch(data, 4096) }
+    fn quotactl = c"quotactl"(what: c_int, device: *const c_char, id: c_int, at: *mut c_void) -> c_int { text(device), structure(at, UNKNOWN_BYTES) }
+    fn mount = c"mount"(source: *const c_char, path: *const c_char, kind: *const c_char, flags: c_ulong, data: *const c_void) -> c_int { text(source), text(path), text(kind), structure(data, 4096) }
+    fn fsconfig = c"fsconfig"(fd: c_int, what: c_uint, key: *const c_char, data: *const c_void, more: c_int) -> c_int { text(key), structure(data, 4096) }
     fn arch_prctl = c"arch_prctl"(what: c_int, at: *mut c_ulong) -> c_int { value(at) }
     fn __arch_prctl = c"__arch_prctl"(what: c_int, at: *mut c_ulong) -> c_int { value(at) }
-    fn semctl = c"semctl"(set: c_int, number: c_int, what: c_int, at: *mut c_void) -> c_int { touch(at, UNKNOWN_BYTES) }
+    fn semctl = c"semctl"(set: c_int, number: c_int, what: c_int, at: *mut c_void) -> c_int { structure(at, UNKNOWN_BYTES) }
     fn getrusage = c"getrusage"(who: c_int, usage: *mut rusage) -> c_int { value(usage) }
     fn getrlimit = c"getrlimit"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
     fn getrlimit64 = c"getrlimit64"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
@@ -111,7 +112,7 @@ pub fn unknown(request: c_ulong) -> usize {
 /// The length behind a socket call's length pointer.
 fn named(len: *const socklen_t) -> usize {
     // SAFETY: null or the caller's. Reading it faults it in.
-    if len.is_null() { 0 } else { unsafe { *len as usize } }
+    unsafe { access::read(len) }.unwrap_or(0) as usize
 }
 
 touched! {
@@ -120,6 +121,5 @@ touched! {
     fn __connect = c"__connect"(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int { touch(addr, len as usize) }
     fn getsockname = c"getsockname"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
     fn getpeername = c"getpeername"(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int { touch(addr, named(len)), value(len) }
-    fn setsockopt = c"setsockopt"(fd: c_int, level: c_int, name: c_int, at: *const c_void, len: socklen_t) -> c_int { touch(at, len as usize) }
     fn epoll_ctl = c"epoll_ctl"(fd: c_int, what: c_int, other: c_int, event: *mut epoll_event) -> c_int { value(event) }
 }

@@ -1,13 +1,15 @@
-//! Calls with several buffers: readv, writev and their kin, process_vm_readv and vmsplice.
+//! Calls with several buffers: readv, writev and their kin, and process_vm_readv.
 //!
-//! Managed buffers are replaced by bounce buffers, up to 1 MiB in total. A longer list is cut there, and the call
-//! transfers less than everything, as it may at any time.
+//! Managed buffers are replaced by bounce buffers. Longer transfers of files are held in RAM, so that they stay one
+//! call, or, beyond a part of the budget, a few.
 
-use std::ffi::{c_int, c_uint, c_ulong};
+use std::ffi::{c_int, c_ulong};
+use std::ops::Range;
 
-use libc::{iovec, pid_t};
+use libc::{iovec, msghdr, pid_t};
 
-use crate::calls::cover::{self, Bounce, Kind};
+use crate::calls::access::{self, Access};
+use crate::calls::cover::{self, Bounce, Grant, Held, Kind};
 use crate::calls::remote;
 use crate::export::{export, real};
 use crate::{guard, state};
@@ -18,15 +20,20 @@ real!(PREADV = c"preadv64": fn(c_int, *const iovec, c_int, i64) -> isize);
 real!(PWRITEV = c"pwritev64": fn(c_int, *const iovec, c_int, i64) -> isize);
 real!(PREADV2 = c"preadv64v2": fn(c_int, *const iovec, c_int, i64, c_int) -> isize);
 real!(PWRITEV2 = c"pwritev64v2": fn(c_int, *const iovec, c_int, i64, c_int) -> isize);
-real!(VMSPLICE = c"vmsplice": fn(c_int, *const iovec, usize, c_uint) -> isize);
 real!(VM_READ = c"process_vm_readv": fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize);
 real!(VM_WRITE = c"process_vm_writev": fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize);
 
 /// The most buffers that the kernel takes at once.
 const MOST_BUFFERS: usize = 1024;
 
-/// The most bytes that are replaced in one call, unless they form one message.
-const MOST_BYTES: usize = 1 << 20;
+/// The most bytes that are replaced at a time for a byte stream, of which each call may transfer a part.
+const MOST_STREAM_BYTES: usize = 1 << 20;
+
+/// The most bytes of a file that are replaced at a time.
+const MOST_FILE_BYTES: usize = 4 << 20;
+
+/// In place of a descriptor: a transfer to or from the memory of a process.
+pub const ANOTHER_PROCESS: c_int = -1;
 
 /// A list of buffers in which bounce buffers replace the managed ones.
 pub struct StandIn {
@@ -39,41 +46,49 @@ pub struct StandIn {
     pub is_too_long: bool,
 }
 
-/// Whether any buffer of the list, or the list itself, needs a cover.
+/// The program's list, if it is one that the kernel may take.
 ///
 /// # Safety
 /// The list has `count` buffers.
-unsafe fn needed(fd: c_int, list: *const iovec, count: usize) -> bool {
-    if state::space().is_none() || guard::inside() || list.is_null() {
-        return false;
+unsafe fn possible<'a>(list: *const iovec, count: usize) -> Option<&'a [iovec]> {
+    if list.is_null() || count == 0 || count > MOST_BUFFERS || state::space().is_none() || guard::inside() {
+        return None;
+    }
+    if !access::is_open(list as usize, count * size_of::<iovec>(), Access::Read) {
+        return None; // the kernel says so
     }
     // SAFETY: the caller passes a list of `count` buffers.
-    let buffers = unsafe { std::slice::from_raw_parts(list, count) };
-    cover::needed(list as usize, size_of_val(buffers))
-        || buffers.iter().any(|buffer| {
+    Some(unsafe { std::slice::from_raw_parts(list, count) })
+}
+
+/// Whether any buffer of the list, or the list itself, needs a cover.
+fn is_needed(fd: c_int, list: &[iovec]) -> bool {
+    cover::needed(list.as_ptr() as usize, size_of_val(list))
+        || list.iter().any(|buffer| {
             let (addr, len) = (buffer.iov_base as usize, buffer.iov_len);
             cover::needed(addr, len) || cover::pins(fd, addr, len)
         })
 }
 
+fn bytes_of(list: &[iovec]) -> usize {
+    list.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.iov_len))
+}
+
 impl StandIn {
-    /// A list for the kernel; `None` if the program's own list can be used. It may be cut, but not that of a message.
+    /// The buffers of a message, for the kernel; `None` if the program's own list can be used. It may be cut for a byte
+    /// stream.
     ///
     /// # Safety
     /// The list has `count` buffers.
-    pub unsafe fn where_needed(fd: c_int, list: *const iovec, count: usize) -> Option<StandIn> {
+    pub unsafe fn of_message(fd: c_int, list: *const iovec, count: usize, received: bool) -> Option<StandIn> {
         // SAFETY: the caller upholds this function's own contract.
-        unsafe {
-            if count > MOST_BUFFERS || !needed(fd, list, count) {
-                return None;
-            }
-            let mut stand_in = StandIn::new(list, count, MOST_BYTES)?;
-            if stand_in.is_cut && matches!(cover::kind(fd), Kind::Datagrams) {
-                stand_in = StandIn::new(list, count, cover::MOST_MESSAGE_BYTES)?;
-                stand_in.is_too_long = stand_in.is_cut;
-            }
-            Some(stand_in)
-        }
+        let list = unsafe { possible(list, count) }.filter(|list| is_needed(fd, list))?;
+        let total = bytes_of(list);
+        let is_stream = total > MOST_STREAM_BYTES && matches!(cover::kind(fd), Kind::Stream);
+        let most = if is_stream && received { MOST_STREAM_BYTES } else { cover::MOST_MESSAGE_BYTES };
+        let mut stand_in = StandIn::new(list, most, received)?;
+        stand_in.is_too_long = stand_in.is_cut && !is_stream;
+        Some(stand_in)
     }
 
     pub fn as_ptr(&self) -> *const iovec {
@@ -86,40 +101,35 @@ impl StandIn {
 
     /// Bytes of bounce buffers.
     pub fn nr_bytes(&self) -> usize {
-        self.bounces.iter().map(|(_, buffer, _)| buffer.iov_len).sum()
+        self.bounces.iter().map(|(_, _, bounce)| bounce.room()).sum()
     }
 
     /// `None` if there is no memory for it.
-    ///
-    /// # Safety
-    /// The list has `count` buffers.
-    unsafe fn new(list: *const iovec, count: usize, most: usize) -> Option<StandIn> {
+    fn new(list: &[iovec], most: usize, is_received: bool) -> Option<StandIn> {
         let _guard = guard::enter();
-        // SAFETY: the caller passes a list of `count` buffers.
-        let list = unsafe { std::slice::from_raw_parts(list, count) };
-        let (own, bounces) = (Vec::with_capacity(count), Vec::new());
+        let (own, bounces) = (Vec::with_capacity(list.len()), Vec::new());
         let mut stand_in = StandIn { list: own, bounces, is_cut: false, is_too_long: false };
+        let access = if is_received { Access::Write } else { Access::Read };
         let mut left = most;
-        for &buffer in list {
-            let mut own = buffer;
-            if cover_needed_under_guard(&buffer) {
-                let len = buffer.iov_len.min(left);
-                stand_in.is_cut = len < buffer.iov_len;
-                if len == 0 {
+        for &theirs in list {
+            let mut own = theirs;
+            if cover_needed_under_guard(&theirs) {
+                own.iov_len = theirs.iov_len.min(left);
+                left -= own.iov_len;
+                stand_in.is_cut = own.iov_len < theirs.iov_len;
+                if own.iov_len == 0 {
                     break;
                 }
-                let bounce = Bounce::new(buffer.iov_base as usize, len)?;
-                left -= len;
-                own = iovec { iov_base: bounce.as_ptr().cast(), iov_len: len };
-                let theirs = iovec { iov_base: buffer.iov_base, iov_len: len };
-                stand_in.bounces.push((stand_in.list.len(), theirs, bounce));
-                stand_in.list.push(own);
-                if stand_in.is_cut {
-                    break;
+                // What may not be accessed is the kernel's to refuse.
+                if let Some(bounce) = Bounce::fitting(theirs.iov_base as usize, own.iov_len, access).ok()? {
+                    own.iov_base = bounce.as_ptr().cast();
+                    stand_in.bounces.push((stand_in.list.len(), theirs, bounce));
                 }
-                continue;
             }
             stand_in.list.push(own);
+            if stand_in.is_cut {
+                break;
+            }
         }
         Some(stand_in)
     }
@@ -127,8 +137,8 @@ impl StandIn {
     /// Fills the bounce buffers from the program's buffers.
     pub fn copy_out(&self) {
         for (_, theirs, bounce) in &self.bounces {
-            // SAFETY: the program's buffer, and a block of that length.
-            unsafe { std::ptr::copy_nonoverlapping(theirs.iov_base.cast::<u8>(), bounce.as_ptr(), theirs.iov_len) };
+            // SAFETY: the program's buffer, of which the bounce buffer covers what may be read.
+            unsafe { bounce.fill(theirs.iov_base as usize) };
         }
     }
 
@@ -142,8 +152,8 @@ impl StandIn {
             if let Some((at, theirs, bounce)) = next
                 && *at == index
             {
-                // SAFETY: the kernel has filled in that much of the block, and the program's buffer is as long.
-                unsafe { std::ptr::copy_nonoverlapping(bounce.as_ptr(), theirs.iov_base.cast::<u8>(), here) };
+                // SAFETY: the program's buffer, of which the bounce buffer covers what may be written.
+                unsafe { bounce.empty(theirs.iov_base as usize, here) };
                 next = bounces.next();
             }
             left -= here;
@@ -156,42 +166,214 @@ fn cover_needed_under_guard(buffer: &iovec) -> bool {
     buffer.iov_len > 0 && state::overlaps(buffer.iov_base as usize, buffer.iov_len)
 }
 
+/// How a list is transferred.
+struct Plan {
+    /// The most bytes at a time.
+    most: usize,
+    /// Buffers are held, rather than replaced, where the budget permits that.
+    is_held: bool,
+    /// Continues until everything is transferred.
+    goes_on: bool,
+    /// The kernel must get all of it at once.
+    is_message: bool,
+}
+
+fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
+    let plan = |most, is_held, goes_on, is_message| Plan { most, is_held, goes_on, is_message };
+    if total <= MOST_STREAM_BYTES {
+        return plan(MOST_STREAM_BYTES, false, false, false);
+    }
+    if fd == ANOTHER_PROCESS {
+        return plan(MOST_STREAM_BYTES, true, false, false);
+    }
+    match cover::kind(fd) {
+        Kind::Storage => plan(MOST_FILE_BYTES, true, true, false),
+        Kind::Characters => plan(MOST_FILE_BYTES, false, true, false),
+        Kind::Datagrams => plan(cover::MOST_MESSAGE_BYTES, false, false, true),
+        Kind::Stream => plan(MOST_STREAM_BYTES, false, !is_received, false),
+    }
+}
+
+/// The program's list, or nothing if the kernel cannot take it.
+///
+/// # Safety
+/// The list has `count` buffers.
+pub unsafe fn buffers<'a>(list: *const iovec, count: usize) -> &'a [iovec] {
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { possible(list, count) }.unwrap_or_default()
+}
+
+/// Whether any buffer of a list is managed.
+///
+/// # Safety
+/// The list has `count` buffers.
+pub unsafe fn is_managed(list: *const iovec, count: usize) -> bool {
+    // SAFETY: the caller upholds this function's own contract.
+    let list = unsafe { possible(list, count) };
+    list.is_some_and(|list| list.iter().any(cover_needed_under_guard))
+}
+
+/// Whether any buffer of a message is managed.
+///
+/// # Safety
+/// The message is null or has a list of its buffers.
+pub unsafe fn names_managed(message: *const msghdr) -> bool {
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { access::read(message).is_some_and(|message| is_managed(message.msg_iov, message.msg_iovlen)) }
+}
+
+/// At most `most` bytes of a list, from the byte `from` on.
+pub fn part(list: &[iovec], from: usize, most: usize) -> Vec<iovec> {
+    let _guard = guard::enter();
+    let mut part = Vec::with_capacity(list.len());
+    let (mut skip, mut left) = (from, most);
+    for buffer in list {
+        let before = skip.min(buffer.iov_len);
+        skip -= before;
+        let len = left.min(buffer.iov_len - before);
+        if len > 0 {
+            part.push(iovec { iov_base: buffer.iov_base.wrapping_byte_add(before), iov_len: len });
+            left -= len;
+        }
+    }
+    part
+}
+
+/// The ranges of a list, joined where they touch.
+fn ranges_of(list: &[iovec]) -> Vec<Range<usize>> {
+    let _guard = guard::enter();
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(list.len());
+    for buffer in list {
+        let (start, end) = (buffer.iov_base as usize, (buffer.iov_base as usize).saturating_add(buffer.iov_len));
+        match ranges.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => ranges.push(start..end),
+        }
+    }
+    ranges
+}
+
+/// Keeps all buffers of a list in RAM; `None` if that is too much.
+fn held(list: &[iovec]) -> Option<(Grant, Vec<Held>)> {
+    let ranges = ranges_of(list);
+    let grant = Grant::of(ranges.iter().map(cover::span).sum())?;
+    let mut held = {
+        let _guard = guard::enter();
+        Vec::with_capacity(ranges.len())
+    };
+    held.extend(ranges.iter().map(|range| Held::new(range.start, range.len())));
+    Some((grant, held))
+}
+
+/// Transfers a list. `call` transfers a part of it that begins `done` bytes in.
+///
+/// # Safety
+/// The list has `count` buffers, which may be read, or, if data is received, written.
+unsafe fn transfer(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    is_received: bool,
+    call: impl Fn(*const iovec, c_int, usize) -> isize,
+) -> isize {
+    // SAFETY: the caller upholds this function's own contract.
+    let possible = unsafe { possible(list, count.max(0) as usize) };
+    let Some(theirs) = possible.filter(|list| is_needed(fd, list)) else { return call(list, count, 0) };
+    let total = bytes_of(theirs);
+    if total > isize::MAX as usize {
+        return call(list, count, 0);
+    }
+    let plan = plan(fd, total, is_received);
+    if plan.is_message && !is_received && total > plan.most {
+        state::fail(libc::EMSGSIZE);
+        return -1;
+    }
+    let mut done = 0;
+    loop {
+        let all = part(theirs, done, usize::MAX);
+        let held = if plan.is_held && total - done > plan.most { held(&all) } else { None };
+        let own = if held.is_some() { all } else { part(theirs, done, plan.most) };
+        let want = bytes_of(&own);
+        let result = if held.is_some() {
+            call(own.as_ptr(), own.len() as c_int, done)
+        } else {
+            let Some(stand_in) = StandIn::new(&own, want, is_received) else {
+                state::fail(libc::ENOMEM);
+                return if done > 0 { done as isize } else { -1 };
+            };
+            if !is_received {
+                stand_in.copy_out();
+            }
+            let result = call(stand_in.as_ptr(), stand_in.len() as c_int, done);
+            if is_received {
+                stand_in.copy_in(result);
+            }
+            result
+        };
+        if result < 0 {
+            return if done > 0 { done as isize } else { result };
+        }
+        done += result as usize;
+        if !plan.goes_on || (result as usize) < want || done >= total {
+            return done as isize;
+        }
+    }
+}
+
+/// Receives into a list of buffers. `call` gets a list, and the bytes that were received before it.
+///
 /// # Safety
 /// The list has `count` buffers, which may be written.
 pub unsafe fn receive(
     fd: c_int,
     list: *const iovec,
     count: c_int,
-    call: impl Fn(*const iovec, c_int) -> isize,
+    call: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
     // SAFETY: the caller upholds this function's own contract.
-    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize) }) else {
-        return call(list, count);
-    };
-    let result = call(stand_in.list.as_ptr(), stand_in.list.len() as c_int);
-    stand_in.copy_in(result);
-    result
+    unsafe { transfer(fd, list, count, true, call) }
 }
 
+/// Sends a list of buffers. `call` gets a list, and the bytes that were sent before it.
+///
 /// # Safety
 /// The list has `count` buffers, which may be read.
-pub unsafe fn send(fd: c_int, list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
+pub unsafe fn send(
+    fd: c_int,
+    list: *const iovec,
+    count: c_int,
+    call: impl Fn(*const iovec, c_int, usize) -> isize,
+) -> isize {
     // SAFETY: the caller upholds this function's own contract.
-    let Some(stand_in) = (unsafe { StandIn::where_needed(fd, list, count.max(0) as usize) }) else {
-        return call(list, count);
-    };
-    if stand_in.is_too_long {
-        state::fail(libc::EMSGSIZE);
+    unsafe { transfer(fd, list, count, false, call) }
+}
+
+/// Sends in one call what `call` takes of a list.
+///
+/// # Safety
+/// The list has `count` buffers, which may be read.
+pub unsafe fn send_some(list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
+    // SAFETY: the caller upholds this function's own contract.
+    let possible = unsafe { possible(list, count.max(0) as usize) };
+    let Some(theirs) = possible.filter(|list| is_needed(ANOTHER_PROCESS, list)) else { return call(list, count) };
+    let own = part(theirs, 0, MOST_STREAM_BYTES);
+    let Some(stand_in) = StandIn::new(&own, MOST_STREAM_BYTES, false) else {
+        state::fail(libc::ENOMEM);
         return -1;
-    }
+    };
     stand_in.copy_out();
-    call(stand_in.list.as_ptr(), stand_in.list.len() as c_int)
+    call(stand_in.as_ptr(), stand_in.len() as c_int)
+}
+
+/// Where a transfer goes on. -1 is the file's own position.
+pub fn offset_after(offset: i64, done: usize) -> i64 {
+    if offset == -1 { offset } else { offset.wrapping_add(done as i64) }
 }
 
 export! {
     fn readv(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: the caller's call, with an equivalent list.
-        unsafe { receive(fd, list, count, |list, count| {
+        unsafe { receive(fd, list, count, |list, count, _| {
             remote::transfer_list(fd, (list, count as usize), None, || READV.get()(fd, list, count))
         }) }
     }
@@ -200,7 +382,7 @@ export! {
 export! {
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: as above.
-        unsafe { send(fd, list, count, |list, count| {
+        unsafe { send(fd, list, count, |list, count, _| {
             remote::transfer_list(fd, (list, count as usize), None, || WRITEV.get()(fd, list, count))
         }) }
     }
@@ -209,7 +391,8 @@ export! {
 export! {
     fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
-        unsafe { receive(fd, list, count, |list, count| {
+        unsafe { receive(fd, list, count, |list, count, done| {
+            let offset = offset + done as i64;
             remote::transfer_list(fd, (list, count as usize), Some(offset), || PREADV.get()(fd, list, count, offset))
         }) }
     }
@@ -225,7 +408,8 @@ export! {
 export! {
     fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
-        unsafe { send(fd, list, count, |list, count| {
+        unsafe { send(fd, list, count, |list, count, done| {
+            let offset = offset + done as i64;
             remote::transfer_list(fd, (list, count as usize), Some(offset), || PWRITEV.get()(fd, list, count, offset))
         }) }
     }
@@ -241,7 +425,9 @@ export! {
 export! {
     fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
         // SAFETY: as above.
-        unsafe { receive(fd, list, count, |list, count| PREADV2.get()(fd, list, count, offset, flags)) }
+        unsafe { receive(fd, list, count, |list, count, done| {
+                PREADV2.get()(fd, list, count, offset_after(offset, done), flags)
+            }) }
     }
 }
 
@@ -255,7 +441,9 @@ export! {
 export! {
     fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
         // SAFETY: as above.
-        unsafe { send(fd, list, count, |list, count| PWRITEV2.get()(fd, list, count, offset, flags)) }
+        unsafe { send(fd, list, count, |list, count, done| {
+                PWRITEV2.get()(fd, list, count, offset_after(offset, done), flags)
+            }) }
     }
 }
 
@@ -271,28 +459,9 @@ export! {
 /// # Safety
 /// The list is null or has `count` buffers.
 pub unsafe fn touch(list: *const iovec, count: usize) {
-    if list.is_null() || count > MOST_BUFFERS {
-        return;
-    }
-    // SAFETY: the caller passes a list of `count` buffers.
-    for buffer in unsafe { std::slice::from_raw_parts(list, count) } {
-        cover::touch(buffer.iov_base.cast_const(), buffer.iov_len);
-    }
-}
-
-/// vmsplice puts the pages themselves into the pipe. They are faulted in until it has them. It may take fewer than all.
-///
-/// # Safety
-/// As `vmsplice`.
-pub unsafe fn give_pages(list: *const iovec, count: usize, call: impl Fn() -> isize) -> isize {
     // SAFETY: the caller upholds this function's own contract.
-    cover::repeat(|| unsafe { touch(list, count) }, call)
-}
-
-export! {
-    fn vmsplice(fd: c_int, list: *const iovec, count: usize, flags: c_uint) -> isize {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { give_pages(list, count, || VMSPLICE.get()(fd, list, count, flags)) }
+    for buffer in unsafe { buffers(list, count) } {
+        cover::touch(buffer.iov_base.cast_const(), buffer.iov_len);
     }
 }
 
@@ -311,11 +480,10 @@ pub unsafe fn repeat_remote<R: cover::Outcome>(
     let own = pid == unsafe { libc::getpid() };
     cover::repeat(
         || {
-            let ranges = if list.is_null() || !state::direct() { 0 } else { (count as usize).min(MOST_BUFFERS) };
-            cover::touch(list, ranges * size_of::<iovec>());
+            cover::touch(list, (count as usize).min(MOST_BUFFERS) * size_of::<iovec>());
             if own {
                 // SAFETY: the caller upholds this function's own contract.
-                unsafe { touch(list, ranges) };
+                unsafe { touch(list, count as usize) };
             }
         },
         call,
@@ -343,7 +511,7 @@ export! {
         let real = VM_READ.get();
         // SAFETY: the caller's call, with an equivalent local list.
         unsafe {
-            receive(-1, local, count as c_int, |local, count| {
+            receive(ANOTHER_PROCESS, local, count as c_int, |local, count, _| {
                 repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), || real(pid, local, count as c_ulong, remote, ranges, flags))
             })
         }
@@ -357,7 +525,7 @@ export! {
         let real = VM_WRITE.get();
         // SAFETY: as above.
         unsafe {
-            send(-1, local, count as c_int, |local, count| {
+            send(ANOTHER_PROCESS, local, count as c_int, |local, count, _| {
                 repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), || real(pid, local, count as c_ulong, remote, ranges, flags))
             })
         }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
-use crate::calls::dispatch;
+use crate::calls::{access, dispatch};
 use crate::export::{export, real};
 use crate::faults::signal_stack;
 use crate::real::kernel;
@@ -45,6 +45,7 @@ pub fn prepare() {
         state::end(70, &format!("installing the SIGBUS handler: {error}"));
     }
     CATCHES.store(dispatch::prepare(), Ordering::SeqCst);
+    access::prepare();
     open_ours();
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use folioswap::{RawSpace, Wish};
 
+use crate::calls::access;
 use crate::export::export;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, pages};
 use crate::map::{known, mapping};
@@ -113,6 +114,7 @@ fn is_kernels(advice: c_int) -> bool {
 fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
     let managed = space.managed_parts(range.clone());
     let reserved = known::reserved().remove(range.clone());
+    access::note_closed(range);
     let install = || kernel_advise(range, MADV_GUARD_INSTALL);
     // SAFETY: the program gives up the content.
     let result = if managed.is_empty() { install() } else { unsafe { space.forget(range.clone(), install) } };

@@ -5,6 +5,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use folioswap::RangeSet;
 
+use crate::calls::access;
+
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
 static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
@@ -50,6 +52,7 @@ pub fn all() -> [MutexGuard<'static, RangeSet>; 4] {
 
 /// Forgets a range that is unmapped or replaced.
 pub fn forget(range: &Range<usize>) {
+    access::note_closed(range); // until it is known what comes there
     for mut set in all() {
         if !set.is_empty() {
             set.remove(range.clone());

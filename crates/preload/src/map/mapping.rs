@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap::{Error, RawSpace};
 use folioswap_sys::memory::Reservation;
 
+use crate::calls::{access, rings};
 use crate::export::export;
 use crate::map::{known, protection};
 use crate::real::kernel;
@@ -90,7 +91,7 @@ fn forget_unseen(space: &RawSpace, range: &Range<usize>) {
 }
 
 /// Notes a new mapping.
-fn note_mapped(space: &RawSpace, range: Range<usize>, access: c_int, flags: c_int, replaced: bool) {
+fn note_mapped(space: &RawSpace, range: Range<usize>, protection: c_int, flags: c_int, replaced: bool) {
     if !are_possible(&range) {
         return; // above 47 bits nothing is managed
     }
@@ -100,9 +101,11 @@ fn note_mapped(space: &RawSpace, range: Range<usize>, access: c_int, flags: c_in
     if !replaced {
         forget_unseen(space, &range);
     }
-    if is_ours && is_plain(access) && !replaced {
+    // A mapped file may be shorter than its mapping.
+    access::note_mapped(&range, protection & PLAIN == PLAIN && flags & libc::MAP_ANONYMOUS != 0);
+    if is_ours && is_plain(protection) && !replaced {
         manage(space, range);
-    } else if is_ours && access & libc::PROT_WRITE == 0 {
+    } else if is_ours && protection & libc::PROT_WRITE == 0 {
         known::reserved().add(range);
     }
 }
@@ -260,6 +263,9 @@ export! {
                 }
             };
             if mapped != libc::MAP_FAILED {
+                if fd >= 0 {
+                    rings::note_mapped(fd, offset, mapped as usize);
+                }
                 note_mapped(space, mapped as usize..mapped as usize + pages(len), access, flags, replaces);
             }
             mapped

@@ -6,19 +6,23 @@ use std::ops::Range;
 
 use folioswap::RawSpace;
 
+use crate::calls::access;
 use crate::export::export;
 use crate::map::known;
-use crate::map::mapping::{PAGE_BYTES, are_possible, is_plain, manage, pages};
+use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, pages};
 use crate::real::kernel;
 use crate::{guard, state};
 
 /// How often a range that is to be locked is brought in, because parts of it left meanwhile.
 const LOCK_TRIES: usize = 10;
 
-/// Called before a range becomes writable: has the reserved parts of it managed. Nobody has written to them, so what is
-/// present is zeros. `key`: as of pkey_mprotect.
+/// Called before a range gets another protection: has the reserved parts of it managed if it becomes writable. Nobody
+/// has written to them, so what is present is zeros. `key`: as of pkey_mprotect.
 fn before_protecting(addr: *mut c_void, len: usize, access: c_int, key: c_int) {
     let range = addr as usize..(addr as usize).saturating_add(pages(len));
+    if access & PLAIN != PLAIN || key != -1 {
+        access::note_closed(&range);
+    }
     let Some(space) = state::space().filter(|_| !guard::inside()) else { return };
     if access & libc::PROT_WRITE == 0 || !are_possible(&range) {
         return;
@@ -27,7 +31,10 @@ fn before_protecting(addr: *mut c_void, len: usize, access: c_int, key: c_int) {
     let _beginning = known::beginning();
     let parts = known::reserved().remove(range);
     if is_plain(access) && key == -1 {
-        parts.into_iter().for_each(|part| manage(space, part));
+        for part in parts {
+            access::note_open(&part);
+            manage(space, part);
+        }
     } // else not later either, when they may have content
 }
 

@@ -1,0 +1,231 @@
+//! Which memory the kernel may read or write for the program.
+//!
+//! A system call that is given other memory fails with EFAULT, or ends before it. A cover that copies that memory
+//! itself would raise SIGSEGV. So covers ask first. A bit for each block of addresses says that some page of it may be
+//! unmapped or protected. Only then the kernel is asked, with MADV_POPULATE_READ or _WRITE.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::calls::cover;
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES};
+use crate::real::kernel;
+use crate::state;
+
+/// What a call does with memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Write,
+}
+
+/// Addresses of a program have this many bits.
+const ADDRESS_BITS: u32 = 47;
+const NR_WORDS: usize = (1usize << ADDRESS_BITS) / BLOCK_BYTES / 64;
+
+/// A bit for each block: it may have pages that the program cannot both read and write.
+static DOUBTFUL: [AtomicU64; NR_WORDS] = [const { AtomicU64::new(0) }; NR_WORDS];
+
+/// Whether the kernel can be asked (Linux 5.14).
+static ANSWERS: AtomicBool = AtomicBool::new(false);
+
+/// The most bytes about which the kernel is asked at a time, because they must be in RAM at once.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// How often pages that left meanwhile are brought in again.
+const MOST_TRIES: usize = 100;
+
+/// Addresses at most this far above the stack pointer are taken to be the caller's stack.
+const STACK_BYTES: usize = 32 << 10;
+
+/// Finds out whether the kernel can be asked.
+pub fn prepare() {
+    let local = 0u8;
+    let page = &raw const local as usize & !(PAGE_BYTES - 1);
+    ANSWERS.store(populate(page..page + PAGE_BYTES, Access::Read) == 0, Ordering::Relaxed);
+}
+
+fn blocks(range: &Range<usize>) -> Range<usize> {
+    let end = range.end.min(1 << ADDRESS_BITS);
+    range.start.min(end) / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)
+}
+
+fn whole_blocks(range: &Range<usize>) -> Range<usize> {
+    let end = range.end.min(1 << ADDRESS_BITS) / BLOCK_BYTES;
+    range.start.div_ceil(BLOCK_BYTES).min(end)..end
+}
+
+/// Calls `change` with each word of the bits of these blocks, and the mask of their bits in it.
+fn each_word(blocks: Range<usize>, mut change: impl FnMut(&AtomicU64, u64)) {
+    let mut next = blocks.start;
+    while next < blocks.end {
+        let end = blocks.end.min((next / 64 + 1) * 64);
+        change(&DOUBTFUL[next / 64], (u64::MAX >> (64 - (end - next))) << (next % 64));
+        next = end;
+    }
+}
+
+fn set(blocks: Range<usize>) {
+    each_word(blocks, |word, mask| {
+        if word.load(Ordering::Relaxed) & mask != mask {
+            word.fetch_or(mask, Ordering::Relaxed);
+        }
+    });
+}
+
+/// Notes that a range is not both readable and writable from now on, or that nothing is mapped there.
+pub fn note_closed(range: &Range<usize>) {
+    if state::space().is_some() {
+        set(blocks(range));
+    }
+}
+
+/// Notes that all of a range is readable and writable.
+pub fn note_open(range: &Range<usize>) {
+    if state::space().is_some() {
+        each_word(whole_blocks(range), |word, mask| {
+            if word.load(Ordering::Relaxed) & mask != 0 {
+                word.fetch_and(!mask, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+/// Notes a new mapping. What lies beside it in its first and last block is not known.
+pub fn note_mapped(range: &Range<usize>, is_open: bool) {
+    if !is_open {
+        return note_closed(range);
+    }
+    note_open(range);
+    if state::space().is_some() {
+        let (all, whole) = (blocks(range), whole_blocks(range));
+        set(all.start..whole.start.min(all.end));
+        set(whole.end.max(all.start)..all.end);
+    }
+}
+
+fn is_doubtful(range: &Range<usize>) -> bool {
+    let mut is_doubtful = range.end > 1 << ADDRESS_BITS;
+    each_word(blocks(range), |word, mask| is_doubtful |= word.load(Ordering::Relaxed) & mask != 0);
+    is_doubtful && ANSWERS.load(Ordering::Relaxed)
+}
+
+/// Has the kernel fault pages in. Zero, or the error.
+fn populate(pages: Range<usize>, access: Access) -> i32 {
+    let advice = if access == Access::Read { libc::MADV_POPULATE_READ } else { libc::MADV_POPULATE_WRITE };
+    state::keeping_errno(|| {
+        // SAFETY: faults pages in as a touch would, and changes nothing else.
+        let result = unsafe { kernel!(libc::SYS_madvise, pages.start, pages.len(), advice) };
+        if result == 0 { 0 } else { state::errno() }
+    })
+}
+
+/// Whether all of these pages may be accessed.
+fn may_access(pages: &Range<usize>, access: Access) -> bool {
+    for _ in 0..MOST_TRIES {
+        match populate(pages.clone(), access) {
+            0 => return true,
+            // Pages are not in RAM, or their content is lost.
+            libc::EFAULT => cover::bring_in(pages.start, pages.len()),
+            libc::EAGAIN | libc::EINTR => {}
+            // What may be written or run may be read on this architecture, but is not populated so.
+            libc::EINVAL if access == Access::Read && pages.len() == PAGE_BYTES => return is_readable(pages.start),
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Whether the kernel can read from a page: it reads a signal set there before it refuses to do anything with it.
+fn is_readable(page: usize) -> bool {
+    const NOTHING: usize = 99;
+    (0..MOST_TRIES).any(|_| {
+        cover::bring_in(page, PAGE_BYTES);
+        state::keeping_errno(|| {
+            // SAFETY: the kernel knows no such operation, so it changes nothing.
+            unsafe { kernel!(libc::SYS_rt_sigprocmask, NOTHING, page, 0usize, 8usize) };
+            state::errno() == libc::EINVAL
+        })
+    })
+}
+
+/// How many bytes from the start of a range on may be accessed.
+pub fn prefix(addr: usize, len: usize, access: Access) -> usize {
+    let Some(end) = addr.checked_add(len) else { return 0 };
+    if !is_doubtful(&(addr..end)) {
+        return len;
+    }
+    let mut at = addr & !(PAGE_BYTES - 1);
+    let mut most = PIECE_BYTES;
+    while at < end {
+        let pages = at..at.saturating_add(most).min(end.next_multiple_of(PAGE_BYTES));
+        if may_access(&pages, access) {
+            at = pages.end;
+        } else if pages.len() > PAGE_BYTES {
+            most = (pages.len() / 2).next_multiple_of(PAGE_BYTES);
+        } else {
+            return at.saturating_sub(addr);
+        }
+    }
+    len
+}
+
+/// Whether all of a range may be accessed, managed or not.
+pub fn is_open(addr: usize, len: usize, access: Access) -> bool {
+    let local = 0u8;
+    let here = &raw const local as usize;
+    if len == 0 || addr.wrapping_sub(here) < STACK_BYTES {
+        return true;
+    }
+    let Some(end) = addr.checked_add(len).filter(|_| addr >= PAGE_BYTES) else { return false };
+    if state::overlaps(addr, len) {
+        return prefix(addr, len, access) == len;
+    }
+    !ANSWERS.load(Ordering::Relaxed)
+        || populate(addr & !(PAGE_BYTES - 1)..end.next_multiple_of(PAGE_BYTES), access) == 0
+}
+
+/// Reads a value of the program's; `None` if the kernel could not. Reading it faults it in.
+///
+/// # Safety
+/// If the memory may be read, it holds such a value, and no other thread unmaps it.
+pub unsafe fn read<T: Copy>(at: *const T) -> Option<T> {
+    // SAFETY: the range may be read. It need not be aligned. The caller vouches for the value.
+    is_open(at as usize, size_of::<T>(), Access::Read).then(|| unsafe { at.read_unaligned() })
+}
+
+/// The length of a managed C string; `None` if the kernel could not read all of it. Reading it faults it in.
+///
+/// # Safety
+/// If the memory may be read, it holds a C string, and no other thread unmaps it.
+pub unsafe fn text_len(at: usize) -> Option<usize> {
+    let mut next = at;
+    loop {
+        let len = PAGE_BYTES - next % PAGE_BYTES;
+        if prefix(next, len, Access::Read) == 0 {
+            return None;
+        }
+        // SAFETY: the rest of a page, which may be read.
+        let part = unsafe { std::slice::from_raw_parts(next as *const u8, len) };
+        match part.iter().position(|&byte| byte == 0) {
+            Some(index) => return Some(next - at + index),
+            None => next += len,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_of_blocks() {
+        let block = |index: usize| index * BLOCK_BYTES;
+        assert_eq!(blocks(&(block(3) + 1..block(5))), 3..5);
+        assert_eq!(whole_blocks(&(block(3) + 1..block(5))), 4..5);
+        assert_eq!(whole_blocks(&(block(3) + 1..block(3) + 2)), 3..3);
+        let mut seen = Vec::new();
+        each_word(62..130, |_, mask| seen.push(mask));
+        assert_eq!(seen, [3 << 62, u64::MAX, 3]);
+    }
+}

@@ -1,0 +1,183 @@
+//! What a request of io_uring names, by its operation.
+
+use std::ops::Range;
+
+use libc::{iovec, msghdr, timespec};
+
+use crate::calls::access;
+use crate::calls::{cover, vectors};
+use crate::{guard, state};
+
+/// A submission queue entry.
+#[repr(C)]
+pub struct Entry {
+    operation: u8,
+    flags: u8,
+    priority: u16,
+    fd: i32,
+    /// An offset in a file, or a second address.
+    second: u64,
+    addr: u64,
+    len: u32,
+    more: u32,
+    pub user_data: u64,
+    rest: [u64; 3],
+}
+
+const _: () = assert!(size_of::<Entry>() == 64);
+
+/// The kernel chooses the buffer.
+const CHOOSES_BUFFER: u8 = 1 << 5;
+/// No completion follows if the request succeeds.
+const IS_QUIET: u8 = 1 << 6;
+/// The buffer of a send is a registered one, which is pinned.
+const SEND_FIXED: u16 = 1 << 2;
+const SEND_REPORTS: u16 = 1 << 3;
+
+const READV: u8 = 1;
+const WRITEV: u8 = 2;
+const SENDMSG: u8 = 9;
+const RECVMSG: u8 = 10;
+const TIMEOUT: u8 = 11;
+const TIMEOUT_REMOVE: u8 = 12;
+const ACCEPT: u8 = 13;
+const LINK_TIMEOUT: u8 = 15;
+const CONNECT: u8 = 16;
+const OPENAT: u8 = 18;
+const FILES_UPDATE: u8 = 20;
+const STATX: u8 = 21;
+const READ: u8 = 22;
+const WRITE: u8 = 23;
+const SEND: u8 = 26;
+const RECV: u8 = 27;
+const OPENAT2: u8 = 28;
+const EPOLL_CTL: u8 = 29;
+const PROVIDE_BUFFERS: u8 = 31;
+const RENAMEAT: u8 = 35;
+const LINKAT: u8 = 39;
+const UNLINKAT: u8 = 36;
+const MKDIRAT: u8 = 37;
+const SYMLINKAT: u8 = 38;
+const FSETXATTR: u8 = 41;
+const GETXATTR: u8 = 44;
+const SEND_ZC: u8 = 47;
+const SENDMSG_ZC: u8 = 48;
+const WAITID: u8 = 50;
+const FUTEX_WAITV: u8 = 53;
+const BIND: u8 = 56;
+const EPOLL_WAIT: u8 = 59;
+const PIPE: u8 = 62;
+
+/// Bytes of a structure that the kernel may access, at most.
+const STRUCTURE_BYTES: usize = 256;
+
+impl Entry {
+    pub fn is_quiet(&self) -> bool {
+        self.flags & IS_QUIET != 0
+    }
+}
+
+/// Makes a zero-copy send of managed memory a plain one. No notification follows, as its completion says: it lacks
+/// IORING_CQE_F_MORE.
+///
+/// # Safety
+/// The program's entry, which the kernel has not taken.
+pub unsafe fn send_plainly(entry: *mut Entry) {
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe {
+        let entry = &mut *entry;
+        if !matches!(entry.operation, SEND_ZC | SENDMSG_ZC) || entry.priority & SEND_FIXED != 0 {
+            return;
+        }
+        let (addr, len) = (entry.addr as usize, entry.len as usize);
+        let is_message = entry.operation == SENDMSG_ZC;
+        if if is_message { vectors::names_managed(addr as *const msghdr) } else { state::overlaps(addr, len) } {
+            entry.operation = if is_message { SENDMSG } else { SEND };
+            entry.priority &= !SEND_REPORTS;
+        }
+    }
+}
+
+/// Adds the list of buffers at an address, and the buffers.
+pub fn add_list(ranges: &mut Vec<Range<usize>>, addr: usize, count: usize) {
+    ranges.push(addr..addr.saturating_add(count.saturating_mul(size_of::<iovec>())));
+    // SAFETY: the program's list, as far as it can be read.
+    for buffer in unsafe { vectors::buffers(addr as *const iovec, count) } {
+        ranges.push(buffer.iov_base as usize..(buffer.iov_base as usize).saturating_add(buffer.iov_len));
+    }
+}
+
+fn add_message(ranges: &mut Vec<Range<usize>>, addr: usize) {
+    ranges.push(addr..addr.saturating_add(size_of::<msghdr>()));
+    // SAFETY: the program's header, as far as it can be read.
+    if let Some(message) = unsafe { access::read(addr as *const msghdr) } {
+        let name = message.msg_name as usize;
+        let control = message.msg_control as usize;
+        ranges.push(name..name.saturating_add(message.msg_namelen as usize));
+        ranges.push(control..control.saturating_add(message.msg_controllen));
+        add_list(ranges, message.msg_iov as usize, message.msg_iovlen);
+    }
+}
+
+fn add_text(ranges: &mut Vec<Range<usize>>, addr: usize) {
+    if cover::needed(addr, 1) {
+        // SAFETY: the program's string, as far as it can be read.
+        let len = unsafe { access::text_len(addr) };
+        ranges.push(addr..addr + len.map_or(0, |len| len + 1));
+    }
+}
+
+/// The managed memory that a request names.
+pub fn named(entry: &Entry) -> Vec<Range<usize>> {
+    let (addr, second, len) = (entry.addr as usize, entry.second as usize, entry.len as usize);
+    let mut ranges = {
+        let _guard = guard::enter();
+        Vec::with_capacity(8)
+    };
+    let mut add = |addr: usize, len: usize| ranges.push(addr..addr.saturating_add(len));
+    match entry.operation {
+        READ | RECV | WRITE | SEND | SEND_ZC if entry.flags & CHOOSES_BUFFER == 0 => {
+            add(addr, len);
+            if matches!(entry.operation, SEND | SEND_ZC) {
+                add(second, STRUCTURE_BYTES); // where to
+            }
+        }
+        READV | WRITEV => add_list(&mut ranges, addr, len),
+        SENDMSG | SENDMSG_ZC | RECVMSG => add_message(&mut ranges, addr),
+        TIMEOUT | LINK_TIMEOUT => add(addr, size_of::<timespec>()),
+        TIMEOUT_REMOVE => add(second, size_of::<timespec>()),
+        ACCEPT => {
+            add(addr, STRUCTURE_BYTES);
+            add(second, 4);
+        }
+        CONNECT | BIND => add(addr, second.min(STRUCTURE_BYTES)),
+        OPENAT | UNLINKAT | MKDIRAT => add_text(&mut ranges, addr),
+        OPENAT2 => {
+            add(second, len.min(STRUCTURE_BYTES));
+            add_text(&mut ranges, addr);
+        }
+        STATX => {
+            add(second, size_of::<libc::statx>());
+            add_text(&mut ranges, addr);
+        }
+        RENAMEAT | LINKAT | SYMLINKAT => {
+            add_text(&mut ranges, addr);
+            add_text(&mut ranges, second);
+        }
+        FSETXATTR..=GETXATTR => {
+            add(second, len);
+            add_text(&mut ranges, addr);
+            add_text(&mut ranges, entry.rest[1] as usize);
+        }
+        FILES_UPDATE => add(addr, len.saturating_mul(4)),
+        EPOLL_CTL => add(addr, 12),
+        EPOLL_WAIT => add(addr, len.saturating_mul(12)),
+        PROVIDE_BUFFERS => add(addr, len.saturating_mul(entry.fd.max(0) as usize)),
+        WAITID => add(second, size_of::<libc::siginfo_t>()),
+        FUTEX_WAITV => add(addr, len.saturating_mul(24)),
+        PIPE => add(addr, 8),
+        _ => {}
+    }
+    ranges.retain(|range| cover::needed(range.start, range.len()));
+    ranges
+}

@@ -1,0 +1,480 @@
+//! io_uring and libaio. Their requests name memory that the kernel uses after the call.
+//!
+//! In direct mode the memory of a request is held in RAM from its submission until its completion is seen. What cannot
+//! be covered is refused as by kernels that lack it: a kernel thread that takes requests on its own, rings in the
+//! program's own memory, and registered rings and buffer rings. In both modes sends that would refer to pages of the
+//! program become plain ones. Rings are known by their descriptor, and by the mappings that the program makes of them.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_long};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard};
+
+use libc::iovec;
+
+use crate::calls::access::{self, Access};
+use crate::calls::cover::{self, Held};
+use crate::calls::ring_requests::{self, Entry};
+use crate::calls::{copied, vectors};
+use crate::faults::signals;
+use crate::map::mapping::BLOCK_BYTES;
+use crate::real::{kernel, raw};
+use crate::{guard, state};
+
+type Words = [usize; 6];
+
+/// The kernel's `io_uring_params`, as words of 4 bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    nr_entries: u32,
+    nr_completions: u32,
+    flags: u32,
+    more: [u32; 7],
+    submission: Offsets,
+    completion: Offsets,
+}
+
+/// Offsets of the fields of a ring in its mapping: head, tail, mask, number of entries; then those of each kind.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Offsets {
+    head: u32,
+    tail: u32,
+    mask: u32,
+    nr_entries: u32,
+    rest: [u32; 6],
+}
+
+const _: () = assert!(size_of::<Params>() == 120);
+
+const SETUP_SQPOLL: u32 = 1 << 1;
+const SETUP_SQE128: u32 = 1 << 10;
+const SETUP_CQE32: u32 = 1 << 11;
+const SETUP_NO_MMAP: u32 = 1 << 14;
+const SETUP_NO_SQARRAY: u32 = 1 << 16;
+/// The kernel chooses the size of each completion. Not followed.
+const SETUP_CQE_MIXED: u32 = 1 << 18;
+const OFFSET_SUBMISSION: i64 = 0;
+const OFFSET_COMPLETION: i64 = 0x800_0000;
+const OFFSET_ENTRIES: i64 = 0x1000_0000;
+const ENTER_EXT_ARG: usize = 1 << 3;
+const REGISTER_BUFFERS: usize = 0;
+const REGISTER_RING_FDS: usize = 20;
+const REGISTER_PBUF_RING: usize = 22;
+/// A completion that others of the same request follow.
+const COMPLETION_MORE: u32 = 1 << 1;
+/// Bytes that a registration may name, at most.
+const REGISTRATION_BYTES: usize = 4096;
+
+/// Requests of one `user_data` that have not completed, and their memory.
+#[derive(Default)]
+struct Pending {
+    nr_requests: usize,
+    held: Vec<Hold>,
+}
+
+/// A hold, and the blocks that it is counted for.
+struct Hold {
+    _held: Held,
+    blocks: Range<usize>,
+}
+
+pub struct Ring {
+    fd: c_int,
+    params: Params,
+    /// Where the program has mapped the submission ring, the completion ring, and the entries. Zero: nowhere.
+    mapped: [usize; 3],
+    /// The completions before this one were seen.
+    seen: u32,
+    /// The entries before this one were covered.
+    covered: u32,
+    pending: HashMap<u64, Pending>,
+}
+
+// SAFETY: the addresses are of shared mappings, which any thread may read.
+unsafe impl Send for Ring {}
+
+static RINGS: LazyLock<Mutex<Vec<Ring>>> = LazyLock::new(Mutex::default);
+static NR_RINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many holds each block has.
+static BLOCKS: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
+
+/// The rings and the blocks, locked.
+pub type Rings = (MutexGuard<'static, Vec<Ring>>, MutexGuard<'static, HashMap<usize, usize>>);
+
+pub fn lock() -> Rings {
+    (rings(), blocks())
+}
+
+fn rings() -> MutexGuard<'static, Vec<Ring>> {
+    RINGS.lock().expect("nothing panics under this lock")
+}
+
+fn blocks() -> MutexGuard<'static, HashMap<usize, usize>> {
+    BLOCKS.lock().expect("nothing panics under this lock")
+}
+
+impl Hold {
+    /// `None`: requests would hold more than half of the budget.
+    fn new(range: &Range<usize>) -> Option<Hold> {
+        let most = state::space()?.memory() as usize / 2 / BLOCK_BYTES;
+        let of = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        {
+            let _guard = guard::enter();
+            let mut counts = blocks();
+            let nr_new = of.clone().filter(|block| !counts.contains_key(block)).count();
+            if counts.len() + nr_new > most {
+                return None;
+            }
+            of.clone().for_each(|block| *counts.entry(block).or_insert(0) += 1);
+        }
+        Some(Hold { _held: Held::new(range.start, range.len()), blocks: of })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let _guard = guard::enter();
+        let mut counts = blocks();
+        for block in self.blocks.clone() {
+            if let Some(count) = counts.get_mut(&block) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&block);
+                }
+            }
+        }
+    }
+}
+
+impl Ring {
+    /// A word of one of the program's mappings.
+    fn word(&self, mapping: usize, offset: u32) -> &AtomicU32 {
+        // SAFETY: the mapping has the field at this offset, as the kernel has said, and the program keeps it mapped
+        // while it makes calls on the ring.
+        unsafe { &*((self.mapped[mapping] + offset as usize) as *const AtomicU32) }
+    }
+
+    /// The entries that the kernel will take next, without those that it left the last time.
+    fn entries(&mut self, most: u32) -> Vec<*mut Entry> {
+        if self.mapped[0] == 0 || self.mapped[2] == 0 {
+            return Vec::new();
+        }
+        let at = &self.params.submission;
+        let (head, tail) =
+            (self.word(0, at.head).load(Ordering::Acquire), self.word(0, at.tail).load(Ordering::Acquire));
+        let mask = self.word(0, at.mask).load(Ordering::Relaxed);
+        let size = if self.params.flags & SETUP_SQE128 != 0 { 128 } else { 64 };
+        let nr_next = tail.wrapping_sub(head).min(most).min(mask + 1);
+        let nr_covered = Some(self.covered.wrapping_sub(head)).filter(|&nr| nr <= nr_next).unwrap_or(0);
+        self.covered = head.wrapping_add(nr_next);
+        (nr_covered..nr_next)
+            .map(|index| {
+                let place = head.wrapping_add(index) & mask;
+                // The array of indices is the third of the other offsets.
+                let is_direct = self.params.flags & SETUP_NO_SQARRAY != 0;
+                let entry =
+                    if is_direct { place } else { self.word(0, at.rest[2] + 4 * place).load(Ordering::Relaxed) };
+                (self.mapped[2] + (entry & mask) as usize * size) as *mut Entry
+            })
+            .collect()
+    }
+
+    /// Takes out what completed requests have held.
+    fn completed(&mut self) -> Vec<Hold> {
+        let mut over = Vec::new();
+        if self.mapped[1] == 0 || self.params.flags & SETUP_CQE_MIXED != 0 {
+            return over;
+        }
+        let at = &self.params.completion;
+        let (tail, mask) =
+            (self.word(1, at.tail).load(Ordering::Acquire), self.word(1, at.mask).load(Ordering::Relaxed));
+        let size = if self.params.flags & SETUP_CQE32 != 0 { 32 } else { 16 };
+        if tail.wrapping_sub(self.seen) > mask + 1 {
+            self.seen = tail; // some are overwritten: their memory stays held
+        }
+        while self.seen != tail {
+            // Completions are the second of the other offsets: 8 bytes of `user_data`, the result, flags.
+            let offset = at.rest[1] as usize + (self.seen & mask) as usize * size;
+            let completion = (self.mapped[1] + offset) as *const u64;
+            // SAFETY: an entry of the ring that the kernel has filled in. It is not aligned to more than 8 bytes.
+            let (user_data, flags) = unsafe { (*completion, (*completion.add(1) >> 32) as u32) };
+            self.seen = self.seen.wrapping_add(1);
+            if flags & COMPLETION_MORE == 0
+                && let Some(pending) = self.pending.get_mut(&user_data)
+            {
+                pending.nr_requests = pending.nr_requests.saturating_sub(1);
+                if pending.nr_requests == 0 {
+                    over.extend(self.pending.remove(&user_data).into_iter().flat_map(|pending| pending.held));
+                }
+            }
+        }
+        over
+    }
+}
+
+fn is_known(fd: c_int) -> bool {
+    NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && rings().iter().any(|ring| ring.fd == fd)
+}
+
+/// Forgets rings whose descriptors are closed.
+pub fn forget(fds: impl Fn(c_int) -> bool) {
+    if NR_RINGS.load(Ordering::Relaxed) == 0 || guard::inside() {
+        return;
+    }
+    let _guard = guard::enter();
+    let mut all = rings();
+    let mut gone = Vec::new();
+    while let Some(index) = all.iter().position(|ring| fds(ring.fd)) {
+        gone.push(all.swap_remove(index));
+    }
+    NR_RINGS.store(all.len(), Ordering::Relaxed);
+    drop(all);
+    drop(gone);
+}
+
+/// Notes that the program has mapped part of a ring.
+pub fn note_mapped(fd: c_int, offset: i64, addr: usize) {
+    if NR_RINGS.load(Ordering::Relaxed) == 0 || guard::inside() {
+        return;
+    }
+    let _guard = guard::enter();
+    if let Some(ring) = rings().iter_mut().find(|ring| ring.fd == fd) {
+        match offset {
+            OFFSET_SUBMISSION => {
+                ring.mapped[0] = addr;
+                if ring.mapped[1] == 0 {
+                    ring.mapped[1] = addr; // one mapping for both, from Linux 5.4 on
+                }
+            }
+            OFFSET_COMPLETION => ring.mapped[1] = addr,
+            OFFSET_ENTRIES => ring.mapped[2] = addr,
+            _ => {}
+        }
+    }
+}
+
+/// These calls, made by number: the kernel's result, or -1 and errno. `None`: not one of them.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn by_number(number: c_long, words: &Words) -> Option<isize> {
+    // SAFETY: the caller upholds this function's own contract.
+    Some(unsafe {
+        match number {
+            libc::SYS_io_uring_setup => set_up(words),
+            libc::SYS_io_uring_enter => enter(words),
+            libc::SYS_io_uring_register if state::direct() => register(words),
+            libc::SYS_io_submit if state::direct() => submit(words),
+            _ => return None,
+        }
+    })
+}
+
+fn refused(error: c_int) -> isize {
+    state::fail(error);
+    -1
+}
+
+unsafe fn set_up(words: &Words) -> isize {
+    // SAFETY: the caller's call, with a copy of the parameters.
+    unsafe {
+        let theirs = words[1] as *mut Params;
+        let Some(mut params) = access::read(theirs) else { return raw(libc::SYS_io_uring_setup, words) as isize };
+        if state::direct() && params.flags & SETUP_SQPOLL != 0 {
+            return refused(libc::EPERM);
+        }
+        if state::direct() && params.flags & SETUP_NO_MMAP != 0 {
+            return refused(libc::EINVAL);
+        }
+        let fd = kernel!(libc::SYS_io_uring_setup, words[0], &raw mut params) as isize;
+        if fd >= 0 {
+            theirs.write_unaligned(params);
+            forget(|known| known == fd as c_int);
+            if params.flags & SETUP_NO_MMAP == 0 {
+                let _guard = guard::enter();
+                let mut all = rings();
+                let fd = fd as c_int;
+                all.push(Ring { fd, params, mapped: [0; 3], seen: 0, covered: 0, pending: HashMap::new() });
+                NR_RINGS.store(all.len(), Ordering::Relaxed);
+            }
+        }
+        fd
+    }
+}
+
+/// Holds what a request names. What would be too much is brought in.
+fn hold(ranges: Vec<Range<usize>>) -> Vec<Hold> {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let mut holds = {
+        let _guard = guard::enter();
+        Vec::with_capacity(ranges.len())
+    };
+    for range in ranges {
+        match Hold::new(&range) {
+            Some(one) => holds.push(one),
+            None => {
+                if !SAID.swap(true, Ordering::Relaxed) {
+                    state::say(
+                        "requests of io_uring name more memory than half of the budget; some may fail with EFAULT: use --faults monitor",
+                    );
+                }
+                cover::touch(range.start as *const u8, range.len());
+            }
+        }
+    }
+    holds
+}
+
+/// Ends the holds of requests whose completion is there.
+fn harvest(fd: c_int) {
+    let over = {
+        let _guard = guard::enter();
+        rings().iter_mut().find(|ring| ring.fd == fd).map(Ring::completed)
+    };
+    let _guard = guard::enter();
+    drop(over);
+}
+
+/// Covers the requests that the kernel is about to take. Returns the holds of those that tell nothing of their end.
+unsafe fn before_submission(fd: c_int, count: u32) -> Vec<Hold> {
+    let entries = {
+        let _guard = guard::enter();
+        rings().iter_mut().find(|ring| ring.fd == fd).map(|ring| ring.entries(count)).unwrap_or_default()
+    };
+    let mut brief = Vec::new();
+    for entry in entries {
+        // SAFETY: the program's entry, which the kernel has not taken. The program changes it no more.
+        unsafe {
+            ring_requests::send_plainly(entry);
+            if !state::direct() {
+                continue;
+            }
+            let entry = &*entry;
+            let ranges = ring_requests::named(entry);
+            let holds = hold(ranges);
+            let _guard = guard::enter();
+            if entry.is_quiet() {
+                brief.extend(holds);
+            } else if let Some(ring) = rings().iter_mut().find(|ring| ring.fd == fd) {
+                // Those without memory count too: another of the same `user_data` may have some.
+                let pending = ring.pending.entry(entry.user_data).or_default();
+                pending.nr_requests += 1;
+                pending.held.extend(holds);
+            }
+        }
+    }
+    brief
+}
+
+unsafe fn enter(words: &Words) -> isize {
+    let &[fd, count, wanted, flags, argument, argument_len] = words;
+    let fd = fd as c_int;
+    // SAFETY: the caller's call, with copies of what its arguments name.
+    unsafe {
+        if !is_known(fd) {
+            return enter_with(words, argument, argument_len);
+        }
+        harvest(fd);
+        let _brief = before_submission(fd, count as u32);
+        let result = enter_with(&[fd as usize, count, wanted, flags, argument, argument_len], argument, argument_len);
+        harvest(fd);
+        result
+    }
+}
+
+/// The call, with copies of the signal set and the time limit that it names.
+unsafe fn enter_with(words: &Words, argument: usize, argument_len: usize) -> isize {
+    let mut words = *words;
+    let is_extended = words[3] & ENTER_EXT_ARG != 0 && argument_len == 24;
+    // SAFETY: the caller's call. The argument is a signal set, or three words: a set, its length, and a time limit.
+    unsafe {
+        if !signals::has_ours() || argument == 0 {
+            return raw(libc::SYS_io_uring_enter, &words) as isize;
+        }
+        if !is_extended {
+            let set = super::by_number::open_set(argument);
+            words[4] = super::by_number::or_theirs(&set, argument);
+            return raw(libc::SYS_io_uring_enter, &words) as isize;
+        }
+        let Some(mut extended) = access::read(argument as *const [usize; 3]) else {
+            return raw(libc::SYS_io_uring_enter, &words) as isize;
+        };
+        let set = super::by_number::open_set(extended[0]);
+        extended[0] = super::by_number::or_theirs(&set, extended[0]);
+        let limit = copied::value(extended[2] as *const libc::timespec);
+        extended[2] = limit.addr();
+        words[4] = extended.as_ptr() as usize;
+        raw(libc::SYS_io_uring_enter, &words) as isize
+    }
+}
+
+/// Registers buffers and other things with a ring. Buffers are in RAM when the kernel pins them.
+unsafe fn register(words: &Words) -> isize {
+    let &[_, what, argument, count, ..] = words;
+    // SAFETY: the caller's call. The lists are those that it uses.
+    unsafe {
+        let call = || raw(libc::SYS_io_uring_register, words) as isize;
+        match what {
+            REGISTER_RING_FDS | REGISTER_PBUF_RING => refused(libc::EINVAL),
+            REGISTER_BUFFERS => {
+                let mut holds = Vec::new();
+                for buffer in vectors::buffers(argument as *const iovec, count) {
+                    let (at, len) = (buffer.iov_base as usize, buffer.iov_len);
+                    if cover::needed(at, len) {
+                        // ENOMEM is what the kernel says of more than RLIMIT_MEMLOCK.
+                        let Some(one) = Hold::new(&(at..at.saturating_add(len))) else { return refused(libc::ENOMEM) };
+                        let _guard = guard::enter();
+                        holds.push(one);
+                    }
+                }
+                cover::repeat(|| cover::touch(argument as *const u8, count.min(1 << 16) * size_of::<iovec>()), call)
+            }
+            _ => cover::repeat(|| cover::touch(argument as *const u8, REGISTRATION_BYTES), call),
+        }
+    }
+}
+
+/// libaio. The kernel pins the memory, or uses it, during this call. So it is held until then.
+unsafe fn submit(words: &Words) -> isize {
+    let &[_, count, list, ..] = words;
+    let mut words = *words;
+    let mut holds = Vec::new();
+    // SAFETY: the caller's call, perhaps with fewer requests.
+    unsafe {
+        let is_open = |nr: usize| access::is_open(list, nr * size_of::<usize>(), Access::Read);
+        let count = if count as isize > 0 && is_open(count) { count } else { 0 };
+        for index in 0..count {
+            let at = *(list as *const *const [u64; 8]).add(index);
+            let Some(request) = access::read(at) else { break };
+            let mut ranges = {
+                let _guard = guard::enter();
+                Vec::with_capacity(8)
+            };
+            ranges.push(at as usize..at as usize + size_of::<[u64; 8]>());
+            let (what, addr, len) = (request[2] as u16, request[3] as usize, request[4] as usize);
+            let _guard = guard::enter();
+            match what {
+                7 | 8 => ring_requests::add_list(&mut ranges, addr, len),
+                _ => ranges.push(addr..addr.saturating_add(len)),
+            }
+            drop(_guard);
+            ranges.retain(|range| cover::needed(range.start, range.len()));
+            let nr_ranges = ranges.len();
+            let own: Vec<Hold> = ranges.iter().map_while(Hold::new).collect();
+            if own.len() < nr_ranges && index > 0 {
+                words[1] = index; // the program submits the others later
+                break;
+            }
+            ranges.drain(..own.len());
+            ranges.iter().for_each(|range| cover::touch(range.start as *const u8, range.len()));
+            let _guard = guard::enter();
+            holds.extend(own);
+        }
+        cover::touch(list as *const u8, count * size_of::<usize>());
+        raw(libc::SYS_io_submit, &words) as isize
+    }
+}

@@ -1,0 +1,211 @@
+// EXPECT: exit 0, last line "ok"
+// io_uring: requests that wait while their memory goes cold, lists and paths that are cold, zero-copy sends, libaio.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <linux/io_uring.h>
+#include <linux/time_types.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#define M (1ul << 20)
+#define CHECK(x) do { if (!(x)) { printf("FAIL line %d: %s (errno %d)\n", __LINE__, #x, errno); exit(1); } } while (0)
+#ifndef IORING_CQE_F_NOTIF
+#define IORING_CQE_F_NOTIF (1u << 3)
+#endif
+#define SEND_ZC 47
+static int is_inline, ring;
+static unsigned *sq_tail, *sq_mask, *array, *cq_head, *cq_tail, *cq_mask;
+static struct io_uring_sqe *sqes;
+static struct io_uring_cqe *cqes;
+static long call(long number, long a, long b, long c, long d, long e, long f) {
+    if (!is_inline)
+        return syscall(number, a, b, c, d, e, f);
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9) : "rcx", "r11", "memory");
+    if (result >= 0)
+        return result;
+    errno = -result;
+    return -1;
+}
+static void *mapped(size_t len, long offset) {
+    long at = call(SYS_mmap, 0, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring, offset);
+    CHECK(at != -1);
+    return (void *)at;
+}
+static void set_up(void) {
+    struct io_uring_params p = {0};
+    ring = call(SYS_io_uring_setup, 8, (long)&p, 0, 0, 0, 0);
+    CHECK(ring >= 0);
+    char *s = mapped(p.sq_off.array + p.sq_entries * 4, IORING_OFF_SQ_RING);
+    char *c = mapped(p.cq_off.cqes + p.cq_entries * sizeof *cqes, IORING_OFF_CQ_RING);
+    sqes = mapped(p.sq_entries * sizeof *sqes, IORING_OFF_SQES);
+    sq_tail = (void *)(s + p.sq_off.tail), sq_mask = (void *)(s + p.sq_off.ring_mask), array = (void *)(s + p.sq_off.array);
+    cq_head = (void *)(c + p.cq_off.head), cq_tail = (void *)(c + p.cq_off.tail), cq_mask = (void *)(c + p.cq_off.ring_mask);
+    cqes = (void *)(c + p.cq_off.cqes);
+}
+static struct io_uring_sqe *next(int operation, int fd, const void *at, unsigned len, long data) {
+    unsigned index = *sq_tail & *sq_mask;
+    memset(&sqes[index], 0, sizeof *sqes);
+    sqes[index].opcode = operation, sqes[index].fd = fd, sqes[index].addr = (long)at, sqes[index].len = len;
+    sqes[index].user_data = data;
+    array[index] = index;
+    __atomic_store_n(sq_tail, *sq_tail + 1, __ATOMIC_RELEASE);
+    return &sqes[index];
+}
+static void submit(int count) { CHECK(call(SYS_io_uring_enter, ring, count, 0, 0, 0, 0) == count); }
+static struct io_uring_cqe done(void) {
+    while (*cq_head == __atomic_load_n(cq_tail, __ATOMIC_ACQUIRE))
+        CHECK(call(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, 0, 0) == 0);
+    struct io_uring_cqe one = cqes[*cq_head & *cq_mask];
+    __atomic_store_n(cq_head, *cq_head + 1, __ATOMIC_RELEASE);
+    return one;
+}
+static char *a, *cold;
+static size_t cold_len = 300 * M;
+static void pressure(void) {
+    for (size_t i = 0; i < cold_len; i += 4096)
+        cold[i]++;
+}
+static void waiting(void) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    for (int i = 0; i < 4; i++)
+        next(IORING_OP_RECV, ends[0], a + i * 5 * M + 100, 1000, 7); /* all with the same tag */
+    submit(4);
+    pressure();
+    for (int i = 0; i < 4; i++) {
+        char text[1000];
+        memset(text, 'a' + i, 1000);
+        CHECK(send(ends[1], text, 1000, 0) == 1000);
+        struct io_uring_cqe one = done();
+        CHECK(one.user_data == 7 && one.res == 1000);
+        if (i == 1)
+            pressure();
+    }
+    for (int i = 0, seen = 0; i < 4; i++, seen = 0) {
+        for (int j = 0; j < 1000; j++)
+            CHECK(a[i * 5 * M + 100 + j] == a[i * 5 * M + 100]);
+        for (int j = 0; j < 4; j++)
+            seen += a[j * 5 * M + 100] == 'a' + i;
+        CHECK(seen == 1);
+    }
+    close(ends[0]), close(ends[1]);
+}
+static void cold_arguments(void) {
+    char *name = a + M;
+    strcpy(name, "/proc/self/cmdline");
+    pressure();
+    next(IORING_OP_OPENAT, AT_FDCWD, name, 0, 1);
+    submit(1);
+    int fd = done().res;
+    CHECK(fd >= 0);
+    struct iovec *list = (void *)(a + 3 * M);
+    list[0] = (struct iovec){a + 4 * M, 2}, list[1] = (struct iovec){a + 9 * M, 3};
+    pressure();
+    next(IORING_OP_READV, fd, list, 2, 2);
+    submit(1);
+    CHECK(done().res == 5 && a[9 * M]);
+    struct __kernel_timespec *time = (void *)(a + 6 * M);
+    *time = (struct __kernel_timespec){0, 1000};
+    pressure();
+    next(IORING_OP_TIMEOUT, -1, time, 1, 3);
+    submit(1);
+    CHECK(done().res == -ETIME);
+    pressure();
+    next(IORING_OP_READ, fd, (void *)4096, 1, 4);
+    submit(1);
+    CHECK(done().res == -EFAULT);
+    close(fd);
+}
+static void zero_copy(void) {
+    int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), server;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    CHECK(bind(listener, (void *)&at, len) == 0 && listen(listener, 1) == 0 && getsockname(listener, (void *)&at, &len) == 0);
+    int room = 8 * M;
+    setsockopt(client, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    CHECK(connect(client, (void *)&at, len) == 0 && (server = accept(listener, 0, 0)) >= 0);
+    int notices = 0, sent = 0;
+    for (; sent < 16; sent++) {
+        memset(a + sent * M, sent + 1, 65536);
+        next(SEND_ZC, client, a + sent * M, 65536, sent);
+        submit(1);
+        struct io_uring_cqe one;
+        while ((one = done()).flags & IORING_CQE_F_NOTIF)
+            notices--;
+        if (one.res == -EINVAL)
+            break; /* this kernel has none */
+        CHECK(one.res == 65536);
+        notices += (one.flags & IORING_CQE_F_MORE) != 0;
+    }
+    pressure();
+    shutdown(client, SHUT_WR);
+    static unsigned char got[65536];
+    long total = 0, n;
+    while ((n = recv(server, got, sizeof got, 0)) > 0) {
+        for (long i = 0; i < n; i++)
+            CHECK(got[i] == (total + i) / 65536 + 1);
+        total += n;
+    }
+    CHECK(n == 0 && total == sent * 65536l);
+    for (; notices > 0; notices--)
+        CHECK(done().flags & IORING_CQE_F_NOTIF);
+    close(listener), close(client), close(server);
+}
+static void aio(void) {
+    char file[] = "/var/tmp/uringXXXXXX";
+    int fd = mkstemp(file);
+    CHECK(fd >= 0 && unlink(file) == 0);
+    aio_context_t context = 0;
+    CHECK(call(SYS_io_setup, 8, (long)&context, 0, 0, 0, 0) == 0);
+    struct iocb **list = (void *)(a + 100);
+    for (int i = 0; i < 4; i++) {
+        struct iocb *one = list[i] = (void *)(a + (3 * i + 2) * M);
+        *one = (struct iocb){.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = fd, .aio_nbytes = 100000, .aio_offset = i * 100000};
+        one->aio_buf = (long)memset(a + (3 * i + 3) * M, 'a' + i, 100000);
+    }
+    pressure();
+    struct io_event *events = (void *)(a + 30 * M);
+    int submitted = 0;
+    for (long n; submitted < 4; submitted += n)
+        CHECK((n = call(SYS_io_submit, context, 4 - submitted, (long)(list + submitted), 0, 0, 0)) > 0);
+    pressure();
+    for (long n, got = 0; got < 4; got += n) {
+        CHECK((n = call(SYS_io_getevents, context, 1, 4, (long)events, 0, 0)) > 0);
+        for (int i = 0; i < n; i++)
+            CHECK(events[i].res == 100000);
+    }
+    pressure();
+    CHECK(pread(fd, a, 400000, 0) == 400000);
+    for (int i = 0; i < 400000; i++)
+        CHECK(a[i] == 'a' + i / 100000);
+    CHECK(call(SYS_io_destroy, context, 0, 0, 0, 0, 0) == 0);
+    close(fd);
+}
+int main(void) {
+    a = mmap(0, 32 * M, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cold = mmap(0, cold_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(a != MAP_FAILED && cold != MAP_FAILED);
+    for (is_inline = 0; is_inline < 2; is_inline++) {
+        set_up();
+        waiting();
+        cold_arguments();
+        if (!is_inline)
+            zero_copy();
+        aio();
+        close(ring);
+    }
+    struct io_uring_params p = {.flags = IORING_SETUP_SQPOLL};
+    CHECK(syscall(SYS_io_uring_setup, 8, &p) >= 0 || errno == EPERM);
+    puts("ok");
+    return 0;
+}
