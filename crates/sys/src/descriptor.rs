@@ -11,7 +11,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -80,15 +80,11 @@ impl Descriptor {
     /// EMFILE: no number is left. The kernel's error if the engine's own table could not be created (needs Linux 5.9).
     pub fn hidden(fd: OwnedFd) -> io::Result<Self> {
         let file = file_id(fd.as_raw_fd())?;
-        let number = own_table::import(fd.as_fd())?;
+        let here = hide_number(fd)?;
+        // SAFETY: just hidden, and open.
+        let number = own_table::import(unsafe { BorrowedFd::borrow_raw(here) }).inspect_err(|_| close_hidden(here))?;
         let own = Own { number: number.into(), keeper: own_table::current().into() };
-        match hide_number(fd) {
-            Ok(here) => Ok(Descriptor { here: here.into(), own: Some(own), file: noted(file) }),
-            Err(error) => {
-                let _ = own_table::run(|| close(number));
-                Err(error)
-            }
-        }
+        Ok(Descriptor { here: here.into(), own: Some(own), file: noted(file) })
     }
 
     /// In a forked child, before it has another thread: gives this hidden descriptor a file of the child's own. The
@@ -203,10 +199,14 @@ impl Descriptor {
     pub(crate) fn elsewhere<R: Send>(&self, call: impl FnOnce(RawFd) -> R + Send) -> R {
         match &self.own {
             None => call(self.here()),
-            Some(own) if own.is_ours() => match own_table::run(|| call(own.number())) {
-                Ok(result) => result,
-                Err(_) => unreachable!("the keeper is there"),
-            },
+            Some(own) if own.is_ours() && !own_table::has_begun() && self.is_here() => call(self.here()),
+            Some(own) if own.is_ours() => {
+                let mut call = Some(call);
+                let made = own_table::run(|| call.take().map(|call| call(own.number())));
+                // In a forked child the keeper may not have begun, and may be unable to.
+                let made = made.ok().flatten().or_else(|| call.take().map(|call| call(CLOSED)));
+                made.expect("one of them has made the call")
+            }
             Some(_) => call(CLOSED),
         }
     }
@@ -238,8 +238,22 @@ impl Drop for Descriptor {
                 close(here);
             }
         }
-        let _ = own_table::run(|| close(own.number()));
+        if own_table::has_begun() {
+            let _ = own_table::run(|| close(own.number()));
+        }
     }
+}
+
+/// Closes a number from [`hide_number`].
+pub(crate) fn close_hidden(number: RawFd) {
+    if unlist(number) {
+        close(number);
+    }
+}
+
+/// The hidden numbers.
+pub(crate) fn hidden_numbers() -> impl Iterator<Item = RawFd> {
+    listed().map(|entry| entry.load(Ordering::Acquire)).filter(|&number| number > NONE)
 }
 
 fn close(fd: RawFd) {

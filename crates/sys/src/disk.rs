@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::check;
+use crate::unallocated::{paths_in, real_path};
 
 /// Name prefixes of disks that are not rotational, whatever they report: virtio, Xen, NVMe.
 const NEVER: [&str; 3] = ["vd", "xvd", "nvme"];
@@ -28,7 +29,7 @@ pub fn is_rotational(fd: RawFd) -> bool {
 /// larger ones. `None` if this is unknown.
 #[must_use]
 pub fn most_bytes_at_once(fd: RawFd) -> Option<usize> {
-    let found = fs::canonicalize(entry(fd)?).ok()?;
+    let found = real_path(&entry(fd)?)?;
     let kib = said_of_disk(&found, "queue/max_sectors_kb")?;
     kib.parse::<usize>().ok()?.checked_mul(1024)
 }
@@ -46,8 +47,7 @@ pub(crate) fn below(found: &Path) -> Option<Vec<PathBuf>> {
         let file = fs::metadata(file.trim_end_matches('\n')).ok()?;
         return Some(vec![entry_of(if file.file_type().is_block_device() { file.rdev() } else { file.dev() })]);
     }
-    let all = fs::read_dir(found.join("slaves")).map(|found| found.flatten().map(|below| below.path()).collect());
-    Some(all.unwrap_or_default())
+    Some(paths_in(&found.join("slaves")))
 }
 
 /// The sysfs directory of a block device, or of the one that holds a file.
@@ -69,7 +69,7 @@ fn entry_of(device: libc::dev_t) -> PathBuf {
 
 /// The same for a device's sysfs directory, or a link to it.
 fn turns(entry: &Path, depth: usize) -> bool {
-    let Ok(found) = fs::canonicalize(entry) else { return false };
+    let Some(found) = real_path(entry) else { return false };
     // A partition's directory is inside its disk's.
     let Some(disk) = found.ancestors().take(2).find(|at| at.join("queue/rotational").exists()) else { return false };
     let name = disk.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

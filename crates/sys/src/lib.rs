@@ -27,12 +27,14 @@ pub mod pagemap;
 pub mod random;
 pub mod readers;
 pub mod resident;
+pub mod seat;
 pub mod seccomp;
 pub mod shared;
 pub mod sigbus;
 pub mod signals;
 pub mod uffd;
 mod uffd_abi;
+mod unallocated;
 pub mod uring;
 pub mod zstd;
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::check;
 use crate::pagemap::Pagemap;
 
-const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Linux 6.1, 5.14 and 5.18. The libc crate lacks them for some targets.
 const MADV_COLLAPSE: libc::c_int = 25;

@@ -67,7 +67,7 @@ pub fn node_of_disk(fd: RawFd) -> Option<usize> {
 /// The same for a device's sysfs directory. The bus that the device is attached to reports the node. A stacked device
 /// has the node of the devices below it, if they agree.
 fn node_of(entry: &Path, depth: usize) -> Option<usize> {
-    let found = fs::canonicalize(entry).ok()?;
+    let found = crate::unallocated::real_path(entry)?;
     let said = |at: &Path| {
         fs::read_to_string(at.join("numa_node")).or_else(|_| fs::read_to_string(at.join("device/numa_node")))
     };

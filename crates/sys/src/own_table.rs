@@ -14,11 +14,10 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::thread::JoinHandle;
 
-use crate::{check, descriptor, futex, memory, signals};
+use crate::{check, descriptor, futex, memory, seat, signals};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -30,50 +29,16 @@ pub fn inside() -> bool {
     INSIDE.get()
 }
 
-/// Threads that are noted; others count as the program's.
-const MOST_NOTED: usize = 256;
-
-/// The threads of [`spawn`]; 0: none.
-static NOTED: [AtomicU32; MOST_NOTED] = [const { AtomicU32::new(0) }; MOST_NOTED];
-
-/// While it lives, the calling thread is noted as the engine's.
-struct Noted(Option<&'static AtomicU32>);
-
-impl Noted {
-    fn new() -> Self {
-        let thread = signals::thread_id();
-        let take = |place: &&AtomicU32| place.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        Noted(NOTED.iter().find(take))
-    }
-}
-
-impl Drop for Noted {
-    fn drop(&mut self) {
-        self.0.inspect(|place| place.store(0, Ordering::Relaxed));
-    }
-}
-
-/// Whether a thread is one of the engine's.
-#[must_use]
-pub fn is_own(thread: u32) -> bool {
-    NOTED.iter().any(|place| place.load(Ordering::Relaxed) == thread)
-}
-
 /// Starts a thread with the keeper's table, and with signals blocked (see [`signals::block_all`]).
 ///
 /// # Errors
 /// EAGAIN: too many threads. The kernel's error if the keeper could not start.
-pub fn spawn<T: Send + 'static>(
-    name: &str,
-    stack_size: usize,
-    body: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
+pub fn spawn(name: &str, stack_bytes: usize, body: impl FnOnce() + Send + 'static) -> io::Result<seat::Thread> {
     let body = move || {
         INSIDE.set(true);
-        let _noted = Noted::new();
-        body()
+        body();
     };
-    run(|| signals::spawn(name, stack_size, body))?
+    run(|| seat::spawn(name, stack_bytes, Box::new(body)))?
 }
 
 /// Lets the keeper make a call, with its own table, and waits for it. Calls are serialised.
@@ -86,10 +51,11 @@ pub fn run<R: Send>(call: impl FnOnce() -> R + Send) -> io::Result<R> {
     }
     // A handler of the program must not fault while this thread occupies the keeper.
     let _blocked = signals::block_all();
-    Ok(keeper()?.run(call))
+    keeper()?.run(call)
 }
 
-/// Copies a descriptor of the program's table into the keeper's, and returns its number there.
+/// Copies a hidden descriptor of the program's table into the keeper's, and returns its number there. A keeper that has
+/// not begun will have it with the same number.
 ///
 /// # Errors
 /// EMFILE. The kernel's error if the keeper could not start, or if the program has closed its socket.
@@ -97,8 +63,9 @@ pub fn import(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
     let _blocked = signals::block_all();
     let keeper = keeper()?;
     let _alone = keeper.importing.lock().expect("nothing panics under this lock");
-    send(keeper.ours, fd.as_raw_fd())?;
-    keeper.run(|| receive(keeper.theirs))
+    let Some([ours, theirs]) = keeper.sockets() else { return Ok(fd.as_raw_fd()) };
+    send(ours, fd.as_raw_fd())?;
+    keeper.run(|| receive(theirs))?
 }
 
 /// Copies a descriptor of the keeper's table, which is open for reading and writing, into the calling thread's.
@@ -175,9 +142,9 @@ struct Keeper {
     nr_posted: AtomicU32,
     /// Jobs done so far. The thread that waits for one sleeps on it.
     nr_done: AtomicU32,
-    /// The socket that descriptors travel through: its end in the program's table, and its end in the keeper's.
-    ours: RawFd,
-    theirs: RawFd,
+    /// The socket that descriptors travel through: its end in the program's table, and its end in the keeper's. -1: the
+    /// thread has not begun.
+    sockets: [AtomicI32; 2],
 }
 
 /// What a process knows about its keeper.
@@ -229,45 +196,58 @@ fn keeper() -> io::Result<&'static Keeper> {
     }
 }
 
+/// Whether the keeper's thread has begun. Until then its table will be a copy of the program's.
+pub(crate) fn has_begun() -> bool {
+    // SAFETY: null, or a keeper that was leaked.
+    let keeper = known().ok().and_then(|known| unsafe { known.keeper.load(Ordering::Acquire).as_ref() });
+    keeper.is_some_and(|keeper| keeper.sockets().is_some())
+}
+
 /// Identifies this process's keeper by a number that no other keeper has; 0 if there is none.
 pub(crate) fn current() -> usize {
     known().map_or(0, |known| known.keeper.load(Ordering::Acquire) as usize) // keepers are never freed
 }
 
+const KEEPER_STACK_BYTES: usize = 128 << 10;
+
 /// The numbers of the standard streams. None of the engine's descriptors may have one, because the process prints
 /// there.
 const NR_STREAMS: RawFd = 3;
 
+/// Makes this process's keeper. Its thread begins at once, but in a forked child only when it is needed: many children
+/// never need it.
 fn start() -> io::Result<&'static Keeper> {
-    let (ours, theirs) = socket_pair()?;
-    let ours = descriptor::hide_number(ours)?;
+    seat::inherit();
     let keeper: &'static Keeper = Box::leak(Box::new(Keeper {
         turn: Mutex::new(()),
         importing: Mutex::new(()),
         job: AtomicPtr::new(null_mut()),
         nr_posted: AtomicU32::new(0),
         nr_done: AtomicU32::new(0),
-        ours,
-        theirs: theirs.as_raw_fd(),
+        sockets: [const { AtomicI32::new(-1) }; 2],
     }));
-    let (tell, told) = std::sync::mpsc::sync_channel(1);
-    signals::spawn("folioswap-keeper", 128 << 10, move || {
-        INSIDE.set(true);
-        let left = leave_table(keeper.theirs);
-        let has_left = left.is_ok();
-        let _ = tell.send(left);
-        if has_left {
-            keeper.serve();
-        }
-    })?;
-    told.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))?;
+    if !seat::are_inherited() {
+        keeper.begin()?;
+    }
     Ok(keeper)
 }
 
-/// Gives the calling thread a table of its own that holds only `kept`, and fills the places of the standard streams.
-fn leave_table(kept: RawFd) -> io::Result<()> {
-    close_range(kept + 1, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)?;
-    close_range(0, kept - 1, 0)?;
+/// What a new keeper says of its table.
+const LEAVES: u32 = 0;
+const HAS_LEFT: u32 = 1;
+
+/// Gives the calling thread a table of its own that holds only `kept`, in ascending order, and fills the places of the
+/// standard streams. `has_copy`: the thread's table is a copy already.
+fn leave_table(kept: &[RawFd], has_copy: bool) -> io::Result<()> {
+    let flags = if has_copy { 0 } else { libc::CLOSE_RANGE_UNSHARE };
+    close_range(kept.last().map_or(0, |last| last + 1), RawFd::MAX, flags)?;
+    let mut first = 0;
+    for &number in kept {
+        if number > first {
+            close_range(first, number - 1, 0)?;
+        }
+        first = number + 1;
+    }
     // Text printed there by mistake is lost without an error. If there is no /dev/null, an eventfd fills the place.
     for _ in 0..NR_STREAMS {
         // SAFETY: the path is NUL-terminated. No other code owns this table, and the three stay open for good.
@@ -286,6 +266,58 @@ fn close_range(first: RawFd, last: RawFd, flags: libc::c_uint) -> io::Result<()>
 }
 
 impl Keeper {
+    /// The sockets, if its thread has begun.
+    fn sockets(&self) -> Option<[RawFd; 2]> {
+        let sockets = [&self.sockets[0], &self.sockets[1]].map(|socket| socket.load(Ordering::Acquire));
+        (sockets[1] >= 0).then_some(sockets)
+    }
+
+    /// Starts its thread, which takes a table of its own, and waits for that.
+    fn begin(&'static self) -> io::Result<()> {
+        let (ours, theirs) = socket_pair()?;
+        let ours = descriptor::hide_number(ours)?;
+        let number = theirs.as_raw_fd();
+        // The outcome is an error number, or 0, and comes before the state.
+        let said: &'static [AtomicU32; 2] = Box::leak(Box::new([const { AtomicU32::new(LEAVES) }; 2]));
+        let has_copy = seat::are_inherited();
+        let mut kept = vec![number];
+        if has_copy {
+            kept.extend(descriptor::hidden_numbers());
+            kept.sort_unstable();
+        }
+        let body = move || {
+            INSIDE.set(true);
+            let left = leave_table(&kept, has_copy);
+            let has_left = left.is_ok();
+            said[0].store(
+                left.err().map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO) as u32),
+                Ordering::Relaxed,
+            );
+            said[1].store(HAS_LEFT, Ordering::Release);
+            futex::wake_all(&said[1]);
+            if has_left {
+                self.serve();
+            }
+        };
+        let name = "folioswap-keeper";
+        let started = if has_copy {
+            seat::spawn_with_own_table(name, Box::new(body))
+        } else {
+            seat::spawn(name, KEEPER_STACK_BYTES, Box::new(body))
+        };
+        drop(started.inspect_err(|_| descriptor::close_hidden(ours))?);
+        while said[1].load(Ordering::Acquire) == LEAVES {
+            futex::wait(&said[1], LEAVES);
+        }
+        if let number @ 1.. = said[0].load(Ordering::Relaxed) {
+            descriptor::close_hidden(ours);
+            return Err(io::Error::from_raw_os_error(number as i32));
+        }
+        self.sockets[0].store(ours, Ordering::Relaxed);
+        self.sockets[1].store(number, Ordering::Release);
+        Ok(())
+    }
+
     fn serve(&self) -> ! {
         loop {
             let seen = self.nr_posted.load(Ordering::Acquire);
@@ -302,11 +334,14 @@ impl Keeper {
         }
     }
 
-    fn run<R: Send>(&self, call: impl FnOnce() -> R + Send) -> R {
+    fn run<R: Send>(&'static self, call: impl FnOnce() -> R + Send) -> io::Result<R> {
         let mut work = (Some(call), None::<R>);
         let call = make(&work);
         let job = Job { call, data: (&raw mut work).cast() };
         let turn = self.turn.lock().expect("nothing panics under this lock");
+        if self.sockets().is_none() {
+            self.begin()?;
+        }
         self.job.store((&raw const job).cast_mut(), Ordering::Release);
         let number = self.nr_posted.fetch_add(1, Ordering::Release).wrapping_add(1);
         futex::wake_all(&self.nr_posted);
@@ -318,7 +353,7 @@ impl Keeper {
             futex::wait(&self.nr_done, nr_done);
         }
         drop(turn);
-        work.1.expect("the keeper has made the call")
+        Ok(work.1.expect("the keeper has made the call"))
     }
 }
 

@@ -49,7 +49,9 @@ fn a_hidden_descriptor_outlives_what_the_program_does_to_its_number() {
     let own = own_table::run(targets).unwrap();
     assert_eq!(own.iter().filter(|target| target.contains("folioswap-descriptors")).count(), 1, "{own:?}");
     assert!(!own.iter().any(|target| target.contains("pipe:") || target.contains("/dev/vd")), "{own:?}");
-    let of_a_thread = own_table::spawn("test", 256 << 10, targets).unwrap().join().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    own_table::spawn("test", 256 << 10, move || tell.send(targets()).unwrap()).unwrap().join();
+    let of_a_thread = told.recv().unwrap();
     assert_eq!(of_a_thread.iter().filter(|target| target.contains("folioswap-descriptors")).count(), 1);
 
     // The number is closed, and reused for another file.

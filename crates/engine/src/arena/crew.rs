@@ -32,6 +32,11 @@ use crate::swap::free;
 /// yet, for which more would wait.
 const FIRST_MONITORS: usize = 2;
 
+/// Everything works with fewer threads too.
+fn say_fewer(error: &Error) {
+    fatal::say(&format!("paging goes on with fewer threads: {error}"));
+}
+
 /// The threads, and what starting more of them takes.
 pub(super) struct Crew {
     engine: Arc<Engine>,
@@ -40,6 +45,8 @@ pub(super) struct Crew {
     /// Stops the monitor threads, and the one that serves readers.
     stop: Arc<EventFd>,
     threads: Mutex<Vec<Thread>>,
+    /// Why a forked child lacks swap, until memory runs short.
+    lacking: Mutex<Vec<Error>>,
     /// The others were started.
     works: AtomicBool,
     /// The companions of the reclaim threads were started.
@@ -54,6 +61,7 @@ impl Crew {
             frees,
             stop: Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?),
             threads: Mutex::default(),
+            lacking: Mutex::default(),
             works: AtomicBool::new(false),
             compresses: AtomicBool::new(false),
         }))
@@ -66,11 +74,14 @@ impl Crew {
 
     /// Starts the threads that are needed at once.
     pub fn begin(self: &Arc<Self>) -> Result<(), Error> {
-        self.begin_with(&mut self.threads(), Vec::new)
+        let mut threads = self.threads();
+        self.begin_monitors(&mut threads)?;
+        self.begin_others(&mut threads)
     }
 
     /// As [`Crew::begin`], in a forked child, which has none of its parent's threads. `threads`: [`Crew::threads`].
-    /// `open_swap` is called once faults are delivered, and returns why some swap could not be opened.
+    /// Only those that deliver faults start at once, the others when memory first runs short. `open_swap` is called
+    /// once faults are delivered, and returns why some swap could not be opened.
     pub fn begin_in_child(
         self: &Arc<Self>,
         mut threads: MutexGuard<'_, Vec<Thread>>,
@@ -80,24 +91,26 @@ impl Crew {
         self.works.store(false, Ordering::Relaxed);
         self.compresses.store(false, Ordering::Relaxed);
         std::mem::take(&mut *threads).into_iter().for_each(std::mem::forget);
-        self.begin_with(&mut threads, open_swap)
+        self.begin_monitors(&mut threads)?;
+        self.lacking.lock().expect("nothing panics under this lock").extend(open_swap());
+        let crew = Arc::downgrade(self);
+        self.engine.ram().begin_when_short(Box::new(move || crew.upgrade().is_none_or(|crew| crew.begin_late())));
+        Ok(())
     }
 
-    fn begin_with(
-        self: &Arc<Self>,
-        threads: &mut Vec<Thread>,
-        open_swap: impl FnOnce() -> Vec<Error>,
-    ) -> Result<(), Error> {
+    fn begin_monitors(&self, threads: &mut Vec<Thread>) -> Result<(), Error> {
         for monitor in self.monitors(0..FIRST_MONITORS) {
             threads.push(monitor?);
         }
-        let zeroing = |engine: &Engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle());
-        threads.push(threads::spawn("zero", &self.engine, zeroing)?);
+        Ok(())
+    }
+
+    fn begin_others(self: &Arc<Self>, threads: &mut Vec<Thread>) -> Result<(), Error> {
         let (crew, seen) = (Arc::clone(self), self.engine.ram().reclaim_wanted().now());
-        let lacking = open_swap();
         let body = move |engine: &Engine| {
             engine.ram().reclaim_wanted().wait(seen);
             if !engine.stopping() {
+                let lacking = std::mem::take(&mut *crew.lacking.lock().expect("nothing panics under this lock"));
                 for error in lacking {
                     fatal::say(&format!("process {}, a forked child, lacks swap: {error}", std::process::id()));
                 }
@@ -107,7 +120,18 @@ impl Crew {
             reclaimd::run(engine, ReclaimThread::FIRST);
         };
         threads.push(threads::spawn("reclaim", &self.engine, body)?);
+        let zeroing = |engine: &Engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle());
+        threads.push(threads::spawn("zero", &self.engine, zeroing)?);
         Ok(())
+    }
+
+    /// The same on any thread, perhaps one that faults. `false`: not now, because the process forks.
+    fn begin_late(self: &Arc<Self>) -> bool {
+        let Ok(mut threads) = self.threads.try_lock() else { return false };
+        if let Err(error) = self.begin_others(&mut threads) {
+            say_fewer(&error);
+        }
+        true
     }
 
     /// Starts the others, when memory runs short or before. The one that waits becomes the first reclaim thread.
@@ -165,7 +189,7 @@ impl Crew {
         for thread in started {
             match thread {
                 Ok(thread) => threads.push(thread),
-                Err(error) => fatal::say(&format!("paging goes on with fewer threads: {error}")),
+                Err(error) => say_fewer(&error),
             }
         }
     }

@@ -5,7 +5,7 @@
 //! home gets its content back ([`crate::memory::mapper`]).
 
 use folioswap_core::PAGE_SIZE;
-use folioswap_sys::own_table;
+use folioswap_sys::seat;
 use folioswap_sys::uffd::MoveError;
 
 use crate::engine::Engine;
@@ -17,7 +17,7 @@ impl Engine {
         if !self.ram().is_registered(addr) {
             return false;
         }
-        if own_table::is_own(thread) {
+        if seat::has(thread) {
             fatal::die(&format!("a thread of the engine found nothing at {addr:#x}, where it has a frame"));
         }
         let page = addr & !(PAGE_SIZE - 1);

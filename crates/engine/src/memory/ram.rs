@@ -4,8 +4,8 @@
 //! [`super::mlock`] is for a locked budget.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Zone, Zones};
 use folioswap_sys::pagemap::{Pagemap, Scan};
@@ -38,7 +38,12 @@ pub(crate) struct Ram {
     nr_evictions: AtomicU32,
     reclaim_wanted: Event,
     frame_freed: Event,
+    begin: OnceLock<Begin>,
+    begins_when_short: AtomicBool,
 }
+
+/// Starts what was not started before memory ran short.
+pub(crate) type Begin = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl Ram {
     /// RAM of `budget_bytes` in `frames`.
@@ -70,6 +75,8 @@ impl Ram {
             nr_evictions: AtomicU32::new(0),
             reclaim_wanted: Event::default(),
             frame_freed: Event::default(),
+            begin: OnceLock::new(),
+            begins_when_short: AtomicBool::new(false),
         })
     }
 
@@ -149,9 +156,21 @@ impl Ram {
         Ok(())
     }
 
-    /// Signalled when frames run short: wakes reclaim.
+    /// Signalled when frames run short: wakes reclaim. The thread that asks for it may be the one that starts reclaim
+    /// ([`Ram::begin_when_short`]).
     pub fn reclaim_wanted(&self) -> &Event {
+        if self.begins_when_short.load(Ordering::Relaxed) && self.begins_when_short.swap(false, Ordering::Relaxed) {
+            let has_begun = self.begin.get().is_none_or(|begin| begin());
+            self.begins_when_short.fetch_or(!has_begun, Ordering::Relaxed);
+        }
         &self.reclaim_wanted
+    }
+
+    /// In a forked child: has reclaim started by `begin` when frames first run short. `begin` may be called by any
+    /// thread, and returns `false` if it must be called again.
+    pub fn begin_when_short(&self, begin: Begin) {
+        let _ = self.begin.set(begin); // the parent's parent may have set the same
+        self.begins_when_short.store(true, Ordering::Relaxed);
     }
 
     /// Signalled when a frame was freed or a folio became clean.

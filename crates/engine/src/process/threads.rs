@@ -2,9 +2,8 @@
 //! them from the program's threads.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use folioswap_sys::own_table;
+use folioswap_sys::{own_table, seat};
 
 use crate::config::error::Error;
 use crate::process::fatal;
@@ -16,12 +15,11 @@ pub fn internal_thread() -> bool {
 }
 
 /// A running thread.
-pub(crate) struct Thread(JoinHandle<()>);
+pub(crate) struct Thread(seat::Thread);
 
 impl Thread {
     pub fn join(self) {
-        // A thread that panicked has ended the process.
-        let _ = self.0.join();
+        self.0.join();
     }
 }
 

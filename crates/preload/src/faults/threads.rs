@@ -18,6 +18,9 @@ use crate::{guard, state};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
+type Destructor = extern "C" fn(*mut c_void);
+
+real!(AT_THREAD_EXIT = c"__cxa_thread_atexit_impl": fn(Destructor, *mut c_void, *mut c_void) -> c_int);
 real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body, *mut c_void) -> c_int);
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
@@ -195,6 +198,18 @@ export! {
             }
             result
         }
+    }
+}
+
+export! {
+    fn __cxa_thread_atexit_impl(destructor: Destructor, object: *mut c_void, library: *mut c_void) -> c_int {
+        // The C library would allocate from the program, whose allocator may be locked until a fork has returned. The
+        // engine's threads run to the end of the process.
+        if folioswap::internal_thread() {
+            return 0;
+        }
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { AT_THREAD_EXIT.get()(destructor, object, library) }
     }
 }
 

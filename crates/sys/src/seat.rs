@@ -1,0 +1,378 @@
+//! The engine's threads. Each has a *seat*: a stack of the engine's own, on top of which the C library keeps what it
+//! needs for the thread (thread-local storage and the like).
+//!
+//! A forked child has none of its parent's threads, but a copy of each seat. It starts its threads there, by a system
+//! call: that takes no lock and no memory of the C library's or of the program's allocator, which may be locked in a
+//! child until all fork handlers have run. The C library has forgotten threads on stacks that are not its own, so
+//! nobody else uses the seats. It does not know of the new threads either.
+//!
+//! **Locking.** None. A seat belongs to who has changed its state from free or inherited.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::memory::{PAGE_BYTES, Reservation, unmap};
+use crate::{futex, signals};
+
+/// Threads that a process can have.
+const MOST: usize = 1024;
+
+/// Nobody uses the place.
+const FREE: u32 = 0;
+/// A thread runs, or is being started.
+const TAKEN: u32 = 1;
+/// A thread of the parent's had it.
+const INHERITED: u32 = 2;
+
+/// Bytes of the kernel's name of a thread, with the NUL.
+const NAME_BYTES: usize = 16;
+
+/// How far into its record the C library may keep a thread's id.
+const RECORD_BYTES: usize = 2048;
+
+/// Larger stacks are tried if the C library keeps much on them.
+const MOST_STACK_BYTES: usize = 64 << 20;
+
+/// How long a thread is waited for before it is looked at again.
+const LOOK: Duration = Duration::from_millis(1);
+
+type Body = Box<dyn FnOnce() + Send>;
+
+struct Seat {
+    state: AtomicU32,
+    /// Start and length of the stack.
+    stack: [AtomicUsize; 2],
+    /// Where the C library has its record of the thread; 0: the thread has not begun, or this is not known here.
+    record: AtomicUsize,
+    /// Where that record has the thread's id, and its CPU; 0: nowhere.
+    id_at: AtomicUsize,
+    cpu_at: AtomicUsize,
+    /// Where the stack of a new thread begins.
+    top: AtomicUsize,
+    /// The id of the running thread; 0: none.
+    thread: AtomicU32,
+    /// Cleared by the kernel at the end of a thread that a system call has started.
+    is_alive: AtomicU32,
+    name: UnsafeCell<[u8; NAME_BYTES]>,
+    body: UnsafeCell<Option<Body>>,
+}
+
+// SAFETY: the cells are written by the one that has taken the seat before the thread starts, and then used by the
+// thread alone. All else is atomic.
+unsafe impl Sync for Seat {}
+
+static SEATS: [Seat; MOST] = [const { Seat::new() }; MOST];
+
+/// Seats from here on were never taken.
+static NR_USED: AtomicUsize = AtomicUsize::new(0);
+
+fn used() -> &'static [Seat] {
+    &SEATS[..NR_USED.load(Ordering::Acquire)]
+}
+
+/// A started thread. Dropping it lets the thread run on.
+#[derive(Debug)]
+pub struct Thread {
+    place: usize,
+    /// The C library's handle. `None`: a system call has started it.
+    handle: Option<libc::pthread_t>,
+}
+
+/// Whether a new thread shares the starter's table of descriptors, or gets a copy of it. Of a table that is shared by
+/// threads of the C library's there is no copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Table {
+    Shared,
+    Copied,
+}
+
+/// Whether a thread is one of these.
+#[must_use]
+pub fn has(thread: u32) -> bool {
+    thread != 0 && used().iter().any(|seat| seat.thread.load(Ordering::Relaxed) == thread)
+}
+
+/// In a child with a copy of the memory, before it starts a thread: the parent's threads are not here.
+pub(crate) fn inherit() {
+    for seat in used() {
+        seat.thread.store(0, Ordering::Relaxed);
+        let state = if seat.record.load(Ordering::Relaxed) == 0 { TAKEN } else { INHERITED };
+        if seat.state.load(Ordering::Relaxed) != FREE {
+            seat.state.store(state, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether a thread can be started without the C library.
+pub(crate) fn are_inherited() -> bool {
+    used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == INHERITED)
+}
+
+/// Starts a thread with signals blocked ([`signals::block_all`]), in an inherited seat if there is one. `name` is cut
+/// to the kernel's 15 bytes.
+///
+/// # Errors
+/// EAGAIN: too many threads. ENOMEM.
+pub(crate) fn spawn(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
+    let _blocked = signals::block_all();
+    match take_from(INHERITED) {
+        Some(place) => SEATS[place].restart(place, name, Table::Shared, body),
+        None => begin(name, stack_bytes, body),
+    }
+}
+
+/// Starts a thread with a copy of the caller's table of descriptors, in an inherited seat.
+///
+/// # Errors
+/// EAGAIN: too many threads, or no seat was inherited.
+pub(crate) fn spawn_with_own_table(name: &str, body: Body) -> io::Result<Thread> {
+    let _blocked = signals::block_all();
+    let place = take_from(INHERITED).ok_or_else(too_many)?;
+    SEATS[place].restart(place, name, Table::Copied, body)
+}
+
+fn too_many() -> io::Error {
+    io::Error::from_raw_os_error(libc::EAGAIN)
+}
+
+fn take_from(state: u32) -> Option<usize> {
+    let take = |seat: &Seat| seat.state.compare_exchange(state, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    used().iter().position(take)
+}
+
+/// Takes a place that nobody uses.
+fn take_free() -> Option<usize> {
+    take_from(FREE).or_else(|| {
+        let place = NR_USED.load(Ordering::Relaxed);
+        let next = place.checked_add(1).filter(|&next| next <= MOST)?;
+        // Taken before it is counted, so nobody else takes it.
+        let seat = &SEATS[place];
+        seat.state.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        NR_USED.fetch_max(next, Ordering::AcqRel);
+        Some(place)
+    })
+}
+
+/// Starts a thread by the C library, on a new stack.
+fn begin(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
+    let place = (0..MOST).find_map(|_| take_free()).ok_or_else(too_many)?;
+    let seat = &SEATS[place];
+    seat.prepare(name, body);
+    let begun = seat.begin(stack_bytes);
+    begun.map(|handle| Thread { place, handle: Some(handle) }).inspect_err(|_| {
+        // SAFETY: the seat is this call's, and no thread runs there.
+        unsafe { *seat.body.get() = None };
+        seat.state.store(FREE, Ordering::Release);
+    })
+}
+
+impl Seat {
+    const fn new() -> Self {
+        Seat {
+            state: AtomicU32::new(FREE),
+            stack: [const { AtomicUsize::new(0) }; 2],
+            record: AtomicUsize::new(0),
+            id_at: AtomicUsize::new(0),
+            cpu_at: AtomicUsize::new(0),
+            top: AtomicUsize::new(0),
+            thread: AtomicU32::new(0),
+            is_alive: AtomicU32::new(0),
+            name: UnsafeCell::new([0; NAME_BYTES]),
+            body: UnsafeCell::new(None),
+        }
+    }
+
+    /// For the one that has taken the seat.
+    fn prepare(&self, name: &str, body: Body) {
+        let mut bytes = [0; NAME_BYTES];
+        let printable = name.bytes().filter(|byte| byte.is_ascii_graphic());
+        bytes[..NAME_BYTES - 1].iter_mut().zip(printable).for_each(|(place, byte)| *place = byte);
+        // SAFETY: no thread runs here yet, and only the one that has taken the seat comes here.
+        unsafe {
+            *self.name.get() = bytes;
+            // What a parent's thread was to run belongs to that thread.
+            std::mem::forget((*self.body.get()).replace(body));
+        }
+    }
+
+    fn begin(&self, stack_bytes: usize) -> io::Result<libc::pthread_t> {
+        let mut bytes = stack_bytes;
+        loop {
+            let stack = Reservation::new(bytes + PAGE_BYTES, PAGE_BYTES)?;
+            stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?; // the first page guards it
+            self.stack[0].store(stack.addr(), Ordering::Relaxed);
+            self.stack[1].store(stack.len(), Ordering::Relaxed);
+            match self.create(stack.addr() + PAGE_BYTES, bytes) {
+                Ok(handle) => {
+                    stack.leak();
+                    return Ok(handle);
+                }
+                // The C library keeps more there.
+                Err(libc::EINVAL) if bytes < MOST_STACK_BYTES => bytes *= 2,
+                Err(number) => return Err(io::Error::from_raw_os_error(number)),
+            }
+        }
+    }
+
+    fn create(&self, stack: usize, len: usize) -> Result<libc::pthread_t, i32> {
+        let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+        let mut handle = MaybeUninit::<libc::pthread_t>::uninit();
+        let checked = |number: i32| if number == 0 { Ok(()) } else { Err(number) };
+        // SAFETY: the attributes are initialized before they are used and destroyed after that. The stack is readable,
+        // writable and this thread's alone. The seat lives as long as the process.
+        unsafe {
+            checked(libc::pthread_attr_init(attributes.as_mut_ptr()))?;
+            let created = checked(libc::pthread_attr_setstack(attributes.as_mut_ptr(), stack as *mut c_void, len))
+                .and_then(|()| {
+                    let seat = (&raw const *self).cast_mut().cast();
+                    checked(libc::pthread_create(handle.as_mut_ptr(), attributes.as_ptr(), begun, seat))
+                });
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            created.map(|()| handle.assume_init())
+        }
+    }
+
+    /// In the new thread: notes what a child needs to start another one here.
+    #[inline(never)]
+    fn note_record(&self) {
+        let top = 0u64;
+        let Some(record) = own_record() else { return };
+        let end = self.stack[0].load(Ordering::Relaxed) + self.stack[1].load(Ordering::Relaxed);
+        let words = (record..end.min(record + RECORD_BYTES)).step_by(size_of::<u32>());
+        let thread = signals::thread_id();
+        // SAFETY: words of the C library's record of this thread, which lies on its stack.
+        let id_at = words.clone().find(|&at| unsafe { (at as *const u32).read_volatile() } == thread);
+        self.id_at.store(id_at.unwrap_or(0), Ordering::Relaxed);
+        self.cpu_at.store(cpu_offset().map_or(0, |offset| record.wrapping_add_signed(offset)), Ordering::Relaxed);
+        self.top.store((&raw const top) as usize & !63, Ordering::Relaxed);
+        self.record.store(record, Ordering::Release);
+    }
+
+    /// Starts a thread by a system call, on a stack on which the parent had one.
+    fn restart(&'static self, place: usize, name: &str, table: Table, body: Body) -> io::Result<Thread> {
+        self.prepare(name, body);
+        let mut flags = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM
+            | libc::CLONE_SETTLS
+            | libc::CLONE_CHILD_CLEARTID;
+        if table == Table::Shared {
+            flags |= libc::CLONE_FILES;
+        }
+        let cpu_at = self.cpu_at.load(Ordering::Relaxed);
+        if cpu_at != 0 {
+            // SAFETY: the CPU in the C library's record, which the kernel does not keep for the new thread: unknown.
+            unsafe { (cpu_at as *mut u32).write_volatile(u32::MAX) };
+        }
+        self.is_alive.store(1, Ordering::Relaxed);
+        let (top, record) = (self.top.load(Ordering::Relaxed), self.record.load(Ordering::Relaxed));
+        // SAFETY: the stack below `top`, and the record above it, are no thread's in this process. The seat lives as
+        // long as the process, and so does the word that the kernel clears.
+        let started = unsafe {
+            let seat: *mut c_void = (&raw const *self).cast_mut().cast();
+            let no_id = std::ptr::null_mut::<libc::pid_t>();
+            libc::clone(
+                restarted,
+                top as *mut c_void,
+                flags,
+                seat,
+                no_id,
+                record as *mut c_void,
+                self.is_alive.as_ptr(),
+            )
+        };
+        if started < 0 {
+            let error = io::Error::last_os_error();
+            self.state.store(INHERITED, Ordering::Release);
+            return Err(error);
+        }
+        Ok(Thread { place, handle: None })
+    }
+
+    fn run(&self) {
+        let thread = signals::thread_id();
+        self.thread.store(thread, Ordering::Relaxed);
+        let id_at = self.id_at.load(Ordering::Relaxed);
+        // SAFETY: the thread's own name and work. The id is that in the C library's record of this thread.
+        let body = unsafe {
+            libc::syscall(libc::SYS_prctl, libc::PR_SET_NAME, self.name.get());
+            if id_at != 0 {
+                (id_at as *mut u32).write_volatile(thread);
+            }
+            (*self.body.get()).take()
+        };
+        if let Some(body) = body {
+            body();
+        }
+        self.thread.store(0, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn begun(seat: *mut c_void) -> *mut c_void {
+    // SAFETY: a seat, which lives as long as the process.
+    let seat = unsafe { &*seat.cast::<Seat>() };
+    seat.note_record();
+    seat.run();
+    std::ptr::null_mut()
+}
+
+extern "C" fn restarted(seat: *mut c_void) -> libc::c_int {
+    // SAFETY: as above.
+    unsafe { &*seat.cast::<Seat>() }.run();
+    0
+}
+
+/// The C library's record of the calling thread, to which the thread register points.
+fn own_record() -> Option<usize> {
+    // SAFETY: takes no pointers.
+    cfg!(all(target_arch = "x86_64", target_env = "gnu")).then(|| unsafe { libc::pthread_self() } as usize)
+}
+
+/// Where the C library has a thread's CPU, from its record on. The kernel writes it there (glibc 2.35).
+fn cpu_offset() -> Option<isize> {
+    const CPU_FIELD: isize = 4;
+    // SAFETY: the name is NUL-terminated. The symbol of this name is such a number.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
+        (!offset.is_null() && !size.is_null() && *size > 0).then(|| *offset + CPU_FIELD)
+    }
+}
+
+impl Thread {
+    /// Waits for its end.
+    pub fn join(self) {
+        let that = std::mem::ManuallyDrop::new(self);
+        let seat = &SEATS[that.place];
+        let Some(handle) = that.handle else {
+            while seat.is_alive.load(Ordering::Acquire) != 0 {
+                futex::wait_timeout(&seat.is_alive, 1, LOOK); // the kernel wakes other waiters only
+            }
+            seat.state.store(INHERITED, Ordering::Release);
+            return;
+        };
+        // SAFETY: the thread was not joined or detached. After that nobody uses its stack.
+        unsafe {
+            libc::pthread_join(handle, std::ptr::null_mut());
+            let [stack, len] = [&seat.stack[0], &seat.stack[1]].map(|part| part.swap(0, Ordering::Relaxed));
+            let _ = unmap(stack, len); // else it stays
+        }
+        seat.record.store(0, Ordering::Relaxed);
+        seat.state.store(FREE, Ordering::Release);
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle {
+            // SAFETY: the thread was not joined or detached. Its stack stays.
+            unsafe { libc::pthread_detach(handle) };
+        }
+    }
+}
