@@ -49,6 +49,11 @@ pub fn inside() -> bool {
     DEPTH.get() > 0 || folioswap::internal_thread()
 }
 
+/// Identifies the calling thread among those of this process.
+pub fn this_thread() -> usize {
+    DEPTH.with(|depth| std::ptr::from_ref(depth) as usize)
+}
+
 fn block() -> u64 {
     let mut before = MaybeUninit::<u64>::uninit();
     // SAFETY: the kernel reads one set of 8 bytes and fills in the other.

@@ -92,7 +92,7 @@ impl Crew {
         self.compresses.store(false, Ordering::Relaxed);
         std::mem::take(&mut *threads).into_iter().for_each(std::mem::forget);
         self.begin_monitors(&mut threads)?;
-        self.lacking.lock().expect("nothing panics under this lock").extend(open_swap());
+        *self.lacking.lock().expect("nothing panics under this lock") = open_swap();
         let crew = Arc::downgrade(self);
         self.engine.ram().begin_when_short(Box::new(move || crew.upgrade().is_none_or(|crew| crew.begin_late())));
         Ok(())

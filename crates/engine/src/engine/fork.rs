@@ -20,6 +20,10 @@ use folioswap_sys::uffd::Delivery;
 use folioswap_sys::{descriptor, kept, memory, signals};
 
 use super::Engine;
+use crate::process::fatal;
+
+/// What the kernel's madvise says of a range of which a part is not mapped. It has changed the rest.
+const UNMAPPED: i32 = libc::ENOMEM;
 
 /// The engine at rest, for a fork.
 pub(crate) struct Resting<'e> {
@@ -47,18 +51,25 @@ impl Engine {
         }
         let managed: Vec<_> = self.table().in_use().into_iter().flat_map(|blocks| self.managed_in(blocks)).collect();
         let resting = Resting { engine: self, _changing: changing, managed, tie, fork };
-        resting.each_range(memory::dofork);
+        let refused = resting.each_range(memory::dofork);
+        if let Some(error) = refused {
+            fatal::say(&format!("a child will lack a part of its memory: {error}"));
+        }
         descriptor::child_settles(true);
         resting
     }
 }
 
 impl Resting<'_> {
-    /// Calls `change` with each range of managed memory and of homes. What the kernel refuses, because the program has
-    /// unmapped a part by a way that is not seen or there are too many mappings, is not mapped in the child.
-    fn each_range(&self, change: impl Fn(usize, usize) -> io::Result<()>) {
+    /// Calls `change` with each range of managed memory and of homes. What the kernel refuses, because there are too
+    /// many mappings, is not mapped in the child. Returns the reason, unless it is that the program has unmapped a part
+    /// by a way that is not seen.
+    fn each_range(&self, change: impl Fn(usize, usize) -> io::Result<()>) -> Option<io::Error> {
         let homes = self.engine.ram().frames().all();
-        self.managed.iter().chain([&homes]).for_each(|range| _ = change(range.start, range.len()));
+        let refused = self.managed.iter().chain([&homes]).map(|range| change(range.start, range.len()));
+        let refused: Vec<_> = refused.filter_map(Result::err).collect(); // all ranges are changed
+        let is_told = |error: &io::Error| error.raw_os_error() != Some(UNMAPPED);
+        refused.into_iter().find(is_told)
     }
 
     /// In the parent, or when there is no child: the engine goes on.

@@ -592,9 +592,12 @@ impl SwapSpace {
         });
     }
 
-    /// In a forked child: closes the descriptors of the engine's parent, but for those of the devices, which are only
-    /// read from now on.
+    /// In a forked child: closes the descriptors of the engine's parent, but for those of devices that are in use,
+    /// which are only read from now on. The others would fill the places of devices within a few generations.
     pub fn become_childs(&self) {
+        for id in (0..self.nr_places.load(Ordering::Acquire)).map(DeviceId::from_index) {
+            self.drop_unused_file(id);
+        }
         let places: Vec<_> =
             self.devices[..self.nr_places.load(Ordering::Acquire)].iter().map(DeviceEntry::read).collect();
         let devices = || places.iter().filter_map(|place| place.as_ref());
@@ -605,6 +608,21 @@ impl SwapSpace {
         for attached in devices().filter(|attached| attached.device.descriptor().is_some()) {
             attached.become_foreign();
             attached.held.end(|_| true, |_, _| ());
+        }
+    }
+
+    /// In a forked child: drops a device of the parent's in a file, unless it is in use, or a thread of the parent's
+    /// was removing it or looking at it.
+    fn drop_unused_file(&self, id: DeviceId) {
+        let Ok(mut place) = self.devices[id.index()].0.try_write() else { return };
+        let is_unused = |attached: &Attached| {
+            attached.device.descriptor().is_some() && attached.nr_used() == 0 && !attached.is_leaving()
+        };
+        if place.as_ref().is_some_and(is_unused) {
+            let _blocked = folioswap_sys::signals::block_all(); // as in `DeviceEntry::set`
+            self.availability.begin_removal(id);
+            self.availability.remove(id);
+            *place = None;
         }
     }
 

@@ -36,6 +36,8 @@ pub static ORDINARY: Heap = Heap::new();
 /// A heap in one span of addresses.
 pub struct Heap {
     lock: AtomicU32,
+    /// Identifies the thread that holds the lock; 0: nobody does, or it is taken or released just now.
+    owner: AtomicUsize,
     dlmalloc: UnsafeCell<Dlmalloc<Span>>,
     /// Start of the span; zero before the first use.
     start: AtomicUsize,
@@ -122,6 +124,7 @@ impl Heap {
         let span = Span { start: UnsafeCell::new(0), taken: UnsafeCell::new(0), open: UnsafeCell::new(0) };
         Heap {
             lock: AtomicU32::new(0),
+            owner: AtomicUsize::new(0),
             dlmalloc: UnsafeCell::new(Dlmalloc::new_with_allocator(span)),
             start: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
@@ -199,13 +202,20 @@ impl Heap {
         let is_forks = is_held_by_fork();
         if !is_forks {
             self.acquire();
+            self.owner.store(guard::this_thread(), Ordering::Relaxed);
         }
         // SAFETY: the lock is held, or this thread acts for the one that holds it.
         let result = call(unsafe { &mut *self.dlmalloc.get() });
         if !is_forks {
+            self.owner.store(0, Ordering::Relaxed);
             self.free_lock();
         }
         result
+    }
+
+    /// Whether the calling thread holds the lock. It runs a signal handler of the program, which has interrupted it.
+    fn is_own(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == guard::this_thread()
     }
 
     fn acquire(&self) {
@@ -231,9 +241,12 @@ impl Heap {
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
 /// Brings both heaps to rest for a fork of the calling thread. Its own faults may still allocate, on whatever thread
-/// they are resolved: it waits for that.
+/// they are resolved: it waits for that. A signal handler that has interrupted an allocation may fork, too: the heap
+/// then stays as it is, in both processes, until the handler returns.
 pub fn acquire_for_fork() {
-    ORDINARY.acquire();
+    if !ORDINARY.is_own() {
+        ORDINARY.acquire();
+    }
     PRIVATE.acquire();
     FORKING.store(signals::thread_id(), Ordering::SeqCst);
 }
@@ -242,7 +255,9 @@ pub fn acquire_for_fork() {
 pub fn release_after_fork() {
     FORKING.store(0, Ordering::SeqCst);
     PRIVATE.free_lock();
-    ORDINARY.free_lock();
+    if !ORDINARY.is_own() {
+        ORDINARY.free_lock();
+    }
 }
 
 /// Whether the calling thread acts for one that holds both heaps.
