@@ -6,6 +6,7 @@
 
 use crate::exit::{Failure, Status};
 use crate::program::own_executable;
+use crate::sanitizer;
 use clap::Args;
 use folioswap::RunSettings;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
@@ -63,7 +64,13 @@ pub fn exec(args: &ExecArgs) -> Failure {
     let mut command = Command::new(&args.file);
     command.arg0(&args.argv[0]).args(&args.argv[1..]);
     if let Some(preload) = &args.preload {
-        command.env("LD_PRELOAD", preload_list(preload, std::env::var_os("LD_PRELOAD").as_deref()));
+        let mut list = preload_list(preload, std::env::var_os("LD_PRELOAD").as_deref());
+        if let Some(sanitizer) = sanitizer::needed_by(&args.file) {
+            // The library takes it away again, for what the program starts.
+            command.env(IN_FRONT, &sanitizer);
+            list = preload_list(Path::new(&sanitizer), Some(&list));
+        }
+        command.env("LD_PRELOAD", list);
     }
     if let Some(settings) = &args.settings {
         command.env(RunSettings::VARIABLE, settings);
@@ -90,7 +97,10 @@ fn prepare(args: &ExecArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts our library before the libraries that the user preloads.
+/// Tells the library what precedes it in LD_PRELOAD.
+const IN_FRONT: &str = "FOLIOSWAP_IN_FRONT";
+
+/// Puts a library before those that are preloaded.
 fn preload_list(library: &Path, existing: Option<&OsStr>) -> OsString {
     let mut list = library.as_os_str().to_owned();
     if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {

@@ -16,9 +16,11 @@ mod outside;
 mod peer;
 mod program;
 mod run;
+mod sanitizer;
 mod stats_text;
 mod supervise;
 mod swap_check;
+mod watch;
 
 use command_line::Command;
 use exit::Failure;

@@ -25,14 +25,19 @@ pub struct Outside {
     obstacle: Option<&'static str>,
 }
 
+/// The size of the devices that are in RAM.
+pub fn in_ram(swap: &[SwapDevice]) -> u64 {
+    let sizes = swap.iter().map(|device| match device.spec {
+        DeviceSpec::Ram { size } | DeviceSpec::Zram { size, .. } => size,
+        DeviceSpec::File { .. } => 0,
+    });
+    sizes.sum()
+}
+
 impl Outside {
     /// Covers all processes of a run with these swap devices, after the run has ended.
     pub fn of_run(counters: &SharedCounters, swap: &[SwapDevice], obstacle: Option<&'static str>) -> Outside {
-        let in_ram = swap.iter().map(|device| match device.spec {
-            DeviceSpec::Ram { size } | DeviceSpec::Zram { size, .. } => size,
-            DeviceSpec::File { .. } => 0,
-        });
-        let managed = counters.stats().snapshot().resident_bytes.peak + in_ram.sum::<u64>();
+        let managed = counters.stats().snapshot().resident_bytes.peak + in_ram(swap);
         Outside::new(counters.ended(), resident::peak(true), resident::peak(false), managed, obstacle)
     }
 
@@ -68,7 +73,7 @@ impl Outside {
                 Bytes(memory_bytes)
             ));
         }
-        let why = self.obstacle.unwrap_or("linked statically, set-user-ID, or killed");
+        let why = self.obstacle.unwrap_or("linked statically, set-user-ID, built with a sanitizer, or killed");
         (self.unnoted > most).then(|| {
             format!(
                 "{} of a process were not managed, beside a budget of {}: {why}; a dynamically linked program that runs \

@@ -8,6 +8,7 @@ use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The executable of this process.
@@ -62,6 +63,13 @@ fn check(path: &Path) -> Result<(), Failure> {
 
 /// Why a program would run but its memory would not be paged: the loader cannot load the preload library into it.
 pub fn obstacle(path: &Path) -> Option<&'static str> {
+    let runs_as_other = std::fs::metadata(path).is_ok_and(|about| {
+        let [user, group] = [rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()];
+        (about.mode() & 0o4000 != 0 && about.uid() != user) || (about.mode() & 0o2000 != 0 && about.gid() != group)
+    });
+    if runs_as_other {
+        return Some("it runs with its owner's rights (set-user-ID or set-group-ID)");
+    }
     let mut head = Vec::new();
     std::fs::File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
     obstacle_in_head(&head)

@@ -9,9 +9,11 @@ use crate::launch::ExecArgs;
 use crate::peer::{Backing, Peer, Setup};
 use crate::stats_text::Form;
 use crate::supervise::Supervisor;
-use crate::{complain, program, stats_text, swap_check};
+use crate::watch::Watch;
+use crate::{complain, outside, program, stats_text, swap_check};
 use clap::Args;
 use folioswap::{Mapping, RunSettings};
+use folioswap_sys::own_calls;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -60,6 +62,13 @@ pub struct KernelArgs {
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let file = program::find(&args.program[0])?;
+    if own_calls::is_filtered() && !own_calls::survives_start().unwrap_or(false) {
+        return Err(Failure::new(
+            Status::Failed,
+            "a seccomp filter ends processes that make the calls of folioswap; start `folioswap run` outside of the \
+             sandbox, or start the sandbox inside of `folioswap run`",
+        ));
+    }
     let mut swap = swap_check::check_all(&args.paging.options)?;
     if args.lock {
         folioswap::check_lock(args.paging.memory).map_err(failure)?;
@@ -83,13 +92,16 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         folio: args.folios.folio,
         swap_in: args.folios.swap_in,
         lock: args.lock,
+        own_calls: own_calls::draw_address().unwrap_or_default(),
         stats: Some(counters.path().to_owned()),
         topology,
         swap,
     };
     let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;
     let begin = Instant::now();
+    let watch = Watch::start(args.paging.memory, outside::in_ram(&settings.swap), complain);
     let status = Supervisor::new()?.run(&mut step.command()?, |_| ())?;
+    drop(watch);
     let outside = counters.outside(&settings.swap, obstacle);
     if let Some(form) = args.stats {
         complain(&counters.describe(form, args.paging.memory, begin.elapsed(), &outside));

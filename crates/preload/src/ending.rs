@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use folioswap::{ProcessMemory, RawSpace, SharedCounters};
+use folioswap_sys::own_calls;
 use folioswap_sys::resident::Resident;
 
 use crate::guard;
@@ -53,15 +54,29 @@ pub fn begin_child() {
 /// Called before unmanaged memory is unmapped, which would not be seen at the end.
 pub fn before_unmapping(len: usize) {
     static UNMAPPED: AtomicUsize = AtomicUsize::new(0);
-    if COUNTERS.get().is_some() && !guard::inside() && UNMAPPED.fetch_add(len, Ordering::Relaxed) + len >= LARGE {
+    if COUNTERS.get().is_some()
+        && !own_calls::is_used()
+        && !guard::inside()
+        && UNMAPPED.fetch_add(len, Ordering::Relaxed) + len >= LARGE
+    {
         UNMAPPED.store(0, Ordering::Relaxed);
         let _guard = guard::enter();
         look(managed());
     }
 }
 
+/// Records the memory now: soon the program's filter may refuse to open files.
+pub fn before_filter() {
+    if !own_calls::is_used() {
+        end();
+    }
+}
+
 extern "C" fn end() {
     let (Some(counters), Phase::Managed) = (COUNTERS.get(), state::phase()) else { return };
+    if own_calls::is_used() {
+        return; // recorded before
+    }
     let _guard = guard::enter();
     let managed = managed();
     let Some(Resident { peak, .. }) = look(managed) else { return };

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 
-use crate::real::kernel;
+use crate::real::own;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
@@ -58,7 +58,7 @@ fn block() -> u64 {
     let mut before = MaybeUninit::<u64>::uninit();
     // SAFETY: the kernel reads one set of 8 bytes and fills in the other.
     unsafe {
-        kernel!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const BLOCKED_SET, before.as_mut_ptr(), 8);
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const BLOCKED_SET, before.as_mut_ptr(), 8);
         before.assume_init()
     }
 }
@@ -71,7 +71,7 @@ impl Drop for Guard {
         if let Some(before) = self.before {
             // SAFETY: the kernel reads the 8-byte set that `block` returned.
             unsafe {
-                kernel!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8,);
+                own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8,);
             }
         }
     }

@@ -22,6 +22,7 @@ mod fork;
 mod guard;
 mod map;
 mod real;
+mod sanitizer;
 mod start;
 mod state;
 

@@ -12,6 +12,8 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use folioswap_sys::own_calls;
+
 /// The next definition of a name after this library's. `F` is its function pointer type.
 #[repr(C)]
 pub struct Real<F> {
@@ -107,6 +109,49 @@ pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
     // SAFETY: the C library's `syscall` takes six words after the number. The caller upholds this function's own
     // contract.
     unsafe { std::mem::transmute::<*mut c_void, Syscall>(known)(number, a, b, c, d, e, f) }
+}
+
+/// Makes a system call of this library's own, which the program's seccomp filters exempt
+/// (`folioswap_sys::own_calls`). Otherwise as [`kernel`].
+macro_rules! own {
+    ($number:expr $(, $argument:expr)* $(,)?) => {
+        $crate::real::own_raw($number, &[$($argument as usize),*])
+    };
+}
+pub(crate) use own;
+
+/// Implements [`own`].
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn own_raw(number: c_long, arguments: &[usize]) -> c_long {
+    if !own_calls::is_used() {
+        // SAFETY: the caller upholds this function's own contract.
+        return unsafe { raw(number, arguments) };
+    }
+    let mut all = [0; 6];
+    all[..arguments.len()].copy_from_slice(arguments);
+    // SAFETY: the caller upholds this function's own contract.
+    let result = unsafe { own_result(number, &all) };
+    if result < 0 {
+        crate::state::fail(-result as i32);
+        return -1;
+    }
+    result as c_long
+}
+
+/// The same with the kernel's result: a negative error number on failure. Keeps errno.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn own_result(number: c_long, arguments: &[usize; 6]) -> isize {
+    if own_calls::is_used() {
+        // SAFETY: the caller upholds this function's own contract. The page is used.
+        crate::calls::dispatch::unseen(|| unsafe { own_calls::call(number, arguments) })
+    } else {
+        // SAFETY: the caller upholds this function's own contract.
+        unsafe { raw_result(number, arguments) }
+    }
 }
 
 /// The same with the kernel's result: a negative error number on failure. Keeps errno.

@@ -6,13 +6,13 @@
 use std::os::unix::ffi::OsStrExt;
 
 use folioswap::{Arena, MIN_MEMORY, Mapping, RunSettings, SharedCounters, Topology, end_on_panics, open_shared_stats};
-use folioswap_sys::{descriptor, kept, seccomp};
+use folioswap_sys::{descriptor, kept, own_calls, seccomp};
 
 use crate::alloc::{malloc, program_heap};
 use crate::calls::by_number;
 use crate::faults::signals;
 use crate::state::{self, Phase};
-use crate::{ending, fork, guard, real};
+use crate::{ending, fork, guard, real, sanitizer};
 
 /// Upper limit of the budget's share for the program's ordinary memory.
 const MOST_ORDINARY: u64 = 32 << 20;
@@ -32,7 +32,19 @@ extern "C" fn start() {
         state::set_phase(Phase::Passing);
         return;
     };
+    if sanitizer::is_there() {
+        state::set_phase(Phase::Passing);
+        return;
+    }
     let settings = RunSettings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(64, &error));
+    let place = if settings.own_calls == 0 { own_calls::draw_address().unwrap_or(0) } else { settings.own_calls };
+    if let Err(error) = own_calls::prepare(place) {
+        state::say(&format!("folioswap cannot be exempted from a seccomp filter: {error}"));
+    }
+    if own_calls::is_filtered() && !may_start() {
+        state::set_phase(Phase::Passing);
+        return;
+    }
     let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
     let raised = descriptor::raise_limit(); // the program has not started, so no other thread is running
     kept::keep();
@@ -45,6 +57,21 @@ extern "C" fn start() {
         Ok(arena) => begin(arena, ordinary_bytes),
         Err(error) => state::end(error.exit_status().into(), &error.to_string()),
     }
+}
+
+/// Whether a filter that was set before this program lets the engine start.
+fn may_start() -> bool {
+    own_calls::begin(); // a program of this run may have set it, with the exemption
+    let survives = own_calls::survives_start();
+    if let Ok(true) = survives {
+        return true;
+    }
+    state::say(&format!(
+        "note: the memory of process {} is not paged: the seccomp filter under which it was started ends a process \
+         that makes the calls of folioswap",
+        std::process::id()
+    ));
+    false
 }
 
 fn build(

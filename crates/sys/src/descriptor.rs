@@ -223,24 +223,38 @@ impl Descriptor {
     }
 }
 
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        let here = self.here();
+impl Descriptor {
+    /// Closes it in both tables. Nobody uses it any more.
+    pub(crate) fn close(&self) {
+        let here = self.here.swap(CLOSED, Ordering::Relaxed);
+        if here == CLOSED {
+            return;
+        }
         let Some(own) = &self.own else { return close(here) };
         if !own.is_ours() {
-            return; // a forked child, which has closed its copies
+            // A forked child, whose copy is listed if it has kept it.
+            if unlist(here) && file_id(here).is_ok_and(|file| file == self.file_id()) {
+                close(here);
+            }
+            return;
         }
         if own_table::inside() {
             retire(here);
         } else {
             close_retired();
-            if unlist(here) && self.is_here() {
+            if unlist(here) && file_id(here).is_ok_and(|file| file == self.file_id()) {
                 close(here);
             }
         }
         if own_table::has_begun() {
             let _ = own_table::run(|| close(own.number()));
         }
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

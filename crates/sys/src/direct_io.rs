@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::{check, errno};
+use crate::{check, errno, file_limit};
 
 /// Why a swap device cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -175,7 +175,7 @@ pub fn locked_of_other(
     while let Err(refused) = file.try_lock() {
         match refused {
             TryLockError::WouldBlock if begun.elapsed() > patience => return Ok(None),
-            TryLockError::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
+            TryLockError::WouldBlock => crate::futex::sleep(Duration::from_millis(1)),
             TryLockError::Error(error) => return Err(error.into()),
         }
     }
@@ -192,9 +192,14 @@ pub fn locked_of_other(
 pub fn preallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     let too_large = || io::Error::from_raw_os_error(libc::EFBIG);
     let end = offset.checked_add(len).and_then(|end| libc::off_t::try_from(end).ok()).ok_or_else(too_large)?;
+    let limited = file_limit::is_beyond(end as u64);
+    if limited && !file_limit::reaches(fd, end as u64) {
+        return Err(too_large()); // the call would also send SIGXFSZ
+    }
+    let mode = if limited { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
     loop {
         // SAFETY: takes no pointers.
-        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, 0, offset, len) }) {
+        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) }) {
             Ok(_) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
@@ -243,6 +248,9 @@ pub fn pread_exact(fd: RawFd, bytes: &mut [u8], offset: u64) -> io::Result<()> {
 /// # Errors
 /// The device's error; [`io::ErrorKind::WriteZero`] if it accepts no more.
 pub fn pwrite_exact(fd: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
+    if file_limit::is_beyond(offset + bytes.len() as u64) {
+        return file_limit::write_mapped(fd, bytes, offset);
+    }
     exactly(bytes.len(), io::ErrorKind::WriteZero, |done| {
         let rest = &bytes[done..];
         // SAFETY: the kernel reads at most the length of `rest`.

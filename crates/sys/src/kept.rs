@@ -5,11 +5,14 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::check;
 use crate::descriptor::Descriptor;
 
 static PROC: OnceLock<Descriptor> = OnceLock::new();
+/// [`leave_root`] was called.
+static LEFT: AtomicBool = AtomicBool::new(false);
 static USERFAULTFD: OnceLock<Descriptor> = OnceLock::new();
 
 /// Keeps them open, hidden from the program. What is not there, or may not be opened, is not kept.
@@ -26,7 +29,21 @@ pub fn keep() {
 
 /// Those that are open.
 pub fn all() -> impl Iterator<Item = &'static Descriptor> {
-    [&PROC, &USERFAULTFD].into_iter().filter_map(OnceLock::get)
+    proc().into_iter().chain(USERFAULTFD.get())
+}
+
+fn proc() -> Option<&'static Descriptor> {
+    PROC.get().filter(|_| !LEFT.load(Ordering::Relaxed))
+}
+
+/// The program has left the root or the namespaces in which `/proc` was opened, by which code could reach what is
+/// outside. Children use what is there then.
+pub fn leave_root() {
+    if let Some(proc) = PROC.get()
+        && !LEFT.swap(true, Ordering::SeqCst)
+    {
+        proc.close();
+    }
 }
 
 /// `/dev/userfaultfd`.
@@ -39,10 +56,15 @@ pub(crate) fn userfaultfd() -> Option<&'static Descriptor> {
 /// # Errors
 /// The kernel's.
 pub(crate) fn open_in_proc(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
-    match PROC.get() {
+    match proc() {
         Some(proc) => proc.with(|folder| open_at(folder, path, flags)),
         None => open_at(open_at(libc::AT_FDCWD, c"/proc", libc::O_PATH)?.as_raw_fd(), path, flags),
     }
+}
+
+/// The root of the process, by a descriptor with which no call succeeds.
+pub(crate) fn open_root() -> io::Result<OwnedFd> {
+    open_at(libc::AT_FDCWD, c"/", libc::O_PATH)
 }
 
 fn open_at(folder: RawFd, path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {

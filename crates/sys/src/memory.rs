@@ -178,6 +178,21 @@ pub fn advise_hugepage(addr: usize, len: usize) -> io::Result<()> {
     unsafe { advise(addr, len, libc::MADV_HUGEPAGE) }
 }
 
+/// The limit of the process's addresses (`ulimit -v`), if there is one.
+#[must_use]
+pub fn address_limit() -> Option<u64> {
+    let mut limits = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
+    // SAFETY: the kernel fills in the local.
+    unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_AS, 0usize, &raw mut limits) };
+    (limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
+}
+
+/// Whether the kernel was built with transparent huge pages.
+#[must_use]
+pub fn has_huge_pages() -> bool {
+    std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists()
+}
+
 /// Keeps huge pages out of a range. A kernel without huge pages is not an error.
 ///
 /// # Errors

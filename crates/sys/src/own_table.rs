@@ -91,9 +91,31 @@ pub fn write_to_stderr(parts: [&str; 3]) {
     let write = |number: RawFd| unsafe { libc::syscall(libc::SYS_writev, number, parts.as_ptr(), parts.len()) };
     if !inside() {
         write(libc::STDERR_FILENO);
+    } else if let Some(number) = kept_stderr() {
+        write(number);
     } else if let Ok(stderr) = program_stderr() {
         write(stderr.as_raw_fd());
     }
+}
+
+/// Keeps the program's standard error open in the keeper's table: soon the program's filter may refuse what
+/// [`write_to_stderr`] does otherwise.
+///
+/// # Errors
+/// As [`import`].
+pub fn keep_stderr() -> io::Result<()> {
+    // SAFETY: a number of this process's table. If nothing is open there, the kernel says so.
+    let number = import(unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) })?;
+    keeper()?.stderr.store(number, Ordering::Relaxed);
+    Ok(())
+}
+
+fn kept_stderr() -> Option<RawFd> {
+    let known = known().ok()?;
+    // SAFETY: null, or a keeper that was leaked.
+    let keeper = unsafe { known.keeper.load(Ordering::Acquire).as_ref() }?;
+    let number = keeper.stderr.load(Ordering::Relaxed);
+    (number >= 0).then_some(number)
 }
 
 /// A copy of the program's current standard error, for a thread whose own table has none. Nothing is kept open, so a
@@ -145,6 +167,8 @@ struct Keeper {
     /// The socket that descriptors travel through: its end in the program's table, and its end in the keeper's. -1: the
     /// thread has not begun.
     sockets: [AtomicI32; 2],
+    /// The program's standard error in the keeper's table, if it is kept; else negative.
+    stderr: AtomicI32,
 }
 
 /// What a process knows about its keeper.
@@ -225,6 +249,7 @@ fn start() -> io::Result<&'static Keeper> {
         nr_posted: AtomicU32::new(0),
         nr_done: AtomicU32::new(0),
         sockets: [const { AtomicI32::new(-1) }; 2],
+        stderr: AtomicI32::new(-1),
     }));
     if !seat::are_inherited() {
         keeper.begin()?;

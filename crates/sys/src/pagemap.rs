@@ -87,6 +87,7 @@ impl Pagemap {
         let renew = |descriptor: &Descriptor, path| {
             let file = kept::open_in_proc(path, libc::O_RDONLY).or_else(|error| match error.raw_os_error() {
                 Some(libc::EACCES | libc::EPERM) => kept::open_in_proc(c"self/stat", libc::O_PATH), // no call succeeds
+                Some(libc::ENOENT) => kept::open_root(),                                            // as above
                 _ => Err(error),
             })?;
             descriptor.renew(file)

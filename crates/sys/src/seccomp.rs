@@ -6,9 +6,9 @@ use crate::check;
 
 /// The kernel's identifier of the architecture whose system calls are meant.
 #[cfg(target_arch = "x86_64")]
-const MACHINE: u32 = 0xc000_003e;
+pub(crate) const MACHINE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
-const MACHINE: u32 = 0xc000_00b7;
+pub(crate) const MACHINE: u32 = 0xc000_00b7;
 
 /// Classic BPF: load a word of the filter's input, jump if equal, return.
 const LOAD: u16 = 0x20;

@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
+
+use crate::{cpu, own_calls};
 
 /// Why there is no ring.
 #[derive(Debug, thiserror::Error)]
@@ -59,11 +62,24 @@ impl Ring {
     /// # Errors
     /// [`RingError`] names the reason. The caller then uses plain reads and writes.
     pub fn new(depth: u32) -> Result<Self, RingError> {
-        let ring = IoUring::new(depth.max(1).next_power_of_two()).map_err(|error| match error.raw_os_error() {
+        if own_calls::is_used() {
+            return Err(RingError::NotPermitted); // a filter may kill who asks
+        }
+        let mut builder = IoUring::builder();
+        let ring = builder.setup_r_disabled().build(depth.max(1).next_power_of_two());
+        let ring = ring.map_err(|error| match error.raw_os_error() {
             Some(libc::ENOSYS) => RingError::NotSupported,
             Some(libc::EPERM | libc::EACCES) => RingError::NotPermitted,
             _ => RingError::System(error),
         })?;
+        // Filters do not see what a ring does, so it is bound to reads and writes.
+        let mut transfers = [
+            Restriction::sqe_op(opcode::Read::CODE),
+            Restriction::sqe_op(opcode::Write::CODE),
+            Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()),
+        ];
+        ring.submitter().register_restrictions(&mut transfers).map_err(RingError::System)?;
+        ring.submitter().register_enable_rings().map_err(RingError::System)?;
         Ok(Ring { ring, nr_pending: 0 })
     }
 
@@ -120,7 +136,7 @@ impl Ring {
         while !self.ring.submission().is_empty() {
             match self.ring.submit() {
                 Ok(_) => {}
-                Err(error) if is_transient(&error) => std::thread::yield_now(),
+                Err(error) if is_transient(&error) => cpu::yield_now(),
                 Err(error) => return Err(error),
             }
         }

@@ -7,9 +7,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use folioswap_sys::uffd::EventFd;
-use folioswap_sys::{clock, signals};
+use folioswap_sys::{clock, futex, signals};
 
 use crate::arena::readers;
 use crate::compact::compactd;
@@ -26,7 +27,7 @@ use crate::reclaim::reclaimd::{self, ReclaimThread};
 use crate::relocate::write_back;
 use crate::swap::attached::Frees;
 use crate::swap::block::Buffer;
-use crate::swap::free;
+use crate::swap::{free, transfer};
 
 /// Monitor threads that start at once: one may wait for a frame while another resolves a fault. Nothing is on a device
 /// yet, for which more would wait.
@@ -36,6 +37,9 @@ const FIRST_MONITORS: usize = 2;
 fn say_fewer(error: &Error) {
     fatal::say(&format!("paging goes on with fewer threads: {error}"));
 }
+
+/// The longest wait for threads to start.
+const START_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The threads, and what starting more of them takes.
 pub(super) struct Crew {
@@ -160,6 +164,19 @@ impl Crew {
         let _blocked = signals::block_all();
         let _pass = engine.gate().enter(signals::thread_id());
         clock::calibrate();
+    }
+
+    /// Has all threads run, and what they make at their start made, before the program's filter may refuse it.
+    pub fn prepare_for_limits(&self) {
+        self.work();
+        self.engine.ram().reclaim_wanted().signal(); // the one that waits becomes a reclaim thread
+        let nr_rings = self.engine.ram().zones().all().len() + 1; // of reclaim threads, and readahead's
+        let begun = Instant::now();
+        while begun.elapsed() < START_PATIENCE
+            && !(threads::have_begun() && transfer::NR_MADE.load(Ordering::SeqCst) >= nr_rings)
+        {
+            futex::sleep(Duration::from_micros(50));
+        }
     }
 
     /// Starts the threads that compress, if a device does, memory has run short, and they are not running yet.

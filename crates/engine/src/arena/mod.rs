@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::{Order, PAGE_SIZE, StatsSnapshot};
 use folioswap_sys::memory;
+use folioswap_sys::own_table;
 use folioswap_sys::signals;
 use folioswap_sys::uffd::Userfaultfd;
 
@@ -248,7 +249,10 @@ impl ArenaBuilder {
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
-        let most_blocks = memory::total_ram().min(MAX_MEMORY).max(self.memory) as usize / block;
+        // Addresses for a budget that may grow, unless they are limited (ulimit -v).
+        let may_grow = memory::address_limit().is_none();
+        let most = if may_grow { memory::total_ram().min(MAX_MEMORY) } else { 0 };
+        let most_blocks = most.max(self.memory) as usize / block;
         let topology = self.topology.get_or_insert_with(Topology::of_machine);
         let zoning = Zoning::new(topology, self.memory as usize / block);
         let frames = Frames::new(most_blocks, zoning.nr_zones, self.locked)?;
@@ -400,6 +404,13 @@ impl Arena {
             }
         }
         Ok(())
+    }
+
+    /// To be called before the program limits its process, or sets a seccomp filter on all threads: starts the arena's
+    /// threads, and waits until they have what they need, besides calls that `folioswap_sys::own_calls` exempts.
+    pub fn prepare_for_limits(&self) {
+        self.running.crew.prepare_for_limits();
+        let _ = own_table::keep_stderr(); // without it, messages are lost
     }
 
     /// Whether the budget is locked in RAM ([`ArenaBuilder::locked`]).

@@ -128,7 +128,7 @@ impl Engine {
     fn pause(&self, pause: Duration) {
         let begun = Instant::now();
         while begun.elapsed() < pause && !self.stopping() && !self.compactor().is_whole_wanted() {
-            std::thread::sleep(Pacing::CALM);
+            folioswap_sys::futex::sleep(Pacing::CALM);
         }
     }
 
@@ -177,7 +177,7 @@ impl Engine {
                 _ => return false,
             }
             while stop() && !self.stopping() && !self.gate().is_closed() {
-                std::thread::sleep(POLITE);
+                folioswap_sys::futex::sleep(POLITE);
             }
         }
     }
@@ -187,7 +187,7 @@ impl Engine {
     pub fn compact_all(&self) -> bool {
         self.compactor().begin_explicit();
         while self.compactor().has_direct() {
-            std::thread::sleep(POLITE); // faults that began before
+            folioswap_sys::futex::sleep(POLITE); // faults that began before
         }
         let compact = |zone| self.compact_frames(zone, Purpose::Explicit, 0, || false);
         let zones = self.ram().zones().all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);

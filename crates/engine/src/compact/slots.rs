@@ -364,7 +364,7 @@ impl<'e> DeviceSpace<'e> {
         while !self.is_interrupted()
             && let Some(left) = pause.checked_sub(begun.elapsed())
         {
-            std::thread::sleep(left.min(NAP));
+            folioswap_sys::futex::sleep(left.min(NAP));
         }
     }
 }

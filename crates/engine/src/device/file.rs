@@ -11,8 +11,8 @@ use std::sync::Mutex;
 
 use folioswap_core::Order;
 use folioswap_sys::descriptor::Descriptor;
-use folioswap_sys::direct_io::{self, OpenError};
-use folioswap_sys::{disk, numa};
+use folioswap_sys::direct_io::{self, FileSystem, OpenError};
+use folioswap_sys::{disk, file_limit, numa};
 
 use super::{Device, DeviceSpec, signature, too_small, unusable};
 use crate::config::error::Error;
@@ -33,8 +33,26 @@ pub(crate) struct FileDevice {
 impl FileDevice {
     /// Makes an unlinked file in `directory`.
     pub fn unlinked_in(directory: &Path, limit: Option<u64>) -> Result<Self, Error> {
-        let fd = hidden(directory, direct_io::unlinked_file(directory).map_err(|error| explain(directory, &error))?)?;
-        let device = FileDevice { fd, path: directory.into(), limit, fixed: false, on_first_use: None.into() };
+        Self::made_in(directory, directory, limit)
+    }
+
+    /// Makes an unlinked file in `directory` for the device `path`.
+    fn made_in(directory: &Path, path: &Path, limit: Option<u64>) -> Result<Self, Error> {
+        if direct_io::file_system(directory).is_ok_and(|found| found == FileSystem::Tmpfs) {
+            return Err(unusable(path, "lies on tmpfs, which is RAM: name a directory on a disk, or use ram:SIZE"));
+        }
+        let fd = direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?;
+        let ends_at = file_limit::lengthen(fd.as_raw_fd(), limit);
+        let note = ends_at.map(|end| {
+            format!(
+                "the limit of file sizes (ulimit -f) ends swap in {} at {}; a block device has no such limit",
+                directory.display(),
+                Bytes(end)
+            )
+        });
+        let fd = hidden(path, fd)?;
+        let limit = limit.into_iter().chain(ends_at).min();
+        let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: note.into() };
         device.probe()?;
         Ok(device)
     }
@@ -57,9 +75,7 @@ impl FileDevice {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let fd = hidden(path, direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?)?;
-        let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: None.into() };
-        device.probe()?;
+        let device = Self::made_in(directory, path, limit)?;
         if let Some(limit) = limit {
             // The user asked for this size: report a lack of space now rather than while the program runs.
             device

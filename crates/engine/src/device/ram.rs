@@ -31,7 +31,8 @@ impl RamDevice {
         let memory = Reservation::new(len, folio)
             .and_then(|memory| {
                 memory.protect_rw(memory.range())?;
-                memory::advise_hugepage(memory.addr(), len)?;
+                memory::advise_hugepage(memory.addr(), len)
+                    .or_else(|error| if memory::has_huge_pages() { Err(error) } else { Ok(()) })?;
                 memory.dontfork(memory.range())?;
                 Ok(memory)
             })

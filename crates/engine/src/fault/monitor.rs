@@ -83,7 +83,7 @@ fn watch(engine: &Engine) -> Option<Fault> {
             if let fault @ Some(_) = read(engine) {
                 return fault;
             }
-            std::thread::yield_now();
+            folioswap_sys::cpu::yield_now();
         }
         None
     })
@@ -120,7 +120,7 @@ fn resolve(engine: &Engine, fault: Fault) {
 /// A fork is in progress. If this thread waited at the gate, none might be left for the faults of the forking thread.
 /// So it wakes the faulting thread, which touches the page again and faults anew.
 fn report_again(engine: &Engine, fault: Fault) {
-    std::thread::sleep(WHILE_FORKING);
+    folioswap_sys::futex::sleep(WHILE_FORKING);
     wake(engine, fault);
 }
 

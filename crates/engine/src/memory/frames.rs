@@ -56,6 +56,7 @@ impl Frames {
         let homes = Reservation::new(len + behind, block).map_err(Error::system("reserving frames"))?;
         homes.protect_rw(homes.addr() + len..homes.range().end).map_err(Error::system("reserving frames"))?;
         memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS.max(nr_zones) * block)
+            .or_else(|error| if memory::has_huge_pages() { Err(error) } else { Ok(()) })
             .map_err(Error::system("asking for huge pages"))?;
         let scratch = Reservation::new(SCRATCHES * PIECE.bytes(), PIECE.bytes())
             .and_then(|scratch| scratch.protect_rw(scratch.range()).map(|()| scratch))

@@ -136,7 +136,7 @@ impl Ram {
                 // SAFETY: a page of a pageblock that the caller has taken, and a place that is lent to this call alone.
                 let done = unsafe { self.mapper.move_home(spare_page, home, PAGE_SIZE) }.is_ok();
                 if !done {
-                    std::thread::yield_now();
+                    folioswap_sys::cpu::yield_now();
                 }
                 done
             });

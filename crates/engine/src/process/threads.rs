@@ -2,6 +2,7 @@
 //! them from the program's threads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use folioswap_sys::{own_table, seat};
 
@@ -30,6 +31,21 @@ pub(crate) fn spawn<T: Send + Sync + 'static>(
 ) -> Result<Thread, Error> {
     fatal::end_on_own_panics();
     let of = Arc::clone(of);
-    let spawned = own_table::spawn(&format!("folioswap-{job}"), 256 << 10, move || body(&of));
+    NR_SPAWNED.fetch_add(1, Ordering::SeqCst);
+    let spawned = own_table::spawn(&format!("folioswap-{job}"), 256 << 10, move || {
+        NR_BEGUN.fetch_add(1, Ordering::SeqCst);
+        body(&of);
+    });
+    if spawned.is_err() {
+        NR_BEGUN.fetch_add(1, Ordering::SeqCst);
+    }
     spawned.map(Thread).map_err(Error::system("starting a thread"))
+}
+
+static NR_SPAWNED: AtomicUsize = AtomicUsize::new(0);
+static NR_BEGUN: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether all threads run that were spawned: the C library's calls at their start are over.
+pub(crate) fn have_begun() -> bool {
+    NR_BEGUN.load(Ordering::SeqCst) >= NR_SPAWNED.load(Ordering::SeqCst)
 }

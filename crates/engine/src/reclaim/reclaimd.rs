@@ -131,7 +131,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
             Step::Stuck if !is_short || stuck > 3 => return,
             Step::Stuck => {
                 stuck += 1;
-                std::thread::yield_now();
+                folioswap_sys::cpu::yield_now();
             }
         }
     }

@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use folioswap_core::Direction;
+use folioswap_sys::file_limit;
 use folioswap_sys::uring::{Ring, Start};
 
 use crate::swap::figures::Begun;
@@ -32,11 +34,16 @@ struct Flight<J> {
     begun: Begun,
 }
 
+/// How many were made in this process and those that it was forked from.
+pub(crate) static NR_MADE: AtomicUsize = AtomicUsize::new(0);
+
 impl<J> Transfers<J> {
     /// Room for [`DEPTH`] transfers. Without io_uring none can be started: see [`Transfers::asynchronous`].
     pub fn new() -> Self {
+        let ring = Ring::new(DEPTH as u32).ok();
+        NR_MADE.fetch_add(1, Ordering::SeqCst);
         Transfers {
-            ring: Ring::new(DEPTH as u32).ok(),
+            ring,
             jobs: (0..DEPTH).map(|_| None).collect(),
             ended: VecDeque::with_capacity(DEPTH),
             nr_in_flight: 0,
@@ -72,9 +79,17 @@ impl<J> Transfers<J> {
     /// buffer. The extent's descriptor stays open as long: its slots are in use, so their device is not removed.
     pub unsafe fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
-        let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
         let (fd, offset, begun) = (extent.fd, extent.offset, extent.figures.begin());
+        if direction == Direction::Write && file_limit::is_beyond(offset + len as u64) {
+            // To be written by the calling thread, in `finish`, in another way.
+            extent.figures.end(begun, direction, Some(len));
+            self.jobs[token] = Some(Flight { job, direction, extent, addr, len, begun });
+            self.nr_in_flight += 1;
+            self.ended.push_back((token as u64, Ok(0)));
+            return;
+        }
         let start = Start::of(len, extent.most_bytes_at_once);
+        let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
         // SAFETY: the memory is present, has this length, and is used by nobody else while the job exists (the caller's
         // promise). The job is kept until after the completion, and the descriptor stays open as long (its promise).
         let queued = unsafe {

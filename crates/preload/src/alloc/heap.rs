@@ -16,10 +16,31 @@ use dlmalloc::Dlmalloc;
 use folioswap_sys::{futex, signals};
 
 use crate::guard;
-use crate::real::kernel;
+use crate::real::own;
 
 /// Addresses of one heap. Reserving them is free. A program's ordinary share is a few MiB.
 const SPAN_BYTES: usize = 64 << 30;
+
+/// Under a limit of addresses (`ulimit -v`) a heap reserves this part of it, and at least so many.
+const PART_OF_LIMIT: u64 = 16;
+const LEAST_SPAN_BYTES: usize = 32 << 20;
+
+/// Addresses of each heap; zero before the first use.
+static SPAN: AtomicUsize = AtomicUsize::new(0);
+
+fn span_bytes() -> usize {
+    let known = SPAN.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut limits = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
+    // SAFETY: the kernel fills in the local.
+    unsafe { own!(libc::SYS_prlimit64, 0, libc::RLIMIT_AS, 0usize, &raw mut limits) };
+    let part = usize::try_from(limits.rlim_cur / PART_OF_LIMIT).unwrap_or(SPAN_BYTES);
+    let bytes = part.clamp(LEAST_SPAN_BYTES, SPAN_BYTES) & !(OPENED_BYTES - 1);
+    let first = SPAN.compare_exchange(0, bytes, Ordering::Relaxed, Ordering::Relaxed);
+    first.map_or_else(|known| known, |_| bytes)
+}
 
 /// Granularity of making addresses usable. The kernel may charge for usable memory (`vm.overcommit_memory=2`).
 const OPENED_BYTES: usize = 1 << 20;
@@ -67,7 +88,7 @@ unsafe impl dlmalloc::Allocator for Span {
         if *start == 0 {
             *start = reserve();
         }
-        if *start == 0 || size > SPAN_BYTES - *taken {
+        if *start == 0 || size > span_bytes() - *taken {
             return (std::ptr::null_mut(), 0, 0);
         }
         if *taken + size > *open {
@@ -110,13 +131,13 @@ unsafe impl dlmalloc::Allocator for Span {
 fn reserve() -> usize {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let start = unsafe { kernel!(libc::SYS_mmap, 0usize, SPAN_BYTES, libc::PROT_NONE, flags, -1i32, 0usize) };
+    let start = unsafe { own!(libc::SYS_mmap, 0usize, span_bytes(), libc::PROT_NONE, flags, -1i32, 0usize) };
     if start < 0 { 0 } else { start as usize }
 }
 
 fn make_usable(addr: usize, len: usize) -> bool {
     // SAFETY: a part of the reserved span that has not been handed out yet.
-    unsafe { kernel!(libc::SYS_mprotect, addr, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
+    unsafe { own!(libc::SYS_mprotect, addr, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
 impl Heap {
@@ -134,7 +155,7 @@ impl Heap {
     /// Whether this heap owns the block.
     pub fn owns(&self, block: *const u8) -> bool {
         let start = self.start.load(Ordering::Relaxed);
-        start != 0 && (block as usize).wrapping_sub(start) < SPAN_BYTES
+        start != 0 && (block as usize).wrapping_sub(start) < span_bytes()
     }
 
     /// Bytes in allocated blocks.
@@ -144,7 +165,7 @@ impl Heap {
 
     /// Allocates a block; null if there is no memory. `align` is a power of two.
     pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
-        if size > SPAN_BYTES {
+        if size > span_bytes() {
             return std::ptr::null_mut();
         }
         // SAFETY: valid for any size and any power-of-two alignment.
@@ -168,7 +189,7 @@ impl Heap {
     /// # Safety
     /// This heap owns the block. Its old address is invalid afterwards unless the result is null.
     pub unsafe fn resize(&self, block: *mut u8, size: usize) -> *mut u8 {
-        if size > SPAN_BYTES {
+        if size > span_bytes() {
             return std::ptr::null_mut();
         }
         // SAFETY: the caller upholds this function's own contract.

@@ -13,12 +13,12 @@ use super::{io, ioctl, messages, process, references, remote, rings, small, vect
 use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied, Pointer};
 use crate::calls::cover::{self, Pieces};
-use crate::calls::dispatch;
+use crate::calls::{dispatch, filters, rights};
 use crate::export::export;
 use crate::faults::{signals, threads};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, mapping, protection, remap};
-use crate::real::{kernel, raw, raw_result};
+use crate::real::{kernel, own_result, raw, raw_result};
 use crate::state::Phase;
 use crate::{descriptors, guard, state};
 
@@ -64,8 +64,16 @@ pub unsafe fn call(number: c_long, words: &Words) -> isize {
 unsafe fn make(number: c_long, words: &Words) -> isize {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
-        if guard::inside() || matches!(state::phase(), Phase::Early | Phase::Passing) {
+        if guard::inside() {
+            return own_result(number, words);
+        }
+        if matches!(state::phase(), Phase::Early | Phase::Passing) {
             return raw_result(number, words);
+        }
+        if matches!(number, libc::SYS_seccomp | libc::SYS_prctl)
+            && let Some(result) = filters::set(number, words)
+        {
+            return result;
         }
         if let Some(result) = descriptors::by_number(number, words) {
             return result;
@@ -74,6 +82,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
             return if result < 0 { -(state::errno() as isize) } else { result };
         }
         let kept = state::errno();
+        rights::before(number, words);
         let result = memory(number, words).or_else(|| references::by_number(number, words));
         let result = result.or_else(|| rings::by_number(number, words));
         let result = result.or_else(|| match (state::direct(), signals::has_ours()) {
@@ -84,7 +93,13 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         let result = match result {
             Some(-1) => -(state::errno() as isize),
             Some(result) => result,
-            None => return with_copies(number, words),
+            None => {
+                let result = with_copies(number, words);
+                if result >= 0 {
+                    rights::after(number, words);
+                }
+                return result;
+            }
         };
         state::fail(kept);
         result
@@ -334,13 +349,10 @@ unsafe fn about_the_net(number: c_long, words: &Words) -> Option<isize> {
         libc::SYS_prctl if words[0] == dispatch::SET_DISPATCH => {
             dispatch::step_back();
             // SAFETY: the caller's call.
-            return Some(unsafe { raw(number, words) as isize });
+            Some(unsafe { raw(number, words) as isize })
         }
-        libc::SYS_prctl if words[0] == libc::PR_SET_SECCOMP as usize => dispatch::leave_new_threads(),
-        libc::SYS_seccomp => dispatch::leave_new_threads(),
-        _ => {}
+        _ => None,
     }
-    None
 }
 
 /// The remaining calls with code of their own: futexes, System V messages, exec and asynchronous I/O.

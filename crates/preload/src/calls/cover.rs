@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::alloc::heap::PRIVATE;
 use crate::calls::access::{self, Access};
-use crate::real::kernel;
+use crate::real::own;
 use crate::{guard, state};
 
 /// Whether the kernel pins the pages of the range during a transfer, as it does for O_DIRECT. Only such transfers need
@@ -27,7 +27,7 @@ pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
         return false;
     }
     // SAFETY: takes no pointers.
-    let flags = unsafe { kernel!(libc::SYS_fcntl, fd, libc::F_GETFL) };
+    let flags = unsafe { own!(libc::SYS_fcntl, fd, libc::F_GETFL) };
     flags >= 0 && flags as c_int & libc::O_DIRECT != 0
 }
 
@@ -206,9 +206,9 @@ impl Bounce {
         state::keeping_errno(|| {
             // SAFETY: a new mapping, which only this bounce knows. The part that is protected is all but its last page.
             unsafe {
-                let block = kernel!(libc::SYS_mmap, 0usize, len, libc::PROT_NONE, flags, -1i32, 0usize);
+                let block = own!(libc::SYS_mmap, 0usize, len, libc::PROT_NONE, flags, -1i32, 0usize);
                 let open = block >= 0
-                    && kernel!(libc::SYS_mprotect, block, offset + room, libc::PROT_READ | libc::PROT_WRITE) == 0;
+                    && own!(libc::SYS_mprotect, block, offset + room, libc::PROT_READ | libc::PROT_WRITE) == 0;
                 open.then_some(Bounce { block: block as *mut u8, offset, room, mapped: len })
             }
         })
@@ -260,7 +260,7 @@ impl Drop for Bounce {
             // SAFETY: this bounce owns the block, or the mapping.
             unsafe {
                 if self.mapped > 0 {
-                    kernel!(libc::SYS_munmap, self.block, self.mapped);
+                    own!(libc::SYS_munmap, self.block, self.mapped);
                 } else {
                     PRIVATE.release(self.block);
                 }
@@ -344,7 +344,7 @@ pub fn kind(fd: c_int) -> Kind {
     // SAFETY: all zeroes is a valid `stat`, and the kernel fills in the locals.
     unsafe {
         let mut about: libc::stat = std::mem::zeroed();
-        if kernel!(libc::SYS_fstat, fd, &raw mut about) != 0 {
+        if own!(libc::SYS_fstat, fd, &raw mut about) != 0 {
             return Kind::Stream;
         }
         let (mut socket, mut len) = (libc::SOCK_STREAM, size_of::<c_int>() as u32);
@@ -353,7 +353,7 @@ pub fn kind(fd: c_int) -> Kind {
             libc::S_IFCHR => Kind::Characters,
             libc::S_IFSOCK => {
                 let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
-                kernel!(libc::SYS_getsockopt, fd, level, name, &raw mut socket, &raw mut len);
+                own!(libc::SYS_getsockopt, fd, level, name, &raw mut socket, &raw mut len);
                 if socket == libc::SOCK_STREAM { Kind::Stream } else { Kind::Datagrams }
             }
             _ => Kind::Stream,

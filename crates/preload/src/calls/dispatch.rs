@@ -19,7 +19,7 @@ use libc::{c_int, c_long};
 use crate::alloc::malloc;
 use crate::calls::{access, by_number, cover};
 use crate::faults::{signal_stack, signals, threads};
-use crate::real::{Real, kernel};
+use crate::real::{Real, own};
 use crate::{guard, state};
 
 /// PR_SET_SYSCALL_USER_DISPATCH.
@@ -111,7 +111,7 @@ pub fn prepare() -> bool {
     }
     let mut action = [0usize; 4]; // handler, flags, restorer, mask
     // SAFETY: the kernel fills in the local.
-    unsafe { kernel!(libc::SYS_rt_sigaction, libc::SIGSYS, 0usize, action.as_mut_ptr(), 8usize) };
+    unsafe { own!(libc::SYS_rt_sigaction, libc::SIGSYS, 0usize, action.as_mut_ptr(), 8usize) };
     RESTORER.store(action[2], Ordering::Relaxed);
     READY.store(malloc::libc_code().contains(&action[2]), Ordering::SeqCst);
     true
@@ -126,7 +126,7 @@ pub fn arm() {
     // SAFETY: the selector is in this thread's TLS, and lives as long as the thread.
     unsafe {
         *selector() = BLOCK;
-        let armed = kernel!(libc::SYS_prctl, SET_DISPATCH, DISPATCH_ON, code.start, code.len(), selector());
+        let armed = own!(libc::SYS_prctl, SET_DISPATCH, DISPATCH_ON, code.start, code.len(), selector());
         ARMED.set(armed == 0);
     }
 }
@@ -136,15 +136,24 @@ pub fn forget() {
     ARMED.set(false);
 }
 
-/// Stops giving new threads the net. The program has set a seccomp filter, which may kill a thread that asks for it.
-pub fn leave_new_threads() {
-    READY.store(false, Ordering::Relaxed);
+/// Makes a call of this library's own from outside the C library. It must not raise a signal whose handler is the
+/// program's.
+pub fn unseen<R>(call: impl FnOnce() -> R) -> R {
+    if !ARMED.get() {
+        return call();
+    }
+    // SAFETY: this thread's own byte.
+    let kept = unsafe { selector().replace(ALLOW) };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { *selector() = kept };
+    result
 }
 
 /// Disables the net for the calling thread.
 pub fn step_back() {
     // SAFETY: takes no pointers.
-    unsafe { kernel!(libc::SYS_prctl, SET_DISPATCH, DISPATCH_OFF, 0usize, 0usize, 0usize) };
+    unsafe { own!(libc::SYS_prctl, SET_DISPATCH, DISPATCH_OFF, 0usize, 0usize, 0usize) };
     ARMED.set(false);
 }
 
@@ -276,7 +285,7 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
 
 extern "C" fn set_now(stack: usize) -> bool {
     // SAFETY: the kernel reads the description that `set_stack` passes.
-    unsafe { kernel!(libc::SYS_sigaltstack, stack, 0usize) == 0 }
+    unsafe { own!(libc::SYS_sigaltstack, stack, 0usize) == 0 }
 }
 
 /// `sigaltstack` on the interrupted context.

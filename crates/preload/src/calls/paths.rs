@@ -31,7 +31,6 @@ copied! {
     fn futimesat(at: c_int, path: Text, times: *const [timeval; 2]) -> c_int { path: text, times: value }
     fn pathconf(path: Text, what: c_int) -> libc::c_long { path: text }
     fn ftok(path: Text, project: c_int) -> libc::key_t { path: text }
-    fn chroot(path: Text) -> c_int { path: text }
     fn acct(path: Text) -> c_int { path: text }
     fn mkostemp(path: *mut c_char, flags: c_int) -> c_int { path: text }
     fn mkostemp64(path: *mut c_char, flags: c_int) -> c_int { path: text }
@@ -87,7 +86,6 @@ copied! {
     fn umount2(path: Text, flags: c_int) -> c_int { path: text }
     fn swapon(path: Text, flags: c_int) -> c_int { path: text }
     fn swapoff(path: Text) -> c_int { path: text }
-    fn pivot_root(new: Text, old: Text) -> c_int { new: text, old: text }
     fn fsopen(kind: Text, flags: c_uint) -> c_int { kind: text }
     fn fspick(at: c_int, path: Text, flags: c_uint) -> c_int { path: text }
     fn move_mount(a: c_int, from: Text, b: c_int, to: Text, flags: c_uint) -> c_int { from: text, to: text }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{
     clockid_t, cpu_set_t, dev_t, id_t, idtype_t, itimerspec, itimerval, mode_t, mq_attr, mqd_t, off64_t, pid_t,
-    pthread_t, rlimit, rusage, sched_param, siginfo_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, timex,
+    pthread_t, rusage, sched_param, siginfo_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, timex,
 };
 
 use crate::calls::copied::{self, copied};
@@ -58,8 +58,6 @@ copied! {
     fn adjtime(by: *const timeval, left: *mut timeval) -> c_int { by: value, left: value }
     fn settimeofday(now: *const timeval, zone: *const c_void) -> c_int { now: value, zone: bytes(8) }
     fn times(used: *mut libc::tms) -> libc::clock_t { used: value }
-    fn prlimit(pid: pid_t, what: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int { new: value, old: value }
-    fn prlimit64(pid: pid_t, what: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int { new: value, old: value }
 }
 
 // System V and POSIX messages, and semaphores. A System V message begins with its type.

@@ -94,8 +94,6 @@ touched! {
     fn getrusage = c"getrusage"(who: c_int, usage: *mut rusage) -> c_int { value(usage) }
     fn getrlimit = c"getrlimit"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
     fn getrlimit64 = c"getrlimit64"(what: c_int, limit: *mut rlimit) -> c_int { value(limit) }
-    fn setrlimit = c"setrlimit"(what: c_int, limit: *const rlimit) -> c_int { value(limit) }
-    fn setrlimit64 = c"setrlimit64"(what: c_int, limit: *const rlimit) -> c_int { value(limit) }
     fn sysinfo = c"sysinfo"(about: *mut libc::sysinfo) -> c_int { value(about) }
     fn uname = c"uname"(about: *mut utsname) -> c_int { value(about) }
     fn getentropy = c"getentropy"(buffer: *mut c_void, len: size_t) -> c_int { touch(buffer, len) }

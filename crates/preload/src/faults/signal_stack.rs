@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::real::kernel;
+use crate::real::own;
 use crate::state;
 
 const SIGNAL_BYTES: usize = 64 << 10;
@@ -37,11 +37,11 @@ fn map() -> Option<usize> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, whose first page nobody uses yet.
     unsafe {
-        let addr = kernel!(libc::SYS_mmap, 0usize, GUARD_BYTES + SIGNAL_BYTES, access, flags, -1i32, 0usize);
+        let addr = own!(libc::SYS_mmap, 0usize, GUARD_BYTES + SIGNAL_BYTES, access, flags, -1i32, 0usize);
         if addr < 0 {
             return None;
         }
-        kernel!(libc::SYS_mprotect, addr, GUARD_BYTES, libc::PROT_NONE);
+        own!(libc::SYS_mprotect, addr, GUARD_BYTES, libc::PROT_NONE);
         Some(addr as usize)
     }
 }
@@ -131,6 +131,6 @@ fn set_signal_stack(stack: Option<libc::stack_t>) -> Option<libc::stack_t> {
     let stack = stack.unwrap_or(none);
     let mut before = none;
     // SAFETY: the kernel reads one description and fills in the other. The stack's memory lives as long as it is set.
-    let result = unsafe { kernel!(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
+    let result = unsafe { own!(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
     (result == 0).then_some(before)
 }

@@ -15,7 +15,7 @@ use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 use crate::calls::{access, dispatch};
 use crate::export::{export, real};
 use crate::faults::signal_stack;
-use crate::real::kernel;
+use crate::real::{kernel, own};
 use crate::{guard, state};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
@@ -72,7 +72,7 @@ pub fn ours_mask() -> u64 {
 pub fn open_ours() {
     let set = ours_mask();
     // SAFETY: the kernel reads a set of 8 bytes.
-    unsafe { kernel!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
     dispatch::arm();
 }
 

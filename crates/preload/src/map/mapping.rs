@@ -19,7 +19,7 @@ use folioswap_sys::memory::Reservation;
 use crate::calls::{access, rings};
 use crate::export::export;
 use crate::map::{known, protection};
-use crate::real::kernel;
+use crate::real::{kernel, own};
 use crate::state::Outcome;
 use crate::{ending, guard, state};
 
@@ -143,7 +143,7 @@ fn map_in_whole_blocks(len: usize, access: c_int, flags: c_int) -> Option<*mut c
         let before = start - mapped as usize;
         for (part, len) in [(mapped as usize, before), (start + len, slack - before)] {
             if len > 0 {
-                state::keeping_errno(|| kernel!(libc::SYS_munmap, part, len));
+                state::keeping_errno(|| own!(libc::SYS_munmap, part, len));
             }
         }
         Some(start as *mut c_void)
@@ -224,7 +224,7 @@ unsafe fn map_over(
         if trial == libc::MAP_FAILED {
             return trial;
         }
-        kernel!(libc::SYS_munmap, trial, trial_len.next_multiple_of(huge_page_bytes(flags)));
+        own!(libc::SYS_munmap, trial, trial_len.next_multiple_of(huge_page_bytes(flags)));
     }
     let is_ours = is_manageable(range.len(), flags, true);
     let _guard = guard::enter();

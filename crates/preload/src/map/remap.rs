@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use folioswap::{RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::own_calls;
 
 use crate::export::export;
 use crate::map::known;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
-use crate::real::kernel;
+use crate::real::{kernel, own};
 use crate::{guard, state};
 
 const MREMAP_DONTUNMAP: c_int = 4;
@@ -109,6 +110,9 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
 /// What the kernel says of this process's mappings. Read without the C library, in which a thread can be cancelled.
 /// `None`: it cannot be read, or a thread of the program has closed the descriptor.
 fn listed() -> Option<String> {
+    if own_calls::is_used() {
+        return None; // the program's filter may refuse to open a file
+    }
     let mut text = Vec::new();
     let mut buffer = [0u8; 16 << 10];
     // SAFETY: the path is a C string, the kernel fills in the buffer, and the descriptor is this call's own.
@@ -207,7 +211,7 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
     if let Some(place) = place.filter(|_| moved.is_ok()) {
         if offset > 0 {
             // SAFETY: the part of this call's own reservation before the mapping.
-            unsafe { kernel!(libc::SYS_munmap, place.addr(), offset) };
+            unsafe { own!(libc::SYS_munmap, place.addr(), offset) };
         }
         place.leak();
     }

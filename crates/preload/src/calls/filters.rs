@@ -1,0 +1,81 @@
+//! Seccomp filters that the program sets.
+//!
+//! A filter that is put on all threads is put on the engine's, too, and one thread's filter sees what the engine does
+//! on that thread. So the engine's calls are exempt (`folioswap_sys::own_calls`), and what it needs besides is there
+//! before the filter: threads, descriptors, buffers. Strict mode, which exempts nobody, is set as a filter that permits
+//! the same.
+
+use std::ffi::c_long;
+
+use folioswap_sys::own_calls;
+
+use crate::faults::signals;
+use crate::real::raw_result;
+use crate::{ending, guard, state};
+
+/// Operations of `seccomp`. `prctl` has them one higher.
+const STRICT: usize = libc::SECCOMP_SET_MODE_STRICT as usize;
+const FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
+
+/// Makes the call if it sets a filter. Returns the kernel's result.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
+    let &[a, b, c, ..] = words;
+    let (operation, description) = match number {
+        libc::SYS_seccomp => (a, c),
+        libc::SYS_prctl if a == libc::PR_SET_SECCOMP as usize => (b.wrapping_sub(1), c),
+        _ => return None,
+    };
+    let arena = state::arena().filter(|_| own_calls::is_prepared())?;
+    let exempting = {
+        let _guard = guard::enter();
+        let filter = match operation {
+            STRICT if number == libc::SYS_prctl || (b == 0 && c == 0) => own_calls::strict(),
+            // SAFETY: the caller passes the description of a filter.
+            FILTER => unsafe { read(description) }?,
+            _ => return None,
+        };
+        let exempting = own_calls::exempting(&filter, signals::has_ours());
+        let Some(exempting) = exempting.filter(|_| !filter.is_empty()) else {
+            state::say("a seccomp filter is too long to exempt folioswap from it");
+            return None;
+        };
+        state::keeping_errno(|| arena.prepare_for_limits());
+        ending::before_filter();
+        own_calls::begin();
+        exempting
+    };
+    let program = libc::sock_fprog { len: exempting.len() as u16, filter: exempting.as_ptr().cast_mut() };
+    let at = &raw const program as usize;
+    // SAFETY: the caller's call, with a filter that is as its own for all calls but the engine's. The kernel copies it.
+    let result = unsafe {
+        if operation == STRICT {
+            let no_new_privileges = [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0];
+            raw_result(libc::SYS_prctl, &no_new_privileges); // such a thread executes nothing any more
+            raw_result(libc::SYS_seccomp, &[FILTER, 0, at, 0, 0, 0])
+        } else {
+            let mut words = *words;
+            words[2] = at;
+            raw_result(number, &words)
+        }
+    };
+    let _guard = guard::enter();
+    drop(exempting);
+    Some(result)
+}
+
+/// A copy of the program's filter. `None`: there is none where it says, and the kernel may say so.
+///
+/// # Safety
+/// `description` is null, or the address of such a description.
+unsafe fn read(description: usize) -> Option<Vec<libc::sock_filter>> {
+    // SAFETY: the caller upholds this function's own contract.
+    let program = unsafe { (description as *const libc::sock_fprog).as_ref() }?;
+    if program.filter.is_null() || program.len == 0 {
+        return None;
+    }
+    // SAFETY: so many steps lie there.
+    Some(unsafe { std::slice::from_raw_parts(program.filter, program.len.into()) }.to_vec())
+}

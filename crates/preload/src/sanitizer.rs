@@ -1,0 +1,38 @@
+//! Programs that are built with a sanitizer.
+//!
+//! A sanitizer has an allocator and shadow memory of its own, whose mappings no library sees, and reads all memory when
+//! it looks for leaks. So such a program's memory is not paged. The sanitizer's library comes before this one: the
+//! command has put it in front.
+
+use std::ffi::{CStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use crate::state;
+
+/// The functions that sanitizers with an allocator of their own export.
+const STARTS: [&CStr; 5] = [c"__asan_init", c"__tsan_init", c"__msan_init", c"__hwasan_init", c"__lsan_init"];
+
+/// What the command has put in front of LD_PRELOAD, for this program alone.
+const IN_FRONT: &str = "FOLIOSWAP_IN_FRONT";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Whether the program has a sanitizer. Says so.
+pub fn is_there() -> bool {
+    if let Some(put) = std::env::var_os(IN_FRONT) {
+        let list = std::env::var_os(PRELOAD).unwrap_or_default();
+        let rest = list.as_bytes().strip_prefix(put.as_bytes()).and_then(|rest| rest.strip_prefix(b":"));
+        // SAFETY: the constructors run on the process's only thread.
+        unsafe {
+            rest.into_iter().for_each(|rest| std::env::set_var(PRELOAD, OsString::from_vec(rest.to_vec())));
+            std::env::remove_var(IN_FRONT);
+        }
+    }
+    // SAFETY: C strings. Any thread may call dlsym.
+    let is_here = |name: &&CStr| unsafe { !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null() };
+    let found = STARTS.iter().any(is_here);
+    if found {
+        let pid = std::process::id();
+        state::say(&format!("note: the memory of process {pid} is not paged: it is built with a sanitizer"));
+    }
+    found
+}
