@@ -112,13 +112,13 @@ pub(crate) fn are_inherited() -> bool {
     used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == INHERITED)
 }
 
-/// Starts a thread with signals blocked ([`signals::block_all`]), in an inherited seat if there is one. `name` is cut
-/// to the kernel's 15 bytes.
+/// Starts a thread with signals blocked, those of faults too but for SIGBUS and SIGSYS, in an inherited seat if there is
+/// one. `name` is cut to the kernel's 15 bytes.
 ///
 /// # Errors
 /// EAGAIN: too many threads. ENOMEM.
 pub(crate) fn spawn(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
-    let _blocked = signals::block_all();
+    let _blocked = signals::block_for_new_thread();
     match take_from(INHERITED) {
         Some(place) => SEATS[place].restart(place, name, Table::Shared, body),
         None => begin(name, stack_bytes, body),
@@ -130,7 +130,7 @@ pub(crate) fn spawn(name: &str, stack_bytes: usize, body: Body) -> io::Result<Th
 /// # Errors
 /// EAGAIN: too many threads, or no seat was inherited.
 pub(crate) fn spawn_with_own_table(name: &str, body: Body) -> io::Result<Thread> {
-    let _blocked = signals::block_all();
+    let _blocked = signals::block_for_new_thread();
     let place = take_from(INHERITED).ok_or_else(too_many)?;
     SEATS[place].restart(place, name, Table::Copied, body)
 }

@@ -43,6 +43,14 @@ pub fn block_all() -> Blocked {
     Blocked { before: change_mask(libc::SIG_BLOCK, BLOCKED), _not_send: PhantomData }
 }
 
+/// As [`block_all`], while a thread of the engine is started. That inherits the mask, and gets no signals of faults
+/// either, but for SIGBUS and SIGSYS.
+pub(crate) fn block_for_new_thread() -> Blocked {
+    let blocked = block_all();
+    change_mask(libc::SIG_BLOCK, NOT_ON_ITS_THREADS);
+    blocked
+}
+
 impl Drop for Blocked {
     fn drop(&mut self) {
         change_mask(libc::SIG_SETMASK, self.before);
@@ -71,8 +79,7 @@ pub fn spawn<T: Send + 'static>(
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     let name = name.chars().filter(|c| c.is_ascii() && *c != '\0').take(15).collect();
-    let _blocked = block_all();
-    change_mask(libc::SIG_BLOCK, NOT_ON_ITS_THREADS); // inherited, and ends with `_blocked`
+    let _blocked = block_for_new_thread();
     std::thread::Builder::new().name(name).stack_size(stack_size).spawn(body)
 }
 
