@@ -1,6 +1,5 @@
 // RUN: gcc -O2 -g -pthread -o mremap_model mremap_model.c && ./mremap_model    EXPECT: exit 0
-// BUDGETS: 16M 32M
-// MAPPERS: move copy
+// BUDGETS: 16M
 // LIMIT_S: 200
 /* Memory calls at random, above all mremap with all of its flags, on 40 MiB of addresses whose pages a model knows: the
    number that each holds, its protection, and the mapping that it belongs to. After each call the pages that it concerned
@@ -248,7 +247,7 @@ static void one_call(void) {
 
 int main(int nr_arguments, char **arguments) {
     uint64_t first = nr_arguments > 1 ? strtoul(arguments[1], 0, 0) : 1;
-    long nr_seeds = nr_arguments > 2 ? atol(arguments[2]) : 10, nr_calls = nr_arguments > 3 ? atol(arguments[3]) : 500;
+    long nr_seeds = nr_arguments > 2 ? atol(arguments[2]) : 4, nr_calls = nr_arguments > 3 ? atol(arguments[3]) : 400;
     /* No mapping of anybody else's comes to lie within: there is a wall of 1 GiB on either side, far from all others. */
     base = (char *)0x100000000000 + (1ul << 30);
     for (seed = first; seed < first + nr_seeds; seed++) {

@@ -112,8 +112,8 @@ pub(crate) fn are_inherited() -> bool {
     used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == INHERITED)
 }
 
-/// Starts a thread with signals blocked, those of faults too but for SIGBUS and SIGSYS, in an inherited seat if there is
-/// one. `name` is cut to the kernel's 15 bytes.
+/// Starts a thread with signals blocked, those of faults too but for SIGBUS and SIGSYS, in an inherited seat if there
+/// is one. `name` is cut to the kernel's 15 bytes.
 ///
 /// # Errors
 /// EAGAIN: too many threads. ENOMEM.
