@@ -73,7 +73,10 @@ impl Running {
         let swap = self.engine.swap();
         let mut opened: Vec<_> = self.wanted.iter().filter_map(device::open_in_child).collect();
         if self.wanted.is_empty() {
-            opened.push(device::open_default());
+            match device::open_defaults() {
+                Ok(devices) => opened.extend(devices.into_iter().map(Ok)),
+                Err(error) => opened.push(Err(error)),
+            }
         }
         opened.into_iter().filter_map(|device| device.and_then(|device| swap.add_or_refuse(device)).err()).collect()
     }

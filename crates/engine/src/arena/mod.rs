@@ -198,7 +198,7 @@ impl ArenaBuilder {
         }
         let topology = &*self.topology.get_or_insert_with(Topology::of_machine);
         let mut devices: Vec<Opened> = if self.devices.is_empty() {
-            vec![device::open_default()?]
+            device::open_defaults()?
         } else {
             self.devices.iter().map(|wanted| device::open(wanted, topology)).collect::<Result<_, _>>()?
         };

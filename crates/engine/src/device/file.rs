@@ -45,16 +45,16 @@ impl FileDevice {
         let ends_at = file_limit::lengthen(fd.as_raw_fd(), limit);
         let note = ends_at.map(|end| {
             format!(
-                "the limit of file sizes (ulimit -f) ends swap in {} at {}; a block device has no such limit",
+                "the limit of file sizes (ulimit -f) ends each swap file in {} at {}; a block device has no such limit",
                 directory.display(),
                 Bytes(end)
             )
         });
         let fd = hidden(path, fd)?;
         let limit = limit.into_iter().chain(ends_at).min();
-        let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: note.into() };
-        device.probe()?;
-        Ok(device)
+        let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: None.into() };
+        device.probe()?; // that is no use yet
+        Ok(FileDevice { on_first_use: note.into(), ..device })
     }
 
     /// Opens a block device, or makes an unlinked file next to `path`, where nothing may exist yet. A block device that

@@ -264,10 +264,20 @@ fn check_size(path: &Path, size_bytes: u64, most_bytes: u64) -> Result<(), Error
     Ok(())
 }
 
-/// The device of an arena that was given none: an unlinked file in [`default_directory`].
-pub(crate) fn open_default() -> Result<Opened, Error> {
-    let device: Box<dyn Device> = Box::new(FileDevice::unlinked_in(&default_directory(), None)?);
-    Ok(device.into())
+/// Most files of an arena that was given no device.
+const MOST_DEFAULTS: usize = 16;
+
+/// The devices of an arena that was given none: an unlinked file in [`default_directory`], or several if the limit of
+/// file sizes ends each of them.
+pub(crate) fn open_defaults() -> Result<Vec<Opened>, Error> {
+    let open = || FileDevice::unlinked_in(&default_directory(), None);
+    let mut files = vec![open()?];
+    while files[0].limit.is_some() && files.len() < MOST_DEFAULTS {
+        let Ok(file) = open() else { break };
+        files.push(FileDevice { on_first_use: None.into(), ..file }); // the first one says it
+    }
+    let opened = |file| Opened::from(Box::new(file) as Box<dyn Device>);
+    Ok(files.into_iter().map(opened).collect())
 }
 
 /// Checks that the node stated for a device exists.
