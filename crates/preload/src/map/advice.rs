@@ -109,17 +109,20 @@ fn is_kernels(advice: c_int) -> bool {
     kernels.contains(&advice)
 }
 
-/// Memory with guards is not managed, and does not become so when it gets another protection. ENOMEM: the range has
-/// holes, and the rest got its guards.
+/// Memory with guards is not managed, and does not become so when it gets another protection. A part loses its content
+/// only once the kernel has accepted those before it.
 fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
-    let managed = space.managed_parts(range.clone());
-    let reserved = known::reserved().remove(range.clone());
     access::note_closed(range);
-    let install = || kernel_advise(range, MADV_GUARD_INSTALL);
-    // SAFETY: the program gives up the content.
-    let result = if managed.is_empty() { install() } else { unsafe { space.forget(range.clone(), install) } };
-    managed.into_iter().chain(reserved).for_each(|part| known::guarded().add(part));
-    result
+    in_order(space, range, |part, is_managed| {
+        let install = || kernel_advise(part, MADV_GUARD_INSTALL);
+        // SAFETY: the program gives up the content.
+        let result = if is_managed { unsafe { space.forget(part.clone(), install) } } else { install() };
+        if result == 0 || state::errno() == libc::ENOMEM {
+            let reserved = known::reserved().remove(part.clone());
+            is_managed.then(|| part.clone()).into_iter().chain(reserved).for_each(|part| known::guarded().add(part));
+        }
+        result
+    })
 }
 
 fn remove_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
@@ -170,7 +173,11 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT | MADV_GUARD_INSTALL
     );
     if drops && space.has_locked(&range) {
-        state::fail(libc::EINVAL); // as in the kernel
+        let first = first_locked(space, &range);
+        if first > start {
+            let _ = advise(start, first - start, advice);
+        }
+        state::fail(libc::EINVAL); // as in the kernel, which has advised what lies before
         return -1;
     }
     let _guard = guard::enter();
@@ -180,15 +187,44 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, &range, advice),
         _ => {}
     }
+    in_order(space, &range, |part, is_managed| {
+        let advised = is_managed.then(|| state::keeping_errno(|| advise_managed(space, part, advice)));
+        if matches!(advised, Some(Then::Others)) { 0 } else { kernel_advise(part, advice) }
+    })
+}
+
+/// Advises the managed and the other parts of a range in their order. As in the kernel, a hole is an error, but the
+/// rest is advised. Any other error ends the call, and what lies behind stays as it is.
+fn in_order(space: &RawSpace, range: &Range<usize>, mut advise: impl FnMut(&Range<usize>, bool) -> c_int) -> c_int {
     let managed = space.managed_parts(range.clone());
-    let mut then = Then::Others;
-    for part in &managed {
-        then = state::keeping_errno(|| advise_managed(space, part, advice));
+    let others = others(range, &managed);
+    let mut parts: Vec<_> = managed.into_iter().map(|part| (part, true)).collect();
+    parts.extend(others.into_iter().map(|part| (part, false)));
+    parts.sort_unstable_by_key(|(part, _)| part.start);
+    let mut has_hole = false;
+    for (part, is_managed) in parts {
+        if advise(&part, is_managed) < 0 {
+            if state::errno() != libc::ENOMEM {
+                return -1;
+            }
+            has_hole = true;
+        }
     }
-    match then {
-        Then::All => kernel_advise(&range, advice),
-        Then::Others => advise_others(&range, &managed, advice),
+    if has_hole {
+        state::fail(libc::ENOMEM);
+        return -1;
     }
+    0
+}
+
+/// The start of the first locked page of a range that has one.
+fn first_locked(space: &RawSpace, range: &Range<usize>) -> usize {
+    let (mut free, mut end) = (range.start, range.end);
+    while end - free > PAGE_BYTES {
+        let middle = free + (end - free) / PAGE_BYTES / 2 * PAGE_BYTES;
+        if space.has_locked(&(free..middle)) { end = middle } else { free = middle }
+    }
+    free
 }
 
 /// As in the kernel, a hole is an error, but the rest is advised. Any other error ends the call.
