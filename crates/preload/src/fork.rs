@@ -105,8 +105,9 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    guard::begin_child();
     let Some(fork) = FORK.take() else { return };
-    heap::release_after_fork();
+    heap::release_in_child();
     streams::unlock_in_child();
     dispatch::forget();
     let Fork { forking, thread, _guard: guard, .. } = ManuallyDrop::into_inner(fork);

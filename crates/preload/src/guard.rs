@@ -12,6 +12,8 @@ use crate::real::own;
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// The thread's id; 0: unknown.
+    static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
 const fn bit(signal: i32) -> u64 {
@@ -49,9 +51,20 @@ pub fn inside() -> bool {
     DEPTH.get() > 0 || folioswap::internal_thread()
 }
 
-/// Identifies the calling thread among those of this process.
-pub fn this_thread() -> usize {
-    DEPTH.with(|depth| std::ptr::from_ref(depth) as usize)
+/// The calling thread's id. Cheap but for the first call.
+pub fn this_thread() -> u32 {
+    match THREAD.get() {
+        0 => {
+            THREAD.set(folioswap_sys::signals::thread_id());
+            THREAD.get()
+        }
+        thread => thread,
+    }
+}
+
+/// In a forked child: its thread has another id.
+pub fn begin_child() {
+    THREAD.set(0);
 }
 
 fn block() -> u64 {

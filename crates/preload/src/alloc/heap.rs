@@ -10,7 +10,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use dlmalloc::Dlmalloc;
 use folioswap_sys::{futex, signals};
@@ -56,9 +56,8 @@ pub static ORDINARY: Heap = Heap::new();
 
 /// A heap in one span of addresses.
 pub struct Heap {
+    /// The thread that holds the lock, and [`WAITED_FOR`]; 0: nobody does.
     lock: AtomicU32,
-    /// Identifies the thread that holds the lock; 0: nobody does, or it is taken or released just now.
-    owner: AtomicUsize,
     dlmalloc: UnsafeCell<Dlmalloc<Span>>,
     /// Start of the span; zero before the first use.
     start: AtomicUsize,
@@ -145,7 +144,6 @@ impl Heap {
         let span = Span { start: UnsafeCell::new(0), taken: UnsafeCell::new(0), open: UnsafeCell::new(0) };
         Heap {
             lock: AtomicU32::new(0),
-            owner: AtomicUsize::new(0),
             dlmalloc: UnsafeCell::new(Dlmalloc::new_with_allocator(span)),
             start: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
@@ -223,12 +221,10 @@ impl Heap {
         let is_forks = is_held_by_fork();
         if !is_forks {
             self.acquire();
-            self.owner.store(guard::this_thread(), Ordering::Relaxed);
         }
         // SAFETY: the lock is held, or this thread acts for the one that holds it.
         let result = call(unsafe { &mut *self.dlmalloc.get() });
         if !is_forks {
-            self.owner.store(0, Ordering::Relaxed);
             self.free_lock();
         }
         result
@@ -236,49 +232,75 @@ impl Heap {
 
     /// Whether the calling thread holds the lock. It runs a signal handler of the program, which has interrupted it.
     fn is_own(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == guard::this_thread()
+        self.lock.load(Ordering::Relaxed) & !WAITED_FOR == guard::this_thread()
     }
 
     fn acquire(&self) {
+        let me = guard::this_thread();
+        let swap = |from, to| self.lock.compare_exchange_weak(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok();
         for _ in 0..100 {
-            if self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if swap(0, me) {
                 return;
             }
             std::hint::spin_loop();
         }
-        while self.lock.swap(2, Ordering::Acquire) != 0 {
-            futex::wait(&self.lock, 2);
+        loop {
+            match self.lock.load(Ordering::Relaxed) {
+                0 if swap(0, me | WAITED_FOR) => return, // others may wait, too
+                0 => {}
+                held if held & WAITED_FOR != 0 || swap(held, held | WAITED_FOR) => {
+                    futex::wait(&self.lock, held | WAITED_FOR);
+                }
+                _ => {}
+            }
         }
     }
 
     fn free_lock(&self) {
-        if self.lock.swap(0, Ordering::Release) == 2 {
+        if self.lock.swap(0, Ordering::Release) & WAITED_FOR != 0 {
             futex::wake_one(&self.lock);
         }
     }
 }
 
+/// Set in a heap's lock while threads may wait for it. No thread has such an id.
+const WAITED_FOR: u32 = 1 << 31;
+
 /// The thread that holds both heaps while it forks; 0: none does.
 static FORKING: AtomicU32 = AtomicU32::new(0);
+
+/// The forking thread had [`ORDINARY`]'s lock before. Changes under [`PRIVATE`]'s.
+static WAS_OWN: AtomicBool = AtomicBool::new(false);
 
 /// Brings both heaps to rest for a fork of the calling thread. Its own faults may still allocate, on whatever thread
 /// they are resolved: it waits for that. A signal handler that has interrupted an allocation may fork, too: the heap
 /// then stays as it is, in both processes, until the handler returns.
 pub fn acquire_for_fork() {
-    if !ORDINARY.is_own() {
+    let is_own = ORDINARY.is_own();
+    if !is_own {
         ORDINARY.acquire();
     }
     PRIVATE.acquire();
+    WAS_OWN.store(is_own, Ordering::Relaxed);
     FORKING.store(signals::thread_id(), Ordering::SeqCst);
 }
 
-/// After that fork, in both processes.
+/// After that fork, in the parent.
 pub fn release_after_fork() {
+    let was_own = WAS_OWN.load(Ordering::Relaxed);
     FORKING.store(0, Ordering::SeqCst);
     PRIVATE.free_lock();
-    if !ORDINARY.is_own() {
+    if !was_own {
         ORDINARY.free_lock();
     }
+}
+
+/// After that fork, in the child, whose only thread has another id ([`guard::begin_child`]).
+pub fn release_in_child() {
+    if WAS_OWN.load(Ordering::Relaxed) {
+        ORDINARY.lock.store(guard::this_thread(), Ordering::Relaxed);
+    }
+    release_after_fork();
 }
 
 /// Whether the calling thread acts for one that holds both heaps.
