@@ -58,7 +58,7 @@ impl Aside {
     /// part, `undo` is called with the folio and the home of those before it, and what is still at the place goes back.
     ///
     /// # Safety
-    /// As for [`Mapper::unmap`].
+    /// As for `Mapper::unmap`.
     pub unsafe fn take(
         &self,
         folio: usize,
@@ -106,7 +106,7 @@ impl Aside {
     /// Returns the pages that are at a place to the folio, as they are: a device may be writing to them.
     ///
     /// # Safety
-    /// As for [`Mapper`]. The place is the caller's.
+    /// As for `Mapper`. The place is the caller's.
     unsafe fn put_back(&self, folio: usize, place: usize, len: usize) {
         // SAFETY: the caller's ranges. All pages of the folio are at the place.
         let returned = unsafe { memory::return_pages(place, folio, len) };
