@@ -1,0 +1,39 @@
+/* EXPECT: exit 0, last line "ok"
+ * BUDGETS: 96M
+ * A signal handler forks although it may have interrupted malloc in the same thread, as crash handlers do.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static volatile int nr_forks, failed;
+
+static void handler(int signal)
+{
+	int status = -1;
+	pid_t child = fork();
+
+	(void)signal;
+	if (!child)
+		_exit(0);
+	failed |= child < 0 || waitpid(child, &status, 0) != child || status;
+	nr_forks++;
+}
+
+int main(void)
+{
+	static void *blocks[64];
+	struct itimerval every = {{0, 3000}, {0, 3000}};
+
+	signal(SIGALRM, handler);
+	setitimer(ITIMER_REAL, &every, 0);
+	for (unsigned i = 0; nr_forks < 200; i++) {
+		free(blocks[i % 64]);
+		blocks[i % 64] = malloc(100 + i % 1000);
+	}
+	puts(failed ? "failed" : "ok");
+	return failed;
+}
