@@ -37,8 +37,11 @@ static void *serve(void *unused) {
         uint64_t at = m.arg.pagefault.address & ~(PAGE - 1);
         memset(page, 0x77, PAGE);
         struct uffdio_copy c = {at, (uint64_t)page, PAGE, 0, 0};
-        if (ioctl(fd, UFFDIO_COPY, &c) == 0) served++;
-        else if (errno != EEXIST) FAIL("copy");
+        __atomic_fetch_add(&served, 1, __ATOMIC_SEQ_CST); // before the copy, which lets the other thread go on
+        if (ioctl(fd, UFFDIO_COPY, &c)) {
+            if (errno != EEXIST) FAIL("copy");
+            __atomic_fetch_sub(&served, 1, __ATOMIC_SEQ_CST);
+        }
     }
 }
 

@@ -573,12 +573,13 @@ impl FolioTable {
             self.ensure(block..BlockId::from_index(block.index() + 1));
         }
         let found = self.find(block).unwrap_or_else(|| panic!("{block:?} has no entry: it was never mapped"));
-        Locked { id: block, block: lock(found), key: &self.key }
+        Locked { id: block, mutex: found, block: Some(lock(found)), key: &self.key }
     }
 
     /// Locks a block unless another thread holds it. `None` also when its chunk does not exist.
     pub fn try_lock(&self, block: BlockId) -> Option<Locked<'_>> {
-        Some(Locked { id: block, block: try_lock(self.find(block)?)?, key: &self.key })
+        let found = self.find(block)?;
+        Some(Locked { id: block, mutex: found, block: Some(try_lock(found)?), key: &self.key })
     }
 
     /// Bytes of memory that the table takes. Walks all blocks; a locked block counts without its parts, hashes and
@@ -603,7 +604,9 @@ impl fmt::Debug for FolioTable {
 #[must_use = "dropping it unlocks the block"]
 pub struct Locked<'t> {
     id: BlockId,
-    block: MutexGuard<'t, Block>,
+    mutex: &'t Mutex<Block>,
+    /// `None` during a pause.
+    block: Option<MutexGuard<'t, Block>>,
     key: &'t HashKey,
 }
 
@@ -623,16 +626,23 @@ impl<'t> Locked<'t> {
         self.id.page(index << self.order().exponent())
     }
 
+    /// Unlocks the block while `work` waits. Others may change everything about it meanwhile.
+    pub fn pause(&mut self, work: impl FnOnce()) {
+        self.block = None;
+        work();
+        self.block = Some(lock(self.mutex));
+    }
+
     /// Takes what the entry says of the block. The block is empty afterwards.
     pub fn take(&mut self) -> Block {
         let small_table = self.small_table;
-        std::mem::replace(&mut *self.block, Block { small_table, ..Block::new() })
+        std::mem::replace(&mut **self, Block { small_table, ..Block::new() })
     }
 
     /// Puts what was taken from another block into an empty one.
     pub fn put(&mut self, block: Block) {
         let small_table = self.small_table;
-        *self.block = Block { small_table, sealed: self.block.sealed.take(), ..block };
+        **self = Block { small_table, sealed: self.sealed.take(), ..block };
     }
 }
 
@@ -640,13 +650,13 @@ impl Deref for Locked<'_> {
     type Target = Block;
 
     fn deref(&self) -> &Block {
-        &self.block
+        self.block.as_ref().expect("a pause has no access to the block")
     }
 }
 
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut Block {
-        &mut self.block
+        self.block.as_mut().expect("a pause has no access to the block")
     }
 }
 

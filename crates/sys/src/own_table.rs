@@ -297,8 +297,19 @@ impl Keeper {
         (sockets[1] >= 0).then_some(sockets)
     }
 
-    /// Starts its thread, which takes a table of its own, and waits for that.
+    /// As [`Keeper::try_begin`], also if the program uses all of its descriptors.
     fn begin(&'static self) -> io::Result<()> {
+        self.try_begin().or_else(|error| match error.raw_os_error() {
+            Some(libc::EMFILE) => {
+                let _raised = descriptor::raise_limit(); // for a moment
+                self.try_begin()
+            }
+            _ => Err(error),
+        })
+    }
+
+    /// Starts its thread, which takes a table of its own, and waits for that.
+    fn try_begin(&'static self) -> io::Result<()> {
         let (ours, theirs) = socket_pair()?;
         let ours = descriptor::hide_number(ours)?;
         let number = theirs.as_raw_fd();

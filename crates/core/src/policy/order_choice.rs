@@ -65,6 +65,8 @@ pub struct History {
     /// The folio of the last fault, or the last one read ahead with it, and the length of the row that ends there.
     last: u16,
     run: u16,
+    /// The row goes down.
+    descends: bool,
     verdict: Verdict,
 }
 
@@ -73,13 +75,16 @@ const _: () = assert!(size_of::<History>() == 16, "a block's entry has room for 
 impl History {
     /// Records a fault of the folio at `index` of its block of `nr_folios`. Returns whether it is one of many in a row.
     pub fn note(&mut self, index: usize, nr_folios: usize) -> bool {
-        self.run = if self.continues(index) { self.run.saturating_add(1) } else { 1 };
-        self.last = index as u16;
+        if !self.was_read_ahead(index) {
+            self.run = if self.continues(index) { self.run.saturating_add(1) } else { 1 };
+            self.descends = index < usize::from(self.last);
+            self.last = index as u16;
+        }
         nr_folios > 1 && self.run >= many_in_row(nr_folios)
     }
 
     fn continues(&self, index: usize) -> bool {
-        self.run > 0 && index.abs_diff(usize::from(self.last)) == 1
+        self.run > 0 && index.abs_diff(usize::from(self.last)) == 1 && !self.was_read_ahead(index)
     }
 
     /// Folios to read with the one at `index`, which is about to be noted, because it continues a row: the next ones in
@@ -100,6 +105,13 @@ impl History {
         }
         self.last = if ahead.start > usize::from(self.last) { ahead.end - 1 } else { ahead.start } as u16;
         self.run = self.run.saturating_add(ahead.len() as u16);
+    }
+
+    /// Whether a folio is among those read ahead last. It may fault all the same, if it was in RAM but not mapped.
+    fn was_read_ahead(&self, index: usize) -> bool {
+        let last = usize::from(self.last);
+        let behind = if self.descends { index.checked_sub(last) } else { last.checked_sub(index) };
+        self.run >= 2 * ROW && behind.is_some_and(|behind| behind < usize::from(self.run / 2))
     }
 
     /// Folios read ahead that a fault at `index` shows to have been used: those of the row that it continues.
@@ -436,6 +448,7 @@ fn touched_part(
             judged_at: record.now,
             run: history.run,
             last: history.last,
+            descends: history.descends,
             ..History::default()
         };
         let sample = record.take_sample(block);

@@ -13,6 +13,7 @@ use folioswap_core::{
 
 use crate::device::checksum;
 use crate::engine::Engine;
+use crate::fault::take::Changed;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
@@ -37,6 +38,9 @@ thread_local! {
     /// How many changes of what is managed there had been then, and how many of these faults came without another.
     static UNCHANGED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
+
+/// What became of a swap-in. The outer error: the device cannot give back what it holds.
+type Attempt = Result<Result<(), Changed>, SwapInError>;
 
 impl Engine {
     /// Resolves the fault at `addr`. Returns `false` if the content is lost; the reason is printed to standard error.
@@ -117,31 +121,32 @@ impl Engine {
             self.stats().record_fault(FaultKind::Wait, Order::PAGE, thread, watch.stop(Phase::Table));
             return Ok(true);
         };
-        let index = locked.index_of(within);
-        let kind = match locked.state(index) {
-            State::Resident(_) => return Ok(self.fill_gaps(&mut locked, within..within + 1)),
-            // Not managed, or moving: the thread touches it again once it is unmapped, replaced or moved.
-            _ if locked.is_sealed(within) => return Ok(false),
-            // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
-            State::Empty if !self.table().is_open(block) => return Ok(false),
-            State::Empty => {
-                self.first_touch(&mut locked, within, &mut watch);
-                FaultKind::FirstTouch
-            }
-            State::Standby(frame) => {
-                if !self.leave_but_for(&mut locked, within, frame, &mut watch) {
-                    self.map(&mut locked, index, frame, List::Active);
-                    self.settle_slot(&mut locked, index, &mut watch);
+        let kind = loop {
+            let index = locked.index_of(within);
+            let is_done = match locked.state(index) {
+                State::Resident(_) => return Ok(self.fill_gaps(&mut locked, within..within + 1)),
+                // Not managed, or moving: the thread touches it again once it is unmapped, replaced or moved.
+                _ if locked.is_sealed(within) => return Ok(false),
+                // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
+                State::Empty if !self.table().is_open(block) => return Ok(false),
+                State::Empty => self.first_touch(&mut locked, within, &mut watch).map(|()| FaultKind::FirstTouch),
+                State::Standby(frame) => {
+                    if !self.leave_but_for(&mut locked, within, frame, &mut watch) {
+                        self.map(&mut locked, index, frame, List::Active);
+                        self.settle_slot(&mut locked, index, &mut watch);
+                    }
+                    Ok(FaultKind::Standby)
                 }
-                FaultKind::Standby
-            }
-            State::Swapped(_) => {
-                let addr = self.table().addr(page);
-                self.swap_in(&mut locked, within, &mut watch).map_err(|error| {
-                    let is_news = self.note_lost(&locked, locked.index_of(within));
-                    error.at(addr, is_news)
-                })?;
-                FaultKind::SwapIn
+                State::Swapped(_) => {
+                    let done = self.swap_in(&mut locked, within, &mut watch).map_err(|error| {
+                        let is_news = self.note_lost(&locked, locked.index_of(within));
+                        error.at(self.table().addr(page), is_news)
+                    })?;
+                    done.map(|()| FaultKind::SwapIn)
+                }
+            };
+            if let Ok(kind) = is_done {
+                break kind;
             }
         };
         let in_stream = self.note_touch(&mut locked, within, kind);
@@ -206,7 +211,7 @@ impl Engine {
         (whole && at_edge) || marker || in_row
     }
 
-    fn first_touch(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) {
+    fn first_touch(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), Changed> {
         if let Some(order) = self.policy().order_of(locked)
             && order < Order::HUGE
             && locked.order() == Order::HUGE
@@ -217,21 +222,23 @@ impl Engine {
             && let Some(frame) = self.ram().take_zeroed()
         {
             watch.lap(Phase::Frame);
-            return self.map(locked, 0, frame, List::Inactive);
+            self.map(locked, 0, frame, List::Inactive);
+            return Ok(());
         }
         if locked.order() == Order::HUGE {
             watch.long_part(Phase::Frame);
         }
-        let (index, taken) = self.supply(locked, page, watch);
+        let (index, taken) = self.supply(locked, page, watch)?;
         let order = locked.order();
         if order == Order::HUGE && taken.memory == Memory::Absent {
             self.map_fresh(locked, taken.frame, List::Inactive, watch);
-            return;
+            return Ok(());
         }
         let mut prepared = self.ram().prepare(taken, order);
         prepared.bytes_mut().fill(0);
         watch.lap(Phase::Frame);
         self.map(locked, index, prepared.into_frame(), List::Inactive);
+        Ok(())
     }
 
     /// Handles a fault on a whole block on standby that would come back page by page if it had left RAM already: keeps
@@ -263,21 +270,23 @@ impl Engine {
     }
 
     /// Swaps in a page with the whole block or with its folio.
-    fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
+    fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Attempt {
         match self.policy().choose(locked, page, self.ram()) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
-                let taken = self.take_frame(Order::HUGE, watch);
+                let Ok(taken) = self.take_frame(Order::HUGE, locked, page, watch) else { return Ok(Err(Changed)) };
                 // One unreadable part must not lose the others: read the folio alone instead.
                 if let Ok(true) = self.gather(locked, taken, List::Inactive, watch) {
-                    return Ok(());
+                    return Ok(Ok(()));
                 }
             }
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
         }
-        self.read_in(locked, page, watch)?;
-        self.read_row(locked, page);
-        Ok(())
+        let attempt = self.read_in(locked, page, watch)?;
+        if attempt.is_ok() {
+            self.read_row(locked, page);
+        }
+        Ok(attempt)
     }
 
     /// Reads the folios that follow a page that was read, if it continues a row of touches in a split block. What
@@ -297,8 +306,8 @@ impl Engine {
     }
 
     /// Reads the folio that holds a page, and maps it.
-    fn read_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), SwapInError> {
-        let (index, taken) = self.supply(locked, page, watch);
+    fn read_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Attempt {
+        let Ok((index, taken)) = self.supply(locked, page, watch) else { return Ok(Err(Changed)) };
         let order = locked.order();
         let State::Swapped(slot) = locked.state(index) else { unreachable!("a split leaves content where it is") };
         let mut prepared = self.ram().prepare(taken, order);
@@ -313,7 +322,7 @@ impl Engine {
         }
         watch.lap(Phase::Read);
         self.map_read(locked, index, prepared.into_frame(), watch);
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Maps a folio that has been read.

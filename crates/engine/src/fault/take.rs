@@ -1,6 +1,7 @@
 //! Takes frames for a fault, which waits until it has some: free ones, those of clean folios, or frames from direct
-//! reclaim. It may hold its block's lock meanwhile.
+//! reclaim. It gives up its block's lock while it waits: the folios that can be reclaimed may all be of such blocks.
 
+use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{Locked, Miss, Order, PIECE, Phase, Shortage, Size, Taken};
@@ -19,16 +20,30 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 const COMPRESSING: Duration = Duration::from_millis(1);
 const MOST_COMPRESSING: Duration = Duration::from_millis(20);
 
+/// A fault's block was changed by others while the fault waited for frames. The fault is to look at it again.
+#[derive(Debug)]
+pub struct Changed;
+
 impl Engine {
-    /// Takes frames for a folio of this order. Reclaims directly if there are none, and ends the program if none can be
-    /// had. `None`: no contiguous frames can be had now, and smaller folios are to be taken instead.
-    pub fn take_frame(&self, order: Order, watch: &mut Stopwatch<'_>) -> Option<Taken> {
+    /// Takes frames for a folio of this order, for a fault of a page that is not in RAM. Reclaims directly if there are
+    /// none, and ends the program if none can be had. `None`: no contiguous frames can be had now, and smaller folios
+    /// are to be taken instead.
+    ///
+    /// # Errors
+    /// [`Changed`]: nothing was taken.
+    pub fn take_frame(
+        &self,
+        order: Order,
+        locked: &mut Locked<'_>,
+        page: usize,
+        watch: &mut Stopwatch<'_>,
+    ) -> Result<Option<Taken>, Changed> {
         let ram = self.ram();
         let mut shortage = Shortage::new(order);
         loop {
             shortage.attempt(ram.frame_freed().now());
             if let Some(taken) = ram.try_take(self.table(), order, 0) {
-                return Some(taken);
+                return Ok(Some(taken));
             }
             if ram.give_stock_back() {
                 continue;
@@ -39,35 +54,37 @@ impl Engine {
                     watch.long_part(Phase::Frame);
                     let compacted = if order == Order::HUGE { self.compact_directly() } else { None };
                     watch.lap(Phase::Reclaim);
-                    return compacted;
+                    return Ok(compacted);
                 }
                 Miss::Short { is_first, is_long } => {
                     self.stats().direct_reclaims.add(is_first.into());
                     if is_long {
                         self.wait_for_devices_or_end(shortage.freed());
                     }
-                    if !self.reclaim_or_wait(order, shortage.freed(), watch) {
-                        return None;
+                    watch.long_part(Phase::Frame);
+                    let reclaimed = self.await_compressed(shortage.freed()) || self.reclaim_directly(order);
+                    watch.lap(Phase::Reclaim);
+                    if !reclaimed {
+                        if order == Order::HUGE && ram.zones().class_counts(Size::Small).in_use() > 0 {
+                            return Ok(None); // small folios use the frames
+                        }
+                        ram.zones().keep_whole(0); // nothing else is left
+                        self.wait_unlocked(locked, page, shortage.freed())?;
                     }
                 }
             }
         }
     }
 
-    /// Reclaims frames for a folio of this order. If nothing can be done, waits for a moment. `false`: small folios use
-    /// the frames, so a whole folio is to be split. `freed`: the count of freed frames when there were none.
-    fn reclaim_or_wait(&self, order: Order, freed: u32, watch: &mut Stopwatch<'_>) -> bool {
-        watch.long_part(Phase::Frame);
-        let reclaimed = self.await_compressed(freed) || self.reclaim_directly(order);
-        watch.lap(Phase::Reclaim);
-        if !reclaimed {
-            if order == Order::HUGE && self.ram().zones().class_counts(Size::Small).in_use() > 0 {
-                return false;
-            }
-            self.ram().zones().keep_whole(0); // nothing else is left
-            self.ram().frame_freed().wait_for(freed, Duration::from_millis(2));
-        }
-        true
+    /// Waits for a moment for frames, with the block unlocked. `freed`: the count of freed frames when there were none.
+    fn wait_unlocked(&self, locked: &mut Locked<'_>, page: usize, freed: u32) -> Result<(), Changed> {
+        let seen = |locked: &Locked<'_>| {
+            let state = discriminant(&locked.state(locked.index_of(page)));
+            (locked.order(), state, locked.is_sealed(page), self.table().is_open(locked.id()))
+        };
+        let before = seen(locked);
+        locked.pause(|| _ = self.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));
+        if seen(locked) == before { Ok(()) } else { Err(Changed) }
     }
 
     /// Leaves compression to the reclaim threads, and waits for the first frame that they free. `false`: no device
@@ -125,11 +142,19 @@ impl Engine {
 
     /// Takes frames for the folio of a locked block that holds a page and is not in RAM. Splits the block until
     /// contiguous frames are found. Returns the folio's index after that.
-    pub fn supply(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> (usize, Taken) {
+    ///
+    /// # Errors
+    /// As [`Engine::take_frame`].
+    pub fn supply(
+        &self,
+        locked: &mut Locked<'_>,
+        page: usize,
+        watch: &mut Stopwatch<'_>,
+    ) -> Result<(usize, Taken), Changed> {
         loop {
             let order = locked.order();
-            if let Some(taken) = self.take_frame(order, watch) {
-                return (locked.index_of(page), taken);
+            if let Some(taken) = self.take_frame(order, locked, page, watch)? {
+                return Ok((locked.index_of(page), taken));
             }
             self.stats().swpin_fallback.add(order, 1);
             if order == Order::HUGE {
