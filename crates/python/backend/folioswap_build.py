@@ -22,7 +22,9 @@ def put_command():
     cargo = os.environ.get("CARGO", "cargo")
     try:
         subprocess.run(
-            [cargo, "build", "--release", "--locked", "-p", "folioswap-cli", "-p", "folioswap-preload"], cwd=ROOT, check=True
+            # The package's own library too: with the features that all three want, each dependency is built once.
+            [cargo, "build", "--release", "--locked", "-p", "folioswap-cli", "-p", "folioswap-preload", "-p", "folioswap-python"],
+            cwd=ROOT, check=True,
         )
     except FileNotFoundError:
         raise SystemExit("missing: cargo. Get it: curl --proto =https -sSf https://sh.rustup.rs | sh") from None
