@@ -271,26 +271,26 @@ def test_errors():
         pool.resize(1)
 
 
-def child_of(array, answer):
+def child_of(array, other, answer):
     """A child's work: sees the parent's content, writes its own."""
-    right = is_whole(array)
+    right = is_whole(array) and is_whole(other)
     array[:] = 1
     answer.put(right and int(array.sum()) == array.size)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads
 def test_a_forked_child_has_copies(pool):
-    array = filled(pool)
+    array, other = filled(pool), filled(folioswap.Pool("16M", swap="ram:64M"), 32)
     context = multiprocessing.get_context("fork")
     answer = context.Queue()
-    children = [context.Process(target=child_of, args=(array, answer)) for _ in range(2)]
+    children = [context.Process(target=child_of, args=(array, other, answer)) for _ in range(2)]
     for child in children:
         child.start()
     assert [answer.get(timeout=60) for _ in children] == [True, True]
     for child in children:
         child.join(60)
         assert child.exitcode == 0
-    assert is_whole(array)
+    assert is_whole(array) and is_whole(other)
 
 
 def child_of_spawn(values, answer):

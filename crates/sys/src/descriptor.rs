@@ -120,8 +120,8 @@ impl Descriptor {
     /// As [`Descriptor::hidden`]. EBADF: the program has closed it.
     pub fn keep_in_child(&self) -> io::Result<()> {
         let here = self.here();
-        if self.own.is_none() {
-            return Ok(());
+        if self.own.as_ref().is_none_or(Own::is_ours) {
+            return Ok(()); // it was kept for another arena
         }
         if !self.is_here() {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -132,6 +132,12 @@ impl Descriptor {
         let file = noted(self.file_id());
         self.become_that(&std::mem::ManuallyDrop::new(Descriptor { here: here.into(), own: Some(own), file }));
         Ok(())
+    }
+
+    /// For [`settle_in_child`].
+    #[must_use]
+    pub fn kept_number(&self) -> KeptNumber {
+        KeptNumber(self.here())
     }
 
     fn become_that(&self, that: &Descriptor) {
@@ -449,25 +455,25 @@ static CHILD_SETTLES: AtomicBool = AtomicBool::new(false);
 
 /// Before a fork: the child will call [`settle_in_child`], perhaps before the handler above runs. And in the parent
 /// after it: another child may not.
-///
-/// # Panics
-/// If two are to settle in one child.
 pub fn child_settles(settles: bool) {
-    let before = CHILD_SETTLES.swap(settles, Ordering::Relaxed);
-    assert!(!(before && settles), "one arena of a process can go on in a child");
+    CHILD_SETTLES.store(settles, Ordering::Relaxed);
 }
 
-/// In a forked child: closes the hidden descriptors except some. Those are to be used again by
-/// [`Descriptor::keep_in_child`].
-pub fn settle_in_child(kept: &[&Descriptor]) {
+/// The number of a descriptor that a forked child keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptNumber(RawFd);
+
+/// In a forked child, once: closes the hidden descriptors except some, those of all arenas that go on. They are to be
+/// used again by [`Descriptor::keep_in_child`].
+pub fn settle_in_child(kept: &[KeptNumber]) {
     close_but(kept);
 }
 
-fn close_but(kept: &[&Descriptor]) {
+fn close_but(kept: &[KeptNumber]) {
     let mut lowest = RawFd::MAX;
     for entry in listed() {
         let number = entry.load(Ordering::Acquire);
-        if kept.iter().any(|kept| kept.here() == number) {
+        if kept.contains(&KeptNumber(number)) {
             lowest = lowest.min(number);
         } else if number != NONE {
             entry.store(NONE, Ordering::Release);

@@ -49,6 +49,20 @@ impl Forking<'_> {
     /// # Errors
     /// The kernel's, and those of starting threads. The child has not its memory, and must end.
     pub fn child(self) -> Result<(), Error> {
+        Forking::children(vec![self])
+    }
+
+    /// [`Forking::child`] for all arenas that go on: a child closes every other descriptor of its parent's engines.
+    ///
+    /// # Errors
+    /// As [`Forking::child`], for any of them.
+    pub(super) fn children(all: Vec<Forking<'_>>) -> Result<(), Error> {
+        let kept: Vec<_> = all.iter().flat_map(|forking| forking.resting.kept_in_child()).collect();
+        descriptor::settle_in_child(&kept);
+        all.into_iter().try_for_each(Forking::go_on_in_child)
+    }
+
+    fn go_on_in_child(self) -> Result<(), Error> {
         let Forking { running, resting, threads, mut holds } = self;
         let _raised = descriptor::raise_limit(); // there is no other thread
         let held: Vec<_> = holds.drain().map(|(block, _)| block).collect();

@@ -102,13 +102,11 @@ unsafe extern "C" fn in_parent() {
 unsafe extern "C" fn in_child() {
     let Some(fork) = FORK.take() else { return };
     let Fork { forking, heaps, inherited, kept, blocked } = ManuallyDrop::into_inner(fork);
-    for forking in forking {
-        if let Err(error) = forking.child() {
-            fatal::die(&format!(
-                "process {}, forked from one that uses folioswap, cannot have its memory: {error}",
-                std::process::id()
-            ));
-        }
+    if let Err(error) = Forking::children(forking) {
+        fatal::die(&format!(
+            "process {}, forked from one that uses folioswap, cannot have its memory: {error}",
+            std::process::id()
+        ));
     }
     end(heaps, inherited, kept, blocked);
 }

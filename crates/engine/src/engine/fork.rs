@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::MutexGuard;
 
 use folioswap_sys::descendants::Tie;
+use folioswap_sys::descriptor::KeptNumber;
 use folioswap_sys::uffd::Delivery;
 use folioswap_sys::{descriptor, kept, memory, signals};
 
@@ -87,8 +88,14 @@ impl Resting<'_> {
         engine.gate().open();
     }
 
-    /// In the child, before any of its code: makes the copy of the engine the child's own. Its threads are yet to be
-    /// started.
+    /// In the child, before any of its code: what this engine keeps of its parent's descriptors. To be settled for all
+    /// engines at once.
+    pub fn kept_in_child(&self) -> Vec<KeptNumber> {
+        self.engine.swap().kept_in_child()
+    }
+
+    /// In the child, whose descriptors are settled, before any of its code: makes the copy of the engine the child's own.
+    /// Its threads are yet to be started.
     ///
     /// # Errors
     /// The kernel's. The child cannot go on.

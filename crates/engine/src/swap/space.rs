@@ -18,7 +18,7 @@ use folioswap_core::{
     Attempt, Availability, Clusters, CpuId, DeviceId, DeviceIo, Freed, Listed, NodeId, Order, Priority, SlotId, Stats,
 };
 
-use folioswap_sys::descriptor::{self, Descriptor};
+use folioswap_sys::descriptor::{Descriptor, KeptNumber};
 use folioswap_sys::kept;
 
 use crate::config::error::Error;
@@ -592,18 +592,25 @@ impl SwapSpace {
         });
     }
 
-    /// In a forked child: closes the descriptors of the engine's parent, but for those of devices that are in use,
-    /// which are only read from now on. The others would fill the places of devices within a few generations.
-    pub fn become_childs(&self) {
+    /// In a forked child: drops the parent's devices that are not in use, which would fill the places of devices within
+    /// a few generations. Returns the descriptors of the others, and those that all arenas have.
+    pub fn kept_in_child(&self) -> Vec<KeptNumber> {
         for id in (0..self.nr_places.load(Ordering::Acquire)).map(DeviceId::from_index) {
             self.drop_unused_file(id);
         }
+        let mut kept: Vec<_> = kept::all().map(Descriptor::kept_number).collect();
+        self.each(|_, attached| {
+            kept.extend(attached.device.descriptor().map(Descriptor::kept_number));
+            None::<()>
+        });
+        kept
+    }
+
+    /// In a forked child, whose descriptors are settled: the parent's devices are only read from now on.
+    pub fn become_childs(&self) {
         let places: Vec<_> =
             self.devices[..self.nr_places.load(Ordering::Acquire)].iter().map(DeviceEntry::read).collect();
         let devices = || places.iter().filter_map(|place| place.as_ref());
-        let mut descriptors: Vec<&Descriptor> = kept::all().collect();
-        descriptors.extend(devices().filter_map(|attached| attached.device.descriptor()));
-        descriptor::settle_in_child(&descriptors);
         self.nr_changing.store(0, Ordering::Relaxed);
         for attached in devices().filter(|attached| attached.device.descriptor().is_some()) {
             attached.become_foreign();
