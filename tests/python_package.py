@@ -10,8 +10,9 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGE = os.path.join(ROOT, "crates", "python")
-# What the tests of other libraries use. Each is installed alone: one that cannot be had skips its tests only.
-LIBRARIES = ()
+# What the tests of other libraries use. If they cannot be had together, each is installed alone: one that cannot be had
+# skips its tests only. torch is not among them: its wheel brings gigabytes of CUDA.
+LIBRARIES = ("pandas", "pyarrow", "scikit-learn", "faiss-cpu", "zarr", "dask")
 
 
 def quiet(command, limit_s, **options):
@@ -41,6 +42,16 @@ def tests(python, what, arguments):
     return False
 
 
+def install_libraries(pip):
+    """Installs what the tests of other libraries use, and says what cannot be had."""
+    if quiet([*pip, *LIBRARIES], 300)[0] == 0:
+        return
+    for library in LIBRARIES:
+        status, output = quiet([*pip, library], 120)
+        if status != 0:
+            print(f"SKIP {library}: pip cannot install it ({output.strip()[-200:]})", flush=True)
+
+
 def main():
     """Exit status 1 if something failed."""
     target, files = sys.argv[1], sys.argv[2:]
@@ -62,10 +73,8 @@ def main():
         print(f"FAIL pip install .: {status}")
         return 1
     print("PASS pip install .", flush=True)
-    for library in LIBRARIES if not files else ():
-        status, output = quiet([*pip, "--prefer-binary", library], 300)
-        if status != 0:
-            print(f"SKIP {library}: pip cannot install it ({output.strip()[-200:]})")
+    if not files:
+        install_libraries([*pip, "--only-binary", ":all:"])
     where = os.path.join(PACKAGE, "tests")
     passed = [tests(python, name, [os.path.join("tests", name)]) for name in files or sorted(os.listdir(where)) if name.startswith("test_")]
     if not files:

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::MutexGuard;
 
 use folioswap_sys::descendants::Tie;
-use folioswap_sys::descriptor::KeptNumber;
+use folioswap_sys::descriptor::{Descriptor, KeptNumber};
 use folioswap_sys::uffd::Delivery;
 use folioswap_sys::{descriptor, kept, memory, signals};
 
@@ -91,11 +91,13 @@ impl Resting<'_> {
     /// In the child, before any of its code: what this engine keeps of its parent's descriptors. To be settled for all
     /// engines at once.
     pub fn kept_in_child(&self) -> Vec<KeptNumber> {
-        self.engine.swap().kept_in_child()
+        let mut kept = self.engine.swap().kept_in_child();
+        kept.extend(kept::all().map(Descriptor::kept_number));
+        kept
     }
 
-    /// In the child, whose descriptors are settled, before any of its code: makes the copy of the engine the child's own.
-    /// Its threads are yet to be started.
+    /// In the child, whose descriptors are settled, before any of its code: makes the copy of the engine the child's
+    /// own. Its threads are yet to be started.
     ///
     /// # Errors
     /// The kernel's. The child cannot go on.
@@ -104,6 +106,9 @@ impl Resting<'_> {
         engine.gate().inherit(signals::thread_id());
         std::mem::forget(self.tie.take());
         engine.swap().become_childs();
+        for descriptor in kept::all() {
+            let _ = descriptor.keep_in_child(); // what needs it says so
+        }
         engine.swap().keep_in_child();
         self.renew(delivery)?;
         self.each_range(memory::dontfork);

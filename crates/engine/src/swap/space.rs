@@ -19,7 +19,6 @@ use folioswap_core::{
 };
 
 use folioswap_sys::descriptor::{Descriptor, KeptNumber};
-use folioswap_sys::kept;
 
 use crate::config::error::Error;
 use crate::config::limits::MAX_DEVICES;
@@ -592,13 +591,12 @@ impl SwapSpace {
         });
     }
 
-    /// In a forked child: drops the parent's devices that are not in use, which would fill the places of devices within
-    /// a few generations. Returns the descriptors of the others, and those that all arenas have.
+    /// In a forked child: drops its parent's devices that are not in use, which would fill the places of devices within
+    /// a few generations. Returns the descriptors of the others.
     pub fn kept_in_child(&self) -> Vec<KeptNumber> {
-        for id in (0..self.nr_places.load(Ordering::Acquire)).map(DeviceId::from_index) {
-            self.drop_unused_file(id);
-        }
-        let mut kept: Vec<_> = kept::all().map(Descriptor::kept_number).collect();
+        let ids = (0..self.nr_places.load(Ordering::Acquire)).map(DeviceId::from_index);
+        ids.for_each(|id| self.drop_unused_file(id));
+        let mut kept = Vec::new();
         self.each(|_, attached| {
             kept.extend(attached.device.descriptor().map(Descriptor::kept_number));
             None::<()>
@@ -608,14 +606,13 @@ impl SwapSpace {
 
     /// In a forked child, whose descriptors are settled: the parent's devices are only read from now on.
     pub fn become_childs(&self) {
-        let places: Vec<_> =
-            self.devices[..self.nr_places.load(Ordering::Acquire)].iter().map(DeviceEntry::read).collect();
-        let devices = || places.iter().filter_map(|place| place.as_ref());
         self.nr_changing.store(0, Ordering::Relaxed);
-        for attached in devices().filter(|attached| attached.device.descriptor().is_some()) {
+        self.each(|_, attached| {
+            attached.device.descriptor()?;
             attached.become_foreign();
             attached.held.end(|_| true, |_, _| ());
-        }
+            None::<()>
+        });
     }
 
     /// In a forked child: drops a device of the parent's in a file, unless it is in use, or a thread of the parent's
@@ -635,9 +632,6 @@ impl SwapSpace {
 
     /// In a forked child: lets the engine's threads read the parent's devices.
     pub fn keep_in_child(&self) {
-        for descriptor in kept::all() {
-            let _ = descriptor.keep_in_child(); // what needs it says so
-        }
         self.each(|_, attached| {
             if let Some(Err(error)) = attached.device.descriptor().map(Descriptor::keep_in_child) {
                 fatal::say(&format!(
