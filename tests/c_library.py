@@ -59,6 +59,42 @@ def names_agree(library):
     print(f"FAIL names: {wrong}" if wrong else f"PASS names: {len(exported)} functions, each versioned", flush=True)
 
 
+def declarations(header):
+    """The functions and structures of a header: each name with its types in order, however they are written."""
+    def normal(text):
+        text = re.sub(r"\b(struct|enum) ", "", re.sub(r"\s+", " ", text)).replace("uintptr_t", "size_t").replace("bool ", "int ")
+        return re.sub(r"\b(\w[\w ]*?[\w*] ?\**) ?(?:\b\w+)?(\[\d+\])?$", r"\1\2", text.strip()).replace(" ", "")
+    header = re.sub(r"/\*.*?\*/|//[^\n]*", " ", header, flags=re.S)
+    found = {}
+    for result, name, arguments in re.findall(r"^([\w ]+[ *]+)(folioswap_\w+)\(([^;{]*)\);", header, re.M):
+        found[name] = [normal(result + "x"), *(normal(argument) for argument in arguments.split(","))]
+    for kind, name, body in re.findall(r"\b(struct|enum) (folioswap_\w+) \{(.*?)\}", header, re.S):
+        members = body.split(";")[:-1] if kind == "struct" else body.split(",")
+        found[f"{kind} {name}"] = [re.sub(r"\s", "", re.sub(r"\bstruct ", "", member)) for member in members if member.strip()]
+    return found
+
+
+def header_agrees_with_cbindgen():
+    """folioswap.h declares what cbindgen would generate from the sources: types, members and values."""
+    global failures
+    version = subprocess.run(["cbindgen", "--version"], stdout=subprocess.PIPE, text=True, check=False).stdout if shutil.which("cbindgen") else "none"
+    if version == "none" or tuple(int(part) for part in version.split()[1].split(".")[:2]) < (0, 27):
+        print(f"SKIP cbindgen: 0.27 or later is needed, here is {version.strip()} (cargo install cbindgen)")
+        return
+    generated = run("cbindgen", ["cbindgen", "-q", "--config", os.path.join(CAPI, "cbindgen.toml"), CAPI])
+    if generated is None:
+        return
+    with open(os.path.join(CAPI, "include", "folioswap.h"), encoding="utf-8") as file:
+        ours = declarations(file.read())
+    theirs = declarations(generated)
+    differ = [f"{name}: {ours.get(name)} and {theirs.get(name)}" for name in sorted(ours | theirs) if ours.get(name) != theirs.get(name)]
+    functions = sum(" " not in name for name in ours)
+    if differ or functions < 20:
+        failures += 1
+        print("\n".join(differ))
+    print(f"{'FAIL' if differ or functions < 20 else 'PASS'} the header is cbindgen's: {functions} functions", flush=True)
+
+
 def with_compiler(compiler, prefix, scratch):
     """Compiles and runs everything by one C compiler and its C++ compiler."""
     plus = {"gcc": "g++", "clang": "clang++"}[compiler]
@@ -90,9 +126,17 @@ def with_compiler(compiler, prefix, scratch):
             run(f"{compiler}: {name} {' '.join(arguments)}", [program, *arguments], "right")
 
 
+def install_compilers():
+    """In CI, as root: gets clang and jemalloc. What cannot be had is skipped below."""
+    if os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get") and not shutil.which("clang"):
+        for command in (["update"], ["install", "-y", "clang", "libjemalloc-dev"]):
+            subprocess.run(["timeout", "120", "apt-get", "-qq", *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+
+
 def main():
     """Runs everything. Exit status 1 if something failed."""
     archive = sys.argv[1]
+    install_compilers()
     with tempfile.TemporaryDirectory(prefix="folioswap-c-") as scratch:
         prefix = os.path.join(scratch, "prefix")
         environment = {key: value for key, value in os.environ.items() if key != "DESTDIR"}
@@ -100,6 +144,7 @@ def main():
             return 1
         library = os.path.join(prefix, "lib", "libfolioswap.so")
         names_agree(library)
+        header_agrees_with_cbindgen()
         run("soname", ["readelf", "-d", library], "SONAME")
         if shutil.which("pkg-config"):
             about = {**environment, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}

@@ -4,19 +4,23 @@
 //! memory that may be larger than the budget. It is swapped in when touched and swapped out when cold, in large folios:
 //! a 2 MiB huge page is swapped out and in as one piece, and is a huge page again afterwards.
 //!
-//! ```no_run
+//! ```
 //! use folioswap::{Arena, ArenaVec};
 //!
-//! let arena = Arena::builder().memory(512 << 20).build()?;
-//! let mut squares = ArenaVec::<u64>::zeroed(&arena, 1 << 28)?; // 2 GiB in 512 MiB of RAM
+//! let arena = Arena::builder().memory(16 << 20).build()?;
+//! let mut squares = ArenaVec::<u64>::zeroed(&arena, 8 << 20)?; // 64 MiB in 16 MiB of RAM
 //! for (i, square) in squares.iter_mut().enumerate() {
 //!     *square = (i as u64).wrapping_mul(i as u64);
 //! }
+//! assert_eq!(squares[1_000_000], 1_000_000_000_000);
+//! assert!(arena.stats().swapped_out_bytes > 32 << 20);
 //! # Ok::<(), folioswap::Error>(())
 //! ```
 //!
+//! Collections that take an allocator (`allocator-api2`), such as hashbrown's, take an [`ArenaHeap`].
+//!
 //! A fault costs about 5 us if the folio is still in RAM, otherwise a read of the device. Sequential accesses are
-//! served by readahead. See `ARCHITECTURE.md` for swap-in and swap-out.
+//! served by readahead. `ARCHITECTURE.md` in the repository tells how memory is swapped in and out.
 
 mod arena;
 mod compact;

@@ -31,12 +31,13 @@ const ALIGNMENT: usize = 16;
 /// the last clone and the last block of it are gone. Safe for any number of threads; an allocation of
 /// [`LARGE_BYTES`] or more costs some system calls (about 10 us), a smaller one about 100 ns.
 ///
-/// ```no_run
+/// ```
 /// use folioswap::{Arena, ArenaHeap};
 ///
-/// let heap = ArenaHeap::new(&Arena::builder().memory(512 << 20).build()?);
+/// let heap = ArenaHeap::new(&Arena::builder().memory(16 << 20).build()?);
 /// let mut index = hashbrown::HashMap::with_hasher_in(std::hash::RandomState::new(), heap);
 /// index.insert("key", 7);
+/// assert_eq!(index["key"], 7);
 /// # Ok::<(), folioswap::Error>(())
 /// ```
 #[derive(Clone)]
