@@ -71,7 +71,7 @@ tlb-shootdown 1 --tlb-shootdown-ops 5
 numa 1 --numa-ops 1
 qsort 1 --qsort-size 4194304 --qsort-ops 1
 mergesort 1 --mergesort-size 4194304 --mergesort-ops 1
-radixsort 1 --radixsort-size 4194304 --radixsort-ops 1
+radixsort 1 --radixsort-size 2097152 --radixsort-ops 1
 tree 1 --tree-size 250000 --tree-method rb --tree-ops 1
 stream 1 --stream-l3-size 8M --stream-ops 1
 matrix 1 --matrix-size 1024 --matrix-ops 4

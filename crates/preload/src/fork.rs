@@ -15,16 +15,17 @@ use std::ptr::null_mut;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Forking, RangeSet, RawSpace};
+use folioswap::{Arena, Forking, RangeSet, RawSpace};
 use folioswap_sys::signals;
 
 use crate::alloc::{heap, huge};
 use crate::calls::{aio, dispatch};
 use crate::export::{export, real};
 use crate::faults::{signal_stack, signals as caught, threads};
-use crate::map::{known, mapping};
+use crate::map::{advice, known, mapping};
 use crate::real::kernel;
-use crate::{ending, guard, state};
+use crate::state::{self, Phase};
+use crate::{ending, guard, start};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -55,8 +56,15 @@ export! {
     }
 }
 
-/// Around a fork: the engine at rest, locks of this library, and the guard that blocks signals.
+/// Around a fork: the engine at rest, and the guard that blocks signals.
 struct Fork {
+    /// `None`: the engine has not started.
+    resting: Option<Resting>,
+    _guard: guard::Guard,
+}
+
+/// The engine at rest, and the locks of this library.
+struct Resting {
     forking: Forking<'static>,
     thread: u32,
     _beginning: MutexGuard<'static, ()>,
@@ -65,7 +73,13 @@ struct Fork {
     _stacks: (threads::Stacks, signal_stack::Spare),
     _requests: aio::Requests,
     _key: threads::Key,
-    _guard: guard::Guard,
+}
+
+impl Resting {
+    /// Gives the locks up. Returns the engine at rest, and the forking thread.
+    fn unlock(self) -> (Forking<'static>, u32) {
+        (self.forking, self.thread)
+    }
 }
 
 thread_local! {
@@ -73,15 +87,13 @@ thread_local! {
     static FORK: Cell<Option<ManuallyDrop<Fork>>> = const { Cell::new(None) };
 }
 
-extern "C" fn before() {
-    let guard = guard::enter();
-    let Some(arena) = state::arena() else { return };
+fn rest(arena: &'static Arena) -> Resting {
     streams::lock();
     let beginning = known::beginning();
     let forking = arena.prepare_fork();
     streams::touch();
     touch_stack();
-    let fork = Fork {
+    Resting {
         forking,
         thread: signals::thread_id(),
         _beginning: beginning,
@@ -90,8 +102,15 @@ extern "C" fn before() {
         _stacks: (threads::stacks(), signal_stack::spare()),
         _requests: aio::requests(),
         _key: threads::key(),
-        _guard: guard,
-    };
+    }
+}
+
+extern "C" fn before() {
+    let guard = guard::enter();
+    if !matches!(state::phase(), Phase::Waiting | Phase::Managed) {
+        return;
+    }
+    let fork = Fork { resting: state::arena().map(rest), _guard: guard };
     FORK.set(Some(ManuallyDrop::new(fork)));
     // Last, because who has another of these locks may allocate.
     heap::acquire_for_fork();
@@ -100,27 +119,34 @@ extern "C" fn before() {
 extern "C" fn parent() {
     let Some(fork) = FORK.take() else { return };
     heap::release_after_fork();
-    ManuallyDrop::into_inner(fork).forking.parent();
-    streams::unlock();
+    let Fork { resting, _guard } = ManuallyDrop::into_inner(fork);
+    if let Some(resting) = resting {
+        resting.unlock().0.parent();
+        streams::unlock();
+    }
 }
 
 extern "C" fn child() {
     guard::begin_child();
     let Some(fork) = FORK.take() else { return };
     heap::release_in_child();
-    streams::unlock_in_child();
     dispatch::forget();
-    let Fork { forking, thread, _guard: guard, .. } = ManuallyDrop::into_inner(fork);
-    if let Err(error) = forking.child() {
-        state::end(
-            70,
-            &format!("process {}, forked from a managed one, cannot have its memory: {error}", std::process::id()),
-        );
-    }
-    threads::begin_child(thread);
-    ending::begin_child();
-    if let Some(space) = state::space() {
-        set_apart(space);
+    start::begin_child();
+    let Fork { resting, _guard: guard } = ManuallyDrop::into_inner(fork);
+    if let Some(resting) = resting {
+        let (forking, thread) = resting.unlock();
+        streams::unlock_in_child();
+        if let Err(error) = forking.child() {
+            state::end(
+                70,
+                &format!("process {}, forked from a managed one, cannot have its memory: {error}", std::process::id()),
+            );
+        }
+        threads::begin_child(thread);
+        ending::begin_child();
+        if let Some(space) = state::space() {
+            set_apart(space);
+        }
     }
     drop(guard);
     if caught::has_ours() {
@@ -137,7 +163,13 @@ fn set_apart(space: &RawSpace) {
         known::forget(&range);
     }
     for range in take(known::wiped()) {
-        // SAFETY: the program wants this memory to be zeroed in children.
+        // In the kernel, guards go with the content.
+        for part in known::guarded().remove(range.clone()) {
+            // SAFETY: the program wants this memory to be zeroed in children.
+            unsafe { kernel!(libc::SYS_madvise, part.start, part.len(), advice::MADV_GUARD_REMOVE) };
+            mapping::manage(space, part);
+        }
+        // SAFETY: as above.
         unsafe { space.discard(range.start, range.len()) };
     }
 }

@@ -1,16 +1,22 @@
-//! The constructor, which runs before `main` on the program's first thread.
+//! The constructor, which runs before `main` on the program's first thread, and the start of the engine.
 //!
-//! If the engine cannot start as asked, the program does not start: one line on standard error, and the exit status of
-//! the engine's error.
+//! The engine starts when the program asks for more memory than its ordinary share of the budget. Most programs never
+//! do: a shell, a compiler's driver, `true`. They pay for no engine. It also starts before the program starts a thread,
+//! since its thread is then the only one, and before it gives up rights that the engine needs.
 
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use folioswap::{Arena, MIN_MEMORY, Mapping, RunSettings, SharedCounters, Topology, end_on_panics, open_shared_stats};
+use folioswap::{
+    Arena, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, Topology, end_on_panics, open_shared_stats,
+};
 use folioswap_sys::{descriptor, kept, own_calls, seccomp};
 
 use crate::alloc::{malloc, program_heap};
-use crate::calls::by_number;
+use crate::calls::{access, by_number};
 use crate::faults::signals;
+use crate::real::own;
 use crate::state::{self, Phase};
 use crate::{ending, fork, guard, real, sanitizer};
 
@@ -46,17 +52,71 @@ extern "C" fn start() {
         return;
     }
     let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
-    let raised = descriptor::raise_limit(); // the program has not started, so no other thread is running
+    malloc::prepare(ordinary_bytes as usize);
+    fork::prepare();
+    let may_be_direct = settings.faults != FaultMode::Monitor;
+    let is_checked = settings.lock; // whether so much memory may be locked is said before the program runs
+    *WAITING.lock().expect("nothing panics under this lock") = Some(settings);
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    state::set_phase(Phase::Waiting);
+    signals::prepare(may_be_direct);
+    if is_checked && let Err(error) = begin_now() {
+        state::end(error.exit_status().into(), &error.to_string());
+    }
+}
+
+/// The settings, until the engine starts.
+static WAITING: Mutex<Option<RunSettings>> = Mutex::new(None);
+
+/// The process that waits: not a child that shares its memory until it executes a program.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child: it waits as its parent did.
+pub fn begin_child() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// Called before something for which the engine must run: starts it, unless it runs or is not wanted. If that fails,
+/// says so, and the program goes on without it.
+pub fn now() {
+    if state::phase() != Phase::Waiting || guard::inside() || own_process() != PROCESS.load(Ordering::Relaxed) {
+        return;
+    }
+    let _guard = guard::enter();
+    state::keeping_errno(|| {
+        if let Err(error) = begin_now() {
+            state::set_phase(Phase::Passing);
+            state::say(&format!("note: the memory of process {} is not paged: {error}", std::process::id()));
+        }
+    });
+}
+
+/// Called before a mapping of the program's.
+pub fn before_mapping(len: usize) {
+    if state::phase() == Phase::Waiting && !guard::inside() && !malloc::take_share(len) {
+        now();
+    }
+}
+
+/// The id of the process, also in a child that shares its parent's memory.
+fn own_process() -> u32 {
+    // SAFETY: takes no pointers.
+    unsafe { own!(libc::SYS_getpid) as u32 }
+}
+
+/// Builds the engine. The caller is the process's only thread, but for those of the C library's.
+fn begin_now() -> Result<(), folioswap::Error> {
+    let Some(settings) = WAITING.lock().expect("nothing panics under this lock").take() else { return Ok(()) };
+    let raised = descriptor::raise_limit();
     kept::keep();
     // If the counters cannot be opened, the command has ended, and nobody would print them.
     let stats = settings.stats.as_ref().and_then(|path| open_shared_stats(path).ok());
     end_on_panics(stats);
+    let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
     let built = build(settings, stats, ordinary_bytes);
     drop(raised);
-    match built {
-        Ok(arena) => begin(arena, ordinary_bytes),
-        Err(error) => state::end(error.exit_status().into(), &error.to_string()),
-    }
+    begin(built?);
+    Ok(())
 }
 
 /// Whether a filter that was set before this program lets the engine start.
@@ -99,16 +159,17 @@ fn build(
     builder.build()
 }
 
-fn begin(arena: Arena, ordinary_bytes: u64) {
+fn begin(arena: Arena) {
     if arena.mapping() == Mapping::Copy {
         refuse_pins();
     }
     state::adopt(arena);
     program_heap::prepare();
-    malloc::prepare(ordinary_bytes as usize);
-    fork::prepare();
     state::set_phase(Phase::Managed);
-    signals::prepare();
+    if state::direct() {
+        signals::take_faults();
+    }
+    access::note_all();
     by_number::end_merging();
 }
 

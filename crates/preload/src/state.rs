@@ -13,8 +13,10 @@ pub enum Phase {
     Early = 0,
     /// Nothing was asked of this library. All calls go to the C library.
     Passing = 1,
+    /// The program is small, and has one thread. The engine starts before that changes.
+    Waiting = 2,
     /// The engine is running.
-    Managed = 2,
+    Managed = 3,
 }
 
 static PHASE: AtomicU8 = AtomicU8::new(Phase::Early as u8);
@@ -26,6 +28,7 @@ pub fn phase() -> Phase {
     match PHASE.load(Ordering::Relaxed) {
         0 => Phase::Early,
         1 => Phase::Passing,
+        2 => Phase::Waiting,
         _ => Phase::Managed,
     }
 }

@@ -1,6 +1,7 @@
 //! The kernel's list of mappings, read without memory of the heap: a fault may need it.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use crate::check;
@@ -9,11 +10,11 @@ use crate::kept;
 /// Bytes of a line up to its permissions, at most: two addresses of 16 digits, and `rwxp`.
 const HEAD_BYTES: usize = 16 + 1 + 16 + 1 + 4;
 
-/// The protection of the mapping at an address, in the bits of `mprotect`.
+/// Calls `note` with each mapping and its protection, in the bits of `mprotect`.
 ///
 /// # Errors
-/// The list cannot be read. ENOMEM: nothing is mapped there.
-pub fn protection_at(addr: usize) -> io::Result<libc::c_int> {
+/// The list cannot be read.
+pub fn each(mut note: impl FnMut(Range<usize>, libc::c_int)) -> io::Result<()> {
     let list = kept::open_in_proc(c"self/maps", libc::O_RDONLY)?;
     let mut buffer = [0u8; 4096];
     let (mut head, mut len) = ([0u8; HEAD_BYTES], 0);
@@ -22,12 +23,12 @@ pub fn protection_at(addr: usize) -> io::Result<libc::c_int> {
         let read =
             check(unsafe { libc::syscall(libc::SYS_read, list.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) })?;
         if read == 0 {
-            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+            return Ok(());
         }
         for &byte in &buffer[..read] {
             if byte == b'\n' {
-                if let Some(protection) = protection_in(&head[..len], addr) {
-                    return Ok(protection);
+                if let Some((range, protection)) = mapping_in(&head[..len]) {
+                    note(range, protection);
                 }
                 len = 0;
             } else if len < HEAD_BYTES {
@@ -38,14 +39,24 @@ pub fn protection_at(addr: usize) -> io::Result<libc::c_int> {
     }
 }
 
-/// The protection in the beginning of a line, if the line is that of a mapping with this address.
-fn protection_in(head: &[u8], addr: usize) -> Option<libc::c_int> {
+/// The protection of the mapping at an address, in the bits of `mprotect`.
+///
+/// # Errors
+/// The list cannot be read. ENOMEM: nothing is mapped there.
+pub fn protection_at(addr: usize) -> io::Result<libc::c_int> {
+    let mut found = None;
+    each(|range, protection| found = found.or(range.contains(&addr).then_some(protection)))?;
+    found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+}
+
+/// The mapping in the beginning of a line, and its protection.
+fn mapping_in(head: &[u8]) -> Option<(Range<usize>, libc::c_int)> {
     let (range, rest) = std::str::from_utf8(head).ok()?.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
     let [start, end] = [start, end].map(|number| usize::from_str_radix(number, 16).ok());
     let bits = [(b'r', libc::PROT_READ), (b'w', libc::PROT_WRITE), (b'x', libc::PROT_EXEC)];
     let is_set = |&(index, &(letter, _)): &(usize, &(u8, libc::c_int))| rest.as_bytes().get(index) == Some(&letter);
-    (start?..end?).contains(&addr).then(|| bits.iter().enumerate().filter(is_set).map(|(_, (_, bit))| bit).sum())
+    Some((start?..end?, bits.iter().enumerate().filter(is_set).map(|(_, (_, bit))| bit).sum()))
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Engine {
             (locked.order(), state, locked.is_sealed(page), self.table().is_open(locked.id()))
         };
         let before = seen(locked);
-        locked.pause(|| _ = self.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));
+        locked.pause(|| self.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));
         if seen(locked) == before { Ok(()) } else { Err(Changed) }
     }
 

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::alloc::program_heap;
 use crate::export::{export, real};
-use crate::guard;
 use crate::state::{self, Phase};
+use crate::{guard, start};
 
 real!(MALLOC = c"malloc": fn(usize) -> *mut c_void);
 real!(CALLOC = c"calloc": fn(usize, usize) -> *mut c_void);
@@ -31,6 +31,9 @@ real!(TRIM = c"malloc_trim": fn(usize) -> c_int);
 
 /// Smaller blocks may come from the ordinary heap.
 const SMALL_BYTES: usize = 64 << 10;
+
+/// Before the engine runs, so may blocks up to this size.
+const MOST_WAITING_BYTES: usize = 1 << 20;
 
 /// The smallest block that the C library uses as a buffer.
 const LEAST_BUFFER_BYTES: usize = 512;
@@ -93,10 +96,17 @@ pub fn libc_code() -> std::ops::Range<usize> {
     LIBC.range()
 }
 
-fn is_ordinary(size: usize, caller: usize) -> bool {
-    let fits = || ORDINARY.used() + size <= SHARE_BYTES.load(Ordering::Relaxed);
-    let is_buffer = || size >= LEAST_BUFFER_BYTES && LIBC.range().contains(&caller);
-    LOADER.range().contains(&caller) || (size < SMALL_BYTES && (fits() || is_buffer()))
+/// Takes a part of the program's ordinary share for a mapping, before the engine runs. `false`: so much is not left.
+pub fn take_share(bytes: usize) -> bool {
+    let used = ORDINARY.used();
+    let less = |share: usize| share.checked_sub(bytes).filter(|left| *left >= used);
+    SHARE_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+}
+
+fn is_ordinary(size: usize, caller: usize, most: usize) -> bool {
+    let fits = || size < most && ORDINARY.used() + size <= SHARE_BYTES.load(Ordering::Relaxed);
+    let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && LIBC.range().contains(&caller);
+    LOADER.range().contains(&caller) || fits() || is_buffer()
 }
 
 enum Source {
@@ -109,7 +119,11 @@ fn source(size: usize, caller: usize) -> Source {
     match state::phase() {
         Phase::Passing => Source::Libc,
         _ if guard::inside() => Source::Heap(&PRIVATE),
-        Phase::Managed if !is_ordinary(size, caller) => Source::Program,
+        Phase::Managed if !is_ordinary(size, caller, SMALL_BYTES) => Source::Program,
+        Phase::Waiting if !is_ordinary(size, caller, MOST_WAITING_BYTES) => {
+            start::now();
+            if state::phase() == Phase::Managed { Source::Program } else { Source::Heap(&ORDINARY) }
+        }
         _ => Source::Heap(&ORDINARY),
     }
 }

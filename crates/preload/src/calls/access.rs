@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::calls::cover;
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES};
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, PLAIN};
 use crate::real::kernel;
 use crate::state;
 
@@ -43,6 +43,18 @@ pub fn prepare() {
     let local = 0u8;
     let page = &raw const local as usize & !(PAGE_BYTES - 1);
     ANSWERS.store(populate(page..page + PAGE_BYTES, Access::Read) == 0, Ordering::Relaxed);
+}
+
+/// Notes what is mapped now.
+pub fn note_all() {
+    let noted = folioswap_sys::maps::each(|range, protection| {
+        if protection & PLAIN != PLAIN && range.end <= 1 << ADDRESS_BITS {
+            note_closed(&range);
+        }
+    });
+    if let Err(error) = noted {
+        state::say(&format!("the list of mappings cannot be read: {error}"));
+    }
 }
 
 fn blocks(range: &Range<usize>) -> Range<usize> {

@@ -20,7 +20,7 @@ use crate::alloc::malloc;
 use crate::calls::{access, by_number, cover};
 use crate::faults::{signal_stack, signals, threads};
 use crate::real::{Real, own};
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 /// PR_SET_SYSCALL_USER_DISPATCH.
 pub const SET_DISPATCH: usize = 59;
@@ -231,6 +231,9 @@ unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
         }
         _ => return,
     };
+    if flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize {
+        start::now();
+    }
     for at in [pidfd, child, parent] {
         cover::touch(at as *const c_int, size_of::<c_int>());
     }

@@ -11,7 +11,7 @@ use folioswap_sys::own_calls;
 
 use crate::faults::signals;
 use crate::real::raw_result;
-use crate::{ending, guard, state};
+use crate::{ending, guard, start, state};
 
 /// Operations of `seccomp`. `prctl` has them one higher.
 const STRICT: usize = libc::SECCOMP_SET_MODE_STRICT as usize;
@@ -28,6 +28,7 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
         libc::SYS_prctl if a == libc::PR_SET_SECCOMP as usize => (b.wrapping_sub(1), c),
         _ => return None,
     };
+    start::now();
     let arena = state::arena().filter(|_| own_calls::is_prepared())?;
     let exempting = {
         let _guard = guard::enter();

@@ -83,11 +83,9 @@ copied! {
 // Users, CPU affinity, and information about threads.
 copied! {
     fn getgroups(count: c_int, list: *mut libc::gid_t) -> c_int { list: values(count.max(0) as usize) }
-    fn setgroups(count: size_t, list: *const libc::gid_t) -> c_int { list: values(count) }
     fn getresuid(real: *mut libc::uid_t, effective: *mut libc::uid_t, saved: *mut libc::uid_t) -> c_int { real: value, effective: value, saved: value }
     fn getresgid(real: *mut libc::gid_t, effective: *mut libc::gid_t, saved: *mut libc::gid_t) -> c_int { real: value, effective: value, saved: value }
     fn capget(header: *mut [u32; 2], data: *mut [u32; 6]) -> c_int { header: value, data: value }
-    fn capset(header: *mut [u32; 2], data: *const [u32; 6]) -> c_int { header: value, data: value }
     fn sched_getparam(pid: pid_t, about: *mut sched_param) -> c_int { about: value }
     fn __sched_getparam(pid: pid_t, about: *mut sched_param) -> c_int { about: value }
     fn sched_setparam(pid: pid_t, about: *const sched_param) -> c_int { about: value }

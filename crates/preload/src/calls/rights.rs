@@ -6,14 +6,26 @@
 use std::ffi::{c_char, c_int, c_long};
 
 use folioswap_sys::kept;
-use libc::{rlimit, uid_t};
+use libc::{gid_t, rlimit, size_t, uid_t};
 
 use crate::calls::by_number::syscall;
+use crate::calls::copied;
 use crate::export::{export, real};
-use crate::{guard, state};
+use crate::{guard, start, state};
 
-/// Called before a call that sets a limit.
+/// landlock_restrict_self, since Linux 5.13.
+const RESTRICT: c_long = 446;
+
+/// Called before a call by which the program gives up rights or sets a limit, or for which the engine must run.
 pub fn before(number: c_long, words: &[usize; 6]) {
+    match number {
+        libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns => start::now(),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => start::now(),
+        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => start::now(),
+        libc::SYS_setgroups | libc::SYS_capset | RESTRICT => start::now(),
+        libc::SYS_io_uring_setup | libc::SYS_io_setup => start::now(),
+        _ => {}
+    }
     const LIMITS: [u32; 4] = [libc::RLIMIT_NPROC, libc::RLIMIT_NOFILE, libc::RLIMIT_AS, libc::RLIMIT_DATA];
     let (what, is_set) = match number {
         libc::SYS_setrlimit => (words[0], words[1] != 0),
@@ -42,6 +54,7 @@ pub fn after(number: c_long, words: &[usize; 6]) {
 
 /// Starts all threads of the engine.
 fn prepare() {
+    start::now();
     if let Some(arena) = state::arena().filter(|_| !guard::inside()) {
         let _guard = guard::enter();
         state::keeping_errno(|| arena.prepare_for_limits());
@@ -106,21 +119,65 @@ export! {
 
 /// The new user may have no thread left (RLIMIT_NPROC).
 macro_rules! changes_user {
-    ($(fn $name:ident = $text:literal($($user:ident),*);)*) => {$(
+    ($(fn $name:ident = $text:literal($($user:ident: $kind:ty),*);)*) => {$(
         export! {
-            fn $name($($user: uid_t),*) -> c_int {
-                real!(REAL = $text: fn($(changes_user!(@ $user)),*) -> c_int);
+            fn $name($($user: $kind),*) -> c_int {
+                real!(REAL = $text: fn($($kind),*) -> c_int);
                 prepare();
                 // SAFETY: passes the caller's arguments on unchanged.
                 unsafe { REAL.get()($($user),*) }
             }
         }
     )*};
-    (@ $user:ident) => { uid_t };
 }
 
 changes_user! {
-    fn setuid = c"setuid"(user);
-    fn setreuid = c"setreuid"(real, effective);
-    fn setresuid = c"setresuid"(real, effective, saved);
+    fn setuid = c"setuid"(user: uid_t);
+    fn seteuid = c"seteuid"(user: uid_t);
+    fn setreuid = c"setreuid"(real: uid_t, effective: uid_t);
+    fn setresuid = c"setresuid"(real: uid_t, effective: uid_t, saved: uid_t);
+    fn setgid = c"setgid"(group: gid_t);
+    fn setegid = c"setegid"(group: gid_t);
+    fn setregid = c"setregid"(real: gid_t, effective: gid_t);
+    fn setresgid = c"setresgid"(real: gid_t, effective: gid_t, saved: gid_t);
+    fn setfsuid = c"setfsuid"(user: uid_t);
+    fn setfsgid = c"setfsgid"(group: gid_t);
+}
+
+export! {
+    fn setgroups(count: size_t, groups: *const gid_t) -> c_int {
+        real!(SETGROUPS = c"setgroups": fn(size_t, *const gid_t) -> c_int);
+        prepare();
+        // SAFETY: the caller's call, with a valid copy in place of its pointer.
+        unsafe {
+            let copy = copied::values(groups, count);
+            SETGROUPS.get()(count, copy.at(groups))
+        }
+    }
+}
+
+export! {
+    fn initgroups(user: *const c_char, group: gid_t) -> c_int {
+        real!(INITGROUPS = c"initgroups": fn(*const c_char, gid_t) -> c_int);
+        prepare();
+        // SAFETY: the caller's call, with a valid copy in place of its pointer.
+        unsafe {
+            let copy = copied::text(user);
+            INITGROUPS.get()(copy.at(user), group)
+        }
+    }
+}
+
+export! {
+    fn capset(header: *mut [u32; 2], rights: *const [u32; 6]) -> c_int {
+        real!(CAPSET = c"capset": fn(*mut [u32; 2], *const [u32; 6]) -> c_int);
+        start::now();
+        // SAFETY: the caller's call, with valid copies in place of its pointers.
+        unsafe {
+            let copies = (copied::value(header), copied::value(rights));
+            let result = CAPSET.get()(copies.0.at(header), copies.1.at(rights));
+            copies.0.bring_back();
+            result
+        }
+    }
 }

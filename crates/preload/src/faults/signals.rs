@@ -33,25 +33,33 @@ real!(SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int);
 real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
 real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
 
-/// Whether SIGSYS is this library's.
+/// Whether SIGSYS is this library's, and SIGBUS.
 static CATCHES: AtomicBool = AtomicBool::new(false);
+static FAULTS: AtomicBool = AtomicBool::new(false);
 
-/// Installs the net of [`crate::calls::dispatch`], and in direct mode the SIGBUS handler. Prepares the first thread.
-pub fn prepare() {
+/// Installs the net of [`crate::calls::dispatch`], and the SIGBUS handler if threads may come to resolve their own
+/// faults. Prepares the first thread.
+pub fn prepare(may_be_direct: bool) {
     signal_stack::attach();
-    if state::direct()
-        && let Err(error) = sigbus::install(on_sigbus)
-    {
-        state::end(70, &format!("installing the SIGBUS handler: {error}"));
+    FAULTS.store(may_be_direct, Ordering::SeqCst);
+    if may_be_direct {
+        take_faults();
     }
     CATCHES.store(dispatch::prepare(), Ordering::SeqCst);
     access::prepare();
     open_ours();
 }
 
+/// Takes the faults of all threads: from the engine, too, which has its own handler for programs that are built with it.
+pub fn take_faults() {
+    if let Err(error) = sigbus::install(on_sigbus) {
+        state::end(70, &format!("installing the SIGBUS handler: {error}"));
+    }
+}
+
 /// The signals that are never blocked.
 pub fn ours() -> &'static [c_int] {
-    match (state::direct(), CATCHES.load(Ordering::Relaxed)) {
+    match (FAULTS.load(Ordering::Relaxed), CATCHES.load(Ordering::Relaxed)) {
         (true, _) => &[libc::SIGBUS, libc::SIGSYS],
         (false, true) => &[libc::SIGSYS],
         (false, false) => &[],
@@ -78,6 +86,7 @@ pub fn open_ours() {
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {
     let is_resolved = dispatch::with_net_open(|| match state::space() {
+        Some(_) if !state::direct() => false,
         None => false,
         Some(_) if state::is_managed(addr) => folioswap_sys::fault_stack::call(resolve, addr),
         Some(space) if !guard::inside() => {

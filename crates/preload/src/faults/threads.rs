@@ -14,7 +14,7 @@ use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 use crate::export::{export, real};
 use crate::faults::{signal_stack, signals};
 use crate::real::kernel;
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -168,6 +168,7 @@ export! {
         thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Body, argument: *mut c_void,
     ) -> c_int {
         let real = CREATE.get();
+        start::now();
         let Some(space) = state::space().filter(|_| !guard::inside()) else {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(thread, attributes, body, argument) };

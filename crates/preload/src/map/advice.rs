@@ -15,7 +15,7 @@ use crate::{guard, state};
 /// Linux 5.18 and 6.13. The libc crate lacks them for some targets.
 const MADV_DONTNEED_LOCKED: c_int = 24;
 const MADV_GUARD_INSTALL: c_int = 102;
-const MADV_GUARD_REMOVE: c_int = 103;
+pub const MADV_GUARD_REMOVE: c_int = 103;
 
 /// Values that stand for the calling thread and its process in place of a pidfd. Linux 6.14.
 const PIDFD_SELF: [c_int; 2] = [-10000, -10001];
@@ -77,26 +77,18 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
             space.wish(part.start, part.len(), wish);
             Then::Others
         }
-        libc::MADV_WIPEONFORK => {
-            known::wiped().add(part.clone());
-            Then::Others
-        }
-        libc::MADV_KEEPONFORK => {
-            known::wiped().remove(part.clone());
-            Then::Others
-        }
-        libc::MADV_DONTFORK => {
-            known::not_forked().add(part.clone());
-            Then::Others
-        }
-        libc::MADV_DOFORK => {
-            known::not_forked().remove(part.clone());
-            Then::Others
-        }
+        // The engine keeps managed memory from children itself, and wipes it there. The kernel may have been told to
+        // wipe it before it was managed.
+        libc::MADV_WIPEONFORK | libc::MADV_DONTFORK | libc::MADV_DOFORK => Then::Others,
         // The kernel does not move pages that it has merged.
         libc::MADV_MERGEABLE | libc::MADV_UNMERGEABLE => Then::Others,
         _ => Then::All,
     }
+}
+
+/// Advice on what children get. It is noted for all of a range, since parts of it may be managed later.
+fn is_for_children(advice: c_int) -> bool {
+    matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK | libc::MADV_DONTFORK | libc::MADV_DOFORK)
 }
 
 /// Advice that the kernel follows by itself, whatever is managed.
@@ -118,6 +110,9 @@ fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
         // SAFETY: the program gives up the content.
         let result = if is_managed { unsafe { space.forget(part.clone(), install) } } else { install() };
         if result == 0 || state::errno() == libc::ENOMEM {
+            if is_managed {
+                state::keeping_errno(|| _ = kernel_advise(part, libc::MADV_DOFORK));
+            }
             let reserved = known::reserved().remove(part.clone());
             is_managed.then(|| part.clone()).into_iter().chain(reserved).for_each(|part| known::guarded().add(part));
         }
@@ -151,9 +146,9 @@ fn populate(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
 /// Implements `madvise` on a range with managed parts.
 fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let range = start..start.saturating_add(pages(len));
-    let is_guard = matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE);
+    let is_known = is_for_children(advice) || matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE);
     let is_ours =
-        |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && (is_guard || state::overlaps(start, len));
+        |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && (is_known || state::overlaps(start, len));
     if is_kernels(advice) {
         return kernel_advise(&(start..start.saturating_add(len)), advice);
     }
@@ -185,6 +180,13 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         MADV_GUARD_INSTALL => return install_guards(space, &range),
         MADV_GUARD_REMOVE => return remove_guards(space, &range),
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, &range, advice),
+        _ => {}
+    }
+    match advice {
+        libc::MADV_WIPEONFORK => known::wiped().add(range.clone()),
+        libc::MADV_KEEPONFORK => _ = known::wiped().remove(range.clone()),
+        libc::MADV_DONTFORK => known::not_forked().add(range.clone()),
+        libc::MADV_DOFORK => _ = known::not_forked().remove(range.clone()),
         _ => {}
     }
     in_order(space, &range, |part, is_managed| {

@@ -10,7 +10,7 @@ use crate::calls::access;
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
 static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
-/// Managed memory that children get zeroed (`MADV_WIPEONFORK`), and that they do not get (`MADV_DONTFORK`).
+/// Memory that children get zeroed (`MADV_WIPEONFORK`), and that they do not get (`MADV_DONTFORK`), managed or not.
 static WIPED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 

@@ -21,7 +21,7 @@ use crate::export::export;
 use crate::map::{known, protection};
 use crate::real::{kernel, own};
 use crate::state::Outcome;
-use crate::{ending, guard, state};
+use crate::{ending, guard, start, state};
 
 /// The smallest managed mapping, and the size of the largest folio.
 pub const BLOCK_BYTES: usize = 2 << 20;
@@ -240,6 +240,9 @@ unsafe fn map_over(
 export! {
     fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
         state::as_the_kernel(|| {
+            if flags & libc::MAP_ANONYMOUS != 0 {
+                start::before_mapping(len);
+            }
             let Some(space) = state::space().filter(|_| !guard::inside()) else {
                 // SAFETY: passes the caller's arguments on unchanged.
                 return unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };

@@ -11,7 +11,7 @@ use crate::export::export;
 use crate::map::known;
 use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, pages};
 use crate::real::kernel;
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 /// How often a range that is to be locked is brought in, because parts of it left meanwhile.
 const LOCK_TRIES: usize = 10;
@@ -157,6 +157,7 @@ export! {
 
 export! {
     fn mlockall(flags: c_int) -> c_int {
+        start::now();
         if state::space().is_some() {
             // More memory than the budget cannot be locked in RAM. The kernel returns ENOMEM beyond RLIMIT_MEMLOCK too.
             state::fail(libc::ENOMEM);

@@ -12,7 +12,7 @@ use crate::export::export;
 use crate::map::known;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
 use crate::real::{kernel, own};
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 const MREMAP_DONTUNMAP: c_int = 4;
 
@@ -249,6 +249,7 @@ export! {
         state::as_the_kernel(|| {
             // SAFETY: passes the caller's arguments on unchanged.
             let call = || unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
+            start::before_mapping(new_len.saturating_sub(old_len));
             let Some(space) = state::space().filter(|_| !guard::inside()) else { return call() };
             let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };

@@ -285,7 +285,7 @@ static void refer(size_t first, size_t count) {
 
 /* Structures of the kernel's, written to or read from the program's memory. */
 static void structures(size_t first) {
-    char *there = base + first * PAGE + below(PAGE / 8) * 8;
+    char *there = base + first * PAGE + below(PAGE / 8 - 64) * 8; /* all of it in a page that is written below */
     int which = (int)below(8), pair[2] = {-1, -1};
     struct timespec soon = {0, 1};
     long done = -1;
