@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use folioswap_core::{
-    BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, Pressure, Room, State, StreamAdvice, Streams,
+    BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, PIECE, Pressure, Room, State, StreamAdvice,
+    Streams,
 };
 
 use folioswap_core::policy::readahead::FIRST_WINDOW;
@@ -47,13 +48,13 @@ impl Policy {
         self.swap_in.store(policy.number(), Ordering::Relaxed);
     }
 
-    /// The fixed order of a block's folios, at most the largest that its sealed pages permit. `None`: measurements
-    /// choose it.
+    /// The fixed order of a block's folios, at most the largest that its sealed pages permit: a block of small mappings
+    /// has no folios above 64 KiB. `None`: measurements choose it.
     pub fn order_of(&self, locked: &Locked<'_>) -> Option<Order> {
         let wanted = locked.fixed_order.or(self.fixed_order);
         match locked.sealed_order() {
             Order::HUGE => wanted,
-            most => Some(wanted.map_or(most, |order| order.min(most))),
+            most => Some(wanted.unwrap_or(PIECE).min(most)),
         }
     }
 

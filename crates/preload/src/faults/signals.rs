@@ -50,7 +50,7 @@ pub fn prepare(may_be_direct: bool) {
     open_ours();
 }
 
-/// Takes the faults of all threads: from the engine, too, which has its own handler for programs that are built with it.
+/// Takes the faults of all threads, from the engine too: its own handler is for programs that are built with it.
 pub fn take_faults() {
     if let Err(error) = sigbus::install(on_sigbus) {
         state::end(70, &format!("installing the SIGBUS handler: {error}"));
@@ -88,7 +88,10 @@ fn on_sigbus(addr: usize, _write: bool) -> Handled {
     let is_resolved = dispatch::with_net_open(|| match state::space() {
         Some(_) if !state::direct() => false,
         None => false,
-        Some(_) if state::is_managed(addr) => folioswap_sys::fault_stack::call(resolve, addr),
+        Some(_) if state::is_managed(addr) => {
+            let _guard = guard::enter_blocked(); // the stack is no memory of the program's
+            folioswap_sys::fault_stack::call(resolve, addr)
+        }
         Some(space) if !guard::inside() => {
             let _guard = guard::enter_blocked();
             space.on_own_fault(addr)
@@ -99,7 +102,6 @@ fn on_sigbus(addr: usize, _write: bool) -> Handled {
 }
 
 extern "C" fn resolve(addr: usize) -> bool {
-    let _guard = guard::enter_blocked();
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 

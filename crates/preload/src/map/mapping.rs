@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap::{Error, RawSpace};
 use folioswap_sys::memory::Reservation;
 
+use crate::alloc::malloc;
 use crate::calls::{access, rings};
 use crate::export::export;
 use crate::map::{known, protection};
@@ -23,7 +24,7 @@ use crate::real::{kernel, own};
 use crate::state::Outcome;
 use crate::{ending, guard, start, state};
 
-/// The smallest managed mapping, and the size of the largest folio.
+/// The size of the largest folio. Smaller mappings come from the program's ordinary share as long as it lasts.
 pub const BLOCK_BYTES: usize = 2 << 20;
 pub const PAGE_BYTES: usize = 4096;
 
@@ -35,13 +36,9 @@ pub const PLAIN: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// An `mprotect` flag for memory that holds semaphores. No effect on this architecture. Missing from the libc crate.
 const PROT_SEM: c_int = 8;
 
-/// Whether a mapping may be managed, now or once it is readable and writable. `replaces`: it replaces managed memory.
-fn is_manageable(len: usize, flags: c_int, replaces: bool) -> bool {
-    (len >= BLOCK_BYTES || replaces)
-        && flags & libc::MAP_ANONYMOUS != 0
-        && flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-        && flags & UNMANAGED == 0
-        && !guard::inside()
+/// Whether a mapping may be managed, now or once it is readable and writable.
+fn is_manageable(flags: c_int) -> bool {
+    flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & UNMANAGED == 0
 }
 
 /// Whether new memory with this protection is managed at once. Managed memory may get any protection later.
@@ -90,12 +87,17 @@ fn forget_unseen(space: &RawSpace, range: &Range<usize>) {
     }
 }
 
-/// Notes a new mapping.
-fn note_mapped(space: &RawSpace, range: Range<usize>, protection: c_int, flags: c_int, replaced: bool) {
+/// Notes a new mapping. `is_ours`: it is to be managed. `replaced`: managed memory was there.
+fn note_mapped(
+    space: &RawSpace,
+    range: Range<usize>,
+    protection: c_int,
+    flags: c_int,
+    (is_ours, replaced): (bool, bool),
+) {
     if !are_possible(&range) {
         return; // above 47 bits nothing is managed
     }
-    let is_ours = is_manageable(range.len(), flags, replaced);
     let _guard = guard::enter();
     known::forget(&range);
     if !replaced {
@@ -226,7 +228,7 @@ unsafe fn map_over(
         }
         own!(libc::SYS_munmap, trial, trial_len.next_multiple_of(huge_page_bytes(flags)));
     }
-    let is_ours = is_manageable(range.len(), flags, true);
+    let is_ours = is_manageable(flags);
     let _guard = guard::enter();
     let flags = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
     // SAFETY: the program gives up what is there.
@@ -251,8 +253,9 @@ export! {
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
             let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
-            let is_ours = is_manageable(len, flags, false);
-            let is_free = addr.is_null() && flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0;
+            let is_ours =
+                is_manageable(flags) && (replaces || len >= BLOCK_BYTES || !malloc::take_share(pages(len)));
+            let is_free = len >= BLOCK_BYTES && addr.is_null() && flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0;
             let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
             let in_whole_blocks = || map_in_whole_blocks(len, access, without_populate);
             // SAFETY: passes the caller's arguments on, at addresses that the program or this call chooses.
@@ -269,7 +272,8 @@ export! {
                 if fd >= 0 {
                     rings::note_mapped(fd, offset, mapped as usize);
                 }
-                note_mapped(space, mapped as usize..mapped as usize + pages(len), access, flags, replaces);
+                let range = mapped as usize..mapped as usize + pages(len);
+                note_mapped(space, range, access, flags, (is_ours, replaces));
             }
             mapped
         })
