@@ -127,7 +127,7 @@ fn reason(process: &ProcessMemory) -> (&'static str, &'static str) {
         ("it is shared memory", "make it smaller, or leave room for it beside --memory")
     } else {
         (
-            "it lies in small mappings, or the program mapped it by a way that is not seen",
+            "the program mapped it by a way that is not seen",
             "leave room for it beside --memory, or set the program's own allocator to malloc",
         )
     }

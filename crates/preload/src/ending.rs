@@ -10,8 +10,9 @@ use folioswap::{ProcessMemory, RawSpace, SharedCounters};
 use folioswap_sys::own_calls;
 use folioswap_sys::resident::Resident;
 
-use crate::guard;
+use crate::real::own;
 use crate::state::{self, Phase};
+use crate::{guard, start};
 
 /// How much is unmapped between two looks at the process's memory.
 const LARGE: usize = 8 << 20;
@@ -51,14 +52,10 @@ pub fn begin_child() {
     OUTSIDE.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
 }
 
-/// Called before unmanaged memory is unmapped, which would not be seen at the end.
+/// Called before unmanaged memory of the program's is unmapped, which would not be seen at the end.
 pub fn before_unmapping(len: usize) {
     static UNMAPPED: AtomicUsize = AtomicUsize::new(0);
-    if COUNTERS.get().is_some()
-        && !own_calls::is_used()
-        && !guard::inside()
-        && UNMAPPED.fetch_add(len, Ordering::Relaxed) + len >= LARGE
-    {
+    if COUNTERS.get().is_some() && !own_calls::is_used() && UNMAPPED.fetch_add(len, Ordering::Relaxed) + len >= LARGE {
         UNMAPPED.store(0, Ordering::Relaxed);
         let _guard = guard::enter();
         look(managed());
@@ -72,8 +69,27 @@ pub fn before_filter() {
     }
 }
 
+/// Memory in RAM from which on a process is recorded that has run without the engine. `run` has nothing to say of less.
+const LITTLE: i64 = 16 << 20;
+
+/// The most memory that this process had in RAM.
+fn peak() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills in the structure, which is valid as zeros, too.
+    unsafe {
+        own!(libc::SYS_getrusage, libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init().ru_maxrss << 10
+    }
+}
+
 extern "C" fn end() {
-    let (Some(counters), Phase::Managed) = (COUNTERS.get(), state::phase()) else { return };
+    if state::phase() == Phase::Waiting
+        && peak() > LITTLE
+        && let Some(counters) = start::counters()
+    {
+        note_in(counters);
+    }
+    let (Some(counters), Phase::Managed | Phase::Waiting) = (COUNTERS.get(), state::phase()) else { return };
     if own_calls::is_used() {
         return; // recorded before
     }

@@ -55,7 +55,8 @@ extern "C" fn start() {
     malloc::prepare(ordinary_bytes as usize);
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
-    let is_checked = settings.lock; // whether so much memory may be locked is said before the program runs
+    // Whether so much memory may be locked, and whether the file is there, is said before the program runs.
+    let is_checked = settings.lock || settings.topology.is_some();
     *WAITING.lock().expect("nothing panics under this lock") = Some(settings);
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     state::set_phase(Phase::Waiting);
@@ -104,13 +105,24 @@ fn own_process() -> u32 {
     unsafe { own!(libc::SYS_getpid) as u32 }
 }
 
+/// The counters of the run, of which the engine does not know yet. `None`: it is not to have them, or the command has
+/// ended, and nobody would print them.
+pub fn counters() -> Option<&'static SharedCounters> {
+    let _guard = guard::enter();
+    let waiting = WAITING.lock().expect("nothing panics under this lock");
+    waiting.as_ref().and_then(|settings| counters_of(settings))
+}
+
+fn counters_of(settings: &RunSettings) -> Option<&'static SharedCounters> {
+    settings.stats.as_ref().and_then(|path| open_shared_stats(path).ok())
+}
+
 /// Builds the engine. The caller is the process's only thread, but for those of the C library's.
 fn begin_now() -> Result<(), folioswap::Error> {
     let Some(settings) = WAITING.lock().expect("nothing panics under this lock").take() else { return Ok(()) };
     let raised = descriptor::raise_limit();
     kept::keep();
-    // If the counters cannot be opened, the command has ended, and nobody would print them.
-    let stats = settings.stats.as_ref().and_then(|path| open_shared_stats(path).ok());
+    let stats = counters_of(&settings);
     end_on_panics(stats);
     let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
     let built = build(settings, stats, ordinary_bytes);

@@ -18,7 +18,11 @@ const RESTRICT: c_long = 446;
 
 /// Called before a call by which the program gives up rights or sets a limit, or for which the engine must run.
 pub fn before(number: c_long, words: &[usize; 6]) {
+    // The kernel gives a user namespace to a process of one thread only.
+    let enters = |flags: usize| flags & libc::CLONE_NEWUSER as usize != 0;
     match number {
+        libc::SYS_unshare if enters(words[0]) => {}
+        libc::SYS_setns if enters(words[1]) => {}
         libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns => start::now(),
         libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => start::now(),
         libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => start::now(),

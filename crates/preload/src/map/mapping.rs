@@ -131,9 +131,14 @@ fn without_reserve(flags: c_int) -> c_int {
     if kind == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS { flags | libc::MAP_NORESERVE } else { flags }
 }
 
-/// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks.
-fn map_in_whole_blocks(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
-    let (len, slack) = (pages(len), BLOCK_BYTES - PAGE_BYTES);
+/// The size of the folios that small mappings are in.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks; or less than a block
+/// from the start of a piece on.
+fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
+    let align = if len < BLOCK_BYTES { PIECE_BYTES } else { BLOCK_BYTES };
+    let (len, slack) = (pages(len), align - PAGE_BYTES);
     let whole = len.checked_add(slack)?;
     // SAFETY: a new mapping at an address that the kernel chooses. What is trimmed off is known to nobody.
     unsafe {
@@ -141,7 +146,7 @@ fn map_in_whole_blocks(len: usize, access: c_int, flags: c_int) -> Option<*mut c
         if mapped == libc::MAP_FAILED {
             return None;
         }
-        let start = (mapped as usize).next_multiple_of(BLOCK_BYTES);
+        let start = (mapped as usize).next_multiple_of(align);
         let before = start - mapped as usize;
         for (part, len) in [(mapped as usize, before), (start + len, slack - before)] {
             if len > 0 {
@@ -155,7 +160,7 @@ fn map_in_whole_blocks(len: usize, access: c_int, flags: c_int) -> Option<*mut c
 /// Maps new readable and writable memory, and has it managed if possible. `None`: the kernel has no memory.
 pub fn map_managed(space: &RawSpace, len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let start = map_in_whole_blocks(len, PLAIN, flags)? as usize;
+    let start = map_aligned(len, PLAIN, flags)? as usize;
     manage(space, start..start + len);
     Some(start)
 }
@@ -255,14 +260,14 @@ export! {
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
             let is_ours =
                 is_manageable(flags) && (replaces || len >= BLOCK_BYTES || !malloc::take_share(pages(len)));
-            let is_free = len >= BLOCK_BYTES && addr.is_null() && flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0;
+            let is_free = len >= PIECE_BYTES && addr.is_null() && flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0;
             let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
-            let in_whole_blocks = || map_in_whole_blocks(len, access, without_populate);
+            let aligned = || map_aligned(len, access, without_populate);
             // SAFETY: passes the caller's arguments on, at addresses that the program or this call chooses.
             let mapped = unsafe {
                 if replaces {
                     map_over(space, &range, access, flags, fd, offset)
-                } else if let Some(mapped) = (is_free && is_ours).then(in_whole_blocks).flatten() {
+                } else if let Some(mapped) = (is_free && is_ours).then(aligned).flatten() {
                     mapped
                 } else {
                     kernel_mmap(addr, len, access, without_populate, fd, offset)
@@ -293,16 +298,18 @@ export! {
             // SAFETY: passes the caller's arguments on unchanged.
             let unmap = || unsafe { kernel!(libc::SYS_munmap, addr, len) as c_int };
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
-            if !state::overlaps(range.start, range.len()) {
-                ending::before_unmapping(len);
-            }
             let Some(space) = state::space().filter(|_| len > 0 && !guard::inside()) else { return unmap() };
             if !are_possible(&range) {
                 return unmap();
             }
             let _guard = guard::enter();
             known::forget(&range);
-            if !state::overlaps(range.start, range.len()) {
+            let managed = match state::overlaps(range.start, range.len()) {
+                true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),
+                false => 0,
+            };
+            ending::before_unmapping(range.len() - managed);
+            if managed == 0 {
                 return unmap();
             }
             // SAFETY: the program gives these pages up.
