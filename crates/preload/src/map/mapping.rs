@@ -134,8 +134,8 @@ fn without_reserve(flags: c_int) -> c_int {
 /// The size of the folios that small mappings are in.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks; or less than a block
-/// from the start of a piece on.
+/// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks.
+/// Less than a block is mapped from the start of a piece on.
 fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
     let align = if len < BLOCK_BYTES { PIECE_BYTES } else { BLOCK_BYTES };
     let (len, slack) = (pages(len), align - PAGE_BYTES);
