@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/prctl.h>
@@ -40,6 +41,8 @@ int main(void) {
     char *p = mmap(0, 200 * M, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(p, 1, 200 * M);
     char *block = (char *)(((unsigned long)p + 2 * M) & ~(2 * M - 1));
+    int turn = open("/var/tmp/mapped_over.lock", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    if (turn < 0 || flock(turn, LOCK_EX)) FAIL("the pool is the machine's, so the programs take turns");
     long before = number("/proc/sys/vm/nr_hugepages", "");
     if (before == 0) set_pool(4);
     long free_before = number("/proc/meminfo", "HugePages_Free:");
@@ -53,6 +56,7 @@ int main(void) {
     if (number("/proc/meminfo", "HugePages_Free:") != free_before) FAIL("a huge page is lost");
     if (number("/proc/meminfo", "HugePages_Rsvd:") != 0) FAIL("a huge page is reserved");
     if (before == 0) set_pool(0);
+    close(turn);
     char name[] = "/tmp/mapped_over.XXXXXX";
     int fd = mkstemp(name);
     unlink(name);

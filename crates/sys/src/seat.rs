@@ -144,16 +144,13 @@ fn take_from(state: u32) -> Option<usize> {
     used().iter().position(take)
 }
 
-/// Takes a place that nobody uses.
+/// Takes a place that nobody uses. `None` also if another thread took it first.
 fn take_free() -> Option<usize> {
     take_from(FREE).or_else(|| {
-        let place = NR_USED.load(Ordering::Relaxed);
-        let next = place.checked_add(1).filter(|&next| next <= MOST)?;
-        // Taken before it is counted, so nobody else takes it.
-        let seat = &SEATS[place];
-        seat.state.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        NR_USED.fetch_max(next, Ordering::AcqRel);
-        Some(place)
+        // Counted before it is taken: a thread that is not scheduled in between holds nobody up.
+        let more = |nr_used| (nr_used < MOST).then_some(nr_used + 1);
+        let place = NR_USED.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).ok()?;
+        SEATS[place].state.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| place)
     })
 }
 
