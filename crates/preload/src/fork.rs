@@ -60,6 +60,7 @@ export! {
 struct Fork {
     /// `None`: the engine has not started.
     resting: Option<Resting>,
+    _waiting: start::Waiting,
     _guard: guard::Guard,
 }
 
@@ -107,10 +108,11 @@ fn rest(arena: &'static Arena) -> Resting {
 
 extern "C" fn before() {
     let guard = guard::enter();
-    if !matches!(state::phase(), Phase::Waiting | Phase::Managed) {
+    if state::phase() == Phase::Early {
         return;
     }
-    let fork = Fork { resting: state::arena().map(rest), _guard: guard };
+    let waiting = start::waiting(); // no other thread starts the engine meanwhile
+    let fork = Fork { resting: state::arena().map(rest), _waiting: waiting, _guard: guard };
     FORK.set(Some(ManuallyDrop::new(fork)));
     // Last, because who has another of these locks may allocate.
     heap::acquire_for_fork();
@@ -119,7 +121,7 @@ extern "C" fn before() {
 extern "C" fn parent() {
     let Some(fork) = FORK.take() else { return };
     heap::release_after_fork();
-    let Fork { resting, _guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting, _guard } = ManuallyDrop::into_inner(fork);
     if let Some(resting) = resting {
         resting.unlock().0.parent();
         streams::unlock();
@@ -132,7 +134,8 @@ extern "C" fn child() {
     heap::release_in_child();
     dispatch::forget();
     start::begin_child();
-    let Fork { resting, _guard: guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting: waiting, _guard: guard } = ManuallyDrop::into_inner(fork);
+    drop(waiting);
     if let Some(resting) = resting {
         let (forking, thread) = resting.unlock();
         streams::unlock_in_child();

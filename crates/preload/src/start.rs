@@ -5,8 +5,8 @@
 //! since its thread is then the only one, and before it gives up rights that the engine needs.
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use folioswap::{
     Arena, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, Topology, end_on_panics, open_shared_stats,
@@ -57,17 +57,24 @@ extern "C" fn start() {
     let may_be_direct = settings.faults != FaultMode::Monitor;
     // Whether so much memory may be locked, and whether the file is there, is said before the program runs.
     let is_checked = settings.lock || settings.topology.is_some();
-    *WAITING.lock().expect("nothing panics under this lock") = Some(settings);
+    *waiting() = Some(settings);
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     state::set_phase(Phase::Waiting);
     signals::prepare(may_be_direct);
-    if is_checked && let Err(error) = begin_now() {
+    if is_checked && let Err(error) = begin_now(&mut waiting()) {
         state::end(error.exit_status().into(), &error.to_string());
     }
 }
 
-/// The settings, until the engine starts.
+/// The settings, until the engine starts. Held while it is built, so that other threads wait for it.
 static WAITING: Mutex<Option<RunSettings>> = Mutex::new(None);
+
+/// [`WAITING`], locked.
+pub type Waiting = MutexGuard<'static, Option<RunSettings>>;
+
+pub fn waiting() -> Waiting {
+    WAITING.lock().expect("nothing panics under this lock")
+}
 
 /// The process that waits: not a child that shares its memory until it executes a program.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -85,7 +92,7 @@ pub fn now() {
     }
     let _guard = guard::enter();
     state::keeping_errno(|| {
-        if let Err(error) = begin_now() {
+        if let Err(error) = begin_now(&mut waiting()) {
             state::set_phase(Phase::Passing);
             state::say(&format!("note: the memory of process {} is not paged: {error}", std::process::id()));
         }
@@ -109,8 +116,7 @@ fn own_process() -> u32 {
 /// ended, and nobody would print them.
 pub fn counters() -> Option<&'static SharedCounters> {
     let _guard = guard::enter();
-    let waiting = WAITING.lock().expect("nothing panics under this lock");
-    waiting.as_ref().and_then(|settings| counters_of(settings))
+    waiting().as_ref().and_then(counters_of)
 }
 
 fn counters_of(settings: &RunSettings) -> Option<&'static SharedCounters> {
@@ -118,8 +124,8 @@ fn counters_of(settings: &RunSettings) -> Option<&'static SharedCounters> {
 }
 
 /// Builds the engine. The caller is the process's only thread, but for those of the C library's.
-fn begin_now() -> Result<(), folioswap::Error> {
-    let Some(settings) = WAITING.lock().expect("nothing panics under this lock").take() else { return Ok(()) };
+fn begin_now(waiting: &mut Waiting) -> Result<(), folioswap::Error> {
+    let Some(settings) = waiting.take() else { return Ok(()) };
     let raised = descriptor::raise_limit();
     kept::keep();
     let stats = counters_of(&settings);

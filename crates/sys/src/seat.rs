@@ -12,6 +12,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -156,6 +157,8 @@ fn take_free() -> Option<usize> {
 
 /// Starts a thread by the C library, on a new stack.
 fn begin(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
+    // The new thread must not ask the loader: the one that starts it may have the loader's lock, and wait for it.
+    let _ = cpu_offset();
     let place = (0..MOST).find_map(|_| take_free()).ok_or_else(too_many)?;
     let seat = &SEATS[place];
     seat.prepare(name, body);
@@ -334,12 +337,13 @@ fn own_record() -> Option<usize> {
 /// Where the C library has a thread's CPU, from its record on. The kernel writes it there (glibc 2.35).
 fn cpu_offset() -> Option<isize> {
     const CPU_FIELD: isize = 4;
-    // SAFETY: the name is NUL-terminated. The symbol of this name is such a number.
-    unsafe {
+    static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
+    // SAFETY: the names are NUL-terminated. The symbols of these names are such numbers.
+    *OFFSET.get_or_init(|| unsafe {
         let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
         let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
         (!offset.is_null() && !size.is_null() && *size > 0).then(|| *offset + CPU_FIELD)
-    }
+    })
 }
 
 impl Thread {

@@ -80,7 +80,8 @@ impl Engine {
     fn wait_unlocked(&self, locked: &mut Locked<'_>, page: usize, freed: u32) -> Result<(), Changed> {
         let seen = |locked: &Locked<'_>| {
             let state = discriminant(&locked.state(locked.index_of(page)));
-            (locked.order(), state, locked.is_sealed(page), self.table().is_open(locked.id()))
+            let sealed = (locked.is_sealed(page), locked.sealed_order());
+            (locked.order(), state, sealed, locked.pinned, self.table().is_open(locked.id()))
         };
         let before = seen(locked);
         locked.pause(|| self.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));

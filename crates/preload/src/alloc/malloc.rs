@@ -103,10 +103,15 @@ pub fn take_share(bytes: usize) -> bool {
     SHARE_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
 }
 
+/// Whether an address is in the loader's code.
+pub fn is_loader(addr: usize) -> bool {
+    LOADER.range().contains(&addr)
+}
+
 fn is_ordinary(size: usize, caller: usize, most: usize) -> bool {
     let fits = || size < most && ORDINARY.used() + size <= SHARE_BYTES.load(Ordering::Relaxed);
     let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && LIBC.range().contains(&caller);
-    LOADER.range().contains(&caller) || fits() || is_buffer()
+    is_loader(caller) || fits() || is_buffer()
 }
 
 enum Source {

@@ -208,6 +208,12 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
         }
         libc::SYS_rt_sigprocmask => set_mask(context, &words),
         libc::SYS_sigaltstack => set_stack(context, &words),
+        // What the loader maps is a library's. It holds its locks, so the engine must not start on it.
+        libc::SYS_mmap if malloc::is_loader(word(libc::REG_RIP)) => {
+            let _guard = guard::enter();
+            // SAFETY: makes the call that the loader itself made.
+            unsafe { by_number::call(number, &words) }
+        }
         // SAFETY: makes the call that the program itself made.
         _ => unsafe { by_number::call(number, &words) },
     };

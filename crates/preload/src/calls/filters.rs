@@ -29,7 +29,9 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
         _ => return None,
     };
     start::now();
-    let arena = state::arena().filter(|_| own_calls::is_prepared())?;
+    if !own_calls::is_prepared() {
+        return None;
+    }
     let exempting = {
         let _guard = guard::enter();
         let filter = match operation {
@@ -43,7 +45,9 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
             state::say("a seccomp filter is too long to exempt folioswap from it");
             return None;
         };
-        state::keeping_errno(|| arena.prepare_for_limits());
+        if let Some(arena) = state::arena() {
+            state::keeping_errno(|| arena.prepare_for_limits());
+        }
         ending::before_filter();
         own_calls::begin();
         exempting

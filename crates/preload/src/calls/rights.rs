@@ -28,6 +28,8 @@ pub fn before(number: c_long, words: &[usize; 6]) {
         libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => start::now(),
         libc::SYS_setgroups | libc::SYS_capset | RESTRICT => start::now(),
         libc::SYS_io_uring_setup | libc::SYS_io_setup => start::now(),
+        // A process that is not dumpable may not open its own page map.
+        libc::SYS_prctl if words[0] == libc::PR_SET_DUMPABLE as usize && words[1] != 1 => start::now(),
         _ => {}
     }
     const LIMITS: [u32; 4] = [libc::RLIMIT_NPROC, libc::RLIMIT_NOFILE, libc::RLIMIT_AS, libc::RLIMIT_DATA];

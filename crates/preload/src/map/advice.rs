@@ -86,7 +86,7 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
     }
 }
 
-/// Advice on what children get. It is noted for all of a range, since parts of it may be managed later.
+/// Advice on what children get. It is noted also for memory that may be managed later.
 fn is_for_children(advice: c_int) -> bool {
     matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK | libc::MADV_DONTFORK | libc::MADV_DOFORK)
 }
@@ -185,7 +185,7 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     match advice {
         libc::MADV_WIPEONFORK => known::wiped().add(range.clone()),
         libc::MADV_KEEPONFORK => _ = known::wiped().remove(range.clone()),
-        libc::MADV_DONTFORK => known::not_forked().add(range.clone()),
+        libc::MADV_DONTFORK => known::note_not_forked(&range, space.managed_parts(range.clone())),
         libc::MADV_DOFORK => _ = known::not_forked().remove(range.clone()),
         _ => {}
     }

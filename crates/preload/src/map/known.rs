@@ -10,7 +10,8 @@ use crate::calls::access;
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
 static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
-/// Memory that children get zeroed (`MADV_WIPEONFORK`), and that they do not get (`MADV_DONTFORK`), managed or not.
+/// Memory that children get zeroed (`MADV_WIPEONFORK`), managed or not; and managed memory that they do not get
+/// (`MADV_DONTFORK`).
 static WIPED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
@@ -48,6 +49,18 @@ pub fn guarded() -> MutexGuard<'static, RangeSet> {
 /// All of these, locked.
 pub fn all() -> [MutexGuard<'static, RangeSet>; 4] {
     [reserved(), wiped(), not_forked(), guarded()]
+}
+
+/// Notes that children do not get what is managed of a range, and what may be managed later. The kernel keeps the rest
+/// from them, which may be unmapped unseen.
+pub fn note_not_forked(range: &Range<usize>, mut parts: Vec<Range<usize>>) {
+    for mut set in [reserved(), guarded()] {
+        let found = set.remove(range.clone());
+        found.iter().for_each(|part| set.add(part.clone()));
+        parts.extend(found);
+    }
+    let mut set = not_forked();
+    parts.into_iter().for_each(|part| set.add(part));
 }
 
 /// Forgets a range that is unmapped or replaced.
