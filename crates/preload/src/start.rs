@@ -5,11 +5,13 @@
 //! since its thread is then the only one, and before it gives up rights that the engine needs.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap::{
-    Arena, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, Topology, end_on_panics, open_shared_stats,
+    Arena, DeviceSpec, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
+    end_on_panics, open_shared_stats,
 };
 use folioswap_sys::{descriptor, kept, own_calls, seccomp};
 
@@ -55,15 +57,27 @@ extern "C" fn start() {
     malloc::prepare(ordinary_bytes as usize);
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
-    // Whether so much memory may be locked, and whether the file is there, is said before the program runs.
-    let is_checked = settings.lock || settings.topology.is_some();
+    let starts = starts_at_once(&settings);
     *waiting() = Some(settings);
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     state::set_phase(Phase::Waiting);
     signals::prepare(may_be_direct);
-    if is_checked && let Err(error) = begin_now(&mut waiting()) {
+    if starts && let Err(error) = begin_now(&mut waiting()) {
         state::end(error.exit_status().into(), &error.to_string());
     }
+}
+
+/// Whether the engine starts before the program runs, since it may not start as it is asked to: that is said then, and
+/// the program does not start.
+fn starts_at_once(settings: &RunSettings) -> bool {
+    let has_place = |device: &SwapDevice| match &device.spec {
+        DeviceSpec::File { path, .. } => path.exists() || path.parent().is_some_and(Path::exists),
+        _ => true,
+    };
+    settings.lock
+        || settings.topology.is_some()
+        || settings.memory_bytes < MIN_MEMORY
+        || !settings.swap.iter().all(has_place)
 }
 
 /// The settings, until the engine starts. Held while it is built, so that other threads wait for it.

@@ -149,7 +149,16 @@ fn descriptors_that_a_program_did_not_open_are_not_there_for_it() {
         assert_eq!(alone.0, Some(0), "{scenario} alone: {}", alone.1);
         for (faults, mapper, swap) in COMBINATIONS {
             let settings = format!("memory=16M;faults={faults};mapper={mapper}{swap}");
-            assert_eq!(outcome(&program, scenario, Some(&settings)), alone, "{scenario} {faults} {mapper}");
+            let (status, mut text) = outcome(&program, scenario, Some(&settings));
+            if scenario == "chroot" {
+                // Forks in another root, where the engine has no /proc, cost slots. That is said once.
+                text = text.replacen(
+                    "folioswap: slots that a child may read are kept for good: No such file or directory (os error 2)\n",
+                    "",
+                    1,
+                );
+            }
+            assert_eq!((status, text), alone, "{scenario} {faults} {mapper}");
         }
     }
 }
