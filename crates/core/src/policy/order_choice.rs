@@ -51,7 +51,7 @@ const SAMPLES: usize = 16;
 /// One block in this many is a sample: while little is known, once whole blocks have proved right, and once all kept
 /// votes say dense.
 const SAMPLE_EVERY: [u32; 3] = [1, 8, 64];
-const PROBE_EVERY: [u32; 3] = [4, 32, 256];
+const PROBE_EVERY: [u32; 3] = [1, 32, 256];
 
 /// What a block's faults have shown, kept with the block.
 #[derive(Copy, Clone, Debug, Default)]

@@ -73,7 +73,7 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
             }
         };
         let Some(mut locked) = engine.table().try_lock(block) else { continue };
-        if !marker && engine.policy().probes(&locked) {
+        if engine.policy().probes(&locked) {
             continue;
         }
         if locked.order() < Order::HUGE {
