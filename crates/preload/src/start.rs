@@ -53,8 +53,7 @@ extern "C" fn start() {
         state::set_phase(Phase::Passing);
         return;
     }
-    let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
-    malloc::prepare(ordinary_bytes as usize);
+    malloc::prepare(ordinary_bytes(&settings) as usize);
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
     let starts = starts_at_once(&settings);
@@ -65,6 +64,11 @@ extern "C" fn start() {
     if starts && let Err(error) = begin_now(&mut waiting()) {
         state::end(error.exit_status().into(), &error.to_string());
     }
+}
+
+/// The program's ordinary share of the budget.
+fn ordinary_bytes(settings: &RunSettings) -> u64 {
+    (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY)
 }
 
 /// Whether the engine starts before the program runs, since it may not start as it is asked to: that is said then, and
@@ -144,8 +148,7 @@ fn begin_now(waiting: &mut Waiting) -> Result<(), folioswap::Error> {
     kept::keep();
     let stats = counters_of(&settings);
     end_on_panics(stats);
-    let ordinary_bytes = (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY);
-    let built = build(settings, stats, ordinary_bytes);
+    let built = build(settings, stats);
     drop(raised);
     begin(built?);
     Ok(())
@@ -166,14 +169,10 @@ fn may_start() -> bool {
     false
 }
 
-fn build(
-    settings: RunSettings,
-    stats: Option<&'static SharedCounters>,
-    ordinary_bytes: u64,
-) -> Result<Arena, folioswap::Error> {
+fn build(settings: RunSettings, stats: Option<&'static SharedCounters>) -> Result<Arena, folioswap::Error> {
     let mut managed_bytes = settings.memory_bytes;
     if managed_bytes >= MIN_MEMORY {
-        managed_bytes = (managed_bytes - ordinary_bytes).max(MIN_MEMORY);
+        managed_bytes = (managed_bytes - ordinary_bytes(&settings)).max(MIN_MEMORY);
     }
     let mut builder = Arena::builder().memory(managed_bytes).faults(settings.faults).mapping(settings.mapping);
     builder = builder.moves(settings.moves).may_end_soon(true);

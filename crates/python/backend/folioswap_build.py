@@ -23,7 +23,8 @@ def put_command():
     try:
         subprocess.run(
             # The package's own library too: with the features that all three want, each dependency is built once.
-            [cargo, "build", "--release", "--locked", "-p", "folioswap-cli", "-p", "folioswap-preload", "-p", "folioswap-python"],
+            [cargo, "build", "--release", "--locked"]
+            + [word for name in ("cli", "preload", "python") for word in ("-p", f"folioswap-{name}")],
             cwd=ROOT, check=True,
         )
     except FileNotFoundError:

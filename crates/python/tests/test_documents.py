@@ -14,7 +14,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 def run(code):
     """Runs code as a program of its own. Returns what it prints."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=300,
+        [sys.executable, "-W", "error", "-c", code],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=300,
         check=True,
     )
     return done.stdout
@@ -28,7 +29,8 @@ def test_the_example_of_a_readme(document):
     for shown, tried in (('memory="2G"', 'memory="40M"'), ("200_000", "2_000")):
         assert example.count(shown) == 1
         example = example.replace(shown, tried)
-    checks = "\nassert a.shape == (2000, 50000) and a in pool and b.shape == (50000,)\nprint(pool.stats()['swapped_out_bytes'])"
+    checks = "\nassert a.shape == (2000, 50000) and a in pool and b.shape == (50000,)"
+    checks += "\nprint(pool.stats()['swapped_out_bytes'])"
     assert int(run(example.replace("pool.empty", "pool.zeros") + checks).splitlines()[-1]) > 300 << 20
 
 

@@ -112,7 +112,8 @@ def test_a_vector_index(small):
         lists.cp.seed, lists.cp.niter = 1, 5
         lists.train(vectors[::3].copy())
         lists.add(vectors)
-        return [*graph.search(vectors[::1000], 5), *lists.search(vectors[::1000], 5), *faiss.knn(vectors[::1000], vectors, 5)]
+        asked = vectors[::1000]
+        return [*graph.search(asked, 5), *lists.search(asked, 5), *faiss.knn(asked, vectors, 5)]
 
     wanted = work(vectors)
     with small:

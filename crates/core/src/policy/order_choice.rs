@@ -11,8 +11,8 @@
 //! **Rows.** Pages touched in a row are read ahead, as many as the row is long, so at most half of them in vain.
 //! **Streams** read whole blocks ahead. Some of these, the *probes*, come back page by page too. A stream that passes a
 //! probe without using it ends, and what probes showed tells how many there are, and how far streams may read.
-//! **Doubt is cheap, trust is not:** blocks by pages are all observed, whole ones are not. So the first samples, and
-//! those after a sparse one, are frequent, and each sparse sample halves what speaks for whole blocks.
+//! **Doubt is cheap, trust is not:** blocks by pages are all observed, whole ones are not. So every block
+//! is a sample until whole ones have proved right, and each sparse sample halves what speaks for whole blocks.
 //!
 //! **Clock.** One tick per fault on swapped content or on a clean whole block, except repeated faults on the last few
 //! blocks: the same faults give the same choices. **Locking.** One mutex, a leaf; nothing allocates.

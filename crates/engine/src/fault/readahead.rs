@@ -2,7 +2,7 @@
 //! touched. The first folio of each window stays unmapped, so that its fault shows how far the stream has come.
 //!
 //! Readahead takes free frames or those of clean folios, leaves reclaim's reserve alone, and gives up rather than wait:
-//! the fault reads the folio then. Some blocks are left out, as probes
+//! the fault reads the folio then. Some blocks are left out, the first of a window too, as probes
 //! ([`OrderChoice`](folioswap_core::OrderChoice)). A split block is gathered into one folio if the policy permits.
 //! Otherwise its folios are read as they are, contiguous slots in one read.
 

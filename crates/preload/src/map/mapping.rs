@@ -260,7 +260,8 @@ export! {
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
             let is_ours =
                 is_manageable(flags) && (replaces || len >= BLOCK_BYTES || !malloc::take_share(pages(len)));
-            let is_free = len >= PIECE_BYTES && addr.is_null() && flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) == 0;
+            let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
+            let is_free = len >= PIECE_BYTES && addr.is_null() && flags & placed == 0;
             let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
             let aligned = || map_aligned(len, access, without_populate);
             // SAFETY: passes the caller's arguments on, at addresses that the program or this call chooses.
