@@ -3,19 +3,23 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges, start -> end. No range is empty, and no two touch.
+/// Ranges of numbers.
 #[derive(Debug, Default)]
-pub struct RangeSet(BTreeMap<usize, usize>);
+pub struct RangeSet {
+    /// Start -> end. No range is empty, and no two touch.
+    ranges: BTreeMap<usize, usize>,
+    total: usize,
+}
 
 impl RangeSet {
     /// An empty set.
     pub const fn new() -> Self {
-        RangeSet(BTreeMap::new())
+        RangeSet { ranges: BTreeMap::new(), total: 0 }
     }
 
     /// Adds a range, a part of which may be in the set already.
     pub fn add(&mut self, range: Range<usize>) {
-        let ranges = &mut self.0;
+        let RangeSet { ranges, total } = self;
         let Range { mut start, mut end } = range;
         if start >= end {
             return;
@@ -24,14 +28,16 @@ impl RangeSet {
             && other_end >= start
         {
             ranges.remove(&other);
+            *total -= other_end - other;
             (start, end) = (start.min(other), end.max(other_end));
         }
         ranges.insert(start, end);
+        *total += end - start;
     }
 
     /// Removes a range. Returns the parts of it that were in the set.
     pub fn remove(&mut self, range: Range<usize>) -> Vec<Range<usize>> {
-        let (ranges, mut removed) = (&mut self.0, Vec::new());
+        let (ranges, mut removed) = (&mut self.ranges, Vec::new());
         while let Some((&start, &end)) = ranges.range(..range.end).next_back()
             && end > range.start
         {
@@ -43,23 +49,29 @@ impl RangeSet {
                 }
             }
         }
+        self.total -= removed.iter().map(Range::len).sum::<usize>();
         removed.reverse();
         removed
     }
 
     /// The ranges, lowest first.
     pub fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.0.iter().map(|(&start, &end)| start..end)
+        self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
     /// Whether the set has a part of a range.
     pub fn overlaps(&self, range: &Range<usize>) -> bool {
-        self.0.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+        self.ranges.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
     }
 
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ranges.is_empty()
+    }
+
+    /// How many numbers the set has.
+    pub fn total(&self) -> usize {
+        self.total
     }
 }
 
@@ -85,6 +97,7 @@ mod tests {
                 let ranges: Vec<_> = set.iter().collect();
                 let has = |at: usize| ranges.iter().any(|range| range.contains(&at));
                 prop_assert!((0..72).all(|at| listed[at] == has(at)), "{:?}", ranges);
+                prop_assert_eq!(set.total(), listed.iter().filter(|&&is_in| is_in).count());
                 prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", ranges);
             }
         }

@@ -69,7 +69,7 @@ struct Resting {
     forking: Forking<'static>,
     thread: u32,
     _beginning: MutexGuard<'static, ()>,
-    _known: [MutexGuard<'static, RangeSet>; 4],
+    _known: [MutexGuard<'static, RangeSet>; 5],
     _blocks: huge::Blocks,
     _stacks: (threads::Stacks, signal_stack::Spare),
     _requests: aio::Requests,

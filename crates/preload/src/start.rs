@@ -13,7 +13,7 @@ use folioswap::{
     Arena, DeviceSpec, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
     end_on_panics, open_shared_stats,
 };
-use folioswap_sys::{descriptor, kept, own_calls, seccomp};
+use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
 
 use crate::alloc::{malloc, program_heap};
 use crate::calls::{access, by_number};
@@ -119,7 +119,7 @@ pub fn now() {
 
 /// Called before a mapping of the program's.
 pub fn before_mapping(len: usize) {
-    if state::phase() == Phase::Waiting && !guard::inside() && !malloc::take_share(len) {
+    if state::phase() == Phase::Waiting && !guard::inside() && !malloc::has_share(len) {
         now();
     }
 }
@@ -141,9 +141,14 @@ fn counters_of(settings: &RunSettings) -> Option<&'static SharedCounters> {
     settings.stats.as_ref().and_then(|path| open_shared_stats(path).ok())
 }
 
-/// Builds the engine. The caller is the process's only thread, but for those of the C library's.
+/// Builds the engine, on a stack of its own: the program's may be a small one of a coroutine's. The caller is the
+/// process's only thread, but for those of the C library's.
 fn begin_now(waiting: &mut Waiting) -> Result<(), folioswap::Error> {
     let Some(settings) = waiting.take() else { return Ok(()) };
+    fault_stack::run(|| begin_with(settings))
+}
+
+fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
     let raised = descriptor::raise_limit();
     kept::keep();
     let stats = counters_of(&settings);

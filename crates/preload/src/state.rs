@@ -57,6 +57,11 @@ pub fn arena() -> Option<&'static Arena> {
     if phase() == Phase::Managed { ARENA.get().map(|(arena, _)| arena) } else { None }
 }
 
+/// Whether the program's memory is managed, or may be once the engine starts.
+pub fn may_manage() -> bool {
+    matches!(phase(), Phase::Waiting | Phase::Managed)
+}
+
 /// Whether the address lies in a block with managed memory.
 pub fn is_managed(addr: usize) -> bool {
     ARENA.get().is_some_and(|(_, space)| space.contains(addr))

@@ -29,6 +29,19 @@ pub fn call(function: extern "C" fn(usize) -> bool, argument: usize) -> bool {
     result
 }
 
+/// As [`call`], for a closure.
+pub fn run<R, F: FnOnce() -> R>(work: F) -> R {
+    extern "C" fn work_once<R, F: FnOnce() -> R>(both: usize) -> bool {
+        // SAFETY: the caller below waits, and nobody else knows the address.
+        let (work, result) = unsafe { &mut *(both as *mut (Option<F>, Option<R>)) };
+        *result = work.take().map(|work| work());
+        result.is_some()
+    }
+    let mut both = (Some(work), None::<R>);
+    call(work_once::<R, F>, &raw mut both as usize);
+    both.1.expect("the work was done")
+}
+
 /// Where a thread looks first. While there are few threads, each has a place of its own.
 fn first_place() -> usize {
     let here = 0u8;
@@ -84,6 +97,12 @@ mod tests {
     fn each_call_has_a_stack_of_its_own_and_there_may_be_more_calls_than_places() {
         assert!(nest(SPARE.len() + 10));
         assert!(!call(never, 7));
+    }
+
+    #[test]
+    fn a_closure_returns_what_it_likes() {
+        let words = ["two", "words"];
+        assert_eq!(run(|| words.join(" ")), "two words");
     }
 
     extern "C" fn never(argument: usize) -> bool {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::alloc::program_heap;
 use crate::export::{export, real};
+use crate::map::known;
 use crate::state::{self, Phase};
 use crate::{guard, start};
 
@@ -96,11 +97,10 @@ pub fn libc_code() -> std::ops::Range<usize> {
     LIBC.range()
 }
 
-/// Takes a part of the program's ordinary share for a mapping, before the engine runs. `false`: so much is not left.
-pub fn take_share(bytes: usize) -> bool {
-    let used = ORDINARY.used();
-    let less = |share: usize| share.checked_sub(bytes).filter(|left| *left >= used);
-    SHARE_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+/// Whether so much is left of the program's ordinary share.
+pub fn has_share(bytes: usize) -> bool {
+    let used = ORDINARY.used() + known::ordinary_bytes();
+    used.saturating_add(bytes) <= SHARE_BYTES.load(Ordering::Relaxed)
 }
 
 /// Whether an address is in the loader's code.
@@ -109,7 +109,7 @@ pub fn is_loader(addr: usize) -> bool {
 }
 
 fn is_ordinary(size: usize, caller: usize, most: usize) -> bool {
-    let fits = || size < most && ORDINARY.used() + size <= SHARE_BYTES.load(Ordering::Relaxed);
+    let fits = || size < most && has_share(size);
     let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && LIBC.range().contains(&caller);
     is_loader(caller) || fits() || is_buffer()
 }

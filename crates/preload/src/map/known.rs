@@ -1,6 +1,7 @@
 //! What this library knows of the program's mappings beside what the engine manages.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap::RangeSet;
@@ -17,6 +18,11 @@ static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
 /// Memory with guards (`MADV_GUARD_INSTALL`) that was managed before, and will be again without them.
 static GUARDED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+
+/// Private anonymous memory that is not managed, because it fits into the ordinary share of the budget. How much it is,
+/// too, for those who must not wait.
+static ORDINARY: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+static ORDINARY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Held from when memory is taken out of a set until it is managed. Else another thread that finds it neither in the
 /// set nor managed could write to it before its content is dropped. Taken before the engine's locks.
@@ -47,8 +53,28 @@ pub fn guarded() -> MutexGuard<'static, RangeSet> {
 }
 
 /// All of these, locked.
-pub fn all() -> [MutexGuard<'static, RangeSet>; 4] {
-    [reserved(), wiped(), not_forked(), guarded()]
+pub fn all() -> [MutexGuard<'static, RangeSet>; 5] {
+    [reserved(), wiped(), not_forked(), guarded(), lock(&ORDINARY)]
+}
+
+/// How much of the ordinary share mappings take.
+pub fn ordinary_bytes() -> usize {
+    ORDINARY_BYTES.load(Ordering::Relaxed)
+}
+
+/// Notes a mapping of the ordinary share.
+pub fn note_ordinary(range: Range<usize>) {
+    let mut set = lock(&ORDINARY);
+    set.add(range);
+    ORDINARY_BYTES.store(set.total(), Ordering::Relaxed);
+}
+
+/// Changes all sets that are not empty.
+fn change_all(mut change: impl FnMut(&mut RangeSet)) {
+    let mut all = all();
+    all.iter_mut().filter(|set| !set.is_empty()).for_each(|set| change(set));
+    let [.., ordinary] = &all;
+    ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
 }
 
 /// Notes that children do not get what is managed of a range, and what may be managed later. The kernel keeps the rest
@@ -66,20 +92,13 @@ pub fn note_not_forked(range: &Range<usize>, mut parts: Vec<Range<usize>>) {
 /// Forgets a range that is unmapped or replaced.
 pub fn forget(range: &Range<usize>) {
     access::note_closed(range); // until it is known what comes there
-    for mut set in all() {
-        if !set.is_empty() {
-            set.remove(range.clone());
-        }
-    }
+    change_all(|set| _ = set.remove(range.clone()));
 }
 
 /// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
 /// is as the last page. `stays`: the old mapping is still there.
 pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
-    for mut set in all() {
-        if set.is_empty() {
-            continue;
-        }
+    change_all(|set| {
         let parts = set.remove(old.clone());
         set.remove(new.clone());
         for part in parts {
@@ -89,5 +108,5 @@ pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
                 set.add(part);
             }
         }
-    }
+    });
 }

@@ -21,7 +21,7 @@ use crate::calls::{access, rings};
 use crate::export::export;
 use crate::map::{known, protection};
 use crate::real::{kernel, own};
-use crate::state::Outcome;
+use crate::state::{Outcome, Phase};
 use crate::{ending, guard, start, state};
 
 /// The size of the largest folio. Smaller mappings come from the program's ordinary share as long as it lasts.
@@ -109,6 +109,17 @@ fn note_mapped(
         manage(space, range);
     } else if is_ours && protection & libc::PROT_WRITE == 0 {
         known::reserved().add(range);
+    } else if is_manageable(flags) && !is_ours {
+        known::note_ordinary(range);
+    }
+}
+
+/// Notes a mapping of a program that waits for the engine.
+fn note_while_waiting(range: Range<usize>, flags: c_int) {
+    let _guard = guard::enter();
+    known::forget(&range);
+    if is_manageable(flags) {
+        known::note_ordinary(range);
     }
 }
 
@@ -252,14 +263,18 @@ export! {
             }
             let Some(space) = state::space().filter(|_| !guard::inside()) else {
                 // SAFETY: passes the caller's arguments on unchanged.
-                return unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
+                let mapped = unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
+                if state::phase() == Phase::Waiting && !guard::inside() && mapped != libc::MAP_FAILED {
+                    note_while_waiting(mapped as usize..mapped as usize + pages(len), flags);
+                }
+                return mapped;
             };
             let flags = without_reserve(flags);
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
             let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
             let is_ours =
-                is_manageable(flags) && (replaces || len >= BLOCK_BYTES || !malloc::take_share(pages(len)));
+                is_manageable(flags) && (replaces || len >= BLOCK_BYTES || !malloc::has_share(pages(len)));
             let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
             let is_free = len >= PIECE_BYTES && addr.is_null() && flags & placed == 0;
             let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
@@ -299,12 +314,12 @@ export! {
             // SAFETY: passes the caller's arguments on unchanged.
             let unmap = || unsafe { kernel!(libc::SYS_munmap, addr, len) as c_int };
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
-            let Some(space) = state::space().filter(|_| len > 0 && !guard::inside()) else { return unmap() };
-            if !are_possible(&range) {
+            if len == 0 || !are_possible(&range) || guard::inside() || !state::may_manage() {
                 return unmap();
             }
             let _guard = guard::enter();
             known::forget(&range);
+            let Some(space) = state::space() else { return unmap() };
             let managed = match state::overlaps(range.start, range.len()) {
                 true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),
                 false => 0,

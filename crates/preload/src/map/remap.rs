@@ -51,22 +51,30 @@ impl Request {
         self.old.start..self.old.end.min(self.old.start + self.new_len)
     }
 
-    /// Moves the mappings. Where they are several, they move one by one. As in the kernel, only one can get another
-    /// length.
+    /// Moves the mappings. Where they are several, they move one by one: the kernel may fail after it has moved some,
+    /// and not say which. As in the kernel, only one can get another length.
     fn carry(&self, target: usize) -> io::Result<usize> {
         let flags = self.flags | PLAIN_MOVE;
-        match self.call(flags, target) {
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && self.new_len == self.old.len() => {
-                let parts = mappings(&self.old);
-                let has_gaps = parts.iter().map(Range::len).sum::<usize>() < self.old.len();
-                if parts.len() < 2 || (has_gaps && !self.has(libc::MREMAP_FIXED)) {
-                    return Err(error);
-                }
-                carry(&parts, target, flags)?;
-                Ok(target)
-            }
-            done => done,
+        if self.new_len != self.old.len() || self.is_one_mapping() {
+            return self.call(flags, target);
         }
+        let parts = mappings(&self.old);
+        if parts == [self.old.clone()] && !own_calls::is_used() {
+            return self.call(flags, target);
+        }
+        let has_gaps = parts.iter().map(Range::len).sum::<usize>() < self.old.len();
+        if parts.len() < 2 || (has_gaps && !self.has(libc::MREMAP_FIXED)) {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        carry(&parts, target, flags)?;
+        Ok(target)
+    }
+
+    /// Whether the old range lies in one mapping: to let that grow beyond all addresses fails for lack of room. With
+    /// several, or with none, it fails because they are not one.
+    fn is_one_mapping(&self) -> bool {
+        let beyond = Request { old: self.old.clone(), new_len: (1 << 47) - PAGE_BYTES, flags: 0, target: 0 };
+        matches!(beyond.call(0, 0), Err(error) if error.raw_os_error() != Some(libc::EFAULT))
     }
 
     /// Notes where the mapping is now.
@@ -250,7 +258,9 @@ export! {
             // SAFETY: passes the caller's arguments on unchanged.
             let call = || unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
             start::before_mapping(new_len.saturating_sub(old_len));
-            let Some(space) = state::space().filter(|_| !guard::inside()) else { return call() };
+            if guard::inside() || !state::may_manage() {
+                return call();
+            }
             let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
             let to = request.target..request.target.saturating_add(request.new_len);
@@ -259,6 +269,7 @@ export! {
             let _guard = guard::enter();
             if is_ours
                 && request.is_sound()
+                && let Some(space) = state::space()
                 && (is_target_ours || !space.managed_parts(request.old.clone()).is_empty())
             {
                 return match remap_managed(space, &request) {
