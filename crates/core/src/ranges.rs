@@ -59,6 +59,13 @@ impl RangeSet {
         self.ranges.iter().map(|(&start, &end)| start..end)
     }
 
+    /// The parts of a range that are in the set, lowest first.
+    pub fn parts(&self, range: &Range<usize>) -> Vec<Range<usize>> {
+        let before = self.ranges.range(..=range.start).next_back().map_or(range.start, |(&start, _)| start);
+        let clipped = |(&start, &end): (&usize, &usize)| start.max(range.start)..end.min(range.end);
+        self.ranges.range(before..range.end).map(clipped).filter(|part| !part.is_empty()).collect()
+    }
+
     /// Whether the set has a part of a range.
     pub fn overlaps(&self, range: &Range<usize>) -> bool {
         self.ranges.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
@@ -90,7 +97,9 @@ mod tests {
                 if adds {
                     set.add(range.clone());
                 } else {
-                    let removed: Vec<usize> = set.remove(range.clone()).into_iter().flatten().collect();
+                    let (parts, removed) = (set.parts(&range), set.remove(range.clone()));
+                    prop_assert_eq!(&parts, &removed);
+                    let removed: Vec<usize> = removed.into_iter().flatten().collect();
                     prop_assert_eq!(removed, range.clone().filter(|&at| listed[at]).collect::<Vec<_>>());
                 }
                 listed[range].fill(adds);

@@ -158,6 +158,23 @@ impl RawSpace {
         unsafe { self.replace(range, |_| replace()) }
     }
 
+    /// As [`RawSpace::forget`], for memory that stays mapped: the kernel resolves its faults from then on.
+    ///
+    /// # Safety
+    /// Nobody relies on the content of the range.
+    pub unsafe fn release<R>(&self, range: Range<usize>, change: impl FnOnce() -> R) -> R {
+        let change = |replaced: &Replaced<'_>| {
+            let result = change();
+            for part in replaced.managed() {
+                // Where the kernel has no room for another mapping, it goes on asking us. Nothing is lost.
+                let _ = self.engine.faults().uffd().unregister(part.start, part.len());
+            }
+            result
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.replace(range, change) }
+    }
+
     /// As [`RawSpace::forget`]. What `replace` maps there, or leaves there, it may have managed before other threads
     /// touch it.
     ///

@@ -108,7 +108,7 @@ fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
     in_order(space, range, |part, is_managed| {
         let install = || kernel_advise(part, MADV_GUARD_INSTALL);
         // SAFETY: the program gives up the content.
-        let result = if is_managed { unsafe { space.forget(part.clone(), install) } } else { install() };
+        let result = if is_managed { unsafe { space.release(part.clone(), install) } } else { install() };
         if result == 0 || state::errno() == libc::ENOMEM {
             if is_managed {
                 state::keeping_errno(|| _ = kernel_advise(part, libc::MADV_DOFORK));
@@ -182,17 +182,25 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, &range, advice),
         _ => {}
     }
-    match advice {
-        libc::MADV_WIPEONFORK => known::wiped().add(range.clone()),
-        libc::MADV_KEEPONFORK => _ = known::wiped().remove(range.clone()),
-        libc::MADV_DONTFORK => known::note_not_forked(&range, space.managed_parts(range.clone())),
-        libc::MADV_DOFORK => _ = known::not_forked().remove(range.clone()),
-        _ => {}
-    }
     in_order(space, &range, |part, is_managed| {
         let advised = is_managed.then(|| state::keeping_errno(|| advise_managed(space, part, advice)));
-        if matches!(advised, Some(Then::Others)) { 0 } else { kernel_advise(part, advice) }
+        let result = if matches!(advised, Some(Then::Others)) { 0 } else { kernel_advise(part, advice) };
+        if result == 0 || state::errno() == libc::ENOMEM {
+            note_for_children(part, is_managed, advice);
+        }
+        result
     })
+}
+
+/// Notes what children get of a part that the kernel, or the engine, has been told of.
+fn note_for_children(part: &Range<usize>, is_managed: bool, advice: c_int) {
+    match advice {
+        libc::MADV_WIPEONFORK => known::wiped().add(part.clone()),
+        libc::MADV_KEEPONFORK => _ = known::wiped().remove(part.clone()),
+        libc::MADV_DONTFORK => known::note_not_forked(part, is_managed),
+        libc::MADV_DOFORK => _ = known::not_forked().remove(part.clone()),
+        _ => {}
+    }
 }
 
 /// Advises the managed and the other parts of a range in their order. As in the kernel, a hole is an error, but the

@@ -77,16 +77,18 @@ fn change_all(mut change: impl FnMut(&mut RangeSet)) {
     ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
 }
 
-/// Notes that children do not get what is managed of a range, and what may be managed later. The kernel keeps the rest
-/// from them, which may be unmapped unseen.
-pub fn note_not_forked(range: &Range<usize>, mut parts: Vec<Range<usize>>) {
-    for mut set in [reserved(), guarded()] {
-        let found = set.remove(range.clone());
-        found.iter().for_each(|part| set.add(part.clone()));
-        parts.extend(found);
-    }
+/// Notes that children do not get a range: what is managed, or may be later. The kernel keeps the rest from them, which
+/// may be unmapped unseen.
+pub fn note_not_forked(range: &Range<usize>, is_managed: bool) {
+    let parts = if is_managed { vec![range.clone()] } else { [reserved(), guarded()].map(|set| set.parts(range)).concat() };
     let mut set = not_forked();
     parts.into_iter().for_each(|part| set.add(part));
+}
+
+/// Whether children get a part of managed memory only. The kernel would have more than one mapping there.
+pub fn is_divided(managed: &Range<usize>) -> bool {
+    let is_part = |parts: Vec<Range<usize>>| !parts.is_empty() && parts != [managed.clone()];
+    is_part(wiped().parts(managed)) || is_part(not_forked().parts(managed))
 }
 
 /// Forgets a range that is unmapped or replaced.
@@ -96,7 +98,7 @@ pub fn forget(range: &Range<usize>) {
 }
 
 /// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
-/// is as the last page. `stays`: the old mapping is still there.
+/// is as the last page. `stays`: the old mapping is still there, without guards.
 pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
     change_all(|set| {
         let parts = set.remove(old.clone());
@@ -109,4 +111,7 @@ pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
             }
         }
     });
+    if stays {
+        guarded().remove(old.clone());
+    }
 }

@@ -43,7 +43,7 @@ fn is_manageable(flags: c_int) -> bool {
 
 /// Whether new memory with this protection is managed at once. Managed memory may get any protection later.
 pub fn is_plain(access: c_int) -> bool {
-    access & !PROT_SEM == PLAIN
+    access & !(PROT_SEM | libc::PROT_EXEC) == PLAIN
 }
 
 /// Whether a program can have these pages. The kernel refuses all other ranges.

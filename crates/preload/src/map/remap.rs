@@ -228,6 +228,10 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
 
 /// Implements `mremap` for managed memory. The arguments are sound.
 fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
+    let Request { old, new_len, .. } = request;
+    if *new_len != old.len() && space.managed_parts(old.clone()) == [old.clone()] && known::is_divided(old) {
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+    }
     if request.has(libc::MREMAP_FIXED) {
         return move_to_target(space, request);
     }
