@@ -125,8 +125,9 @@ def complaint(case, outcome):
     status, (out, err), _ = outcome
     if status is None:
         return f"killed after {case.limit_s} s"
-    if "panicked" in out + err:
-        return "a panic of ours"
+    for words in ("panicked", "fewer threads"):
+        if words in out + err:
+            return f"it says {words!r}"
     if status != case.status:
         return f"exit status {status}, {case.status} expected"
     last = (out.splitlines() or [""])[-1]

@@ -41,6 +41,9 @@ const MOST_STACK_BYTES: usize = 64 << 20;
 /// How long a thread is waited for before it is looked at again.
 const LOOK: Duration = Duration::from_millis(1);
 
+/// How often a thread is started that the kernel refuses. It does so while another one tries to execute a program.
+const MOST_TRIES: usize = 200;
+
 type Body = Box<dyn FnOnce() + Send>;
 
 struct Seat {
@@ -140,6 +143,17 @@ fn too_many() -> io::Error {
     io::Error::from_raw_os_error(libc::EAGAIN)
 }
 
+/// Repeats a start that the kernel refuses for a moment.
+fn patiently<T>(start: impl Fn() -> Result<T, i32>) -> Result<T, i32> {
+    for _ in 1..MOST_TRIES {
+        match start() {
+            Err(libc::EAGAIN) => futex::sleep(LOOK),
+            done => return done,
+        }
+    }
+    start()
+}
+
 fn take_from(state: u32) -> Option<usize> {
     let take = |seat: &Seat| seat.state.compare_exchange(state, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     used().iter().position(take)
@@ -206,7 +220,7 @@ impl Seat {
             stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?; // the first page guards it
             self.stack[0].store(stack.addr(), Ordering::Relaxed);
             self.stack[1].store(stack.len(), Ordering::Relaxed);
-            match self.create(stack.addr() + PAGE_BYTES, bytes) {
+            match patiently(|| self.create(stack.addr() + PAGE_BYTES, bytes)) {
                 Ok(handle) => {
                     stack.leak();
                     return Ok(handle);
@@ -274,23 +288,18 @@ impl Seat {
         let (top, record) = (self.top.load(Ordering::Relaxed), self.record.load(Ordering::Relaxed));
         // SAFETY: the stack below `top`, and the record above it, are no thread's in this process. The seat lives as
         // long as the process, and so does the word that the kernel clears.
-        let started = unsafe {
+        let started = patiently(|| unsafe {
             let seat: *mut c_void = (&raw const *self).cast_mut().cast();
             let no_id = std::ptr::null_mut::<libc::pid_t>();
-            libc::clone(
-                restarted,
-                top as *mut c_void,
-                flags,
-                seat,
-                no_id,
-                record as *mut c_void,
-                self.is_alive.as_ptr(),
-            )
-        };
-        if started < 0 {
-            let error = io::Error::last_os_error();
+            let (stack, record) = (top as *mut c_void, record as *mut c_void);
+            match libc::clone(restarted, stack, flags, seat, no_id, record, self.is_alive.as_ptr()) {
+                -1 => Err(*libc::__errno_location()),
+                _ => Ok(()),
+            }
+        });
+        if let Err(number) = started {
             self.state.store(INHERITED, Ordering::Release);
-            return Err(error);
+            return Err(io::Error::from_raw_os_error(number));
         }
         Ok(Thread { place, handle: None })
     }

@@ -63,7 +63,7 @@ impl Request {
             return self.call(flags, target);
         }
         let has_gaps = parts.iter().map(Range::len).sum::<usize>() < self.old.len();
-        if parts.len() < 2 || (has_gaps && !self.has(libc::MREMAP_FIXED)) {
+        if parts.is_empty() || (has_gaps && !self.has(libc::MREMAP_FIXED)) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
         carry(&parts, target, flags)?;
