@@ -1,7 +1,8 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
 // Memory with guards in it, and memory with a read-only part, moves over other memory. Every page is then as the kernel
-// leaves it, also at the second of two moves.
+// leaves it, also at the second of two moves. Memory with guards grows where it lies, and by a move; what has grown stays
+// when the guards go.
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -42,6 +43,27 @@ static int differs(const char *when) {
     return 0;
 }
 
+static int grows(void) {
+    enum { LEN = 3000, MORE = 500 };
+    for (int round = 0; round < 4; round++) {
+        size_t guards = round & 1 ? LEN - 2 : LEN / 2; /* at the end, or within */
+        char *at = mmap(NULL, (LEN + MORE) * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        for (size_t page = 0; page < LEN; page++) *(unsigned long *)(at + page * PAGE) = page + 1;
+        if (munmap(at + LEN * PAGE, MORE * PAGE) || madvise(at + guards * PAGE, 2 * PAGE, 102)) return 0;
+        char *grown = mremap(at, LEN * PAGE, (LEN + MORE) * PAGE, round & 2 ? MREMAP_MAYMOVE | MREMAP_FIXED : 0, base);
+        if (grown == MAP_FAILED) { perror("FAIL growth with guards"); return 1; }
+        for (size_t page = LEN; page < LEN + MORE; page++) *(unsigned long *)(grown + page * PAGE) = page + 1;
+        if (madvise(grown, (LEN + MORE) * PAGE, 103 /* MADV_GUARD_REMOVE */)) { perror("FAIL removal"); return 1; }
+        for (size_t page = 0; page < LEN + MORE; page++) {
+            int was_guard = page >= guards && page < guards + 2;
+            unsigned long is = *(unsigned long *)(grown + page * PAGE);
+            if (is != (was_guard ? 0 : page + 1)) { printf("FAIL round %d: page %zu is %lx\n", round, page, is); return 1; }
+        }
+        munmap(grown, (LEN + MORE) * PAGE);
+    }
+    return 0;
+}
+
 int main(void) {
     signal(SIGSEGV, on_signal);
     if (mmap(base, NR * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != base) return 2;
@@ -58,6 +80,7 @@ int main(void) {
     if (!move(19500, 3000, 9001)) printf("a protected part stays\n");
     if (differs("protected part")) return 1;
     if (move(9001, 3000, 19500) && differs("back again")) return 1;
+    if (munmap(base, NR * PAGE) || grows()) return 1;
     printf("ok\n");
     return 0;
 }

@@ -115,8 +115,12 @@ impl Engine {
             self.discard(lifted);
         }
         self.move_locks(&from, &kept, at);
-        // The kernel has filled what grew of locked memory.
-        let more = if is_locked { 0 } else { new_len.saturating_sub(from.len()) };
+        let mut more = new_len.saturating_sub(from.len());
+        if is_locked && more > 0 {
+            // The kernel has filled what grew. It is not managed, so children get it from the kernel.
+            let _ = memory::dofork(at + from.len(), more);
+            more = 0;
+        }
         let old_parts: Vec<_> = moving.iter().map(|lifted| lifted.part.clone()).collect();
         for lifted in moving {
             let more = if lifted.part.end == kept.end { more } else { 0 };

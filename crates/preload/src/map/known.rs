@@ -98,7 +98,7 @@ pub fn forget(range: &Range<usize>) {
 }
 
 /// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
-/// is as the last page. `stays`: the old mapping is still there, without guards.
+/// is as the last page, but without guards. `stays`: the old mapping is still there, without guards too.
 pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
     change_all(|set| {
         let parts = set.remove(old.clone());
@@ -111,7 +111,9 @@ pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
             }
         }
     });
+    let mut guarded = guarded();
+    guarded.remove(new.end.min(new.start + old.len())..new.end);
     if stays {
-        guarded().remove(old.clone());
+        guarded.remove(old.clone());
     }
 }

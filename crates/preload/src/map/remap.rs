@@ -52,10 +52,11 @@ impl Request {
     }
 
     /// Moves the mappings. Where they are several, they move one by one: the kernel may fail after it has moved some,
-    /// and not say which. As in the kernel, only one can get another length.
+    /// and not say which. As in the kernel, only one can get another length, or one with guards.
     fn carry(&self, target: usize) -> io::Result<usize> {
         let flags = self.flags | PLAIN_MOVE;
-        if self.new_len != self.old.len() || self.is_one_mapping() {
+        let is_longer = self.new_len > self.old.len() && self.has_guards();
+        if (self.new_len != self.old.len() && !is_longer) || self.is_one_mapping() {
             return self.call(flags, target);
         }
         let parts = mappings(&self.old);
@@ -63,11 +64,28 @@ impl Request {
             return self.call(flags, target);
         }
         let has_gaps = parts.iter().map(Range::len).sum::<usize>() < self.old.len();
-        if parts.is_empty() || (has_gaps && !self.has(libc::MREMAP_FIXED)) {
+        if parts.is_empty() || (has_gaps && (is_longer || !self.has(libc::MREMAP_FIXED))) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        carry(&parts, target, flags)?;
+        carry(&parts, target, self.new_len - self.old.len(), flags)?;
         Ok(target)
+    }
+
+    /// Grows the mapping where it lies. Guards make it several, of which the last grows.
+    fn grow(&self) -> io::Result<usize> {
+        let Request { old, new_len, .. } = self;
+        let last = match known::guarded().parts(old).last() {
+            Some(guards) if guards.end == old.end => guards.start..old.end,
+            Some(guards) => guards.end..old.end,
+            None => old.clone(),
+        };
+        let new_len = new_len - (last.start - old.start);
+        Request { old: last, new_len, flags: 0, target: 0 }.call(0, 0)?;
+        Ok(old.start)
+    }
+
+    fn has_guards(&self) -> bool {
+        known::guarded().overlaps(&self.old)
     }
 
     /// Whether the old range lies in one mapping: to let that grow beyond all addresses fails for lack of room. With
@@ -108,7 +126,7 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
         // SAFETY: nothing is replaced, and nothing moves.
         return unsafe { space.relocate(ranges, || request.call(0, 0)) };
     }
-    let grown = request.call(0, 0);
+    let grown = request.grow();
     if grown.is_ok() && !space.managed_parts(last).is_empty() {
         manage(space, old.end..old.start + new_len);
     }
@@ -150,17 +168,18 @@ fn mappings(range: &Range<usize>) -> Vec<Range<usize>> {
     listed.lines().filter_map(mapping).filter(|part| !part.is_empty()).collect()
 }
 
-/// Moves mappings one by one: the kernel does not move several at once if it reports their faults. A move that fails
-/// leaves all where they were, but for what was at the target.
-fn carry(parts: &[Range<usize>], to: usize, flags: c_int) -> io::Result<()> {
+/// Moves mappings one by one: the kernel does not move several at once if it reports their faults. The last one grows
+/// by `more` bytes. A move that fails leaves all where they were, but for what was at the target.
+fn carry(parts: &[Range<usize>], to: usize, more: usize, flags: c_int) -> io::Result<()> {
     let Some(from) = parts.first().map(|part| part.start) else { return Ok(()) };
     for (index, part) in parts.iter().enumerate() {
         let target = to + (part.start - from);
-        let request = Request { old: part.clone(), new_len: part.len(), flags, target };
+        let new_len = if index + 1 == parts.len() { part.len() + more } else { part.len() };
+        let request = Request { old: part.clone(), new_len, flags, target };
         if let Err(error) = request.call(flags, target) {
             let moved: Vec<_> =
                 parts[..index].iter().map(|part| part.start - from + to..part.end - from + to).collect();
-            let _ = carry(&moved, from, PLAIN_MOVE);
+            let _ = carry(&moved, from, 0, PLAIN_MOVE);
             return Err(error);
         }
     }
