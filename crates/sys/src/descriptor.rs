@@ -371,15 +371,17 @@ pub struct RaisedLimit(Option<libc::rlimit64>);
 /// though the program uses all of its own. If that is not permitted, nothing changes. Only while nobody else reads or
 /// sets the limit, or starts a program.
 pub fn raise_limit() -> RaisedLimit {
-    let Some(limits) = limits().ok().filter(|limits| limits.rlim_cur <= HIGHEST_BASE) else { return RaisedLimit(None) };
+    let Ok(limits) = limits() else { return RaisedLimit(None) };
     let (soft, hard) = (limits.rlim_cur, limits.rlim_max);
-    let wanted = soft + NR_NUMBERS;
+    let wanted = soft.saturating_add(NR_NUMBERS);
     let raised = libc::rlimit64 { rlim_cur: wanted, rlim_max: hard.max(wanted) };
     let permitted = libc::rlimit64 { rlim_cur: hard.min(wanted), rlim_max: hard };
     if set_limits(raised).or_else(|_| set_limits(permitted)).is_err() {
         return RaisedLimit(None);
     }
-    PROGRAMS_LIMIT.store(soft, Ordering::Relaxed);
+    if soft <= HIGHEST_BASE {
+        PROGRAMS_LIMIT.store(soft, Ordering::Relaxed);
+    }
     RaisedLimit(Some(limits))
 }
 
@@ -392,13 +394,18 @@ impl Drop for RaisedLimit {
     }
 }
 
-/// Moves a descriptor of the program's table to a number where programs do not look, and lists it.
+/// Moves a descriptor of the program's table to a number where programs do not look, and lists it. If it has got the
+/// last number, it stays there.
 pub(crate) fn hide_number(fd: OwnedFd) -> io::Result<RawFd> {
     close_copies_in_children();
     let high = above_the_limit(&fd).or_else(|_| {
         let limit = limits()?.rlim_cur.min(HIGHEST_BASE);
         duplicate(&fd, limit.saturating_sub(NR_NUMBERS_BELOW))
-    })?;
+    });
+    let high = match high {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => fd,
+        moved => moved?,
+    };
     list(high.as_raw_fd())?;
     Ok(high.into_raw_fd())
 }

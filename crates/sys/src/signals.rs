@@ -44,11 +44,11 @@ pub fn block_all() -> Blocked {
 }
 
 /// As [`block_all`], while a thread of the engine is started. That inherits the mask, and gets no signals of faults
-/// either, but for SIGBUS and SIGSYS.
+/// either, but for SIGBUS and SIGSYS. Nothing else is blocked, although the caller may be in a handler with all signals
+/// blocked: who changes the user id waits for the new thread.
 pub(crate) fn block_for_new_thread() -> Blocked {
-    let blocked = block_all();
-    change_mask(libc::SIG_BLOCK, NOT_ON_ITS_THREADS);
-    blocked
+    let before = change_mask(libc::SIG_SETMASK, BLOCKED | NOT_ON_ITS_THREADS);
+    Blocked { before, _not_send: PhantomData }
 }
 
 impl Drop for Blocked {

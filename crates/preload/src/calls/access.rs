@@ -161,6 +161,11 @@ fn is_readable(page: usize) -> bool {
     })
 }
 
+/// Where the page ends in which a range ends. Nobody can access the last page of all addresses.
+fn end_of_page(end: usize) -> usize {
+    end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX & !(PAGE_BYTES - 1))
+}
+
 /// How many bytes from the start of a range on may be accessed.
 pub fn prefix(addr: usize, len: usize, access: Access) -> usize {
     let Some(end) = addr.checked_add(len) else { return 0 };
@@ -170,7 +175,7 @@ pub fn prefix(addr: usize, len: usize, access: Access) -> usize {
     let mut at = addr & !(PAGE_BYTES - 1);
     let mut most = PIECE_BYTES;
     while at < end {
-        let pages = at..at.saturating_add(most).min(end.next_multiple_of(PAGE_BYTES));
+        let pages = at..at.saturating_add(most).min(end_of_page(end));
         if may_access(&pages, access) {
             at = pages.end;
         } else if pages.len() > PAGE_BYTES {
@@ -194,7 +199,7 @@ pub fn is_open(addr: usize, len: usize, access: Access) -> bool {
         return prefix(addr, len, access) == len;
     }
     !ANSWERS.load(Ordering::Relaxed)
-        || populate(addr & !(PAGE_BYTES - 1)..end.next_multiple_of(PAGE_BYTES), access) == 0
+        || populate(addr & !(PAGE_BYTES - 1)..end_of_page(end), access) == 0
 }
 
 /// Reads a value of the program's; `None` if the kernel could not. Reading it faults it in.

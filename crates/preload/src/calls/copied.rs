@@ -81,7 +81,8 @@ impl Copied {
                     copied.copy = Some(copy);
                 }
                 Ok(None) => {} // the kernel says so
-                Err(()) => cover::touch(addr as *const u8, len),
+                // The length may be beyond what the program has.
+                Err(()) => cover::touch(addr as *const u8, access::prefix(addr, len, access)),
             }
         }
         copied

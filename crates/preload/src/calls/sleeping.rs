@@ -9,6 +9,7 @@ use libc::{
     sem_t, siginfo_t, sigset_t, timespec, timeval,
 };
 
+use crate::calls::access;
 use crate::calls::copied::{self, Copied, Pointer, copied};
 use crate::export::{export, real};
 use crate::faults::signals;
@@ -71,17 +72,18 @@ unsafe fn with_copies<const N: usize, R>(ranges: [(usize, usize); N], call: impl
     result
 }
 
-/// A copy of a time that is only read.
+/// A copy of a time that is only read. `None` if it cannot be read: the kernel refuses the caller's own pointer.
 ///
 /// # Safety
-/// `at` is null or a time.
+/// If the memory can be read, it is a time.
 unsafe fn time(at: *const timespec) -> Option<timespec> {
     // SAFETY: the caller upholds this function's own contract. Reading the time faults it in.
-    (!at.is_null()).then(|| unsafe { *at })
+    if at.is_null() { None } else { unsafe { access::read(at) } }
 }
 
-fn pointer(time: &Option<timespec>) -> *const timespec {
-    time.as_ref().map_or(std::ptr::null(), |time| &raw const *time)
+/// A pointer to the copy, or the caller's own.
+fn pointer(time: &Option<timespec>, at: *const timespec) -> *const timespec {
+    time.as_ref().map_or(at, |time| &raw const *time)
 }
 
 export! {
@@ -89,9 +91,9 @@ export! {
         real!(REAL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (limit, copy) = (time(limit), signals::without_ours(set));
+            let (time, copy) = (time(limit), signals::without_ours(set));
             let polled = copied::polled(list, count);
-            let result = REAL.get()(polled.at(list), count, pointer(&limit), signals::pointer(&copy, set));
+            let result = REAL.get()(polled.at(list), count, pointer(&time, limit), signals::pointer(&copy, set));
             polled.bring_back();
             result
         }
@@ -116,11 +118,11 @@ export! {
         real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (limit, copy) = (time(limit), signals::without_ours(set));
+            let (time, copy) = (time(limit), signals::without_ours(set));
             let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
             with_copies(sets, |[read, write, other]| {
                 let sets = [read, write, other].map(|each| each as *mut fd_set);
-                REAL.get()(count, sets[0], sets[1], sets[2], pointer(&limit), signals::pointer(&copy, set))
+                REAL.get()(count, sets[0], sets[1], sets[2], pointer(&time, limit), signals::pointer(&copy, set))
             })
         }
     }
@@ -146,9 +148,9 @@ export! {
         real!(REAL = c"epoll_pwait2": fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (limit, copy) = (time(limit), signals::without_ours(set));
+            let (time, copy) = (time(limit), signals::without_ours(set));
             with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {
-                REAL.get()(fd, Pointer::at(list), count, pointer(&limit), signals::pointer(&copy, set))
+                REAL.get()(fd, Pointer::at(list), count, pointer(&time, limit), signals::pointer(&copy, set))
             })
         }
     }

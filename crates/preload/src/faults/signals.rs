@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
-use crate::calls::{access, dispatch};
+use crate::calls::access::{self, Access};
+use crate::calls::dispatch;
 use crate::export::{export, real};
 use crate::faults::signal_stack;
 use crate::real::{kernel, own};
@@ -105,20 +106,38 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// A copy of the set without [`ours`]; `None` if the caller's own set can be used.
+/// A copy of the set without [`ours`]; `None` if the caller's own set can be used, or cannot be read: the kernel refuses
+/// it.
 ///
 /// # Safety
-/// `set` is null or valid.
+/// If the set can be read, it is valid.
 pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
     if set.is_null() || !has_ours() {
         return None;
     }
-    // SAFETY: `set` is valid, and only the copy is changed.
-    unsafe {
-        let mut copy = *set;
-        ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
-        Some(copy)
+    // SAFETY: the caller's promise.
+    let mut copy = unsafe { access::read(set) }?;
+    // SAFETY: changes the copy.
+    ours().iter().for_each(|&signal| _ = unsafe { libc::sigdelset(&raw mut copy, signal) });
+    Some(copy)
+}
+
+/// Writes what a call has found out to where the program wants it, if anywhere. Returns the result of the call: as from
+/// the kernel, an error if that is not possible.
+///
+/// # Safety
+/// If the memory is writable, the program gave its address for this.
+unsafe fn bring<T>(value: T, to: *mut T, result: c_int) -> c_int {
+    if result != 0 || to.is_null() {
+        return result;
     }
+    if !access::is_open(to as usize, size_of::<T>(), Access::Write) {
+        state::fail(libc::EFAULT);
+        return -1;
+    }
+    // SAFETY: the caller's promise. It need not be aligned.
+    unsafe { to.write_unaligned(value) };
+    result
 }
 
 /// A pointer to the changed copy, or the caller's own.
@@ -357,10 +376,7 @@ export! {
             let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
             let result = SIGPROCMASK.get()(how, pointer(&copy, set), &raw mut known);
-            if result == 0 && !before.is_null() {
-                *before = known;
-            }
-            result
+            bring(known, before, result)
         }
     }
 }
@@ -372,10 +388,7 @@ export! {
             let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
             let result = PTHREAD_SIGMASK.get()(how, pointer(&copy, set), &raw mut known);
-            if result == 0 && !before.is_null() {
-                *before = known;
-            }
-            result
+            if bring(known, before, result) < 0 { libc::EFAULT } else { result }
         }
     }
 }
@@ -400,7 +413,11 @@ export! {
         // SAFETY: the pointers are null or valid, as `sigaltstack` requires. The kernel gets copies.
         unsafe {
             let stood_for = signal_stack::stands_for();
-            let mut wanted = if stack.is_null() { None } else { Some(*stack) };
+            let mut wanted = access::read(stack);
+            if wanted.is_none() && !stack.is_null() {
+                state::fail(libc::EFAULT);
+                return -1;
+            }
             if let Some(wanted) = &mut wanted {
                 *wanted = signal_stack::instead_of(*wanted);
                 crate::faults::threads::hold(wanted.ss_sp as usize, wanted.ss_size);
@@ -409,10 +426,8 @@ export! {
             let result = real(wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted), &raw mut known);
             if result < 0 {
                 signal_stack::set_stands_for(stood_for);
-            } else if !before.is_null() {
-                *before = signal_stack::told(known, stood_for);
             }
-            result
+            bring(signal_stack::told(known, stood_for), before, result)
         }
     }
 }

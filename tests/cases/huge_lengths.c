@@ -1,0 +1,62 @@
+// EXPECT: exit 0, last line "ok"
+// BUDGETS: 24M
+// System calls with lengths up to the largest number, and with pointers to nothing, end at once with the kernel's error.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static int failed;
+
+static void check(const char *what, long result, int expected) {
+    int is = result == -1 ? errno : 0;
+    if (is == expected) return;
+    printf("FAIL %s: %ld, error %d, not %d\n", what, result, is, expected);
+    failed = 1;
+}
+#define CHECK(expected, call) (errno = 0, check(#call, (long)(call), expected))
+
+int main(void) {
+    char *large = malloc(64 << 20); /* the engine starts */
+    for (size_t at = 0; at < 64 << 20; at += 4096) large[at] = 1;
+    char *none = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *ends = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (none == MAP_FAILED || ends == MAP_FAILED || munmap(ends + 4096, 4096)) return 2;
+    int zero = open("/dev/zero", O_RDWR), pair[2], poll = epoll_create1(0);
+    struct timespec at_once = {0, 0};
+    sigset_t empty, *bad = (sigset_t *)none;
+    sigemptyset(&empty);
+    if (zero < 0 || poll < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return 2;
+
+    CHECK(EFAULT, syscall(SYS_getcwd, NULL, SIZE_MAX));
+    CHECK(EFAULT, syscall(SYS_getcwd, (void *)-1L, 4096));
+    CHECK(EFAULT, syscall(SYS_getcwd, none, SIZE_MAX));
+    CHECK(0, syscall(SYS_getcwd, ends, SIZE_MAX));
+    CHECK(EFAULT, syscall(SYS_read, zero, NULL, SIZE_MAX >> 1));
+    CHECK(EFAULT, syscall(SYS_readlink, "/proc/self/exe", NULL, 4096));
+    CHECK(0, syscall(SYS_readlink, "/proc/self/exe", ends, INT32_MAX));
+    CHECK(EFAULT, syscall(SYS_getrandom, none, 100, 0));
+    CHECK(EINVAL, syscall(SYS_poll, ends, SIZE_MAX, 0));
+    CHECK(EINVAL, epoll_wait(poll, (struct epoll_event *)large, 0, 0));
+    CHECK(EINVAL, epoll_wait(poll, (struct epoll_event *)large, INT32_MAX, 0));
+    CHECK(EFAULT, epoll_pwait(poll, (struct epoll_event *)large, 1, 0, bad));
+    CHECK(EFAULT, ppoll(NULL, 0, &at_once, bad));
+    CHECK(EFAULT, pselect(0, NULL, NULL, NULL, &at_once, bad));
+    CHECK(EFAULT, sigprocmask(SIG_BLOCK, &empty, bad));
+    CHECK(EFAULT, sigaltstack((stack_t *)none, NULL));
+    CHECK(EFAULT, sigaltstack(NULL, (stack_t *)none));
+    printf(failed ? "FAIL\n" : "ok\n");
+    return failed;
+}
