@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGE = os.path.join(ROOT, "crates", "python")
@@ -42,6 +44,28 @@ def tests(python, what, arguments):
     return False
 
 
+def source_archive(python):
+    """The source archive holds all crates that `pip install` builds. Returns whether it does."""
+    if not os.path.exists(os.path.join(ROOT, ".git")):
+        print("SKIP source archive: it is made from a git checkout")
+        return True
+    environment = {**os.environ, "PATH": os.path.dirname(python) + os.pathsep + os.environ["PATH"]}
+    make = "import sys; sys.path.insert(0, 'crates/python/backend'); import folioswap_build; folioswap_build.build_sdist(sys.argv[1])"
+    with tempfile.TemporaryDirectory(prefix="folioswap-sdist-") as scratch:
+        status, output = quiet([python, "-c", make, scratch], 120, cwd=ROOT, env=environment)
+        for name in os.listdir(scratch):
+            with tarfile.open(os.path.join(scratch, name)) as archive:
+                archive.extractall(scratch)
+            where = os.path.join(scratch, name.removesuffix(".tar.gz"))
+            status, output = quiet(["cargo", "metadata", "--no-deps", "--locked", "--offline", "--format-version", "1"], 60, cwd=where)
+    missing = [name for name in ("cli", "preload", "python") if f'"name":"folioswap-{name}"' not in output]
+    if status != 0 or missing:
+        print(f"{output[-2000:]}\nFAIL source archive: {status}, without {missing}", flush=True)
+        return False
+    print("PASS source archive", flush=True)
+    return True
+
+
 def install_libraries(pip):
     """Installs what the tests of other libraries use, and says what cannot be had."""
     if quiet([*pip, *LIBRARIES], 300)[0] == 0:
@@ -73,6 +97,7 @@ def main():
         print(f"FAIL pip install .: {status}")
         return 1
     print("PASS pip install .", flush=True)
+    archive_passed = source_archive(python)
     if not files:
         install_libraries([*pip, "--only-binary", ":all:"])
     where = os.path.join(PACKAGE, "tests")
@@ -83,7 +108,7 @@ def main():
             text=True, check=True, cwd=PACKAGE,
         ).stdout.strip()
         passed.append(tests(python, "examples in the documentation", ["--doctest-modules", installed, "--ignore-glob=*__main__*"]))
-    return 0 if all(passed) else 1
+    return 0 if all(passed) and archive_passed else 1
 
 
 if __name__ == "__main__":

@@ -353,10 +353,12 @@ def test_the_command_is_there():
     assert ran == "paged\n"
 
 
-def test_everything_public_has_a_docstring():
+def test_everything_public_has_a_docstring_and_an_example():
     for name in folioswap.__all__:
         thing = getattr(folioswap, name)
         assert inspect.getdoc(thing), name
         if inspect.isclass(thing):
-            members = [member for member in vars(thing) if not member.startswith("_")]
-            assert not [member for member in members if not inspect.getdoc(getattr(thing, member))]
+            assert ">>>" in inspect.getdoc(thing), name
+            fields = getattr(thing, "_fields", ())
+            members = [member for member in vars(thing) if not member.startswith("_") and member not in fields]
+            assert not [member for member in members if ">>>" not in (inspect.getdoc(getattr(thing, member)) or "")]

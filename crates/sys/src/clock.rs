@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock(());
 
-/// A reading of the [`Clock`]: nanoseconds of the kernel's clock, or the counter with [`OF_COUNTER`] set.
+/// A reading of the [`Clock`]: nanoseconds of the kernel's clock, or the counter with `OF_COUNTER` set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment(u64);
 

@@ -2,7 +2,7 @@
 //!
 //! The limit is meant for the files that a program writes. A write beyond it fails and sends SIGXFSZ, whoever makes it.
 //! So swap files are made long when they are made ([`lengthen`]), which takes no space, and what lies beyond a limit
-//! that is set later is written through a mapping, which is not limited ([`write_mapped`]).
+//! that is set later is written through a mapping, which is not limited (`write_mapped`).
 
 use std::io;
 use std::mem::MaybeUninit;

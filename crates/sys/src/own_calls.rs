@@ -5,7 +5,7 @@
 //! engine's calls from this page, and leave all others to the program's filter. The page lies at the same address in
 //! all processes of a run, so that a filter that is inherited across exec exempts the engine there, too.
 //!
-//! What an attacker who controls the program's flow gains by jumping there: the calls of [`EXEMPT`]. They open no file,
+//! What an attacker who controls the program's flow gains by jumping there: the calls of `EXEMPT`. They open no file,
 //! connect nothing, start nothing, and make no memory executable.
 
 use std::io;

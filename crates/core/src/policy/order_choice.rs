@@ -5,7 +5,7 @@
 //! enough of its pages were touched in one *lifetime*, the number of faults after which it would leave RAM again, about
 //! the number of blocks that RAM holds; it is gathered into one folio then. Enough is three eighths, so that whole
 //! blocks move at most four times the bytes even if some are less dense; more if the touched pages alone would have
-//! stayed in RAM since the block left ([`enough`]). Otherwise it is *sparse*. Unknown blocks follow the *belief* of
+//! stayed in RAM since the block left (`enough`). Otherwise it is *sparse*. Unknown blocks follow the *belief* of
 //! their 64 MiB neighbourhood, or else of the arena, on which samples and verdicts vote.
 //!
 //! **Rows.** Pages touched in a row are read ahead, as many as the row is long, so at most half of them in vain.

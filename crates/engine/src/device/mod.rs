@@ -1,7 +1,7 @@
 //! Swap devices, which store slots: the trait, and one file for each kind.
 //!
 //! A device knows nothing of folios. It reserves space, and reads and writes runs of bytes at page-aligned offsets. The
-//! swap space ([`crate::swap::space`]) tracks which slots are in use.
+//! swap space (`crate::swap::space`) tracks which slots are in use.
 
 pub(crate) mod checksum;
 mod file;

@@ -1,10 +1,13 @@
 //! The readahead thread: reads the blocks that streams will want next, several at once, and maps them before they are
 //! touched. The first folio of each window stays unmapped, so that its fault shows how far the stream has come.
 //!
-//! Readahead takes free frames or those of clean folios, leaves reclaim's reserve alone, and gives up rather than wait:
-//! the fault reads the folio then. Some blocks are left out, the first of a window too, as probes
-//! ([`OrderChoice`](folioswap_core::OrderChoice)). A split block is gathered into one folio if the policy permits.
-//! Otherwise its folios are read as they are, contiguous slots in one read.
+//! Readahead takes free frames or those of clean folios, and leaves reclaim's reserve alone. If there are none, it
+//! first maps what it has read; then it gives up, and the fault reads the folio. Some blocks are left out, the first of
+//! a window too, as probes ([`OrderChoice`](folioswap_core::OrderChoice)). A split block is gathered into one folio if
+//! the policy permits. Otherwise its folios are read as they are, contiguous slots in one read.
+
+use std::collections::VecDeque;
+use std::io;
 
 use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
 
@@ -17,7 +20,7 @@ use crate::process::stopwatch::Stopwatch;
 use crate::state::faults::Window;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
-use crate::swap::transfer::{Direction, Transfers};
+use crate::swap::transfer::{DEPTH, Direction, Transfers};
 
 /// A block being read as one folio: locked, with frames taken.
 struct Incoming<'t> {
@@ -27,7 +30,34 @@ struct Incoming<'t> {
     marker: bool,
 }
 
-type Reads<'t> = Transfers<Incoming<'t>>;
+/// Reads in flight, and those that have ended and are not mapped yet. A disk may end all of them at once, so the next
+/// read is started before they are mapped.
+struct Reads<'t> {
+    in_flight: Transfers<Incoming<'t>>,
+    ended: VecDeque<(Incoming<'t>, io::Result<()>)>,
+}
+
+impl<'t> Reads<'t> {
+    fn new() -> Self {
+        Reads { in_flight: Transfers::new(), ended: VecDeque::with_capacity(DEPTH) }
+    }
+
+    /// Makes room in flight by taking out what has ended.
+    fn collect(&mut self) {
+        while let Some(read) = self.in_flight.finish(false) {
+            self.ended.push_back(read);
+        }
+    }
+
+    /// The next read that has ended. With `wait`, waits for one if none has.
+    fn next(&mut self, wait: bool) -> Option<(Incoming<'t>, io::Result<()>)> {
+        self.ended.pop_front().or_else(|| self.in_flight.finish(wait))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.in_flight.nr_in_flight() == 0
+    }
+}
 
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(engine: &Engine) {
@@ -38,7 +68,7 @@ pub(crate) fn run(engine: &Engine) {
         let seen = engine.faults().reads().now();
         match engine.faults().reads().pop() {
             Some(window) => read_window(engine, &mut reads, thread, &window),
-            None if reads.nr_in_flight() > 0 => {
+            None if !reads.is_empty() => {
                 finish(engine, &mut reads, true);
             }
             None if engine.stopping() => {} // the stop may precede `seen`
@@ -49,15 +79,16 @@ pub(crate) fn run(engine: &Engine) {
 }
 
 fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
-    // Finished reads wait only until the disk has its next request.
-    let mut gave_disk = true;
+    // Reclaim begins with the window, not when the window has used its frames up.
+    if engine.ram().zones().available() < engine.ram().zones().watermarks().high {
+        engine.ram().reclaim_wanted().signal();
+    }
     for index in window.blocks.start.index()..window.blocks.end.index() {
         let block = BlockId::from_index(index);
-        if !std::mem::take(&mut gave_disk) {
-            while finish(engine, reads, false) {}
-        }
         let marker = window.marker == Some(block);
-        while !reads.has_room() {
+        reads.collect();
+        // Reclaim frees frames while the reads in flight end.
+        while !reads.in_flight.has_room() || (!reads.is_empty() && !has_spare_frames(engine)) {
             finish(engine, reads, true);
         }
         if engine.stopping() {
@@ -77,23 +108,29 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
             continue;
         }
         if locked.order() < Order::HUGE {
+            while finish(engine, reads, false) {}
             report(read_split(engine, &mut locked, marker, window));
             continue;
         }
         match locked.state(0) {
             _ if locked.is_sealed(0) => {}
             State::Swapped(slot) => {
-                let nr_before = reads.nr_in_flight();
                 if !start(engine, reads, locked, slot, marker, window.cpu) {
                     return;
                 }
-                gave_disk = reads.nr_in_flight() > nr_before;
+                finish(engine, reads, false);
             }
             State::Standby(frame) if !marker => restore(engine, &mut locked, 0, frame),
             State::Resident(_) if marker => mark(engine, &mut locked, 0),
             _ => {}
         }
     }
+}
+
+/// Whether there are frames for a block besides reclaim's reserve.
+fn has_spare_frames(engine: &Engine) -> bool {
+    let zones = engine.ram().zones();
+    zones.available() >= zones.watermarks().min + Order::HUGE.nr_pages()
 }
 
 /// Prints a read error. The block stays swapped, and the thread that touches it gets the error too.
@@ -144,13 +181,15 @@ fn start<'e>(
     };
     let mut prepared = engine.ram().prepare(taken, Order::HUGE);
     match engine.swap().extent(slot) {
-        Some(extent) if reads.asynchronous() => {
+        Some(extent) if reads.in_flight.asynchronous() => {
             let bytes = prepared.bytes_mut();
             let (home, len) = (bytes.as_ptr() as usize, bytes.len());
             engine.reclaim().transfers().begin();
             // SAFETY: the job owns the frames, which have memory and are known to nobody else. It keeps the block's
             // lock, so the folio keeps its slot, and the device is not removed.
-            unsafe { reads.start(Direction::Read, extent, home, len, Incoming { locked, prepared, slot, marker }) };
+            unsafe {
+                reads.in_flight.start(Direction::Read, extent, home, len, Incoming { locked, prepared, slot, marker })
+            };
         }
         _ => {
             let read = engine.read_folio(&mut locked, 0, slot, prepared.bytes_mut(), &mut Stopwatch::still());
@@ -165,9 +204,9 @@ fn finish_all(engine: &Engine, reads: &mut Reads<'_>) {
 }
 
 /// Verifies and maps a block whose read has ended. With `wait`, waits for one if none has. `false`: there was none.
-/// Taking one at a time keeps the disk busy: other reads continue, and new ones can be started in between.
+/// Taking one at a time keeps the disk busy: new ones can be started in between.
 fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
-    let Some((mut incoming, read)) = reads.finish(wait) else { return false };
+    let Some((mut incoming, read)) = reads.next(wait) else { return false };
     let Incoming { locked, prepared, slot, .. } = &mut incoming;
     let is_right = |bytes: &[u8]| checksum::verify(locked, 0, bytes);
     let first = read.map_err(Trouble::Read).and_then(|()| Trouble::unless(is_right(prepared.bytes())));

@@ -183,6 +183,8 @@ class Pool:
     def zeros(self, shape: Shape, dtype: Any = float, order: str = "C") -> np.ndarray:
         """A new array of zeros, as `numpy.zeros`. It takes neither RAM nor swap until it is written.
 
+        Raises MemoryError where there are no addresses left.
+
         >>> Pool("64M").zeros(3)
         array([0., 0., 0.])
         """
@@ -194,6 +196,8 @@ class Pool:
 
     def full(self, shape: Shape, fill_value: Any, dtype: Any = None, order: str = "C") -> np.ndarray:
         """A new array that is filled with a value, as `numpy.full`.
+
+        Raises MemoryError where there are no addresses left.
 
         >>> Pool("64M").full(3, 7)
         array([7, 7, 7])
@@ -207,6 +211,8 @@ class Pool:
     def array(self, object: Any, dtype: Any = None, **options: Any) -> np.ndarray:
         """A copy of an array or sequence in the pool, as `numpy.array`.
 
+        Raises MemoryError where there are no addresses left.
+
         >>> Pool("64M").array([1, 2, 3])
         array([1, 2, 3])
         """
@@ -218,6 +224,8 @@ class Pool:
 
     def buffer(self, size: Size) -> memoryview:
         """A writable buffer of `size` bytes, zeroed, for what takes one (``readinto``, ``pyarrow.py_buffer``).
+
+        Raises ValueError where the size is not valid, MemoryError where there are no addresses left.
 
         >>> b = Pool("64M").buffer("1M")
         >>> len(b), b[0]
@@ -265,14 +273,26 @@ class Pool:
             return array
 
     def readinto(self, file: Any, array: np.ndarray, offset: int = 0) -> int:
-        """Fills an array of the pool from an open file, from `offset` on. Returns the bytes read.
+        """Fills an array of the pool from an open file, from byte `offset` on. Returns the bytes read: fewer than the
+        array has if the file ends before. Unlike ``file.readinto`` it also works in direct mode.
 
-        Unlike ``file.readinto`` it also works in direct mode.
+        Raises ValueError where the array is not contiguous and writable or holds Python objects, OSError where the file
+        cannot be read.
+
+        >>> import tempfile
+        >>> pool = Pool("64M")
+        >>> a = pool.zeros(4, "u1")
+        >>> with tempfile.TemporaryFile(buffering=0) as file:
+        ...     _ = file.write(bytes(range(8)))
+        ...     pool.readinto(file, a, offset=2), a
+        (4, array([2, 3, 4, 5], dtype=uint8))
         """
         return self._read(file.fileno(), offset, array)
 
     def to_file(self, array: np.ndarray, path: str | os.PathLike) -> None:
         """Writes an array to a file, as `numpy.ndarray.tofile`. Also works in direct mode.
+
+        Raises ValueError where it holds Python objects, OSError where the file cannot be written.
 
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile() as file:
@@ -398,12 +418,20 @@ class Pool:
 
     @property
     def faults(self) -> str:
-        """How faults are resolved: ``"monitor"`` or ``"direct"``."""
+        """How faults are resolved: ``"monitor"`` or ``"direct"``.
+
+        >>> Pool("64M", faults="direct").faults
+        'direct'
+        """
         return self._arena.faults
 
     @property
     def folio(self) -> str:
-        """The size of folios."""
+        """The size of folios: ``"auto"``, or a power of two from ``"4K"`` to ``"2M"``.
+
+        >>> Pool("64M", folio="64K").folio
+        '64K'
+        """
         return self._arena.folio
 
     def resize(self, memory: Size) -> None:
