@@ -389,7 +389,7 @@ pub fn receive(
         return call(buffer, len, 0);
     }
     transfer(buffer as usize, len, pieces, |at, len, done, held| {
-        if held {
+        if held || !needed(at, len) {
             return call(at as *mut c_void, len, done);
         }
         let bounce = match Bounce::fitting(at, len, Access::Write) {
@@ -419,7 +419,7 @@ pub fn send(
         return -1;
     }
     transfer(buffer as usize, len, pieces, |at, len, done, held| {
-        if held {
+        if held || !needed(at, len) {
             return call(at as *const c_void, len, done);
         }
         let bounce = match Bounce::fitting(at, len, Access::Read) {
