@@ -186,17 +186,3 @@ export! {
         unsafe { fcntl(fd, request, argument) }
     }
 }
-
-export! {
-    #[allow(non_snake_case)] // the C library's name
-    fn _Fork() -> libc::pid_t {
-        real!(REAL = c"_Fork": fn() -> libc::pid_t);
-        // SAFETY: takes no pointers. No fork handlers run around `_Fork`, so the child closes the engine's descriptors
-        // here.
-        let child = unsafe { REAL.get()() };
-        if child == 0 {
-            folioswap_sys::descriptor::settle_in_child(&[]);
-        }
-        child
-    }
-}

@@ -157,6 +157,19 @@ extern "C" fn child() {
     }
 }
 
+/// Runs the handlers around a call that makes a child, for which the C library runs none. The child returns here, too,
+/// with zero.
+pub fn around(call: impl FnOnce() -> isize) -> isize {
+    before();
+    let result = call();
+    if result == 0 {
+        child()
+    } else {
+        parent()
+    }
+    result
+}
+
 /// In the child: wipes memory with `MADV_WIPEONFORK`, and unmaps memory with `MADV_DONTFORK`.
 fn set_apart(space: &RawSpace) {
     let take = |set: MutexGuard<'static, RangeSet>| set.iter().collect::<Vec<_>>();

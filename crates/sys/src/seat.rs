@@ -172,7 +172,7 @@ fn take_free() -> Option<usize> {
 /// Starts a thread by the C library, on a new stack.
 fn begin(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
     // The new thread must not ask the loader: the one that starts it may have the loader's lock, and wait for it.
-    let _ = cpu_offset();
+    let _ = (cpu_offset(), counted_threads());
     let place = (0..MOST).find_map(|_| take_free()).ok_or_else(too_many)?;
     let seat = &SEATS[place];
     seat.prepare(name, body);
@@ -326,9 +326,22 @@ impl Seat {
 extern "C" fn begun(seat: *mut c_void) -> *mut c_void {
     // SAFETY: a seat, which lives as long as the process.
     let seat = unsafe { &*seat.cast::<Seat>() };
+    // The C library ends the process with the last thread that it counts: the program's, not this one.
+    let counted = counted_threads();
+    counted.inspect(|counted| _ = counted.fetch_sub(1, Ordering::SeqCst));
     seat.note_record();
     seat.run();
+    counted.inspect(|counted| _ = counted.fetch_add(1, Ordering::SeqCst));
     std::ptr::null_mut()
+}
+
+/// How many threads the C library counts (glibc).
+fn counted_threads() -> Option<&'static AtomicU32> {
+    static COUNTED: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
+    // SAFETY: the name is NUL-terminated. The symbol of this name is such a number, which all threads change atomically.
+    *COUNTED.get_or_init(|| unsafe {
+        libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()).cast::<AtomicU32>().as_ref()
+    })
 }
 
 extern "C" fn restarted(seat: *mut c_void) -> libc::c_int {

@@ -13,7 +13,7 @@ use super::{io, ioctl, messages, process, references, remote, rings, small, vect
 use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied, Pointer};
 use crate::calls::cover::{self, Pieces};
-use crate::calls::{dispatch, filters, rights};
+use crate::calls::{clones, dispatch, filters, rights};
 use crate::export::export;
 use crate::faults::{signals, threads};
 use crate::map::hand_over::hand_over;
@@ -81,9 +81,13 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         if let Some(result) = remote::by_number(number, words) {
             return if result < 0 { -(state::errno() as isize) } else { result };
         }
+        if number == libc::SYS_exit && clones::is_last_thread() {
+            return raw_result(libc::SYS_exit_group, words);
+        }
         let kept = state::errno();
         rights::before(number, words);
-        let result = memory(number, words).or_else(|| references::by_number(number, words));
+        let result = memory(number, words).or_else(|| clones::by_number(number, words));
+        let result = result.or_else(|| references::by_number(number, words));
         let result = result.or_else(|| rings::by_number(number, words));
         let result = result.or_else(|| match (state::direct(), signals::has_ours()) {
             (true, _) => covered(number, words),

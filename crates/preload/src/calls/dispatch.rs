@@ -17,7 +17,7 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
-use crate::calls::{access, by_number, cover};
+use crate::calls::{access, by_number, clones, cover};
 use crate::faults::{signal_stack, signals, threads};
 use crate::real::{Real, own};
 use crate::{guard, start, state};
@@ -203,8 +203,14 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
             // SAFETY: the program's own call.
             unsafe { before_clone(number, &words) };
-            depart(context);
-            return Handled::Yes;
+            // SAFETY: as above. A child goes on here, too.
+            match unsafe { clones::by_number(number, &words) } {
+                Some(result) => result,
+                None => {
+                    depart(context);
+                    return Handled::Yes;
+                }
+            }
         }
         libc::SYS_rt_sigprocmask => set_mask(context, &words),
         libc::SYS_sigaltstack => set_stack(context, &words),
@@ -225,7 +231,7 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
 ///
 /// # Safety
 /// As the system call.
-unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
+pub unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
     const CLEARS: usize = libc::CLONE_CHILD_CLEARTID as usize;
     // SAFETY: the caller upholds this function's own contract.
     let asked = if number == libc::SYS_clone3 { unsafe { access::read(words[0] as *const [usize; 4]) } } else { None };

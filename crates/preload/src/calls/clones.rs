@@ -1,0 +1,128 @@
+//! `clone` and its like, where the child gets a copy of the memory. No fork handlers of the C library's run then, so
+//! they run here, around the call.
+//!
+//! Children that share the descriptors get no managed memory: what such a child closes is closed in its parent.
+
+use std::ffi::{c_int, c_long, c_void};
+use std::ptr::without_provenance_mut;
+
+use folioswap_sys::{own_calls, seat};
+
+use crate::calls::{access, dispatch};
+use crate::export::{export, real};
+use crate::real::{kernel, raw_result};
+use crate::{fork, guard, state};
+
+type Work = extern "C" fn(*mut c_void) -> c_int;
+
+/// Below the end of a stack that `clone` was given, this much is assumed to be the stack's.
+const STACK_BYTES: usize = 16 << 10;
+
+const SHARED: usize = (libc::CLONE_VM | libc::CLONE_FILES) as usize;
+
+/// Whether the child has a copy of the memory, and the engine may go on in it.
+fn is_copy(flags: usize) -> bool {
+    flags & SHARED == 0 && !guard::inside() && state::may_manage()
+}
+
+/// Makes a call that creates a child with a copy of the memory, which goes on where the caller does. `None`: this is no
+/// such call.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
+    let (flags, stack, child) = match number {
+        libc::SYS_fork => (0, 0, 0),
+        libc::SYS_clone => (words[0], words[1], words[3]),
+        libc::SYS_clone3 => {
+            // SAFETY: the caller upholds this function's own contract.
+            let [flags, _, child, _, _, stack] = unsafe { access::read(words[0] as *const [usize; 6]) }?;
+            (flags, stack, child)
+        }
+        _ => return None,
+    };
+    if !is_copy(flags) || stack != 0 {
+        return None;
+    }
+    // SAFETY: the caller upholds this function's own contract.
+    Some(unsafe { copied(flags, child, || raw_result(number, words)) })
+}
+
+/// # Safety
+/// `call` makes a child with a copy of the memory.
+unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> isize {
+    let result = fork::around(call);
+    if result == 0 && flags & libc::CLONE_CHILD_SETTID as usize != 0 && state::is_managed(id_at) {
+        // The kernel did not find the page.
+        // SAFETY: the address that the program gave for this.
+        unsafe { (id_at as *mut c_int).write_unaligned(kernel!(libc::SYS_gettid) as c_int) };
+    }
+    result
+}
+
+/// Whether this is the program's only thread. The engine's would outlive it.
+pub fn is_last_thread() -> bool {
+    if state::arena().is_none() || own_calls::is_used() {
+        return false; // the program's filter may refuse to open a directory
+    }
+    let _guard = guard::enter();
+    let Ok(listed) = std::fs::read_dir("/proc/self/task") else { return false };
+    let threads = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    threads.filter(|&thread| !seat::has(thread)).count() == 1
+}
+
+export! {
+    fn clone(
+        work: Option<Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_int,
+        tls: *mut c_void, child: *mut c_int,
+    ) -> c_int {
+        type Pointer = *mut c_void;
+        real!(REAL = c"clone": fn(Option<Work>, Pointer, c_int, Pointer, *mut c_int, Pointer, *mut c_int) -> c_int);
+        let words = [flags as usize, stack as usize, parent as usize, child as usize, tls as usize, 0];
+        if !guard::inside() && state::may_manage() {
+            // SAFETY: the arguments of the program's own call.
+            unsafe { dispatch::before_clone(libc::SYS_clone, &words) };
+        }
+        let Some(work) = work.filter(|_| is_copy(flags as usize) && !stack.is_null()) else {
+            // SAFETY: passes the caller's arguments on unchanged.
+            return unsafe { REAL.get()(work, stack, flags, argument, parent, tls, child) };
+        };
+        // The child begins on a copy of this stack. It has that of the program once it has managed memory.
+        let on_this_stack = [words[0], 0, words[2], words[3], words[4], 0];
+        // SAFETY: the program's call, but for the stack.
+        let result = unsafe { copied(words[0], words[3], || raw_result(libc::SYS_clone, &on_this_stack)) };
+        if result < 0 {
+            state::fail(-result as c_int);
+            return -1;
+        }
+        if result == 0 {
+            let top = stack as usize & !15;
+            // SAFETY: the stack that the program gave for this. Nothing comes back from it.
+            unsafe {
+                psm::on_stack(without_provenance_mut(top - STACK_BYTES), STACK_BYTES, || {
+                    kernel!(libc::SYS_exit_group, work(argument));
+                });
+            }
+        }
+        result as c_int
+    }
+}
+
+export! {
+    fn __clone(
+        work: Option<Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_int,
+        tls: *mut c_void, child: *mut c_int,
+    ) -> c_int {
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { clone(work, stack, flags, argument, parent, tls, child) }
+    }
+}
+
+export! {
+    #[allow(non_snake_case)] // the C library's name
+    fn _Fork() -> libc::pid_t {
+        real!(REAL = c"_Fork": fn() -> libc::pid_t);
+        // SAFETY: takes no pointers.
+        fork::around(|| unsafe { REAL.get()() as isize }) as libc::pid_t
+    }
+}
