@@ -54,7 +54,7 @@ pub use config::fault_mode::FaultMode;
 pub use config::folio_size::{FolioSize, FolioSizeError};
 pub use config::limits::{MAX_DEVICE_BYTES, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
 pub use config::mapping::Mapping;
-pub use config::size::{Bytes, SizeError, parse_size};
+pub use config::size::{Bytes, SizeError, parse_memory, parse_size};
 pub use config::swap_in_policy::SwapIn;
 pub use device::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
