@@ -50,6 +50,7 @@ pub use arena::tuning::Tuning;
 pub use arena::usage::Usage;
 pub use arena::{Arena, ArenaBuilder, Residency};
 pub use config::error::{Error, UnknownName};
+pub use config::exit_status::ExitStatus;
 pub use config::fault_mode::FaultMode;
 pub use config::folio_size::{FolioSize, FolioSizeError};
 pub use config::limits::{MAX_DEVICE_BYTES, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
@@ -66,7 +67,7 @@ pub use folioswap_core::{
 };
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};
-pub use process::fatal::{EXIT_DEFECT, EXIT_MEMORY, end_on_panics};
+pub use process::fatal::end_on_panics;
 pub use process::shared_stats::{SharedCounters, SharedStats, open_shared_stats};
 pub use process::stopwatch::Stopwatch;
 pub use process::threads::internal_thread;
