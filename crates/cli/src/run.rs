@@ -9,7 +9,7 @@ use crate::launch::ExecArgs;
 use crate::peer::{Backing, Peer, Setup};
 use crate::stats_text::Form;
 use crate::supervise::Supervisor;
-use crate::watch::Watch;
+use crate::watch::{Allowed, Watch};
 use crate::{complain, outside, program, stats_text, swap_check};
 use clap::Args;
 use folioswap::{Mapping, RunSettings};
@@ -105,7 +105,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     };
     let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;
     let begin = Instant::now();
-    let watch = Watch::start(args.paging.memory, outside::in_ram(&settings.swap), complain);
+    let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
+    let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.path()).ok(), complain);
     let status = Supervisor::new()?.run(&mut step.command()?, |_| ())?;
     drop(watch);
     let outside = counters.outside(&settings.swap, obstacle);

@@ -8,7 +8,7 @@ mod scratch;
 use scratch::{FOLIOSWAP, Guarded, LIMIT, Scratch, with_library, within};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// In each message about kernel swap that could not be set up.
@@ -357,6 +357,35 @@ fn what_is_not_managed_is_said() {
         assert!(why.is_empty() == complaint.is_empty() && complaint.contains(why), "{program:?}: {said}");
         assert!(run(&["--stats"]).contains("not managed"));
     }
+}
+
+#[test]
+fn more_unmanaged_memory_than_the_budget_is_said_at_once() {
+    with_library();
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIPPED: python3 is missing. Get it: apt-get install python3");
+        return;
+    }
+    let scratch = Scratch::new();
+    // It fits in the budget and what `run` grants beside it, but nothing of it is managed.
+    let program = |mib: u32| {
+        format!(
+            "import mmap, sys\nm = mmap.mmap(-1, {mib} << 20, mmap.MAP_ANONYMOUS | mmap.MAP_SHARED)\n\
+             for i in range(0, {mib} << 20, 4096): m[i] = 1\nprint('filled', flush=True)\nsys.stdin.read()"
+        )
+    };
+    let args = ["run", "--memory", "32M", "--", "python3", "-c", &program(48)];
+    let file = |name| File::create(scratch.path(name)).expect("a new file");
+    let mut command = Command::new(FOLIOSWAP);
+    command.args(args).stdin(Stdio::piped()).stdout(file("out")).stderr(file("err"));
+    let mut run = Guarded(command.spawn().expect("the command starts"));
+    run.until(&scratch, || scratch.text("err").contains("beside a budget of 32M"));
+    let said = scratch.text("err");
+    assert!(said.contains("shared memory") && said.contains("leave room for it beside --memory"), "{said}");
+    drop(run.0.stdin.take());
+    assert_eq!(run.wait(&args).code(), Some(0));
+    let said = scratch.text("err");
+    assert_eq!(said.lines().filter(|line| line.contains(" has ") && line.contains("in RAM")).count(), 1, "{said}");
 }
 
 /// Statistics of a program that maps 48 MiB, gives this advice, writes everything and reads it back.
