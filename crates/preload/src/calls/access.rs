@@ -198,8 +198,7 @@ pub fn is_open(addr: usize, len: usize, access: Access) -> bool {
     if state::overlaps(addr, len) {
         return prefix(addr, len, access) == len;
     }
-    !ANSWERS.load(Ordering::Relaxed)
-        || populate(addr & !(PAGE_BYTES - 1)..end_of_page(end), access) == 0
+    !ANSWERS.load(Ordering::Relaxed) || populate(addr & !(PAGE_BYTES - 1)..end_of_page(end), access) == 0
 }
 
 /// Reads a value of the program's; `None` if the kernel could not. Reading it faults it in.

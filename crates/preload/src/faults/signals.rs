@@ -107,8 +107,8 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// A copy of the set without [`ours`]; `None` if the caller's own set can be used, or cannot be read: the kernel refuses
-/// it.
+/// A copy of the set without [`ours`]; `None` if the caller's own set can be used, or cannot be read: the kernel
+/// refuses it.
 ///
 /// # Safety
 /// If the set can be read, it is valid.

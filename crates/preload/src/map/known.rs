@@ -80,7 +80,8 @@ fn change_all(mut change: impl FnMut(&mut RangeSet)) {
 /// Notes that children do not get a range: what is managed, or may be later. The kernel keeps the rest from them, which
 /// may be unmapped unseen.
 pub fn note_not_forked(range: &Range<usize>, is_managed: bool) {
-    let parts = if is_managed { vec![range.clone()] } else { [reserved(), guarded()].map(|set| set.parts(range)).concat() };
+    let parts =
+        if is_managed { vec![range.clone()] } else { [reserved(), guarded()].map(|set| set.parts(range)).concat() };
     let mut set = not_forked();
     parts.into_iter().for_each(|part| set.add(part));
 }
