@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bad input and bad days: each must give one clear line and a distinct exit status, and leave nothing behind.
+"""Bad input and bad days: each must give one line that says why and an exit status, and leave nothing behind.
 
 Usage: bad_days.py FOLIOSWAP. Prints PASS, FAIL and SKIP lines. It unmounts what it mounted on every exit.
 """
@@ -19,7 +19,7 @@ LIMIT_S = 100
 NOBODY = 65534
 ROOT_NEEDED = "needs root"
 # The exit statuses of the command (`folioswap --help`) that are tested here.
-USAGE, BUDGET_TOO_SMALL, PROGRAM_NOT_FOUND, SWAP_UNUSABLE, SWAP_TOO_SMALL, OUT_OF_MEMORY = 64, 65, 66, 68, 69, 70
+FAILED, NOT_EXECUTABLE, NOT_FOUND, OUT_OF_MEMORY = 125, 126, 127, 70
 
 
 class Leftovers:
@@ -98,26 +98,28 @@ class Suite:
             print(result.stderr, flush=True)  # and so this step fails
         return result.returncode, result.stdout, result.stderr
 
-    def judge(self, status, errors, expected):
-        """Complaints about an end that should give one line and the expected status, and leave nothing behind."""
+    def judge(self, status, errors, expected, reason):
+        """Complaints about an end that should give one line with the reason and the expected status, and leave nothing behind."""
         wrong = []
         if status != expected:
             wrong.append(f"exit status {status}, not {expected}")
         lines = [line for line in errors.splitlines() if line.strip()]
         if len(lines) != 1:
             wrong.append(f"{len(lines)} lines on standard error: {' / '.join(lines)[:600]}")
+        if reason not in errors:
+            wrong.append(f"`{reason}` is not said")
         new = self.leftovers.new()
         if new:
             wrong.append("left behind: " + ", ".join(new))
         return wrong
 
-    def refused(self, name, expected, *options, program=None, user=None, may_work=False):
-        """Checks that `folioswap run` refuses these options with the expected status."""
+    def refused(self, name, expected, reason, *options, program=None, user=None, may_work=False):
+        """Checks that `folioswap run` refuses these options with the expected status and reason."""
         status, out, errors = self.run("run", *options, "--", *(program or [self.fill, "1"]), user=user)
         if may_work and status == 0 and "0 bad words" in out:
             self.say(f"{name} (works here)", self.leftovers.new())
             return
-        wrong = self.judge(status, errors, expected)
+        wrong = self.judge(status, errors, expected, reason)
         if "filled" in out:
             wrong.append("the program was started all the same")
         print(f"  {name}: {status}: {errors.strip()[:300]}")
@@ -125,18 +127,20 @@ class Suite:
 
     def bad_input(self):
         """Input that cannot work must be refused before the program starts."""
-        self.refused("budget under 16M", BUDGET_TOO_SMALL, "--memory", "8M")
-        self.refused("unknown suffix", USAGE, "--memory", "64Q")
-        self.refused("swap path is a directory", SWAP_UNUSABLE, "--memory", "32M", "--swap", self.swap_dir)
-        self.refused("program does not exist", PROGRAM_NOT_FOUND, "--memory", "32M", program=["/does/not/exist"])
+        self.refused("budget under 16M", FAILED, "at least 16M", "--memory", "8M")
+        self.refused("unknown suffix", FAILED, "64Q", "--memory", "64Q")
+        self.refused("swap path is a directory", FAILED, "is a directory", "--memory", "32M", "--swap", self.swap_dir)
+        self.refused("program does not exist", NOT_FOUND, "was not found", "--memory", "32M", program=["/does/not/exist"])
+        self.refused("program is a directory", NOT_EXECUTABLE, "is a directory", "--memory", "32M", program=["/etc"])
         unwritable = os.path.join(self.scratch, "unwritable")
         os.makedirs(unwritable, mode=0o555)
         user = NOBODY if os.geteuid() == 0 else None
-        self.refused("unwritable swap path", SWAP_UNUSABLE, "--memory", "32M", "--swap", os.path.join(unwritable, "swap"), user=user)
+        options = ["--memory", "32M", "--swap", os.path.join(unwritable, "swap")]
+        self.refused("unwritable swap path", FAILED, "is not writable", *options, user=user)
         in_memory = os.path.join("/dev/shm", f"folioswap-test-{os.getpid()}")
         name = "swap path on tmpfs without O_DIRECT"
         options = ["--memory", "32M", "--swap", f"{in_memory}:64M"]
-        self.refused(name, SWAP_UNUSABLE, *options, program=[self.fill, "64"], may_work=True)
+        self.refused(name, FAILED, "tmpfs", *options, program=[self.fill, "64"], may_work=True)
         if os.path.exists(in_memory):
             os.unlink(in_memory)
         status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "64", user=user)
@@ -161,7 +165,8 @@ class Suite:
                 return
         self.mounted = folder
         self.leftovers = Leftovers([*self.leftovers.folders, folder], self.bin)
-        self.refused("disk too small", SWAP_TOO_SMALL, "--memory", "32M", "--swap", os.path.join(folder, "swap") + ":4G")
+        options = ["--memory", "32M", "--swap", os.path.join(folder, "swap") + ":4G"]
+        self.refused("disk too small", FAILED, "are wanted", *options)
         self.remove(os.path.join(folder, "swap"))
         self.env["FOLIOSWAP_DIR"] = folder
         status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "96")
@@ -169,7 +174,7 @@ class Suite:
         self.say("a small disk that suffices", wrong + self.leftovers.new())
         status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "400")
         print(f"  disk full: {status}: {errors.strip()[:400]}")
-        self.say("disk full in the middle", self.judge(status, errors, OUT_OF_MEMORY))
+        self.say("disk full in the middle", self.judge(status, errors, OUT_OF_MEMORY, "out of memory"))
         self.env["FOLIOSWAP_DIR"] = self.swap_dir
 
     def remove(self, path):

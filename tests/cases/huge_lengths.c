@@ -1,6 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
-// System calls with lengths up to the largest number, and with pointers to nothing, end at once with the kernel's error.
+// System calls with lengths up to the largest number, and with pointers to nothing, end at once with the kernel's
+// error.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ::folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, RawSpace, SwapDevice, Wish, parse_size};
+use ::folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, RawSpace, SwapDevice, Wish, parse_memory};
 
 pub use heap::*;
 use message::{fail, failed};
@@ -38,7 +38,7 @@ pub struct folioswap_options {
     pub size: usize,
     /// How many bytes of the pool's memory may be in RAM. At least 16 MiB. 0: `memory_text` says it.
     pub memory: u64,
-    /// The same as text, such as "2G"; NULL if `memory` says it.
+    /// The same as text, such as "2G", "2GB" (powers of 1000) or "50%" (of the RAM); NULL if `memory` says it.
     pub memory_text: *const c_char,
     /// Swap devices, the first one used first: paths ("/swap/a", "/swap/a:100G"), "ram:SIZE", "zram:SIZE". NULL: an
     /// unnamed file in /var/tmp or $FOLIOSWAP_DIR.
@@ -144,7 +144,7 @@ unsafe fn open(options: &folioswap_options) -> Result<folioswap, folioswap_error
     let [memory, folio, faults] =
         unsafe { [options.memory_text, options.folio, options.faults].map(|option| text(option).transpose()) };
     let memory = match memory? {
-        Some(memory) => parse_size(memory).map_err(invalid)?,
+        Some(memory) => parse_memory(memory).map_err(invalid)?,
         None => options.memory,
     };
     let mut builder = Arena::builder()

@@ -3,7 +3,7 @@
 use crate::bench::BenchCommand;
 use crate::bench::random::command::InnerRandomArgs;
 use crate::bench::sweep::command::InnerSweepArgs;
-use crate::exit::{Failure, Status, help_table};
+use crate::exit::{Failure, help_table};
 use crate::launch::ExecArgs;
 use crate::peer::guard::GuardArgs;
 use crate::run::{KernelArgs, RunArgs};
@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 
 /// Runs programs in less RAM than they need: swap in user space, in large folios.
 #[derive(Parser, Debug)]
-#[command(name = "folioswap", version, after_help = help_table(), max_term_width = 110)]
+#[command(name = "folioswap", version, after_long_help = help_table(), max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -23,6 +23,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run a program with a memory budget; what does not fit is swapped out, huge pages in one piece
+    #[command(after_long_help = help_table())]
     Run(RunArgs),
     /// Run a benchmark
     #[command(subcommand)]
@@ -54,15 +55,15 @@ pub fn parse() -> Result<Option<Cli>, Failure> {
     match Cli::try_parse() {
         Ok(cli) => Ok(Some(cli)),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            error.print().map_err(|error| Failure::new(Status::Failed, format!("standard output: {error}")))?;
+            error.print().map_err(|error| Failure::new(format!("standard output: {error}")))?;
             Ok(None)
         }
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             // The full help goes to standard error, because a missing subcommand is an error.
             eprint!("{}", error.render());
-            Err(Failure::new(Status::Usage, "a subcommand is missing"))
+            Err(Failure::new("a subcommand is missing"))
         }
-        Err(error) => Err(Failure::new(Status::Usage, one_line(&error.to_string()))),
+        Err(error) => Err(Failure::new(one_line(&error.to_string()))),
     }
 }
 

@@ -2,14 +2,14 @@
 //! it.
 
 use crate::{program, run};
-use folioswap::{Finding, Verdict};
+use folioswap::{ExitStatus, Finding, Verdict};
 
 /// Prints the findings. The exit status is 0 if `run` can work.
 pub fn print() -> u8 {
     let mut findings = folioswap::doctor();
     findings.push(library());
     print!("{}", table(&findings));
-    u8::from(findings.iter().any(|finding| finding.verdict == Verdict::Missing))
+    if findings.iter().any(|finding| finding.verdict == Verdict::Missing) { ExitStatus::CheckFailed.code() } else { 0 }
 }
 
 /// Checks that the preload library is where `run` looks for it.

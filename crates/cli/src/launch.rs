@@ -4,11 +4,11 @@
 //! sets its parent-death signal and enters the cgroup. LD_PRELOAD is set only here, so that this step itself does not
 //! load the library.
 
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use crate::program::own_executable;
 use crate::sanitizer;
 use clap::Args;
-use folioswap::RunSettings;
+use folioswap::{ExitStatus, RunSettings};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -77,22 +77,21 @@ pub fn exec(args: &ExecArgs) -> Failure {
     }
     let error = command.exec();
     let status = match error.kind() {
-        std::io::ErrorKind::NotFound => Status::ProgramNotFound,
-        _ => Status::ProgramNotExecutable,
+        std::io::ErrorKind::NotFound => ExitStatus::NotFound,
+        _ => ExitStatus::NotExecutable,
     };
-    Failure::new(status, format!("program '{}' could not be executed: {error}", args.file.display()))
+    Failure::of(status, format!("program '{}' could not be executed: {error}", args.file.display()))
 }
 
 fn prepare(args: &ExecArgs) -> Result<(), Failure> {
     set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| Failure::new(Status::Failed, format!("prctl(PR_SET_PDEATHSIG) failed: {error}")))?;
+        .map_err(|error| Failure::new(format!("prctl(PR_SET_PDEATHSIG) failed: {error}")))?;
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(args.parent) {
-        return Err(Failure::new(Status::Failed, "the folioswap command ended before the program began"));
+        return Err(Failure::new("the folioswap command ended before the program began"));
     }
     if let Some(cgroup) = &args.cgroup {
-        crate::peer::cgroup::enter(cgroup).map_err(|message| {
-            Failure::new(Status::NoKernelPeer, format!("the memory cgroup was not entered: {message}"))
-        })?;
+        crate::peer::cgroup::enter(cgroup)
+            .map_err(|message| Failure::new(format!("the memory cgroup was not entered: {message}")))?;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! The `folioswap` command: runs a program with a memory budget, runs benchmarks, and reports what the system
 //! permits.
 //!
-//! It ends with the status of the program that it ran, or with a status of [`exit`] and one sentence on standard
-//! error.
+//! It ends with the status of the program that it ran, or with a status of its own ([`exit`]) and one sentence on
+//! standard error.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             complain(&format!("folioswap: {failure}"));
-            ExitCode::from(failure.status)
+            ExitCode::from(failure.status.code())
         }
     }
 }

@@ -10,7 +10,7 @@ use folioswap_sys::resident;
 use serde_json::{Value, json};
 
 /// No warning up to this size, however small the budget: code and the engine's own data take that much.
-const LITTLE: u64 = 16 << 20;
+pub const LITTLE: u64 = 16 << 20;
 
 /// If the kernel's peak exceeds every recorded process by more than this, it belongs to a process that was not
 /// recorded.
@@ -65,7 +65,7 @@ impl Outside {
         let most = (memory_bytes / 10).max(LITTLE);
         let worst = self.worst().filter(|process| process.outside > most.max(self.unnoted));
         if let Some(process) = worst {
-            let (why, help) = reason(process);
+            let (why, help) = reason(process.outside, process.shared);
             let (outside, name) = (Bytes(process.outside), name_of(process));
             return Some(format!(
                 "{outside} of process {} ({name}) were not managed, beside a budget of {}: {why}; {help}",
@@ -73,11 +73,13 @@ impl Outside {
                 Bytes(memory_bytes)
             ));
         }
-        let why = self.obstacle.unwrap_or("linked statically, set-user-ID, built with a sanitizer, or killed");
+        let (why, help) = (
+            self.obstacle.unwrap_or("linked statically, set-user-ID, built with a sanitizer, or killed"),
+            MANAGED_KIND,
+        );
         (self.unnoted > most).then(|| {
             format!(
-                "{} of a process were not managed, beside a budget of {}: {why}; a dynamically linked program that runs \
-                 with its user's own rights is managed",
+                "{} of a process were not managed, beside a budget of {}: {why}; {help}",
                 Bytes(self.unnoted),
                 Bytes(memory_bytes)
             )
@@ -121,9 +123,13 @@ fn name_of(process: &ProcessMemory) -> String {
     String::from_utf8_lossy(&process.name[..len]).into_owned()
 }
 
-/// The cause, and what would help.
-fn reason(process: &ProcessMemory) -> (&'static str, &'static str) {
-    if process.shared > process.outside / 2 {
+/// What would help a program into which the library is not loaded.
+pub const MANAGED_KIND: &str = "a dynamically linked program that runs with its user's own rights is managed";
+
+/// Why `outside_bytes` of a process that has the library are not managed, and what would help. `shared_bytes` of them
+/// are shared memory.
+pub fn reason(outside_bytes: u64, shared_bytes: u64) -> (&'static str, &'static str) {
+    if shared_bytes > outside_bytes / 2 {
         ("it is shared memory", "make it smaller, or leave room for it beside --memory")
     } else {
         (

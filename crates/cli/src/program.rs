@@ -3,18 +3,18 @@
 //!
 //! The search runs before anything is set up, so that a mistyped name costs one sentence and no swap file.
 
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
+use folioswap::ExitStatus;
 use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The executable of this process.
 pub fn own_executable() -> Result<PathBuf, Failure> {
-    std::env::current_exe()
-        .map_err(|error| Failure::new(Status::Failed, format!("the command's own file could not be found: {error}")))
+    std::env::current_exe().map_err(|error| Failure::new(format!("the command's own file could not be found: {error}")))
 }
 
 /// Resolves `name`: a name with a slash is a path, any other is the first executable of that name in PATH.
@@ -24,7 +24,7 @@ pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {
 
 fn find_in(name: &OsStr, path_list: &OsStr) -> Result<PathBuf, Failure> {
     if name.is_empty() {
-        return Err(Failure::new(Status::ProgramNotFound, "the program's name is empty"));
+        return Err(Failure::of(ExitStatus::NotFound, "the program's name is empty"));
     }
     if name.as_bytes().contains(&b'/') {
         return check(Path::new(name)).map(|()| PathBuf::from(name));
@@ -32,15 +32,18 @@ fn find_in(name: &OsStr, path_list: &OsStr) -> Result<PathBuf, Failure> {
     let mut denied = None;
     for directory in std::env::split_paths(path_list) {
         let candidate = directory.join(name);
+        if !candidate.exists() {
+            continue; // nor does a shell speak of parts of PATH that are not folders, or are closed to it
+        }
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
-            Err(failure) if failure.status == Status::ProgramNotExecutable as u8 => denied = denied.or(Some(failure)),
+            Err(failure) if failure.status == ExitStatus::NotExecutable => denied = denied.or(Some(failure)),
             Err(_) => {}
         }
     }
     Err(denied.unwrap_or_else(|| {
-        Failure::new(
-            Status::ProgramNotFound,
+        Failure::of(
+            ExitStatus::NotFound,
             format!("program '{}' was not found in PATH; give its path, as in ./{0}", name.to_string_lossy()),
         )
     }))
@@ -48,14 +51,16 @@ fn find_in(name: &OsStr, path_list: &OsStr) -> Result<PathBuf, Failure> {
 
 fn check(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
-    let metadata = std::fs::metadata(path)
-        .map_err(|error| Failure::new(Status::ProgramNotFound, format!("program '{shown}' was not found: {error}")))?;
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::of(ExitStatus::NotFound, format!("program '{shown}' was not found: {error}")),
+        _ => Failure::of(ExitStatus::NotExecutable, format!("program '{shown}' cannot be reached: {error}")),
+    })?;
     if metadata.is_dir() {
-        return Err(Failure::new(Status::ProgramNotExecutable, format!("program '{shown}' is a directory")));
+        return Err(Failure::of(ExitStatus::NotExecutable, format!("program '{shown}' is a directory")));
     }
     access(path, Access::EXEC_OK).map_err(|_| {
-        Failure::new(
-            Status::ProgramNotExecutable,
+        Failure::of(
+            ExitStatus::NotExecutable,
             format!("program '{shown}' is not executable; chmod +x would make it so"),
         )
     })
@@ -121,13 +126,17 @@ mod tests {
     #[test]
     fn tells_missing_from_forbidden() {
         let missing = find_in(OsStr::new("no-such-program"), OsStr::new("/bin")).expect_err("not there");
-        assert_eq!(missing.status, Status::ProgramNotFound as u8);
+        assert_eq!(missing.status, ExitStatus::NotFound);
         let missing = find_in(OsStr::new("/no/such/program"), OsStr::new("")).expect_err("not there");
-        assert_eq!(missing.status, Status::ProgramNotFound as u8);
+        assert_eq!(missing.status, ExitStatus::NotFound);
+        let below_a_file = find_in(OsStr::new("/etc/passwd/sh"), OsStr::new("")).expect_err("no directory");
+        assert_eq!(below_a_file.status, ExitStatus::NotExecutable);
+        let missing = find_in(OsStr::new("no-such-program"), OsStr::new("/etc/passwd:/bin")).expect_err("not there");
+        assert_eq!(missing.status, ExitStatus::NotFound, "a part of PATH that is no directory is passed over");
         let forbidden = find_in(OsStr::new("/etc/passwd"), OsStr::new("")).expect_err("not executable");
-        assert_eq!(forbidden.status, Status::ProgramNotExecutable as u8);
+        assert_eq!(forbidden.status, ExitStatus::NotExecutable);
         let directory = find_in(OsStr::new("/etc"), OsStr::new("")).expect_err("a directory");
-        assert_eq!(directory.status, Status::ProgramNotExecutable as u8);
+        assert_eq!(directory.status, ExitStatus::NotExecutable);
     }
 
     #[test]

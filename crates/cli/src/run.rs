@@ -3,13 +3,13 @@
 //! Nothing is created before every check has passed. What is created then (counters in shared memory, swap files,
 //! open devices) has no name in any file system and is freed with the processes.
 
-use crate::args::{Folios, Paging, PagingOptions, check_budget, size};
-use crate::exit::{Failure, Status};
+use crate::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, REPORTS, check_budget, memory, size};
+use crate::exit::Failure;
 use crate::launch::ExecArgs;
 use crate::peer::{Backing, Peer, Setup};
 use crate::stats_text::Form;
 use crate::supervise::Supervisor;
-use crate::watch::Watch;
+use crate::watch::{Allowed, Watch};
 use crate::{complain, outside, program, stats_text, swap_check};
 use clap::Args;
 use folioswap::{Mapping, RunSettings};
@@ -28,12 +28,19 @@ pub struct RunArgs {
     pub paging: Paging,
     #[command(flatten)]
     pub folios: Folios,
-    /// Allocate the budget's RAM at start, locked, and keep all of it until the end. Needs root, CAP_IPC_LOCK or
-    /// `ulimit -l unlimited`. Each process that the program starts locks a budget of its own
-    #[arg(long)]
+    /// Allocate the budget's RAM at start, locked, and keep all of it until the end
+    ///
+    /// Needs root, CAP_IPC_LOCK or `ulimit -l unlimited`. Each process that the program starts locks a budget of its
+    /// own.
+    #[arg(long, help_heading = BUDGET_AND_SWAP)]
     pub lock: bool,
-    /// At the end, print what was swapped, how long faults took and how much was resident, to standard error
-    #[arg(long, value_name = "text|json", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    /// At the end, print what was swapped, how long faults took and how much was resident
+    ///
+    /// It goes to standard error, as lines or as one JSON object in one line.
+    #[arg(
+        long, value_name = "text|json", num_args = 0..=1, require_equals = true, default_missing_value = "text",
+        hide_possible_values = true, help_heading = REPORTS
+    )]
     pub stats: Option<Form>,
     /// The program and its arguments, after `--`
     #[arg(last = true, required = true, num_args = 1.., value_name = "PROGRAM ARGS")]
@@ -44,7 +51,7 @@ pub struct RunArgs {
 #[derive(Args, Debug)]
 pub struct KernelArgs {
     /// Limit of the memory cgroup.
-    #[arg(long, value_parser = size)]
+    #[arg(long, value_parser = memory)]
     memory: u64,
     /// Size of the swap device.
     #[arg(long, value_parser = size)]
@@ -64,14 +71,13 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let file = program::find(&args.program[0])?;
     if own_calls::is_filtered() && !own_calls::survives_start().unwrap_or(false) {
         return Err(Failure::new(
-            Status::Failed,
             "a seccomp filter ends processes that make the calls of folioswap; start `folioswap run` outside of the \
              sandbox, or start the sandbox inside of `folioswap run`",
         ));
     }
     let mut swap = swap_check::check_all(&args.paging.options)?;
     if args.lock {
-        folioswap::check_lock(args.paging.memory).map_err(failure)?;
+        folioswap::check_lock(args.paging.memory)?;
     }
     check_userfaultfd(&args.paging.options, args.lock)?;
     let preload = preload_library()?;
@@ -99,7 +105,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     };
     let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;
     let begin = Instant::now();
-    let watch = Watch::start(args.paging.memory, outside::in_ram(&settings.swap), complain);
+    let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
+    let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.path()).ok(), complain);
     let status = Supervisor::new()?.run(&mut step.command()?, |_| ())?;
     drop(watch);
     let outside = counters.outside(&settings.swap, obstacle);
@@ -142,10 +149,6 @@ fn exec_step(
     Ok(ExecArgs { parent, cgroup, preload, settings, file, argv: argv.to_vec() })
 }
 
-fn failure(error: folioswap::Error) -> Failure {
-    Failure { status: error.exit_status(), message: error.to_string() }
-}
-
 /// Checks that faults can be delivered in the requested mode.
 fn check_userfaultfd(options: &PagingOptions, lock: bool) -> Result<(), Failure> {
     // A small arena with the same modes fails in every way in which the program's own arena would.
@@ -157,12 +160,12 @@ fn check_userfaultfd(options: &PagingOptions, lock: bool) -> Result<(), Failure>
         .locked(lock)
         .build()
         .map(drop)
-        .map_err(failure)
+        .map_err(Failure::from)
 }
 
 /// Finds the preload library: `$FOLIOSWAP_PRELOAD`, next to the command, or in ../lib/folioswap.
 pub fn preload_library() -> Result<PathBuf, Failure> {
-    let missing = |text: String| Failure::new(Status::NoPreload, text);
+    let missing = |text: String| Failure::new(text);
     let found = if let Some(named) = std::env::var_os("FOLIOSWAP_PRELOAD") {
         let path = std::path::absolute(&named).unwrap_or_else(|_| PathBuf::from(&named));
         if !path.is_file() {

@@ -2,9 +2,9 @@
 //!
 //! The preload library opens this memory by its path in /proc and counts in it. It outlives the program.
 
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use crate::outside::Outside;
-use folioswap::{Bytes, DeviceIo, DeviceTransfers, SharedStats, StatsSnapshot, SwapDevice};
+use folioswap::{Bytes, DeviceIo, DeviceTransfers, ExitStatus, SharedStats, StatsSnapshot, SwapDevice};
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -29,9 +29,8 @@ pub struct Counters {
 impl Counters {
     /// New counters, all zero.
     pub fn create() -> Result<Counters, Failure> {
-        let shared = SharedStats::new().map_err(|error| {
-            Failure::new(Status::Failed, format!("the memory for the counters could not be made: {error}"))
-        })?;
+        let shared = SharedStats::new()
+            .map_err(|error| Failure::new(format!("the memory for the counters could not be made: {error}")))?;
         let path = shared.path();
         Ok(Counters { shared, path })
     }
@@ -44,7 +43,7 @@ impl Counters {
     /// The exit status of a run whose program ended with `status`: a panic of folioswap in any of its processes counts
     /// more.
     pub fn status(&self, status: u8) -> u8 {
-        if self.shared.get().defects() > 0 { Status::Defect as u8 } else { status }
+        if self.shared.get().defects() > 0 { ExitStatus::Defect.code() } else { status }
     }
 
     /// What was counted, given the budget and the run time of the program.

@@ -3,7 +3,7 @@
 //! The child stays in our process group, so that the terminal treats it as the foreground program. A signal from the
 //! terminal reaches the whole group, so it is not forwarded. A signal that a process sent to us alone is.
 
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::signal;
 use signal_hook::iterator::SignalsInfo;
@@ -41,9 +41,8 @@ pub struct Supervisor {
 impl Supervisor {
     /// Installs the signal handlers.
     pub fn new() -> Result<Supervisor, Failure> {
-        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON).map_err(|error| {
-            Failure::new(Status::Failed, format!("signal handlers could not be installed: {error}"))
-        })?;
+        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON)
+            .map_err(|error| Failure::new(format!("signal handlers could not be installed: {error}")))?;
         Ok(Supervisor { signals })
     }
 
@@ -57,9 +56,8 @@ impl Supervisor {
     pub fn release(self) -> Result<(), Failure> {
         let usual = Arc::new(AtomicBool::new(true));
         for signal in ENDING {
-            signal_hook::flag::register_conditional_default(*signal, Arc::clone(&usual)).map_err(|error| {
-                Failure::new(Status::Failed, format!("signal handlers could not be reset: {error}"))
-            })?;
+            signal_hook::flag::register_conditional_default(*signal, Arc::clone(&usual))
+                .map_err(|error| Failure::new(format!("signal handlers could not be reset: {error}")))?;
         }
         Ok(())
     }
@@ -72,7 +70,7 @@ impl Supervisor {
         }
         let mut child = command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy().into_owned();
-            Failure::new(Status::ProgramNotExecutable, format!("program '{program}' could not be started: {error}"))
+            Failure::new(format!("program '{program}' could not be started: {error}"))
         })?;
         let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pidfd = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -97,7 +95,7 @@ impl Supervisor {
             child.wait()
         })
         .map(status_of_exit)
-        .map_err(|error| Failure::new(Status::Failed, format!("waiting for the program failed: {error}")))
+        .map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
     }
 }
 
@@ -122,7 +120,7 @@ pub fn status_of_exit(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8, // the kernel limits it to 0..=255
         (None, Some(signal)) => status_of_signal(signal),
-        (None, None) => Status::Failed as u8,
+        (None, None) => folioswap::ExitStatus::Failed.code(),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Checks that the swap devices of a command line can be used, before the program starts and without leaving a trace.
 //!
 //! The engine checks them again when it opens them inside the program. Here each cause is reported with its own
-//! sentence and exit status before anything has started. For a path that does not exist yet, an unnamed file
+//! sentence before anything has started. For a path that does not exist yet, an unnamed file
 //! (O_TMPFILE) is opened in its directory.
 
 use crate::args::PagingOptions;
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use folioswap::device::KeptDevice;
 use folioswap::{DeviceSpec, SwapDevice, Topology};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -20,7 +20,7 @@ pub fn check_all(options: &PagingOptions) -> Result<Vec<SwapDevice>, Failure> {
     let topology = options.topology()?.unwrap_or_else(Topology::of_machine);
     if options.swap.len() > folioswap::MAX_DEVICES {
         let message = format!("{} swap devices: {} can be given", options.swap.len(), folioswap::MAX_DEVICES);
-        return Err(Failure::new(Status::SwapUnusable, message));
+        return Err(Failure::new(message));
     }
     if options.swap.is_empty() {
         check_directory(&folioswap::device::default_directory())?;
@@ -33,7 +33,7 @@ pub fn check_all(options: &PagingOptions) -> Result<Vec<SwapDevice>, Failure> {
 pub fn keep(swap: &mut [SwapDevice]) -> Result<Vec<KeptDevice>, Failure> {
     let mut kept = Vec::new();
     for device in swap {
-        if let Some(opened) = KeptDevice::open(device).map_err(refused_by_engine)? {
+        if let Some(opened) = KeptDevice::open(device)? {
             device.shared = Some(opened.share());
             kept.push(opened);
         }
@@ -42,12 +42,8 @@ pub fn keep(swap: &mut [SwapDevice]) -> Result<Vec<KeptDevice>, Failure> {
 }
 
 fn check_device(device: &SwapDevice, topology: &Topology) -> Result<SwapDevice, Failure> {
-    folioswap::device::check_node(device, topology).map_err(refused_by_engine)?;
+    folioswap::device::check_node(device, topology)?;
     Ok(SwapDevice { spec: check(&device.spec, device.force)?, ..device.clone() })
-}
-
-fn refused_by_engine(error: folioswap::Error) -> Failure {
-    Failure { status: error.exit_status(), message: error.to_string() }
 }
 
 fn check(spec: &DeviceSpec, force: bool) -> Result<DeviceSpec, Failure> {
@@ -56,14 +52,13 @@ fn check(spec: &DeviceSpec, force: bool) -> Result<DeviceSpec, Failure> {
             at_least_one_folio(&spec.to_string(), Some(*size))?;
             if matches!(spec, DeviceSpec::Zram { .. }) && *size < folioswap::device::SMALLEST_ZRAM_BYTES {
                 let message = format!("swap {spec}: compressed RAM takes at least 8M");
-                return Err(Failure::new(Status::SwapTooSmall, message));
+                return Err(Failure::new(message));
             }
             let available = available_memory().unwrap_or(u64::MAX);
             if *size > available {
-                return Err(Failure::new(
-                    Status::SwapTooSmall,
-                    format!("swap {spec} is more than the {available} bytes of memory that are free"),
-                ));
+                return Err(Failure::new(format!(
+                    "swap {spec} is more than the {available} bytes of memory that are free"
+                )));
             }
             Ok(spec.clone())
         }
@@ -80,7 +75,7 @@ fn check(spec: &DeviceSpec, force: bool) -> Result<DeviceSpec, Failure> {
 fn at_least_one_folio(shown: &str, size: Option<u64>) -> Result<(), Failure> {
     match size {
         Some(size) if size < SMALLEST_BYTES => {
-            Err(Failure::new(Status::SwapTooSmall, format!("swap {shown}: {size} bytes are too few; give at least 2M")))
+            Err(Failure::new(format!("swap {shown}: {size} bytes are too few; give at least 2M")))
         }
         _ => Ok(()),
     }
@@ -102,7 +97,7 @@ fn check_path(path: &Path, size: Option<u64>, force: bool) -> Result<(), Failure
         Some(FileType::Directory) => {
             Err(unusable(&shown, &format!("is a directory; name a file in it, as in {shown}/swap")))
         }
-        Some(_) => folioswap::device::check_block_device(path, size, force).map_err(refused_by_engine),
+        Some(_) => folioswap::device::check_block_device(path, size, force).map_err(Failure::from),
     }
 }
 
@@ -127,7 +122,7 @@ fn refused(path: &Path, shown: &str, error: Errno) -> Failure {
         }
         Errno::ACCESS | Errno::PERM | Errno::ROFS => unusable(shown, &format!("is not writable: {error}")),
         Errno::NOENT | Errno::NOTDIR => unusable(shown, "its directory does not exist"),
-        Errno::NOSPC => Failure::new(Status::SwapTooSmall, format!("swap {shown}: the disk is full")),
+        Errno::NOSPC => Failure::new(format!("swap {shown}: the disk is full")),
         _ => unusable(shown, &error.to_string()),
     }
 }
@@ -142,16 +137,13 @@ fn room(file: &std::os::fd::OwnedFd, shown: &str, bytes: u64) -> Result<(), Fail
     let Ok(stat) = rustix::fs::fstatvfs(file) else { return Ok(()) };
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     if free < bytes {
-        return Err(Failure::new(
-            Status::SwapTooSmall,
-            format!("swap {shown}: {bytes} bytes are wanted, but the disk has only {free} free"),
-        ));
+        return Err(Failure::new(format!("swap {shown}: {bytes} bytes are wanted, but the disk has only {free} free")));
     }
     Ok(())
 }
 
 fn unusable(shown: &str, why: &str) -> Failure {
-    Failure::new(Status::SwapUnusable, format!("swap {shown}: {why}"))
+    Failure::new(format!("swap {shown}: {why}"))
 }
 
 /// MemAvailable in bytes.
@@ -170,36 +162,40 @@ pub fn meminfo(name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn status_of(spec: &str) -> u8 {
+    /// Why a device is refused; empty if it is not.
+    fn refusal_of(spec: &str) -> String {
         let device: SwapDevice = spec.parse().expect("a device");
         let topology = "node 0".parse().expect("a topology");
-        check_device(&device, &topology).map_or_else(|failure| failure.status, |_| 0)
+        check_device(&device, &topology).map_or_else(|failure| failure.message, |_| String::new())
     }
 
     #[test]
     fn causes_are_told_apart() {
-        let target = std::env::temp_dir();
-        let target = target.display();
-        assert_eq!(status_of(&format!("{target}/no-such-file-yet:4M")), 0);
-        assert_eq!(status_of("/usr"), Status::SwapUnusable as u8);
-        assert_eq!(status_of("/no/such/dir/swap"), Status::SwapUnusable as u8);
-        assert_eq!(status_of("/proc/swap"), Status::SwapUnusable as u8);
-        assert_eq!(status_of("/dev/null"), Status::SwapUnusable as u8);
-        assert_eq!(status_of("Cargo.toml"), Status::SwapUnusable as u8, "a file that is somebody's");
-        assert_eq!(status_of(&format!("{target}/no-such-file-yet:4K")), Status::SwapTooSmall as u8);
-        assert_eq!(status_of(&format!("{target}/no-such-file-yet:900T")), Status::SwapTooSmall as u8);
-        assert_eq!(status_of("ram:900T"), Status::SwapTooSmall as u8);
-        assert_eq!(status_of("ram:2M"), 0);
-        assert_eq!(status_of("zram:4M"), Status::SwapTooSmall as u8);
-        assert_eq!(status_of("zram:8M,algo=zstd"), 0);
-        assert_eq!(status_of("ram:2M,prio=7,node=0"), 0);
-        assert_eq!(status_of("ram:2M,node=1"), Status::SwapUnusable as u8);
+        let new = std::env::temp_dir().join("no-such-file-yet").display().to_string();
+        for spec in [&format!("{new}:4M"), "ram:2M", "zram:8M,algo=zstd", "ram:2M,prio=7,node=0"] {
+            assert_eq!(refusal_of(spec), "", "{spec}");
+        }
+        for (spec, reason) in [
+            ("/usr", "is a directory"),
+            ("/no/such/dir/swap", "its directory does not exist"),
+            ("/proc/swap", "swap /proc/swap: "),
+            ("/dev/null", "no block device"),
+            ("Cargo.toml", "exists and is no block device"),
+            (&format!("{new}:4K"), "too few"),
+            (&format!("{new}:900T"), "free"),
+            ("ram:900T", "free"),
+            ("zram:4M", "at least 8M"),
+            ("ram:2M,node=1", "NUMA node"),
+        ] {
+            let said = refusal_of(spec);
+            assert!(said.contains(reason) && said.lines().count() == 1, "{spec}: {said}");
+        }
     }
 
     #[test]
     fn nothing_is_left_behind() {
         let path = std::env::temp_dir().join(format!("folioswap-check-{}", std::process::id()));
-        assert_eq!(status_of(&format!("{}:4M", path.display())), 0);
+        assert_eq!(refusal_of(&format!("{}:4M", path.display())), "");
         assert!(!path.exists());
     }
 }

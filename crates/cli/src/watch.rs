@@ -1,15 +1,20 @@
 //! Watches the processes of a run, and says so when one has more memory in RAM than it should: what is not managed is
 //! not held to the budget, and the machine may run short long before the program ends.
 
-use folioswap::Bytes;
+use crate::outside;
+use folioswap::{Bytes, SharedCounters};
 use std::collections::HashMap;
 use std::fs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How often the processes are looked at.
+/// When the processes are looked at first, and how often afterwards.
+const FIRST: Duration = Duration::from_millis(250);
 const EVERY: Duration = Duration::from_secs(1);
+
+/// The pause is at least this many times as long as a look, which takes long where there are many processes.
+const PART: u32 = 200;
 
 /// Beside the budget: code, and what the engine itself takes.
 const BESIDE: u64 = 64 << 20;
@@ -23,13 +28,32 @@ pub struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What a process of a run may have in RAM.
+#[derive(Copy, Clone)]
+pub struct Allowed {
+    /// The budget.
+    pub memory_bytes: u64,
+    /// The size of swap devices in RAM, which each process may fill.
+    pub in_ram_bytes: u64,
+}
+
+impl Allowed {
+    /// How much of a process is certainly not managed, if that is more than can be passed over. `managed_bytes` is an
+    /// upper limit of what is.
+    fn excess(self, process: &Process, managed_bytes: u64) -> Option<u64> {
+        let managed_bytes = managed_bytes.min(self.memory_bytes) + self.in_ram_bytes;
+        let outside = process.in_ram.saturating_sub(if process.has_library { managed_bytes } else { 0 });
+        let most = self.memory_bytes + self.memory_bytes / 10 + self.in_ram_bytes + BESIDE;
+        (outside > self.memory_bytes + outside::LITTLE || process.in_ram > most).then_some(outside)
+    }
+}
+
 impl Watch {
-    /// Watches the descendants of this process. `in_ram_bytes`: the size of swap devices in RAM, which each may fill.
-    pub fn start(memory_bytes: u64, in_ram_bytes: u64, say: fn(&str)) -> Watch {
+    /// Watches the descendants of this process, which count in `counters` what is managed.
+    pub fn start(allowed: Allowed, counters: Option<&'static SharedCounters>, say: fn(&str)) -> Watch {
         let (end, ended) = channel();
-        let most = memory_bytes + memory_bytes / 10 + in_ram_bytes + BESIDE;
         let thread =
-            std::thread::Builder::new().name("watch".into()).spawn(move || run(&ended, memory_bytes, most, say));
+            std::thread::Builder::new().name("watch".into()).spawn(move || run(&ended, allowed, counters, say));
         Watch { end: Some(end), thread: thread.ok() }
     }
 }
@@ -43,20 +67,33 @@ impl Drop for Watch {
     }
 }
 
-fn run(ended: &Receiver<()>, memory_bytes: u64, most: u64, say: fn(&str)) {
-    while ended.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-        for pid in descendants() {
-            let Some(process) = Process::of(pid).filter(|process| process.in_ram > most) else { continue };
-            say(&format!(
-                "folioswap: note: process {pid} ({}) has {} in RAM, beside a budget of {}: {}",
-                process.name,
-                Bytes(process.in_ram),
-                Bytes(memory_bytes),
-                process.reason()
-            ));
+fn run(ended: &Receiver<()>, allowed: Allowed, counters: Option<&SharedCounters>, say: fn(&str)) {
+    let mut pause = FIRST;
+    while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let begin = Instant::now();
+        if let Some(line) = descendants().into_iter().find_map(|pid| note(pid, allowed, counters)) {
+            say(&line);
             return; // said once
         }
+        pause = EVERY.max(begin.elapsed() * PART);
     }
+}
+
+/// What to say of a process that has too much in RAM.
+fn note(pid: u32, allowed: Allowed, counters: Option<&SharedCounters>) -> Option<String> {
+    let process = Process::of(pid, allowed.memory_bytes)?;
+    // Read after the process's memory, and the highest value: what has just left RAM does not look unmanaged.
+    let managed = counters.map_or(u64::MAX, |counters| counters.stats().snapshot().resident_bytes.peak);
+    let outside = allowed.excess(&process, managed)?;
+    let (why, help) = process.reason(outside);
+    Some(format!(
+        "folioswap: note: process {pid} ({}) has {} in RAM, at least {} of it not managed, beside a budget of {}: \
+         {why}; {help}",
+        process.name,
+        Bytes(process.in_ram),
+        Bytes(outside),
+        Bytes(allowed.memory_bytes),
+    ))
 }
 
 /// All processes that this one has started, and those that they have started.
@@ -87,24 +124,32 @@ struct Process {
     name: String,
     /// Bytes of anonymous and shared memory.
     in_ram: u64,
+    /// Those of shared memory.
+    shared: u64,
     has_library: bool,
 }
 
 impl Process {
-    fn of(pid: u32) -> Option<Process> {
+    /// A process that has more than `least_bytes` in RAM. Of others the mappings are not read, which takes longer.
+    fn of(pid: u32, least_bytes: u64) -> Option<Process> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        let kib = |name| field(name)?.split_whitespace().next()?.parse::<u64>().ok();
-        let in_ram = (kib("RssAnon:")? + kib("RssShmem:")?) << 10;
+        let bytes = |name| Some(field(name)?.split_whitespace().next()?.parse::<u64>().ok()? << 10);
+        let (anonymous, shared) = (bytes("RssAnon:")?, bytes("RssShmem:")?);
+        let in_ram = anonymous + shared;
+        if in_ram <= least_bytes {
+            return None;
+        }
         let has_library = fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(LIBRARY));
-        Some(Process { name: field("Name:")?.trim().to_owned(), in_ram, has_library })
+        Some(Process { name: field("Name:")?.trim().to_owned(), in_ram, shared, has_library })
     }
 
-    fn reason(&self) -> &'static str {
+    /// Why `outside_bytes` are not managed, and what would help.
+    fn reason(&self, outside_bytes: u64) -> (&'static str, &'static str) {
         if self.has_library {
-            "a part of it is not managed, because it is shared, or was mapped unseen"
+            outside::reason(outside_bytes, self.shared)
         } else {
-            "it is not managed, because it is linked statically, or runs with rights of its own"
+            ("it is linked statically, set-user-ID, or built with a sanitizer", outside::MANAGED_KIND)
         }
     }
 }
@@ -127,11 +172,30 @@ mod tests {
         let grandchild: u32 = line.trim().parse().unwrap();
         let found = descendants();
         assert!(found.contains(&child.id()) && found.contains(&grandchild), "{found:?}");
-        let process = Process::of(grandchild).unwrap();
-        assert!(process.in_ram > 0 && process.in_ram < 1 << 30 && !process.has_library);
+        assert!(Process::of(grandchild, 1 << 30).is_none());
+        let process = Process::of(grandchild, 0).unwrap();
+        assert!(process.in_ram > 0 && process.shared <= process.in_ram && !process.has_library);
         assert_eq!(process.name, "sh");
         drop(child.stdin.take());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_fits_is_passed_over_and_what_cannot_be_managed_is_not() {
+        const MIB: u64 = 1 << 20;
+        let excess = |memory: u64, in_ram: u64, managed: u64, has_library| {
+            let allowed = Allowed { memory_bytes: memory * MIB, in_ram_bytes: 8 * MIB };
+            let process = Process { name: String::new(), in_ram: in_ram * MIB, shared: 0, has_library };
+            allowed.excess(&process, managed * MIB).map(|bytes| bytes / MIB)
+        };
+        assert_eq!(excess(32, 56, 0, true), None, "a little beside the budget");
+        assert_eq!(excess(32, 57, 0, true), Some(49));
+        assert_eq!(excess(32, 49, 0, false), Some(49), "neither budget nor devices serve it");
+        assert_eq!(excess(32, 88, 32, true), None);
+        assert_eq!(excess(32, 89, 900, true), Some(49), "no process has more than the budget managed");
+        assert_eq!(excess(1000, 1172, 1000, true), None);
+        assert_eq!(excess(1000, 1173, 1000, true), Some(165), "far beyond the budget");
+        assert_eq!(excess(1000, 1000, 0, true), None, "what the budget would hold");
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn compressed_ram_is_compared_with_the_kernels() {
     let swap = ["--swap", "zram:64M", "--data", "records", "--versus", "kernel", "--json", &json];
     let sweep = ["bench", "sweep", "--size", "96M", "--memory", "32M", "--rounds", "2", "--read-rounds", "1"];
     let (status, said) = scratch.run(&[&sweep[..], &swap].concat());
-    if status == 73 || said.contains("compressed RAM is not there yet") {
+    if said.contains("the kernel's swap") || said.contains("compressed RAM is not there yet") {
         println!("SKIPPED: {said}");
         return;
     }
@@ -295,58 +295,58 @@ fn compressed_ram_in_front_of_a_file_is_compared_with_the_file() {
 #[test]
 fn wrong_options_have_one_sentence_and_a_status() {
     let scratch = Scratch::new();
-    let cases: &[(i32, &str, &[&str])] = &[
-        (64, "power of two", &["random", "--size", "24M", "--memory", "16M", "--folio", "3M"]),
-        (64, "4K to 2M", &["sweep", "--size", "24M", "--memory", "16M", "--folio", "4M"]),
-        (64, "power of two", &["random", "--size", "24M", "--memory", "16M", "--access", "12"]),
-        (64, "power of two", &["random", "--size", "24M", "--memory", "16M", "--access", "8K"]),
-        (64, "128", &["random", "--size", "24M", "--memory", "16M", "--access", "64", "--data", "records"]),
-        (64, "--data", &["sweep", "--size", "24M", "--memory", "16M", "--data", "noise"]),
-        (64, "zipf:THETA", &["random", "--size", "24M", "--memory", "16M", "--dist", "normal"]),
-        (64, "zipf:THETA", &["random", "--size", "24M", "--memory", "16M", "--dist", "zipf:2"]),
-        (64, "--write", &["random", "--size", "24M", "--memory", "16M", "--read", "--write"]),
-        (64, "seconds", &["random", "--size", "24M", "--memory", "16M", "--seconds", "0"]),
-        (64, "--size", &["random", "--size", "4K", "--memory", "16M"]),
-        (64, "--memory", &["random", "--size", "24M"]),
-        (64, "--versus", &["random", "--size", "24M", "--memory", "16M", "--versus", "pages"]),
-        (65, "at least 16M", &["random", "--size", "24M", "--memory", "1M"]),
-        (64, "--rounds", &["orders", "--rounds", "1"]),
-        (64, "--size", &["orders", "--size", "1"]),
-        (65, "at least 16M", &["orders", "--memory", "1M"]),
-        (68, "swap", &["orders", "--swap", "/usr"]),
-        (64, "--variant", &["fragment", "--variant", "upside-down"]),
-        (65, "at least 16M", &["fragment", "--memory", "4K"]),
-        (69, "at least 2M", &["fragment", "--swap", "ram:4K"]),
-        (64, "--workload", &["auto", "--workload", "sleep"]),
-        (64, "--size", &["auto", "--size", "8K"]),
-        (65, "at least 16M", &["auto", "--memory", "15M"]),
-        (64, "--rounds 2", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--rounds", "1"]),
-        (64, "--swap-in", &["random", "--size", "24M", "--memory", "16M", "--swap-in", "soon"]),
-        (64, "--swap-in", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--swap-in", "never"]),
-        (64, "--threads", &["alloc", "--threads", "0"]),
-        (64, "--threads", &["alloc", "--threads", "1,32"]),
-        (64, "--orders", &["alloc", "--orders", "4,10"]),
-        (64, "--plot", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--plot", "/no/such.svg"]),
-        (64, "--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
-        (64, "--size", &["nodes", "--size", "1M"]),
-        (65, "at least 16M", &["nodes", "--memory", "1M"]),
-        (64, "--swap twice", &["devices", "--swap", "/var/tmp/a"]),
-        (64, "files or block", &["devices", "--swap", "/var/tmp/a", "--swap", "ram:64M"]),
-        (64, "--size", &["tier", "--size", "8K"]),
-        (65, "at least 16M", &["tier", "--memory", "1M"]),
-        (69, "8M", &["tier", "--front", "4M", "--size", "24M", "--memory", "16M"]),
-        (64, "no priority", &["tier", "--swap", "/var/tmp/a,prio=3"]),
-        (64, "does not compress", &["tier", "--swap", "zram:64M"]),
-        (64, "--topology", &["fragment", "--topology"]),
-        (64, "topology", &["fragment", "--topology", "/no/such/file"]),
-        (68, "NUMA node", &["orders", "--swap", "ram:64M,node=1000"]),
-        (64, "--folio", &["latency", "--folio", "2M"]),
-        (64, "--rate", &["latency", "--rate", "0"]),
-        (64, "--size", &["latency", "--size", "100M", "--memory", "32M"]),
+    let cases: &[(&str, &[&str])] = &[
+        ("power of two", &["random", "--size", "24M", "--memory", "16M", "--folio", "3M"]),
+        ("4K to 2M", &["sweep", "--size", "24M", "--memory", "16M", "--folio", "4M"]),
+        ("power of two", &["random", "--size", "24M", "--memory", "16M", "--access", "12"]),
+        ("power of two", &["random", "--size", "24M", "--memory", "16M", "--access", "8K"]),
+        ("128", &["random", "--size", "24M", "--memory", "16M", "--access", "64", "--data", "records"]),
+        ("--data", &["sweep", "--size", "24M", "--memory", "16M", "--data", "noise"]),
+        ("zipf:THETA", &["random", "--size", "24M", "--memory", "16M", "--dist", "normal"]),
+        ("zipf:THETA", &["random", "--size", "24M", "--memory", "16M", "--dist", "zipf:2"]),
+        ("--write", &["random", "--size", "24M", "--memory", "16M", "--read", "--write"]),
+        ("seconds", &["random", "--size", "24M", "--memory", "16M", "--seconds", "0"]),
+        ("--size", &["random", "--size", "4K", "--memory", "16M"]),
+        ("--memory", &["random", "--size", "24M"]),
+        ("--versus", &["random", "--size", "24M", "--memory", "16M", "--versus", "pages"]),
+        ("at least 16M", &["random", "--size", "24M", "--memory", "1M"]),
+        ("--rounds", &["orders", "--rounds", "1"]),
+        ("--size", &["orders", "--size", "1"]),
+        ("at least 16M", &["orders", "--memory", "1M"]),
+        ("swap", &["orders", "--swap", "/usr"]),
+        ("--variant", &["fragment", "--variant", "upside-down"]),
+        ("at least 16M", &["fragment", "--memory", "4K"]),
+        ("at least 2M", &["fragment", "--swap", "ram:4K"]),
+        ("--workload", &["auto", "--workload", "sleep"]),
+        ("--size", &["auto", "--size", "8K"]),
+        ("at least 16M", &["auto", "--memory", "15M"]),
+        ("--rounds 2", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--rounds", "1"]),
+        ("--swap-in", &["random", "--size", "24M", "--memory", "16M", "--swap-in", "soon"]),
+        ("--swap-in", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--swap-in", "never"]),
+        ("--threads", &["alloc", "--threads", "0"]),
+        ("--threads", &["alloc", "--threads", "1,32"]),
+        ("--orders", &["alloc", "--orders", "4,10"]),
+        ("--plot", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--plot", "/no/such.svg"]),
+        ("--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
+        ("--size", &["nodes", "--size", "1M"]),
+        ("at least 16M", &["nodes", "--memory", "1M"]),
+        ("--swap twice", &["devices", "--swap", "/var/tmp/a"]),
+        ("files or block", &["devices", "--swap", "/var/tmp/a", "--swap", "ram:64M"]),
+        ("--size", &["tier", "--size", "8K"]),
+        ("at least 16M", &["tier", "--memory", "1M"]),
+        ("8M", &["tier", "--front", "4M", "--size", "24M", "--memory", "16M"]),
+        ("no priority", &["tier", "--swap", "/var/tmp/a,prio=3"]),
+        ("does not compress", &["tier", "--swap", "zram:64M"]),
+        ("--topology", &["fragment", "--topology"]),
+        ("topology", &["fragment", "--topology", "/no/such/file"]),
+        ("NUMA node", &["orders", "--swap", "ram:64M,node=1000"]),
+        ("--folio", &["latency", "--folio", "2M"]),
+        ("--rate", &["latency", "--rate", "0"]),
+        ("--size", &["latency", "--size", "100M", "--memory", "32M"]),
     ];
-    for (expected, word, args) in cases {
+    for (word, args) in cases {
         let (status, said) = scratch.run(&[&["bench"], *args].concat());
-        assert_eq!(status, *expected, "{args:?}: {said}");
+        assert_eq!(status, 125, "{args:?}: {said}");
         assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
         assert!(said.starts_with("folioswap: ") && said.contains(word), "{args:?}: {said}");
     }

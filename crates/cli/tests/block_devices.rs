@@ -121,7 +121,7 @@ fn a_block_device_that_holds_something_is_refused() {
         command("sync", &[&disk.0]).expect("the test's own loop device");
         let before = content(&file);
         for (status, said) in [run(&disk.0), sweep(&disk.0)] {
-            assert_eq!(status, 68, "{make}: {said}");
+            assert_eq!(status, 125, "{make}: {said}");
             assert!(said.contains(what) && said.contains(&forced) && said.lines().count() == 1, "{make}: {said}");
         }
         assert!(content(&file) == before, "{make}: what was refused is as it was");
@@ -133,7 +133,7 @@ fn a_block_device_that_holds_something_is_refused() {
                     let refusals = [run(&disk.0), run(&forced), sweep(&forced)];
                     command("umount", &[&directory]).expect("mounted here");
                     for (status, said) in refusals {
-                        assert!(status == 68 && said.contains("in use: mounted"), "{status}: {said}");
+                        assert!(status == 125 && said.contains("in use: mounted"), "{status}: {said}");
                     }
                 }
                 Err(error) => println!("SKIPPED: a mounted one: {error}"),

@@ -300,7 +300,6 @@ fn what_is_too_much_is_refused_by_name() {
         let Err(error) = builder.build() else { panic!("{reason}: it was built") };
         let text = error.to_string();
         assert!(text.contains(reason) && !text.contains('\n'), "{reason}: {text}");
-        assert!(matches!(error.exit_status(), 64 | 65 | 69), "{text}: {}", error.exit_status());
     }
 }
 

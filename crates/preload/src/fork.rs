@@ -15,7 +15,7 @@ use std::ptr::null_mut;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Arena, Forking, RangeSet, RawSpace};
+use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
 use folioswap_sys::signals;
 
 use crate::alloc::{heap, huge};
@@ -141,7 +141,7 @@ extern "C" fn child() {
         streams::unlock_in_child();
         if let Err(error) = forking.child() {
             state::end(
-                70,
+                ExitStatus::OutOfMemory,
                 &format!("process {}, forked from a managed one, cannot have its memory: {error}", std::process::id()),
             );
         }

@@ -12,6 +12,7 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use folioswap::ExitStatus;
 use folioswap_sys::own_calls;
 
 /// The next definition of a name after this library's. `F` is its function pointer type.
@@ -45,7 +46,7 @@ impl<F: Copy> Real<F> {
         if found.is_null() {
             found = self.look_up();
             if found.is_null() {
-                crate::state::end(70, &format!("the C library has no {}", self.name.to_string_lossy()));
+                crate::state::end(ExitStatus::Defect, &format!("the C library has no {}", self.name.to_string_lossy()));
             }
         }
         // SAFETY: `F` is a function pointer type of the same size (asserted), and the declaration gives it this name's

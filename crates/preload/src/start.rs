@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap::{
-    Arena, DeviceSpec, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
+    Arena, DeviceSpec, ExitStatus, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
     end_on_panics, open_shared_stats,
 };
 use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
@@ -44,7 +44,7 @@ extern "C" fn start() {
         state::set_phase(Phase::Passing);
         return;
     }
-    let settings = RunSettings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(64, &error));
+    let settings = RunSettings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(ExitStatus::Failed, &error));
     let place = if settings.own_calls == 0 { own_calls::draw_address().unwrap_or(0) } else { settings.own_calls };
     if let Err(error) = own_calls::prepare(place) {
         state::say(&format!("folioswap cannot be exempted from a seccomp filter: {error}"));
@@ -62,7 +62,7 @@ extern "C" fn start() {
     state::set_phase(Phase::Waiting);
     signals::prepare(may_be_direct);
     if starts && let Err(error) = begin_now(&mut waiting()) {
-        state::end(error.exit_status().into(), &error.to_string());
+        state::end(ExitStatus::Failed, &error.to_string());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use folioswap::{Arena, FaultMode, RawSpace};
+use folioswap::{Arena, ExitStatus, FaultMode, RawSpace};
 
 /// The library's phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,9 +83,9 @@ pub fn say(message: &str) {
 }
 
 /// Prints the reason and ends the process at once.
-pub fn end(status: i32, message: &str) -> ! {
+pub fn end(status: ExitStatus, message: &str) -> ! {
     say(message);
-    folioswap_sys::signals::exit_now(status)
+    folioswap_sys::signals::exit_now(status.code().into())
 }
 
 /// Sets errno.

@@ -9,7 +9,7 @@ mod transfer;
 
 use std::sync::Mutex;
 
-use folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, SwapDevice, Wish, parse_size};
+use folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, SwapDevice, Wish, parse_memory, parse_size};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -174,6 +174,12 @@ fn size(text: &str) -> PyResult<u64> {
     parse_size(text).map_err(invalid)
 }
 
+/// Reads a budget: a size, or a share of the RAM such as `50%`.
+#[pyfunction]
+fn budget(text: &str) -> PyResult<u64> {
+    parse_memory(text).map_err(invalid)
+}
+
 /// Writes a size as people write it.
 #[pyfunction]
 fn show(bytes: u64) -> String {
@@ -191,6 +197,7 @@ fn default_directory() -> std::path::PathBuf {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyArena>()?;
     module.add_function(wrap_pyfunction!(size, module)?)?;
+    module.add_function(wrap_pyfunction!(budget, module)?)?;
     module.add_function(wrap_pyfunction!(show, module)?)?;
     module.add_function(wrap_pyfunction!(default_directory, module)?)?;
     module.add_function(wrap_pyfunction!(handler::begin, module)?)?;

@@ -254,7 +254,8 @@ def test_advice_and_size(pool):
 
 def test_errors():
     for options, error, words in (
-        (dict(memory="lots"), ValueError, "is not a size"), (dict(memory="1M"), ValueError, "at least 16M"),
+        (dict(memory="lots"), ValueError, "is not a size"), (dict(memory="0%"), ValueError, "1% to 100%"),
+        (dict(memory="16MB"), ValueError, "at least 16M"), (dict(memory="1M"), ValueError, "at least 16M"),
         (dict(memory=-1), ValueError, "not a size"), (dict(memory="16M", folio="3K"), ValueError, "no size of folios"),
         (dict(memory="16M", faults="never"), ValueError, "none of"),
         (dict(memory="16M", swap="/no/such/place/file"), OSError, "swap /no/such"),

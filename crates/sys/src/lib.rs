@@ -10,6 +10,7 @@
 
 pub mod call_times;
 pub mod clock;
+pub mod control_group;
 pub mod cpu;
 pub mod descendants;
 pub mod descriptor;

@@ -12,8 +12,9 @@
 use crate::bench::shared::medians::{median, median_of_ratios};
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::report::Report;
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use clap::Args;
+use folioswap::ExitStatus;
 use folioswap_core::{Clusters, CpuId, MAX_ORDER, Order, SlotCache, SlotId};
 use rustix::thread::CpuSet;
 use serde_json::json;
@@ -194,12 +195,13 @@ fn turn(space: &impl Allocate, nr_threads: usize, order: Order, nr_pairs: usize)
         begin.zip(end).map_or(0.0, |(begin, end)| (end - begin).as_nanos() as f64 / nr_pairs as f64)
     };
     let times: Vec<f64> = (1..ROUNDS).map(wall_ns).collect();
-    median(&times).ok_or_else(|| Failure::new(Status::Failed, "no round was timed"))
+    median(&times).ok_or_else(|| Failure::new("no round was timed"))
 }
 
 /// Frees the slots that the threads hold. Fails if slots overlap or are lost.
 fn check(space: &impl Allocate, mut out: Vec<SlotId>, order: Order) -> Result<(), Failure> {
-    let wrong = |text: &str| Err(Failure::new(Status::Failed, format!("the slot allocator, order {order}: {text}")));
+    let wrong =
+        |text: &str| Err(Failure::of(ExitStatus::CheckFailed, format!("the slot allocator, order {order}: {text}")));
     out.sort_unstable();
     if out.windows(2).any(|pair| pair[1].index() - pair[0].index() < order.nr_pages()) {
         return wrong("slots were handed out twice");

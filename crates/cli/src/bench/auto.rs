@@ -12,7 +12,7 @@ use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
 use crate::bench::shared::progress::{Progress, Runs, tell};
 use crate::bench::shared::records::Data;
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{ArenaPlan, CommonArgs, failure, seconds};
+use crate::bench::shared::setup::{ArenaPlan, CommonArgs, seconds};
 use crate::bench::sweep;
 use crate::exit::Failure;
 use clap::{Args, ValueEnum};
@@ -146,7 +146,7 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
 
 fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize, runs: &Runs) -> Result<Run, Failure> {
     let arena = ArenaPlan::new(args.common.memory, &args.common.options, folio).build()?;
-    let mut region = arena.map(bytes).map_err(failure)?;
+    let mut region = arena.map(bytes)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(args.common.size, true);
     progress.say(format!("{} {folio}", workload.name()));

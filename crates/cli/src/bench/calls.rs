@@ -3,11 +3,11 @@
 //! A hidden subcommand of ours makes each call many times on ranges of 4 KiB, 2 MiB and 1 GiB, new and filled. It runs
 //! as an ordinary program and under `run`, with a budget that holds all of it.
 
-use crate::args::size;
+use crate::args::memory;
 use crate::bench::shared::medians::median;
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::report::Report;
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use crate::program::own_executable;
 use clap::Args;
 use folioswap::FaultMode;
@@ -23,7 +23,7 @@ const LEAST_NS: u64 = 200;
 #[derive(Args, Debug)]
 pub struct CallsArgs {
     /// Budget of the program under `run`; the calls use 1 GiB
-    #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = memory)]
     pub memory: u64,
     /// Which thread resolves faults
     #[arg(long, value_name = "auto|direct|monitor", default_value_t)]
@@ -47,7 +47,7 @@ fn parse(line: &str) -> Option<CallTime> {
 
 /// Runs a command, and returns the times that it prints.
 fn times(mut command: Command) -> Result<Vec<CallTime>, Failure> {
-    let failed = |why: String| Failure::new(Status::Failed, format!("the program that makes the calls {why}"));
+    let failed = |why: String| Failure::new(format!("the program that makes the calls {why}"));
     let output = command
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

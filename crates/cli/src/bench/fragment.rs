@@ -5,11 +5,11 @@
 //! swaps everything out. A folio that finds no free run of slots is a fallback. Content is checked at every touch,
 //! and all of it at the end.
 
-use crate::args::{PagingOptions, check_budget, size};
+use crate::args::{PagingOptions, check_budget, memory};
 use crate::bench::shared::pages::{PAGE_WORDS, value};
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{ArenaPlan, failure};
+use crate::bench::shared::setup::ArenaPlan;
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
@@ -63,7 +63,7 @@ pub struct FragmentArgs {
     #[arg(long, default_value = "all")]
     pub variant: Variant,
     /// RAM that the memory may use, at least 16M
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = memory)]
     pub memory: u64,
     /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
@@ -87,7 +87,7 @@ struct Area {
 impl Area {
     fn new(arena: &Arena, bytes: usize, folio_bytes: usize, whole: bool) -> Result<Area, Failure> {
         let folio = Order::from_bytes(folio_bytes).map_or(FolioSize::Auto, FolioSize::Fixed);
-        let region = arena.map_with(bytes, folio).map_err(failure)?;
+        let region = arena.map_with(bytes, folio)?;
         let mut area = Area { region, folio_bytes, generations: vec![0; bytes / folio_bytes], whole };
         (0..area.generations.len()).for_each(|index| area.write(index));
         Ok(area)

@@ -9,15 +9,15 @@
 //! both devices' bandwidth that was used. *list* leaves one device idle, so that *nearest* can be at most twice as
 //! fast.
 
-use crate::args::{check_budget, size};
+use crate::args::{check_budget, memory, size};
 use crate::bench::alloc::stay_on_cpu;
 use crate::bench::shared::medians::{median, median_of_ratios};
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::records::Data;
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{failure, moved, whole_words};
+use crate::bench::shared::setup::{moved, whole_words};
 use crate::bench::sweep::{read, write};
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use clap::Args;
 use folioswap::{Arena, DeviceSpec, FolioSize, NodeId, Priority, SwapDevice, Topology, Tuning};
 use rustix::thread::CpuSet;
@@ -38,7 +38,7 @@ pub struct NodesArgs {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
     size: u64,
     /// RAM that the memory may use, at least 16M
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = memory)]
     memory: u64,
     /// Bandwidth of each device in bytes per second, reads and writes together
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
@@ -94,11 +94,11 @@ fn two_nodes() -> Result<Topology, Failure> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
     if cpus.len() < 2 {
-        return Err(Failure::new(Status::Usage, "this benchmark takes two CPUs, one for each node"));
+        return Err(Failure::new("this benchmark takes two CPUs, one for each node"));
     }
     let of = |node: usize| cpus.iter().skip(node).step_by(2).map(usize::to_string).collect::<Vec<_>>().join(",");
     let text = format!("node 0 cpus {}\nnode 1 cpus {}", of(0), of(1));
-    text.parse().map_err(|error: folioswap::TopologyError| Failure::new(Status::Failed, error.to_string()))
+    text.parse().map_err(|error: folioswap::TopologyError| Failure::new(error.to_string()))
 }
 
 /// The result of a turn.
@@ -131,8 +131,8 @@ fn turn(args: &NodesArgs, topology: &Topology, way: Way, nr_threads: usize, byte
     let builder = Arena::builder().memory(args.memory).folio(args.folio).topology(topology.clone());
     let builder = builder.tuning(Tuning { throttle: Some(args.bandwidth), ..Tuning::default() });
     let builder = way.devices(device_bytes).into_iter().fold(builder, |builder, device| builder.device(device));
-    let arena = builder.build().map_err(failure)?;
-    let mut region = arena.map(bytes).map_err(failure)?;
+    let arena = builder.build()?;
+    let mut region = arena.map(bytes)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let share = (bytes / nr_threads).next_multiple_of(BLOCK) / size_of::<u64>();
     let shares: Vec<_> = words.chunks_mut(share).collect();
@@ -165,7 +165,7 @@ pub fn nodes(args: &NodesArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
     let bytes = whole_words(args.size, (THREADS[1] * BLOCK) as u64)? / BLOCK * BLOCK;
     if args.bandwidth < 1 << 20 {
-        return Err(Failure::new(Status::Usage, "a device of less than 1M a second would take for ever"));
+        return Err(Failure::new("a device of less than 1M a second would take for ever"));
     }
     let topology = two_nodes()?;
     let mut report = Report::new("nodes");

@@ -9,7 +9,7 @@
 //! Turns alternate, the file alone before both tiers, each in a new arena with a file of the same name, so that a
 //! disk that slows down affects both. The front is given first and has no priority, as a user would do it.
 
-use crate::args::{PagingOptions, check_budget, parsed, size};
+use crate::args::{PagingOptions, check_budget, memory, parsed, size};
 use crate::bench::random::{self, Outcome, Plan};
 use crate::bench::shared::access::Distribution;
 use crate::bench::shared::medians::{median, median_of_ratios};
@@ -17,8 +17,8 @@ use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
 use crate::bench::shared::progress::{Progress, tell};
 use crate::bench::shared::records::Data;
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{ArenaPlan, failure, seconds, whole_words};
-use crate::exit::{Failure, Status};
+use crate::bench::shared::setup::{ArenaPlan, seconds, whole_words};
+use crate::exit::Failure;
 use crate::swap_check;
 use clap::Args;
 use folioswap::{Arena, Codec, DeviceSpec, FolioSize, SwapDevice};
@@ -36,7 +36,7 @@ pub struct TierArgs {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size)]
     size: u64,
     /// RAM that the memory may use, at least 16M
-    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = memory)]
     memory: u64,
     /// Memory for the compressed RAM in front, in addition to --memory, at least 8M
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
@@ -102,7 +102,7 @@ impl Ways {
         };
         if file.iter().any(|device| device.priority.is_some() || matches!(device.spec, DeviceSpec::Zram { .. })) {
             let message = "--swap: what is behind the compressed RAM has no priority, and does not compress itself";
-            return Err(Failure::new(Status::Usage, message));
+            return Err(Failure::new(message));
         }
         let front = SwapDevice::from(DeviceSpec::Zram { size: args.front, codec: Codec::default() });
         let tier = std::iter::once(front).chain(file.iter().cloned()).collect();
@@ -118,7 +118,7 @@ fn read_bytes(arena: &Arena) -> u64 {
 
 fn turn(args: &TierArgs, bytes: usize, options: &PagingOptions, progress: &Progress) -> Result<Found, Failure> {
     let arena = ArenaPlan::new(args.memory, options, args.folio).build()?;
-    let mut region = arena.map(bytes).map_err(failure)?;
+    let mut region = arena.map(bytes)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let plan = Plan {
         threads: usize::from(args.threads),

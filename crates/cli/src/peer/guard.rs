@@ -6,9 +6,9 @@
 //! that no swapped page has to be read back, then swap off.
 
 use super::{Backing, Setup, cgroup, swap};
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use clap::Args;
-use folioswap::Codec;
+use folioswap::{Codec, ExitStatus};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -68,8 +68,7 @@ impl Built {
     /// Sets up the swap device and the cgroup. Returns the paths of the cgroup and of the device.
     fn build(&mut self, setup: &Setup) -> Result<(PathBuf, PathBuf), Failure> {
         let device = swap::switch_on(&setup.backing, setup.swap_bytes, &mut self.swap)?;
-        let directory =
-            cgroup::create(setup.memory_bytes).map_err(|message| Failure::new(Status::NoKernelPeer, message))?;
+        let directory = cgroup::create(setup.memory_bytes).map_err(Failure::new)?;
         self.cgroup = Some(directory.clone());
         Ok((directory, device))
     }
@@ -95,7 +94,7 @@ pub fn guard(args: &GuardArgs) -> Result<u8, Failure> {
     let ignored = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&ignored))
-            .map_err(|error| Failure::new(Status::NoKernelPeer, format!("signal handlers: {error}")))?;
+            .map_err(|error| Failure::new(format!("signal handlers: {error}")))?;
     }
     let mut built = Built::default();
     match built.build(&args.setup()) {
@@ -103,7 +102,7 @@ pub fn guard(args: &GuardArgs) -> Result<u8, Failure> {
         Err(failure) => {
             let left = built.take_back();
             let also = if left.is_empty() { String::new() } else { format!("; and not undone: {}", left.join("; ")) };
-            say(&format!("failed {} {}{also}", failure.status, failure.message));
+            say(&format!("failed {failure}{also}"));
             return Ok(0);
         }
     }
@@ -115,7 +114,7 @@ pub fn guard(args: &GuardArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     say(&format!("left {}", left.join("; ")));
-    Ok(Status::NoKernelPeer as u8)
+    Ok(ExitStatus::Failed.code())
 }
 
 /// Writes one line to the parent. The parent may be gone, so errors are ignored.

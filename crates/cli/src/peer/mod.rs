@@ -9,7 +9,7 @@ pub mod guard;
 mod swap;
 pub mod zram;
 
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use crate::program::own_executable;
 use folioswap::Codec;
 use std::io::{BufRead, BufReader};
@@ -52,12 +52,9 @@ impl Peer {
     /// Sets up the peer. Needs root.
     pub fn start(setup: &Setup) -> Result<Peer, Failure> {
         if !rustix::process::geteuid().is_root() {
-            return Err(Failure::new(
-                Status::NoKernelPeer,
-                "comparing with the kernel's swap needs root; try it with sudo",
-            ));
+            return Err(Failure::new("comparing with the kernel's swap needs root; try it with sudo"));
         }
-        let failed = |what: &str| Failure::new(Status::NoKernelPeer, format!("the guard of the kernel's swap {what}"));
+        let failed = |what: &str| Failure::new(format!("the guard of the kernel's swap {what}"));
         let mut command = Command::new(own_executable()?);
         command.arg("__guard").args(guard::to_arguments(setup));
         command.process_group(0).current_dir("/");
@@ -75,10 +72,8 @@ impl Peer {
                 }
                 Ok(peer)
             }
-            Some(("failed", rest)) => {
-                let (status, message) = rest.split_once(' ').unwrap_or(("", rest));
-                let status = status.parse().unwrap_or(Status::NoKernelPeer as u8);
-                Err(Failure { status, message: message.to_owned() })
+            Some(("failed", why)) => {
+                Err(Failure::new(format!("the kernel's swap could not be set up to compare with: {why}")))
             }
             _ => Err(failed("ended early")),
         }
@@ -100,10 +95,8 @@ impl Peer {
         let answer = self.answer();
         match answer.split_once(' ') {
             None if answer == "clean" => Ok(()),
-            Some(("left", message)) => {
-                Err(Failure::new(Status::NoKernelPeer, format!("the kernel's swap was not undone: {message}")))
-            }
-            _ => Err(Failure::new(Status::NoKernelPeer, "the guard of the kernel's swap ended early; see /proc/swaps")),
+            Some(("left", message)) => Err(Failure::new(format!("the kernel's swap was not undone: {message}"))),
+            _ => Err(Failure::new("the guard of the kernel's swap ended early; see /proc/swaps")),
         }
     }
 

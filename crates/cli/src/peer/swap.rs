@@ -2,7 +2,7 @@
 //! create it and switch it on and off.
 
 use super::{Backing, zram};
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -41,9 +41,8 @@ pub fn switch_on(backing: &Backing, bytes: u64, undo: &mut Vec<Undo>) -> Result<
         Backing::Ram => loop_device(bytes, undo)?,
         Backing::Zram(codec) => zram::create(*codec, bytes, undo)?,
     };
-    let failed = |message| Failure::new(Status::NoKernelPeer, message);
-    command("mkswap", &[device.as_ref()]).map_err(failed)?;
-    command("swapon", &["-p".as_ref(), "32767".as_ref(), device.as_ref()]).map_err(failed)?;
+    command("mkswap", &[device.as_ref()]).map_err(Failure::new)?;
+    command("swapon", &["-p".as_ref(), "32767".as_ref(), device.as_ref()]).map_err(Failure::new)?;
     undo.push(Undo::Swap(device.clone()));
     Ok(device)
 }
@@ -51,9 +50,8 @@ pub fn switch_on(backing: &Backing, bytes: u64, undo: &mut Vec<Undo>) -> Result<
 fn file(directory: &Path, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
     let path = directory.join(format!(".folioswap-kernel-{}.swap", std::process::id()));
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-    let descriptor = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
-        Failure::new(Status::SwapUnusable, format!("swap file {} was not made: {error}", path.display()))
-    })?;
+    let descriptor = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|error| Failure::new(format!("swap file {} was not made: {error}", path.display())))?;
     undo.push(Undo::File(path.clone()));
     allocate(&descriptor, bytes).map_err(|error| no_room(&path.display().to_string(), bytes, error))?;
     Ok(path)
@@ -62,33 +60,32 @@ fn file(directory: &Path, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, F
 /// A loop device backed by memory that the kernel never swaps out. On swappable memory (a memfd or a plain tmpfs)
 /// reclaim would swap out pages of the swap device to the device itself. That has hung a machine for good.
 fn loop_device(bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
-    let failed = |message: String| Failure::new(Status::NoKernelPeer, message);
     let directory = std::env::temp_dir().join(format!(".folioswap-kernel-{}", std::process::id()));
-    std::fs::create_dir(&directory).map_err(|error| failed(format!("{}: {error}", directory.display())))?;
+    std::fs::create_dir(&directory).map_err(|error| Failure::new(format!("{}: {error}", directory.display())))?;
     let memory = file_in_memory(&directory, bytes);
     // The file and the mount have no name by now. Both are freed with the descriptor.
-    let removed = std::fs::remove_dir(&directory).map_err(|error| failed(format!("{}: {error}", directory.display())));
+    let removed =
+        std::fs::remove_dir(&directory).map_err(|error| Failure::new(format!("{}: {error}", directory.display())));
     let memory = memory.and_then(|memory| removed.map(|()| memory))?;
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd()));
-    let device = command("losetup", &["--find".as_ref(), "--show".as_ref(), path.as_ref()]).map_err(failed)?;
+    let device = command("losetup", &["--find".as_ref(), "--show".as_ref(), path.as_ref()]).map_err(Failure::new)?;
     let device = PathBuf::from(device.trim());
     undo.push(Undo::Loop(device.clone(), memory));
     Ok(device)
 }
 
 fn file_in_memory(directory: &Path, bytes: u64) -> Result<OwnedFd, Failure> {
-    let failed = |message: String| Failure::new(Status::NoKernelPeer, message);
     let options = format!("noswap,mode=0700,size={}", bytes + (1 << 20));
     let mount =
         ["-t".as_ref(), "tmpfs".as_ref(), "-o".as_ref(), options.as_ref(), "tmpfs".as_ref(), directory.as_ref()];
     command("mount", &mount)
-        .map_err(|message| failed(format!("memory that is never swapped needs Linux 6.4 or later: {message}")))?;
+        .map_err(|message| Failure::new(format!("memory that is never swapped needs Linux 6.4 or later: {message}")))?;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let made = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|error| failed(format!("memory for the loop device was not made: {error}")))
+        .map_err(|error| Failure::new(format!("memory for the loop device was not made: {error}")))
         // Allocates every page now. Later, the loop device would charge them to the cgroup of the program that swaps.
         .and_then(|memory| allocate(&memory, bytes).map(|()| memory).map_err(|error| no_room("memory", bytes, error)));
-    command("umount", &["--lazy".as_ref(), directory.as_ref()]).map_err(failed)?;
+    command("umount", &["--lazy".as_ref(), directory.as_ref()]).map_err(Failure::new)?;
     made
 }
 
@@ -101,7 +98,7 @@ fn refuse_company() -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("the kernel swaps to {} already: switch that off first (swapoff)", names.join(", "));
-    Err(Failure::new(Status::NoKernelPeer, message))
+    Err(Failure::new(message))
 }
 
 fn allocate(descriptor: &OwnedFd, bytes: u64) -> rustix::io::Result<()> {
@@ -109,7 +106,7 @@ fn allocate(descriptor: &OwnedFd, bytes: u64) -> rustix::io::Result<()> {
 }
 
 fn no_room(place: &str, bytes: u64, error: rustix::io::Errno) -> Failure {
-    Failure::new(Status::SwapTooSmall, format!("{bytes} bytes of swap for the kernel do not fit in {place}: {error}"))
+    Failure::new(format!("{bytes} bytes of swap for the kernel do not fit in {place}: {error}"))
 }
 
 /// Runs a system command. Returns its output, or one line that says why it failed.

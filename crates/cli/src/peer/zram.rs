@@ -1,7 +1,7 @@
 //! A zram of our own as kernel swap: created, named and removed through sysfs.
 
 use super::swap::{Undo, command};
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use folioswap::Codec;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,22 +31,21 @@ impl Zram {
 
 /// Creates a zram that can hold `bytes`. Pushes each completed step on `undo`, also if a later step fails.
 pub fn create(codec: Codec, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
-    let failed = |message: String| Failure::new(Status::NoKernelPeer, message);
     if !Path::new(CONTROL).exists() {
         command("modprobe", &["zram".as_ref()])
-            .map_err(|message| failed(format!("this kernel has no zram to compare with: {message}")))?;
+            .map_err(|message| Failure::new(format!("this kernel has no zram to compare with: {message}")))?;
     }
     let number = fs::read_to_string(Path::new(CONTROL).join("hot_add"))
-        .map_err(|error| failed(format!("the kernel made no zram ({CONTROL}/hot_add): {error}")))?;
+        .map_err(|error| Failure::new(format!("the kernel made no zram ({CONTROL}/hot_add): {error}")))?;
     let name = format!("zram{}", number.trim());
     undo.push(Undo::Zram(name.clone()));
     fs::write(attribute(&name, "comp_algorithm"), codec.name()).map_err(|error| {
         let known = fs::read_to_string(attribute(&name, "comp_algorithm")).unwrap_or_default();
         let known = known.replace(['[', ']', '\n'], "");
-        failed(format!("the kernel's zram does not take {}, only {}: {error}", codec.name(), known.trim()))
+        Failure::new(format!("the kernel's zram does not take {}, only {}: {error}", codec.name(), known.trim()))
     })?;
     fs::write(attribute(&name, "disksize"), bytes.to_string())
-        .map_err(|error| failed(format!("the kernel's zram does not take {bytes} bytes: {error}")))?;
+        .map_err(|error| Failure::new(format!("the kernel's zram does not take {bytes} bytes: {error}")))?;
     Ok(Path::new("/dev").join(name))
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use folioswap_core::{Block, Clusters, Order, Zone};
 use folioswap_sys::uffd::{Delivery, Door, Userfaultfd};
-use folioswap_sys::{direct_io, memory, uring};
+use folioswap_sys::{control_group, direct_io, memory, uring};
 
 use crate::config::limits::MIN_MEMORY;
 use crate::config::size::Bytes;
@@ -161,15 +161,13 @@ fn io_uring() -> Finding {
 }
 
 fn memory_limit() -> Finding {
-    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let limit = limits.iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok());
-    let total = memory::total_ram();
-    match limit.filter(|&limit| limit < total) {
-        Some(limit) => {
-            Finding::good("memory", format!("{} by control group, of {} in the machine", Bytes(limit), Bytes(total)))
-        }
-        None => Finding::good("memory", format!("{} in the machine, no limit by control group", Bytes(total))),
-    }
+    let (limit, total) = (control_group::memory_limit(), memory::total_ram());
+    let text = if limit < total {
+        format!("{} by control group, of {} in the machine", Bytes(limit), Bytes(total))
+    } else {
+        format!("{} in the machine, no limit by control group", Bytes(total))
+    };
+    Finding::good("memory", text)
 }
 
 fn locked_budget() -> Finding {

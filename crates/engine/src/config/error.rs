@@ -1,4 +1,5 @@
-//! All errors, each with a message of one sentence and the exit status of the command.
+//! All errors, each with a message of one sentence, which says its kind: the command ends with one status for all of
+//! them ([`ExitStatus::Failed`](crate::ExitStatus::Failed)).
 
 use std::io;
 use std::path::PathBuf;
@@ -136,22 +137,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// The exit status of `folioswap` for this error.
-    #[must_use]
-    pub fn exit_status(&self) -> u8 {
-        match self {
-            Error::Size(_) | Error::BadLength(_) => 64,
-            Error::LockedShrink { .. } | Error::Topology { .. } => 64,
-            Error::BudgetTooSmall(_) | Error::BudgetTooLarge(_) => 65,
-            Error::SwapUnusable { .. } | Error::NoSuchDevice(_) | Error::TooManyDevices(_) => 68,
-            Error::SwapTooSmall { .. } | Error::SwapTooLarge { .. } | Error::SwapInUse { .. } => 69,
-            Error::NoAddresses { .. } | Error::System { .. } => 70,
-            Error::NoUserfaultfd { .. } | Error::NoMove(_) => 71,
-            Error::LockLimit { .. } | Error::LockNeedsMove(_) => 74,
-            Error::NoMemoryToLock { .. } => 75,
-        }
-    }
-
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |error| Error::System { what, error }
     }

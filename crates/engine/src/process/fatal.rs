@@ -7,12 +7,10 @@ use std::sync::{Once, OnceLock};
 
 use folioswap_sys::{own_table, signals};
 
+use crate::config::exit_status::ExitStatus;
 use crate::process::shared_stats::SharedCounters;
 #[cfg(test)]
 pub(crate) use quiet::{hush, note_seed};
-
-/// Exit status of a program whose memory folioswap can no longer provide.
-pub const EXIT_MEMORY: i32 = 70;
 
 /// Prints `folioswap: MESSAGE` and ends the process at once. Memory is never handed out twice, and never silently
 /// zeroed.
@@ -20,7 +18,7 @@ pub(crate) fn die(message: &str) -> ! {
     #[cfg(test)]
     quiet::end();
     say(message);
-    signals::exit_now(EXIT_MEMORY)
+    signals::exit_now(ExitStatus::OutOfMemory.code().into())
 }
 
 /// Prints one line on standard error. Bypasses the process's stdio buffers and their locks, which a thread that faults
@@ -33,9 +31,6 @@ pub(crate) fn say(message: &str) {
     own_table::write_to_stderr(["folioswap: ", message, "\n"]);
 }
 
-/// Exit status of a process in which code of folioswap has panicked, which is a defect of it.
-pub const EXIT_DEFECT: i32 = 76;
-
 /// Panics of all threads are folioswap's own.
 static ALL_ARE_OURS: AtomicBool = AtomicBool::new(false);
 
@@ -43,7 +38,7 @@ static ALL_ARE_OURS: AtomicBool = AtomicBool::new(false);
 static COUNTERS: OnceLock<&'static SharedCounters> = OnceLock::new();
 
 /// For a program or library that consists of folioswap's code: each panic ends the process, with one line and
-/// [`EXIT_DEFECT`]. It counts in `counters`.
+/// [`ExitStatus::Defect`]. It counts in `counters`.
 pub fn end_on_panics(counters: Option<&'static SharedCounters>) {
     counters.map(|counters| COUNTERS.set(counters));
     ALL_ARE_OURS.store(true, Ordering::SeqCst);
@@ -72,7 +67,7 @@ fn end_by_panic(about: &PanicHookInfo<'_>) -> ! {
     quiet::end();
     own_table::write_to_stderr(["folioswap: ", line.text(), " (a defect of folioswap: please report it)\n"]);
     COUNTERS.get().inspect(|counters| counters.note_defect());
-    signals::exit_now(EXIT_DEFECT)
+    signals::exit_now(ExitStatus::Defect.code().into())
 }
 
 /// One line of text.
@@ -110,7 +105,7 @@ impl Drop for EndOnPanic {
             #[cfg(test)]
             quiet::end();
             say(&format!("the {} thread panicked", self.0));
-            signals::exit_now(EXIT_DEFECT);
+            signals::exit_now(ExitStatus::Defect.code().into());
         }
     }
 }
@@ -178,7 +173,7 @@ mod tests {
         let mut again = Command::new(std::env::current_exe().unwrap());
         let output = again.args(["--exact", name, "--nocapture"]).env(PANICS, "1").output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(EXIT_DEFECT), "{said}");
+        assert_eq!(output.status.code(), Some(ExitStatus::Defect.code().into()), "{said}");
         assert!(said.starts_with("folioswap: ") && said.contains("first second"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }

@@ -9,6 +9,7 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use folioswap::ExitStatus;
 use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
@@ -54,7 +55,7 @@ pub fn prepare(may_be_direct: bool) {
 /// Takes the faults of all threads, from the engine too: its own handler is for programs that are built with it.
 pub fn take_faults() {
     if let Err(error) = sigbus::install(on_sigbus) {
-        state::end(70, &format!("installing the SIGBUS handler: {error}"));
+        state::end(ExitStatus::Failed, &format!("installing the SIGBUS handler: {error}"));
     }
 }
 
@@ -106,8 +107,8 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// A copy of the set without [`ours`]; `None` if the caller's own set can be used, or cannot be read: the kernel refuses
-/// it.
+/// A copy of the set without [`ours`]; `None` if the caller's own set can be used, or cannot be read: the kernel
+/// refuses it.
 ///
 /// # Safety
 /// If the set can be read, it is valid.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Sequence, TypeVar, Union
+from typing import Any, Callable, NamedTuple, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -28,9 +28,9 @@ _Array = TypeVar("_Array", bound=np.ndarray)
 _entered: ContextVar[tuple] = ContextVar("folioswap_entered", default=())
 
 
-def _bytes(size: Size) -> int:
+def _bytes(size: Size, read: Callable[[str], int] = _native.size) -> int:
     if isinstance(size, str):
-        return _native.size(size)
+        return read(size)
     size = size.__index__()
     if size < 0:
         raise ValueError(f"`{size}` is not a size: give a number of bytes, or a text as in 512M or 2G")
@@ -114,8 +114,9 @@ class Pool:
     Parameters
     ----------
     memory
-        The budget: how many bytes of the pool's arrays may be in RAM, as a number or as text (``"512M"``, ``"2G"``,
-        powers of 1024). At least 16M.
+        The budget: how many bytes of the pool's arrays may be in RAM, as a number or as text (``"512M"`` and
+        ``"2GiB"``, powers of 1024; ``"2GB"``, powers of 1000; ``"50%"`` of the machine's RAM, or of the memory cgroup's
+        limit if that is less). At least 16M.
     swap
         Where the rest goes: a path of a file or block device (``"/swap/a"``, ``"/swap/a:100G"``), ``"ram:SIZE"``,
         ``"zram:SIZE"`` (compressed RAM), or a list of these, the first one used first. Default: an unnamed file in
@@ -159,7 +160,7 @@ class Pool:
         else:
             devices = [os.fspath(device) for device in swap]
         self._swap = devices
-        self._arena = _native.Arena(_bytes(memory), devices, str(folio), faults)
+        self._arena = _native.Arena(_bytes(memory, _native.budget), devices, str(folio), faults)
         self._handler = self._arena.handler
         if self._arena.faults == "direct":
             np.fromfile = _fromfile
@@ -444,7 +445,7 @@ class Pool:
         >>> pool.memory
         33554432
         """
-        self._arena.resize(_bytes(memory))
+        self._arena.resize(_bytes(memory, _native.budget))
 
     def fits(self, shape: Shape, dtype: Any = float, measure: bool = True) -> Fit:
         """Whether one more array of this shape fits RAM and swap, and how fast the disk is.

@@ -9,7 +9,7 @@ use crate::bench::shared::mix::mix;
 use crate::bench::shared::pages::{Access, PAGE_WORDS};
 use crate::bench::shared::progress::{Progress, Runs};
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{ArenaPlan, failure};
+use crate::bench::shared::setup::ArenaPlan;
 use crate::exit::Failure;
 use folioswap::{FolioSize, Order, Tuning};
 use folioswap_core::compact::Stage;
@@ -45,8 +45,8 @@ pub fn mixed(
             };
             let arena = plan.build()?;
             let bytes = memory as usize; // of each part
-            let mut streamed = arena.map_with(bytes, FolioSize::Fixed(Order::HUGE)).map_err(failure)?;
-            let mut accessed = arena.map_with(bytes, FolioSize::Fixed(Order::PAGE)).map_err(failure)?;
+            let mut streamed = arena.map_with(bytes, FolioSize::Fixed(Order::HUGE))?;
+            let mut accessed = arena.map_with(bytes, FolioSize::Fixed(Order::PAGE))?;
             let plan = Plan {
                 threads: 1,
                 time: TURN,

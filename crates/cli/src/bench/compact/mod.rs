@@ -10,12 +10,12 @@
 mod mix;
 mod slots;
 
-use crate::args::{PagingOptions, check_budget, size};
+use crate::args::{PagingOptions, check_budget, memory};
 use crate::bench::compact::mix::mixed;
 use crate::bench::shared::medians::median;
 use crate::bench::shared::progress::{Progress, Runs, tell};
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{ArenaPlan, failure};
+use crate::bench::shared::setup::ArenaPlan;
 use crate::exit::Failure;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
@@ -60,7 +60,7 @@ pub struct CompactArgs {
     /// RAM that the memory may use, at least 16M; 256M with --full
     #[arg(
         long, value_name = "SIZE", default_value = "64M", default_value_if("full", "true", "256M"),
-        value_parser = size
+        value_parser = memory
     )]
     pub memory: u64,
     /// Turns for each number of threads; 3 with --full
@@ -313,7 +313,7 @@ fn word(page: usize) -> [u8; WORD] {
 impl Marked {
     fn new(arena: &Arena, nr_pages: usize, folio_bytes: usize) -> Result<Marked, Failure> {
         let folio = Order::from_bytes(folio_bytes).map_or(FolioSize::Auto, FolioSize::Fixed);
-        let region = arena.map_with(nr_pages * PAGE, folio).map_err(failure)?;
+        let region = arena.map_with(nr_pages * PAGE, folio)?;
         Ok(Marked { region, dropped: vec![false; nr_pages] })
     }
 

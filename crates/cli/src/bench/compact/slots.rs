@@ -13,8 +13,8 @@ use crate::bench::compact::CompactArgs;
 use crate::bench::shared::pages::{PAGE_WORDS, value};
 use crate::bench::shared::progress::{Progress, Runs, tell};
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{ArenaPlan, failure};
-use crate::exit::{Failure, Status};
+use crate::bench::shared::setup::ArenaPlan;
+use crate::exit::Failure;
 use crate::swap_check;
 use fastrand::Rng;
 use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, Tuning};
@@ -98,11 +98,11 @@ fn with_one_device(options: &PagingOptions) -> Result<(PagingOptions, u64), Fail
         Some(other) => other,
     };
     let (DeviceSpec::Ram { size } | DeviceSpec::File { size: Some(size), .. }) = device else {
-        return Err(Failure::new(Status::Usage, "the device needs a size, as in ram:768M".to_owned()));
+        return Err(Failure::new("the device needs a size, as in ram:768M".to_owned()));
     };
     if nr_large(size) <= FIRST {
         let message = format!("a device of {size} bytes is too small for {FIRST} folios and more; try ram:768M");
-        return Err(Failure::new(Status::Usage, message));
+        return Err(Failure::new(message));
     }
     options.swap.push(device.into());
     Ok((options, size))
@@ -138,7 +138,7 @@ impl Turn {
         arena.evict_all();
         small.drop_half(&mut random);
         // Gives back the frames that small folios have fragmented, so that the large ones get fresh frames.
-        arena.set_memory(LEAST_MEMORY).and_then(|()| arena.set_memory(args.memory)).map_err(failure)?;
+        arena.set_memory(LEAST_MEMORY).and_then(|()| arena.set_memory(args.memory))?;
         let mut large = Words::new(&arena, nr_large * BLOCK, Order::HUGE)?;
         let (begun, before) = (Instant::now(), arena.stats());
         let mut after_first = None;
@@ -199,7 +199,7 @@ struct Words {
 
 impl Words {
     fn new(arena: &Arena, bytes: usize, folio: Order) -> Result<Words, Failure> {
-        let region = arena.map_with(bytes, FolioSize::Fixed(folio)).map_err(failure)?;
+        let region = arena.map_with(bytes, FolioSize::Fixed(folio))?;
         Ok(Words { region, dropped: vec![false; bytes / PAGE] })
     }
 

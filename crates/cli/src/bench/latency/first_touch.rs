@@ -8,7 +8,7 @@ use crate::args::PagingOptions;
 use crate::bench::shared::medians::median_of_ratios;
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{ArenaPlan, failure};
+use crate::bench::shared::setup::ArenaPlan;
 use crate::exit::Failure;
 use folioswap::{Advice, FolioSize, Order, Tuning};
 use folioswap_core::Histogram;
@@ -61,7 +61,7 @@ fn turn(
     };
     let arena = plan.build()?;
     let nr_folios = (memory_bytes as usize / 2 / BLOCK).clamp(1, MOST_FOLIOS);
-    let mut region = arena.map(nr_folios * BLOCK).map_err(failure)?;
+    let mut region = arena.map(nr_folios * BLOCK)?;
     let (latencies, mut bad_words) = (Histogram::new(), 0);
     for pass in 0..PASSES {
         let begin = Instant::now();

@@ -19,7 +19,7 @@ use crate::bench::shared::medians::{median, median_of_ratios};
 use crate::bench::shared::progress::tell;
 use crate::bench::shared::report::Report;
 use crate::bench::shared::setup::{ArenaPlan, CommonArgs, seconds};
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use clap::{Args, ValueEnum};
 use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch, Tuning};
 use folioswap_core::{FaultKind, Phase};
@@ -143,7 +143,7 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     if args.common.memory > bytes as u64 / 4 {
         let message =
             "--size is to be at least four times --memory: a device that is more than half full keeps no copies";
-        return Err(Failure::new(Status::Usage, message));
+        return Err(Failure::new(message));
     }
     let options = options(args, bytes as u64);
     let folios = args.folio.map_or(vec![Folio::Page, Folio::Piece], |folio| vec![folio]);
@@ -295,7 +295,7 @@ impl Compare<'_> {
 /// others, of which a sample is timed in phases. The best of several runs, because other work shares the machine.
 fn accounting_ns() -> Result<[f64; 2], Failure> {
     const EACH: u32 = 20_000;
-    let shared = SharedStats::new().map_err(|error| Failure::new(Status::Failed, format!("shared memory: {error}")))?;
+    let shared = SharedStats::new().map_err(|error| Failure::new(format!("shared memory: {error}")))?;
     clock::calibrate();
     let (clock, stats) = (Clock::new(), shared.get().stats());
     let fault = |long: bool| {

@@ -8,7 +8,7 @@
 
 use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet, value};
 use crate::bench::shared::records::Data;
-use crate::bench::shared::setup::{ArenaPlan, failure};
+use crate::bench::shared::setup::ArenaPlan;
 use crate::exit::Failure;
 use fastrand::Rng;
 use folioswap::{Advice, Arena, FolioSize, Region, StatsSnapshot};
@@ -142,7 +142,7 @@ struct Churned {
 impl Churned {
     fn new(arena: &Arena, bytes: usize, order: Order) -> Result<Churned, Failure> {
         let batch_bytes = (16 * order.bytes()).min(256 << 10);
-        let region = arena.map_with(bytes, FolioSize::Fixed(order)).map_err(failure)?;
+        let region = arena.map_with(bytes, FolioSize::Fixed(order))?;
         let mut churned = Churned { region, batch_bytes, generations: vec![0; bytes / batch_bytes], bad_words: 0 };
         (0..churned.generations.len()).for_each(|batch| churned.write(batch));
         Ok(churned)
@@ -275,7 +275,7 @@ pub fn run(turn: &Turn) -> Result<Outcome, Failure> {
     let block = Order::HUGE.bytes();
     let churned_bytes = turn.bytes / CHURNED_SHARE / block * block;
     let mut churned = Churned::new(&arena, churned_bytes, turn.order)?;
-    let mut region = arena.map_with(turn.bytes - churned_bytes, FolioSize::Fixed(turn.order)).map_err(failure)?;
+    let mut region = arena.map_with(turn.bytes - churned_bytes, FolioSize::Fixed(turn.order))?;
     let pages = PageSet::fill(bytemuck::cast_slice_mut(&mut region), Data::Plain, 1, &AtomicU64::new(0));
     arena.evict_all();
     let mut rounds = Rounds::new(pages.len(), turn.order, Rng::with_seed(turn.seed));

@@ -12,10 +12,11 @@ use crate::bench::shared::pages::{Access, PAGE_WORDS, PageSet};
 use crate::bench::shared::progress::{Progress, tell};
 use crate::bench::shared::records::{Data, ROW_WORDS};
 use crate::bench::shared::report::Report;
-use crate::bench::shared::setup::{ArenaPlan, backing, failure, seconds, whole_words};
-use crate::exit::{Failure, Status};
+use crate::bench::shared::setup::{ArenaPlan, backing, seconds, whole_words};
+use crate::exit::Failure;
 use crate::swap_check;
 use clap::Args;
+use folioswap::ExitStatus;
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -89,7 +90,7 @@ impl Shape {
         let row_bytes = (ROW_WORDS * size_of::<u64>()) as u64;
         if self.data == Data::Records && self.access < row_bytes {
             let message = format!("rows of records are accessed in whole ones: --access {row_bytes} or more");
-            return Err(Failure::new(Status::Usage, message));
+            return Err(Failure::new(message));
         }
         whole_words(self.size, LEAST_BYTES)
     }
@@ -230,7 +231,7 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
 
 fn managed(args: &RandomArgs, bytes: usize) -> Result<(Figures, folioswap::StatsSnapshot), Failure> {
     let arena = ArenaPlan::of(&args.paging, &args.folios).build()?;
-    let mut region = arena.map(bytes).map_err(failure)?;
+    let mut region = arena.map(bytes)?;
     let figures = fill_and_access(bytemuck::cast_slice_mut(&mut region[..bytes]), &args.shape, "folioswap", true);
     figures.show("folioswap");
     Ok((figures, arena.stats()))
@@ -262,9 +263,7 @@ fn under_kernel(args: &RandomArgs) -> Result<Turn<Figures>, Failure> {
             figures.show("kernel");
             Ok(Turn::Over(figures, stored))
         }
-        Turn::Over(None, _) => {
-            Err(Failure::new(Status::NoKernelPeer, "the run under the kernel's swap told no figures"))
-        }
+        Turn::Over(None, _) => Err(Failure::new("the run under the kernel's swap told no figures")),
         Turn::Ended(status) => Ok(Turn::Ended(status)),
     }
 }
@@ -278,7 +277,7 @@ pub fn inner(args: &InnerRandomArgs) -> Result<u8, Failure> {
     let mut memory = vec![0u64; args.shape.bytes()? / size_of::<u64>()];
     let figures = fill_and_access(&mut memory, &args.shape, "", false);
     tell(&figures.format());
-    Ok(if figures.bad_words == 0 { 0 } else { Status::Failed as u8 })
+    Ok(if figures.bad_words == 0 { 0 } else { ExitStatus::CheckFailed.code() })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use crate::bench::shared::progress::Progress;
 use crate::bench::shared::stored::Stored;
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use crate::launch::ExecArgs;
 use crate::peer::{Backing, Peer, Setup};
 use crate::program::own_executable;
@@ -88,13 +88,9 @@ impl KernelTurn {
             (0, Some(signal)) => Ok(Turn::Ended(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
             (status, _) if is_end_by_user(status) => Ok(Turn::Ended(status)),
             (137, _) => Err(Failure::new(
-                Status::NoKernelPeer,
                 "the run under the kernel's swap was killed, most likely for want of memory in its cgroup; try a larger --memory",
             )),
-            (status, _) => Err(Failure::new(
-                Status::NoKernelPeer,
-                format!("the run under the kernel's swap failed with status {status}"),
-            )),
+            (status, _) => Err(Failure::new(format!("the run under the kernel's swap failed with status {status}"))),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use plotters::coord::ranged1d::Ranged;
 use plotters::prelude::*;
 
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 
 /// A chart with numbers on both axes.
 pub type Chart<'c, 's, X, Y> = ChartContext<'c, SVGBackend<'s>, Cartesian2d<X, Y>>;
@@ -49,5 +49,5 @@ pub fn save(file: &Path, drawn: Result<String, Box<dyn Error>>) -> Result<(), Fa
     drawn
         .map_err(|error| error.to_string())
         .and_then(|svg| std::fs::write(file, svg).map_err(|error| error.to_string()))
-        .map_err(|error| Failure::new(Status::Failed, format!("{} was not written: {error}", file.display())))
+        .map_err(|error| Failure::new(format!("{} was not written: {error}", file.display())))
 }

@@ -8,7 +8,7 @@
 //! ones, because the disk has to allocate space. (A virtual disk on a file system that discards deleted blocks gave
 //! 1.5 to 2.0 GB/s the first time, and 2.5 to 3.5 after that.)
 
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -103,7 +103,7 @@ impl RawFile {
             return RawFile::reserve(parent.unwrap_or(Path::new(".")), bytes);
         }
         let (fd, size) = folioswap_sys::direct_io::block_device(path)
-            .map_err(|error| Failure::new(Status::SwapUnusable, format!("{}: {error}", path.display())))?;
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         Ok(RawFile { file: fd.into(), nr_chunks: (bytes.min(size) / CHUNK_BYTES as u64).max(1) })
     }
 
@@ -123,9 +123,9 @@ impl RawFile {
         let begin = Instant::now();
         for index in 0..self.nr_chunks {
             let buffer = buffers.chunk((index % nr_buffers) as usize);
-            self.file.read_exact_at(buffer, index * CHUNK_BYTES as u64).map_err(|error| {
-                Failure::new(Status::SwapUnusable, format!("the raw read loop could not read its file: {error}"))
-            })?;
+            self.file
+                .read_exact_at(buffer, index * CHUNK_BYTES as u64)
+                .map_err(|error| Failure::new(format!("the raw read loop could not read its file: {error}")))?;
         }
         Ok((self.nr_chunks * CHUNK_BYTES as u64) as f64 / begin.elapsed().as_secs_f64() / 1e9)
     }
@@ -133,11 +133,7 @@ impl RawFile {
 
 /// The error to report for a file in `place`.
 fn failure(place: &str, error: std::io::Error) -> Failure {
-    let status = match error.kind() {
-        std::io::ErrorKind::StorageFull => Status::SwapTooSmall,
-        _ => Status::SwapUnusable,
-    };
-    Failure::new(status, format!("the raw loop's file in {place}: {error}"))
+    Failure::new(format!("the raw loop's file in {place}: {error}"))
 }
 
 /// Processes all of several files once, in parallel, each with threads of its own. Returns GB/s until the last one is
@@ -151,7 +147,7 @@ pub fn at_once(files: &[&RawFile], way: Way) -> Result<f64, Failure> {
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().expect("a thread that reads does not panic")).collect()
     });
-    let failed = |error| Failure::new(Status::SwapUnusable, format!("the raw loop could not {way:?}: {error}"));
+    let failed = |error| Failure::new(format!("the raw loop could not {way:?}: {error}"));
     ended.into_iter().collect::<std::io::Result<()>>().map_err(failed)?;
     let nr_chunks: u64 = files.iter().map(|file| file.nr_chunks).sum();
     Ok((nr_chunks * CHUNK_BYTES as u64) as f64 / begin.elapsed().as_secs_f64() / 1e9)

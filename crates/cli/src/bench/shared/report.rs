@@ -4,8 +4,9 @@
 //! never change; a measure goes with the mechanism that it measured.
 
 use crate::bench::shared::progress::tell;
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use crate::swap_check::meminfo;
+use folioswap::ExitStatus;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -52,7 +53,7 @@ impl Report {
         self.measure("bad_words", bad_words as f64);
         self.finish(file)?;
         if bad_words > 0 {
-            return Err(Failure::new(Status::Failed, format!("{bad_words} words were wrong")));
+            return Err(Failure::of(ExitStatus::CheckFailed, format!("{bad_words} words were wrong")));
         }
         Ok(0)
     }
@@ -74,7 +75,7 @@ impl Report {
             "bench": self.bench, "machine": machine(), "measures": self.measures, "rows": self.rows,
         });
         std::fs::write(file, format!("{report:#}\n"))
-            .map_err(|error| Failure::new(Status::Failed, format!("{} was not written: {error}", file.display())))
+            .map_err(|error| Failure::new(format!("{} was not written: {error}", file.display())))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Builds arenas from the command line and the needs of a benchmark.
 
-use crate::args::{Folios, Paging, PagingOptions, check_budget, size};
-use crate::exit::{Failure, Status};
+use crate::args::{Folios, Paging, PagingOptions, check_budget, memory, size};
+use crate::exit::Failure;
 use crate::peer::Backing;
 use crate::swap_check;
 use clap::Args;
@@ -23,7 +23,7 @@ pub struct CommonArgs {
     /// RAM that the memory may use, at least 16M; 256M with --full
     #[arg(
         long, value_name = "SIZE", default_value = "64M", default_value_if("full", "true", "256M"),
-        value_parser = size
+        value_parser = memory
     )]
     pub memory: u64,
     #[command(flatten)]
@@ -56,9 +56,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 pub fn whole_words(size: u64, least_bytes: u64) -> Result<usize, Failure> {
     match usize::try_from(size) {
         Ok(bytes) if size >= least_bytes.max(8) => Ok(bytes / size_of::<u64>() * size_of::<u64>()),
-        _ => {
-            Err(Failure::new(Status::Usage, format!("this benchmark over {size} bytes makes no sense; try --size 2G")))
-        }
+        _ => Err(Failure::new(format!("this benchmark over {size} bytes makes no sense; try --size 2G"))),
     }
 }
 
@@ -96,13 +94,8 @@ impl<'a> ArenaPlan<'a> {
         let builder = self.options.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
         let topology = self.options.topology()?;
         let builder = topology.into_iter().fold(builder, |builder, topology| builder.topology(topology));
-        builder.build().map_err(failure)
+        builder.build().map_err(Failure::from)
     }
-}
-
-/// Converts the engine's error. It has an exit status of its own.
-pub fn failure(error: folioswap::Error) -> Failure {
-    Failure { status: error.exit_status(), message: error.to_string() }
 }
 
 /// Where kernel swap and raw reads belong: on the device that the managed memory swaps to.
@@ -140,8 +133,8 @@ mod tests {
 
     #[test]
     fn sizes_are_whole_words_of_which_there_are_enough() {
-        assert_eq!(whole_words(4099, 4096).map_err(|failure| failure.status), Ok(4096));
-        assert_eq!(whole_words(4095, 4096).map_err(|failure| failure.status), Err(Status::Usage as u8));
-        assert_eq!(whole_words(7, 0).map_err(|failure| failure.status), Err(Status::Usage as u8));
+        assert_eq!(whole_words(4099, 4096).ok(), Some(4096));
+        assert_eq!(whole_words(4095, 4096).ok(), None);
+        assert_eq!(whole_words(7, 0).ok(), None);
     }
 }

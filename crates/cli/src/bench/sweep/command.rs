@@ -17,11 +17,11 @@ use crate::bench::sweep::managed::{managed, show, show_head, to_json};
 use crate::bench::sweep::pages::sweep_pages;
 use crate::bench::sweep::plot;
 use crate::bench::sweep::{self, Kind, Plan, Row};
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use crate::peer::Backing;
 use crate::swap_check;
 use clap::{Args, ValueEnum};
-use folioswap::Bytes;
+use folioswap::{Bytes, ExitStatus};
 use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -111,7 +111,7 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     swap_check::check_all(&args.paging.options)?;
     if args.versus == Some(Versus::Pages) {
         if args.plot.is_some() {
-            return Err(Failure::new(Status::Usage, "--plot draws no comparison with --versus pages"));
+            return Err(Failure::new("--plot draws no comparison with --versus pages"));
         }
         return sweep_pages(args, bytes);
     }
@@ -276,7 +276,7 @@ pub fn inner(args: &InnerSweepArgs) -> Result<u8, Failure> {
     );
     progress.counter().store(0, Ordering::Relaxed);
     let bad_words: u64 = rows.iter().map(|row| row.bad_words).sum();
-    Ok(if bad_words == 0 { 0 } else { Status::Failed as u8 })
+    Ok(if bad_words == 0 { 0 } else { ExitStatus::CheckFailed.code() })
 }
 
 /// Advises huge pages for all whole ones of this memory, which some systems require.
@@ -289,7 +289,7 @@ fn advise_huge(memory: &[u64]) -> Result<(), Failure> {
         return Ok(());
     }
     folioswap_sys::memory::advise_hugepage(begin, end - begin)
-        .map_err(|error| Failure::new(Status::NoKernelPeer, format!("the kernel gives no huge pages: {error}")))
+        .map_err(|error| Failure::new(format!("the kernel gives no huge pages: {error}")))
 }
 
 #[cfg(test)]

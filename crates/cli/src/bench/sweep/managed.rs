@@ -1,7 +1,7 @@
 //! One sweep over a managed region, in an arena of its own.
 
 use crate::bench::shared::progress::{Progress, Runs, tell};
-use crate::bench::shared::setup::{ArenaPlan, failure};
+use crate::bench::shared::setup::ArenaPlan;
 use crate::bench::shared::stored::Stored;
 use crate::bench::sweep::{self, Plan, Row};
 use crate::exit::Failure;
@@ -40,7 +40,7 @@ pub fn managed(
     runs: Option<&Runs>,
 ) -> Result<Managed, Failure> {
     let arena = arena.build()?;
-    let mut region = arena.map(bytes).map_err(failure)?;
+    let mut region = arena.map(bytes)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(bytes as u64, true);
     progress.say(format!("{system}, {} {}", arena.fault_mode(), arena.mapping()));
@@ -59,7 +59,7 @@ pub fn managed(
     );
     sample();
     progress.clear();
-    let measured = arena.measure().map_err(failure)?;
+    let measured = arena.measure()?;
     let huge_share = (measured.resident_bytes > 0).then(|| measured.huge_bytes as f64 / measured.resident_bytes as f64);
     Ok(Managed { rows, huge_share, over_budget_bytes, stored })
 }

@@ -8,7 +8,7 @@ use crate::bench::shared::setup::ArenaPlan;
 use crate::bench::sweep::command::SweepArgs;
 use crate::bench::sweep::managed::{managed, show_head, to_json};
 use crate::bench::sweep::{Kind, gbps};
-use crate::exit::{Failure, Status};
+use crate::exit::Failure;
 use folioswap::SwapIn;
 
 /// Turns of each way.
@@ -17,13 +17,10 @@ const REPEATS: usize = 2;
 /// Runs the comparison. `bytes` is the size in whole words.
 pub fn sweep_pages(args: &SweepArgs, bytes: usize) -> Result<u8, Failure> {
     if args.shape.rounds < 2 {
-        return Err(Failure::new(
-            Status::Usage,
-            "--versus pages compares what is written again: give --rounds 2 or more",
-        ));
+        return Err(Failure::new("--versus pages compares what is written again: give --rounds 2 or more"));
     }
     if args.folios.swap_in != SwapIn::Always {
-        return Err(Failure::new(Status::Usage, "--versus pages takes both ways in turn: leave --swap-in out"));
+        return Err(Failure::new("--versus pages takes both ways in turn: leave --swap-in out"));
     }
     let mut report = Report::new("sweep");
     show_head();
