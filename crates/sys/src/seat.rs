@@ -338,7 +338,7 @@ extern "C" fn begun(seat: *mut c_void) -> *mut c_void {
 /// How many threads the C library counts (glibc).
 fn counted_threads() -> Option<&'static AtomicU32> {
     static COUNTED: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
-    // SAFETY: the name is NUL-terminated. The symbol of this name is such a number, which all threads change atomically.
+    // SAFETY: the name is NUL-terminated. The symbol of this name is a number that all threads change atomically.
     *COUNTED.get_or_init(|| unsafe {
         libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()).cast::<AtomicU32>().as_ref()
     })
