@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use folioswap_sys::{own_table, seat};
+use folioswap_sys::{futex, own_table, seat};
 
 use crate::config::error::Error;
 use crate::process::fatal;
@@ -48,4 +49,22 @@ static NR_BEGUN: AtomicUsize = AtomicUsize::new(0);
 /// Whether all threads run that were spawned: the C library's calls at their start are over.
 pub(crate) fn have_begun() -> bool {
     NR_BEGUN.load(Ordering::SeqCst) >= NR_SPAWNED.load(Ordering::SeqCst)
+}
+
+/// In a forked child: its parent's threads are not here.
+pub(crate) fn begin_child() {
+    NR_BEGUN.store(NR_SPAWNED.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+/// The longest wait for threads to begin.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Whether a thread of this process, by its id, is one of the engine's own. Waits for those that are being started.
+#[must_use]
+pub fn is_internal(thread: u32) -> bool {
+    let begun = Instant::now();
+    while !have_begun() && begun.elapsed() < PATIENCE {
+        futex::sleep(Duration::from_micros(50));
+    }
+    seat::has(thread)
 }

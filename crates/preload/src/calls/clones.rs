@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
 
-use folioswap_sys::{own_calls, seat};
+use folioswap_sys::own_calls;
 
 use crate::calls::{access, dispatch};
 use crate::export::{export, real};
@@ -68,7 +68,7 @@ pub fn is_last_thread() -> bool {
     let _guard = guard::enter();
     let Ok(listed) = std::fs::read_dir("/proc/self/task") else { return false };
     let threads = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    threads.filter(|&thread| !seat::has(thread)).count() == 1
+    threads.filter(|&thread| !folioswap::is_internal(thread)).count() == 1
 }
 
 export! {
