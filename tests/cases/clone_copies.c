@@ -2,6 +2,7 @@
 // Children made by clone, by its system call, by an instruction of the program's own, and by _Fork have the memory of
 // their parent, and their parent keeps its own. The stack that clone is given comes from malloc.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
@@ -72,6 +73,11 @@ static long make(int way) {
 
 int main(int argc, char **argv) {
     (void)argv;
+    errno = 0;
+    if (syscall(SYS_clone, CLONE_NEWNS | CLONE_FS | SIGCHLD, 0, 0, 0, 0) != -1 || errno != EINVAL) {
+        printf("FAIL flags that exclude each other: errno %d\n", errno);
+        return 1;
+    }
     memory = malloc(WORDS * 8);
     id_in_child = malloc(64 << 20);
     for (size_t at = 0; at < WORDS; at += STEP) memory[at] = at * 3;

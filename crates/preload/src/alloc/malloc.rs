@@ -145,7 +145,7 @@ fn checked(block: *mut u8) -> *mut u8 {
 fn allocate(size: usize, align: usize, caller: usize) -> *mut u8 {
     match source(size, caller) {
         Source::Heap(heap) => checked(heap.allocate(size, align)),
-        Source::Program => checked(program_heap::allocate(size, align)),
+        Source::Program => checked(state::keeping_errno(|| program_heap::allocate(size, align))),
         // SAFETY: valid for any size and any power-of-two alignment.
         Source::Libc => unsafe {
             if align <= ALIGNMENT { MALLOC.get()(size).cast() } else { MEMALIGN.get()(align, size).cast() }
@@ -161,7 +161,7 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
     let Some(bytes) = count.checked_mul(size) else { return out_of_memory().cast() };
     let block = match source(bytes, caller) {
         Source::Program if is_thread_record(bytes, caller) => zeroed(&ORDINARY, bytes),
-        Source::Program => checked(program_heap::allocate_zeroed(bytes)),
+        Source::Program => checked(state::keeping_errno(|| program_heap::allocate_zeroed(bytes))),
         // SAFETY: passes the caller's arguments on unchanged.
         Source::Libc => unsafe { CALLOC.get()(count, size).cast() },
         Source::Heap(heap) => zeroed(heap, bytes),
@@ -232,7 +232,8 @@ unsafe fn resize_in_place(block: *mut u8, size: usize, caller: usize) -> Option<
     // SAFETY: each allocator gets a block that it handed out.
     unsafe {
         if state::is_managed(block as usize) {
-            return if state::phase() == Phase::Managed { program_heap::resize(block, size) } else { None };
+            let resize = || program_heap::resize(block, size);
+            return if state::phase() == Phase::Managed { state::keeping_errno(resize) } else { None };
         }
         match source(size, caller) {
             Source::Heap(heap) if heap.owns(block) => Some(heap.resize(block, size)),

@@ -84,10 +84,12 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         if number == libc::SYS_exit && clones::is_last_thread() {
             return raw_result(libc::SYS_exit_group, words);
         }
+        if let Some(result) = clones::by_number(number, words) {
+            return result;
+        }
         let kept = state::errno();
         rights::before(number, words);
-        let result = memory(number, words).or_else(|| clones::by_number(number, words));
-        let result = result.or_else(|| references::by_number(number, words));
+        let result = memory(number, words).or_else(|| references::by_number(number, words));
         let result = result.or_else(|| rings::by_number(number, words));
         let result = result.or_else(|| match (state::direct(), signals::has_ours()) {
             (true, _) => covered(number, words),

@@ -25,8 +25,8 @@ fn is_copy(flags: usize) -> bool {
     flags & SHARED == 0 && !guard::inside() && state::may_manage()
 }
 
-/// Makes a call that creates a child with a copy of the memory, which goes on where the caller does. `None`: this is no
-/// such call.
+/// Makes a call that creates a child with a copy of the memory, which goes on where the caller does. The kernel's result.
+/// `None`: this is no such call.
 ///
 /// # Safety
 /// As the system call.
