@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -35,6 +36,8 @@ int main(void) {
     char *none = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *ends = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (none == MAP_FAILED || ends == MAP_FAILED || munmap(ends + 4096, 4096)) return 2;
+    int pipes[2];
+    if (pipe(pipes)) return 2;
     int zero = open("/dev/zero", O_RDWR), pair[2], poll = epoll_create1(0);
     struct timespec at_once = {0, 0};
     sigset_t empty, *bad = (sigset_t *)none;
@@ -58,6 +61,54 @@ int main(void) {
     CHECK(EFAULT, sigprocmask(SIG_BLOCK, &empty, bad));
     CHECK(EFAULT, sigaltstack((stack_t *)none, NULL));
     CHECK(EFAULT, sigaltstack(NULL, (stack_t *)none));
+    /* Pointers to nothing, in turn null, without access, and beyond all memory. */
+    void *volatile nothing[] = {NULL, none, (void *)-4096L};
+    for (int i = 0; i < 3; i++) {
+        void *p = nothing[i];
+        char *const bad_list[] = {(char *)none, NULL};
+        struct iovec bad_part = {none, 100};
+        CHECK(EFAULT, open(p, O_RDONLY));
+        CHECK(EFAULT, openat(AT_FDCWD, p, O_RDONLY));
+        CHECK(EFAULT, access(p, R_OK));
+        CHECK(EFAULT, unlink(p));
+        CHECK(EFAULT, chdir(p));
+        CHECK(EFAULT, execve(p, (char *const *)ends, NULL));
+        CHECK(EFAULT, execve("/bin/true", bad_list, NULL));
+        CHECK(EFAULT, syscall(SYS_execveat, AT_FDCWD, p, NULL, NULL, 0));
+        CHECK(EFAULT, readv(zero, p, 1));
+        CHECK(EFAULT, readv(zero, &bad_part, 1));
+        CHECK(EFAULT, writev(pair[0], p, 1));
+        CHECK(EFAULT, preadv(zero, p, 1, 0));
+        CHECK(EFAULT, vmsplice(pipes[1], p, 1, 0));
+        CHECK(EFAULT, sendmsg(pair[0], p, 0));
+        CHECK(EFAULT, recvmsg(pair[0], p, MSG_DONTWAIT));
+        CHECK(EFAULT, sendmmsg(pair[0], p, 1, 0));
+        CHECK(EFAULT, write(pair[0], p, 100));
+        CHECK(EFAULT, send(pair[0], p, 100, 0));
+        CHECK(EFAULT, process_vm_readv(getpid(), &bad_part, 1, p, 1, 0));
+        CHECK(EFAULT, prctl(PR_SET_SECCOMP, 2, p));
+        CHECK(EFAULT, syscall(SYS_seccomp, 1, 0, p));
+        CHECK(EFAULT, prctl(PR_SET_NAME, p));
+        CHECK(EFAULT, fcntl(zero, F_GETLK, p));
+        CHECK(EFAULT, epoll_ctl(poll, EPOLL_CTL_ADD, pair[0], p));
+        CHECK(EFAULT, bind(pair[0], p, 16));
+        CHECK(EFAULT, syscall(SYS_nanosleep, p, NULL));
+        CHECK(EFAULT, syscall(SYS_clone3, p, 88));
+        CHECK(EFAULT, syscall(SYS_uname, p));
+        CHECK(EFAULT, syscall(SYS_sysinfo, p));
+        CHECK(EFAULT, syscall(SYS_mincore, (size_t)large & ~4095ul, 4096, p));
+        CHECK(EFAULT, syscall(SYS_newfstatat, AT_FDCWD, "/", p, 0));
+        CHECK(EFAULT, syscall(SYS_io_setup, 5, p));
+        CHECK(EFAULT, syscall(SYS_io_uring_setup, 4, p));
+        CHECK(EFAULT, syscall(SYS_pipe2, p, 0));
+        CHECK(EFAULT, syscall(SYS_poll, p, 1, 0));
+        if (i > 0) {
+            CHECK(EFAULT, syscall(SYS_rt_sigprocmask, SIG_BLOCK, p, NULL, 8));
+            CHECK(EFAULT, syscall(SYS_rt_sigaction, SIGUSR1, p, NULL, 8));
+            CHECK(EFAULT, syscall(SYS_select, 5, p, NULL, NULL, NULL));
+            CHECK(EFAULT, syscall(SYS_sigaltstack, p, NULL));
+        }
+    }
     printf(failed ? "FAIL\n" : "ok\n");
     return failed;
 }

@@ -4,6 +4,7 @@
 //! do: a shell, a compiler's driver, `true`. They pay for no engine. It also starts before the program starts a thread,
 //! since its thread is then the only one, and before it gives up rights that the engine needs.
 
+use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -111,10 +112,22 @@ pub fn now() {
     let _guard = guard::enter();
     state::keeping_errno(|| {
         if let Err(error) = begin_now(&mut waiting()) {
-            state::set_phase(Phase::Passing);
-            state::say(&format!("note: the memory of process {} is not paged: {error}", std::process::id()));
+            pass(&error);
         }
     });
+}
+
+fn pass(why: &dyn Display) {
+    state::set_phase(Phase::Passing);
+    state::say(&format!("note: the memory of process {} is not paged: {why}", std::process::id()));
+}
+
+/// Called after something with which the engine cannot run: if it has not started, it never does.
+pub fn never(why: &str) {
+    if state::phase() == Phase::Waiting && !guard::inside() {
+        let _guard = guard::enter();
+        state::keeping_errno(|| pass(&why));
+    }
 }
 
 /// Called before a mapping of the program's.

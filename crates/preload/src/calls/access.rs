@@ -161,21 +161,22 @@ fn is_readable(page: usize) -> bool {
     })
 }
 
-/// Where the page ends in which a range ends. Nobody can access the last page of all addresses.
-fn end_of_page(end: usize) -> usize {
-    end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX & !(PAGE_BYTES - 1))
-}
+/// No program has memory from here on.
+const BEYOND: usize = 1 << 63;
 
 /// How many bytes from the start of a range on may be accessed.
 pub fn prefix(addr: usize, len: usize, access: Access) -> usize {
-    let Some(end) = addr.checked_add(len) else { return 0 };
+    if addr >= BEYOND {
+        return 0;
+    }
+    let end = addr.saturating_add(len).min(BEYOND);
     if !is_doubtful(&(addr..end)) {
         return len;
     }
     let mut at = addr & !(PAGE_BYTES - 1);
     let mut most = PIECE_BYTES;
     while at < end {
-        let pages = at..at.saturating_add(most).min(end_of_page(end));
+        let pages = at..at.saturating_add(most).min(end.next_multiple_of(PAGE_BYTES));
         if may_access(&pages, access) {
             at = pages.end;
         } else if pages.len() > PAGE_BYTES {
@@ -194,11 +195,15 @@ pub fn is_open(addr: usize, len: usize, access: Access) -> bool {
     if len == 0 || addr.wrapping_sub(here) < STACK_BYTES {
         return true;
     }
-    let Some(end) = addr.checked_add(len).filter(|_| addr >= PAGE_BYTES) else { return false };
+    let end = addr.saturating_add(len);
+    if addr < PAGE_BYTES || end > BEYOND {
+        return false;
+    }
     if state::overlaps(addr, len) {
         return prefix(addr, len, access) == len;
     }
-    !ANSWERS.load(Ordering::Relaxed) || populate(addr & !(PAGE_BYTES - 1)..end_of_page(end), access) == 0
+    !ANSWERS.load(Ordering::Relaxed)
+        || populate(addr & !(PAGE_BYTES - 1)..end.next_multiple_of(PAGE_BYTES), access) == 0
 }
 
 /// Reads a value of the program's; `None` if the kernel could not. Reading it faults it in.

@@ -9,6 +9,7 @@ use std::ffi::c_long;
 
 use folioswap_sys::own_calls;
 
+use crate::calls::access::{self, Access};
 use crate::faults::signals;
 use crate::real::raw_result;
 use crate::{ending, guard, start, state};
@@ -74,11 +75,12 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
 /// A copy of the program's filter. `None`: there is none where it says, and the kernel may say so.
 ///
 /// # Safety
-/// `description` is null, or the address of such a description.
+/// If the memory can be read, it is such a description.
 unsafe fn read(description: usize) -> Option<Vec<libc::sock_filter>> {
     // SAFETY: the caller upholds this function's own contract.
-    let program = unsafe { (description as *const libc::sock_fprog).as_ref() }?;
-    if program.filter.is_null() || program.len == 0 {
+    let program = unsafe { access::read(description as *const libc::sock_fprog) }?;
+    let bytes = usize::from(program.len) * size_of::<libc::sock_filter>();
+    if program.filter.is_null() || bytes == 0 || !access::is_open(program.filter as usize, bytes, Access::Read) {
         return None;
     }
     // SAFETY: so many steps lie there.

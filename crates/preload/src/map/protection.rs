@@ -157,13 +157,17 @@ export! {
 
 export! {
     fn mlockall(flags: c_int) -> c_int {
-        start::now();
+        // A program that is still small keeps all of its memory in RAM from now on, as it wants.
         if state::space().is_some() {
             // More memory than the budget cannot be locked in RAM. The kernel returns ENOMEM beyond RLIMIT_MEMLOCK too.
             state::fail(libc::ENOMEM);
             return -1;
         }
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
+        let result = unsafe { kernel!(libc::SYS_mlockall, flags) as c_int };
+        if result == 0 {
+            start::never("it has locked all of it in RAM");
+        }
+        result
     }
 }
