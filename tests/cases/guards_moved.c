@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #define PAGE 4096ul
@@ -81,6 +82,16 @@ int main(void) {
     if (differs("protected part")) return 1;
     if (move(9001, 3000, 19500) && differs("back again")) return 1;
     if (munmap(base, NR * PAGE) || grows()) return 1;
+    for (int advice = MADV_DONTFORK; advice <= MADV_WIPEONFORK; advice += MADV_WIPEONFORK - MADV_DONTFORK) {
+        char *at = mmap(NULL, 4096 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memset(at, 7, 4096 * PAGE);
+        if (madvise(at + 2048 * PAGE, 2048 * PAGE, advice)) return 2;
+        if (mremap(at, 4096 * PAGE, 1024 * PAGE, MREMAP_MAYMOVE) != at || at[1023 * PAGE] != 7) {
+            perror("FAIL shrinking across advice on children");
+            return 1;
+        }
+        munmap(at, 1024 * PAGE);
+    }
     printf("ok\n");
     return 0;
 }

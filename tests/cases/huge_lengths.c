@@ -61,6 +61,13 @@ int main(void) {
     CHECK(EFAULT, sigprocmask(SIG_BLOCK, &empty, bad));
     CHECK(EFAULT, sigaltstack((stack_t *)none, NULL));
     CHECK(EFAULT, sigaltstack(NULL, (stack_t *)none));
+    /* The kernel's sets of signals have 8 bytes. */
+    sigset_t *short_set = (sigset_t *)(ends + 4096 - 8);
+    memset(short_set, 0xff, 8);
+    CHECK(0, ppoll(NULL, 0, &at_once, short_set));
+    CHECK(0, sigprocmask(SIG_BLOCK, NULL, short_set));
+    for (size_t at = 0; at < 64 << 20; at += 4096) large[at]++; /* faults are still resolved */
+
     /* Pointers to nothing, in turn null, without access, and beyond all memory. */
     void *volatile nothing[] = {NULL, none, (void *)-4096L};
     for (int i = 0; i < 3; i++) {

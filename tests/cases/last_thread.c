@@ -6,6 +6,7 @@
 // The process ends with the last thread of the program's: main calls pthread_exit, alone or before another thread
 // returns, or the only thread makes the exit call of a thread.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +27,19 @@ static void say(void) { printf("ok\n"); }
 int main(int argc, char **argv) {
     char *memory = malloc(BYTES); /* the engine starts, and pages */
     for (int round = 0; round < 2; round++) memset(memory, round, BYTES);
-    pid_t child = fork();
-    if (child == 0) pthread_exit(NULL);
-    int status = -1;
-    if (waitpid(child, &status, 0) != child || status) {
-        printf("FAIL child: status %x\n", status);
-        return 1;
+    pthread_t beside;
+    if (pthread_create(&beside, NULL, wait_a_little, NULL)) return 2;
+    for (int way = 0; way < 2; way++) {
+        errno = EDOM;
+        pid_t child = way ? _Fork() : fork();
+        if (child == 0) pthread_exit(NULL);
+        int status = -1, kept = errno;
+        if (waitpid(child, &status, 0) != child || status || (way && kept != EDOM)) {
+            printf("FAIL child, way %d: status %x, errno %d\n", way, status, kept);
+            return 1;
+        }
     }
+    pthread_join(beside, NULL);
     if (argc > 1 && strcmp(argv[1], "call") == 0) {
         say();
         fflush(stdout);

@@ -16,7 +16,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
-use folioswap_sys::signals;
+use folioswap_sys::{seat, signals};
 
 use crate::alloc::{heap, huge};
 use crate::calls::{aio, dispatch};
@@ -61,6 +61,8 @@ struct Fork {
     /// `None`: the engine has not started.
     resting: Option<Resting>,
     _waiting: start::Waiting,
+    /// The C library's streams are locked, too.
+    has_streams: bool,
     _guard: guard::Guard,
 }
 
@@ -88,11 +90,15 @@ thread_local! {
     static FORK: Cell<Option<ManuallyDrop<Fork>>> = const { Cell::new(None) };
 }
 
-fn rest(arena: &'static Arena) -> Resting {
-    streams::lock();
+fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
+    if has_streams {
+        streams::lock();
+    }
     let beginning = known::beginning();
     let forking = arena.prepare_fork();
-    streams::touch();
+    if has_streams {
+        streams::touch();
+    }
     touch_stack();
     Resting {
         forking,
@@ -107,12 +113,17 @@ fn rest(arena: &'static Arena) -> Resting {
 }
 
 extern "C" fn before() {
+    rest_before(true);
+}
+
+fn rest_before(has_streams: bool) {
     let guard = guard::enter();
     if state::phase() == Phase::Early {
         return;
     }
     let waiting = start::waiting(); // no other thread starts the engine meanwhile
-    let fork = Fork { resting: state::arena().map(rest), _waiting: waiting, _guard: guard };
+    let resting = state::arena().map(|arena| rest(arena, has_streams));
+    let fork = Fork { resting, _waiting: waiting, has_streams, _guard: guard };
     FORK.set(Some(ManuallyDrop::new(fork)));
     // Last, because who has another of these locks may allocate.
     heap::acquire_for_fork();
@@ -121,10 +132,12 @@ extern "C" fn before() {
 extern "C" fn parent() {
     let Some(fork) = FORK.take() else { return };
     heap::release_after_fork();
-    let Fork { resting, _waiting, _guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting, has_streams, _guard } = ManuallyDrop::into_inner(fork);
     if let Some(resting) = resting {
         resting.unlock().0.parent();
-        streams::unlock();
+        if has_streams {
+            streams::unlock();
+        }
     }
 }
 
@@ -134,11 +147,13 @@ extern "C" fn child() {
     heap::release_in_child();
     dispatch::forget();
     start::begin_child();
-    let Fork { resting, _waiting: waiting, _guard: guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting: waiting, has_streams, _guard: guard } = ManuallyDrop::into_inner(fork);
     drop(waiting);
     if let Some(resting) = resting {
         let (forking, thread) = resting.unlock();
-        streams::unlock_in_child();
+        if has_streams {
+            streams::unlock_in_child();
+        }
         if let Err(error) = forking.child() {
             state::end(
                 ExitStatus::OutOfMemory,
@@ -158,15 +173,19 @@ extern "C" fn child() {
 }
 
 /// Runs the handlers around a call that makes a child, for which the C library runs none. The child returns here, too,
-/// with zero.
+/// with zero. Such calls may be made in signal handlers, where the C library's locks may be anyone's: they stay as they
+/// are.
 pub fn around(call: impl FnOnce() -> isize) -> isize {
-    before();
+    state::keeping_errno(|| rest_before(false));
     let result = call();
-    if result == 0 {
-        child()
-    } else {
-        parent()
-    }
+    state::keeping_errno(|| {
+        if result == 0 {
+            seat::is_alone();
+            child();
+        } else {
+            parent();
+        }
+    });
     result
 }
 

@@ -328,14 +328,23 @@ extern "C" fn begun(seat: *mut c_void) -> *mut c_void {
     let seat = unsafe { &*seat.cast::<Seat>() };
     // The C library ends the process with the last thread that it counts: the program's, not this one.
     let counted = counted_threads();
-    counted.inspect(|counted| _ = counted.fetch_sub(1, Ordering::SeqCst));
+    if counted.is_some_and(|counted| counted.fetch_sub(1, Ordering::SeqCst) == 1) {
+        // SAFETY: the program's last thread has ended meanwhile, and saw that this one was counted.
+        unsafe { libc::exit(0) };
+    }
     seat.note_record();
     seat.run();
     counted.inspect(|counted| _ = counted.fetch_add(1, Ordering::SeqCst));
     std::ptr::null_mut()
 }
 
-/// How many threads the C library counts (glibc).
+/// In a child that the C library does not know of: it has one thread.
+pub fn is_alone() {
+    counted_threads().inspect(|counted| counted.store(1, Ordering::SeqCst));
+}
+
+/// How many threads the C library counts: an `unsigned int` of glibc's that only debuggers may rely on. `None`: another
+/// C library, or glibc before 2.34. The process then outlives a last thread that calls `pthread_exit`.
 fn counted_threads() -> Option<&'static AtomicU32> {
     static COUNTED: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
     // SAFETY: the name is NUL-terminated. The symbol of this name is a number that all threads change atomically.

@@ -7,7 +7,7 @@
 pub enum ExitStatus {
     /// A check of `bench` or `doctor` did not hold.
     CheckFailed = 1,
-    /// Neither a frame nor a slot was free while the program ran.
+    /// Neither a frame nor a slot was free while the program ran, or something else that the engine cannot do without.
     OutOfMemory = 70,
     /// Code of folioswap panicked.
     Defect = 76,
@@ -41,7 +41,9 @@ impl ExitStatus {
     pub const fn meaning(self) -> &'static str {
         match self {
             ExitStatus::CheckFailed => "a check of `bench` or `doctor` did not hold",
-            ExitStatus::OutOfMemory => "budget and swap were both full while the program ran",
+            ExitStatus::OutOfMemory => {
+                "folioswap could not go on while the program ran: mostly, budget and swap were both full"
+            }
             ExitStatus::Defect => "a defect of folioswap: its own code panicked, in the command or in the program",
             ExitStatus::Failed => "folioswap itself failed, with `run` before the program began; one line says why",
             ExitStatus::NotExecutable => "the program cannot be executed",

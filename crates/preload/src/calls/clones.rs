@@ -1,10 +1,13 @@
 //! `clone` and its like, where the child gets a copy of the memory. No fork handlers of the C library's run then, so
 //! they run here, around the call.
 //!
-//! Children that share the descriptors get no managed memory: what such a child closes is closed in its parent.
+//! Some children get no managed memory: those that share the descriptors, since what such a child closes is closed in
+//! its parent; those for whose end or exec the kernel lets the parent wait; those with other thread-local storage or
+//! without signal handlers; and those that a system call gives a stack of their own.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
+use std::sync::Mutex;
 
 use folioswap_sys::own_calls;
 
@@ -18,15 +21,19 @@ type Work = extern "C" fn(*mut c_void) -> c_int;
 /// Below the end of a stack that `clone` was given, this much is assumed to be the stack's.
 const STACK_BYTES: usize = 16 << 10;
 
-const SHARED: usize = (libc::CLONE_VM | libc::CLONE_FILES) as usize;
+const CLEARS_HANDLERS: usize = 1 << 32;
+
+/// Flags with which the engine does not go on in the child.
+const UNMANAGED: usize =
+    (libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_SETTLS) as usize | CLEARS_HANDLERS;
 
 /// Whether the child has a copy of the memory, and the engine may go on in it.
 fn is_copy(flags: usize) -> bool {
-    flags & SHARED == 0 && !guard::inside() && state::may_manage()
+    flags & UNMANAGED == 0 && !guard::inside() && state::may_manage()
 }
 
-/// Makes a call that creates a child with a copy of the memory, which goes on where the caller does. The kernel's result.
-/// `None`: this is no such call.
+/// Makes a call that creates a child with a copy of the memory, which goes on where the caller does. The result is the
+/// kernel's. `None`: this is no such call.
 ///
 /// # Safety
 /// As the system call.
@@ -44,8 +51,13 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
     if !is_copy(flags) || stack != 0 {
         return None;
     }
-    // SAFETY: the caller upholds this function's own contract.
-    Some(unsafe { copied(flags, child, || raw_result(number, words)) })
+    // SAFETY: the caller upholds this function's own contract. Nothing leaves RAM from when it is touched until the call.
+    Some(unsafe {
+        copied(flags, child, || {
+            dispatch::touch_for_clone(number, words);
+            raw_result(number, words)
+        })
+    })
 }
 
 /// # Safety
@@ -60,15 +72,28 @@ unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> is
     result
 }
 
-/// Whether this is the program's only thread. The engine's would outlive it.
+/// Threads that are about to end.
+static ENDING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// Whether this thread, which ends now, is the program's last. The engine's would outlive it.
 pub fn is_last_thread() -> bool {
     if state::arena().is_none() || own_calls::is_used() {
         return false; // the program's filter may refuse to open a directory
     }
     let _guard = guard::enter();
+    let mut ending = ENDING.lock().expect("nothing panics under this lock");
     let Ok(listed) = std::fs::read_dir("/proc/self/task") else { return false };
-    let threads = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    threads.filter(|&thread| !folioswap::is_internal(thread)).count() == 1
+    let threads: Vec<u32> = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    ending.retain(|thread| threads.contains(thread));
+    ending.push(guard::this_thread());
+    threads.into_iter().all(|thread| ending.contains(&thread) || folioswap::is_internal(thread) || has_ended(thread))
+}
+
+/// Whether a thread has ended. The first one of a process stays listed until the others have ended, too.
+fn has_ended(thread: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    state.is_empty() || state.starts_with(['Z', 'X'])
 }
 
 export! {
@@ -90,7 +115,12 @@ export! {
         // The child begins on a copy of this stack. It has that of the program once it has managed memory.
         let on_this_stack = [words[0], 0, words[2], words[3], words[4], 0];
         // SAFETY: the program's call, but for the stack.
-        let result = unsafe { copied(words[0], words[3], || raw_result(libc::SYS_clone, &on_this_stack)) };
+        let result = unsafe {
+            copied(words[0], words[3], || {
+                dispatch::touch_for_clone(libc::SYS_clone, &words);
+                raw_result(libc::SYS_clone, &on_this_stack)
+            })
+        };
         if result < 0 {
             state::fail(-result as c_int);
             return -1;

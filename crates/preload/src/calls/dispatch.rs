@@ -227,29 +227,53 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
     Handled::Yes
 }
 
-/// Brings in what the kernel writes for a new thread or child, and holds what it writes when a thread ends.
+/// What a call of `clone` or `clone3` asks for: its flags, and where the kernel writes the ids of the child, in the
+/// child and in its parent, and its descriptor.
+///
+/// # Safety
+/// As the system call.
+unsafe fn asked(number: c_long, words: &[usize; 6]) -> Option<[usize; 4]> {
+    match number {
+        libc::SYS_clone => Some([words[0], 0, words[3], words[2]]),
+        // SAFETY: the caller upholds this function's own contract.
+        libc::SYS_clone3 => unsafe { access::read(words[0] as *const [usize; 4]) },
+        _ => None,
+    }
+}
+
+/// Brings in what the kernel reads and writes for a new thread or child.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn touch_for_clone(number: c_long, words: &[usize; 6]) {
+    // SAFETY: the caller upholds this function's own contract.
+    let Some([flags, pidfd, child, parent]) = (unsafe { asked(number, words) }) else { return };
+    if number == libc::SYS_clone3 {
+        cover::touch(words[0] as *const u8, words[1]);
+    }
+    let ids = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
+    for (at, wanted) in
+        [(pidfd, libc::CLONE_PIDFD), (child, ids), (parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD)]
+    {
+        if flags & wanted as usize != 0 {
+            cover::touch(at as *const c_int, size_of::<c_int>());
+        }
+    }
+}
+
+/// The same, before the call. Holds what the kernel writes when a thread ends, and starts the engine before a thread.
 ///
 /// # Safety
 /// As the system call.
 pub unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
-    const CLEARS: usize = libc::CLONE_CHILD_CLEARTID as usize;
     // SAFETY: the caller upholds this function's own contract.
-    let asked = if number == libc::SYS_clone3 { unsafe { access::read(words[0] as *const [usize; 4]) } } else { None };
-    let (flags, pidfd, child, parent) = match (number, asked) {
-        (libc::SYS_clone, _) => (words[0], 0, words[3], words[2]),
-        (libc::SYS_clone3, Some([flags, pidfd, child, parent])) => {
-            cover::touch(words[0] as *const u8, words[1]);
-            (flags, pidfd, child, parent)
-        }
-        _ => return,
-    };
+    let Some([flags, _, child, _]) = (unsafe { asked(number, words) }) else { return };
     if flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize {
         start::now();
     }
-    for at in [pidfd, child, parent] {
-        cover::touch(at as *const c_int, size_of::<c_int>());
-    }
-    if flags & CLEARS != 0 && state::direct() {
+    // SAFETY: as above.
+    unsafe { touch_for_clone(number, words) };
+    if flags & libc::CLONE_CHILD_CLEARTID as usize != 0 && state::direct() {
         threads::hold(child, size_of::<c_int>());
     }
 }

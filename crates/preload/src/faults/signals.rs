@@ -55,7 +55,7 @@ pub fn prepare(may_be_direct: bool) {
 /// Takes the faults of all threads, from the engine too: its own handler is for programs that are built with it.
 pub fn take_faults() {
     if let Err(error) = sigbus::install(on_sigbus) {
-        state::end(ExitStatus::Failed, &format!("installing the SIGBUS handler: {error}"));
+        state::end(ExitStatus::OutOfMemory, &format!("installing the SIGBUS handler: {error}"));
     }
 }
 
@@ -116,11 +116,21 @@ pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
     if set.is_null() || !has_ours() {
         return None;
     }
-    // SAFETY: the caller's promise.
-    let mut copy = unsafe { access::read(set) }?;
-    // SAFETY: changes the copy.
-    ours().iter().for_each(|&signal| _ = unsafe { libc::sigdelset(&raw mut copy, signal) });
-    Some(copy)
+    // SAFETY: the caller's promise. The kernel's sets have 8 bytes, and it reads no more.
+    let words = unsafe { access::read(set.cast::<u64>()) }?;
+    // SAFETY: a set without signals is valid, and so is one with these.
+    unsafe {
+        let mut copy: sigset_t = zeroed();
+        (&raw mut copy).cast::<u64>().write(words);
+        ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
+        Some(copy)
+    }
+}
+
+/// The part of a set that the kernel knows.
+fn kernels(set: &sigset_t) -> u64 {
+    // SAFETY: a set is longer than this, and any bits are a number.
+    unsafe { (&raw const *set).cast::<u64>().read() }
 }
 
 /// Writes what a call has found out to where the program wants it, if anywhere. Returns the result of the call: as from
@@ -377,7 +387,7 @@ export! {
             let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
             let result = SIGPROCMASK.get()(how, pointer(&copy, set), &raw mut known);
-            bring(known, before, result)
+            bring(kernels(&known), before.cast(), result)
         }
     }
 }
@@ -389,7 +399,7 @@ export! {
             let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
             let mut known = zeroed();
             let result = PTHREAD_SIGMASK.get()(how, pointer(&copy, set), &raw mut known);
-            if bring(known, before, result) < 0 { libc::EFAULT } else { result }
+            if bring(kernels(&known), before.cast(), result) < 0 { libc::EFAULT } else { result }
         }
     }
 }

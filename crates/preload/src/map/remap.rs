@@ -46,6 +46,11 @@ impl Request {
             && (!self.has(MREMAP_DONTUNMAP) || self.old.len() == self.new_len)
     }
 
+    /// The last page of the old range.
+    fn last(&self) -> Range<usize> {
+        self.old.end.saturating_sub(PAGE_BYTES)..self.old.end
+    }
+
     /// The part of the old range that stays.
     fn kept(&self) -> Range<usize> {
         self.old.start..self.old.end.min(self.old.start + self.new_len)
@@ -59,10 +64,7 @@ impl Request {
         if (self.new_len != self.old.len() && !is_longer) || self.is_one_mapping() {
             return self.call(flags, target);
         }
-        let parts = mappings(&self.old);
-        if parts == [self.old.clone()] && !own_calls::is_used() {
-            return self.call(flags, target);
-        }
+        let parts = listed(&self.old).unwrap_or_default();
         let has_gaps = parts.iter().map(Range::len).sum::<usize>() < self.old.len();
         if parts.is_empty() || (has_gaps && (is_longer || !self.has(libc::MREMAP_FIXED))) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
@@ -135,7 +137,7 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
 
 /// What the kernel says of this process's mappings. Read without the C library, in which a thread can be cancelled.
 /// `None`: it cannot be read, or a thread of the program has closed the descriptor.
-fn listed() -> Option<String> {
+fn list() -> Option<String> {
     if own_calls::is_used() {
         return None; // the program's filter may refuse to open a file
     }
@@ -157,15 +159,15 @@ fn listed() -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The mappings in a range, as the kernel lists them, or the range if it does not list them.
-fn mappings(range: &Range<usize>) -> Vec<Range<usize>> {
-    let Some(listed) = listed() else { return vec![range.clone()] };
+/// The mappings in a range, as the kernel lists them.
+fn listed(range: &Range<usize>) -> Option<Vec<Range<usize>>> {
+    let listed = list()?;
     let number = |text: &str| usize::from_str_radix(text, 16).ok();
     let mapping = |line: &str| {
         let (start, end) = line.split_once(' ')?.0.split_once('-')?;
         Some(number(start)?.max(range.start)..number(end)?.min(range.end))
     };
-    listed.lines().filter_map(mapping).filter(|part| !part.is_empty()).collect()
+    Some(listed.lines().filter_map(mapping).filter(|part| !part.is_empty()).collect())
 }
 
 /// Moves mappings one by one: the kernel does not move several at once if it reports their faults. The last one grows
@@ -201,7 +203,7 @@ fn move_to_target(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let kept = request.kept();
     let managed = space.managed_parts(kept.clone());
     // What is managed is mapped, but perhaps in several mappings.
-    let parts = if managed == [kept.clone()] { managed } else { mappings(&kept) };
+    let parts = if managed == [kept.clone()] { managed } else { listed(&kept).unwrap_or(vec![kept.clone()]) };
     if !old.is_empty() && parts.first().is_none_or(|part| part.start != kept.start) {
         return request.call(request.flags, *target); // an error
     }
@@ -248,7 +250,7 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
 /// Implements `mremap` for managed memory. The arguments are sound.
 fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
-    if *new_len != old.len() && space.managed_parts(old.clone()) == [old.clone()] && known::is_divided(old) {
+    if *new_len > old.len() && space.managed_parts(old.clone()) == [old.clone()] && known::is_divided(old) {
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
     if request.has(libc::MREMAP_FIXED) {
@@ -295,9 +297,13 @@ export! {
                 && let Some(space) = state::space()
                 && (is_target_ours || !space.managed_parts(request.old.clone()).is_empty())
             {
+                let ends_in_guards = known::guarded().overlaps(&request.last());
                 return match remap_managed(space, &request) {
                     Ok(at) => {
                         request.note_moved(at);
+                        if ends_in_guards && request.new_len > request.old.len() {
+                            manage(space, at + request.old.len()..at + request.new_len);
+                        }
                         at as *mut c_void
                     }
                     Err(error) => failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
