@@ -294,6 +294,16 @@ pub fn strict() -> Vec<sock_filter> {
     steps
 }
 
+/// Has a filter end the process where it ends the thread. For a process of which no thread but the engine's would be
+/// left.
+pub fn end_the_process(filter: &mut [sock_filter]) {
+    for step in filter {
+        if step.code == RETURN && step.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_KILL_THREAD {
+            step.k = libc::SECCOMP_RET_KILL_PROCESS;
+        }
+    }
+}
+
 /// Whether this thread has a seccomp filter. `false` also if that cannot be read.
 #[must_use]
 pub fn is_filtered() -> bool {

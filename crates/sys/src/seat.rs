@@ -343,6 +343,11 @@ pub fn is_alone() {
     counted_threads().inspect(|counted| counted.store(1, Ordering::SeqCst));
 }
 
+/// Whether the C library knows of one thread only, besides these.
+pub fn has_one_other() -> bool {
+    counted_threads().is_some_and(|counted| counted.load(Ordering::SeqCst) == 1)
+}
+
 /// How many threads the C library counts: an `unsigned int` of glibc's that only debuggers may rely on. `None`: another
 /// C library, or glibc before 2.34. The process then outlives a last thread that calls `pthread_exit`.
 fn counted_threads() -> Option<&'static AtomicU32> {

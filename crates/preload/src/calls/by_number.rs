@@ -82,7 +82,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
             return if result < 0 { -(state::errno() as isize) } else { result };
         }
         if number == libc::SYS_exit && clones::is_last_thread() {
-            return raw_result(libc::SYS_exit_group, words);
+            return own_result(libc::SYS_exit_group, words); // a filter may permit the other only
         }
         if let Some(result) = clones::by_number(number, words) {
             return result;

@@ -8,8 +8,9 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap_sys::own_calls;
+use folioswap_sys::{own_calls, seat};
 
 use crate::calls::{access, dispatch};
 use crate::export::{export, real};
@@ -51,7 +52,7 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
     if !is_copy(flags) || stack != 0 {
         return None;
     }
-    // SAFETY: the caller upholds this function's own contract. Nothing leaves RAM from when it is touched until the call.
+    // SAFETY: the caller upholds this function's own contract. What is touched stays in RAM until the call.
     Some(unsafe {
         copied(flags, child, || {
             dispatch::touch_for_clone(number, words);
@@ -72,13 +73,31 @@ unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> is
     result
 }
 
+/// The program has made threads of which the C library does not know.
+static HAS_OWN_THREADS: AtomicBool = AtomicBool::new(false);
+
+/// Notes the flags of a call of `clone`.
+pub fn note_flags(flags: usize) {
+    if flags & libc::CLONE_THREAD as usize != 0 {
+        HAS_OWN_THREADS.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether the program has one thread, as far as is known.
+pub fn has_one_thread() -> bool {
+    !HAS_OWN_THREADS.load(Ordering::Relaxed) && seat::has_one_other()
+}
+
 /// Threads that are about to end.
 static ENDING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// Whether this thread, which ends now, is the program's last. The engine's would outlive it.
 pub fn is_last_thread() -> bool {
-    if state::arena().is_none() || own_calls::is_used() {
-        return false; // the program's filter may refuse to open a directory
+    if state::arena().is_none() {
+        return false;
+    }
+    if own_calls::is_used() {
+        return has_one_thread(); // the program's filter may refuse to open a directory
     }
     let _guard = guard::enter();
     let mut ending = ENDING.lock().expect("nothing panics under this lock");

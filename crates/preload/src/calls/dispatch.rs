@@ -271,6 +271,7 @@ pub unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
     if flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize {
         start::now();
     }
+    clones::note_flags(flags);
     // SAFETY: as above.
     unsafe { touch_for_clone(number, words) };
     if flags & libc::CLONE_CHILD_CLEARTID as usize != 0 && state::direct() {

@@ -10,6 +10,7 @@ use std::ffi::c_long;
 use folioswap_sys::own_calls;
 
 use crate::calls::access::{self, Access};
+use crate::calls::clones;
 use crate::faults::signals;
 use crate::real::raw_result;
 use crate::{ending, guard, start, state};
@@ -35,12 +36,15 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
     }
     let exempting = {
         let _guard = guard::enter();
-        let filter = match operation {
+        let mut filter = match operation {
             STRICT if number == libc::SYS_prctl || (b == 0 && c == 0) => own_calls::strict(),
             // SAFETY: the caller passes the description of a filter.
             FILTER => unsafe { read(description) }?,
             _ => return None,
         };
+        if clones::has_one_thread() {
+            own_calls::end_the_process(&mut filter);
+        }
         let exempting = own_calls::exempting(&filter, signals::has_ours());
         let Some(exempting) = exempting.filter(|_| !filter.is_empty()) else {
             state::say("a seccomp filter is too long to exempt folioswap from it");
