@@ -172,6 +172,7 @@ impl Engine {
         self.end_lost(&locked, pages.clone()); // reads of lost pages are tried again at the new address
         if locked.is_empty() {
             locked.set_sealed(pages, true);
+            self.isolate(&mut locked); // a fault that waits for a frame may have divided it
             return Some(Entries::Pages(Vec::new()));
         }
         let is_whole = pages.len() == BLOCK_PAGES && !locked.has_sealed();
