@@ -1,8 +1,8 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
 // LIMIT_S: 40
-// A child with one thread makes a call that its filter does not list, ends in strict mode, or ends its only thread under a
-// filter. It is gone then, although the engine has threads in it.
+// A child with one thread makes a call that its filter does not list, or ends its only thread, under a filter and in
+// strict mode. It is gone then, although the engine has threads in it.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>
