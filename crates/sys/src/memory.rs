@@ -31,7 +31,7 @@ const MOST_RANGES: usize = 128;
 const MLOCK_ONFAULT: libc::c_int = 1;
 
 /// Where to ask for addresses that are [apart](Reservation::apart).
-pub(crate) fn place_apart(len: usize) -> usize {
+pub fn place_apart(len: usize) -> usize {
     const PLACES: Range<usize> = 0x5000_0000_0000..0x5400_0000_0000;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     let taken = TAKEN.fetch_add(len, Ordering::Relaxed);

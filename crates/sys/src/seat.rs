@@ -216,7 +216,7 @@ impl Seat {
     fn begin(&self, stack_bytes: usize) -> io::Result<libc::pthread_t> {
         let mut bytes = stack_bytes;
         loop {
-            let stack = Reservation::new(bytes + PAGE_BYTES, PAGE_BYTES)?;
+            let stack = Reservation::apart(bytes + PAGE_BYTES, PAGE_BYTES)?;
             stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?; // the first page guards it
             self.stack[0].store(stack.addr(), Ordering::Relaxed);
             self.stack[1].store(stack.len(), Ordering::Relaxed);

@@ -14,6 +14,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use folioswap_sys::memory::place_apart;
+
 use crate::alloc::heap::PRIVATE;
 use crate::calls::access::{self, Access};
 use crate::real::own;
@@ -206,7 +208,7 @@ impl Bounce {
         state::keeping_errno(|| {
             // SAFETY: a new mapping, which only this bounce knows. The part that is protected is all but its last page.
             unsafe {
-                let block = own!(libc::SYS_mmap, 0usize, len, libc::PROT_NONE, flags, -1i32, 0usize);
+                let block = own!(libc::SYS_mmap, place_apart(len), len, libc::PROT_NONE, flags, -1i32, 0usize);
                 let open = block >= 0
                     && own!(libc::SYS_mprotect, block, offset + room, libc::PROT_READ | libc::PROT_WRITE) == 0;
                 open.then_some(Bounce { block: block as *mut u8, offset, room, mapped: len })

@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
 
+use folioswap_sys::memory::place_apart;
+
 use crate::real::own;
 use crate::state;
 
@@ -37,7 +39,8 @@ fn map() -> Option<usize> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, whose first page nobody uses yet.
     unsafe {
-        let addr = own!(libc::SYS_mmap, 0usize, GUARD_BYTES + SIGNAL_BYTES, access, flags, -1i32, 0usize);
+        let place = place_apart(GUARD_BYTES + SIGNAL_BYTES);
+        let addr = own!(libc::SYS_mmap, place, GUARD_BYTES + SIGNAL_BYTES, access, flags, -1i32, 0usize);
         if addr < 0 {
             return None;
         }

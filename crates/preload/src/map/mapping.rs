@@ -10,11 +10,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::{Error, RawSpace};
-use folioswap_sys::memory::Reservation;
+use folioswap_sys::memory::{Reservation, place_apart};
 
 use crate::alloc::malloc;
 use crate::calls::{access, rings};
@@ -262,7 +262,10 @@ export! {
                 start::before_mapping(len);
             }
             let Some(space) = state::space().filter(|_| !guard::inside()) else {
-                // SAFETY: passes the caller's arguments on unchanged.
+                // What the engine maps does not lie where the program has just unmapped something, and may map again.
+                let is_ours = addr.is_null() && guard::inside();
+                let addr = if is_ours { without_provenance_mut(place_apart(pages(len))) } else { addr };
+                // SAFETY: passes the caller's arguments on, perhaps with a place where nothing is.
                 let mapped = unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
                 if state::phase() == Phase::Waiting && !guard::inside() && mapped != libc::MAP_FAILED {
                     note_while_waiting(mapped as usize..mapped as usize + pages(len), flags);
