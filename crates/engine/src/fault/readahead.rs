@@ -66,7 +66,6 @@ pub(crate) fn run(engine: &Engine) {
     let mut reads = Reads::new();
     while !engine.stopping() {
         let seen = engine.faults().reads().now();
-        while finish(engine, &mut reads, false) {}
         match engine.faults().reads().pop() {
             Some(window) => read_window(engine, &mut reads, thread, &window),
             None if !reads.is_empty() => {
