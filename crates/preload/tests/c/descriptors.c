@@ -2,6 +2,7 @@
 // scenario prints the same with and without the library, and exits with status 0. The output contains no numbers that
 // depend on the library.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
