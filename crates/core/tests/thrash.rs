@@ -167,9 +167,9 @@ impl Machine {
         of.whole = false;
         let ahead = of.history.ahead(page, PAGES);
         let in_row = of.history.note(page, PAGES);
-        of.history.note_ahead(&ahead);
+        of.history.note_ahead(ahead);
         self.read_page(block, page);
-        ahead.for_each(|page| self.read_page(block, page));
+        ahead.iter().for_each(|page| self.read_page(block, page));
         in_row
     }
 

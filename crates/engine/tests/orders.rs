@@ -47,6 +47,19 @@ fn push_out(arena: &Arena) {
     }
 }
 
+/// What lies near on the device is read in one request, with the slots in between.
+#[test]
+fn one_page_in_twelve_is_read_in_few_requests() {
+    let arena = builder(16).folio(Order::PAGE).build().unwrap();
+    let region = swapped_out(&arena, 16 * MIB);
+    let reads = |arena: &Arena| arena.devices()[0].io.reads.calls;
+    let before = reads(&arena);
+    let touched = (0..16 * MIB / PAGE).step_by(12).count() as u64;
+    check(&region, (0..16 * MIB / PAGE).step_by(12));
+    let made = reads(&arena) - before;
+    assert!(made < touched / 2, "{made} requests for {touched} pages");
+}
+
 #[test]
 fn a_page_of_what_went_out_whole_comes_back_alone() {
     let arena = builder(16).swap_in(SwapIn::Never).build().unwrap();

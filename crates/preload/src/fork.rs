@@ -13,12 +13,13 @@ use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
-use folioswap_sys::{seat, signals};
+use folioswap_sys::{fault_stack, held_signals, seat, signals};
 
 use crate::alloc::{heap, huge};
+use crate::calls::access::{self, Access};
 use crate::calls::{aio, dispatch};
 use crate::export::{export, real};
 use crate::faults::{signal_stack, signals as caught, threads};
@@ -99,7 +100,6 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
     if has_streams {
         streams::touch();
     }
-    touch_stack();
     Resting {
         forking,
         thread: signals::thread_id(),
@@ -122,7 +122,9 @@ fn rest_before(has_streams: bool) {
         return;
     }
     let waiting = start::waiting(); // no other thread starts the engine meanwhile
-    let resting = state::arena().map(|arena| rest(arena, has_streams));
+    // The program's stack may be small.
+    let resting = state::arena().map(|arena| fault_stack::run(|| rest(arena, has_streams)));
+    touch_stack();
     let fork = Fork { resting, _waiting: waiting, has_streams, _guard: guard };
     FORK.set(Some(ManuallyDrop::new(fork)));
     // Last, because who has another of these locks may allocate.
@@ -141,30 +143,36 @@ extern "C" fn parent() {
     }
 }
 
+/// Gives a child its memory.
+fn go_on(resting: Resting, has_streams: bool) {
+    let (forking, thread) = resting.unlock();
+    if has_streams {
+        streams::unlock_in_child();
+    }
+    if let Err(error) = forking.child() {
+        state::end(
+            ExitStatus::OutOfMemory,
+            &format!("process {}, forked from a managed one, cannot have its memory: {error}", std::process::id()),
+        );
+    }
+    threads::begin_child(thread);
+    ending::begin_child();
+    if let Some(space) = state::space() {
+        set_apart(space);
+    }
+}
+
 extern "C" fn child() {
     guard::begin_child();
     let Some(fork) = FORK.take() else { return };
     heap::release_in_child();
+    held_signals::begin_child();
     dispatch::forget();
     start::begin_child();
     let Fork { resting, _waiting: waiting, has_streams, _guard: guard } = ManuallyDrop::into_inner(fork);
     drop(waiting);
     if let Some(resting) = resting {
-        let (forking, thread) = resting.unlock();
-        if has_streams {
-            streams::unlock_in_child();
-        }
-        if let Err(error) = forking.child() {
-            state::end(
-                ExitStatus::OutOfMemory,
-                &format!("process {}, forked from a managed one, cannot have its memory: {error}", std::process::id()),
-            );
-        }
-        threads::begin_child(thread);
-        ending::begin_child();
-        if let Some(space) = state::space() {
-            set_apart(space);
-        }
+        fault_stack::run(|| go_on(resting, has_streams));
     }
     drop(guard);
     if caught::has_ours() {
@@ -212,15 +220,15 @@ fn set_apart(space: &RawSpace) {
 /// Bytes of the stack that the C library may use before the child's handler runs.
 const STACK_BYTES: usize = 32 << 10;
 
-/// Brings the next part of the stack in, if the stack is managed.
-#[inline(never)]
+/// Brings the next part of the stack in, as far as it is managed.
 fn touch_stack() {
-    let mut bytes = [0u8; STACK_BYTES];
-    for at in (0..STACK_BYTES).step_by(mapping::PAGE_BYTES) {
-        // SAFETY: a byte of this frame.
-        unsafe { (&raw mut bytes[at]).write_volatile(1) };
+    let here = 0u8;
+    let top = &raw const here as usize & !(mapping::PAGE_BYTES - 1);
+    let pages = (top - STACK_BYTES..top).step_by(mapping::PAGE_BYTES).rev();
+    for page in pages.take_while(|&page| state::is_managed(page) && access::is_open(page, 1, Access::Write)) {
+        // SAFETY: the program may write there, and nothing is changed. It may be no stack, but another thread's data.
+        unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(0, Ordering::Relaxed);
     }
-    std::hint::black_box(&bytes);
 }
 
 /// The C library's list of streams.

@@ -20,6 +20,7 @@ pub mod fault_stack;
 pub mod file_limit;
 pub mod fork;
 pub mod futex;
+pub mod held_signals;
 pub mod kept;
 pub mod maps;
 pub mod memory;

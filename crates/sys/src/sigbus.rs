@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::{errno, set_errno};
+use crate::{errno, held_signals, set_errno};
 
 /// The answer of a fault function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,6 +250,10 @@ extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, co
 /// `info` and `context` are what the kernel gave the handler that calls this.
 unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let action = front.chained();
+    if code <= 0 && held_signals::blocked() >> (front.signal - 1) & 1 != 0 {
+        // SAFETY: the caller's promise.
+        return held_signals::keep(unsafe { &*info });
+    }
     // Sent by kill and the like, or raised for a system call that was not made: returning does not raise it again.
     let sent = code <= 0 || front.signal == libc::SIGSYS;
     match action.sa_sigaction {

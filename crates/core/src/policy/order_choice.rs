@@ -8,7 +8,8 @@
 //! stayed in RAM since the block left (`enough`). Otherwise it is *sparse*. Unknown blocks follow the *belief* of
 //! their 64 MiB neighbourhood, or else of the arena, on which samples and verdicts vote.
 //!
-//! **Rows.** Pages touched in a row are read ahead, as many as the row is long, so at most half of them in vain.
+//! **Rows.** Pages touched at a constant distance of each other, as in a column of a matrix, are read ahead, as many as
+//! the row is long, so at most half of them in vain. Up to a distance of four, the pages in between count as touched.
 //! **Streams** read whole blocks ahead. Some of these, the *probes*, come back page by page too. A stream that passes a
 //! probe without using it ends, and what probes showed tells how many there are, and how far streams may read.
 //! **Doubt is cheap, trust is not:** blocks by pages are all observed, whole ones are not. So every block
@@ -26,8 +27,10 @@ use std::ops::Range;
 pub const DENSE: u16 = 192;
 /// Folios touched consecutively that show that a block is being streamed through.
 pub const RUN: u16 = 256;
-/// Folios touched consecutively from which those that follow are read ahead.
+/// Folios touched in a row from which those that follow are read ahead.
 const ROW: u16 = 4;
+/// Distance in a row up to which the pages in between come with it: a fourth of what moves is used then.
+const MOST_STEP: u16 = 4;
 /// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;
 const LIFETIME_MAX: u32 = 256;
@@ -65,58 +68,105 @@ pub struct History {
     /// The folio of the last fault, or the last one read ahead with it, and the length of the row that ends there.
     last: u16,
     run: u16,
-    /// The row goes down.
-    descends: bool,
+    /// The distance from one folio of the row to the next; negative: the row goes down; 0: not known.
+    step: i8,
     verdict: Verdict,
 }
 
 const _: () = assert!(size_of::<History>() == 16, "a block's entry has room for no more");
 
 impl History {
-    /// Records a fault of the folio at `index` of its block of `nr_folios`. Returns whether it is one of many in a row.
+    /// Records a fault of the folio at `index` of its block of `nr_folios`. Returns whether it is one of many
+    /// consecutive ones.
     pub fn note(&mut self, index: usize, nr_folios: usize) -> bool {
         if !self.was_read_ahead(index) {
-            self.run = if self.continues(index) { self.run.saturating_add(1) } else { 1 };
-            self.descends = index < usize::from(self.last);
+            if self.continues(index) {
+                self.run = self.run.saturating_add(1);
+            } else {
+                self.step = if self.run == 0 { 0 } else { i8::try_from(self.distance(index)).unwrap_or(0) };
+                self.run = if self.step == 0 { 1 } else { 2 };
+            }
             self.last = index as u16;
         }
-        nr_folios > 1 && self.run >= many_in_row(nr_folios)
+        nr_folios > 1 && self.is_consecutive() && self.run >= many_in_row(nr_folios)
+    }
+
+    /// How far a folio is behind the last one of the row.
+    fn distance(&self, index: usize) -> isize {
+        index as isize - self.last as isize
+    }
+
+    fn is_consecutive(&self) -> bool {
+        self.step.unsigned_abs() == 1
     }
 
     fn continues(&self, index: usize) -> bool {
-        self.run > 0 && index.abs_diff(usize::from(self.last)) == 1 && !self.was_read_ahead(index)
+        self.step != 0 && self.distance(index) == self.step.into() && !self.was_read_ahead(index)
     }
 
-    /// Folios to read with the one at `index`, which is about to be noted, because it continues a row: the next ones in
-    /// its direction, as many as were touched.
-    pub fn ahead(&self, index: usize, nr_folios: usize) -> Range<usize> {
+    /// Folios to read with the one at `index`, which is about to be noted, because it continues a row: the next ones
+    /// of the row, as many as were touched.
+    pub fn ahead(&self, index: usize, nr_folios: usize) -> Row {
         let run = usize::from(self.run) + 1;
-        match usize::from(self.last) {
-            _ if run < usize::from(ROW) || !self.continues(index) => index..index,
-            last if last < index => index + 1..(index + 1 + run).min(nr_folios),
-            _ => index.saturating_sub(run)..index,
+        if run < usize::from(ROW) || !self.continues(index) {
+            return Row::default();
         }
+        let room = if self.step > 0 { nr_folios - 1 - index } else { index };
+        Row { before: index, step: self.step, len: run.min(room / usize::from(self.step.unsigned_abs())) }
     }
 
     /// Records that these folios were read ahead with the one that was noted last.
-    pub fn note_ahead(&mut self, ahead: &Range<usize>) {
-        if ahead.is_empty() {
-            return;
+    pub fn note_ahead(&mut self, ahead: Row) {
+        if let Some(last) = ahead.last() {
+            self.last = last as u16;
+            self.run = self.run.saturating_add(ahead.len as u16);
         }
-        self.last = if ahead.start > usize::from(self.last) { ahead.end - 1 } else { ahead.start } as u16;
-        self.run = self.run.saturating_add(ahead.len() as u16);
     }
 
     /// Whether a folio is among those read ahead last. It may fault all the same, if it was in RAM but not mapped.
     fn was_read_ahead(&self, index: usize) -> bool {
-        let last = usize::from(self.last);
-        let behind = if self.descends { index.checked_sub(last) } else { last.checked_sub(index) };
-        self.run >= 2 * ROW && behind.is_some_and(|behind| behind < usize::from(self.run / 2))
+        let (behind, step) = (-self.distance(index), isize::from(self.step));
+        self.run >= 2 * ROW
+            && step != 0
+            && behind % step == 0
+            && (0..isize::from((self.run / 2) as i16)).contains(&(behind / step))
+    }
+
+    /// Pages of which a fault at `index` uses one.
+    fn weight(&self, index: usize) -> u16 {
+        let step = u16::from(self.step.unsigned_abs());
+        if self.continues(index) && step <= MOST_STEP { step } else { 1 }
     }
 
     /// Folios read ahead that a fault at `index` shows to have been used: those of the row that it continues.
     fn used_ahead(&self, index: usize) -> u16 {
         if self.run >= 2 * ROW && self.continues(index) { self.run / 2 } else { 0 }
+    }
+}
+
+/// Folios of a block at a constant distance of each other.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Row {
+    /// The folio before the first one.
+    before: usize,
+    step: i8,
+    len: usize,
+}
+
+impl Row {
+    /// Their indices, in the direction of the row.
+    pub fn iter(self) -> impl Iterator<Item = usize> + Clone {
+        (1..=self.len).map(move |at| self.before.wrapping_add_signed(at as isize * isize::from(self.step)))
+    }
+
+    /// The index of the last one.
+    fn last(self) -> Option<usize> {
+        self.iter().last()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len == 0
     }
 }
 
@@ -440,15 +490,15 @@ fn touched_part(
         (history.since, history.touches) = (record.now as u16, 0);
         history.enough = enough(pressure, nr_folios);
     }
-    history.touches = history.touches.saturating_add(1 + history.used_ahead(index));
-    let in_row = history.continues(index) && history.run >= many_in_row(nr_folios);
+    history.touches = history.touches.saturating_add((1 + history.used_ahead(index)) * history.weight(index));
+    let in_row = history.continues(index) && history.is_consecutive() && history.run >= many_in_row(nr_folios);
     if history.touches >= history.enough || in_row {
         *history = History {
             verdict: Verdict::Dense,
             judged_at: record.now,
             run: history.run,
             last: history.last,
-            descends: history.descends,
+            step: history.step,
             ..History::default()
         };
         let sample = record.take_sample(block);
@@ -485,7 +535,7 @@ mod tests {
         choice: OrderChoice,
         blocks: Vec<(History, bool)>,
         /// The end of what was read ahead in each block.
-        read: Vec<Range<usize>>,
+        read: Vec<Row>,
     }
 
     impl Machine {
@@ -493,7 +543,7 @@ mod tests {
             Machine {
                 choice: OrderChoice::new(),
                 blocks: vec![(History::default(), true); nr_blocks],
-                read: vec![0..0; nr_blocks],
+                read: vec![Row::default(); nr_blocks],
             }
         }
 
@@ -502,9 +552,9 @@ mod tests {
             let nr_folios = if *whole { 1 } else { 512 };
             let choice = self.choice.choose(BlockId::from_index(block), history, nr_folios, page, PRESSURE);
             *whole = choice == Choice::Whole;
-            let ahead = if *whole { 0..0 } else { history.ahead(page, 512) };
+            let ahead = if *whole { Row::default() } else { history.ahead(page, 512) };
             history.note(page, nr_folios);
-            history.note_ahead(&ahead);
+            history.note_ahead(ahead);
             self.read[block] = ahead;
             choice
         }
@@ -513,7 +563,7 @@ mod tests {
         fn walk(&mut self, block: usize) -> usize {
             let mut faults = 0;
             for page in 0..512 {
-                if faults > 0 && self.read[block].contains(&page) {
+                if faults > 0 && self.read[block].iter().any(|read| read == page) {
                     continue;
                 }
                 faults += 1;
@@ -547,6 +597,49 @@ mod tests {
         }
         assert!(!machine.choice.believes_sparse(BlockId::new(0)));
         assert!(faults < 4096 * 6 / 5, "{faults} faults for 4096 blocks");
+    }
+
+    /// A column of a matrix touches one page in so many. Its blocks come back whole if that moves no more than four
+    /// times as much.
+    #[test]
+    fn columns_take_few_faults() {
+        for (step, most_faults, is_whole) in [(2, 6, true), (4, 6, true), (5, 8, false), (20, 6, false)] {
+            let mut machine = Machine::new(400);
+            machine.choice.record.lock().unwrap().all.is_sparse = true;
+            let (mut faults, mut whole) = (0, 0);
+            for block in 0..400 {
+                let mut read = Vec::new();
+                for page in (0..512).step_by(step) {
+                    if read.contains(&page) {
+                        continue;
+                    }
+                    faults += 1;
+                    if machine.fault(block, page) == Choice::Whole {
+                        whole += 1;
+                        break;
+                    }
+                    read.extend(machine.read[block].iter());
+                }
+            }
+            assert!(faults <= 400 * most_faults, "one page in {step}: {faults} faults");
+            assert_eq!(whole > 300, is_whole, "one page in {step}: {whole} whole");
+            assert!(is_whole || whole == 0, "one page in {step}: {whole} whole");
+        }
+    }
+
+    #[test]
+    fn a_row_goes_on_to_the_end_of_its_block_in_either_direction() {
+        let mut history = History::default();
+        for index in [500, 480, 460] {
+            assert!(history.ahead(index, 512).is_empty());
+            history.note(index, 512);
+        }
+        assert_eq!(history.ahead(440, 512).iter().collect::<Vec<_>>(), [420, 400, 380, 360]);
+        history.note(440, 512);
+        history.note_ahead(Row { before: 440, step: -20, len: 4 });
+        assert!(history.was_read_ahead(380) && !history.was_read_ahead(370));
+        assert_eq!(history.ahead(340, 512).iter().last(), Some(160));
+        assert!(history.ahead(339, 512).is_empty());
     }
 
     #[test]

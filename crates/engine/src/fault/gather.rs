@@ -1,7 +1,6 @@
 //! Gathering: makes a split block one folio again, by bringing its parts from RAM and device into one huge page.
 
-use std::io::IoSliceMut;
-use std::ops::Range;
+use std::io::{self, IoSliceMut};
 
 use folioswap_core::{
     BLOCK_PAGES, BLOCK_PIECES, CpuId, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State,
@@ -10,11 +9,72 @@ use folioswap_core::{
 
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::memory::frames::Prepared;
+use crate::memory::frames::{Prepared, SCRATCH_PAGES};
 use crate::process::stopwatch::Stopwatch;
 use crate::swap::block::SlotRun;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
+use crate::swap::space::SwapSpace;
+
+/// A folio that is about to be read from its slots.
+struct Part<'t> {
+    slot: SlotId,
+    index: usize,
+    prepared: Prepared<'t>,
+}
+
+/// Slots that are read for nothing, so that one request reads what lies on both sides: that takes less time than
+/// another request.
+const MOST_GAP: usize = 16;
+
+/// Folios that one request reads, in the order of their slots. With gaps between them they are read by way of scratch
+/// memory.
+#[derive(Default)]
+struct Run<'t> {
+    parts: Vec<Part<'t>>,
+    /// Slots from the first folio's first one to the last one's last.
+    nr_slots: usize,
+    has_gaps: bool,
+}
+
+impl<'t> Run<'t> {
+    /// Whether a folio of `nr_pages` pages at `slot` can be read with these.
+    fn reaches(&self, slot: SlotId, nr_pages: usize, swap: &SwapSpace) -> bool {
+        let Some(first) = self.parts.first().map(|part| part.slot) else { return false };
+        let Some(gap) = slot.index().checked_sub(first.index() + self.nr_slots) else { return false };
+        let is_near = match self.has_gaps || gap > 0 {
+            true => gap <= MOST_GAP && self.nr_slots + gap + nr_pages <= SCRATCH_PAGES && swap.memory(first).is_none(),
+            false => true,
+        };
+        is_near && swap.follows(slot, first, self.nr_slots + gap)
+    }
+
+    fn push(&mut self, part: Part<'t>) {
+        let first = self.parts.first().map_or(part.slot, |first| first.slot);
+        let at = part.slot.index() - first.index();
+        self.has_gaps |= at > self.nr_slots;
+        self.nr_slots = at + part.prepared.bytes().len() / PAGE_SIZE;
+        self.parts.push(part);
+    }
+
+    /// Reads all of them.
+    fn read(&mut self, engine: &Engine) -> io::Result<()> {
+        let first = self.parts[0].slot;
+        if !self.has_gaps {
+            let mut pieces: Vec<_> =
+                self.parts.iter_mut().map(|part| IoSliceMut::new(part.prepared.bytes_mut())).collect();
+            return engine.swap().read_pieces(first, &mut pieces);
+        }
+        engine.ram().frames().with_scratch(|scratch| {
+            engine.swap().read(first, &mut scratch[..self.nr_slots * PAGE_SIZE])?;
+            for part in &mut self.parts {
+                let (at, bytes) = ((part.slot.index() - first.index()) * PAGE_SIZE, part.prepared.bytes_mut());
+                bytes.copy_from_slice(&scratch[at..at + bytes.len()]);
+            }
+            Ok(())
+        })
+    }
+}
 
 impl Engine {
     /// Brings all of a split block that is not pinned into RAM as one folio, maps it and puts it on `list`. `false`:
@@ -150,8 +210,8 @@ impl Engine {
         true
     }
 
-    /// Swaps in those of a range of a split block's folios that are on the device, each as a folio of its own. Folios
-    /// that are contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The
+    /// Swaps in those of a split block's given folios that are on the device, each as a folio of its own. Folios that
+    /// are contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The
     /// marker of a window stays unmapped.
     ///
     /// # Errors
@@ -159,67 +219,55 @@ impl Engine {
     pub fn read_parts(
         &self,
         locked: &mut Locked<'_>,
-        folios: Range<usize>,
+        folios: impl Iterator<Item = usize>,
         marker: Option<usize>,
         cpu: CpuId,
     ) -> Result<(), SwapInError> {
         let order = locked.order();
-        if order < PIECE {
-            let pieces = folios.start * order.nr_pages() / PIECE.nr_pages()
-                ..(folios.end * order.nr_pages()).div_ceil(PIECE.nr_pages());
-            for piece in pieces {
-                if locked.piece_hash(piece).is_some() {
-                    self.hash_pages(locked, piece * PIECE.nr_pages(), &mut [])?;
-                }
-            }
-        }
-        let mut run: Vec<(usize, Prepared<'_>)> = Vec::new();
-        let mut first: Option<SlotId> = None;
+        let mut swapped = Vec::new();
         for index in folios {
-            let State::Swapped(slot) = locked.state(index) else { continue };
-            if locked.is_sealed(index * order.nr_pages()) {
+            let (page, State::Swapped(slot)) = (index * order.nr_pages(), locked.state(index)) else { continue };
+            if locked.is_sealed(page) {
                 continue;
             }
+            if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+                self.hash_pages(locked, page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
+            }
+            swapped.push((slot, index));
+        }
+        swapped.sort_unstable();
+        let mut run = Run::default();
+        for (slot, index) in swapped {
             let Some(taken) = self.ram().try_take_near(self.table(), cpu, order, self.ram().zones().watermarks().min)
             else {
                 break;
             };
             let prepared = self.ram().prepare(taken, order);
-            if !first.is_some_and(|first| self.swap().follows(slot, first, run.len() * order.nr_pages())) {
-                if let Some(first) = first
-                    && let Err(error) = self.read_run(locked, first, std::mem::take(&mut run), marker)
-                {
-                    self.ram().release(prepared.into_frame());
-                    return Err(error);
-                }
-                first = Some(slot);
+            if !run.reaches(slot, order.nr_pages(), self.swap())
+                && let Err(error) = self.read_run(locked, std::mem::take(&mut run), marker)
+            {
+                self.ram().release(prepared.into_frame());
+                return Err(error);
             }
-            run.push((index, prepared));
+            run.push(Part { slot, index, prepared });
         }
-        first.map_or(Ok(()), |first| self.read_run(locked, first, run, marker))
+        self.read_run(locked, run, marker)
     }
 
-    fn read_run(
-        &self,
-        locked: &mut Locked<'_>,
-        slot: SlotId,
-        mut run: Vec<(usize, Prepared<'_>)>,
-        marker: Option<usize>,
-    ) -> Result<(), SwapInError> {
+    fn read_run(&self, locked: &mut Locked<'_>, mut run: Run<'_>, marker: Option<usize>) -> Result<(), SwapInError> {
+        let Some(first) = run.parts.first().map(|part| part.slot) else { return Ok(()) };
         let order = locked.order();
-        let mut pieces: Vec<_> = run.iter_mut().map(|(_, prepared)| IoSliceMut::new(prepared.bytes_mut())).collect();
-        let read = self.swap().read_pieces(slot, &mut pieces);
+        let read = run.read(self);
         let is_read = read.is_ok();
         if let Err(error) = read {
-            self.swap().note_trouble(slot, &Trouble::Read(error), false);
+            self.swap().note_trouble(first, &Trouble::Read(error), false);
         }
         let mut result = Ok(());
-        for (at, (index, mut prepared)) in run.into_iter().enumerate() {
+        for Part { slot, index, mut prepared } in run.parts {
             let bytes = prepared.bytes_mut();
             if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
                 // One unreadable folio must not lose the others: read each alone.
-                let read =
-                    self.read_folio(locked, index, slot.plus(at * order.nr_pages()), bytes, &mut Stopwatch::still());
+                let read = self.read_folio(locked, index, slot, bytes, &mut Stopwatch::still());
                 if read.is_err() {
                     self.ram().release(prepared.into_frame());
                     result = read;

@@ -197,7 +197,7 @@ impl Engine {
         let nr_folios = locked.nr_folios();
         let in_row = locked.history.note(index, nr_folios);
         if kind == FaultKind::SwapIn && nr_folios > 1 {
-            locked.history.note_ahead(&ahead);
+            locked.history.note_ahead(ahead);
         }
         let folio = locked.folio_mut(index);
         let marker = std::mem::replace(&mut folio.marker, false);
@@ -295,7 +295,7 @@ impl Engine {
         let (index, nr_folios) = (locked.index_of(page), locked.nr_folios());
         let ahead = locked.history.ahead(index, nr_folios);
         if !ahead.is_empty() && !locked.pinned && !self.is_on_failing(locked, page) {
-            let _ = self.read_parts(locked, ahead.clone(), None, current_cpu());
+            let _ = self.read_parts(locked, ahead.iter(), None, current_cpu());
         }
     }
 
@@ -372,7 +372,8 @@ impl Engine {
         let State::Swapped(slot) = locked.state(locked.index_of(first)) else {
             unreachable!("a piece hashed as one is in its slots as one");
         };
-        self.ram().frames().with_scratch(|read| {
+        self.ram().frames().with_scratch(|scratch| {
+            let read = &mut scratch[..PIECE.bytes()];
             let addr = self.table().addr(locked.name(locked.index_of(page)));
             let is_right = |read: &[u8]| locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read));
             self.swap().read_verified(addr, slot, read, None, is_right)?;

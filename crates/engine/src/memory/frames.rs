@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap_core::{FrameId, Locked, Order, PIECE, State, Zones};
+use folioswap_core::{FrameId, Locked, Order, PAGE_SIZE, State, Zones};
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::config::error::Error;
@@ -31,6 +31,9 @@ pub(crate) fn bytes_behind_homes(nr_zones: usize) -> usize {
 
 /// Threads that may use scratch memory at the same time.
 const SCRATCHES: usize = 4;
+/// Pages of scratch memory that one thread uses.
+pub(crate) const SCRATCH_PAGES: usize = 64;
+const SCRATCH_BYTES: usize = SCRATCH_PAGES * PAGE_SIZE;
 
 /// Pageblocks of a locked budget that may be split at the same time.
 const SPARE_PAGES: usize = 4;
@@ -58,10 +61,10 @@ impl Frames {
         memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS.max(nr_zones) * block)
             .or_else(|error| if memory::has_huge_pages() { Err(error) } else { Ok(()) })
             .map_err(Error::system("asking for huge pages"))?;
-        let scratch = Reservation::new(SCRATCHES * PIECE.bytes(), PIECE.bytes())
+        let scratch = Reservation::new(SCRATCHES * SCRATCH_BYTES, SCRATCH_BYTES)
             .and_then(|scratch| scratch.protect_rw(scratch.range()).map(|()| scratch))
             .map_err(Error::system("reserving scratch memory"))?;
-        let lent_scratch = Lent::new((0..SCRATCHES).map(|index| scratch.addr() + index * PIECE.bytes()));
+        let lent_scratch = Lent::new((0..SCRATCHES).map(|index| scratch.addr() + index * SCRATCH_BYTES));
         let spare_pages = homes.addr() + len + behind - block;
         let lent_spare_pages = Lent::new((0..SPARE_PAGES).map(|index| spare_pages + index * Order::PAGE.bytes()));
         let frames =
@@ -250,13 +253,13 @@ impl Frames {
         std::ptr::slice_from_raw_parts_mut(self.home(frame) as *mut u8, order.bytes())
     }
 
-    /// Lends memory for one piece.
+    /// Lends [`SCRATCH_PAGES`] pages of memory.
     pub fn with_scratch<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
         self.lent_scratch.with(|&mut addr| {
             assert!((self.scratch.addr()..self.scratch.addr() + self.scratch.len()).contains(&addr));
-            // SAFETY: a piece of the reservation (asserted), readable and writable anonymous memory. It was taken from
-            // the list of unused pieces, and returns there after the borrow has ended.
-            work(unsafe { std::slice::from_raw_parts_mut(addr as *mut u8, PIECE.bytes()) })
+            // SAFETY: a part of the reservation (asserted), readable and writable anonymous memory. It was taken from
+            // the list of unused parts, and returns there after the borrow has ended.
+            work(unsafe { std::slice::from_raw_parts_mut(addr as *mut u8, SCRATCH_BYTES) })
         })
     }
 

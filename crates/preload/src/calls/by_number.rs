@@ -15,7 +15,7 @@ use crate::calls::copied::{self, Copied, Pointer};
 use crate::calls::cover::{self, Pieces};
 use crate::calls::{clones, dispatch, filters, rights};
 use crate::export::export;
-use crate::faults::{signals, threads};
+use crate::faults::{masks, signals, threads};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, mapping, protection, remap};
 use crate::real::{kernel, own_result, raw, raw_result};
@@ -302,12 +302,14 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     Some(unsafe {
         match number {
             libc::SYS_rt_sigprocmask => {
-                let set = if a == libc::SIG_UNBLOCK as usize { None } else { open_set(b) };
-                let set = set.or_else(|| if b == 0 { None } else { access::read(b as *const u64) });
-                let before = copied::value(c as *mut u64);
-                let result = kernel!(number, a, or_theirs(&set, b), before.addr(), d);
-                before.bring_back();
-                result as isize
+                let wanted = if b == 0 { None } else { access::read(b as *const u64) };
+                let set = if a == libc::SIG_UNBLOCK as usize { wanted } else { open_set(b).or(wanted) };
+                let mut known = 0u64;
+                let result = kernel!(number, a, or_theirs(&set, b), &raw mut known, d);
+                if result < 0 {
+                    return Some(result as isize);
+                }
+                signals::bring(masks::change(a as c_int, wanted, known), c as *mut u64, 0) as isize
             }
             libc::SYS_rt_sigsuspend => kernel!(number, or_theirs(&open_set(a), a), b) as isize,
             libc::SYS_rt_sigaction if !are_open(b, c, size_of::<signals::KernelAction>()) => bad_address(),

@@ -18,7 +18,7 @@ use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
 use crate::calls::{access, by_number, clones, cover};
-use crate::faults::{signal_stack, signals, threads};
+use crate::faults::{masks, signal_stack, signals, threads};
 use crate::real::{Real, own};
 use crate::{guard, start, state};
 
@@ -307,8 +307,8 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
     // SAFETY: the context is the handler's. The pointers are null or the caller's, and accesses fault their pages in.
     unsafe {
         let known = *mask;
-        if set != 0 {
-            let set = *(set as *const u64);
+        let set = if set == 0 { None } else { Some(*(set as *const u64)) };
+        if let Some(set) = set {
             *mask = match how as c_int {
                 libc::SIG_BLOCK => known | set & !ours,
                 libc::SIG_UNBLOCK => known & !set,
@@ -316,6 +316,7 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
                 _ => return -(libc::EINVAL as isize),
             };
         }
+        let known = masks::change(how as c_int, set, known);
         if before != 0 {
             *(before as *mut u64) = known;
         }

@@ -1,5 +1,6 @@
 //! Faults on the program's threads: their signals, stacks, and the threads themselves.
 
+pub mod masks;
 pub mod signal_stack;
 pub mod signals;
 pub mod threads;

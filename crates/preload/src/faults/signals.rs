@@ -6,10 +6,10 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::ExitStatus;
+use folioswap_sys::held_signals;
 use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
@@ -23,17 +23,12 @@ use crate::{guard, state};
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
 real!(SYSV_SIGNAL = c"__sysv_signal": fn(c_int, sighandler_t) -> sighandler_t);
-real!(SIGPROCMASK = c"sigprocmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
-real!(PTHREAD_SIGMASK = c"pthread_sigmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
 real!(SIGALTSTACK = c"sigaltstack": fn(*const stack_t, *mut stack_t) -> c_int);
 real!(SIGSUSPEND = c"sigsuspend": fn(*const sigset_t) -> c_int);
 
 real!(SIGSET = c"sigset": fn(c_int, sighandler_t) -> sighandler_t);
 real!(SIGIGNORE = c"sigignore": fn(c_int) -> c_int);
-real!(SIGHOLD = c"sighold": fn(c_int) -> c_int);
 real!(SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int);
-real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
-real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
 
 /// Whether SIGSYS is this library's, and SIGBUS.
 static CATCHES: AtomicBool = AtomicBool::new(false);
@@ -81,8 +76,10 @@ pub fn ours_mask() -> u64 {
 /// Unblocks [`ours`] on the calling thread, and has its system calls caught.
 pub fn open_ours() {
     let set = ours_mask();
-    // SAFETY: the kernel reads a set of 8 bytes.
-    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, null_mut::<u64>(), 8) };
+    let mut before = 0u64;
+    // SAFETY: the kernel reads a set of 8 bytes and writes another.
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, &raw mut before, 8) };
+    held_signals::begin_thread(held_signals::blocked() | before & set);
     dispatch::arm();
 }
 
@@ -128,7 +125,7 @@ pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
 }
 
 /// The part of a set that the kernel knows.
-fn kernels(set: &sigset_t) -> u64 {
+pub fn kernels(set: &sigset_t) -> u64 {
     // SAFETY: a set is longer than this, and any bits are a number.
     unsafe { (&raw const *set).cast::<u64>().read() }
 }
@@ -138,7 +135,7 @@ fn kernels(set: &sigset_t) -> u64 {
 ///
 /// # Safety
 /// If the memory is writable, the program gave its address for this.
-unsafe fn bring<T>(value: T, to: *mut T, result: c_int) -> c_int {
+pub unsafe fn bring<T>(value: T, to: *mut T, result: c_int) -> c_int {
     if result != 0 || to.is_null() {
         return result;
     }
@@ -166,6 +163,9 @@ fn chained(signal: c_int) -> Action {
 }
 
 fn set_chained(signal: c_int, action: Action) {
+    if action.sa_sigaction == libc::SIG_IGN {
+        held_signals::discard(signal);
+    }
     if signal == libc::SIGSYS { sigbus::set_chained_syscall_action(action) } else { sigbus::set_chained_action(action) }
 }
 
@@ -340,13 +340,6 @@ export! {
 }
 
 export! {
-    fn sighold(number: c_int) -> c_int {
-        // SAFETY: passes the caller's argument on, unless the signal is one that is never blocked.
-        if is_ours(number) { 0 } else { unsafe { SIGHOLD.get()(number) } }
-    }
-}
-
-export! {
     fn siginterrupt(number: c_int, on: c_int) -> c_int {
         // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`ours`].
         if is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
@@ -357,50 +350,6 @@ export! {
     fn __sigsuspend(set: *const sigset_t) -> c_int {
         // SAFETY: an alias with the same contract.
         unsafe { sigsuspend(set) }
-    }
-}
-
-/// Masks of the old interfaces have 32 signals.
-fn without_ours_of_old(mask: c_int) -> c_int {
-    ours().iter().fold(mask, |mask, signal| mask & !(1 << (signal - 1)))
-}
-
-export! {
-    fn sigblock(mask: c_int) -> c_int {
-        // SAFETY: takes no pointers.
-        unsafe { SIGBLOCK.get()(without_ours_of_old(mask)) }
-    }
-}
-
-export! {
-    fn sigsetmask(mask: c_int) -> c_int {
-        // SAFETY: takes no pointers.
-        unsafe { SIGSETMASK.get()(without_ours_of_old(mask)) }
-    }
-}
-
-export! {
-    fn sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
-        // SAFETY: the pointers are null or valid, as `sigprocmask` requires. A local receives the old mask, because the
-        // kernel may find the program's page missing.
-        unsafe {
-            let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
-            let mut known = zeroed();
-            let result = SIGPROCMASK.get()(how, pointer(&copy, set), &raw mut known);
-            bring(kernels(&known), before.cast(), result)
-        }
-    }
-}
-
-export! {
-    fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
-        // SAFETY: as above.
-        unsafe {
-            let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
-            let mut known = zeroed();
-            let result = PTHREAD_SIGMASK.get()(how, pointer(&copy, set), &raw mut known);
-            if bring(kernels(&known), before.cast(), result) < 0 { libc::EFAULT } else { result }
-        }
     }
 }
 

@@ -6,9 +6,11 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use folioswap_sys::held_signals;
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::export::{export, real};
@@ -43,6 +45,8 @@ struct Beginning {
     argument: *mut c_void,
     /// The number of its held stack; 0 if it has none.
     number: u32,
+    /// What its creator has blocked in name.
+    blocked: u64,
 }
 
 /// Holds a range in RAM for good, if it is managed: memory that the kernel writes to on its own.
@@ -125,6 +129,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
             signal_stack::attach();
             detach_at_end();
         }
+        held_signals::begin_thread(beginning.blocked);
         (beginning.body, beginning.argument)
     };
     if signals::has_ours() {
@@ -186,7 +191,7 @@ export! {
                     let mut held = HELD.lock().expect("nothing panics under this lock");
                     held.push(HeldStack { addr, len, thread: 0, number });
                 }
-                (Box::into_raw(Box::new(Beginning { body, argument, number })), number)
+                (Box::into_raw(Box::new(Beginning { body, argument, number, blocked: held_signals::blocked() })), number)
             };
             let result = real(thread, attributes, begin, beginning.cast());
             if result != 0 {
@@ -198,6 +203,20 @@ export! {
                 }
             }
             result
+        }
+    }
+}
+
+export! {
+    fn thrd_create(thread: *mut pthread_t, body: Body, argument: *mut c_void) -> c_int {
+        // The statuses of C11's threads, which the libc crate lacks.
+        const ERROR: c_int = 2;
+        const NO_MEMORY: c_int = 3;
+        // SAFETY: the caller's call. The body returns an int, of which `thrd_join` gets the lower half of a pointer.
+        match unsafe { pthread_create(thread, null(), body, argument) } {
+            0 => 0,
+            libc::ENOMEM => NO_MEMORY,
+            _ => ERROR,
         }
     }
 }
