@@ -335,9 +335,8 @@ fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) ->
         return -(libc::EFAULT as isize);
     }
     let (known, stood_for) = (context.uc_stack, signal_stack::stands_for());
-    let on_it =
-        (context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize).wrapping_sub(known.ss_sp as usize).wrapping_sub(1)
-            < known.ss_size;
+    let pointer = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    let on_it = signal_stack::is_on(&known, pointer) || signal_stack::is_on_theirs(pointer);
     // SAFETY: the pointers are null or the caller's, and accesses fault their pages in.
     unsafe {
         if new != 0 {
@@ -345,11 +344,12 @@ fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) ->
             if on_it {
                 return -(libc::EPERM as isize);
             }
-            if wanted.ss_flags & libc::SS_DISABLE == 0 && wanted.ss_size < libc::MINSIGSTKSZ {
-                return -(libc::ENOMEM as isize);
+            let error = signal_stack::complaint(&wanted);
+            if error != 0 {
+                return -(error as isize);
             }
+            signal_stack::hold(&wanted);
             let mut set = signal_stack::instead_of(wanted);
-            threads::hold(set.ss_sp as usize, set.ss_size);
             set.ss_flags &= !libc::SS_ONSTACK;
             context.uc_stack = set;
             // The kernel does not change the stack of a thread that runs on it, as this handler may. So the call is

@@ -3,4 +3,5 @@
 pub mod masks;
 pub mod signal_stack;
 pub mod signals;
+pub mod small_stack;
 pub mod threads;

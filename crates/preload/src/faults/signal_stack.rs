@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use folioswap_sys::memory::place_apart;
 
+use crate::faults::threads;
 use crate::real::own;
 use crate::state;
 
@@ -98,14 +99,53 @@ pub fn own_signal_stack() -> Option<libc::stack_t> {
     }
 }
 
+/// Whether a stack pointer is on a stack.
+pub fn is_on(stack: &libc::stack_t, pointer: usize) -> bool {
+    pointer.wrapping_sub(stack.ss_sp as usize).wrapping_sub(1) < stack.ss_size
+}
+
+/// Whether a stack pointer is on this thread's own alternate stack.
+pub fn is_on_own(pointer: usize) -> bool {
+    own_signal_stack().is_some_and(|own| is_on(&own, pointer))
+}
+
+/// Whether a stack pointer is on the program's stack that this library's stack replaces.
+pub fn is_on_theirs(pointer: usize) -> bool {
+    STANDS_FOR.get().is_some_and(|theirs| is_on(&theirs, pointer))
+}
+
 /// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
-/// with a fault in it needs more than 8 KiB on some processors.
+/// with a fault in it needs more than 8 KiB on some processors. Handlers run on them all the same
+/// ([`small_stack`](super::small_stack)).
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     let Some(own) = own_signal_stack() else { return wanted };
-    let none = wanted.ss_flags & libc::SS_DISABLE != 0;
+    let none = mode(&wanted) == libc::SS_DISABLE;
     let small = wanted.ss_flags == 0 && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
     STANDS_FOR.set(small.then_some(wanted));
     if none || small { own } else { wanted }
+}
+
+/// What the program wants, less the kernel's flag that a handler is to find no stack set.
+fn mode(wanted: &libc::stack_t) -> i32 {
+    const SS_AUTODISARM: i32 = i32::MIN;
+    wanted.ss_flags & !SS_AUTODISARM
+}
+
+/// The kernel's error number for a stack; zero if it takes it.
+pub fn complaint(wanted: &libc::stack_t) -> i32 {
+    match mode(wanted) {
+        libc::SS_DISABLE => 0,
+        0 | libc::SS_ONSTACK if wanted.ss_size < libc::MINSIGSTKSZ => libc::ENOMEM,
+        0 | libc::SS_ONSTACK => 0,
+        _ => libc::EINVAL,
+    }
+}
+
+/// Holds the program's stack in RAM: the kernel writes the frames of signals to it.
+pub fn hold(wanted: &libc::stack_t) {
+    if mode(wanted) != libc::SS_DISABLE && complaint(wanted) == 0 {
+        threads::hold(wanted.ss_sp as usize, wanted.ss_size);
+    }
 }
 
 /// The program's stack that this library's stack replaces.

@@ -6,6 +6,7 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
+use std::ptr::null;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::ExitStatus;
@@ -16,7 +17,7 @@ use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 use crate::calls::access::{self, Access};
 use crate::calls::dispatch;
 use crate::export::{export, real};
-use crate::faults::signal_stack;
+use crate::faults::{signal_stack, small_stack};
 use crate::real::{kernel, own};
 use crate::{guard, state};
 
@@ -189,14 +190,16 @@ export! {
                 }
                 return 0;
             }
-            if action.is_null() {
-                return real(signal, action, before);
+            let mut copy = (!action.is_null()).then(|| *action);
+            let was = small_stack::handler(signal);
+            if let Some(copy) = &mut copy {
+                ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
+                copy.sa_sigaction = small_stack::instead_of(signal, copy.sa_sigaction, copy.sa_flags as u64);
             }
-            let mut copy = *action;
-            ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
-            let mut known = zeroed();
-            let result = real(signal, &raw const copy, &raw mut known);
+            let mut known: Action = zeroed();
+            let result = real(signal, copy.as_ref().map_or(null(), |copy| &raw const *copy), &raw mut known);
             if result == 0 && !before.is_null() {
+                known.sa_sigaction = small_stack::told(known.sa_sigaction, was);
                 *before = known;
             }
             result
@@ -221,8 +224,9 @@ export! {
         if is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESTART);
         }
+        let was = small_stack::handler(signal);
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { SIGNAL.get()(signal, handler) }
+        small_stack::told(unsafe { SIGNAL.get()(signal, handler) }, was)
     }
 }
 
@@ -238,8 +242,9 @@ export! {
         if is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER);
         }
+        let was = small_stack::handler(signal);
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { SYSV_SIGNAL.get()(signal, handler) }
+        small_stack::told(unsafe { SYSV_SIGNAL.get()(signal, handler) }, was)
     }
 }
 
@@ -289,13 +294,16 @@ pub unsafe fn kernel_action(
                 set_chained(signal, action);
             }
         } else {
+            let was = small_stack::handler(signal);
             if let Some(wanted) = &mut wanted {
                 wanted.mask &= !ours;
+                wanted.handler = small_stack::instead_of(signal, wanted.handler, wanted.flags);
             }
             let new = wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted);
             if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, set_len) < 0 {
                 return -1;
             }
+            known.handler = small_stack::told(known.handler, was);
         }
         if !before.is_null() {
             *before = known;
@@ -323,8 +331,9 @@ export! {
         if is_ours(number) {
             return set_own_handler(number, handler, 0);
         }
+        let was = small_stack::handler(number);
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { SIGSET.get()(number, handler) }
+        small_stack::told(unsafe { SIGSET.get()(number, handler) }, was)
     }
 }
 
@@ -378,16 +387,23 @@ export! {
                 state::fail(libc::EFAULT);
                 return -1;
             }
+            let is_on_it = signal_stack::is_on_theirs(&raw const stood_for as usize);
+            if is_on_it && wanted.is_some() {
+                state::fail(libc::EPERM);
+                return -1;
+            }
             if let Some(wanted) = &mut wanted {
+                signal_stack::hold(wanted);
                 *wanted = signal_stack::instead_of(*wanted);
-                crate::faults::threads::hold(wanted.ss_sp as usize, wanted.ss_size);
             }
             let mut known: stack_t = zeroed();
             let result = real(wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted), &raw mut known);
             if result < 0 {
                 signal_stack::set_stands_for(stood_for);
             }
-            bring(signal_stack::told(known, stood_for), before, result)
+            let mut told = signal_stack::told(known, stood_for);
+            told.ss_flags |= if is_on_it { libc::SS_ONSTACK } else { 0 };
+            bring(told, before, result)
         }
     }
 }

@@ -52,9 +52,13 @@ pub fn guarded() -> MutexGuard<'static, RangeSet> {
     lock(&GUARDED)
 }
 
+pub fn ordinary() -> MutexGuard<'static, RangeSet> {
+    lock(&ORDINARY)
+}
+
 /// All of these, locked.
 pub fn all() -> [MutexGuard<'static, RangeSet>; 5] {
-    [reserved(), wiped(), not_forked(), guarded(), lock(&ORDINARY)]
+    [reserved(), wiped(), not_forked(), guarded(), ordinary()]
 }
 
 /// How much of the ordinary share mappings take.
@@ -64,8 +68,15 @@ pub fn ordinary_bytes() -> usize {
 
 /// Notes a mapping of the ordinary share.
 pub fn note_ordinary(range: Range<usize>) {
-    let mut set = lock(&ORDINARY);
+    let mut set = ordinary();
     set.add(range);
+    ORDINARY_BYTES.store(set.total(), Ordering::Relaxed);
+}
+
+/// Takes a range out of the ordinary share: it is to be managed.
+pub fn take_ordinary(range: Range<usize>) {
+    let mut set = ordinary();
+    set.remove(range);
     ORDINARY_BYTES.store(set.total(), Ordering::Relaxed);
 }
 

@@ -8,6 +8,7 @@ use folioswap::{RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::own_calls;
 
+use crate::alloc::malloc;
 use crate::export::export;
 use crate::map::known;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
@@ -60,7 +61,7 @@ impl Request {
     /// and not say which. As in the kernel, only one can get another length, or one with guards.
     fn carry(&self, target: usize) -> io::Result<usize> {
         let flags = self.flags | PLAIN_MOVE;
-        let is_longer = self.new_len > self.old.len() && self.has_guards();
+        let is_longer = self.new_len > self.old.len() && !self.unmanaged_parts().is_empty();
         if (self.new_len != self.old.len() && !is_longer) || self.is_one_mapping() {
             return self.call(flags, target);
         }
@@ -73,12 +74,12 @@ impl Request {
         Ok(target)
     }
 
-    /// Grows the mapping where it lies. Guards make it several, of which the last grows.
+    /// Grows the mapping where it lies. Unmanaged parts make it several, of which the last grows.
     fn grow(&self) -> io::Result<usize> {
         let Request { old, new_len, .. } = self;
-        let last = match known::guarded().parts(old).last() {
-            Some(guards) if guards.end == old.end => guards.start..old.end,
-            Some(guards) => guards.end..old.end,
+        let last = match self.unmanaged_parts().into_iter().max_by_key(|part| part.end) {
+            Some(part) if part.end == old.end => part.start..old.end,
+            Some(part) => part.end..old.end,
             None => old.clone(),
         };
         let new_len = new_len - (last.start - old.start);
@@ -86,8 +87,10 @@ impl Request {
         Ok(old.start)
     }
 
-    fn has_guards(&self) -> bool {
-        known::guarded().overlaps(&self.old)
+    /// Parts of what is one mapping to the program: those with guards, and what was there before the mapping outgrew
+    /// the ordinary share.
+    fn unmanaged_parts(&self) -> Vec<Range<usize>> {
+        [known::guarded(), known::ordinary()].map(|set| set.parts(&self.old)).concat()
     }
 
     /// Whether the old range lies in one mapping: to let that grow beyond all addresses fails for lack of room. With
@@ -247,6 +250,15 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
     moved
 }
 
+/// Has the engine manage what a mapping of the ordinary share has grown by, if the share has no room for it.
+fn limit_growth(space: &RawSpace, request: &Request, at: usize) {
+    let grown = at + request.old.len().min(request.new_len)..at + request.new_len;
+    if !grown.is_empty() && !malloc::has_share(0) {
+        known::take_ordinary(grown.clone());
+        manage(space, grown);
+    }
+}
+
 /// Implements `mremap` for managed memory. The arguments are sound.
 fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
@@ -309,9 +321,13 @@ export! {
                     Err(error) => failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
                 };
             }
+            let was_ordinary = known::ordinary().overlaps(&request.last());
             let at = call();
             if at != libc::MAP_FAILED {
                 request.note_moved(at as usize);
+                if was_ordinary && let Some(space) = state::space() {
+                    limit_growth(space, &request, at as usize);
+                }
             }
             at
         })
