@@ -17,7 +17,7 @@ use crate::calls::{clones, dispatch, filters, rights};
 use crate::export::export;
 use crate::faults::{masks, signals, threads};
 use crate::map::hand_over::hand_over;
-use crate::map::{advice, mapping, protection, remap};
+use crate::map::{advice, mapping, program_break, protection, remap};
 use crate::real::{kernel, own_result, raw, raw_result};
 use crate::state::Phase;
 use crate::{descriptors, guard, state};
@@ -140,6 +140,7 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
         match number {
             libc::SYS_mmap => mapping::mmap(at, b, c as c_int, d as c_int, e as c_int, f as i64) as isize,
             libc::SYS_munmap => mapping::munmap(at, b) as isize,
+            libc::SYS_brk => program_break::by_number(a) as isize,
             libc::SYS_mremap => remap::mremap(at, b, c, d as c_int, e as *mut _) as isize,
             libc::SYS_madvise => advice::madvise(at, b, c as c_int) as isize,
             libc::SYS_process_madvise => advice::process_madvise(a as c_int, b as *const _, c, d as c_int, e as c_uint),

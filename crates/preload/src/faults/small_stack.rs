@@ -2,8 +2,8 @@
 //! ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls, for which the program's has no
 //! room.
 //!
-//! A handler that wants the signal stack (SA_ONSTACK) begins here, on this library's stack. The kernel's frame is copied
-//! to the program's, and the handler returns from there.
+//! A handler that wants the signal stack (SA_ONSTACK) begins here, on this library's stack. The kernel's frame is
+//! copied to the program's, and the handler returns from there.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,5 +5,6 @@ pub mod advice;
 pub mod hand_over;
 pub mod known;
 pub mod mapping;
+pub mod program_break;
 pub mod protection;
 pub mod remap;
