@@ -5,6 +5,7 @@
 //! since its thread is then the only one, and before it gives up rights that the engine needs.
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +20,7 @@ use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
 use crate::alloc::{malloc, program_heap};
 use crate::calls::{access, by_number};
 use crate::faults::signals;
+use crate::map::static_data;
 use crate::real::own;
 use crate::state::{self, Phase};
 use crate::{ending, fork, guard, real, sanitizer};
@@ -64,6 +66,21 @@ extern "C" fn start() {
     signals::prepare(may_be_direct);
     if starts && let Err(error) = begin_now(&mut waiting()) {
         state::end(ExitStatus::Failed, &error.to_string());
+    }
+    limit_static_data();
+}
+
+/// Limits what the program has before it begins, if that is more than its share.
+fn limit_static_data() {
+    let data = static_data::find();
+    if malloc::has_share(data.iter().map(Range::len).sum()) {
+        return;
+    }
+    if let Err(error) = begin_now(&mut waiting()) {
+        return pass(&error);
+    }
+    if let Some(space) = state::space() {
+        static_data::limit(space, &data);
     }
 }
 

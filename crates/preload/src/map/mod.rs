@@ -8,3 +8,4 @@ pub mod mapping;
 pub mod program_break;
 pub mod protection;
 pub mod remap;
+pub mod static_data;
