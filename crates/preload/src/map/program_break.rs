@@ -20,7 +20,7 @@ fn now() -> usize {
     unsafe { own!(libc::SYS_brk, 0usize) as usize }
 }
 
-/// Moves the end by a call that returns 0 or -1. What it grows by is managed, unless the ordinary share has room for it.
+/// Moves the end by a call that returns 0 or -1. What it grows by is managed, unless it fits into the ordinary share.
 fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
     let (old, new) = (pages(now()), pages(wanted));
     start::before_mapping(new.saturating_sub(old));
