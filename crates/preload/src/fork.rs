@@ -16,7 +16,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
-use folioswap_sys::{fault_stack, held_signals, seat, signals};
+use folioswap_sys::{fault_stack, seat, signals};
 
 use crate::alloc::{heap, huge};
 use crate::calls::access::{self, Access};
@@ -97,9 +97,6 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
     }
     let beginning = known::beginning();
     let forking = arena.prepare_fork();
-    if has_streams {
-        streams::touch();
-    }
     Resting {
         forking,
         thread: signals::thread_id(),
@@ -116,15 +113,24 @@ extern "C" fn before() {
     rest_before(true);
 }
 
+/// The program's stack may be small.
+fn on_a_large_stack<R>(work: impl FnOnce() -> R) -> R {
+    dispatch::with_net_open(|| fault_stack::run(work))
+}
+
 fn rest_before(has_streams: bool) {
     let guard = guard::enter();
     if state::phase() == Phase::Early {
         return;
     }
     let waiting = start::waiting(); // no other thread starts the engine meanwhile
-    // The program's stack may be small.
-    let resting = state::arena().map(|arena| fault_stack::run(|| rest(arena, has_streams)));
-    touch_stack();
+    let resting = state::arena().map(|arena| on_a_large_stack(|| rest(arena, has_streams)));
+    if resting.is_some() {
+        if has_streams {
+            streams::touch();
+        }
+        touch_stack();
+    }
     let fork = Fork { resting, _waiting: waiting, has_streams, _guard: guard };
     FORK.set(Some(ManuallyDrop::new(fork)));
     // Last, because who has another of these locks may allocate.
@@ -166,13 +172,12 @@ extern "C" fn child() {
     guard::begin_child();
     let Some(fork) = FORK.take() else { return };
     heap::release_in_child();
-    held_signals::begin_child();
     dispatch::forget();
     start::begin_child();
     let Fork { resting, _waiting: waiting, has_streams, _guard: guard } = ManuallyDrop::into_inner(fork);
     drop(waiting);
     if let Some(resting) = resting {
-        fault_stack::run(|| go_on(resting, has_streams));
+        on_a_large_stack(|| go_on(resting, has_streams));
     }
     drop(guard);
     if caught::has_ours() {

@@ -5,7 +5,6 @@
 //! since its thread is then the only one, and before it gives up rights that the engine needs.
 
 use std::fmt::Display;
-use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +19,7 @@ use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
 use crate::alloc::{malloc, program_heap};
 use crate::calls::{access, by_number};
 use crate::faults::signals;
-use crate::map::static_data;
+use crate::map::present::Present;
 use crate::real::own;
 use crate::state::{self, Phase};
 use crate::{ending, fork, guard, real, sanitizer};
@@ -64,23 +63,24 @@ extern "C" fn start() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     state::set_phase(Phase::Waiting);
     signals::prepare(may_be_direct);
+    let present = Present::find();
     if starts && let Err(error) = begin_now(&mut waiting()) {
         state::end(ExitStatus::Failed, &error.to_string());
     }
-    limit_static_data();
+    limit_present(&present);
 }
 
 /// Limits what the program has before it begins, if that is more than its share.
-fn limit_static_data() {
-    let data = static_data::find();
-    if malloc::has_share(data.iter().map(Range::len).sum()) {
+fn limit_present(present: &Present) {
+    present.note_reserved();
+    if malloc::has_share(present.open_bytes()) {
         return;
     }
     if let Err(error) = begin_now(&mut waiting()) {
         return pass(&error);
     }
     if let Some(space) = state::space() {
-        static_data::limit(space, &data);
+        present.limit(space);
     }
 }
 

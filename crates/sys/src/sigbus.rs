@@ -13,7 +13,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::{errno, held_signals, set_errno};
+use crate::signals::{bit, change_mask};
+use crate::{errno, set_errno};
 
 /// The answer of a fault function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,10 +251,6 @@ extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, co
 /// `info` and `context` are what the kernel gave the handler that calls this.
 unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let action = front.chained();
-    if code <= 0 && held_signals::blocked() >> (front.signal - 1) & 1 != 0 {
-        // SAFETY: the caller's promise.
-        return held_signals::keep(unsafe { &*info });
-    }
     // Sent by kill and the like, or raised for a system call that was not made: returning does not raise it again.
     let sent = code <= 0 || front.signal == libc::SIGSYS;
     match action.sa_sigaction {
@@ -272,24 +269,18 @@ unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, 
         front.chained.store(ptr::null_mut(), Ordering::Release);
     }
     // The program's handler runs under its own mask. The kernel restores the interrupted one when this handler returns.
-    // SAFETY: the context is the kernel's ucontext. Its mask and the action's are read, and `mask` is a local of this
-    // frame. The kernel's set is shorter than the C library's, so bits are tested one by one.
-    unsafe {
+    // SAFETY: the context is the kernel's ucontext. Its mask and the action's are read. The kernel's set is shorter
+    // than the C library's, so bits are tested one by one.
+    let mask = unsafe {
         let interrupted = &(*context.cast::<libc::ucontext_t>()).uc_sigmask;
-        let mut mask: libc::sigset_t = std::mem::zeroed();
-        for signal in 1..=64 {
-            if is_fronted(signal) {
-                continue; // the program's handler may fault, too
-            }
+        let is_blocked = |signal: libc::c_int| {
             let itself = signal == front.signal && action.sa_flags & libc::SA_NODEFER == 0;
-            let blocked =
-                libc::sigismember(interrupted, signal) == 1 || libc::sigismember(&action.sa_mask, signal) == 1;
-            if itself || blocked {
-                libc::sigaddset(&mut mask, signal);
-            }
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
-    }
+            itself || libc::sigismember(interrupted, signal) == 1 || libc::sigismember(&action.sa_mask, signal) == 1
+        };
+        // Those in front stay open: the program's handler may fault, too.
+        (1..=64).filter(|&signal| !is_fronted(signal) && is_blocked(signal)).fold(0, |mask, signal| mask | bit(signal))
+    };
+    change_mask(libc::SIG_SETMASK, mask);
     if action.sa_flags & libc::SA_SIGINFO != 0 {
         type Full = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
         // SAFETY: an action with SA_SIGINFO names a function of this type.

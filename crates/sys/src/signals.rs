@@ -16,7 +16,7 @@ pub struct Blocked {
     _not_send: PhantomData<*const ()>,
 }
 
-const fn bit(signal: i32) -> u64 {
+pub(crate) const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
@@ -61,7 +61,7 @@ impl Drop for Blocked {
 
 /// Changes the calling thread's mask, and returns the previous one. The C library's call would leave out its own
 /// signals.
-fn change_mask(how: i32, mask: u64) -> u64 {
+pub(crate) fn change_mask(how: i32, mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: the kernel reads one set of 8 bytes and fills in the other, both locals of this frame. It cannot fail.
     unsafe {

@@ -38,12 +38,13 @@ struct Run<'t> {
 }
 
 impl<'t> Run<'t> {
-    /// Whether a folio of `nr_pages` pages at `slot` can be read with these.
+    /// Whether a folio of `nr_pages` pages at `slot` can be read with these. Gaps may be read from a file only: other
+    /// devices know which slots are in use.
     fn reaches(&self, slot: SlotId, nr_pages: usize, swap: &SwapSpace) -> bool {
         let Some(first) = self.parts.first().map(|part| part.slot) else { return false };
         let Some(gap) = slot.index().checked_sub(first.index() + self.nr_slots) else { return false };
         let is_near = match self.has_gaps || gap > 0 {
-            true => gap <= MOST_GAP && self.nr_slots + gap + nr_pages <= SCRATCH_PAGES && swap.memory(first).is_none(),
+            true => gap <= MOST_GAP && self.nr_slots + gap + nr_pages <= SCRATCH_PAGES && swap.extent(first).is_some(),
             false => true,
         };
         is_near && swap.follows(slot, first, self.nr_slots + gap)
@@ -259,7 +260,9 @@ impl Engine {
         let order = locked.order();
         let read = run.read(self);
         let is_read = read.is_ok();
-        if let Err(error) = read {
+        if let Err(error) = read
+            && !run.has_gaps
+        {
             self.swap().note_trouble(first, &Trouble::Read(error), false);
         }
         let mut result = Ok(());

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 
 use libc::{
     clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t,
-    sem_t, sigset_t, timespec, timeval,
+    sem_t, siginfo_t, sigset_t, timespec, timeval,
 };
 
 use crate::calls::access;
@@ -34,6 +34,10 @@ copied! {
     fn __nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
     fn clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
     fn thrd_sleep(time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
+    fn sigtimedwait(set: *const sigset_t, about: *mut siginfo_t, limit: *const timespec) -> c_int { set: value, about: value, limit: value }
+    fn sigwaitinfo(set: *const sigset_t, about: *mut siginfo_t) -> c_int { set: value, about: value }
+    fn sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int { set: value }
+    fn sigpending(set: *mut sigset_t) -> c_int { set: value }
     fn signalfd(fd: c_int, set: *const sigset_t, flags: c_int) -> c_int { set: value }
 }
 

@@ -1,15 +1,14 @@
 //! The program's signal masks. The signals that this library needs are never really blocked. A program that blocks them
-//! reads that they are, and they stay pending when they are sent ([`held_signals`]).
+//! reads that they are ([`held_signals`]).
 
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
-use folioswap_sys::held_signals::{self, Waiting};
-use libc::{siginfo_t, sigset_t, timespec};
+use folioswap_sys::held_signals;
+use libc::sigset_t;
 
 use crate::calls::access;
-use crate::calls::copied;
 use crate::export::{export, real};
 use crate::faults::signals::{bring, kernels, ours_mask, pointer, without_ours};
 use crate::state;
@@ -17,8 +16,6 @@ use crate::state;
 real!(SIGPROCMASK = c"sigprocmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
 real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
 real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
-real!(SIGPENDING = c"sigpending": fn(*mut sigset_t) -> c_int);
-real!(SIGTIMEDWAIT = c"sigtimedwait": fn(*const sigset_t, *mut siginfo_t, *const timespec) -> c_int);
 
 /// Changes what is blocked in name, after the kernel has changed the rest. Returns the program's mask before, of which
 /// `known` is the kernel's part.
@@ -94,7 +91,7 @@ export! {
 }
 
 /// Blocks or unblocks one signal.
-fn change_one(how: c_int, signal: c_int) -> c_int {
+pub fn change_one(how: c_int, signal: c_int) -> c_int {
     // SAFETY: a set of this frame.
     unsafe {
         let mut set: sigset_t = zeroed();
@@ -111,82 +108,5 @@ export! {
 export! {
     fn sigrelse(signal: c_int) -> c_int {
         change_one(libc::SIG_UNBLOCK, signal)
-    }
-}
-
-export! {
-    fn sigpending(set: *mut sigset_t) -> c_int {
-        // SAFETY: a local of this frame receives the set, then the program's, as `sigpending` requires.
-        unsafe {
-            let mut known = zeroed();
-            let result = SIGPENDING.get()(&raw mut known);
-            bring(kernels(&known) | held_signals::pending(), set.cast::<u64>(), result)
-        }
-    }
-}
-
-/// Waits for a signal of a set. Returns -1 and sets errno, or its number.
-///
-/// # Safety
-/// As `sigtimedwait`.
-unsafe fn wait_for(set: *const sigset_t, about: *mut siginfo_t, limit: *const timespec) -> c_int {
-    // SAFETY: the caller's pointers, with valid copies in place of them.
-    unsafe {
-        let held = access::read(set.cast::<u64>()).unwrap_or(0) & held_signals::blocked();
-        let _waiting = (held != 0).then(|| Waiting::begin(held));
-        let mut info: siginfo_t = zeroed();
-        let taken = |info: &mut siginfo_t| {
-            held_signals::take(held).is_some_and(|kept| {
-                *info = kept;
-                true
-            })
-        };
-        if !taken(&mut info) {
-            let (set, limit) = (copied::value(set), copied::value(limit));
-            if SIGTIMEDWAIT.get()(set.addr() as *const _, &raw mut info, limit.addr() as *const _) < 0 {
-                return -1;
-            }
-            if held >> (info.si_signo - 1) & 1 != 0 {
-                taken(&mut info); // another thread got it, and has woken this one
-            }
-        }
-        if info.si_code == libc::SI_TKILL {
-            info.si_code = libc::SI_USER; // as the C library says it
-        }
-        if bring(info, about, 0) < 0 { -1 } else { info.si_signo }
-    }
-}
-
-export! {
-    fn sigtimedwait(set: *const sigset_t, about: *mut siginfo_t, limit: *const timespec) -> c_int {
-        // SAFETY: the caller's call.
-        unsafe { wait_for(set, about, limit) }
-    }
-}
-
-export! {
-    fn sigwaitinfo(set: *const sigset_t, about: *mut siginfo_t) -> c_int {
-        // SAFETY: the caller's call.
-        unsafe { wait_for(set, about, null()) }
-    }
-}
-
-export! {
-    fn sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int {
-        loop {
-            let (got, error) = state::keeping_errno(|| {
-                // SAFETY: the caller's call, which a handler does not end.
-                let got = unsafe { wait_for(set, null_mut(), null()) };
-                (got, state::errno())
-            });
-            if got > 0 {
-                // SAFETY: the caller wants the number there.
-                unsafe { *signal = got };
-                return 0;
-            }
-            if error != libc::EINTR {
-                return error;
-            }
-        }
     }
 }

@@ -17,7 +17,7 @@ use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 use crate::calls::access::{self, Access};
 use crate::calls::dispatch;
 use crate::export::{export, real};
-use crate::faults::{signal_stack, small_stack};
+use crate::faults::{masks, signal_stack, small_stack};
 use crate::real::{kernel, own};
 use crate::{guard, state};
 
@@ -164,9 +164,6 @@ fn chained(signal: c_int) -> Action {
 }
 
 fn set_chained(signal: c_int, action: Action) {
-    if action.sa_sigaction == libc::SIG_IGN {
-        held_signals::discard(signal);
-    }
     if signal == libc::SIGSYS { sigbus::set_chained_syscall_action(action) } else { sigbus::set_chained_action(action) }
 }
 
@@ -329,7 +326,14 @@ export! {
 export! {
     fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
         if is_ours(number) {
-            return set_own_handler(number, handler, 0);
+            const SIG_HOLD: sighandler_t = 2;
+            let is_held = held_signals::blocked() >> (number - 1) & 1 != 0;
+            let known = chained(number).sa_sigaction;
+            masks::change_one(if handler == SIG_HOLD { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK }, number);
+            if handler != SIG_HOLD {
+                set_own_handler(number, handler, 0);
+            }
+            return if is_held { SIG_HOLD } else { known };
         }
         let was = small_stack::handler(number);
         // SAFETY: passes the caller's arguments on unchanged.

@@ -5,7 +5,7 @@ pub mod advice;
 pub mod hand_over;
 pub mod known;
 pub mod mapping;
+pub mod present;
 pub mod program_break;
 pub mod protection;
 pub mod remap;
-pub mod static_data;

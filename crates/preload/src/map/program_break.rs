@@ -86,3 +86,10 @@ export! {
         })
     }
 }
+
+export! {
+    fn __sbrk(more: isize) -> *mut c_void {
+        // SAFETY: an alias with the same contract.
+        unsafe { sbrk(more) }
+    }
+}
