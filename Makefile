@@ -16,7 +16,7 @@ need_python = $(call need,python3,apt-get install python3 python3-venv (Debian a
 help:
 	@echo "make build     build the command and the library that it injects, into $(RELEASE)"
 	@echo "make demo      sort 1 GiB with numpy in 512 MiB, beside no limit and (as root) the kernel's swap"
-	@echo "make test      everything that CI runs; ended after 75 minutes"
+	@echo "make test      everything that CI runs; ended after 60 minutes"
 	@echo "make oracles   other people's checkers of memory, with every budget; for a night"
 	@echo "make kernels   a part of the suite on Debian's kernels 6.1 and 6.12, in a virtual machine; an hour"
 	@echo "make install   install under PREFIX (now $(PREFIX))"
