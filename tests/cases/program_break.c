@@ -19,6 +19,7 @@
 #define MOST_RESIDENT (56 * M)
 
 static int by_number;
+static char array[4 * M];
 
 static void check(int is_right, const char *what) {
     if (is_right) return;
@@ -59,6 +60,7 @@ static void fill(char *memory, size_t from, size_t to, int seed) {
 }
 
 int main(int argc, char **argv) {
+    array[5000] = 3;
     by_number = argc > 1 && argv[0] != NULL;
     move((long)(4096 - (unsigned long)end_now() % 4096));
     char *memory = end_now();
@@ -83,6 +85,13 @@ int main(int argc, char **argv) {
     }
     int status = -1;
     check(waitpid(child, &status, 0) == child && status == 0, "a child has it");
+
+    char *kept = end_now();
+    if (by_number)
+        check((char *)syscall(SYS_brk, 1) == kept, "the end goes no lower than it began, by number");
+    else
+        sbrk(-(1l << 30));
+    check(end_now() == kept && is_right(memory, 0, 10 * M, 1) && array[5000] == 3, "what is below stays");
 
     struct rlimit limit = {64 * M, 64 * M};
     char *end = end_now();

@@ -5,6 +5,7 @@
 //! since its thread is then the only one, and before it gives up rights that the engine needs.
 
 use std::fmt::Display;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +20,7 @@ use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
 use crate::alloc::{malloc, program_heap};
 use crate::calls::{access, by_number};
 use crate::faults::signals;
-use crate::map::present::Present;
+use crate::map::{known, present};
 use crate::real::own;
 use crate::state::{self, Phase};
 use crate::{ending, fork, guard, real, sanitizer};
@@ -63,24 +64,24 @@ extern "C" fn start() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     state::set_phase(Phase::Waiting);
     signals::prepare(may_be_direct);
-    let present = Present::find();
+    let found = present::find();
     if starts && let Err(error) = begin_now(&mut waiting()) {
         state::end(ExitStatus::Failed, &error.to_string());
     }
-    limit_present(&present);
+    limit_present(&found);
 }
 
 /// Limits what the program has before it begins, if that is more than its share.
-fn limit_present(present: &Present) {
-    present.note_reserved();
-    if malloc::has_share(present.open_bytes()) {
-        return;
+fn limit_present(found: &[Range<usize>]) {
+    if malloc::has_share(found.iter().map(Range::len).sum()) {
+        return found.iter().for_each(|range| known::note_ordinary(range.clone()));
     }
     if let Err(error) = begin_now(&mut waiting()) {
         return pass(&error);
     }
-    if let Some(space) = state::space() {
-        present.limit(space);
+    // In direct mode the C library's own calls and starts of threads cannot bear that what it has allocated is managed.
+    if let Some(space) = state::space().filter(|_| !(state::direct() && malloc::is_anothers())) {
+        present::limit(space, found);
     }
 }
 

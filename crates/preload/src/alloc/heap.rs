@@ -156,6 +156,12 @@ impl Heap {
         start != 0 && (block as usize).wrapping_sub(start) < span_bytes()
     }
 
+    /// The addresses of this heap.
+    pub fn span(&self) -> std::ops::Range<usize> {
+        let start = self.start.load(Ordering::Relaxed);
+        if start == 0 { 0..0 } else { start..start + span_bytes() }
+    }
+
     /// Bytes in allocated blocks.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)

@@ -103,6 +103,13 @@ pub fn has_share(bytes: usize) -> bool {
     used.saturating_add(bytes) <= SHARE_BYTES.load(Ordering::Relaxed)
 }
 
+/// Whether the C library allocates by another `malloc` than this library's.
+pub fn is_anothers() -> bool {
+    // SAFETY: a C string.
+    let used = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+    used != malloc as *const () as *mut c_void
+}
+
 /// Whether an address is in the loader's code.
 pub fn is_loader(addr: usize) -> bool {
     LOADER.range().contains(&addr)

@@ -120,7 +120,8 @@ pub fn is_on_theirs(pointer: usize) -> bool {
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     let Some(own) = own_signal_stack() else { return wanted };
     let none = mode(&wanted) == libc::SS_DISABLE;
-    let small = wanted.ss_flags == 0 && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
+    let small =
+        matches!(wanted.ss_flags, 0 | libc::SS_ONSTACK) && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
     STANDS_FOR.set(small.then_some(wanted));
     if none || small { own } else { wanted }
 }

@@ -10,7 +10,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
+use crate::export::{export, real};
 use crate::faults::signal_stack;
+
+real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
+real!(LONGJMP_CHECKED = c"__longjmp_chk": fn(*mut c_void, c_int) -> ());
 
 const NR_SIGNALS: usize = 65;
 
@@ -118,4 +122,14 @@ unsafe extern "C" fn enter(_signal: c_int, _about: *mut siginfo_t, _context: *mu
         "jmp r11",
         land = sym land,
     )
+}
+
+export! {
+    fn __longjmp_chk(to: *mut c_void, value: c_int) -> () {
+        // The C library asks the kernel whether the thread is on the signal stack, which does not know it.
+        let here = 0u8;
+        let real = if signal_stack::is_on_theirs(&raw const here as usize) { &LONGJMP } else { &LONGJMP_CHECKED };
+        // SAFETY: the caller's call. It does not return, and no frame of this library has anything to drop.
+        unsafe { real.get()(to, value) };
+    }
 }

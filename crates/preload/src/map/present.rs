@@ -10,68 +10,32 @@ use std::os::unix::fs::FileExt;
 use folioswap::RawSpace;
 
 use crate::alloc::heap::{ORDINARY, PRIVATE};
-use crate::map::known;
 use crate::map::mapping::{PAGE_BYTES, manage};
 
 /// Smaller mappings are not looked at, and smaller untouched parts of them are not managed.
 const LEAST_BYTES: usize = 1 << 20;
 const LEAST_PART_BYTES: usize = 64 << 10;
 
-/// What was mapped before: private memory, without files.
-#[derive(Default)]
-pub struct Present {
-    /// Readable and writable.
-    pub open: Vec<Range<usize>>,
-    /// Without access.
-    pub reserved: Vec<Range<usize>>,
+/// Readable and writable private memory without files, by the mappings of this process. None, if the kernel does not
+/// say, or if a constructor has started a thread: it may be about to touch it, and some of it is its stack.
+pub fn find() -> Vec<Range<usize>> {
+    if fs::read_dir("/proc/self/task").map_or(0, Iterator::count) != 1 {
+        return Vec::new();
+    }
+    let own = [own_object(), PRIVATE.span(), ORDINARY.span()];
+    let is_own = |range: &Range<usize>| own.iter().any(|own| range.start < own.end && own.start < range.end);
+    let text = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    text.lines().filter_map(nameless).filter(|range| range.len() >= LEAST_BYTES && !is_own(range)).collect()
 }
 
-impl Present {
-    /// Looks at the mappings of this process. None, if the kernel does not say.
-    pub fn find() -> Present {
-        let mut present = Present::default();
-        let own = own_object();
-        for line in fs::read_to_string("/proc/self/maps").unwrap_or_default().lines() {
-            let Some((range, access)) = nameless(line) else { continue };
-            let is_heaps = [&PRIVATE, &ORDINARY].iter().any(|heap| heap.owns(range.start as *const u8));
-            let is_own = range.start < own.end && own.start < range.end;
-            if range.len() < LEAST_BYTES || is_heaps || is_own {
-                continue;
-            }
-            match access {
-                "rw-p" => present.open.push(range),
-                "---p" => present.reserved.push(range),
-                _ => {}
-            }
-        }
-        present
-    }
-
-    /// Bytes that the program may use at once.
-    pub fn open_bytes(&self) -> usize {
-        self.open.iter().map(Range::len).sum()
-    }
-
-    /// Notes what may become managed later.
-    pub fn note_reserved(&self) {
-        let mut reserved = known::reserved();
-        self.reserved.iter().flat_map(untouched).for_each(|part| reserved.add(part));
-    }
-
-    /// Has the engine manage what is untouched.
-    pub fn limit(&self, space: &RawSpace) {
-        self.open.iter().flat_map(untouched).for_each(|part| manage(space, part));
-    }
-}
-
-/// The addresses and the access of a mapping without a file or a name.
-fn nameless(line: &str) -> Option<(Range<usize>, &str)> {
+/// The addresses of a mapping without a file or a name that is readable and writable.
+fn nameless(line: &str) -> Option<Range<usize>> {
     let mut words = line.split_whitespace();
     let (addresses, access) = (words.next()?, words.next()?);
     let inode = words.nth(2)?;
     let (start, end) = addresses.split_once('-')?;
     let number = |text| usize::from_str_radix(text, 16).ok();
-    (inode == "0" && words.next().is_none()).then_some((number(start)?..number(end)?, access))
+    (access == "rw-p" && inode == "0" && words.next().is_none()).then_some(number(start)?..number(end)?)
 }
 
 /// The addresses of this library.
@@ -107,21 +71,28 @@ fn untouched(range: &Range<usize>) -> Vec<Range<usize>> {
     /// A page is in RAM, or in the kernel's swap.
     const HAS_CONTENT: u64 = 3 << 62;
     const ENTRY_BYTES: usize = size_of::<u64>();
-    let mut entries = vec![0; range.len() / PAGE_BYTES * ENTRY_BYTES];
-    let at = (range.start / PAGE_BYTES * ENTRY_BYTES) as u64;
-    if File::open("/proc/self/pagemap").and_then(|file| file.read_exact_at(&mut entries, at)).is_err() {
-        return Vec::new();
-    }
-    let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
-    let has_content: Vec<bool> = entries.iter().map(|&entry| u64::from_ne_bytes(entry) & HAS_CONTENT != 0).collect();
-    let mut page = range.start;
-    let mut parts = Vec::new();
-    for run in has_content.chunk_by(|one, next| one == next) {
-        let end = page + run.len() * PAGE_BYTES;
-        if !run[0] && end - page >= LEAST_PART_BYTES {
-            parts.push(page..end);
+    let Ok(file) = File::open("/proc/self/pagemap") else { return Vec::new() };
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut buffer = [0; 512 * ENTRY_BYTES];
+    for page in range.clone().step_by(512 * PAGE_BYTES) {
+        let entries = &mut buffer[..((range.end - page) / PAGE_BYTES).min(512) * ENTRY_BYTES];
+        if file.read_exact_at(entries, (page / PAGE_BYTES * ENTRY_BYTES) as u64).is_err() {
+            return Vec::new();
         }
-        page = end;
+        for (index, entry) in entries.as_chunks::<ENTRY_BYTES>().0.iter().enumerate() {
+            let page = page + index * PAGE_BYTES;
+            match parts.last_mut() {
+                _ if u64::from_ne_bytes(*entry) & HAS_CONTENT != 0 => {}
+                Some(last) if last.end == page => last.end += PAGE_BYTES,
+                _ => parts.push(page..page + PAGE_BYTES),
+            }
+        }
     }
+    parts.retain(|part| part.len() >= LEAST_PART_BYTES);
     parts
+}
+
+/// Has the engine manage what is untouched of what was found.
+pub fn limit(space: &RawSpace, found: &[Range<usize>]) {
+    found.iter().flat_map(untouched).for_each(|part| manage(space, part));
 }

@@ -1,6 +1,8 @@
 //! brk and sbrk: the memory behind the program's data, which some allocators use.
 
 use std::ffi::{c_int, c_void};
+use std::fs;
+use std::sync::OnceLock;
 
 use crate::alloc::malloc;
 use crate::calls::access;
@@ -10,14 +12,26 @@ use crate::map::mapping::{manage, pages, replace};
 use crate::real::own;
 use crate::{guard, start, state};
 
-// The C library's own calls keep in mind where the end is.
+// The C library keeps in mind where the end is. Its sbrk is not called: an allocator's may stand before it, which calls
+// this library's.
 real!(BRK = c"brk": fn(*mut c_void) -> c_int);
-real!(SBRK = c"sbrk": fn(isize) -> *mut c_void);
 
 /// The end now.
 fn now() -> usize {
     // SAFETY: an impossible address changes nothing.
     unsafe { own!(libc::SYS_brk, 0usize) as usize }
+}
+
+/// Where this memory begins: the kernel moves the end no lower. Zero, if it does not say.
+fn start() -> usize {
+    static START: OnceLock<usize> = OnceLock::new();
+    // The command's name, which comes before, may hold spaces.
+    const FIELDS_BEHIND_NAME: usize = 44;
+    *START.get_or_init(|| {
+        let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields);
+        fields.split(' ').nth(FIELDS_BEHIND_NAME).and_then(|field| field.parse().ok()).unwrap_or(0)
+    })
 }
 
 /// Moves the end by a call that returns 0 or -1. What it grows by is managed, unless it fits into the ordinary share.
@@ -29,6 +43,9 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
     }
     let _guard = guard::enter();
     if new < old {
+        if wanted < start() {
+            return call(); // which changes nothing
+        }
         let gone = new..old;
         known::forget(&gone);
         return match state::space() {
@@ -69,27 +86,17 @@ export! {
 export! {
     fn sbrk(more: isize) -> *mut c_void {
         state::as_the_kernel(|| {
-            // SAFETY: moves nothing.
-            let old = unsafe { SBRK.get()(0) };
-            if more == 0 || old == libc::MAP_FAILED {
-                return old;
-            }
-            let moved = (old as usize).checked_add_signed(more).map(|end| {
+            let old = now();
+            let moved = old.checked_add_signed(more).map(|end| match more {
+                0 => 0,
                 // SAFETY: the caller's call.
-                change(end, || if unsafe { SBRK.get()(more) } == libc::MAP_FAILED { -1 } else { 0 })
+                _ => change(end, || unsafe { BRK.get()(end as *mut c_void) }),
             });
             if moved == Some(0) {
-                return old;
+                return old as *mut c_void;
             }
             state::fail(libc::ENOMEM);
             libc::MAP_FAILED
         })
-    }
-}
-
-export! {
-    fn __sbrk(more: isize) -> *mut c_void {
-        // SAFETY: an alias with the same contract.
-        unsafe { sbrk(more) }
     }
 }

@@ -65,7 +65,7 @@ impl Request {
         if (self.new_len != self.old.len() && !is_longer) || self.is_one_mapping() {
             return self.call(flags, target);
         }
-        let parts = listed(&self.old).unwrap_or_default();
+        let parts = listed(&self.old).unwrap_or_else(|| self.known_parts());
         let has_gaps = parts.iter().map(Range::len).sum::<usize>() < self.old.len();
         if parts.is_empty() || (has_gaps && (is_longer || !self.has(libc::MREMAP_FIXED))) {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
@@ -91,6 +91,14 @@ impl Request {
     /// the ordinary share.
     fn unmanaged_parts(&self) -> Vec<Range<usize>> {
         [known::guarded(), known::ordinary()].map(|set| set.parts(&self.old)).concat()
+    }
+
+    /// The parts, as far as they are known without the kernel's list.
+    fn known_parts(&self) -> Vec<Range<usize>> {
+        let managed = state::space().map_or_else(Vec::new, |space| space.managed_parts(self.old.clone()));
+        let mut parts = [managed, self.unmanaged_parts()].concat();
+        parts.sort_unstable_by_key(|part| part.start);
+        parts
     }
 
     /// Whether the old range lies in one mapping: to let that grow beyond all addresses fails for lack of room. With
