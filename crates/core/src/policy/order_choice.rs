@@ -91,7 +91,7 @@ impl History {
         nr_folios > 1 && self.is_consecutive() && self.run >= many_in_row(nr_folios)
     }
 
-    /// How far a folio is behind the last one of the row.
+    /// How far a folio lies above the last one of the row; negative: below it.
     fn distance(&self, index: usize) -> isize {
         index as isize - self.last as isize
     }
@@ -129,7 +129,7 @@ impl History {
         self.run >= 2 * ROW
             && step != 0
             && behind % step == 0
-            && (0..isize::from((self.run / 2) as i16)).contains(&(behind / step))
+            && (0..(self.run / 2) as isize).contains(&(behind / step))
     }
 
     /// Pages of which a fault at `index` uses one.
@@ -161,7 +161,7 @@ impl Row {
 
     /// The index of the last one.
     fn last(self) -> Option<usize> {
-        self.iter().last()
+        (self.len > 0).then(|| self.before.wrapping_add_signed(self.len as isize * isize::from(self.step)))
     }
 
     /// Whether there are none.
@@ -534,7 +534,7 @@ mod tests {
     struct Machine {
         choice: OrderChoice,
         blocks: Vec<(History, bool)>,
-        /// The end of what was read ahead in each block.
+        /// What was read ahead last in each block.
         read: Vec<Row>,
     }
 
