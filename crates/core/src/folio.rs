@@ -58,14 +58,26 @@ enum Content {
     Written,
 }
 
+/// What a folio was read for before it was touched.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Ahead {
+    /// It was touched, or it is mapped.
+    #[default]
+    No,
+    /// The first folio of a readahead window.
+    Marker,
+    /// A neighbour of a page that was touched.
+    Neighbour,
+}
+
 /// The table entry of one folio.
 #[derive(Copy, Clone, Eq, PartialEq)]
 pub struct Folio {
     frame: u32,
     slot: Packed,
     content: Content,
-    /// First folio of a readahead window, left unmapped so that a touch of it is noticed.
-    pub marker: bool,
+    /// Why it is in RAM and not mapped, so that its first touch is noticed.
+    pub ahead: Ahead,
     /// It was dropped because a stream had passed it.
     pub dropped_behind: bool,
 }
@@ -74,7 +86,7 @@ const _: () = assert!(size_of::<Folio>() == 12, "a folio's entry takes 12 bytes"
 
 impl Folio {
     const EMPTY: Folio =
-        Folio { frame: NONE, slot: Packed::NONE, content: Content::Rests, marker: false, dropped_behind: false };
+        Folio { frame: NONE, slot: Packed::NONE, content: Content::Rests, ahead: Ahead::No, dropped_behind: false };
 
     /// Where its content is.
     pub fn state(&self) -> State {
@@ -147,7 +159,8 @@ impl Folio {
         if part.frame != NONE {
             part.frame += first as u32;
         }
-        Folio { slot: part.slot.plus(first), marker: self.marker && index == 0, ..part }
+        let ahead = if index == 0 { self.ahead } else { Ahead::No };
+        Folio { slot: part.slot.plus(first), ahead, ..part }
     }
 }
 
@@ -692,10 +705,10 @@ mod tests {
     fn parts_of_a_resident_folio_have_its_frames() {
         let mut block = Block::new();
         block.folio_mut(0).set_in_ram(FrameId::new(512), true);
-        block.folio_mut(0).marker = true;
+        block.folio_mut(0).ahead = Ahead::Marker;
         block.split(order(8));
         assert_eq!(block.state(1), State::Resident(FrameId::new(768)));
-        assert!(block.folio(0).marker && !block.folio(1).marker);
+        assert_eq!((block.folio(0).ahead, block.folio(1).ahead), (Ahead::Marker, Ahead::No));
         block.join();
         assert!(block.is_empty());
     }

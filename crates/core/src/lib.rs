@@ -25,13 +25,14 @@ pub mod stats;
 pub mod swap;
 pub mod sync;
 
-pub use folio::{BLOCK_PAGES, BLOCK_PIECES, Block, Folio, FolioTable, HashKey, Locked, PIECE, State};
+pub use folio::{Ahead, BLOCK_PAGES, BLOCK_PIECES, Block, Folio, FolioTable, HashKey, Locked, PIECE, State};
 pub use frame::{
     ClassCounts, Contiguity, List, Memory, Miss, Oldest, Shortage, Size, Taken, Watermarks, Zone, ZoneCounts, Zones,
 };
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
 pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 pub use policy::drop_behind::DropBehind;
+pub use policy::neighbours::Neighbours;
 pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Row, Wish};
 pub use policy::readahead::{Room, StreamAdvice, Streams, Windows};
 pub use ranges::RangeSet;

@@ -1,5 +1,6 @@
 //! Policies: what to read ahead and what to evict first. They decide; the engine acts.
 
 pub mod drop_behind;
+pub mod neighbours;
 pub mod order_choice;
 pub mod readahead;

@@ -1,20 +1,33 @@
 //! Gathering: makes a split block one folio again, by bringing its parts from RAM and device into one huge page.
 
 use std::io::{self, IoSliceMut};
+use std::ops::Range;
 
 use folioswap_core::{
-    BLOCK_PAGES, BLOCK_PIECES, CpuId, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State,
+    Ahead, BLOCK_PAGES, BLOCK_PIECES, CpuId, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State,
     Taken,
 };
 
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::memory::frames::{Prepared, SCRATCH_PAGES};
+use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
 use crate::swap::block::SlotRun;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
 use crate::swap::space::SwapSpace;
+
+/// Which of the folios that come in together stay unmapped.
+#[derive(Copy, Clone)]
+pub enum Arrival {
+    /// None.
+    Mapped,
+    /// This one, the marker of a window.
+    Marked(usize),
+    /// All but this one, which was touched.
+    Around(usize),
+}
 
 /// A folio that is about to be read from its slots.
 struct Part<'t> {
@@ -26,6 +39,7 @@ struct Part<'t> {
 /// Slots that are read for nothing, so that one request reads what lies on both sides: that takes less time than
 /// another request.
 const MOST_GAP: usize = 16;
+const NEAR: usize = 4;
 
 /// Folios that one request reads, in the order of their slots. With gaps between them they are read by way of scratch
 /// memory.
@@ -221,7 +235,7 @@ impl Engine {
         &self,
         locked: &mut Locked<'_>,
         folios: impl Iterator<Item = usize>,
-        marker: Option<usize>,
+        arrival: Arrival,
         cpu: CpuId,
     ) -> Result<(), SwapInError> {
         let order = locked.order();
@@ -245,26 +259,88 @@ impl Engine {
             };
             let prepared = self.ram().prepare(taken, order);
             if !run.reaches(slot, order.nr_pages(), self.swap())
-                && let Err(error) = self.read_run(locked, std::mem::take(&mut run), marker)
+                && let Err(error) = self.read_run(locked, std::mem::take(&mut run), arrival)
             {
                 self.ram().release(prepared.into_frame());
                 return Err(error);
             }
             run.push(Part { slot, index, prepared });
         }
-        self.read_run(locked, run, marker)
+        self.read_run(locked, run, arrival)
     }
 
-    fn read_run(&self, locked: &mut Locked<'_>, mut run: Run<'_>, marker: Option<usize>) -> Result<(), SwapInError> {
-        let Some(first) = run.parts.first().map(|part| part.slot) else { return Ok(()) };
-        let order = locked.order();
-        let read = run.read(self);
-        let is_read = read.is_ok();
-        if let Err(error) = read
-            && !run.has_gaps
-        {
-            self.swap().note_trouble(first, &Trouble::Read(error), false);
+    /// Swaps in a page of a block split into pages, and those of its group that come in the same request. Takes only
+    /// frames that can be spared.
+    ///
+    /// # Errors
+    /// When the device cannot return the content.
+    pub fn read_around(&self, locked: &mut Locked<'_>, page: usize, group: Range<usize>) -> Result<(), SwapInError> {
+        let mut swapped: Vec<_> = group
+            .filter(|&index| !locked.is_sealed(index))
+            .filter_map(|index| match locked.state(index) {
+                State::Swapped(slot) => Some((slot, index)),
+                _ => None,
+            })
+            .collect();
+        swapped.sort_unstable();
+        let Some(at) = swapped.iter().position(|&(_, index)| index == page) else { return Ok(()) };
+        let near = |a: (SlotId, usize), b: (SlotId, usize)| {
+            let gap = b.0.index() - a.0.index();
+            gap <= NEAR && self.swap().follows(b.0, a.0, gap)
+        };
+        let first = (1..=at).rev().take_while(|&at| near(swapped[at - 1], swapped[at])).last().map_or(at, |at| at - 1);
+        let end = (at..swapped.len()).take_while(|&next| next == at || near(swapped[next - 1], swapped[next])).last();
+        let swapped = &swapped[first..=end.unwrap_or(at)];
+        let mut run = Run::default();
+        for &(slot, index) in swapped {
+            let Some(taken) =
+                self.ram().try_take_near(self.table(), current_cpu(), Order::PAGE, self.ram().zones().watermarks().min)
+            else {
+                break;
+            };
+            run.push(Part { slot, index, prepared: self.ram().prepare(taken, Order::PAGE) });
         }
+        self.policy().read_neighbours(locked, run.parts.len().saturating_sub(1));
+        self.read_run(locked, run, Arrival::Around(page))
+    }
+
+    /// Reads and verifies the piece that holds these pages, which has one hash, and hashes each of its pages.
+    fn read_hashed(&self, locked: &mut Locked<'_>, parts: &mut [Part<'_>]) -> Result<(), SwapInError> {
+        let piece = parts[0].index / PIECE.nr_pages();
+        let first = piece * PIECE.nr_pages();
+        let State::Swapped(slot) = locked.state(first) else {
+            unreachable!("a piece hashed as one is in its slots as one");
+        };
+        self.ram().frames().with_scratch(|scratch| {
+            let read = &mut scratch[..PIECE.bytes()];
+            let addr = self.table().addr(locked.name(parts[0].index));
+            let is_right = |read: &[u8]| locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read));
+            self.swap().read_verified(addr, slot, read, None, is_right)?;
+            checksum::note_pages(locked, first, read);
+            for part in parts {
+                let at = (part.index - first) * PAGE_SIZE;
+                part.prepared.bytes_mut().copy_from_slice(&read[at..at + PAGE_SIZE]);
+            }
+            Ok(())
+        })
+    }
+
+    fn read_run(&self, locked: &mut Locked<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
+        let Some((first, index)) = run.parts.first().map(|part| (part.slot, part.index)) else { return Ok(()) };
+        let order = locked.order();
+        let is_hashed = order < PIECE && locked.piece_hash(index * order.nr_pages() / PIECE.nr_pages()).is_some();
+        let is_read = if is_hashed {
+            self.read_hashed(locked, &mut run.parts).is_ok()
+        } else {
+            let read = run.read(self);
+            let is_read = read.is_ok();
+            if let Err(error) = read
+                && !run.has_gaps
+            {
+                self.swap().note_trouble(first, &Trouble::Read(error), false);
+            }
+            is_read
+        };
         let mut result = Ok(());
         for Part { slot, index, mut prepared } in run.parts {
             let bytes = prepared.bytes_mut();
@@ -281,17 +357,22 @@ impl Engine {
             self.judge_drop(locked, index);
             self.ram().zone(frame).set_owner(frame, locked.name(index));
             self.count_swap_in(order);
+            let ahead = match arrival {
+                Arrival::Around(touched) if touched != index => Ahead::Neighbour,
+                Arrival::Marked(marker) if marker == index => Ahead::Marker,
+                _ => Ahead::No,
+            };
             self.stats().readahead_folios.add(1);
-            self.admit(locked, index, frame, marker == Some(index));
+            self.admit(locked, index, frame, ahead);
         }
         result
     }
 
-    /// Maps a folio that was read ahead. The marker of a window stays unmapped, so that the first access to it faults.
-    pub fn admit(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, marker: bool) {
-        if marker {
+    /// Maps a folio that was read ahead, unless its first access is to fault.
+    pub fn admit(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, ahead: Ahead) {
+        if ahead != Ahead::No {
             locked.folio_mut(index).set_in_ram(frame, false);
-            locked.folio_mut(index).marker = true;
+            locked.folio_mut(index).ahead = ahead;
             self.note_copy(locked, index);
             // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
             self.ram().put(frame, List::Inactive);

@@ -9,9 +9,10 @@
 use std::collections::VecDeque;
 use std::io;
 
-use folioswap_core::{BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
+use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
 
 use crate::device::checksum;
+use crate::fault::gather::Arrival;
 use crate::engine::Engine;
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
@@ -162,7 +163,8 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &W
             _ => {}
         }
     }
-    engine.read_parts(locked, 0..locked.nr_folios(), marker.then_some(met_first), window.cpu)
+    let arrival = if marker { Arrival::Marked(met_first) } else { Arrival::Mapped };
+    engine.read_parts(locked, 0..locked.nr_folios(), arrival, window.cpu)
 }
 
 /// Starts one read. `false`: there is no frame to spare.
@@ -229,12 +231,12 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
     engine.ram().zone(frame).set_owner(frame, locked.name(0));
     engine.count_swap_in(Order::HUGE);
     engine.stats().readahead_folios.add(1);
-    engine.admit(&mut locked, 0, frame, marker);
+    engine.admit(&mut locked, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
 }
 
 /// Maps a folio again that is still in RAM.
 fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
-    if !locked.folio(index).marker && !locked.is_sealed(index * locked.order().nr_pages()) {
+    if locked.folio(index).ahead != Ahead::Marker && !locked.is_sealed(index * locked.order().nr_pages()) {
         engine.map(locked, index, frame, List::Inactive);
         engine.settle_slot(locked, index, &mut Stopwatch::still());
     }
@@ -247,7 +249,7 @@ fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize) {
     }
     match engine.unmap(locked, index) {
         Ok(()) => {
-            locked.folio_mut(index).marker = true;
+            locked.folio_mut(index).ahead = Ahead::Marker;
             engine.ram().put(locked.frame(index), List::Inactive);
         }
         Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats().busy_victims.add(1),

@@ -7,12 +7,13 @@
 use std::cell::Cell;
 
 use folioswap_core::{
-    BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
+    Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
     SlotId, State,
 };
 
 use crate::device::checksum;
 use crate::engine::Engine;
+use crate::fault::gather::Arrival;
 use crate::fault::take::Changed;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
@@ -131,7 +132,9 @@ impl Engine {
                 State::Empty if !self.table().is_open(block) => return Ok(false),
                 State::Empty => self.first_touch(&mut locked, within, &mut watch).map(|()| FaultKind::FirstTouch),
                 State::Standby(frame) => {
-                    if !self.leave_but_for(&mut locked, within, frame, &mut watch) {
+                    if !self.leave_but_for(&mut locked, within, frame, &mut watch)
+                        && !self.gather_dense(&mut locked, within, &mut watch)
+                    {
                         self.map(&mut locked, index, frame, List::Active);
                         self.settle_slot(&mut locked, index, &mut watch);
                     }
@@ -200,7 +203,7 @@ impl Engine {
             locked.history.note_ahead(ahead);
         }
         let folio = locked.folio_mut(index);
-        let marker = std::mem::replace(&mut folio.marker, false);
+        let marker = std::mem::take(&mut folio.ahead) == Ahead::Marker;
         let dropped = std::mem::replace(&mut folio.dropped_behind, false);
         if marker {
             self.stats().readahead_hits.add(1);
@@ -247,7 +250,7 @@ impl Engine {
     fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
         let clean = locked.order() == Order::HUGE && self.ram().zone(whole).list(whole) == Some(List::Clean);
         if !clean
-            || locked.folio(0).marker
+            || locked.folio(0).ahead == Ahead::Marker
             || self.policy().choose(locked, page, self.ram()) != Choice::Part(Order::PAGE)
         {
             return false;
@@ -269,6 +272,20 @@ impl Engine {
         true
     }
 
+    /// Handles the first touch of a neighbour, which shows that it was used: gathers its block if that is dense now.
+    fn gather_dense(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> bool {
+        if locked.folio(locked.index_of(page)).ahead != Ahead::Neighbour {
+            return false;
+        }
+        self.stats().readahead_hits.add(1);
+        let choice = self.policy().used_neighbour(locked, page, self.ram());
+        if choice != Choice::Whole || locked.pinned || self.is_on_failing(locked, page) {
+            return false;
+        }
+        let taken = self.ram().try_take(self.table(), Order::HUGE, 0);
+        matches!(self.gather(locked, taken, List::Inactive, watch), Ok(true))
+    }
+
     /// Swaps in a page with the whole block or with its folio.
     fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Attempt {
         match self.policy().choose(locked, page, self.ram()) {
@@ -281,6 +298,9 @@ impl Engine {
             }
             Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
             _ => {}
+        }
+        if self.read_group(locked, page, watch) {
+            return Ok(Ok(()));
         }
         let attempt = self.read_in(locked, page, watch)?;
         if attempt.is_ok() {
@@ -295,8 +315,28 @@ impl Engine {
         let (index, nr_folios) = (locked.index_of(page), locked.nr_folios());
         let ahead = locked.history.ahead(index, nr_folios);
         if !ahead.is_empty() && !locked.pinned && !self.is_on_failing(locked, page) {
-            let _ = self.read_parts(locked, ahead.iter(), None, current_cpu());
+            let _ = self.read_parts(locked, ahead.iter(), Arrival::Mapped, current_cpu());
         }
+    }
+
+    /// Reads a page that continues no row, and its neighbours with it. `false`: it has to be read alone.
+    fn read_group(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> bool {
+        if locked.order() != Order::PAGE
+            || locked.pinned
+            || !locked.history.ahead(page, BLOCK_PAGES).is_empty()
+            || self.is_on_failing(locked, page)
+        {
+            return false;
+        }
+        let group = self.policy().neighbours(locked, page);
+        if group.len() < 2 {
+            return false;
+        }
+        watch.long_part(Phase::Frame);
+        // What cannot be read is read again alone, or said when it is touched.
+        let _ = self.read_around(locked, page, group);
+        watch.lap(Phase::Read);
+        matches!(locked.state(page), State::Resident(_))
     }
 
     /// Whether the folio that holds a page is on a failing device. The rest of the block is not read along with it

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use folioswap_core::{
-    BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, PIECE, Pressure, Room, State, StreamAdvice,
+    BlockId, Choice, DropBehind, FaultKind, Locked, Neighbours, Order, OrderChoice, PIECE, Pressure, Room, State, StreamAdvice,
     Streams,
 };
 
@@ -26,6 +26,7 @@ pub(crate) struct Policy {
     streams: Streams,
     drop_behind: DropBehind,
     order_choice: OrderChoice,
+    neighbours: Neighbours,
 }
 
 impl Policy {
@@ -36,6 +37,7 @@ impl Policy {
             streams: Streams::new(),
             drop_behind: DropBehind::new(),
             order_choice: OrderChoice::new(),
+            neighbours: Neighbours::new(),
         }
     }
 
@@ -82,6 +84,7 @@ impl Policy {
     /// In a forked child: its parent's opinions are forgotten.
     pub fn forget(&self) {
         self.order_choice.forget();
+        self.neighbours.forget();
         self.streams.forget_all();
     }
 
@@ -115,6 +118,27 @@ impl Policy {
                 self.order_choice.choose(id, &mut locked.history, nr_folios, index, pressure)
             }
         }
+    }
+
+    /// The pages to read with a page of a block that comes back by pages.
+    pub fn neighbours(&self, locked: &Locked<'_>, page: usize) -> Range<usize> {
+        if self.order_of(locked).is_some() || !self.swap_in().allows_whole(locked.wish) {
+            return page..page + 1;
+        }
+        let nr_pages = self.neighbours.group(locked.id()).nr_pages();
+        let first = page / nr_pages * nr_pages;
+        first..first + nr_pages
+    }
+
+    /// Records how many neighbours of a page were read with it.
+    pub fn read_neighbours(&self, locked: &Locked<'_>, nr_pages: usize) {
+        self.neighbours.read(locked.id(), nr_pages);
+    }
+
+    /// Records the first touch of a neighbour. Returns how its block is to come back, now that this is known.
+    pub fn used_neighbour(&self, locked: &mut Locked<'_>, page: usize, ram: &Ram) -> Choice {
+        self.neighbours.used(locked.id());
+        self.choose(locked, page, ram)
     }
 
     /// A folio that was dropped behind a stream was needed again.
