@@ -36,6 +36,7 @@ pub mod seccomp;
 pub mod shared;
 pub mod sigbus;
 pub mod signals;
+pub mod tls_vector;
 pub mod uffd;
 mod uffd_abi;
 mod unallocated;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::memory::{PAGE_BYTES, Reservation, unmap};
-use crate::{futex, signals};
+use crate::{futex, signals, tls_vector};
 
 /// Threads that a process can have.
 const MOST: usize = 1024;
@@ -332,8 +332,14 @@ extern "C" fn begun(seat: *mut c_void) -> *mut c_void {
         // SAFETY: the program's last thread has ended meanwhile, and saw that this one was counted.
         unsafe { libc::exit(0) };
     }
-    seat.note_record();
-    seat.run();
+    let run = || {
+        seat.note_record();
+        seat.run();
+    };
+    match own_record() {
+        Some(record) => tls_vector::with_own(record, run),
+        None => run(),
+    }
     counted.inspect(|counted| _ = counted.fetch_add(1, Ordering::SeqCst));
     std::ptr::null_mut()
 }
@@ -367,8 +373,11 @@ extern "C" fn restarted(seat: *mut c_void) -> libc::c_int {
 /// The C library's record of the calling thread, to which the thread register points.
 fn own_record() -> Option<usize> {
     // SAFETY: takes no pointers.
-    cfg!(all(target_arch = "x86_64", target_env = "gnu")).then(|| unsafe { libc::pthread_self() } as usize)
+    HAS_RECORDS.then(|| unsafe { libc::pthread_self() } as usize)
 }
+
+/// Whether a handle of the C library's is the address of its record, as in glibc on x86-64.
+pub(crate) const HAS_RECORDS: bool = cfg!(all(target_arch = "x86_64", target_env = "gnu"));
 
 /// Where the C library has a thread's CPU, from its record on. The kernel writes it there (glibc 2.35).
 fn cpu_offset() -> Option<isize> {

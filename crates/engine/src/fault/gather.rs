@@ -4,8 +4,8 @@ use std::io::{self, IoSliceMut};
 use std::ops::Range;
 
 use folioswap_core::{
-    Ahead, BLOCK_PAGES, BLOCK_PIECES, CpuId, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId, State,
-    Taken,
+    Ahead, BLOCK_PAGES, BLOCK_PIECES, CpuId, Folio, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Phase, SlotId,
+    State, Taken,
 };
 
 use crate::device::checksum;

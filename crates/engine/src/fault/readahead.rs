@@ -12,8 +12,8 @@ use std::io;
 use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
 
 use crate::device::checksum;
-use crate::fault::gather::Arrival;
 use crate::engine::Engine;
+use crate::fault::gather::Arrival;
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
 use crate::process::fatal::{self, EndOnPanic};

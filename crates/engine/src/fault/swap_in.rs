@@ -7,8 +7,8 @@
 use std::cell::Cell;
 
 use folioswap_core::{
-    Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, Phase,
-    SlotId, State,
+    Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE,
+    Phase, SlotId, State,
 };
 
 use crate::device::checksum;
@@ -321,11 +321,13 @@ impl Engine {
 
     /// Reads a page that continues no row, and its neighbours with it. `false`: it has to be read alone.
     fn read_group(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> bool {
-        if locked.order() != Order::PAGE
+        let is_alone = locked.order() != Order::PAGE
             || locked.pinned
             || !locked.history.ahead(page, BLOCK_PAGES).is_empty()
-            || self.is_on_failing(locked, page)
-        {
+            // Devices in memory give a page as fast as they can give many.
+            || locked.folio(page).slot().is_none_or(|slot| self.swap().extent(slot).is_none())
+            || self.is_on_failing(locked, page);
+        if is_alone {
             return false;
         }
         let group = self.policy().neighbours(locked, page);

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use folioswap_core::{
-    BlockId, Choice, DropBehind, FaultKind, Locked, Neighbours, Order, OrderChoice, PIECE, Pressure, Room, State, StreamAdvice,
-    Streams,
+    BlockId, Choice, DropBehind, FaultKind, Locked, Neighbours, Order, OrderChoice, PIECE, Pressure, Room, State,
+    StreamAdvice, Streams,
 };
 
 use folioswap_core::policy::readahead::FIRST_WINDOW;

@@ -12,6 +12,7 @@
 //! - the program heap in managed memory, for all others.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -105,9 +106,15 @@ pub fn has_share(bytes: usize) -> bool {
 
 /// Whether the C library allocates by another `malloc` than this library's.
 pub fn is_anothers() -> bool {
+    // Our own `malloc`, by its name, is the one that is used. So the two are told apart by where they lie.
+    let object = |addr: *const c_void| {
+        let mut about = MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: filled in on success.
+        unsafe { (libc::dladdr(addr, about.as_mut_ptr()) != 0).then(|| about.assume_init().dli_fbase) }
+    };
     // SAFETY: a C string.
     let used = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    used != malloc as *const () as *mut c_void
+    object(used) != object((&raw const ORDINARY).cast())
 }
 
 /// Whether an address is in the loader's code.

@@ -10,9 +10,10 @@ use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use folioswap_sys::held_signals;
+use folioswap_sys::{held_signals, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
+use crate::alloc::malloc;
 use crate::export::{export, real};
 use crate::faults::{signal_stack, signals};
 use crate::real::kernel;
@@ -26,7 +27,7 @@ real!(AT_THREAD_EXIT = c"__cxa_thread_atexit_impl": fn(Destructor, *mut c_void, 
 real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body, *mut c_void) -> c_int);
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
-/// A thread stack in managed memory.
+/// A thread's stack, or its vector of thread-local storage, in managed memory.
 pub struct HeldStack {
     addr: usize,
     len: usize,
@@ -45,6 +46,8 @@ struct Beginning {
     argument: *mut c_void,
     /// The number of its held stack; 0 if it has none.
     number: u32,
+    /// Set once its creator has held what it needs to handle faults.
+    may_begin: AtomicU32,
     /// What its creator has blocked in name.
     blocked: u64,
 }
@@ -115,7 +118,30 @@ pub fn begin_child(thread: u32) {
     }
 }
 
+/// Holds a thread's vector of thread-local storage, which another allocator may have put into managed memory: it is used
+/// where a fault is handled.
+///
+/// # Safety
+/// The thread has not ended.
+unsafe fn hold_vector(thread: pthread_t, number: u32) {
+    // SAFETY: the caller's thread.
+    if let Some(vector) = unsafe { tls_vector::of(thread) }
+        && state::is_managed(vector.start)
+    {
+        hold(vector.start, vector.len());
+        let _guard = guard::enter();
+        stacks().push(HeldStack { addr: vector.start, len: vector.len(), thread: 0, number });
+    }
+}
+
 extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
+    // Without thread-local variables: they may not be in RAM yet.
+    // SAFETY: `pthread_create` below made it.
+    let may_begin = unsafe { &(*beginning.cast::<Beginning>()).may_begin };
+    while may_begin.load(Ordering::Acquire) == 0 {
+        // SAFETY: the word lives until this thread drops it.
+        unsafe { kernel!(libc::SYS_futex, may_begin.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 0, 0) };
+    }
     let (body, argument) = {
         let _guard = guard::enter();
         // SAFETY: `pthread_create` below made this box for this thread alone.
@@ -182,16 +208,19 @@ export! {
         // mapped the stack that it supplies.
         unsafe {
             let stack = managed_stack(attributes);
+            let holds_vector = state::direct() && malloc::is_anothers();
             let (beginning, number) = {
                 let _guard = guard::enter();
                 release_ended();
-                let number = if stack.is_some() { NEXT.fetch_add(1, Ordering::Relaxed).max(1) } else { 0 };
+                let number = if holds_vector || stack.is_some() { NEXT.fetch_add(1, Ordering::Relaxed).max(1) } else { 0 };
                 if let Some((addr, len)) = stack {
                     space.hold(addr, len);
                     let mut held = HELD.lock().expect("nothing panics under this lock");
                     held.push(HeldStack { addr, len, thread: 0, number });
                 }
-                (Box::into_raw(Box::new(Beginning { body, argument, number, blocked: held_signals::blocked() })), number)
+                let may_begin = u32::from(!holds_vector).into();
+                let beginning = Beginning { body, argument, number, may_begin, blocked: held_signals::blocked() };
+                (Box::into_raw(Box::new(beginning)), number)
             };
             let result = real(thread, attributes, begin, beginning.cast());
             if result != 0 {
@@ -201,6 +230,14 @@ export! {
                     HELD.lock().expect("nothing panics under this lock").retain(|held| held.number != number);
                     space.release_hold(addr, len);
                 }
+            }
+            if result == 0 && holds_vector {
+                // SAFETY: it waits for this.
+                hold_vector(*thread, number);
+                let may_begin = &raw const (*beginning).may_begin;
+                (*may_begin).store(1, Ordering::Release);
+                // SAFETY: only an address for the kernel by now.
+                kernel!(libc::SYS_futex, may_begin, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
             }
             result
         }

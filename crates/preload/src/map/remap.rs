@@ -60,31 +60,52 @@ impl Request {
     /// Moves the mappings. Where they are several, they move one by one: the kernel may fail after it has moved some,
     /// and not say which. As in the kernel, only one can get another length, or one with guards.
     fn carry(&self, target: usize) -> io::Result<usize> {
-        let flags = self.flags | PLAIN_MOVE;
-        let is_longer = self.new_len > self.old.len() && !self.unmanaged_parts().is_empty();
-        if (self.new_len != self.old.len() && !is_longer) || self.is_one_mapping() {
+        let (flags, kept) = (self.flags | PLAIN_MOVE, self.kept());
+        if self.is_one_mapping() {
             return self.call(flags, target);
         }
-        let parts = listed(&self.old).unwrap_or_else(|| self.known_parts());
-        let has_gaps = parts.iter().map(Range::len).sum::<usize>() < self.old.len();
-        if parts.is_empty() || (has_gaps && (is_longer || !self.has(libc::MREMAP_FIXED))) {
+        let parts = match self.new_len == self.old.len() && self.has(libc::MREMAP_FIXED) {
+            true => listed(&self.old).unwrap_or_else(|| self.known_parts()),
+            false => self.parts_of_one()?,
+        };
+        if parts.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        carry(&parts, target, self.new_len - self.old.len(), flags)?;
+        let parts: Vec<_> = parts.iter().map(|part| part.start..part.end.min(kept.end)).collect();
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        carry(&parts, target, self.new_len - kept.len(), flags)?;
+        if kept.end < self.old.end {
+            // SAFETY: the program gives up the tail, too.
+            unsafe { kernel!(libc::SYS_munmap, kept.end, self.old.end - kept.end) };
+        }
         Ok(target)
     }
 
-    /// Grows the mapping where it lies. Unmanaged parts make it several, of which the last grows.
+    /// Grows the mapping where it lies, the last one if it is several.
     fn grow(&self) -> io::Result<usize> {
         let Request { old, new_len, .. } = self;
-        let last = match self.unmanaged_parts().into_iter().max_by_key(|part| part.end) {
-            Some(part) if part.end == old.end => part.start..old.end,
-            Some(part) => part.end..old.end,
-            None => old.clone(),
-        };
+        let parts = if self.is_one_mapping() { vec![old.clone()] } else { self.parts_of_one()? };
+        let last = parts.last().unwrap_or(old).clone();
         let new_len = new_len - (last.start - old.start);
         Request { old: last, new_len, flags: 0, target: 0 }.call(0, 0)?;
         Ok(old.start)
+    }
+
+    /// The mappings of what is one mapping to the program: parts are not managed, and what the engine has moved is not
+    /// always joined again.
+    ///
+    /// # Errors
+    /// `EFAULT` if it is not one.
+    fn parts_of_one(&self) -> io::Result<Vec<Range<usize>>> {
+        let listed = mappings(&self.old);
+        let is_alike = listed.as_ref().is_none_or(|listed| listed.windows(2).all(|pair| pair[0].1 == pair[1].1));
+        let parts: Vec<_> =
+            listed.map_or_else(|| self.known_parts(), |listed| listed.into_iter().map(|(part, _)| part).collect());
+        let len = parts.iter().map(Range::len).sum::<usize>();
+        match is_alike && len == self.old.len() && !known::is_divided(&self.old) {
+            true => Ok(parts),
+            false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
     }
 
     /// Parts of what is one mapping to the program: those with guards, and what was there before the mapping outgrew
@@ -170,15 +191,22 @@ fn list() -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The mappings in a range, as the kernel lists them.
-fn listed(range: &Range<usize>) -> Option<Vec<Range<usize>>> {
+/// The mappings in a range with their protection, as the kernel lists them.
+fn mappings(range: &Range<usize>) -> Option<Vec<(Range<usize>, [u8; 4])>> {
     let listed = list()?;
     let number = |text: &str| usize::from_str_radix(text, 16).ok();
     let mapping = |line: &str| {
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        Some(number(start)?.max(range.start)..number(end)?.min(range.end))
+        let (addresses, rest) = line.split_once(' ')?;
+        let (start, end) = addresses.split_once('-')?;
+        let part = number(start)?.max(range.start)..number(end)?.min(range.end);
+        Some((part, *rest.as_bytes().first_chunk()?))
     };
-    Some(listed.lines().filter_map(mapping).filter(|part| !part.is_empty()).collect())
+    Some(listed.lines().filter_map(mapping).filter(|(part, _)| !part.is_empty()).collect())
+}
+
+/// The mappings in a range, as the kernel lists them.
+fn listed(range: &Range<usize>) -> Option<Vec<Range<usize>>> {
+    Some(mappings(range)?.into_iter().map(|(part, _)| part).collect())
 }
 
 /// Moves mappings one by one: the kernel does not move several at once if it reports their faults. The last one grows
@@ -270,7 +298,8 @@ fn limit_growth(space: &RawSpace, request: &Request, at: usize) {
 /// Implements `mremap` for managed memory. The arguments are sound.
 fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
-    if *new_len > old.len() && space.managed_parts(old.clone()) == [old.clone()] && known::is_divided(old) {
+    let may_be_several = *new_len == old.len() || (*new_len < old.len() && !request.has(libc::MREMAP_FIXED));
+    if !may_be_several && known::is_divided(old) {
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
     if request.has(libc::MREMAP_FIXED) {
