@@ -7,8 +7,8 @@ mod seeded;
 use fastrand::Rng;
 use folioswap_core::sync::{AtomicBool, Ordering};
 use folioswap_core::{
-    BLOCK_PAGES, BLOCK_PIECES, BlockId, Folio, FolioId, FolioTable, FrameId, Locked, MAX_ORDER, Order, PIECE, SlotId,
-    State,
+    Ahead, BLOCK_PAGES, BLOCK_PIECES, BlockId, Folio, FolioId, FolioTable, FrameId, Locked, MAX_ORDER, Order, PIECE,
+    SlotId, State,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -91,7 +91,7 @@ struct Page {
     slot: Option<u64>,
     mapped: bool,
     /// On the first page of a folio only.
-    marker: bool,
+    ahead: Ahead,
     dropped_behind: bool,
 }
 
@@ -177,7 +177,7 @@ impl Model {
             let (page, folio) = (&self.pages[first], locked.folio(index));
             prop_assert_eq!((locked.state(index), folio.state()), (page.state(), page.state()), "folio {}", index);
             prop_assert_eq!((folio.frame(), folio.slot()), (page.frame.map(FrameId::new), page.slot.map(SlotId::new)));
-            prop_assert_eq!((folio.marker, folio.dropped_behind), (page.marker, page.dropped_behind));
+            prop_assert_eq!((folio.ahead, folio.dropped_behind), (page.ahead, page.dropped_behind));
             prop_assert!(locked.folios()[index] == *folio);
             prop_assert_eq!(locked.name(index), FolioId::from_index(id * BLOCK_PAGES + first));
         }
@@ -236,8 +236,11 @@ fn make(locked: &mut Locked<'_>, model: &mut Model, call: Call) -> TestCaseResul
         }
         Call::Marks(page, marker, dropped_behind) => {
             let folio = folio_at(locked, page);
-            (folio.marker, folio.dropped_behind) = (marker, dropped_behind);
-            model.change(page, |page, at| (page.marker, page.dropped_behind) = (marker && at == 0, dropped_behind));
+            let ahead = if marker { Ahead::Marker } else { Ahead::No };
+            (folio.ahead, folio.dropped_behind) = (ahead, dropped_behind);
+            model.change(page, |page, at| {
+                (page.ahead, page.dropped_behind) = (if at == 0 { ahead } else { Ahead::No }, dropped_behind)
+            });
         }
         Call::Notes(pinned, left_at) => {
             (locked.pinned, locked.left_at) = (pinned, left_at);

@@ -102,6 +102,14 @@ impl RawSpace {
         self.engine.table().has_locked(range)
     }
 
+    /// Whether the program has locked some of a range in RAM, but not all. The kernel has several mappings there.
+    #[must_use]
+    pub fn is_partly_locked(&self, range: &Range<usize>) -> bool {
+        let _blocked = signals::block_all();
+        let _pass = self.engine.gate().enter(signals::thread_id());
+        self.engine.table().is_partly_locked(range)
+    }
+
     /// The parts of a range that are managed, in order.
     #[must_use]
     pub fn managed_parts(&self, range: Range<usize>) -> Vec<Range<usize>> {

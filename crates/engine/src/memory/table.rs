@@ -200,6 +200,12 @@ impl Table {
             && self.locked.lock().expect("nothing panics under this lock").overlaps(range)
     }
 
+    /// Whether the program has locked some of these addresses, but not all.
+    pub fn is_partly_locked(&self, range: &Range<usize>) -> bool {
+        self.has_locked(range)
+            && self.locked.lock().expect("nothing panics under this lock").parts(range) != [range.clone()]
+    }
+
     /// Memory of the table, in bytes.
     pub fn bytes(&self) -> usize {
         self.folios.bytes()

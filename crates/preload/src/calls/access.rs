@@ -116,7 +116,8 @@ pub fn note_mapped(range: &Range<usize>, is_open: bool) {
     }
 }
 
-fn is_doubtful(range: &Range<usize>) -> bool {
+/// Whether some of a range may not be accessible.
+pub fn is_doubtful(range: &Range<usize>) -> bool {
     let mut is_doubtful = range.end > 1 << ADDRESS_BITS;
     each_word(blocks(range), |word, mask| is_doubtful |= word.load(Ordering::Relaxed) & mask != 0);
     is_doubtful && ANSWERS.load(Ordering::Relaxed)

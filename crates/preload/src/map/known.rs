@@ -112,6 +112,14 @@ pub fn forget(range: &Range<usize>) {
 /// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
 /// is as the last page, but without guards. `stays`: the old mapping is still there, without guards too.
 pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
+    if old.start == new.start {
+        access::note_closed(&(new.end..old.end.max(new.end)));
+    } else {
+        if access::is_doubtful(old) {
+            access::note_closed(new);
+        }
+        access::note_closed(old);
+    }
     change_all(|set| {
         let parts = set.remove(old.clone());
         set.remove(new.clone());

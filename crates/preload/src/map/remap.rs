@@ -59,20 +59,18 @@ impl Request {
 
     /// Moves the mappings. Where they are several, they move one by one: the kernel may fail after it has moved some,
     /// and not say which. As in the kernel, only one can get another length, or one with guards.
-    fn carry(&self, target: usize) -> io::Result<usize> {
+    fn carry(&self, space: &RawSpace, target: usize) -> io::Result<usize> {
         let (flags, kept) = (self.flags | PLAIN_MOVE, self.kept());
         if self.is_one_mapping() {
             return self.call(flags, target);
         }
         let parts = match self.new_len == self.old.len() && self.has(libc::MREMAP_FIXED) {
             true => listed(&self.old).unwrap_or_else(|| self.known_parts()),
-            false => self.parts_of_one()?,
+            false => self.parts_of_one(space)?,
         };
         if parts.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        let parts: Vec<_> = parts.iter().map(|part| part.start..part.end.min(kept.end)).collect();
-        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         carry(&parts, target, self.new_len - kept.len(), flags)?;
         if kept.end < self.old.end {
             // SAFETY: the program gives up the tail, too.
@@ -82,27 +80,29 @@ impl Request {
     }
 
     /// Grows the mapping where it lies, the last one if it is several.
-    fn grow(&self) -> io::Result<usize> {
+    fn grow(&self, space: &RawSpace) -> io::Result<usize> {
         let Request { old, new_len, .. } = self;
-        let parts = if self.is_one_mapping() { vec![old.clone()] } else { self.parts_of_one()? };
+        let parts = if self.is_one_mapping() { vec![old.clone()] } else { self.parts_of_one(space)? };
         let last = parts.last().unwrap_or(old).clone();
         let new_len = new_len - (last.start - old.start);
         Request { old: last, new_len, flags: 0, target: 0 }.call(0, 0)?;
         Ok(old.start)
     }
 
-    /// The mappings of what is one mapping to the program: parts are not managed, and what the engine has moved is not
-    /// always joined again.
+    /// The mappings of what stays, if that is one mapping to the program: parts are not managed, and what the engine has
+    /// moved is not always joined again.
     ///
     /// # Errors
     /// `EFAULT` if it is not one.
-    fn parts_of_one(&self) -> io::Result<Vec<Range<usize>>> {
-        let listed = mappings(&self.old);
+    fn parts_of_one(&self, space: &RawSpace) -> io::Result<Vec<Range<usize>>> {
+        let kept = self.kept();
+        let listed = mappings(&kept);
         let is_alike = listed.as_ref().is_none_or(|listed| listed.windows(2).all(|pair| pair[0].1 == pair[1].1));
         let parts: Vec<_> =
             listed.map_or_else(|| self.known_parts(), |listed| listed.into_iter().map(|(part, _)| part).collect());
         let len = parts.iter().map(Range::len).sum::<usize>();
-        match is_alike && len == self.old.len() && !known::is_divided(&self.old) {
+        let is_divided = known::is_divided(&kept) || space.is_partly_locked(&kept);
+        match is_alike && len == kept.len() && !is_divided {
             true => Ok(parts),
             false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         }
@@ -111,12 +111,12 @@ impl Request {
     /// Parts of what is one mapping to the program: those with guards, and what was there before the mapping outgrew
     /// the ordinary share.
     fn unmanaged_parts(&self) -> Vec<Range<usize>> {
-        [known::guarded(), known::ordinary()].map(|set| set.parts(&self.old)).concat()
+        [known::guarded(), known::ordinary()].map(|set| set.parts(&self.kept())).concat()
     }
 
-    /// The parts, as far as they are known without the kernel's list.
+    /// The parts of what stays, as far as they are known without the kernel's list.
     fn known_parts(&self) -> Vec<Range<usize>> {
-        let managed = state::space().map_or_else(Vec::new, |space| space.managed_parts(self.old.clone()));
+        let managed = state::space().map_or_else(Vec::new, |space| space.managed_parts(self.kept()));
         let mut parts = [managed, self.unmanaged_parts()].concat();
         parts.sort_unstable_by_key(|part| part.start);
         parts
@@ -132,6 +132,17 @@ impl Request {
     /// Notes where the mapping is now.
     fn note_moved(&self, at: usize) {
         known::moved(&self.old, &(at..at + self.new_len), self.has(MREMAP_DONTUNMAP));
+    }
+
+    /// Notes where these parts of it are now. What lies between their new places has stayed there.
+    fn note_parts_moved(&self, parts: &[Range<usize>], new: &[Range<usize>]) {
+        let tail = self.kept().end..self.old.end;
+        if !tail.is_empty() {
+            known::forget(&tail);
+        }
+        for (part, new) in parts.iter().zip(new) {
+            known::moved(part, new, self.has(MREMAP_DONTUNMAP));
+        }
     }
 
     fn call(&self, flags: c_int, target: usize) -> io::Result<usize> {
@@ -160,7 +171,7 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
         // SAFETY: nothing is replaced, and nothing moves.
         return unsafe { space.relocate(ranges, || request.call(0, 0)) };
     }
-    let grown = request.grow();
+    let grown = request.grow(space);
     if grown.is_ok() && !space.managed_parts(last).is_empty() {
         manage(space, old.end..old.start + new_len);
     }
@@ -255,7 +266,11 @@ fn move_to_target(space: &RawSpace, request: &Request) -> io::Result<usize> {
         keeps_old: request.has(MREMAP_DONTUNMAP),
     };
     // SAFETY: the program gives up what is at the target.
-    unsafe { space.relocate(ranges, || request.carry(to.start)) }
+    let moved = unsafe { space.relocate(ranges, || request.carry(space, to.start)) };
+    moved.inspect(|&at| match old.is_empty() {
+        true => request.note_moved(at),
+        false => request.note_parts_moved(&parts, &replaced),
+    })
 }
 
 /// Moves one mapping to where there is room, with the same offset in a block if possible.
@@ -271,7 +286,7 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
         keeps_old: request.has(MREMAP_DONTUNMAP),
     };
     let call = || match &place {
-        Some(place) => request.carry(place.addr() + offset),
+        Some(place) => request.carry(space, place.addr() + offset),
         None => request.call(request.flags, 0),
     };
     // SAFETY: nothing is replaced.
@@ -295,11 +310,12 @@ fn limit_growth(space: &RawSpace, request: &Request, at: usize) {
     }
 }
 
-/// Implements `mremap` for managed memory. The arguments are sound.
+/// Implements `mremap` for managed memory, and notes what has moved. The arguments are sound.
 fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
+    let is_divided = |kept| known::is_divided(kept) || space.is_partly_locked(kept);
     let may_be_several = *new_len == old.len() || (*new_len < old.len() && !request.has(libc::MREMAP_FIXED));
-    if !may_be_several && known::is_divided(old) {
+    if !may_be_several && is_divided(&request.kept()) {
         return Err(io::Error::from_raw_os_error(libc::EFAULT));
     }
     if request.has(libc::MREMAP_FIXED) {
@@ -308,10 +324,10 @@ fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
     if !request.has(MREMAP_DONTUNMAP) {
         match resize(space, request) {
             Err(error) if request.has(libc::MREMAP_MAYMOVE) && error.raw_os_error() == Some(libc::ENOMEM) => {}
-            done => return done,
+            done => return done.inspect(|&at| request.note_moved(at)),
         }
     }
-    move_somewhere(space, request)
+    move_somewhere(space, request).inspect(|&at| request.note_moved(at))
 }
 
 /// Grows or shrinks managed memory, which may move.
@@ -323,7 +339,7 @@ fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
 /// The range is the caller's, and nobody uses it meanwhile.
 pub unsafe fn remap(space: &RawSpace, old: Range<usize>, new_len: usize) -> io::Result<usize> {
     let request = Request { old, new_len, flags: libc::MREMAP_MAYMOVE, target: 0 };
-    remap_managed(space, &request).inspect(|&at| request.note_moved(at))
+    remap_managed(space, &request)
 }
 
 export! {
@@ -349,7 +365,6 @@ export! {
                 let ends_in_guards = known::guarded().overlaps(&request.last());
                 return match remap_managed(space, &request) {
                     Ok(at) => {
-                        request.note_moved(at);
                         if ends_in_guards && request.new_len > request.old.len() {
                             manage(space, at + request.old.len()..at + request.new_len);
                         }
