@@ -14,7 +14,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGE = os.path.join(ROOT, "crates", "python")
 # What the tests of other libraries use. If they cannot be had together, each is installed alone: one that cannot be had
 # skips its tests only. torch is not among them: its wheel brings gigabytes of CUDA.
-LIBRARIES = ("pandas", "pyarrow", "scikit-learn", "faiss-cpu", "zarr", "dask")
+LIBRARIES = ("pandas", "pyarrow", "scikit-learn", "faiss-cpu", "zarr", "dask", "mypy")
 
 
 def quiet(command, limit_s, **options):

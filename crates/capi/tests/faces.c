@@ -75,7 +75,17 @@ static void errors(const char *faults) {
     CHECK(folioswap_unmap(pool, &options) == FOLIOSWAP_INVALID);
     CHECK(folioswap_advise(pool, &options, 1, FOLIOSWAP_DONTNEED) == FOLIOSWAP_INVALID);
     CHECK(folioswap_map(pool, 0, (void **)&none) == FOLIOSWAP_NO_MEMORY);
+    CHECK(folioswap_resize(pool, UINT64_MAX) == FOLIOSWAP_INVALID && strstr(folioswap_message(), "too large"));
     CHECK(folioswap_malloc(pool, (size_t)-1 / 2) == NULL);
+    for (size_t size = 5; size < 8 * MIB; size += 3 * MIB) {
+        unsigned char *block = folioswap_malloc(pool, size);
+        block[size - 1] = 3;
+        CHECK(folioswap_realloc(pool, block, (size_t)-1) == NULL && block[size - 1] == 3);
+        folioswap_free(pool, block);
+    }
+    void *empty = folioswap_aligned_alloc(pool, 2 * MIB, 0);
+    CHECK(empty && (size_t)empty % (2 * MIB) == 0);
+    folioswap_free(pool, empty);
 }
 
 static void mappings(void) {

@@ -165,6 +165,7 @@ fn the_budget_changes_while_running() {
         assert!(residency.resident_bytes <= (memory_mib << 20) + 16 * MIB as u64, "{memory_mib} MiB: {residency:?}");
     }
     assert!(matches!(arena.set_memory(1), Err(Error::BudgetTooSmall(1))));
+    assert!(matches!(arena.set_memory(1 << 50), Err(Error::BudgetTooLarge(_))));
 }
 
 #[test]

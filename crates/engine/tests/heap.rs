@@ -74,6 +74,23 @@ fn blocks_of_all_sizes_keep_their_content() {
 }
 
 /// Makes a block, which has to move to grow, and checks that it is its own.
+#[test]
+fn sizes_that_cannot_be_are_refused_and_change_nothing() {
+    let heap = ArenaHeap::new(&arena());
+    for (size, align) in [(3 * LARGE_BYTES, 16), (5000, 16), (0, 2 << 20), (0, 16), (1, 2 << 20)] {
+        let block = heap.allocate(size, align).unwrap();
+        fill(block, size, 7);
+        for wrong in [usize::MAX, usize::MAX - 4096, isize::MAX as usize + 1, isize::MAX as usize, 1 << 47] {
+            assert!(heap.allocate(wrong, 16).is_none() && heap.allocate_zeroed(wrong, 16).is_none());
+            // SAFETY: the block is this heap's, and nobody else uses it.
+            assert!(unsafe { heap.resize(block, wrong, align) }.is_none(), "{size} to {wrong}");
+            check(&heap, &(block, size, align, 7));
+        }
+        // SAFETY: the block is this heap's, and given up.
+        unsafe { heap.release(block) };
+    }
+}
+
 fn move_about(heap: &ArenaHeap, turn: usize) {
     let (first, wall) = (heap.allocate(LARGE_BYTES, 16).unwrap(), heap.allocate(LARGE_BYTES, 16).unwrap());
     // SAFETY: blocks of this heap and thread; the old address is forgotten, and each is given up once.

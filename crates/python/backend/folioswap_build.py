@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 
 import maturin
 from maturin import (  # noqa: F401
@@ -19,6 +21,8 @@ TARGET = os.path.join(ROOT, "crates", "python", "python", "folioswap", "_bin")
 
 def put_command():
     """Builds the command and its library, and copies both into the package."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED") and sys.version_info < (3, 14):
+        raise SystemExit("free-threaded CPython is supported from 3.14 on: use that, or CPython with the GIL")
     cargo = os.environ.get("CARGO", "cargo")
     try:
         subprocess.run(

@@ -88,13 +88,15 @@ pub(crate) fn capsule(py: Python<'_>, heap: &ArenaHeap) -> PyResult<Py<PyAny>> {
     }
 }
 
+/// Waits for the arena's threads to end, if nothing else has the arena. Other Python threads run meanwhile.
 unsafe extern "C" fn drop_handler(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this once, for a capsule of `capsule`'s, when no array refers to it any more.
+    // SAFETY: Python calls this once, attached, for a capsule of `capsule`'s, when no array refers to it any more.
     unsafe {
         let handler = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr()).cast::<Handler>();
         if !handler.is_null() {
             let handler = Box::from_raw(handler);
-            drop(Box::from_raw(handler.heap.cast::<ArenaHeap>()));
+            let heap = Box::from_raw(handler.heap.cast::<ArenaHeap>());
+            Python::assume_attached().detach(|| drop(heap));
         }
     }
 }

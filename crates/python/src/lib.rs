@@ -7,22 +7,27 @@ mod errors;
 mod handler;
 mod transfer;
 
-use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, SwapDevice, Wish, parse_memory, parse_size};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::errors::{invalid, raised};
+
+/// How long Ctrl-C may wait in a call that can be interrupted.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// An arena and its heap.
 #[pyclass(frozen, name = "Arena", module = "folioswap._native")]
 struct PyArena {
     arena: Arena,
     heap: ArenaHeap,
-    /// The capsule for NumPy, made when it is first wanted.
-    handler: Mutex<Option<Py<PyAny>>>,
+    /// The capsule with NumPy's allocation handler. Dropped last: its destructor ends the arena, and lets other threads
+    /// run meanwhile.
+    handler: Py<PyAny>,
 }
 
 #[pymethods]
@@ -39,17 +44,14 @@ impl PyArena {
         }
         let arena = py.detach(|| builder.build().and_then(|arena| arena.inherit().map(|()| arena))).map_err(raised)?;
         let heap = ArenaHeap::new(&arena);
-        Ok(PyArena { arena, heap, handler: Mutex::default() })
+        let handler = handler::capsule(py, &heap)?;
+        Ok(PyArena { arena, heap, handler })
     }
 
     /// The capsule with NumPy's allocation handler for this arena.
     #[getter]
-    fn handler(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let mut handler = self.handler.lock().map_err(invalid)?;
-        if handler.is_none() {
-            *handler = Some(handler::capsule(py, &self.heap)?);
-        }
-        Ok(handler.as_ref().map(|handler| handler.clone_ref(py)).into_pyobject(py)?.unbind())
+    fn handler(&self, py: Python<'_>) -> Py<PyAny> {
+        self.handler.clone_ref(py)
     }
 
     /// `direct` or `monitor`.
@@ -70,9 +72,21 @@ impl PyArena {
         self.arena.memory()
     }
 
-    /// Changes the budget. Waits for what has to leave RAM.
+    /// Changes the budget. Waits for what has to leave RAM. If Ctrl-C ends the wait, the budget is changed all the
+    /// same.
     fn resize(&self, py: Python<'_>, memory: u64) -> PyResult<()> {
-        py.detach(|| self.arena.set_memory(memory)).map_err(raised)
+        let (done, mut answer) = channel();
+        let arena = self.arena.clone();
+        std::thread::Builder::new().spawn(move || done.send(arena.set_memory(memory)))?;
+        loop {
+            let result;
+            (result, answer) = py.detach(|| (answer.recv_timeout(PATIENCE), answer));
+            match result {
+                Ok(result) => return result.map_err(raised),
+                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+                Err(RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("a thread has failed")),
+            }
+        }
     }
 
     /// Whether these addresses are one block of this arena.
@@ -186,12 +200,6 @@ fn show(bytes: u64) -> String {
     folioswap::Bytes(bytes).to_string()
 }
 
-/// The directory of swap files that are not named.
-#[pyfunction]
-fn default_directory() -> std::path::PathBuf {
-    folioswap::device::default_directory()
-}
-
 /// The module.
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -199,7 +207,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(size, module)?)?;
     module.add_function(wrap_pyfunction!(budget, module)?)?;
     module.add_function(wrap_pyfunction!(show, module)?)?;
-    module.add_function(wrap_pyfunction!(default_directory, module)?)?;
     module.add_function(wrap_pyfunction!(handler::begin, module)?)?;
     module.add_function(wrap_pyfunction!(handler::set_handler, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -6,10 +6,20 @@ use std::io;
 use std::ops::Range;
 
 use folioswap::RawSpace;
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
 /// Bytes of one call. Between two calls a signal such as that of Ctrl-C is handled.
 const PIECE_BYTES: usize = 4 << 20;
+
+/// The exception for a failed transfer, with the system's number.
+fn raised(error: &io::Error) -> PyErr {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => PyOSError::new_err((number, text.replace(&format!(" (os error {number})"), ""))),
+        None => PyOSError::new_err(text),
+    }
+}
 
 /// Calls `transfer` for each piece of a range, held in RAM, until one is short. Returns the bytes done.
 ///
@@ -41,7 +51,7 @@ unsafe fn each_piece(
             Ok(0) => break,
             Ok(moved) => at += moved,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(raised(&error)),
         }
         py.check_signals()?;
     }
@@ -86,5 +96,5 @@ pub(crate) unsafe fn write(
             libc::pwrite64(fd, at as *const libc::c_void, len, (offset + (at - start) as u64) as i64)
         })
     }?;
-    if written == len { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero).into()) }
+    if written == len { Ok(()) } else { Err(PyOSError::new_err("the file takes no more")) }
 }

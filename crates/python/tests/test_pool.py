@@ -1,6 +1,8 @@
 """Pools and their arrays: plain arrays, freed when they die, in both fault modes."""
 
 import asyncio
+import contextvars
+import errno
 import gc
 import inspect
 import io
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import folioswap
 import numpy as np
@@ -118,6 +121,8 @@ def test_numpy_allocates_from_the_pool(pool):
     assert outer in pool and inner in other and inner not in pool and again in pool
     after = np.ones(MIB)
     assert after not in pool and after not in other
+    with pytest.raises(RuntimeError, match="not entered"):
+        contextvars.Context().run(pool.__exit__)
     with pytest.raises(ZeroDivisionError), pool:
         1 / 0  # noqa: B018
     assert np.ones(MIB) not in pool
@@ -192,9 +197,44 @@ def test_files(pool, tmp_path):
         pool.from_file(tmp_path / "raw")
     with pytest.raises(FileNotFoundError):
         pool.from_file(tmp_path / "none", "i8")
+    for offset in (-1, 1 << 63, 1 << 64):
+        with pytest.raises(ValueError, match="no offset"):
+            pool.from_file(tmp_path / "raw", "i8", 5, offset)
+        with open(tmp_path / "raw", "rb") as file, pytest.raises(ValueError, match="no offset"):
+            pool.readinto(file, back, offset)
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ValueError, match="objects"):
         pool.from_file(tmp_path / "objects.npy")
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+def test_the_names_of_fields_in_a_file_are_kept(pool, tmp_path):
+    for number, name in enumerate(("a", "\xe9", "\u65e5\U0001f600")):
+        values = np.zeros(30_000, [(name, "i4"), ("'\\", [(name + "'", "f8")])])
+        values[name] = np.arange(30_000)
+        np.save(tmp_path / f"{number}.npy", values)
+        read = pool.from_file(tmp_path / f"{number}.npy")
+        assert read.dtype == values.dtype and (read == values).all()
+
+
+def test_parts_of_an_array_are_written_as_numpy_writes_them(pool, tmp_path):
+    array = filled(pool, 8, "i4").reshape(2048, -1)
+    records = np.zeros((300, 300), [("a", "i1"), ("b", "S300")])
+    records["a"] = 7
+    for part in (
+        array.T, array[::-1, ::3], array[:0, ::2], array[5:6, 9:10], np.broadcast_to(array[0], (70, array.shape[1])),
+        records[:, ::2], records["b"], records.T,
+    ):
+        pool.to_file(part, tmp_path / "part")
+        assert (tmp_path / "part").read_bytes() == part.tobytes()
+
+
+def test_errors_of_files_have_their_number(pool):
+    array = filled(pool, 8)
+    for part in (array, array[::2]):
+        with pytest.raises(OSError) as error:
+            pool.to_file(part, "/dev/full")
+        assert error.value.errno == errno.ENOSPC
 
 
 @pytest.mark.skipif("monitor" not in MODES, reason="monitor mode is not permitted")
@@ -226,6 +266,15 @@ def test_fromfile_is_whole_in_both_modes(pool, tmp_path):
     (tmp_path / "text").write_text("1 2 3")
     with pool:
         assert (np.fromfile(tmp_path / "text", sep=" ") == [1, 2, 3]).all()
+    with pool:
+        assert np.fromfile("/dev/zero", "i8", MIB).tobytes() == bytes(8 * MIB)
+        assert np.fromfile(tmp_path / "text", "u1", offset=2).tobytes() == b"2 3"
+        with open(tmp_path / "text", "rb") as file:
+            file.seek(4)
+            assert np.fromfile(file, "u1", offset=-2).tobytes() == b"2 3"
+        for file, options in (("text", {"offset": -1}), ("text", {"dtype": "V0"}), (".", {}), ("none", {})):
+            with pytest.raises((OSError, ValueError)):
+                np.fromfile(tmp_path / file, **options)
     np.save(tmp_path / "a.npy", np.array(array[: 4 * MIB]))
     with pool:
         assert is_whole(np.load(tmp_path / "a.npy"))
@@ -243,6 +292,12 @@ def test_advice_and_size(pool):
         pool.advise(array, "hot")
     with pytest.raises(ValueError, match="not in this pool"):
         pool.advise(np.ones(MIB), "cold")
+    buffer = pool.buffer("1M")
+    pool.cold(buffer)
+    assert buffer in pool and bytearray(MIB) not in pool and "array" not in pool
+    for call in (pool.prefetch, pool.cold, lambda wrong: pool.to_file(wrong, "/dev/null"), lambda wrong: pool.advise(wrong, "random")):
+        with pytest.raises(TypeError, match="an array is needed, not list"):
+            call([1, 2])
     pool.resize("16M")
     assert pool.memory == 16 * MIB and is_whole(array)
     pool.resize(64 * MIB)
@@ -250,6 +305,19 @@ def test_advice_and_size(pool):
     fit = pool.fits((1 << 20, 1 << 30), "f8")
     assert not fit and fit.bytes == 1 << 53 and "does not fit" in str(fit)
     assert folioswap.Pool("16M", swap=["zram:16M", "ram:16M"]).fits(MIB, "f4").read_rate == 0
+    assert pool.fits(np.int64(3)).bytes == pool.fits([np.int8(3)]).bytes == 24 and pool.fits(()).bytes == 8
+    assert "does not fit" in str(pool.fits((1 << 60, 1 << 60)))
+    for shape, error in ((-1, ValueError), ((2, -1), ValueError), ("3", TypeError), (2.5, TypeError)):
+        with pytest.raises(error):
+            pool.fits(shape)
+
+
+def test_what_fits_is_said_of_each_device(tmp_path, monkeypatch):
+    swap = ["ram:16M,prio=1", f"{tmp_path}/a:1G,prio=2", f"{tmp_path}/b,prio=3"]
+    pool = folioswap.Pool("16M", swap=swap)
+    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_bavail=1000, f_frsize=4096))
+    fit = pool.fits(1)
+    assert fit.swap_bytes == 16 * MIB + (1 << 30) + 4096_000 and fit.read_rate > 0
 
 
 def test_errors():
@@ -260,6 +328,9 @@ def test_errors():
         (dict(memory="16M", faults="never"), ValueError, "none of"),
         (dict(memory="16M", swap="/no/such/place/file"), OSError, "swap /no/such"),
         (dict(memory="16M", swap="zram:1G,algo=x"), ValueError, "no way to compress"),
+        (dict(memory=1 << 64), ValueError, "not a size"), (dict(memory=1 << 63), ValueError, "at most 15T"),
+        (dict(memory=6e7), TypeError, "float"), (dict(memory=None), TypeError, "NoneType"),
+        (dict(memory="16M", swap=b"/no/such/place/file"), OSError, "swap /no/such"),
     ):
         with pytest.raises(error, match=words):
             folioswap.Pool(**options)
@@ -270,6 +341,9 @@ def test_errors():
         pickle.dumps(pool)
     with pytest.raises(ValueError, match="at least 16M"):
         pool.resize(1)
+    with pytest.raises(ValueError, match="at most 15T"):
+        pool.resize("16T")
+    assert pool.memory == 16 * MIB
 
 
 def child_of(array, other, answer):
@@ -340,6 +414,58 @@ def test_control_c_ends_a_long_read(pool, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         pool.from_file(tmp_path / "raw", "u1", 1 << 38)
     timer.join()
+
+
+def test_control_c_ends_a_long_write(pool, tmp_path):
+    column = np.broadcast_to(pool.zeros(1 << 20, "u1"), (1 << 20, 1 << 20))
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.to_file(column, "/dev/null")
+    timer.join()
+
+
+def test_control_c_ends_a_wait_for_less_ram():
+    pool = folioswap.Pool("64M", swap="ram:2M")
+    array = pool.empty(48 * MIB, "u1")
+    array[:] = np.random.default_rng(7).integers(0, 255, array.size, "u1")
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        pool.resize("16M")  # nothing has room on the device: it would wait for 10 s
+    assert time.monotonic() - begun < 8
+    timer.join()
+    pool.resize("64M")
+
+
+@pytest.mark.parametrize("last", ["pool", "array"])
+def test_other_threads_run_while_a_pool_ends(last):
+    ran, stop = [0], threading.Event()
+
+    def run():
+        while not stop.is_set():
+            ran[0] += 1
+            time.sleep(0)
+
+    runner = threading.Thread(target=run)
+    runner.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # another thread runs only where this one waits
+    meanwhile = 0
+    try:
+        for _ in range(20):
+            alive = {"pool": folioswap.Pool("16M", swap="ram:64M")}
+            alive["array"] = filled(alive["pool"], 8)
+            alive = {last: alive[last]} if last == "array" else {last: alive["pool"]}
+            before = ran[0]
+            del alive[last]
+            meanwhile += ran[0] - before
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        runner.join()
+    assert meanwhile > 0
 
 
 def test_the_command_is_there():

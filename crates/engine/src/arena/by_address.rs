@@ -57,6 +57,11 @@ impl Replaced<'_> {
     }
 }
 
+/// A length in whole pages. None has no bytes, or more than there are addresses.
+fn whole_pages(len: usize) -> Result<usize, Error> {
+    len.checked_next_multiple_of(PAGE_SIZE).filter(|&whole| whole != 0).ok_or(Error::BadLength(len))
+}
+
 impl RawSpace {
     pub(crate) fn new(engine: Arc<Engine>, mode: FaultMode) -> Self {
         RawSpace { engine, mode, holds: Arc::default() }
@@ -218,10 +223,7 @@ impl RawSpace {
     /// # Errors
     /// As [`RawSpace::map`].
     pub fn map_with(&self, len: usize, folio: FolioSize) -> Result<usize, Error> {
-        if len == 0 {
-            return Err(Error::BadLength(len));
-        }
-        let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(Error::BadLength(len))?;
+        let len = whole_pages(len)?;
         let mapping = Reservation::new(len, BLOCK_BYTES).map_err(Error::system("mapping a region"))?;
         mapping.protect_rw(mapping.range()).map_err(Error::system("mapping a region"))?;
         // SAFETY: a new mapping, which nobody knows.
@@ -253,7 +255,7 @@ impl RawSpace {
     /// `addr..addr + old_len` is one mapping of the caller's, and nobody uses it meanwhile. After a move nobody uses
     /// the old addresses.
     pub unsafe fn remap(&self, addr: usize, old_len: usize, new_len: usize) -> Result<usize, Error> {
-        let [old_len, new_len] = [old_len, new_len].map(|len| len.next_multiple_of(PAGE_SIZE));
+        let (old_len, new_len) = (whole_pages(old_len)?, whole_pages(new_len)?);
         if new_len <= old_len {
             if new_len < old_len {
                 // SAFETY: the caller gives up the tail.

@@ -223,6 +223,7 @@ impl Inner {
             return None;
         }
         if size.max(align) >= LARGE_BYTES {
+            let size = size.max(1);
             let addr = self.space.map(size).ok()?;
             self.large().insert(addr, size);
             self.note(addr, size);

@@ -375,8 +375,9 @@ impl Arena {
     /// returns.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`]; with a locked budget [`Error::LockedShrink`], [`Error::NoMemoryToLock`] and
-    /// [`Error::LockLimit`]; the kernel's when it does not grant that much. After an error the budget is unchanged.
+    /// [`Error::BudgetTooSmall`]; [`Error::BudgetTooLarge`]; with a locked budget [`Error::LockedShrink`],
+    /// [`Error::NoMemoryToLock`] and [`Error::LockLimit`]; the kernel's when it does not grant that much. After an
+    /// error the budget is unchanged.
     pub fn set_memory(&self, bytes: u64) -> Result<(), Error> {
         if bytes < MIN_MEMORY {
             return Err(Error::BudgetTooSmall(bytes));
@@ -385,6 +386,9 @@ impl Arena {
         let ram = engine.ram();
         if ram.frames().is_locked() {
             return ram.grow_locked(bytes);
+        }
+        if bytes > MAX_MEMORY {
+            return Err(Error::BudgetTooLarge(bytes));
         }
         {
             let _blocked = signals::block_all(); // a handler's fault might lock a zone

@@ -11,7 +11,8 @@ PyTorch work on them. What does not fit the budget lies on the swap device, and 
 """
 
 from ._native import __version__
-from ._pool import Fit, Pool
+from ._fit import Fit
+from ._pool import Pool
 from ._stats import Stats
 
 __all__ = ["Fit", "Pool", "Stats", "__version__"]

@@ -3,109 +3,63 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextvars import ContextVar
-from typing import Any, Callable, NamedTuple, Sequence, TypeVar, Union
+from importlib import import_module
+from typing import Any, Sequence, SupportsIndex
 
 import numpy as np
 
 from . import _native
+from ._fit import Fit, fit
 from ._stats import Stats
-from ._transfer import measure_disk, npy_header
+from ._transfer import npy_header, write_parts
+from ._types import Advice, Array, Memory, Order, Path, Shape, Size, as_array, extent, file_offset, size_bytes
 
 try:
-    from numpy._core import _multiarray_umath as _umath
+    _umath = import_module("numpy._core._multiarray_umath")
 except ImportError:  # NumPy before 2.0
-    from numpy.core import _multiarray_umath as _umath
+    _umath = import_module("numpy.core._multiarray_umath")
 
 _native.begin(_umath._ARRAY_API)
 _set_handler = _native.set_handler
 
-Size = Union[int, str]
-Shape = Union[int, Sequence[int]]
-_Array = TypeVar("_Array", bound=np.ndarray)
-
 #: The pools that `with pool:` has entered in this thread or task, innermost last, each with the handler before it.
-_entered: ContextVar[tuple] = ContextVar("folioswap_entered", default=())
+_entered: ContextVar[tuple[tuple[Pool, Any], ...]] = ContextVar("folioswap_entered", default=())
+
+_numpy_fromfile: Any = np.fromfile
 
 
-def _bytes(size: Size, read: Callable[[str], int] = _native.size) -> int:
-    if isinstance(size, str):
-        return read(size)
-    size = size.__index__()
-    if size < 0:
-        raise ValueError(f"`{size}` is not a size: give a number of bytes, or a text as in 512M or 2G")
-    return size
-
-
-_numpy_fromfile = np.fromfile
-
-
-def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0, **options: Any) -> np.ndarray:
+def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0, **options: Any) -> Any:
     """`numpy.fromfile` for pools in direct mode. NumPy's own takes EFAULT for the end of the file there, so inside
-    `with pool:` the pool reads. Otherwise NumPy does."""
+    `with pool:` the pool reads. What is no plain file NumPy reads into ordinary memory. Otherwise NumPy does all."""
     entered = _entered.get()
-    if not entered or entered[-1][0].faults != "direct" or sep or options or np.dtype(dtype).hasobject:
+    if not entered or entered[-1][0].faults != "direct" or sep or options:
         return _numpy_fromfile(file, dtype, count, sep, offset, **options)
-    pool, dtype = entered[-1][0], np.dtype(dtype)
-    if isinstance(file, (str, os.PathLike)):
+    if isinstance(file, (str, bytes, os.PathLike)):
         with open(file, "rb", buffering=0) as opened:
             return _fromfile(opened, dtype, count, sep, offset)
+    pool, dtype = entered[-1][0], np.dtype(dtype)
+    about = os.fstat(file.fileno())
+    if not stat.S_ISREG(about.st_mode) or dtype.hasobject or dtype.itemsize == 0 or file.tell() + offset < 0:
+        before = _set_handler(entered[0][1])
+        try:
+            read = _numpy_fromfile(file, dtype, count, sep, offset)
+        finally:
+            _set_handler(before)
+        return read.copy()
     start = file.tell() + offset
-    left = max(0, os.fstat(file.fileno()).st_size - start) // dtype.itemsize
+    left = max(0, about.st_size - start) // dtype.itemsize
     array = pool.empty(left if count < 0 else min(count, left), dtype)
     if array.nbytes:
-        read = pool._read(file.fileno(), start, array)
-        if read != array.nbytes:
-            raise OSError(f"the file became shorter: {read} bytes of {array.nbytes}")
+        read_bytes = pool._read(file.fileno(), start, array)
+        if read_bytes != array.nbytes:
+            raise OSError(f"the file became shorter: {read_bytes} bytes of {array.nbytes}")
     file.seek(start + array.nbytes)
     return array
 
 
 _fromfile.__name__ = "fromfile"
-
-
-def _extent(array: np.ndarray) -> tuple[int, int]:
-    """The first address of an array or view, and the bytes from there to its end."""
-    start = end = array.__array_interface__["data"][0]
-    if array.size == 0:
-        return start, 0
-    for length, stride in zip(array.shape, array.strides):
-        if stride < 0:
-            start += (length - 1) * stride
-        else:
-            end += (length - 1) * stride
-    return start, end + array.itemsize - start
-
-
-class Fit(NamedTuple):
-    """What `Pool.fits` found out. It is true where the array fits.
-
-    >>> bool(Fit(True, 1, 2, 3, 4.0, 5.0))
-    True
-    """
-
-    fits: bool
-    #: Bytes of the array.
-    bytes: int
-    #: Bytes of it that are in RAM at most: the budget.
-    ram_bytes: int
-    #: Bytes that the swap devices can still take.
-    swap_bytes: int
-    #: Bytes a second that the swap device reads and writes; 0 where it is memory.
-    read_rate: float
-    write_rate: float
-
-    def __bool__(self) -> bool:
-        return self.fits
-
-    def __str__(self) -> str:
-        verdict = "fits" if self.fits else "does not fit"
-        text = f"{_native.show(self.bytes)} {verdict}: RAM {_native.show(self.ram_bytes)}, swap {_native.show(self.swap_bytes)}"
-        if self.read_rate:
-            seconds = max(0, self.bytes - self.ram_bytes) / self.read_rate
-            text += f"; the disk reads {self.read_rate / 1e9:.2f} GB/s, writes {self.write_rate / 1e9:.2f} GB/s"
-            text += f"; one pass in order reads for {seconds:.1f} s"
-        return text
 
 
 class Pool:
@@ -144,30 +98,30 @@ class Pool:
     16777216.0
 
     Arrays keep their pool alive, and the pool's threads end with the last of them. Children of ``os.fork`` have copies
-    of all arrays; each child has a budget and swap of its own.
+    of all arrays; each child has a budget and swap of its own. Arrays may be made of more than fits budget and swap
+    (`fits` says what does). If they are filled beyond it, no write can fail: the process ends with one line and exit
+    status 70.
     """
 
-    __slots__ = ("_arena", "_handler", "_swap", "__weakref__")
+    __slots__ = ("_arena", "_handler", "__weakref__")
 
     def __init__(
-        self, memory: Size, *, swap: str | os.PathLike | Sequence[str | os.PathLike] | None = None,
-        folio: Size = "auto", faults: str = "auto",
+        self, memory: Size, *, swap: Path | Sequence[Path] | None = None, folio: Size = "auto", faults: str = "auto",
     ) -> None:
         if swap is None:
             devices = []
-        elif isinstance(swap, (str, os.PathLike)):
-            devices = [os.fspath(swap)]
+        elif isinstance(swap, (str, bytes, os.PathLike)):
+            devices = [os.fsdecode(swap)]
         else:
-            devices = [os.fspath(device) for device in swap]
-        self._swap = devices
-        self._arena = _native.Arena(_bytes(memory, _native.budget), devices, str(folio), faults)
+            devices = [os.fsdecode(device) for device in swap]
+        self._arena = _native.Arena(size_bytes(memory, _native.budget), devices, str(folio), faults)
         self._handler = self._arena.handler
         if self._arena.faults == "direct":
-            np.fromfile = _fromfile
+            np.fromfile = _fromfile  # type: ignore[assignment]
 
     # ---- arrays ----
 
-    def empty(self, shape: Shape, dtype: Any = float, order: str = "C") -> np.ndarray:
+    def empty(self, shape: Shape, dtype: Any = float, order: Order = "C") -> Array:
         """A new array of any content, as `numpy.empty`. Below 64 KiB it is ordinary memory.
 
         Raises MemoryError where there are no addresses left.
@@ -181,7 +135,7 @@ class Pool:
         finally:
             _set_handler(before)
 
-    def zeros(self, shape: Shape, dtype: Any = float, order: str = "C") -> np.ndarray:
+    def zeros(self, shape: Shape, dtype: Any = float, order: Order = "C") -> Array:
         """A new array of zeros, as `numpy.zeros`. It takes neither RAM nor swap until it is written.
 
         Raises MemoryError where there are no addresses left.
@@ -195,7 +149,7 @@ class Pool:
         finally:
             _set_handler(before)
 
-    def full(self, shape: Shape, fill_value: Any, dtype: Any = None, order: str = "C") -> np.ndarray:
+    def full(self, shape: Shape, fill_value: Any, dtype: Any = None, order: Order = "C") -> Array:
         """A new array that is filled with a value, as `numpy.full`.
 
         Raises MemoryError where there are no addresses left.
@@ -209,7 +163,7 @@ class Pool:
         finally:
             _set_handler(before)
 
-    def array(self, object: Any, dtype: Any = None, **options: Any) -> np.ndarray:
+    def array(self, object: Any, dtype: Any = None, **options: Any) -> Array:
         """A copy of an array or sequence in the pool, as `numpy.array`.
 
         Raises MemoryError where there are no addresses left.
@@ -232,11 +186,11 @@ class Pool:
         >>> len(b), b[0]
         (1048576, 0)
         """
-        return memoryview(self.zeros(_bytes(size), np.uint8))
+        return self.zeros(size_bytes(size), np.uint8).data
 
     def from_file(
-        self, path: str | os.PathLike, dtype: Any = None, shape: Shape | None = None, offset: int = 0
-    ) -> np.ndarray:
+        self, path: Path, dtype: Any = None, shape: Shape | None = None, offset: SupportsIndex = 0
+    ) -> Array:
         """Reads a file into a new array of the pool, without a second copy. Works in both fault modes.
 
         Parameters
@@ -256,13 +210,14 @@ class Pool:
         ...     Pool("64M").from_file(file.name)
         array([0, 1, 2, 3, 4])
         """
+        offset, name = file_offset(offset), os.fsdecode(path)
+        order: Order = "C"
         with open(path, "rb", buffering=0) as file:
-            order = "C"
             if dtype is None:
                 shape, order, dtype, offset = npy_header(file)
             dtype = np.dtype(dtype)
             if dtype.hasobject:
-                raise ValueError(f"{os.fspath(path)} holds Python objects: load it by numpy.load(allow_pickle=True)")
+                raise ValueError(f"{name} holds Python objects: load it by numpy.load(allow_pickle=True)")
             if shape is None:
                 if dtype.itemsize == 0:
                     raise ValueError("give the shape: items of this type have no size")
@@ -270,10 +225,10 @@ class Pool:
             array = self.empty(shape, dtype, order)
             read = self._read(file.fileno(), offset, array)
             if read != array.nbytes:
-                raise ValueError(f"{os.fspath(path)} is too short: {read} bytes of {array.nbytes}")
+                raise ValueError(f"{name} is too short: {read} bytes of {array.nbytes}")
             return array
 
-    def readinto(self, file: Any, array: np.ndarray, offset: int = 0) -> int:
+    def readinto(self, file: Any, array: Memory, offset: SupportsIndex = 0) -> int:
         """Fills an array of the pool from an open file, from byte `offset` on. Returns the bytes read: fewer than the
         array has if the file ends before. Unlike ``file.readinto`` it also works in direct mode.
 
@@ -288,9 +243,9 @@ class Pool:
         ...     pool.readinto(file, a, offset=2), a
         (4, array([2, 3, 4, 5], dtype=uint8))
         """
-        return self._read(file.fileno(), offset, array)
+        return self._read(file.fileno(), file_offset(offset), as_array(array))
 
-    def to_file(self, array: np.ndarray, path: str | os.PathLike) -> None:
+    def to_file(self, array: Memory, path: Path) -> None:
         """Writes an array to a file, as `numpy.ndarray.tofile`. Also works in direct mode.
 
         Raises ValueError where it holds Python objects, OSError where the file cannot be written.
@@ -302,22 +257,23 @@ class Pool:
         ...     np.fromfile(file.name, "i4")
         array([1, 2], dtype=int32)
         """
+        array = as_array(array)
         if array.dtype.hasobject:
             raise ValueError("an array of Python objects cannot be written")
-        with open(path, "wb", buffering=0) as file:
+        with open(path, "wb") as file:
             if not array.flags.c_contiguous:
-                array.tofile(file)  # NumPy goes through a buffer of its own, item by item
+                write_parts(array, file)
                 return
-            start, length = _extent(array)
+            start, length = extent(array)
             if length:
                 self._arena.write(file.fileno(), 0, start, length)
 
-    def _read(self, descriptor: int, offset: int, array: np.ndarray) -> int:
+    def _read(self, descriptor: int, offset: int, array: Array) -> int:
         if not (array.flags.c_contiguous or array.flags.f_contiguous) or not array.flags.writeable:
             raise ValueError("the array must be contiguous and writable")
         if array.dtype.hasobject:
             raise ValueError("an array of Python objects cannot be read")
-        start, length = _extent(array)
+        start, length = extent(array)
         return self._arena.read(descriptor, offset, start, length) if length else 0
 
     # ---- NumPy's own allocations ----
@@ -335,8 +291,11 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        *outer, (_, before) = _entered.get()
-        _entered.set(tuple(outer))
+        entered = _entered.get()
+        if not entered:
+            raise RuntimeError("this pool was not entered in this thread or task")
+        before = entered[-1][1]
+        _entered.set(entered[:-1])
         _set_handler(before)
 
     # ---- advice ----
@@ -348,12 +307,12 @@ class Pool:
         >>> pool.empty(100_000) in pool, pool.empty(16) in pool
         (True, False)
         """
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, (np.ndarray, memoryview)):
             return False
-        start, length = _extent(array)
+        start, length = extent(as_array(array))
         return length > 0 and self._arena.contains(start, length)
 
-    def advise(self, array: np.ndarray, advice: str) -> None:
+    def advise(self, array: Memory, advice: Advice) -> None:
         """Says how an array or view will be used. It changes no content, and acts on blocks of 2 MiB.
 
         ``"willneed"``: read it in the background. ``"sequential"``: it is read from start to end. ``"random"``: keep
@@ -366,13 +325,14 @@ class Pool:
         >>> a = pool.zeros((1000, 1000))
         >>> pool.advise(a[:10], "random")
         """
-        start, length = _extent(array)
+        array = as_array(array)
+        start, length = extent(array)
         if length and not (self._is_small(array) and not self._arena.contains(start, length)):
             self._arena.advise(start, length, advice)
         elif advice not in ("normal", "willneed", "sequential", "random", "cold", "hugepage", "nohugepage"):
             self._arena.advise(0, 0, advice)
 
-    def prefetch(self, array: np.ndarray) -> None:
+    def prefetch(self, array: Memory) -> None:
         """Reads an array or view in the background, as far as half of the budget goes. Returns at once.
 
         >>> pool = Pool("64M")
@@ -380,7 +340,7 @@ class Pool:
         """
         self.advise(array, "willneed")
 
-    def cold(self, array: np.ndarray) -> None:
+    def cold(self, array: Memory) -> None:
         """Lets an array or view leave RAM first, and starts writing it.
 
         >>> pool = Pool("64M")
@@ -389,7 +349,7 @@ class Pool:
         self.advise(array, "cold")
 
     @staticmethod
-    def _is_small(array: np.ndarray) -> bool:
+    def _is_small(array: Array) -> bool:
         base = array
         while isinstance(base.base, np.ndarray):
             base = base.base
@@ -438,14 +398,15 @@ class Pool:
     def resize(self, memory: Size) -> None:
         """Changes the budget. After shrinking it, waits until the surplus has left RAM, 10 seconds at most.
 
-        Raises ValueError where it is below 16M, MemoryError where the system has not that much.
+        Ctrl-C ends the wait, and the budget is changed all the same. Raises ValueError where it is below 16M or above
+        15T, MemoryError where the system has not that much.
 
         >>> pool = Pool("64M")
         >>> pool.resize("32M")
         >>> pool.memory
         33554432
         """
-        self._arena.resize(_bytes(memory, _native.budget))
+        self._arena.resize(size_bytes(memory, _native.budget))
 
     def fits(self, shape: Shape, dtype: Any = float, measure: bool = True) -> Fit:
         """Whether one more array of this shape fits RAM and swap, and how fast the disk is.
@@ -453,32 +414,14 @@ class Pool:
         Parameters
         ----------
         measure
-            Whether to measure the disk of the swap file: writes and reads 64 MiB there once, in about 0.1 s.
+            Whether to measure the disk of the first swap file: writes and reads 64 MiB there once, in about 0.1 s. A
+            swap device that is a block device is not measured.
 
         >>> fit = Pool("64M").fits((1000, 1000), "f4", measure=False)
         >>> bool(fit), fit.bytes
         (True, 4000000)
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        size = np.dtype(dtype).itemsize
-        for length in shape:
-            size *= int(length)
-        stats = self._arena.stats()
-        directory, room = None, 0
-        for index, device in enumerate(stats["devices"]):
-            spec = self._swap[index] if index < len(self._swap) else None
-            if device["size_bytes"] is not None:
-                room += max(0, device["size_bytes"] - device["used_bytes"])
-            if spec is None or not spec.startswith(("ram:", "zram:")):
-                path = os.path.dirname(os.path.abspath(spec)) if spec else str(_native.default_directory())
-                directory = directory or path
-                if device["size_bytes"] is None:
-                    disk = os.statvfs(path)
-                    room += disk.f_bavail * disk.f_frsize
-        in_use = stats["mapped_bytes"] + stats["standby_bytes"]
-        budget = stats["memory_bytes"]
-        rates = measure_disk(directory) if measure and directory else (0.0, 0.0)
-        return Fit(size <= room + max(0, budget - in_use), size, budget, room, *rates)
+        return fit(self._arena.stats(), shape, dtype, measure)
 
     def __repr__(self) -> str:
         return f"<folioswap.Pool of {_native.show(self.memory)}, {self.faults} faults, {self.folio} folios>"

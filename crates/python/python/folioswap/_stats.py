@@ -8,7 +8,7 @@ from typing import Any
 from . import _native
 
 
-class Stats(dict):
+class Stats(dict[str, Any]):
     """Figures of a pool at one moment: a dict with a readable ``repr``, and a bar in notebooks.
 
     >>> import folioswap
