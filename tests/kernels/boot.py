@@ -27,7 +27,9 @@ VERSIONS = ("6.1", "6.12")
 MODULES = ("virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "overlay", "ext4", "loop", "zram")
 PACKERS = {".xz": ("xz", "xz-utils"), ".zst": ("zstd", "zstd")}
 APPLETS = ("sh", "mount", "insmod", "switch_root", "mkdir", "uname")
-SHORT_CASES = ("fork_advice.c", "mremap_pages.c", "vmsplice_reuse.c", "signal_stacks.c", "static_data.c", "io_beside_guard.c")
+SHORT_CASES = (
+    "fork_in_handler.c", "mremap_pages.c", "io_beside_guard.c", "signal_masks.c", "mremap_fixed.c", "static_data.c", "vmsplice_reuse.c",
+)
 # The guest begins nothing after these seconds. Then it has MORE_S for what runs, and for the boot.
 SHORT_S, LONG_S = 90, 1500
 MORE_S = {True: 300, False: 700}

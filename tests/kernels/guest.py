@@ -67,7 +67,7 @@ def sweep(label, faults, mapper, prefix=(), swap=()):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         os.chmod(folder, 0o777)
         report = os.path.join(folder, "json")
-        command = [*prefix, FOLIOSWAP, "bench", "sweep", "--size", "48M", "--memory", "16M", "--threads", "2", *swap]
+        command = [*prefix, FOLIOSWAP, "bench", "sweep", "--size", "32M", "--memory", "16M", "--threads", "2", *swap]
         command += ["--rounds", "1", "--read-rounds", "1", "--faults", faults, "--mapper", mapper, "--json", report]
         status, texts, took_s = run(command, LIMIT_S, folder)
         said = refusal(status, "".join(texts))
@@ -154,11 +154,12 @@ def unprivileged():
 
 
 def cases():
-    """The named cases in both fault modes, in the short form in one, in turn."""
-    for index, name in enumerate(sys.argv[4:]):
-        modes = Case(os.path.join(TESTS, "cases", name)).modes
-        for faults in [modes[index % len(modes)]] if IS_SHORT else modes:
-            case(name, faults)
+    """The named cases, each in one fault mode in turn. In the long form the other mode follows."""
+    for turn in range(1 if IS_SHORT else 2):
+        for index, name in enumerate(sys.argv[4:]):
+            modes = Case(os.path.join(TESTS, "cases", name)).modes
+            if turn < len(modes):
+                case(name, modes[(index + turn) % len(modes)])
 
 
 def without_huge_pages():

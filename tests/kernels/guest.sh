@@ -1,5 +1,5 @@
 #!/bin/bash
-# The first process of the guest, on its real root: FOLIOSWAP short|long SECONDS PYTHON CASE.... Runs guest.py, powers off.
+# The first process of the guest: FOLIOSWAP short|long SECONDS PYTHON CASE.... Runs guest.py, powers off.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root PYTHONDONTWRITEBYTECODE=1
 mount -t tmpfs run /run
 mkdir -p /dev/shm /dev/pts
