@@ -30,7 +30,7 @@ HUGE = "/sys/kernel/mm/transparent_hugepage/enabled"
 NODES = "/sys/devices/system/node/online"
 COMPILED = os.path.join(os.path.dirname(os.path.dirname(FOLIOSWAP)), "kernels", "cases")
 STRESSORS = ("vm", "mremap", "madvise", "mprotect", "fork", "malloc", "mlock", "io-uring")
-SHORT_STRESSORS = ("vm 1 --vm-bytes 48M --vm-method zero-one --vm-keep --vm-ops 2", "mremap 1 --mremap-bytes 16M --mremap-ops 1")
+SHORT_STRESSORS = ("mremap 1 --mremap-bytes 16M --mremap-ops 1", "vm 1 --vm-bytes 40M --vm-method zero-one --vm-keep --vm-ops 2")
 # The first kernel with UFFDIO_MOVE.
 MOVES_SINCE = (6, 8)
 # folioswap's exit status when it does not start a program.
@@ -117,10 +117,10 @@ def case(name, faults):
 
 
 def stressors():
-    """stress-ng in both fault modes, in turn in the short form."""
+    """stress-ng in both fault modes; in the short form in one, in turn."""
     known = [one for one in oracles.every_oracle() if one.name.startswith("stress-ng") and one.name.split()[-1] in STRESSORS]
     for index, oracle in enumerate([oracles.stressor(line) for line in SHORT_STRESSORS] if IS_SHORT else known):
-        for faults in [oracles.MODES[index % 2]] if IS_SHORT else oracles.MODES:
+        for faults in [oracles.MODES[1 - index % 2]] if IS_SHORT else oracles.MODES:
             budget = "24M" if IS_SHORT else "48M"
             label = f"{oracle.name} {faults} {budget}"
             if not has_time(label):
@@ -153,13 +153,12 @@ def unprivileged():
         say("PASS" if right else "FAIL", f"{label}: {said or status}")
 
 
-def cases():
-    """The named cases, each in one fault mode in turn. In the long form the other mode follows."""
-    for turn in range(1 if IS_SHORT else 2):
-        for index, name in enumerate(sys.argv[4:]):
-            modes = Case(os.path.join(TESTS, "cases", name)).modes
-            if turn < len(modes):
-                case(name, modes[(index + turn) % len(modes)])
+def cases(turn):
+    """The named cases, each in one of its fault modes: in turn 1 in the other one, if it has two."""
+    for index, name in enumerate(sys.argv[4:]):
+        modes = Case(os.path.join(TESTS, "cases", name)).modes
+        if turn < len(modes):
+            case(name, modes[(index + turn) % len(modes)])
 
 
 def without_huge_pages():
@@ -180,8 +179,10 @@ def main():
     unprivileged()
     without_huge_pages()
     nodes()
-    cases()
+    cases(0)
     stressors()
+    if not IS_SHORT:
+        cases(1)
     return 1 if failures else 0
 
 
