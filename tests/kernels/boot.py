@@ -83,16 +83,22 @@ def kernel(version, cache):
                 subprocess.run(["timeout", "-k", "5", "60", "apt-get", "-q", "update"], capture_output=True)
                 package = download(version, folder)
             subprocess.run(["dpkg", "-x", package, unpacked + ".new"], check=True, timeout=150)
+        base, release = modules_of(unpacked + ".new")
+        subprocess.run(["depmod", "-b", base, release], capture_output=True, check=True, timeout=150)
         shutil.rmtree(unpacked, ignore_errors=True)
         os.rename(unpacked + ".new", unpacked)
     return unpacked, glob.glob(image)[0]
 
 
+def modules_of(unpacked):
+    """The folder with the lib/modules of a kernel package, and the release."""
+    base = os.path.join(unpacked, "usr") if os.path.isdir(os.path.join(unpacked, "usr/lib/modules")) else unpacked
+    return base, os.listdir(os.path.join(base, "lib/modules"))[0]
+
+
 def module_files(unpacked):
     """The files of MODULES and what they need, in the order of loading."""
-    base = os.path.join(unpacked, "usr") if os.path.isdir(os.path.join(unpacked, "usr/lib/modules")) else unpacked
-    release = os.listdir(os.path.join(base, "lib/modules"))[0]
-    subprocess.run(["depmod", "-b", base, release], capture_output=True, timeout=150)
+    base, release = modules_of(unpacked)
     files = []
     for name in MODULES:
         shown = subprocess.run(["modprobe", "-S", release, "-d", base, "--show-depends", name], capture_output=True, text=True)
@@ -177,19 +183,24 @@ def boot(version, folioswap, is_short, cache, cases):
     return ended
 
 
+def get_ready():
+    """Finds or installs what boots a kernel. Raises Skip."""
+    if os.geteuid() != 0:
+        raise Skip("needs root: the guest reads all of this machine's files")
+    for program, package in (("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("depmod", "kmod")):
+        need(program, package)
+
+
 def main():
     """Boots the named kernels, or all. Exit status 1 if one failed."""
     is_short = "--short" in sys.argv
     folioswap, words = os.path.abspath(sys.argv[1]), [word for word in sys.argv[2:] if word != "--short"]
     cache = os.path.join(os.path.dirname(os.path.dirname(folioswap)), "kernels")
-    os.makedirs(cache, exist_ok=True)
     good = True
     for version in words or VERSIONS:
         try:
-            if os.geteuid() != 0:
-                raise Skip("needs root: the guest reads all of this machine's files")
-            for program, package in (("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("depmod", "kmod")):
-                need(program, package)
+            get_ready()
+            os.makedirs(cache, exist_ok=True)
             good &= boot(version, folioswap, is_short, cache, compiled(is_short, os.path.join(cache, "cases")))
         except (Skip, subprocess.SubprocessError, OSError) as reason:
             print(f"SKIP {version}: {reason}", flush=True)
