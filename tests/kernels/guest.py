@@ -8,8 +8,6 @@ has begun has its full limit.
 
 import json
 import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +18,7 @@ TESTS = os.path.dirname(HERE)
 sys.path[:0] = [TESTS, os.path.join(TESTS, "programs"), os.path.join(TESTS, "cases")]
 import oracles  # noqa: E402
 from compare import Skip  # noqa: E402
-from run import Case, complaint, run  # noqa: E402
+from run import MOVES_SINCE, Case, complaint, kernel_release, run  # noqa: E402
 
 FOLIOSWAP = sys.argv[1]
 IS_SHORT = sys.argv[2] == "short"
@@ -31,11 +29,8 @@ NODES = "/sys/devices/system/node/online"
 COMPILED = os.path.join(os.path.dirname(os.path.dirname(FOLIOSWAP)), "kernels", "cases")
 STRESSORS = ("vm", "mremap", "madvise", "mprotect", "fork", "malloc", "mlock", "io-uring")
 SHORT_STRESSORS = ("mremap 1 --mremap-bytes 16M --mremap-ops 1", "vm 1 --vm-bytes 40M --vm-method zero-one --vm-keep --vm-ops 2")
-# The first kernel with UFFDIO_MOVE.
-MOVES_SINCE = (6, 8)
 # folioswap's exit status when it does not start a program.
 FAILED = 125
-RELEASE = tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
 failures = []
 
 
@@ -71,7 +66,7 @@ def sweep(label, faults, mapper, prefix=(), swap=()):
         command += ["--rounds", "1", "--read-rounds", "1", "--faults", faults, "--mapper", mapper, "--json", report]
         status, texts, took_s = run(command, LIMIT_S, folder)
         said = refusal(status, "".join(texts))
-        if mapper == "move" and RELEASE < MOVES_SINCE:
+        if mapper == "move" and kernel_release() < MOVES_SINCE:
             say("PASS" if said else "FAIL", f"{label}: refused: {said or (status, texts)}")
             return
         bad = "?"
@@ -102,6 +97,7 @@ def case(name, faults):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         os.chmod(folder, 0o777)
         try:
+            one.find_needs()
             command = [os.path.join(COMPILED, name[:-2])] if name.endswith(".c") else one.ready(folder)
             outcome = run([FOLIOSWAP, "run", "--memory", one.budgets[0], "--faults", faults, "--", *command], LIMIT_S, folder)
             wrong = complaint(one, outcome)
