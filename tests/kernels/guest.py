@@ -173,9 +173,12 @@ def main():
         for faults in ("direct", "monitor"):
             sweep(f"sweep {faults} {mapper}", faults, mapper)
     unprivileged()
-    without_huge_pages()
+    if IS_SHORT:
+        cases(0)
     nodes()
-    cases(0)
+    without_huge_pages()
+    if not IS_SHORT:
+        cases(0)
     stressors()
     if not IS_SHORT:
         cases(1)
