@@ -32,6 +32,8 @@ static void check(const char *what, long result, int expected) {
 
 int main(void) {
     char *large = malloc(64 << 20); /* the engine starts */
+    /* Without UFFDIO_MOVE (Linux 6.8) `run` refuses both. */
+    int no_rings = syscall(SYS_io_setup, 0, NULL) == -1 && errno == ENOSYS ? ENOSYS : EFAULT;
     for (size_t at = 0; at < 64 << 20; at += 4096) large[at] = 1;
     char *none = mmap(NULL, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *ends = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -105,8 +107,8 @@ int main(void) {
         CHECK(EFAULT, syscall(SYS_sysinfo, p));
         CHECK(EFAULT, syscall(SYS_mincore, (size_t)large & ~4095ul, 4096, p));
         CHECK(EFAULT, syscall(SYS_newfstatat, AT_FDCWD, "/", p, 0));
-        CHECK(EFAULT, syscall(SYS_io_setup, 5, p));
-        CHECK(EFAULT, syscall(SYS_io_uring_setup, 4, p));
+        CHECK(no_rings, syscall(SYS_io_setup, 5, p));
+        CHECK(no_rings, syscall(SYS_io_uring_setup, 4, p));
         CHECK(EFAULT, syscall(SYS_pipe2, p, 0));
         CHECK(EFAULT, syscall(SYS_poll, p, 1, 0));
         if (i > 0) {

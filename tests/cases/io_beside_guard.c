@@ -1,5 +1,6 @@
 // RUN: gcc -O2 -o io_beside_guard io_beside_guard.c && ./io_beside_guard    EXPECT: exit 0
 // BUDGETS: 64M
+// NEEDS: move
 /* A device writes into a block one page of which is a guard, or which is protected meanwhile, while the program asks for
    it to be paged out. What the device has read is there afterwards. */
 #define _GNU_SOURCE

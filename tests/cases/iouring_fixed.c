@@ -1,5 +1,6 @@
 // EXPECT: exit 0, last line "ok 7d368593fc5b8033"
 // LIMIT_S: 300
+// NEEDS: move
 // io_uring by raw system calls reads and writes memory that is cold, and, if 64 MiB may be registered, fixed
 // buffers. Each completion has the full count.
 #define _GNU_SOURCE

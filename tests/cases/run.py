@@ -7,7 +7,8 @@ Comments in the first lines of a file say how it is run:
   EXPECT: exit 0, last line "TEXT"    the exit status and the last line of standard output; `exit 0` alone is the default
   ARGS: WORD...       one more run with these arguments, for each such line
   MODES: direct monitor               BUDGETS: 96M 160M               MAPPERS: move
-  NEEDS: root python:MODULE program:NAME package:NAME    what must be there; packages of Debian's are installed
+  NEEDS: root move python:MODULE program:NAME package:NAME    what must be there; packages of Debian's are installed.
+                      `move` is UFFDIO_MOVE: without it run refuses io_uring and libaio with ENOSYS
   LIMIT_S: 120        seconds for each run
   CFLAGS: -lm         more arguments for gcc; C programs are compiled with -O2 -g -pthread, outside of folioswap
 
@@ -15,6 +16,7 @@ Each is run without folioswap first. The word "panicked" in any output is a fail
 """
 
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -33,10 +35,17 @@ from numpy_venv import Missing, python_with  # noqa: E402
 from steps import become_reaper, kill_remains  # noqa: E402
 from suite import need  # noqa: E402
 
+# The first kernel with UFFDIO_MOVE.
+MOVES_SINCE = (6, 8)
 HEADER_LINES = 15
 AT_A_TIME = 2
 TAIL_LINES = 15
 KEYS = ("EXPECT", "ARGS", "MODES", "BUDGETS", "MAPPERS", "NEEDS", "LIMIT_S", "CFLAGS")
+
+
+def kernel_release():
+    """The version of the running kernel, as two numbers."""
+    return tuple(int(part) for part in re.findall(r"\d+", platform.release())[:2])
 
 
 class Case:
@@ -61,11 +70,30 @@ class Case:
 
     def ready(self, folder):
         """The command that runs the case, after what it needs was found or made. Raises Skip."""
+        python = self.find_needs()
+        if self.name.endswith(".c"):
+            return [self.compile(folder)]
+        return [python if self.name.endswith(".py") else need("bash", "bash"), self.path]
+
+    def compile(self, folder):
+        """Compiles a C program. Returns its path. Raises Skip without a compiler, RuntimeError with what it says."""
+        need("gcc", "gcc")
+        program = os.path.join(folder, self.name[:-2])
+        command = ["gcc", "-O2", "-g", "-pthread", "-o", program, self.path, *self.cflags]
+        made = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        if made.returncode != 0:
+            raise RuntimeError(f"gcc: {made.stderr[-800:]}")
+        return program
+
+    def find_needs(self):
+        """Finds or installs what the case needs. Returns the Python to run it with. Raises Skip."""
         python = sys.executable
         for what in self.needs:
             kind, _, name = what.partition(":")
             if kind == "root" and os.geteuid() != 0:
                 raise Skip("needs root")
+            if kind == "move" and kernel_release() < MOVES_SINCE:
+                raise Skip("this kernel has no UFFDIO_MOVE: io_uring and libaio are refused")
             if kind == "program":
                 need(name, name)
             if kind == "package":
@@ -75,15 +103,7 @@ class Case:
                     python = python_with(name)
                 except Missing as missing:
                     raise Skip(f"no {name} for Python: {missing}") from missing
-        if self.name.endswith(".c"):
-            need("gcc", "gcc")
-            program = os.path.join(folder, self.name[:-2])
-            compile_it = ["gcc", "-O2", "-g", "-pthread", "-o", program, self.path, *self.cflags]
-            made = subprocess.run(compile_it, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
-            if made.returncode != 0:
-                raise RuntimeError(f"gcc: {made.stderr[-800:]}")
-            return [program]
-        return [python if self.name.endswith(".py") else need("bash", "bash"), self.path]
+        return python
 
 
 def install(package):

@@ -1,4 +1,5 @@
 // EXPECT: exit 0, last line "ok"
+// NEEDS: move
 // io_uring: requests that wait while their memory goes cold, lists and paths that are cold, zero-copy sends, libaio.
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
 // EXPECT: exit 0, last line "ok"
+// BUDGETS: 16M 48M
 // Pages that are in a pipe (vmsplice) keep their content when the program's memory leaves RAM or is given back.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -42,7 +43,7 @@ int main(void) {
             CHECK(each[i](p[1], &v, 1, given ? SPLICE_F_GIFT : 0) == M);
             if (given)
                 munmap(a, 4 * M);
-            char *b = fresh(300ul * M, 9);
+            char *b = fresh(64ul * M, 9);
             drained(p[0], M, 7);
             /* What fits goes in. Then the pipe is full, and the rest waits for a reader. */
             v = (struct iovec){b, 3 * M};
@@ -65,7 +66,7 @@ int main(void) {
             close(p[0]);
             signal(SIGPIPE, SIG_IGN);
             CHECK(each[i](p[1], &v, 1, 0) == -1 && errno == EPIPE);
-            close(null), close(p[1]), munmap(b, 300ul * M);
+            close(null), close(p[1]), munmap(b, 64ul * M);
             if (!given)
                 munmap(a, 4 * M);
         }

@@ -17,16 +17,24 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TESTS = os.path.dirname(HERE)
-sys.path[:0] = [TESTS, os.path.join(TESTS, "programs"), os.path.join(TESTS, "cases")]
+CASES = os.path.join(TESTS, "cases")
+sys.path[:0] = [TESTS, os.path.join(TESTS, "programs"), CASES]
 from compare import Skip  # noqa: E402
 from run import Case  # noqa: E402
 from suite import need  # noqa: E402
 
 VERSIONS = ("6.1", "6.12")
 MODULES = ("virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "overlay", "ext4", "loop", "zram")
+PACKERS = {".xz": ("xz", "xz-utils"), ".zst": ("zstd", "zstd")}
 APPLETS = ("sh", "mount", "insmod", "switch_root", "mkdir", "uname")
-SHORT_S, LONG_S = 140, 1500
-BOOT_S = 100
+SHORT_CASES = (
+    "fork_in_handler.c", "mremap_pages.c", "vmsplice_reuse.c", "signal_masks.c", "mremap_fixed.c", "io_beside_guard.c", "static_data.c",
+)
+# The guest begins nothing after these seconds. Then it has MORE_S for what runs, and for the boot.
+SHORT_S, LONG_S = 90, 1500
+MORE_S = {True: 300, False: 700}
+# Without `tsc=reliable` Linux 6.1 takes the HPET, each reading of which leaves the guest.
+KERNEL_WORDS = "console=ttyS0 quiet panic=1 tsc=reliable"
 ROOT_SHARE = "version=9p2000.L,ro,msize=512000,cache=loose"
 INIT = """#!/bin/sh
 mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev
@@ -39,36 +47,58 @@ exec switch_root /mnt /bin/bash {guest} {words}
 """
 
 
-def kernel(version, cache):
-    """The folder of an unpacked kernel package. Downloads it if needed."""
-    if found := glob.glob(os.path.join(cache, version, "boot", "vmlinuz-*")):
-        return os.path.join(cache, version), found[0]
-    for program, package in (("apt-get", "apt"), ("dpkg", "dpkg")):
-        need(program, package)
+def newest(version):
+    """The name of the newest kernel package that apt-get offers. Raises Skip."""
     listed = subprocess.run(["apt-cache", "pkgnames", f"linux-image-{version}."], capture_output=True, text=True, timeout=60)
-    names = [name for name in listed.stdout.split() if re.fullmatch(r"linux-image-[\d.+-]+(deb12-|-)amd64-unsigned|"
-             r"linux-image-[\d.]+\+deb12-amd64-unsigned", name)]
+    names = re.findall(rf"^linux-image-{re.escape(version)}\.[\d.+-]+(?:deb\d+)?-amd64-unsigned$", listed.stdout, re.MULTILINE)
     if not names:
         raise Skip(f"apt-get offers no linux-image-{version} here")
-    newest = max(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        os.chmod(folder, 0o777)
-        got = subprocess.run(["timeout", "150", "apt-get", "-q", "download", newest], cwd=folder, capture_output=True, text=True)
-        packages = glob.glob(os.path.join(folder, "*.deb"))
-        if got.returncode != 0 or not packages:
-            raise Skip(f"{newest} cannot be downloaded: {(got.stderr.strip().splitlines() or ['?'])[-1]}")
-        unpacked = os.path.join(cache, version + ".new")
-        subprocess.run(["dpkg", "-x", packages[0], unpacked], check=True, timeout=150)
-    shutil.rmtree(os.path.join(cache, version), ignore_errors=True)
-    os.rename(unpacked, os.path.join(cache, version))
-    return os.path.join(cache, version), glob.glob(os.path.join(cache, version, "boot", "vmlinuz-*"))[0]
+    return max(names, key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+
+
+def download(version, folder):
+    """The file of a kernel package. Raises Skip."""
+    name = newest(version)
+    command = ["timeout", "-k", "5", "150", "apt-get", "-q", "-o", "Acquire::Retries=1", "download", name]
+    got = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    packages = glob.glob(os.path.join(folder, "*.deb"))
+    if got.returncode != 0 or not packages:
+        raise Skip(f"{name} cannot be downloaded: {(got.stderr.strip().splitlines() or ['?'])[-1]}")
+    return packages[0]
+
+
+def kernel(version, cache):
+    """The folder of an unpacked kernel package, and the kernel in it. Downloads it if needed. Raises Skip."""
+    unpacked = os.path.join(cache, version)
+    image = os.path.join(unpacked, "boot", "vmlinuz-*")
+    if not glob.glob(image):
+        for program, package in (("apt-get", "apt"), ("dpkg", "dpkg")):
+            need(program, package)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            os.chmod(folder, 0o777)
+            try:
+                package = download(version, folder)
+            except Skip:
+                # The lists may be missing or old.
+                subprocess.run(["timeout", "-k", "5", "60", "apt-get", "-q", "update"], capture_output=True)
+                package = download(version, folder)
+            subprocess.run(["dpkg", "-x", package, unpacked + ".new"], check=True, timeout=150)
+        base, release = modules_of(unpacked + ".new")
+        subprocess.run(["depmod", "-b", base, release], capture_output=True, check=True, timeout=150)
+        shutil.rmtree(unpacked, ignore_errors=True)
+        os.rename(unpacked + ".new", unpacked)
+    return unpacked, glob.glob(image)[0]
+
+
+def modules_of(unpacked):
+    """The folder with the lib/modules of a kernel package, and the release."""
+    base = os.path.join(unpacked, "usr") if os.path.isdir(os.path.join(unpacked, "usr/lib/modules")) else unpacked
+    return base, os.listdir(os.path.join(base, "lib/modules"))[0]
 
 
 def module_files(unpacked):
     """The files of MODULES and what they need, in the order of loading."""
-    base = os.path.join(unpacked, "usr") if os.path.isdir(os.path.join(unpacked, "usr/lib/modules")) else unpacked
-    release = os.listdir(os.path.join(base, "lib/modules"))[0]
-    subprocess.run(["depmod", "-b", base, release], capture_output=True, timeout=150)
+    base, release = modules_of(unpacked)
     files = []
     for name in MODULES:
         shown = subprocess.run(["modprobe", "-S", release, "-d", base, "--show-depends", name], capture_output=True, text=True)
@@ -79,6 +109,9 @@ def module_files(unpacked):
 def initramfs(unpacked, words, output):
     """Writes an initramfs that mounts the root and runs the guest's script with these words."""
     busybox = need("busybox", "busybox-static")
+    with open(busybox, "rb") as file:
+        if b"/ld-linux" in file.read(4096):
+            raise Skip(f"{busybox} is not static. Get it: apt-get install busybox-static")
     with tempfile.TemporaryDirectory() as root:
         for name in ("bin", "proc", "sys", "dev", "mnt", "mods", "ro", "rw"):
             os.mkdir(os.path.join(root, name))
@@ -89,7 +122,8 @@ def initramfs(unpacked, words, output):
         for path in module_files(unpacked):
             name = os.path.basename(path)
             plain = re.sub(r"\.(xz|zst)$", "", name)
-            command = {".xz": ["xz", "-dc"], ".st": ["zstd", "-qdc"]}.get(name[-3:], ["cat"])
+            packer = PACKERS.get(os.path.splitext(name)[1])
+            command = [need(*packer), "-qdc"] if packer else ["cat"]
             with open(os.path.join(root, "mods", plain), "wb") as file:
                 subprocess.run([*command, path], stdout=file, check=True, timeout=60)
             order.append(plain)
@@ -104,29 +138,40 @@ def initramfs(unpacked, words, output):
             file.write(gzip.compress(packed.stdout, 1))
 
 
-def compile_cases(folder):
-    """Compiles the C programs of tests/cases, which takes too long inside."""
+def compiled(is_short, folder):
+    """The names of the cases to run. Compiles those in C, which takes too long inside."""
     os.makedirs(folder, exist_ok=True)
-    for path in glob.glob(os.path.join(TESTS, "cases", "*.c")):
-        Case(path).ready(folder)
+    every = sorted(name for name in os.listdir(CASES) if name.endswith((".c", ".sh", ".py")) and name != "run.py")
+    chosen = [*SHORT_CASES] if is_short else [*SHORT_CASES, *(name for name in every if name not in SHORT_CASES)]
+    for name in [*chosen]:
+        program, source = os.path.join(folder, name[:-2]), os.path.join(CASES, name)
+        is_old = not os.path.exists(program) or os.path.getmtime(program) < os.path.getmtime(source)
+        try:
+            if name.endswith(".c") and is_old:
+                Case(source).compile(folder)
+        except (Skip, RuntimeError) as reason:
+            print(f"SKIP {name}: {reason}", flush=True)
+            chosen.remove(name)
+    return chosen
 
 
-def boot(version, folioswap, is_short, cache):
+def boot(version, folioswap, is_short, cache, cases):
     """Boots one kernel. Prints what the guest prints. Returns whether it ended well."""
     unpacked, image = kernel(version, cache)
     limit_s = SHORT_S if is_short else LONG_S
+    ended_s = limit_s + MORE_S[is_short]
     with tempfile.TemporaryDirectory(prefix="folioswap-kernel-", dir="/var/tmp") as folder:
         ram, disk = os.path.join(folder, "initramfs"), os.path.join(folder, "disk")
-        initramfs(unpacked, [folioswap, "short" if is_short else "long", str(limit_s), sys.executable], ram)
+        initramfs(unpacked, [folioswap, "short" if is_short else "long", str(limit_s), sys.executable, *cases], ram)
         with open(disk, "wb") as file:
             file.truncate(4 << 30)
         nodes = [word for node in range(2) for word in (
             "-object", f"memory-backend-ram,id=m{node},size=1536M",
             "-numa", f"node,memdev=m{node},cpus={node}")]
-        command = ["timeout", "-k", "5", str(limit_s + BOOT_S), need("qemu-system-x86_64", "qemu-system-x86")]
+        command = ["timeout", "-k", "5", str(ended_s), need("qemu-system-x86_64", "qemu-system-x86")]
         command += ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3G", *nodes]
         command += ["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-kernel", image, "-initrd", ram]
-        command += ["-append", "console=ttyS0 quiet panic=1", "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"]
+        command += ["-append", KERNEL_WORDS, "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"]
         command += ["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]
         command += ["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]
         ended = False
@@ -137,23 +182,30 @@ def boot(version, folioswap, is_short, cache):
                 ended |= "== end 0" in text
                 print(f"{said[1]} {version}: {said[0][5:]}" if said else "  " + text, flush=True)
     if not ended:
-        why = f"nor after {limit_s + BOOT_S} s" if machine.returncode == 124 else f"QEMU's exit status {machine.returncode}"
+        why = f"nor after {ended_s} s" if machine.returncode == 124 else f"QEMU's exit status {machine.returncode}"
         print(f"FAIL {version}: something failed, or the guest did not come to its end: {why}", flush=True)
     return ended
 
 
+def get_ready():
+    """Finds or installs what boots a kernel. Raises Skip."""
+    if os.geteuid() != 0:
+        raise Skip("needs root: the guest reads all of this machine's files")
+    for program, package in (("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("depmod", "kmod")):
+        need(program, package)
+
+
 def main():
     """Boots the named kernels, or all. Exit status 1 if one failed."""
+    is_short = "--short" in sys.argv
     folioswap, words = os.path.abspath(sys.argv[1]), [word for word in sys.argv[2:] if word != "--short"]
     cache = os.path.join(os.path.dirname(os.path.dirname(folioswap)), "kernels")
-    os.makedirs(cache, exist_ok=True)
-    compile_cases(os.path.join(cache, "cases"))
     good = True
     for version in words or VERSIONS:
         try:
-            for program, package in (("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("depmod", "kmod")):
-                need(program, package)
-            good &= boot(version, folioswap, "--short" in sys.argv, cache)
+            get_ready()
+            os.makedirs(cache, exist_ok=True)
+            good &= boot(version, folioswap, is_short, cache, compiled(is_short, os.path.join(cache, "cases")))
         except (Skip, subprocess.SubprocessError, OSError) as reason:
             print(f"SKIP {version}: {reason}", flush=True)
     return 0 if good else 1
