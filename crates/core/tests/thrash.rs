@@ -24,13 +24,22 @@ struct Block {
     whole: bool,
     whole_age: Option<u64>,
     ages: Vec<Option<u64>>,
+    /// Pages that were read as neighbours and not touched since.
+    unused: Vec<bool>,
     is_marker: bool,
     left_at: usize,
 }
 
+#[derive(Default)]
+struct Policies {
+    choice: OrderChoice,
+    streams: Streams,
+    neighbours: Neighbours,
+}
+
 /// A machine that reads by pages, or as the policies say.
 struct Machine {
-    policies: Option<(OrderChoice, Streams)>,
+    policies: Option<Policies>,
     blocks: Vec<Block>,
     /// What is in RAM, by age: a block, or a page of it.
     by_age: BTreeMap<u64, (usize, Option<usize>)>,
@@ -38,6 +47,8 @@ struct Machine {
     nr_resident: usize,
     nr_left: usize,
     nr_moved: usize,
+    /// Touches that had to wait for a device.
+    nr_waits: usize,
 }
 
 impl Machine {
@@ -47,24 +58,27 @@ impl Machine {
             whole: true,
             whole_age: None,
             ages: vec![None; PAGES],
+            unused: vec![false; PAGES],
             is_marker: false,
             left_at: 0,
         };
         Machine {
-            policies: by_policy.then(|| (OrderChoice::new(), Streams::new())),
+            policies: by_policy.then(Policies::default),
             blocks: (0..nr_blocks).map(|_| block()).collect(),
             by_age: BTreeMap::new(),
             now: 0,
             nr_resident: 0,
             nr_left: RAM * PAGES,
             nr_moved: 0,
+            nr_waits: 0,
         }
     }
 
     fn fork(&mut self) {
-        if let Some((choice, streams)) = &self.policies {
-            choice.forget();
-            streams.forget_all();
+        if let Some(policies) = &self.policies {
+            policies.choice.forget();
+            policies.streams.forget_all();
+            policies.neighbours.forget();
         }
     }
 
@@ -129,6 +143,7 @@ impl Machine {
     fn touch(&mut self, at: usize) {
         let (block, page) = (at / PAGES, at % PAGES);
         if self.policies.is_none() {
+            self.nr_waits += usize::from(self.blocks[block].ages[page].is_none());
             self.read_page(block, page);
             self.renew(block, Some(page));
             return self.settle();
@@ -143,8 +158,12 @@ impl Machine {
         }
         if self.blocks[block].ages[page].is_some() {
             self.renew(block, Some(page));
-            return;
+            if std::mem::take(&mut self.blocks[block].unused[page]) {
+                self.use_neighbour(block, page);
+            }
+            return self.settle();
         }
+        self.nr_waits += 1;
         let in_row = self.fault(block, page);
         let at_edge = !(16..PAGES - 16).contains(&page);
         if in_row || (self.blocks[block].whole && at_edge) {
@@ -153,28 +172,58 @@ impl Machine {
         self.settle();
     }
 
-    /// Brings a page in. Returns whether it is one of many in a row.
-    fn fault(&mut self, block: usize, page: usize) -> bool {
-        let Some((choice, _)) = &self.policies else { unreachable!("pages come by themselves") };
+    fn choose(&mut self, block: usize, page: usize) -> Choice {
+        let Some(policies) = &self.policies else { unreachable!("pages come by themselves") };
         let of = &mut self.blocks[block];
         let (nr_folios, index) = if of.whole { (1, 0) } else { (PAGES, page) };
         let pressure = Pressure { budget_blocks: RAM, nr_left_since: self.nr_left - of.left_at };
-        let chosen = choice.choose(BlockId::from_index(block), &mut of.history, nr_folios, index, pressure);
-        if chosen == Choice::Whole {
+        policies.choice.choose(BlockId::from_index(block), &mut of.history, nr_folios, index, pressure)
+    }
+
+    /// The first touch of a page that was read as a neighbour.
+    fn use_neighbour(&mut self, block: usize, page: usize) {
+        self.policies.iter().for_each(|policies| policies.neighbours.used(BlockId::from_index(block)));
+        if self.choose(block, page) == Choice::Whole {
+            self.read_whole(block);
+        }
+        self.blocks[block].history.note(page, PAGES);
+    }
+
+    /// Reads the group of a page that was read.
+    fn read_neighbours(&mut self, block: usize, page: usize) {
+        let Some(policies) = &self.policies else { return };
+        let nr_pages = policies.neighbours.group(BlockId::from_index(block)).nr_pages();
+        let first = page / nr_pages * nr_pages;
+        let out: Vec<_> = (first..first + nr_pages).filter(|&page| self.blocks[block].ages[page].is_none()).collect();
+        policies.neighbours.read(BlockId::from_index(block), out.len());
+        for page in out {
+            self.read_page(block, page);
+            self.blocks[block].unused[page] = true;
+        }
+    }
+
+    /// Brings a page in. Returns whether it is one of many in a row.
+    fn fault(&mut self, block: usize, page: usize) -> bool {
+        let nr_folios = if self.blocks[block].whole { 1 } else { PAGES };
+        if self.choose(block, page) == Choice::Whole {
             self.read_whole(block);
             return self.blocks[block].history.note(page, nr_folios);
         }
+        let of = &mut self.blocks[block];
         of.whole = false;
         let ahead = of.history.ahead(page, PAGES);
         let in_row = of.history.note(page, PAGES);
         of.history.note_ahead(ahead);
         self.read_page(block, page);
+        if ahead.is_empty() {
+            self.read_neighbours(block, page);
+        }
         ahead.iter().for_each(|page| self.read_page(block, page));
         in_row
     }
 
     fn follow(&mut self, block: usize) {
-        let Some((choice, streams)) = &self.policies else { return };
+        let Some(Policies { choice, streams, .. }) = &self.policies else { return };
         let longest = if choice.trusts_streams() { WINDOW } else { FIRST_WINDOW };
         let room = Room { max_window: longest.min(RAM / 16), max_total: RAM / 4 };
         let id = BlockId::from_index(block);
@@ -188,7 +237,9 @@ impl Machine {
                 let Some(of) = self.blocks.get(block) else { continue };
                 let is_out = of.whole_age.is_none() && of.ages.iter().any(Option::is_none);
                 let probes = |choice: &OrderChoice| choice.probes(BlockId::from_index(block));
-                if is_out && (block == marker || !self.policies.as_ref().is_some_and(|(choice, _)| probes(choice))) {
+                if is_out
+                    && (block == marker || !self.policies.as_ref().is_some_and(|policies| probes(&policies.choice)))
+                {
                     self.read_whole(block);
                 }
                 self.blocks[block].is_marker = block == marker;
@@ -203,8 +254,8 @@ enum Step {
     Fork,
 }
 
-/// Runs both machines. Returns the pages that each moved.
-fn moved(nr_blocks: usize, steps: impl IntoIterator<Item = Step>) -> (usize, usize) {
+/// Runs the machine with the policies, and the one by pages.
+fn run(nr_blocks: usize, steps: impl IntoIterator<Item = Step>) -> (Machine, Machine) {
     let (mut auto, mut pages) = (Machine::new(nr_blocks, true), Machine::new(nr_blocks, false));
     for step in steps {
         match step {
@@ -212,12 +263,13 @@ fn moved(nr_blocks: usize, steps: impl IntoIterator<Item = Step>) -> (usize, usi
             Step::Fork => [&mut auto, &mut pages].map(Machine::fork),
         };
     }
-    (auto.nr_moved, pages.nr_moved)
+    (auto, pages)
 }
 
 /// Fails if the policies move more than four times as much as single pages do, and what RAM holds.
 fn check(name: &str, nr_blocks: usize, steps: impl IntoIterator<Item = Step>) -> f64 {
-    let (auto, pages) = moved(nr_blocks, steps);
+    let (auto, pages) = run(nr_blocks, steps);
+    let (auto, pages) = (auto.nr_moved, pages.nr_moved);
     let ratio = auto as f64 / pages.max(1) as f64;
     println!("{name:40} auto {auto:9} pages {pages:9} {ratio:6.2}");
     assert!(auto <= 4 * pages + RAM / 2 * PAGES, "{name}: {auto} pages moved, {pages} by single pages");
@@ -289,6 +341,24 @@ fn rows_of_every_length_at_random_places() {
         }
         check(&format!("rows of {len}"), blocks, steps);
     }
+}
+
+/// Pieces of 64 KiB at random places, whose pages are used in any order.
+#[test]
+fn pages_used_near_each_other_come_together() {
+    const PIECE_PAGES: usize = 16;
+    let mut rng = rng(15);
+    let blocks = RAM * 4;
+    let mut steps = Vec::new();
+    for _ in 0..4000 {
+        let first = rng.usize(..blocks * PAGES / PIECE_PAGES) * PIECE_PAGES;
+        let mut pages: Vec<usize> = (first..first + PIECE_PAGES).collect();
+        rng.shuffle(&mut pages);
+        steps.extend(pages);
+    }
+    let (auto, pages) = run(blocks, touches(steps.into_iter()));
+    assert!(auto.nr_waits * 3 <= pages.nr_waits, "{} waits, {} by single pages", auto.nr_waits, pages.nr_waits);
+    assert!(auto.nr_moved <= pages.nr_moved * 3 / 2, "{} pages, {} by single pages", auto.nr_moved, pages.nr_moved);
 }
 
 #[test]

@@ -114,3 +114,46 @@ impl std::fmt::Debug for Neighbours {
         f.debug_struct("Neighbours").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Touches pages of which so many neighbours in a hundred are used, at once. Returns how many were read and used.
+    fn touch(neighbours: &Neighbours, nr: usize, percent: usize) -> (usize, usize) {
+        let (block, mut rest) = (BlockId::from_index(7), 0);
+        let (mut read, mut used) = (0, 0);
+        for _ in 0..nr {
+            let nr_read = neighbours.group(block).nr_pages() - 1;
+            neighbours.read(block, nr_read);
+            rest += nr_read * percent;
+            (0..rest / 100).for_each(|_| neighbours.used(block));
+            (read, used, rest) = (read + nr_read, used + rest / 100, rest % 100);
+        }
+        (read, used)
+    }
+
+    #[test]
+    fn unused_neighbours_are_hardly_read() {
+        let (read, _) = touch(&Neighbours::new(), 16_000, 0);
+        assert!(read <= 3_000 + 4 * 12, "{read} neighbours of 16,000 pages");
+    }
+
+    #[test]
+    fn groups_grow_while_they_are_used_and_shrink_again() {
+        let neighbours = Neighbours::new();
+        touch(&neighbours, 200, 90);
+        assert_eq!(neighbours.group(BlockId::from_index(7)).nr_pages(), 16);
+        assert_eq!(neighbours.group(BlockId::from_index(7 + 64)), Order::PAGE, "another area");
+        touch(&neighbours, 200, 0);
+        assert_eq!(neighbours.group(BlockId::from_index(7)), Order::PAGE);
+    }
+
+    #[test]
+    fn at_most_four_times_as_much_is_read_as_is_used() {
+        for percent in 0..=100 {
+            let (read, used) = touch(&Neighbours::new(), 10_000, percent);
+            assert!(10_000 + read <= 4 * (10_000 + used), "{percent} %: {read} read, {used} used");
+        }
+    }
+}

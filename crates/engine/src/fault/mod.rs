@@ -7,6 +7,7 @@ pub(crate) mod gather;
 pub(crate) mod lost;
 pub(crate) mod monitor;
 pub(crate) mod own;
+pub(crate) mod parts;
 pub(crate) mod readahead;
 pub(crate) mod swap_in;
 pub(crate) mod take;

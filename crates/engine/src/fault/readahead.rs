@@ -13,7 +13,7 @@ use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Locked, Order, SlotId
 
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::gather::Arrival;
+use crate::fault::parts::Arrival;
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
 use crate::process::fatal::{self, EndOnPanic};

@@ -13,7 +13,7 @@ use folioswap_core::{
 
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::gather::Arrival;
+use crate::fault::parts::Arrival;
 use crate::fault::take::Changed;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
@@ -404,25 +404,6 @@ impl Engine {
         let first = self.swap().memory(slot).map(|memory| Trouble::unless(memory.load(locked, page, bytes)));
         let addr = self.table().addr(locked.name(index));
         self.swap().read_verified(addr, slot, bytes, first, |bytes| checksum::verify(locked, page, bytes))
-    }
-
-    /// Prepares a page for reading or moving it alone, where its whole piece has one hash: reads and verifies the
-    /// piece, then hashes each of its pages. Copies the page's content to `bytes`.
-    pub fn hash_pages(&self, locked: &mut Locked<'_>, page: usize, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        let piece = page / PIECE.nr_pages();
-        let first = piece * PIECE.nr_pages();
-        let State::Swapped(slot) = locked.state(locked.index_of(first)) else {
-            unreachable!("a piece hashed as one is in its slots as one");
-        };
-        self.ram().frames().with_scratch(|scratch| {
-            let read = &mut scratch[..PIECE.bytes()];
-            let addr = self.table().addr(locked.name(locked.index_of(page)));
-            let is_right = |read: &[u8]| locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read));
-            self.swap().read_verified(addr, slot, read, None, is_right)?;
-            checksum::note_pages(locked, first, read);
-            bytes.copy_from_slice(&read[(page - first) * PAGE_SIZE..][..bytes.len()]);
-            Ok(())
-        })
     }
 
     /// Judges whether it was right to drop a folio behind a stream, now that it is wanted again. It was wrong if fewer

@@ -12,7 +12,7 @@ use crate::arena::Arena;
 use crate::arena::region::ArenaVec;
 use crate::device::{Device, FileDevice};
 use crate::engine::Engine;
-use crate::fault::gather::Arrival;
+use crate::fault::parts::Arrival;
 use crate::process::stopwatch::Stopwatch;
 use crate::reclaim::evict::Washed;
 use crate::reclaim::write_out::Batch;

@@ -1,0 +1,264 @@
+//! Reads folios of a split block, several in one request: rows, the blocks of streams, and the neighbours of a touched
+//! page ([`Neighbours`](folioswap_core::Neighbours)).
+
+use std::io::{self, IoSliceMut};
+use std::ops::Range;
+
+use folioswap_core::{Ahead, CpuId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+
+use crate::device::checksum;
+use crate::engine::Engine;
+use crate::memory::frames::{Prepared, SCRATCH_PAGES};
+use crate::process::cpu::current_cpu;
+use crate::process::stopwatch::Stopwatch;
+use crate::swap::health::{SwapInError, Trouble};
+use crate::swap::space::SwapSpace;
+
+/// Which of the folios that come in together stay unmapped.
+#[derive(Copy, Clone)]
+pub enum Arrival {
+    /// None.
+    Mapped,
+    /// This one, the marker of a window.
+    Marked(usize),
+    /// All but this one, which was touched.
+    Around(usize),
+}
+
+/// A folio that is about to be read from its slots.
+struct Part<'t> {
+    slot: SlotId,
+    index: usize,
+    prepared: Prepared<'t>,
+}
+
+/// Slots that are read for nothing, so that one request reads what lies on both sides: that takes less time than
+/// another request.
+const MOST_GAP: usize = 16;
+
+/// How far the slots of neighbours may lie apart: one slot between two is read for nothing.
+const NEAR: usize = 2;
+
+/// Folios that one request reads, in the order of their slots. With gaps between them they are read by way of scratch
+/// memory.
+#[derive(Default)]
+struct Run<'t> {
+    parts: Vec<Part<'t>>,
+    /// Slots from the first folio's first one to the last one's last.
+    nr_slots: usize,
+    has_gaps: bool,
+}
+
+impl<'t> Run<'t> {
+    /// Whether a folio of `nr_pages` pages at `slot` can be read with these. Gaps may be read from a file only: other
+    /// devices know which slots are in use.
+    fn reaches(&self, slot: SlotId, nr_pages: usize, swap: &SwapSpace) -> bool {
+        let Some(first) = self.parts.first().map(|part| part.slot) else { return false };
+        let Some(gap) = slot.index().checked_sub(first.index() + self.nr_slots) else { return false };
+        let is_near = match self.has_gaps || gap > 0 {
+            true => gap <= MOST_GAP && self.nr_slots + gap + nr_pages <= SCRATCH_PAGES && swap.extent(first).is_some(),
+            false => true,
+        };
+        is_near && swap.follows(slot, first, self.nr_slots + gap)
+    }
+
+    fn push(&mut self, part: Part<'t>) {
+        let first = self.parts.first().map_or(part.slot, |first| first.slot);
+        let at = part.slot.index() - first.index();
+        self.has_gaps |= at > self.nr_slots;
+        self.nr_slots = at + part.prepared.bytes().len() / PAGE_SIZE;
+        self.parts.push(part);
+    }
+
+    /// Reads all of them.
+    fn read(&mut self, engine: &Engine) -> io::Result<()> {
+        let first = self.parts[0].slot;
+        if !self.has_gaps {
+            let mut pieces: Vec<_> =
+                self.parts.iter_mut().map(|part| IoSliceMut::new(part.prepared.bytes_mut())).collect();
+            return engine.swap().read_pieces(first, &mut pieces);
+        }
+        engine.ram().frames().with_scratch(|scratch| {
+            engine.swap().read(first, &mut scratch[..self.nr_slots * PAGE_SIZE])?;
+            for part in &mut self.parts {
+                let (at, bytes) = ((part.slot.index() - first.index()) * PAGE_SIZE, part.prepared.bytes_mut());
+                bytes.copy_from_slice(&scratch[at..at + bytes.len()]);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Engine {
+    /// Swaps in those of a split block's given folios that are on the device, each as a folio of its own. Folios that
+    /// are contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The
+    /// marker of a window stays unmapped.
+    ///
+    /// # Errors
+    /// When the device cannot return the content.
+    pub fn read_parts(
+        &self,
+        locked: &mut Locked<'_>,
+        folios: impl Iterator<Item = usize>,
+        arrival: Arrival,
+        cpu: CpuId,
+    ) -> Result<(), SwapInError> {
+        let order = locked.order();
+        let mut swapped = Vec::new();
+        for index in folios {
+            let (page, State::Swapped(slot)) = (index * order.nr_pages(), locked.state(index)) else { continue };
+            if locked.is_sealed(page) {
+                continue;
+            }
+            if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+                self.hash_pages(locked, page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
+            }
+            swapped.push((slot, index));
+        }
+        swapped.sort_unstable();
+        let mut run = Run::default();
+        for (slot, index) in swapped {
+            let Some(prepared) = self.spare_frame(order, cpu) else { break };
+            if !run.reaches(slot, order.nr_pages(), self.swap())
+                && let Err(error) = self.read_run(locked, std::mem::take(&mut run), arrival)
+            {
+                self.ram().release(prepared.into_frame());
+                return Err(error);
+            }
+            run.push(Part { slot, index, prepared });
+        }
+        self.read_run(locked, run, arrival)
+    }
+
+    /// Swaps in a page of a block split into pages, and those of its group that come in the same request. Takes only
+    /// frames that can be spared.
+    ///
+    /// # Errors
+    /// When the device cannot return the content.
+    pub fn read_around(&self, locked: &mut Locked<'_>, page: usize, group: Range<usize>) -> Result<(), SwapInError> {
+        let mut swapped: Vec<_> = group
+            .filter(|&index| !locked.is_sealed(index))
+            .filter_map(|index| match locked.state(index) {
+                State::Swapped(slot) => Some((slot, index)),
+                _ => None,
+            })
+            .collect();
+        swapped.sort_unstable();
+        let are_near = |&(a, _): &(SlotId, usize), &(b, _): &(SlotId, usize)| {
+            let distance = b.index() - a.index();
+            distance <= NEAR && self.swap().follows(b, a, distance)
+        };
+        let mut runs = swapped.chunk_by(are_near);
+        let Some(near) = runs.find(|run| run.iter().any(|&(_, index)| index == page)) else { return Ok(()) };
+        let mut run = Run::default();
+        for &(slot, index) in near {
+            let Some(prepared) = self.spare_frame(Order::PAGE, current_cpu()) else { break };
+            run.push(Part { slot, index, prepared });
+        }
+        self.policy().read_neighbours(locked, run.parts.len().saturating_sub(1));
+        self.read_run(locked, run, Arrival::Around(page))
+    }
+
+    /// Frames for a folio that is read ahead, if they can be spared.
+    fn spare_frame(&self, order: Order, cpu: CpuId) -> Option<Prepared<'_>> {
+        let taken = self.ram().try_take_near(self.table(), cpu, order, self.ram().zones().watermarks().min)?;
+        Some(self.ram().prepare(taken, order))
+    }
+
+    /// Reads and verifies the piece that holds a page and has one hash, hashes each of its pages, and passes the content
+    /// to `bring`.
+    fn read_piece(&self, locked: &mut Locked<'_>, page: usize, bring: impl FnOnce(&[u8])) -> Result<(), SwapInError> {
+        let piece = page / PIECE.nr_pages();
+        let first = piece * PIECE.nr_pages();
+        let State::Swapped(slot) = locked.state(locked.index_of(first)) else {
+            unreachable!("a piece hashed as one is in its slots as one");
+        };
+        self.ram().frames().with_scratch(|scratch| {
+            let read = &mut scratch[..PIECE.bytes()];
+            let addr = self.table().addr(locked.name(locked.index_of(page)));
+            let is_right = |read: &[u8]| locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read));
+            self.swap().read_verified(addr, slot, read, None, is_right)?;
+            checksum::note_pages(locked, first, read);
+            bring(read);
+            Ok(())
+        })
+    }
+
+    /// Prepares a page for reading or moving it alone, where its whole piece has one hash. Copies the page's content to
+    /// `bytes`.
+    pub fn hash_pages(&self, locked: &mut Locked<'_>, page: usize, bytes: &mut [u8]) -> Result<(), SwapInError> {
+        let at = page % PIECE.nr_pages() * PAGE_SIZE;
+        self.read_piece(locked, page, |read| bytes.copy_from_slice(&read[at..][..bytes.len()]))
+    }
+
+    /// Reads the folios of a run. Those of a piece with one hash are all of the run.
+    fn fill(&self, locked: &mut Locked<'_>, run: &mut Run<'_>) -> bool {
+        let order = locked.order();
+        let page = run.parts[0].index * order.nr_pages();
+        if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+            let bring = |read: &[u8]| {
+                for part in &mut run.parts {
+                    let bytes = part.prepared.bytes_mut();
+                    let at = part.index * order.nr_pages() % PIECE.nr_pages() * PAGE_SIZE;
+                    bytes.copy_from_slice(&read[at..][..bytes.len()]);
+                }
+            };
+            return self.read_piece(locked, page, bring).is_ok();
+        }
+        let read = run.read(self);
+        let is_read = read.is_ok();
+        if let Err(error) = read
+            && !run.has_gaps
+        {
+            self.swap().note_trouble(run.parts[0].slot, &Trouble::Read(error), false);
+        }
+        is_read
+    }
+
+    fn read_run(&self, locked: &mut Locked<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
+        if run.parts.is_empty() {
+            return Ok(());
+        }
+        let order = locked.order();
+        let is_read = self.fill(locked, &mut run);
+        let mut result = Ok(());
+        for Part { slot, index, mut prepared } in run.parts {
+            let bytes = prepared.bytes_mut();
+            if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
+                // One unreadable folio must not lose the others: read each alone.
+                let read = self.read_folio(locked, index, slot, bytes, &mut Stopwatch::still());
+                if read.is_err() {
+                    self.ram().release(prepared.into_frame());
+                    result = read;
+                    continue;
+                }
+            }
+            let frame = prepared.into_frame();
+            self.judge_drop(locked, index);
+            self.ram().zone(frame).set_owner(frame, locked.name(index));
+            self.count_swap_in(order);
+            let ahead = match arrival {
+                Arrival::Around(touched) if touched != index => Ahead::Neighbour,
+                Arrival::Marked(marker) if marker == index => Ahead::Marker,
+                _ => Ahead::No,
+            };
+            self.stats().readahead_folios.add(1);
+            self.admit(locked, index, frame, ahead);
+        }
+        result
+    }
+
+    /// Maps a folio that was read ahead, unless its first access is to fault.
+    pub fn admit(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, ahead: Ahead) {
+        if ahead != Ahead::No {
+            locked.folio_mut(index).set_in_ram(frame, false);
+            locked.folio_mut(index).ahead = ahead;
+            self.note_copy(locked, index);
+            // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
+            self.ram().put(frame, List::Inactive);
+        } else {
+            self.map(locked, index, frame, List::Inactive);
+            self.settle_slot(locked, index, &mut Stopwatch::still());
+        }
+    }
+}
