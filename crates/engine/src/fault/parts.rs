@@ -165,8 +165,8 @@ impl Engine {
         Some(self.ram().prepare(taken, order))
     }
 
-    /// Reads and verifies the piece that holds a page and has one hash, hashes each of its pages, and passes the content
-    /// to `bring`.
+    /// Reads and verifies the piece that holds a page and has one hash. Hashes each of its pages, and passes its
+    /// content to `bring`.
     fn read_piece(&self, locked: &mut Locked<'_>, page: usize, bring: impl FnOnce(&[u8])) -> Result<(), SwapInError> {
         let piece = page / PIECE.nr_pages();
         let first = piece * PIECE.nr_pages();

@@ -118,8 +118,8 @@ pub fn begin_child(thread: u32) {
     }
 }
 
-/// Holds a thread's vector of thread-local storage, which another allocator may have put into managed memory: it is used
-/// where a fault is handled.
+/// Holds a vector of thread-local storage, which another allocator may have put into managed memory: faults are handled
+/// with it.
 ///
 /// # Safety
 /// The thread has not ended.

@@ -1,6 +1,6 @@
 //! mremap of managed memory. The kernel moves the mapping, the engine its content.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::ops::Range;
 
@@ -89,20 +89,19 @@ impl Request {
         Ok(old.start)
     }
 
-    /// The mappings of what stays, if that is one mapping to the program: parts are not managed, and what the engine has
-    /// moved is not always joined again.
+    /// The mappings of what stays, if that is one to the program: parts are not managed, and the kernel does not always
+    /// join what the engine has moved.
     ///
     /// # Errors
     /// `EFAULT` if it is not one.
     fn parts_of_one(&self, space: &RawSpace) -> io::Result<Vec<Range<usize>>> {
-        let kept = self.kept();
-        let listed = mappings(&kept);
-        let is_alike = listed.as_ref().is_none_or(|listed| listed.windows(2).all(|pair| pair[0].1 == pair[1].1));
-        let parts: Vec<_> =
-            listed.map_or_else(|| self.known_parts(), |listed| listed.into_iter().map(|(part, _)| part).collect());
+        let (kept, unmanaged) = (self.kept(), self.unmanaged_parts());
+        let parts = listed(&kept).unwrap_or_else(|| self.known_parts());
         let len = parts.iter().map(Range::len).sum::<usize>();
         let is_divided = known::is_divided(&kept) || space.is_partly_locked(&kept);
-        match is_alike && len == kept.len() && !is_divided {
+        let is_seam = |at: usize| unmanaged.iter().any(|part| part.start == at || part.end == at);
+        let are_seams = parts.windows(2).all(|pair| is_seam(pair[0].end));
+        match len == kept.len() && !is_divided && (are_seams || are_alike(&kept)) {
             true => Ok(parts),
             false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
         }
@@ -180,7 +179,7 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
 
 /// What the kernel says of this process's mappings. Read without the C library, in which a thread can be cancelled.
 /// `None`: it cannot be read, or a thread of the program has closed the descriptor.
-fn list() -> Option<String> {
+fn list(path: &CStr) -> Option<String> {
     if own_calls::is_used() {
         return None; // the program's filter may refuse to open a file
     }
@@ -188,8 +187,7 @@ fn list() -> Option<String> {
     let mut buffer = [0u8; 16 << 10];
     // SAFETY: the path is a C string, the kernel fills in the buffer, and the descriptor is this call's own.
     unsafe {
-        let path = c"/proc/self/maps".as_ptr();
-        let fd = kernel!(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_CLOEXEC);
+        let fd = kernel!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         loop {
             match usize::try_from(kernel!(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len())) {
                 Ok(0) => break,
@@ -202,22 +200,36 @@ fn list() -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The mappings in a range with their protection, as the kernel lists them.
-fn mappings(range: &Range<usize>) -> Option<Vec<(Range<usize>, [u8; 4])>> {
-    let listed = list()?;
+/// The addresses of a mapping, from its line in the list.
+fn addresses(line: &str) -> Option<Range<usize>> {
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
     let number = |text: &str| usize::from_str_radix(text, 16).ok();
-    let mapping = |line: &str| {
-        let (addresses, rest) = line.split_once(' ')?;
-        let (start, end) = addresses.split_once('-')?;
-        let part = number(start)?.max(range.start)..number(end)?.min(range.end);
-        Some((part, *rest.as_bytes().first_chunk()?))
-    };
-    Some(listed.lines().filter_map(mapping).filter(|(part, _)| !part.is_empty()).collect())
+    Some(number(start)?..number(end)?)
 }
 
 /// The mappings in a range, as the kernel lists them.
 fn listed(range: &Range<usize>) -> Option<Vec<Range<usize>>> {
-    Some(mappings(range)?.into_iter().map(|(part, _)| part).collect())
+    let listed = list(c"/proc/self/maps")?;
+    let parts = listed.lines().filter_map(addresses).map(|part| part.start.max(range.start)..part.end.min(range.end));
+    Some(parts.filter(|part| !part.is_empty()).collect())
+}
+
+/// Flags of a mapping that the engine changes, or keeps to itself: dontcopy, wipeonfork, userfaultfd, huge pages,
+/// noreserve, guards.
+const ENGINES_FLAGS: [&str; 7] = ["dc", "wf", "um", "hg", "nh", "nr", "gu"];
+
+/// Whether all mappings in a range have the same protection, advice and locks. This list is slow to read.
+fn are_alike(range: &Range<usize>) -> bool {
+    let Some(listed) = list(c"/proc/self/smaps") else { return true };
+    let (mut is_inside, mut known) = (false, None);
+    listed.lines().all(|line| {
+        if let Some(part) = addresses(line) {
+            is_inside = part.start < range.end && range.start < part.end;
+        }
+        let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_inside) else { return true };
+        let flags: Vec<_> = flags.split_whitespace().filter(|flag| !ENGINES_FLAGS.contains(flag)).collect();
+        *known.get_or_insert_with(|| flags.clone()) == flags
+    })
 }
 
 /// Moves mappings one by one: the kernel does not move several at once if it reports their faults. The last one grows
