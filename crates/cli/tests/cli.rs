@@ -285,7 +285,7 @@ fn a_program_swaps_to_compressed_ram() {
     let program = "import mmap; m = mmap.mmap(-1, 96 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
                    row = lambda i: (b'%d,%d,name%d;' % (i, i * 7919 % 1000, i % 50)) * 100\n\
                    for i in range(24576): m[i << 12:(i << 12) + 700] = row(i)[:700]\n\
-                   h = [list(range(j, j + 40)) for j in range(200000)]\n\
+                   h = [list(range(j, j + 40)) for j in range(100000)]\n\
                    assert all(m[i << 12:(i << 12) + 700] == row(i)[:700] for i in range(24576))\n\
                    assert all(x[0] == j and x[-1] == j + 39 for j, x in enumerate(h))";
     let scratch = Scratch::new();
