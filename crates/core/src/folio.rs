@@ -145,6 +145,9 @@ impl Folio {
     pub fn set_out(&mut self) {
         self.cancel_write();
         (self.frame, self.content) = (NONE, Content::Rests);
+        if self.ahead == Ahead::Neighbour {
+            self.ahead = Ahead::No; // it was not used
+        }
     }
 
     /// Makes it read as zero.

@@ -101,7 +101,10 @@ impl Machine {
 
     fn evict(&mut self, block: usize, page: Option<usize>) {
         let age = match page {
-            Some(page) => self.blocks[block].ages[page].take(),
+            Some(page) => {
+                self.blocks[block].unused[page] = false;
+                self.blocks[block].ages[page].take()
+            }
             None => self.blocks[block].whole_age.take(),
         };
         let Some(age) = age else { return };
@@ -183,10 +186,9 @@ impl Machine {
     /// The first touch of a page that was read as a neighbour.
     fn use_neighbour(&mut self, block: usize, page: usize) {
         self.policies.iter().for_each(|policies| policies.neighbours.used(BlockId::from_index(block)));
-        if self.choose(block, page) == Choice::Whole {
-            self.read_whole(block);
-        }
-        self.blocks[block].history.note(page, PAGES);
+        let history = &mut self.blocks[block].history;
+        history.note_neighbour();
+        history.note(page, PAGES);
     }
 
     /// Reads the group of a page that was read.

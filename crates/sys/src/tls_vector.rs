@@ -9,7 +9,8 @@ use std::ops::Range;
 
 use crate::seat;
 
-/// Libraries with thread-local variables for which a copy has room.
+/// Libraries with thread-local variables for which a copy has room. With more, glibc would enlarge it, and end the
+/// process: it is no block of the allocator's.
 const ROOM: usize = 1022;
 
 /// Where the variables of a library are, and what is to be freed. The entry before the first holds the number of those
@@ -34,7 +35,7 @@ pub unsafe fn of(thread: libc::pthread_t) -> Option<Range<usize>> {
 }
 
 /// Runs `body` with a copy of the calling thread's vector. `record`: the C library's record of the thread, which it
-/// gets back unchanged.
+/// gets back.
 pub(crate) fn with_own<R>(record: usize, body: impl FnOnce() -> R) -> R {
     let place = (record as *mut *mut Entry).wrapping_add(1);
     let mut own: [Entry; ROOM + 2] = [[0; 2]; ROOM + 2];
@@ -50,6 +51,10 @@ pub(crate) fn with_own<R>(record: usize, body: impl FnOnce() -> R) -> R {
         own[0][0] = ROOM;
         place.write_volatile(&raw mut own[1]);
         let result = body();
+        // What the C library frees at the end of the thread. Not the generation: the vector may be too short for it.
+        for at in 1..=room {
+            vector.add(at).write(own[at + 1]);
+        }
         place.write_volatile(vector);
         result
     }

@@ -91,6 +91,11 @@ impl History {
         nr_folios > 1 && self.is_consecutive() && self.run >= many_in_row(nr_folios)
     }
 
+    /// Records the first touch of a folio that was read as a neighbour: it counts, and the next fault judges.
+    pub fn note_neighbour(&mut self) {
+        self.touches = self.touches.saturating_add(1);
+    }
+
     /// How far a folio lies above the last one of the row; negative: below it.
     fn distance(&self, index: usize) -> isize {
         index as isize - self.last as isize

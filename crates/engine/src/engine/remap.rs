@@ -254,11 +254,8 @@ impl Engine {
         if let Err(error) = uffd.register(part.start, part.len()) {
             fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
         }
-        let mut end = part.start; // of what is dropped or mapped
-        let mut pass_by = |mapped: Range<usize>| {
-            self.drop_missing(end..mapped.start);
-            end = mapped.end;
-        };
+        // Before the table has the entries: from then on a fault may bring a page in.
+        self.drop_missing(&lifted, &part, at);
         for (block, entries) in lifted.blocks {
             let _pass = self.gate().enter(signals::thread_id());
             match entries {
@@ -267,37 +264,48 @@ impl Engine {
                     let mut locked = self.table.lock(BlockId::from_index(addr / BLOCK_BYTES));
                     locked.put(*content);
                     locked.small_table = true;
-                    for index in 0..locked.nr_folios() {
-                        if self.put_on_list(&locked, index) {
-                            let start = addr + index * locked.order().bytes();
-                            pass_by(start..start + locked.order().bytes());
-                        }
-                    }
+                    (0..locked.nr_folios()).for_each(|index| self.put_on_list(&locked, index));
                 }
                 Entries::Pages(pages) => {
                     for (page, content) in pages {
-                        let addr = at(page * PAGE_SIZE);
-                        self.lower_page(addr / PAGE_SIZE, content);
-                        if matches!(content, Content::Mapped(_)) {
-                            pass_by(addr..addr + PAGE_SIZE);
-                        }
+                        self.lower_page(at(page * PAGE_SIZE) / PAGE_SIZE, content);
                     }
                 }
             }
         }
-        pass_by(part.end..part.end);
         self.open(&part, None);
     }
 
-    /// Drops what others made in memory without content before its faults were reported.
-    fn drop_missing(&self, range: Range<usize>) {
-        if range.is_empty() {
-            return;
+    /// Drops what others made where no folio is mapped, before the faults of `part` were reported. `at`: where lifted
+    /// memory is now.
+    fn drop_missing(&self, lifted: &Lifted, part: &Range<usize>, at: impl Fn(usize) -> usize) {
+        let mut end = part.start; // of what is dropped or mapped
+        let mut pass_by = |mapped: Range<usize>| {
+            let missing = end..mapped.start;
+            end = mapped.end;
+            // SAFETY: pages that are not mapped; threads that touch them wait.
+            if !missing.is_empty()
+                && let Err(error) = unsafe { self.ram.frames().drop_memory(missing.start, missing.len()) }
+            {
+                fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", missing.start));
+            }
+        };
+        for (block, entries) in &lifted.blocks {
+            match entries {
+                Entries::Block(content) => {
+                    let (addr, bytes) = (at(self.table.block_addr(*block)), content.order().bytes());
+                    let is_mapped = |&index: &usize| matches!(content.state(index), State::Resident(_));
+                    let mapped = (0..content.nr_folios()).filter(is_mapped).map(|index| addr + index * bytes);
+                    mapped.for_each(|start| pass_by(start..start + bytes));
+                }
+                Entries::Pages(pages) => {
+                    let is_mapped = |(_, content): &&(usize, Content)| matches!(content, Content::Mapped(_));
+                    let mapped = pages.iter().filter(is_mapped).map(|&(page, _)| at(page * PAGE_SIZE));
+                    mapped.for_each(|start| pass_by(start..start + PAGE_SIZE));
+                }
+            }
         }
-        // SAFETY: pages that the table says are not mapped; threads that touch them wait.
-        if let Err(error) = unsafe { self.ram.frames().drop_memory(range.start, range.len()) } {
-            fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", range.start));
-        }
+        pass_by(part.end..part.end);
     }
 
     fn lower_page(&self, page: usize, content: Content) {
@@ -324,16 +332,15 @@ impl Engine {
         }
     }
 
-    /// Puts a folio that was lifted on a list again. Returns whether it is mapped.
-    fn put_on_list(&self, locked: &Locked<'_>, index: usize) -> bool {
-        let Some(frame) = locked.folio(index).frame() else { return false };
+    /// Puts a folio that was lifted on a list again.
+    fn put_on_list(&self, locked: &Locked<'_>, index: usize) {
+        let Some(frame) = locked.folio(index).frame() else { return };
         let is_mapped = matches!(locked.state(index), State::Resident(_));
         let zone = self.ram.zone(frame);
         zone.insert_for(locked.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
         if is_mapped && locked.pinned {
             zone.remove(frame);
         }
-        is_mapped
     }
 
     /// Frees the frames and slots of lifted entries whose mapping has gone, with the pages that were mapped there.

@@ -150,10 +150,14 @@ impl Engine {
         };
         let mut runs = swapped.chunk_by(are_near);
         let Some(near) = runs.find(|run| run.iter().any(|&(_, index)| index == page)) else { return Ok(()) };
+        let spare = || self.spare_frame(Order::PAGE, current_cpu());
+        let mut own = spare(); // the touched page's comes first
         let mut run = Run::default();
         for &(slot, index) in near {
-            let Some(prepared) = self.spare_frame(Order::PAGE, current_cpu()) else { break };
-            run.push(Part { slot, index, prepared });
+            let prepared = if index == page { own.take() } else { spare() };
+            if let Some(prepared) = prepared {
+                run.push(Part { slot, index, prepared });
+            }
         }
         self.policy().read_neighbours(locked, run.parts.len().saturating_sub(1));
         self.read_run(locked, run, Arrival::Around(page))
@@ -191,8 +195,12 @@ impl Engine {
         self.read_piece(locked, page, |read| bytes.copy_from_slice(&read[at..][..bytes.len()]))
     }
 
-    /// Reads the folios of a run. Those of a piece with one hash are all of the run.
-    fn fill(&self, locked: &mut Locked<'_>, run: &mut Run<'_>) -> bool {
+    /// Reads the folios of a run. `false`: they are to be read one by one. A group lies within one piece, so if this has
+    /// one hash, all of the run is of it.
+    ///
+    /// # Errors
+    /// The device cannot return a piece with one hash. It was tried again.
+    fn fill(&self, locked: &mut Locked<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
         let order = locked.order();
         let page = run.parts[0].index * order.nr_pages();
         if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
@@ -203,7 +211,7 @@ impl Engine {
                     bytes.copy_from_slice(&read[at..][..bytes.len()]);
                 }
             };
-            return self.read_piece(locked, page, bring).is_ok();
+            return self.read_piece(locked, page, bring).map(|()| true);
         }
         let read = run.read(self);
         let is_read = read.is_ok();
@@ -212,7 +220,7 @@ impl Engine {
         {
             self.swap().note_trouble(run.parts[0].slot, &Trouble::Read(error), false);
         }
-        is_read
+        Ok(is_read)
     }
 
     fn read_run(&self, locked: &mut Locked<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
@@ -220,7 +228,13 @@ impl Engine {
             return Ok(());
         }
         let order = locked.order();
-        let is_read = self.fill(locked, &mut run);
+        let is_read = match self.fill(locked, &mut run) {
+            Ok(is_read) => is_read,
+            Err(error) => {
+                run.parts.into_iter().for_each(|part| self.ram().release(part.prepared.into_frame()));
+                return Err(error);
+            }
+        };
         let mut result = Ok(());
         for Part { slot, index, mut prepared } in run.parts {
             let bytes = prepared.bytes_mut();
@@ -234,14 +248,16 @@ impl Engine {
                 }
             }
             let frame = prepared.into_frame();
-            self.judge_drop(locked, index);
-            self.ram().zone(frame).set_owner(frame, locked.name(index));
-            self.count_swap_in(order);
             let ahead = match arrival {
                 Arrival::Around(touched) if touched != index => Ahead::Neighbour,
                 Arrival::Marked(marker) if marker == index => Ahead::Marker,
                 _ => Ahead::No,
             };
+            if ahead != Ahead::Neighbour {
+                self.judge_drop(locked, index);
+            }
+            self.ram().zone(frame).set_owner(frame, locked.name(index));
+            self.count_swap_in(order);
             self.stats().readahead_folios.add(1);
             self.admit(locked, index, frame, ahead);
         }
@@ -250,9 +266,9 @@ impl Engine {
 
     /// Maps a folio that was read ahead, unless its first access is to fault.
     pub fn admit(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, ahead: Ahead) {
+        locked.folio_mut(index).ahead = ahead;
         if ahead != Ahead::No {
             locked.folio_mut(index).set_in_ram(frame, false);
-            locked.folio_mut(index).ahead = ahead;
             self.note_copy(locked, index);
             // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
             self.ram().put(frame, List::Inactive);

@@ -159,6 +159,9 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &W
         let is_marker = marker && index == met_first;
         match locked.state(index) {
             State::Standby(frame) if !is_marker => restore(engine, locked, index, frame),
+            State::Standby(_) if locked.folio(index).ahead == Ahead::Neighbour => {
+                locked.folio_mut(index).ahead = Ahead::Marker;
+            }
             State::Resident(_) if is_marker => mark(engine, locked, index),
             _ => {}
         }
@@ -237,6 +240,7 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
 /// Maps a folio again that is still in RAM.
 fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
     if locked.folio(index).ahead != Ahead::Marker && !locked.is_sealed(index * locked.order().nr_pages()) {
+        locked.folio_mut(index).ahead = Ahead::No;
         engine.map(locked, index, frame, List::Inactive);
         engine.settle_slot(locked, index, &mut Stopwatch::still());
     }

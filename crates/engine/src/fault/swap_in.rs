@@ -132,9 +132,8 @@ impl Engine {
                 State::Empty if !self.table().is_open(block) => return Ok(false),
                 State::Empty => self.first_touch(&mut locked, within, &mut watch).map(|()| FaultKind::FirstTouch),
                 State::Standby(frame) => {
-                    if !self.leave_but_for(&mut locked, within, frame, &mut watch)
-                        && !self.gather_dense(&mut locked, within, &mut watch)
-                    {
+                    self.use_neighbour(&mut locked, index);
+                    if !self.leave_but_for(&mut locked, within, frame, &mut watch) {
                         self.map(&mut locked, index, frame, List::Active);
                         self.settle_slot(&mut locked, index, &mut watch);
                     }
@@ -272,18 +271,14 @@ impl Engine {
         true
     }
 
-    /// Handles the first touch of a neighbour, which shows that it was used: gathers its block if that is dense now.
-    fn gather_dense(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> bool {
-        if locked.folio(locked.index_of(page)).ahead != Ahead::Neighbour {
-            return false;
+    /// Notes the first touch of a folio that was read as a neighbour.
+    fn use_neighbour(&self, locked: &mut Locked<'_>, index: usize) {
+        if locked.folio(index).ahead == Ahead::Neighbour {
+            locked.folio_mut(index).ahead = Ahead::No;
+            locked.history.note_neighbour();
+            self.policy().used_neighbour(locked);
+            self.stats().readahead_hits.add(1);
         }
-        self.stats().readahead_hits.add(1);
-        let choice = self.policy().used_neighbour(locked, page, self.ram());
-        if choice != Choice::Whole || locked.pinned || self.is_on_failing(locked, page) {
-            return false;
-        }
-        let taken = self.ram().try_take(self.table(), Order::HUGE, 0);
-        matches!(self.gather(locked, taken, List::Inactive, watch), Ok(true))
     }
 
     /// Swaps in a page with the whole block or with its folio.

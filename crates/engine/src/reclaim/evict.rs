@@ -1,7 +1,7 @@
 //! The way out of RAM: inactive tail -> unmap to the laundry -> hash -> slots from the swap space -> device writes ->
 //! standby -> frames free.
 //!
-//! Folios on the *inactive* list are mapped, except the marker of a readahead window. Folios in the *laundry* are
+//! Folios on the *inactive* list are mapped, except those read ahead and not touched yet. Folios in the *laundry* are
 //! unmapped and may be dirty; a fault there counts as a reference and saves the write. Folios on *standby* are clean,
 //! and their frames can be taken. Whole blocks and smaller folios have separate lists; the older tail is reclaimed
 //! first. Reclaim threads keep several writes in flight, direct reclaim one.
@@ -87,7 +87,7 @@ impl Engine {
                 }
             },
             State::Standby(frame) => {
-                // The marker of a window that the stream has not reached.
+                // Read ahead, and not touched.
                 self.ram().put(frame, List::Laundry);
                 true
             }
@@ -332,7 +332,7 @@ impl Engine {
                 State::Resident(_) if self.unmap_to_laundry(&mut locked, index).is_err() => {
                     self.stats().busy_victims.add(1);
                 }
-                // The marker of a window that the stream has not reached.
+                // Read ahead, and not touched.
                 State::Standby(frame) if self.ram().zone(frame).list(frame) == Some(List::Inactive) => {
                     self.ram().put(frame, List::Laundry);
                 }
@@ -345,7 +345,8 @@ impl Engine {
     /// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
     pub fn wash_now(&self, locked: &mut Locked<'_>, index: usize) -> Option<SlotId> {
         let frame = locked.folio(index).frame()?;
-        if matches!(locked.state(index), State::Resident(_)) && !self.unmap_victim(locked, index) {
+        let is_young = || self.ram().zone(frame).list(frame) == Some(List::Inactive); // read ahead, and not touched
+        if (matches!(locked.state(index), State::Resident(_)) || is_young()) && !self.unmap_victim(locked, index) {
             return None;
         }
         if self.ram().zone(frame).list(frame) != Some(List::Laundry) {

@@ -135,10 +135,9 @@ impl Policy {
         self.neighbours.read(locked.id(), nr_pages);
     }
 
-    /// Records the first touch of a neighbour. Returns how its block is to come back, now that this is known.
-    pub fn used_neighbour(&self, locked: &mut Locked<'_>, page: usize, ram: &Ram) -> Choice {
+    /// Records the first touch of a neighbour.
+    pub fn used_neighbour(&self, locked: &Locked<'_>) {
         self.neighbours.used(locked.id());
-        self.choose(locked, page, ram)
     }
 
     /// A folio that was dropped behind a stream was needed again.

@@ -14,6 +14,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
@@ -106,15 +107,19 @@ pub fn has_share(bytes: usize) -> bool {
 
 /// Whether the C library allocates by another `malloc` than this library's.
 pub fn is_anothers() -> bool {
-    // Our own `malloc`, by its name, is the one that is used. So the two are told apart by where they lie.
+    // Even here, `malloc` is the one that is used, so its address proves nothing: compare the libraries.
     let object = |addr: *const c_void| {
         let mut about = MaybeUninit::<libc::Dl_info>::uninit();
         // SAFETY: filled in on success.
         unsafe { (libc::dladdr(addr, about.as_mut_ptr()) != 0).then(|| about.assume_init().dli_fbase) }
     };
-    // SAFETY: a C string.
-    let used = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-    object(used) != object((&raw const ORDINARY).cast())
+    // Once, at the start: later the loader's lock may be held by one that waits for this thread.
+    static ANOTHERS: OnceLock<bool> = OnceLock::new();
+    *ANOTHERS.get_or_init(|| {
+        // SAFETY: a C string.
+        let used = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+        object(used) != object((&raw const ORDINARY).cast())
+    })
 }
 
 /// Whether an address is in the loader's code.

@@ -222,7 +222,8 @@ export! {
                 let beginning = Beginning { body, argument, number, may_begin, blocked: held_signals::blocked() };
                 (Box::into_raw(Box::new(beginning)), number)
             };
-            let result = real(thread, attributes, begin, beginning.cast());
+            let mut made: pthread_t = 0;
+            let result = real(if holds_vector { &raw mut made } else { thread }, attributes, begin, beginning.cast());
             if result != 0 {
                 let _guard = guard::enter();
                 drop(Box::from_raw(beginning));
@@ -232,8 +233,9 @@ export! {
                 }
             }
             if result == 0 && holds_vector {
-                // SAFETY: it waits for this.
-                hold_vector(*thread, number);
+                // SAFETY: it waits for this. The program's variable may get another thread's handle meanwhile.
+                hold_vector(made, number);
+                thread.write(made);
                 let may_begin = &raw const (*beginning).may_begin;
                 (*may_begin).store(1, Ordering::Release);
                 // SAFETY: only an address for the kernel by now.

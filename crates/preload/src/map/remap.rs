@@ -188,14 +188,17 @@ fn list(path: &CStr) -> Option<String> {
     // SAFETY: the path is a C string, the kernel fills in the buffer, and the descriptor is this call's own.
     unsafe {
         let fd = kernel!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        loop {
+        let is_read = loop {
             match usize::try_from(kernel!(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len())) {
-                Ok(0) => break,
+                Ok(0) => break true,
                 Ok(len) => text.extend_from_slice(&buffer[..len]),
-                Err(_) => return None,
+                Err(_) => break false,
             }
-        }
+        };
         kernel!(libc::SYS_close, fd);
+        if !is_read {
+            return None;
+        }
     }
     Some(String::from_utf8_lossy(&text).into_owned())
 }
@@ -215,8 +218,8 @@ fn listed(range: &Range<usize>) -> Option<Vec<Range<usize>>> {
 }
 
 /// Flags of a mapping that the engine changes, or keeps to itself: dontcopy, wipeonfork, userfaultfd, huge pages,
-/// noreserve, guards.
-const ENGINES_FLAGS: [&str; 7] = ["dc", "wf", "um", "hg", "nh", "nr", "gu"];
+/// noreserve, guards, softdirty.
+const ENGINES_FLAGS: [&str; 8] = ["dc", "wf", "um", "hg", "nh", "nr", "gu", "sd"];
 
 /// Whether all mappings in a range have the same protection, advice and locks. This list is slow to read.
 fn are_alike(range: &Range<usize>) -> bool {
