@@ -261,7 +261,7 @@ impl Engine {
             match entries {
                 Entries::Block(content) => {
                     let addr = at(self.table.block_addr(block));
-                    let mut locked = self.table.lock(BlockId::from_index(addr / BLOCK_BYTES));
+                    let mut locked = self.lock_target(BlockId::from_index(addr / BLOCK_BYTES));
                     locked.put(*content);
                     locked.small_table = true;
                     (0..locked.nr_folios()).for_each(|index| self.put_on_list(&locked, index));
@@ -308,9 +308,19 @@ impl Engine {
         pass_by(part.end..part.end);
     }
 
+    /// Locks a block into which entries are put. A closed one is sealed until it is opened: what others map there
+    /// meanwhile would be dropped with what is missing, or reach over pages that are not registered yet.
+    fn lock_target(&self, block: BlockId) -> Locked<'_> {
+        let mut locked = self.table.lock(block);
+        if !self.table.is_open(block) {
+            locked.set_sealed(0..BLOCK_PAGES, true);
+        }
+        locked
+    }
+
     fn lower_page(&self, page: usize, content: Content) {
         let (block, page) = (BlockId::from_index(page / BLOCK_PAGES), page % BLOCK_PAGES);
-        let mut locked = self.table.lock(block);
+        let mut locked = self.lock_target(block);
         if locked.is_empty() {
             locked.join();
             locked.split(Order::PAGE);
