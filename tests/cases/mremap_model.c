@@ -251,6 +251,9 @@ int main(int nr_arguments, char **arguments) {
     long nr_seeds = nr_arguments > 2 ? atol(arguments[2]) : 4, nr_calls = nr_arguments > 3 ? atol(arguments[3]) : 400;
     /* No mapping of anybody else's comes to lie within: there is a wall of 1 GiB on either side, far from all others. */
     base = (char *)0x100000000000 + (1ul << 30);
+    /* Nothing grows beyond the end. */
+    if (mmap(base + PAGES * PAGE, PAGE, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+        fail("mmap", PAGES);
     for (seed = first; seed < first + nr_seeds; seed++) {
         state = seed;
         clear(0, PAGES);

@@ -195,8 +195,8 @@ impl Engine {
         self.read_piece(locked, page, |read| bytes.copy_from_slice(&read[at..][..bytes.len()]))
     }
 
-    /// Reads the folios of a run. `false`: they are to be read one by one. A group lies within one piece, so if this has
-    /// one hash, all of the run is of it.
+    /// Reads the folios of a run. `false`: they are to be read one by one. A group lies within one piece. So if this
+    /// has one hash, all of the run is of it.
     ///
     /// # Errors
     /// The device cannot return a piece with one hash. It was tried again.
