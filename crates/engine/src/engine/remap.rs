@@ -283,10 +283,11 @@ impl Engine {
         let mut pass_by = |mapped: Range<usize>| {
             let missing = end..mapped.start;
             end = mapped.end;
+            if missing.is_empty() {
+                return;
+            }
             // SAFETY: pages that are not mapped; threads that touch them wait.
-            if !missing.is_empty()
-                && let Err(error) = unsafe { self.ram.frames().drop_memory(missing.start, missing.len()) }
-            {
+            if let Err(error) = unsafe { self.ram.frames().drop_memory(missing.start, missing.len()) } {
                 fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", missing.start));
             }
         };
