@@ -129,6 +129,20 @@ impl Pagemap {
         self.entry(addr).map(|entry| entry & SWAPPED != 0)
     }
 
+    /// Which pages of a range hold something: a page in RAM, the shared zero page, or one in the kernel's swap.
+    ///
+    /// # Errors
+    /// Kernel errors. EBADF: this process may no longer read its page tables.
+    pub fn filled(&self, pages: Range<usize>) -> io::Result<Vec<bool>> {
+        const FILLED: u64 = 3 << 62;
+        const ENTRY_BYTES: usize = size_of::<u64>();
+        let mut entries = vec![0; pages.len() / 4096 * ENTRY_BYTES];
+        let at = pages.start / 4096 * ENTRY_BYTES;
+        self.entries.with(|number| direct_io::pread_exact(number, &mut entries, at as u64))?;
+        let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
+        Ok(entries.iter().map(|entry| u64::from_ne_bytes(*entry) & FILLED != 0).collect())
+    }
+
     fn entry(&self, addr: usize) -> io::Result<u64> {
         let mut entry = [0; size_of::<u64>()];
         let at = addr / 4096 * size_of::<u64>();

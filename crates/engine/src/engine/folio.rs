@@ -55,7 +55,8 @@ impl Engine {
         }
     }
 
-    fn note_mapped(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, list: List) {
+    /// Notes that a folio is mapped, and puts it on `list`.
+    pub fn note_mapped(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, list: List) {
         let pages = locked.order().nr_pages();
         locked.folio_mut(index).set_in_ram(frame, true);
         self.ram.note_mapped(pages);

@@ -1,5 +1,6 @@
 //! Tests of the whole engine that look inside it: devices that fail, lie and hang, and plans of faults.
 
+mod adopt;
 pub mod bad_device;
 mod fault_plans;
 mod faulty;

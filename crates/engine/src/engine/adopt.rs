@@ -1,0 +1,156 @@
+//! Adoption: memory that the program had before it was managed keeps its pages, where they lie, without a copy. Each
+//! gets a frame's number, and can leave RAM from then on.
+//!
+//! A frame has its page at home, or under its folio. So the homes of the frames that a folio gets here are emptied. A
+//! block that is full becomes one folio, whether the kernel has a huge page there or small ones. Any other is split, so
+//! that each folio is present as a whole or not at all.
+//!
+//! Threads go on meanwhile. Once the memory is registered no page can come in but through the engine, and nobody resolves
+//! faults of blocks that are not open. A page that goes meanwhile is a gap, as if it had gone later (`fault/gap`).
+
+use std::io;
+use std::ops::Range;
+
+use folioswap_core::{BLOCK_PAGES, BlockId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, State, Taken};
+use folioswap_sys::{memory, signals};
+
+use super::Engine;
+use super::manage::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::fault::take::Changed;
+use crate::process::stopwatch::Stopwatch;
+
+impl Engine {
+    /// Manages memory from now on, with its content. Needs as many frames as pages are present: if there are none,
+    /// earlier folios leave RAM.
+    ///
+    /// # Errors
+    /// The kernel's: it is of another kind, there are too many mappings, or the page tables cannot be read. The memory
+    /// is as it was.
+    ///
+    /// # Safety
+    /// The range is whole pages of private anonymous memory, of which none is managed, and nobody unmaps it meanwhile.
+    pub unsafe fn adopt(&self, range: &Range<usize>) -> io::Result<()> {
+        let _blocked = signals::block_all(); // a signal handler might touch another part of one of the blocks
+        let _changing = self.table().changing();
+        if self.table().possible(range.clone()) != *range {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL)); // the table has no entries for it
+        }
+        self.ram().pagemap().filled(range.start..range.start + PAGE_SIZE)?;
+        self.close_for_change(range);
+        let filled = self.register_present(range).inspect_err(|_| self.give_back(range))?;
+        self.ram().mapper().note_fork(); // pages may be shared with children
+        self.table().ensure(blocks_of(range));
+        for block in blocks_of(range).map(BlockId::from_index) {
+            let pages = pages_in(block, range);
+            let first = (block.offset_bytes() + pages.start * PAGE_SIZE - range.start) / PAGE_SIZE;
+            self.adopt_in(block, &pages, &filled[first..first + pages.len()]);
+        }
+        self.table().note_in_use(blocks_of(range));
+        Ok(())
+    }
+
+    /// Has the kernel report the faults of pages that are missing. Returns which are not.
+    fn register_present(&self, range: &Range<usize>) -> io::Result<Vec<bool>> {
+        let (addr, len) = (range.start, range.len());
+        memory::dontfork(addr, len)?;
+        memory::advise_hugepage(addr, len)?;
+        self.faults().uffd().register(addr, len)?;
+        self.ram().pagemap().filled(range.clone())
+    }
+
+    /// Undoes a registration.
+    fn give_back(&self, range: &Range<usize>) {
+        let _ = self.faults().uffd().unregister(range.start, range.len());
+        let _ = memory::dofork(range.start, range.len());
+    }
+
+    /// Opens pages of a block, and gives frames to those that are filled.
+    fn adopt_in(&self, block: BlockId, pages: &Range<usize>, filled: &[bool]) {
+        let is_filled = |page: usize| pages.contains(&page) && filled[page - pages.start];
+        let _pass = self.gate().enter(signals::thread_id());
+        let mut locked = self.table().lock(block);
+        if !self.table().is_open(block) && pages.len() < BLOCK_PAGES {
+            locked.set_sealed(0..BLOCK_PAGES, true);
+        }
+        if locked.has_sealed() {
+            locked.set_sealed(pages.clone(), false);
+        }
+        let order = uniform_order(is_filled).min(locked.sealed_order());
+        match pages.clone().any(is_filled) {
+            true if order < locked.order() => self.divide(&mut locked, order),
+            true => {}
+            false => self.isolate(&mut locked),
+        }
+        let mut page = pages.start;
+        while page < pages.end {
+            let index = locked.index_of(page);
+            if is_filled(page) && locked.state(index) == State::Empty && !self.give_frames(&mut locked, page) {
+                continue; // the block has changed
+            }
+            page = (locked.index_of(page) + 1) * locked.order().nr_pages();
+        }
+        self.table().open(block);
+    }
+
+    /// Splits a block, whatever it is.
+    fn divide(&self, locked: &mut Locked<'_>, order: Order) {
+        if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
+            self.divide_whole(locked, order);
+        } else {
+            self.split_block(locked, order);
+        }
+    }
+
+    /// Gives frames to the folio that holds a page, whose own pages are present. `false`: nothing was done, and the block
+    /// is to be looked at again.
+    fn give_frames(&self, locked: &mut Locked<'_>, page: usize) -> bool {
+        let order = locked.order();
+        let taken = match self.take_frame(order, locked, page, &mut Stopwatch::still()) {
+            Ok(Some(taken)) => taken,
+            Ok(None) => {
+                self.divide(locked, if order > PIECE { PIECE } else { Order::PAGE });
+                return false;
+            }
+            Err(Changed) => return false,
+        };
+        let frame = match order {
+            Order::HUGE => self.empty_pageblock(locked, taken),
+            _ => self.empty_homes(taken, order),
+        };
+        locked.small_table |= order < Order::HUGE || self.ram().zone(frame).memory(frame) != Memory::Huge;
+        self.note_mapped(locked, locked.index_of(page), frame, List::Inactive);
+        true
+    }
+
+    /// Takes the memory from a pageblock that was taken for a block that has its own.
+    fn empty_pageblock(&self, locked: &Locked<'_>, taken: Taken) -> FrameId {
+        if taken.memory != Memory::Absent {
+            // SAFETY: taken whole just now, and nobody else uses it.
+            unsafe { self.ram().frames().unpopulate(taken.frame) };
+        }
+        let addr = self.table().block_addr(locked.id());
+        let is_huge = self.ram().scan(addr..addr + BLOCK_BYTES).is_ok_and(|scan| scan.huge_bytes == BLOCK_BYTES as u64);
+        if !is_huge {
+            self.ram().zone(taken.frame).carve(taken.frame, Order::HUGE); // small pages
+        }
+        taken.frame
+    }
+
+    /// The same for the frames of a smaller folio.
+    fn empty_homes(&self, taken: Taken, order: Order) -> FrameId {
+        let frame = self.ram().prepare(taken, order).into_frame();
+        // SAFETY: taken just now, and nobody else uses them.
+        let dropped = unsafe { self.ram().frames().drop_memory(self.ram().frames().home(frame), order.bytes()) };
+        dropped.unwrap_or_else(|error| crate::process::fatal::die(&format!("a frame could not be emptied: {error}")));
+        frame
+    }
+}
+
+/// The largest order of which each folio of a block is filled as a whole or not at all.
+fn uniform_order(is_filled: impl Fn(usize) -> bool) -> Order {
+    let is_uniform = |order: &Order| {
+        let nr_pages = order.nr_pages();
+        (0..BLOCK_PAGES).step_by(nr_pages).all(|first| (first..first + nr_pages).all(|page| is_filled(page) == is_filled(first)))
+    };
+    (0..=Order::HUGE.exponent()).rev().filter_map(Order::new).find(is_uniform).unwrap_or(Order::PAGE)
+}
