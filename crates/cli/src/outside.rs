@@ -21,6 +21,8 @@ pub struct Outside {
     processes: Vec<ProcessMemory>,
     /// Lower bound for unmanaged memory of a process that was not recorded.
     unnoted: u64,
+    /// The peak of the largest process.
+    largest: u64,
     /// Why the program's own executable is not managed, if it is not.
     obstacle: Option<&'static str>,
 }
@@ -52,7 +54,7 @@ impl Outside {
     ) -> Outside {
         let known = processes.iter().map(|process| process.peak).fold(own, u64::max);
         let unnoted = if largest > known + SAME { largest - managed.min(largest) } else { 0 };
-        Outside { processes, unnoted, obstacle }
+        Outside { processes, unnoted, largest, obstacle }
     }
 
     /// The recorded process with the most unmanaged memory.
@@ -60,10 +62,10 @@ impl Outside {
         self.processes.iter().max_by_key(|process| process.outside)
     }
 
-    /// A one-line warning if a process had more than a tenth of the budget unmanaged.
+    /// A one-line warning if a process had more than a tenth of the budget unmanaged, and more than the budget in RAM.
     pub fn complaint(&self, memory_bytes: u64) -> Option<String> {
         let most = (memory_bytes / 10).max(LITTLE);
-        let worst = self.worst().filter(|process| process.outside > most.max(self.unnoted));
+        let worst = self.worst().filter(|process| process.outside > most.max(self.unnoted) && process.peak > memory_bytes);
         if let Some(process) = worst {
             let (why, help) = reason(process.outside, process.shared);
             let (outside, name) = (Bytes(process.outside), name_of(process));
@@ -77,7 +79,7 @@ impl Outside {
             self.obstacle.unwrap_or("linked statically, set-user-ID, built with a sanitizer, or killed"),
             MANAGED_KIND,
         );
-        (self.unnoted > most).then(|| {
+        (self.unnoted > most && self.largest > memory_bytes).then(|| {
             format!(
                 "{} of a process were not managed, beside a budget of {}: {why}; {help}",
                 Bytes(self.unnoted),

@@ -10,6 +10,7 @@ use folioswap::{ProcessMemory, RawSpace, SharedCounters};
 use folioswap_sys::own_calls;
 use folioswap_sys::resident::Resident;
 
+use crate::map::{adopt, known};
 use crate::real::own;
 use crate::state::{self, Phase};
 use crate::{guard, start};
@@ -35,7 +36,8 @@ static OUTSIDE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Samples what is in RAM now.
 fn look(managed: u64) -> Option<Resident> {
     let resident = Resident::now()?;
-    let outside = (resident.anonymous + resident.shared).saturating_sub(managed);
+    let kept = if adopt::has_adopted() { 0 } else { known::ordinary_bytes() as u64 }; // there is room for it
+    let outside = (resident.anonymous + resident.shared).saturating_sub(managed + kept);
     if OUTSIDE[0].fetch_max(outside, Ordering::Relaxed) < outside {
         OUTSIDE[1].store(resident.shared, Ordering::Relaxed);
     }

@@ -20,7 +20,7 @@ use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
 use crate::alloc::{malloc, program_heap};
 use crate::calls::{access, by_number};
 use crate::faults::signals;
-use crate::map::{known, present};
+use crate::map::{adopt, known, present};
 use crate::real::own;
 use crate::state::{self, Phase};
 use crate::{ending, fork, guard, real, sanitizer};
@@ -57,6 +57,7 @@ extern "C" fn start() {
         return;
     }
     malloc::prepare(ordinary_bytes(&settings) as usize);
+    adopt::prepare(room_bytes(&settings) as usize);
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
     let starts = starts_at_once(&settings);
@@ -68,26 +69,36 @@ extern "C" fn start() {
     if starts && let Err(error) = begin_now(&mut waiting()) {
         state::end(ExitStatus::Failed, &error.to_string());
     }
-    limit_present(&found);
+    limit_present(found);
 }
 
-/// Limits what the program has before it begins, if that is more than its share.
-fn limit_present(found: &[Range<usize>]) {
-    if malloc::has_share(found.iter().map(Range::len).sum()) {
-        return found.iter().for_each(|range| known::note_ordinary(range.clone()));
+/// Limits what the program has before it begins, if there is no room for it.
+fn limit_present(found: Vec<Range<usize>>) {
+    found.into_iter().for_each(known::note_ordinary);
+    if adopt::has_room(0) {
+        return;
     }
     if let Err(error) = begin_now(&mut waiting()) {
         return pass(&error);
     }
-    // In direct mode the C library's own calls and starts of threads cannot bear that what it has allocated is managed.
-    if let Some(space) = state::space().filter(|_| !(state::direct() && malloc::is_anothers())) {
-        present::limit(space, found);
+    if let Some(space) = state::space().filter(|_| !adopt::has_adopted()) {
+        adopt::all(space);
     }
 }
 
 /// The program's ordinary share of the budget.
 fn ordinary_bytes(settings: &RunSettings) -> u64 {
     (settings.memory_bytes / ORDINARY_PART).min(MOST_ORDINARY)
+}
+
+/// What the program may map before it is managed.
+fn room_bytes(settings: &RunSettings) -> u64 {
+    let ordinary = ordinary_bytes(settings);
+    let may_be_direct = settings.faults != FaultMode::Monitor;
+    match starts_at_once(settings) || may_be_direct && malloc::is_anothers() {
+        true => ordinary,
+        false => (settings.memory_bytes - ordinary) / 4 * 3,
+    }
 }
 
 /// Whether the engine starts before the program runs, since it may not start as it is asked to: that is said then, and
@@ -145,13 +156,6 @@ pub fn never(why: &str) {
     if state::phase() == Phase::Waiting && !guard::inside() {
         let _guard = guard::enter();
         state::keeping_errno(|| pass(&why));
-    }
-}
-
-/// Called before a mapping of the program's.
-pub fn before_mapping(len: usize) {
-    if state::phase() == Phase::Waiting && !guard::inside() && !malloc::has_share(len) {
-        now();
     }
 }
 
@@ -238,6 +242,9 @@ fn begin(arena: Arena) {
     }
     access::note_all();
     by_number::end_merging();
+    if let Some(space) = state::space().filter(|_| state::direct()) {
+        adopt::all(space);
+    }
 }
 
 /// With copying, a folio may be evicted while a device writes to its pages, and this data is lost, because pins cannot

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::map::{mapping, remap};
+use crate::map::{adopt, mapping, remap};
 use crate::{guard, state};
 
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
@@ -34,9 +34,10 @@ pub fn serves(size: usize, align: usize) -> bool {
 /// Allocates a zeroed block; null if there is no memory.
 pub fn allocate(size: usize) -> *mut u8 {
     let len = size.next_multiple_of(BLOCK_BYTES);
+    adopt::make_room(len);
     let _guard = guard::enter();
     let Some(space) = state::space() else { return std::ptr::null_mut() };
-    let Some(addr) = state::keeping_errno(|| mapping::map_managed(space, len)) else { return std::ptr::null_mut() };
+    let Some(addr) = state::keeping_errno(|| mapping::map_blocks(space, len)) else { return std::ptr::null_mut() };
     blocks().insert(addr, len);
     addr as *mut u8
 }
@@ -59,14 +60,16 @@ pub fn release(block: usize) -> bool {
     let Some(len) = blocks().remove(&block) else { return false };
     let Some(space) = state::space() else { return true };
     // SAFETY: the mapping belongs to this block alone, which the program gives up.
-    state::keeping_errno(|| unsafe { mapping::unmap_managed(space, block..block + len) });
+    state::keeping_errno(|| unsafe { mapping::unmap_blocks(space, block..block + len) });
     true
 }
 
 /// Resizes a block. `None`: the kernel does not; it is as it was.
 pub fn resize(block: usize, size: usize) -> Option<*mut u8> {
     let new_len = size.next_multiple_of(BLOCK_BYTES);
+    adopt::make_room(new_len.saturating_sub(len(block)?));
     let _guard = guard::enter();
+    let _held = adopt::hold();
     let space = state::space()?;
     let old_len = blocks().remove(&block)?;
     // SAFETY: the mapping belongs to this block alone, and the program does not use a block while it resizes it.

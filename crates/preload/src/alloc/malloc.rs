@@ -11,8 +11,7 @@
 //!   first and uses always then stays in RAM;
 //! - the program heap in managed memory, for all others.
 
-use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::alloc::program_heap;
 use crate::export::{export, real};
-use crate::map::known;
+use crate::map::{adopt, known};
 use crate::state::{self, Phase};
 use crate::{guard, start};
 
@@ -101,24 +100,27 @@ pub fn libc_code() -> std::ops::Range<usize> {
 
 /// Whether so much is left of the program's ordinary share.
 pub fn has_share(bytes: usize) -> bool {
-    let used = ORDINARY.used() + known::ordinary_bytes();
+    let used = ORDINARY.used() + if adopt::has_adopted() { known::ordinary_bytes() } else { 0 };
     used.saturating_add(bytes) <= SHARE_BYTES.load(Ordering::Relaxed)
 }
 
 /// Whether the C library allocates by another `malloc` than this library's.
 pub fn is_anothers() -> bool {
-    // Even here, `malloc` is the one that is used, so its address proves nothing: compare the libraries.
-    let object = |addr: *const c_void| {
-        let mut about = MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: filled in on success.
-        unsafe { (libc::dladdr(addr, about.as_mut_ptr()) != 0).then(|| about.assume_init().dli_fbase) }
-    };
     // Once, at the start: later the loader's lock may be held by one that waits for this thread.
     static ANOTHERS: OnceLock<bool> = OnceLock::new();
     *ANOTHERS.get_or_init(|| {
-        // SAFETY: a C string.
-        let used = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
-        object(used) != object((&raw const ORDINARY).cast())
+        let _guard = guard::enter();
+        // The address proves nothing: an executable may have one of its own that leads to whichever is used.
+        // SAFETY: C strings; functions of these types, or null; the block is freed by whoever has made it.
+        unsafe {
+            let symbol = |name: &CStr| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+            let allocate: Option<extern "C" fn(usize) -> *mut c_void> = std::mem::transmute(symbol(c"malloc"));
+            let release: Option<extern "C" fn(*mut c_void)> = std::mem::transmute(symbol(c"free"));
+            let (Some(allocate), Some(release)) = (allocate, release) else { return false };
+            let block = allocate(1);
+            release(block);
+            !PRIVATE.owns(block.cast())
+        }
     })
 }
 
@@ -216,7 +218,7 @@ unsafe fn release(block: *mut u8) {
         } else if PRIVATE.owns(block) {
             let _guard = guard::enter();
             PRIVATE.release(block);
-        } else if state::is_managed(block as usize) {
+        } else if program_heap::owns(block) {
             program_heap::release(block);
         } else if state::phase() == Phase::Passing {
             FREE.get()(block.cast());
@@ -233,7 +235,7 @@ unsafe fn usable(block: *mut u8) -> usize {
     unsafe {
         if ORDINARY.owns(block) || PRIVATE.owns(block) {
             heap::usable(block)
-        } else if state::is_managed(block as usize) {
+        } else if program_heap::owns(block) {
             program_heap::usable(block)
         } else if state::phase() == Phase::Passing {
             USABLE.get()(block.cast())
@@ -250,7 +252,7 @@ unsafe fn usable(block: *mut u8) -> usize {
 unsafe fn resize_in_place(block: *mut u8, size: usize, caller: usize) -> Option<*mut u8> {
     // SAFETY: each allocator gets a block that it handed out.
     unsafe {
-        if state::is_managed(block as usize) {
+        if program_heap::owns(block) {
             let resize = || program_heap::resize(block, size);
             return if state::phase() == Phase::Managed { state::keeping_errno(resize) } else { None };
         }

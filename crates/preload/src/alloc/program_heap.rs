@@ -7,9 +7,11 @@ use std::ffi::c_void;
 use libmimalloc_sys as mi;
 
 use crate::alloc::huge;
+use crate::state::{self, Phase};
 
-/// What mimalloc reserves at a time, in KiB. Only addresses: folios are allocated on first touch.
-const RESERVE_KIB: i64 = 1 << 20;
+/// What mimalloc reserves at a time at first, in KiB. Only addresses: pages are allocated on first touch. But all of it
+/// counts as long as nothing is managed.
+const RESERVE_KIB: i64 = 64 << 10;
 
 /// Milliseconds until mimalloc purges free memory. Only whole folios of it are freed.
 const PURGE_DELAY_MS: i64 = 200;
@@ -72,6 +74,14 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
     }
     // SAFETY: valid for any size.
     unsafe { mi::mi_zalloc(size).cast() }
+}
+
+/// Whether a block is one of this heap's.
+pub fn owns(block: *const u8) -> bool {
+    state::is_managed(block as usize)
+        || state::phase() == Phase::Managed
+            // SAFETY: looks at the heap's own records only.
+            && (huge::len(block as usize).is_some() || unsafe { mi::mi_is_in_heap_region(block.cast()) })
 }
 
 /// Frees a block.

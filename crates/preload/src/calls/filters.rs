@@ -13,7 +13,8 @@ use crate::calls::access::{self, Access};
 use crate::calls::clones;
 use crate::faults::signals;
 use crate::real::raw_result;
-use crate::{ending, guard, start, state};
+use crate::map::adopt;
+use crate::{ending, guard, state};
 
 /// Operations of `seccomp`. `prctl` has them one higher.
 const STRICT: usize = libc::SECCOMP_SET_MODE_STRICT as usize;
@@ -30,7 +31,7 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
         libc::SYS_prctl if a == libc::PR_SET_SECCOMP as usize => (b.wrapping_sub(1), c),
         _ => return None,
     };
-    start::now();
+    adopt::now();
     if !own_calls::is_prepared() {
         return None;
     }

@@ -11,6 +11,7 @@ use libc::{gid_t, rlimit, size_t, uid_t};
 use crate::calls::by_number::syscall;
 use crate::calls::copied;
 use crate::export::{export, real};
+use crate::map::adopt;
 use crate::{guard, start, state};
 
 /// landlock_restrict_self, since Linux 5.13.
@@ -23,13 +24,13 @@ pub fn before(number: c_long, words: &[usize; 6]) {
     match number {
         libc::SYS_unshare if enters(words[0]) => {}
         libc::SYS_setns if enters(words[1]) => {}
-        libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns => start::now(),
-        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => start::now(),
-        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => start::now(),
-        libc::SYS_setgroups | libc::SYS_capset | RESTRICT => start::now(),
+        libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns => adopt::now(),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => adopt::now(),
+        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => adopt::now(),
+        libc::SYS_setgroups | libc::SYS_capset | RESTRICT => adopt::now(),
         libc::SYS_io_uring_setup | libc::SYS_io_setup => start::now(),
         // A process that is not dumpable may not open its own page map.
-        libc::SYS_prctl if words[0] == libc::PR_SET_DUMPABLE as usize && words[1] != 1 => start::now(),
+        libc::SYS_prctl if words[0] == libc::PR_SET_DUMPABLE as usize && words[1] != 1 => adopt::now(),
         _ => {}
     }
     const LIMITS: [u32; 4] = [libc::RLIMIT_NPROC, libc::RLIMIT_NOFILE, libc::RLIMIT_AS, libc::RLIMIT_DATA];
@@ -165,6 +166,7 @@ export! {
 export! {
     fn initgroups(user: *const c_char, group: gid_t) -> c_int {
         real!(INITGROUPS = c"initgroups": fn(*const c_char, gid_t) -> c_int);
+        adopt::now();
         prepare();
         // SAFETY: the caller's call, with a valid copy in place of its pointer.
         unsafe {
@@ -177,7 +179,7 @@ export! {
 export! {
     fn capset(header: *mut [u32; 2], rights: *const [u32; 6]) -> c_int {
         real!(CAPSET = c"capset": fn(*mut [u32; 2], *const [u32; 6]) -> c_int);
-        start::now();
+        adopt::now();
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let copies = (copied::value(header), copied::value(rights));

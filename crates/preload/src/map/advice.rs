@@ -8,8 +8,9 @@ use folioswap::{RawSpace, Wish};
 use crate::calls::access;
 use crate::export::export;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, pages};
-use crate::map::{known, mapping};
+use crate::map::{adopt, known, mapping};
 use crate::real::kernel;
+use crate::state::Phase;
 use crate::{guard, state};
 
 /// Linux 5.18 and 6.13. The libc crate lacks them for some targets.
@@ -152,8 +153,16 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     if is_kernels(advice) {
         return kernel_advise(&(start..start.saturating_add(len)), advice);
     }
+    if advice == MADV_GUARD_INSTALL && state::may_manage() {
+        adopt::now(); // later, guards would not be told from content
+    }
     let Some(space) = state::space().filter(is_ours).filter(|_| !guard::inside()) else {
-        return kernel_advise(&(start..start.saturating_add(len)), advice);
+        let result = kernel_advise(&(start..start.saturating_add(len)), advice);
+        if result == 0 && state::phase() == Phase::Waiting && !guard::inside() {
+            let _guard = guard::enter();
+            note_for_children(&range, false, advice);
+        }
+        return result;
     };
     // First let the kernel check the advice.
     if kernel_advise(&(start..start), advice) < 0 {

@@ -16,13 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap::{Error, RawSpace};
 use folioswap_sys::memory::{Reservation, place_apart};
 
-use crate::alloc::malloc;
 use crate::calls::{access, rings};
 use crate::export::export;
-use crate::map::{known, protection};
+use crate::map::{adopt, known, protection};
 use crate::real::{kernel, own};
 use crate::state::{Outcome, Phase};
-use crate::{ending, guard, start, state};
+use crate::{ending, guard, state};
 
 /// The size of the largest folio. Smaller mappings come from the program's ordinary share as long as it lasts.
 pub const BLOCK_BYTES: usize = 2 << 20;
@@ -39,6 +38,11 @@ const PROT_SEM: c_int = 8;
 /// Whether a mapping may be managed, now or once it is readable and writable.
 fn is_manageable(flags: c_int) -> bool {
     flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & UNMANAGED == 0
+}
+
+/// Whether nobody can write to new memory with this protection. It takes no room before it gets another one.
+fn is_reserve(access: c_int) -> bool {
+    access & libc::PROT_WRITE == 0
 }
 
 /// Whether new memory with this protection is managed at once. Managed memory may get any protection later.
@@ -62,7 +66,7 @@ pub fn failed(errno: c_int) -> *mut c_void {
 }
 
 /// Says once that memory cannot be managed.
-fn note_unmanaged(managed: Result<(), Error>) {
+pub fn note_unmanaged(managed: Result<(), Error>) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if let Err(error) = managed
         && !SAID.swap(true, Ordering::Relaxed)
@@ -107,7 +111,7 @@ fn note_mapped(
     access::note_mapped(&range, protection & PLAIN == PLAIN && flags & libc::MAP_ANONYMOUS != 0);
     if is_ours && is_plain(protection) && !replaced {
         manage(space, range);
-    } else if is_ours && protection & libc::PROT_WRITE == 0 {
+    } else if is_ours && is_reserve(protection) {
         known::reserved().add(range);
     } else if is_manageable(flags) && !is_ours {
         known::note_ordinary(range);
@@ -115,11 +119,13 @@ fn note_mapped(
 }
 
 /// Notes a mapping of a program that waits for the engine.
-fn note_while_waiting(range: Range<usize>, flags: c_int) {
+fn note_while_waiting(range: Range<usize>, protection: c_int, flags: c_int) {
     let _guard = guard::enter();
     known::forget(&range);
-    if is_manageable(flags) {
-        known::note_ordinary(range);
+    match is_manageable(flags) {
+        true if is_reserve(protection) => known::reserved().add(range),
+        true => known::note_ordinary(range),
+        false => {}
     }
 }
 
@@ -168,19 +174,24 @@ fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
     }
 }
 
-/// Maps new readable and writable memory, and has it managed if possible. `None`: the kernel has no memory.
-pub fn map_managed(space: &RawSpace, len: usize) -> Option<usize> {
+/// Maps new readable and writable memory from the start of a block on, and has it managed unless there is room. `None`:
+/// the kernel has no memory.
+pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let start = map_aligned(len, PLAIN, flags)? as usize;
-    manage(space, start..start + len);
+    match adopt::has_room(len) {
+        true => known::note_ordinary(start..start + len),
+        false => manage(space, start..start + len),
+    }
     Some(start)
 }
 
-/// Unmaps memory of [`map_managed`].
+/// Unmaps memory of [`map_blocks`].
 ///
 /// # Safety
 /// The caller gives these pages up.
-pub unsafe fn unmap_managed(space: &RawSpace, range: Range<usize>) {
+pub unsafe fn unmap_blocks(space: &RawSpace, range: Range<usize>) {
+    let _held = adopt::hold();
     known::forget(&range);
     // SAFETY: the caller's promise. A call that fails leaves the mapping, as zeros.
     unsafe { replace(space, &range, false, || kernel!(libc::SYS_munmap, range.start, range.len()) as c_int) };
@@ -258,8 +269,8 @@ unsafe fn map_over(
 export! {
     fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
         state::as_the_kernel(|| {
-            if flags & libc::MAP_ANONYMOUS != 0 {
-                start::before_mapping(len);
+            if is_manageable(flags) && !is_reserve(access) {
+                adopt::make_room(pages(len));
             }
             let Some(space) = state::space().filter(|_| !guard::inside()) else {
                 // What the engine maps does not lie where the program has just unmapped something, and may map again.
@@ -268,16 +279,18 @@ export! {
                 // SAFETY: passes the caller's arguments on, perhaps with a place where nothing is.
                 let mapped = unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
                 if state::phase() == Phase::Waiting && !guard::inside() && mapped != libc::MAP_FAILED {
-                    note_while_waiting(mapped as usize..mapped as usize + pages(len), flags);
+                    note_while_waiting(mapped as usize..mapped as usize + pages(len), access, flags);
                 }
                 return mapped;
             };
             let flags = without_reserve(flags);
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
+            let may_replace = flags & libc::MAP_FIXED != 0;
+            let _held = may_replace.then(|| (guard::enter(), adopt::hold()));
             let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
             let is_ours =
-                is_manageable(flags) && (replaces || len >= BLOCK_BYTES || !malloc::has_share(pages(len)));
+                is_manageable(flags) && (replaces || is_reserve(access) || !adopt::has_room(pages(len)));
             let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
             let is_free = len >= PIECE_BYTES && addr.is_null() && flags & placed == 0;
             let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
@@ -321,6 +334,7 @@ export! {
                 return unmap();
             }
             let _guard = guard::enter();
+            let _held = adopt::hold();
             known::forget(&range);
             let Some(space) = state::space() else { return unmap() };
             let managed = match state::overlaps(range.start, range.len()) {

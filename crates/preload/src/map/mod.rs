@@ -1,9 +1,11 @@
 //! The program's address space: mappings, their protection, mremap and advice. The kernel keeps it; the engine is told
 //! what it manages.
 
+pub mod adopt;
 pub mod advice;
 pub mod hand_over;
 pub mod known;
+pub mod listed;
 pub mod mapping;
 pub mod present;
 pub mod program_break;

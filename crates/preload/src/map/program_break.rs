@@ -4,13 +4,12 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::sync::OnceLock;
 
-use crate::alloc::malloc;
 use crate::calls::access;
 use crate::export::{export, real};
-use crate::map::known;
+use crate::map::{adopt, known};
 use crate::map::mapping::{manage, pages, replace};
 use crate::real::own;
-use crate::{guard, start, state};
+use crate::{guard, state};
 
 // The C library keeps in mind where the end is. Its sbrk is not called: an allocator's may stand before it, which calls
 // this library's.
@@ -34,14 +33,15 @@ fn start() -> usize {
     })
 }
 
-/// Moves the end by a call that returns 0 or -1. What it grows by is managed, unless it fits into the ordinary share.
+/// Moves the end by a call that returns 0 or -1. What it grows by is managed, unless there is room.
 fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
     let (old, new) = (pages(now()), pages(wanted));
-    start::before_mapping(new.saturating_sub(old));
+    adopt::make_room(new.saturating_sub(old));
     if guard::inside() || !state::may_manage() || wanted == 0 {
         return call();
     }
     let _guard = guard::enter();
+    let _held = adopt::hold();
     if new < old {
         if wanted < start() {
             return call(); // which changes nothing
@@ -60,7 +60,7 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
         known::forget(&grown);
         access::note_mapped(&grown, true);
         match state::space() {
-            Some(space) if !malloc::has_share(grown.len()) => manage(space, grown),
+            Some(space) if !adopt::has_room(grown.len()) => manage(space, grown),
             _ => known::note_ordinary(grown),
         }
     }

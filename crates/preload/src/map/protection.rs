@@ -8,7 +8,7 @@ use folioswap::RawSpace;
 
 use crate::calls::access;
 use crate::export::export;
-use crate::map::known;
+use crate::map::{adopt, known};
 use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, pages};
 use crate::real::kernel;
 use crate::{guard, start, state};
@@ -23,17 +23,27 @@ fn before_protecting(addr: *mut c_void, len: usize, access: c_int, key: c_int) {
     if access & PLAIN != PLAIN || key != -1 {
         access::note_closed(&range);
     }
-    let Some(space) = state::space().filter(|_| !guard::inside()) else { return };
-    if access & libc::PROT_WRITE == 0 || !are_possible(&range) {
+    if access & libc::PROT_WRITE == 0 || guard::inside() || !state::may_manage() || !are_possible(&range) {
         return;
+    }
+    let bytes = known::reserved().parts(&range).iter().map(Range::len).sum();
+    if bytes == 0 {
+        return;
+    }
+    let is_open = is_plain(access) && key == -1;
+    if is_open {
+        adopt::make_room(bytes);
     }
     let _guard = guard::enter();
     let _beginning = known::beginning();
     let parts = known::reserved().remove(range);
-    if is_plain(access) && key == -1 {
+    if is_open {
         for part in parts {
             access::note_open(&part);
-            manage(space, part);
+            match state::space() {
+                Some(space) if !adopt::has_room(part.len()) => manage(space, part),
+                _ => known::note_ordinary(part),
+            }
         }
     } // else not later either, when they may have content
 }

@@ -1,19 +1,18 @@
 //! mremap of managed memory. The kernel moves the mapping, the engine its content.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::ops::Range;
 
 use folioswap::{RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
-use folioswap_sys::own_calls;
 
-use crate::alloc::malloc;
 use crate::export::export;
-use crate::map::known;
+use crate::map::listed::{self, Listed};
+use crate::map::{adopt, known};
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
 use crate::real::{kernel, own};
-use crate::{guard, start, state};
+use crate::{guard, state};
 
 const MREMAP_DONTUNMAP: c_int = 4;
 
@@ -65,7 +64,7 @@ impl Request {
             return self.call(flags, target);
         }
         let parts = match self.new_len == self.old.len() && self.has(libc::MREMAP_FIXED) {
-            true => listed(&self.old).unwrap_or_else(|| self.known_parts()),
+            true => listed::parts(&self.old).unwrap_or_else(|| self.known_parts()),
             false => self.parts_of_one(space)?,
         };
         if parts.is_empty() {
@@ -96,7 +95,7 @@ impl Request {
     /// `EFAULT` if it is not one.
     fn parts_of_one(&self, space: &RawSpace) -> io::Result<Vec<Range<usize>>> {
         let (kept, unmanaged) = (self.kept(), self.unmanaged_parts());
-        let parts = listed(&kept).unwrap_or_else(|| self.known_parts());
+        let parts = listed::parts(&kept).unwrap_or_else(|| self.known_parts());
         let len = parts.iter().map(Range::len).sum::<usize>();
         let is_divided = known::is_divided(&kept) || space.is_partly_locked(&kept);
         let is_seam = |at: usize| unmanaged.iter().any(|part| part.start == at || part.end == at);
@@ -177,62 +176,18 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
     grown
 }
 
-/// What the kernel says of this process's mappings. Read without the C library, in which a thread can be cancelled.
-/// `None`: it cannot be read, or a thread of the program has closed the descriptor.
-fn list(path: &CStr) -> Option<String> {
-    if own_calls::is_used() {
-        return None; // the program's filter may refuse to open a file
-    }
-    let mut text = Vec::new();
-    let mut buffer = [0u8; 16 << 10];
-    // SAFETY: the path is a C string, the kernel fills in the buffer, and the descriptor is this call's own.
-    unsafe {
-        let fd = kernel!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        let is_read = loop {
-            match usize::try_from(kernel!(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len())) {
-                Ok(0) => break true,
-                Ok(len) => text.extend_from_slice(&buffer[..len]),
-                Err(_) => break false,
-            }
-        };
-        kernel!(libc::SYS_close, fd);
-        if !is_read {
-            return None;
-        }
-    }
-    Some(String::from_utf8_lossy(&text).into_owned())
-}
-
-/// The addresses of a mapping, from its line in the list.
-fn addresses(line: &str) -> Option<Range<usize>> {
-    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-    let number = |text: &str| usize::from_str_radix(text, 16).ok();
-    Some(number(start)?..number(end)?)
-}
-
-/// The mappings in a range, as the kernel lists them.
-fn listed(range: &Range<usize>) -> Option<Vec<Range<usize>>> {
-    let listed = list(c"/proc/self/maps")?;
-    let parts = listed.lines().filter_map(addresses).map(|part| part.start.max(range.start)..part.end.min(range.end));
-    Some(parts.filter(|part| !part.is_empty()).collect())
-}
-
 /// Flags of a mapping that the engine changes, or keeps to itself: dontcopy, wipeonfork, userfaultfd, huge pages,
 /// noreserve, guards, softdirty.
 const ENGINES_FLAGS: [&str; 8] = ["dc", "wf", "um", "hg", "nh", "nr", "gu", "sd"];
 
 /// Whether all mappings in a range have the same protection, advice and locks. This list is slow to read.
 fn are_alike(range: &Range<usize>) -> bool {
-    let Some(listed) = list(c"/proc/self/smaps") else { return true };
-    let (mut is_inside, mut known) = (false, None);
-    listed.lines().all(|line| {
-        if let Some(part) = addresses(line) {
-            is_inside = part.start < range.end && range.start < part.end;
-        }
-        let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_inside) else { return true };
-        let flags: Vec<_> = flags.split_whitespace().filter(|flag| !ENGINES_FLAGS.contains(flag)).collect();
-        *known.get_or_insert_with(|| flags.clone()) == flags
-    })
+    let Some(listed) = listed::with_flags() else { return true };
+    let mut inside = listed.into_iter().filter(|part| part.range.start < range.end && range.start < part.range.end);
+    let flags = |part: Listed| -> Vec<_> {
+        part.flags.into_iter().filter(|flag| !ENGINES_FLAGS.contains(&flag.as_str())).collect()
+    };
+    inside.next().map(flags).is_none_or(|first| inside.all(|part| flags(part) == first))
 }
 
 /// Moves mappings one by one: the kernel does not move several at once if it reports their faults. The last one grows
@@ -268,7 +223,7 @@ fn move_to_target(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let kept = request.kept();
     let managed = space.managed_parts(kept.clone());
     // What is managed is mapped, but perhaps in several mappings.
-    let parts = if managed == [kept.clone()] { managed } else { listed(&kept).unwrap_or(vec![kept.clone()]) };
+    let parts = if managed == [kept.clone()] { managed } else { listed::parts(&kept).unwrap_or(vec![kept.clone()]) };
     if !old.is_empty() && parts.first().is_none_or(|part| part.start != kept.start) {
         return request.call(request.flags, *target); // an error
     }
@@ -319,7 +274,7 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
 /// Has the engine manage what a mapping of the ordinary share has grown by, if the share has no room for it.
 fn limit_growth(space: &RawSpace, request: &Request, at: usize) {
     let grown = at + request.old.len().min(request.new_len)..at + request.new_len;
-    if !grown.is_empty() && !malloc::has_share(0) {
+    if !grown.is_empty() && !adopt::has_room(0) {
         known::take_ordinary(grown.clone());
         manage(space, grown);
     }
@@ -362,16 +317,17 @@ export! {
         state::as_the_kernel(|| {
             // SAFETY: passes the caller's arguments on unchanged.
             let call = || unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
-            start::before_mapping(new_len.saturating_sub(old_len));
+            adopt::make_room(new_len.saturating_sub(old_len));
             if guard::inside() || !state::may_manage() {
                 return call();
             }
+            let _guard = guard::enter();
+            let _held = adopt::hold();
             let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
             let to = request.target..request.target.saturating_add(request.new_len);
             let is_target_ours = request.has(libc::MREMAP_FIXED) && state::overlaps(to.start, to.len());
             let is_ours = is_target_ours || state::overlaps(request.old.start, request.old.len().max(1));
-            let _guard = guard::enter();
             if is_ours
                 && request.is_sound()
                 && let Some(space) = state::space()
