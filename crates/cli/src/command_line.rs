@@ -4,7 +4,6 @@ use crate::bench::BenchCommand;
 use crate::bench::random::command::InnerRandomArgs;
 use crate::bench::sweep::command::InnerSweepArgs;
 use crate::exit::{Failure, help_table};
-use crate::launch::ExecArgs;
 use crate::peer::guard::GuardArgs;
 use crate::run::{KernelArgs, RunArgs};
 use clap::error::ErrorKind;
@@ -30,9 +29,6 @@ pub enum Command {
     Bench(BenchCommand),
     /// Report what this system permits, and what would change that
     Doctor,
-    /// Becomes a program (a step of `run`).
-    #[command(name = "__exec", hide = true)]
-    Exec(ExecArgs),
     /// Runs a program under kernel swap, in a memory cgroup.
     #[command(name = "__kernel", hide = true)]
     Kernel(KernelArgs),

@@ -44,7 +44,6 @@ fn act() -> Result<u8, Failure> {
         Command::Run(args) => run::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Doctor => Ok(doctor::print()),
-        Command::Exec(args) => Err(launch::exec(&args)),
         Command::Kernel(args) => run::kernel(&args),
         Command::Guard(args) => peer::guard::guard(&args),
         Command::InnerCalls => bench::calls::inner(),

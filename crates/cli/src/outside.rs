@@ -65,7 +65,8 @@ impl Outside {
     /// A one-line warning if a process had more than a tenth of the budget unmanaged, and more than the budget in RAM.
     pub fn complaint(&self, memory_bytes: u64) -> Option<String> {
         let most = (memory_bytes / 10).max(LITTLE);
-        let worst = self.worst().filter(|process| process.outside > most.max(self.unnoted) && process.peak > memory_bytes);
+        let worst =
+            self.worst().filter(|process| process.outside > most.max(self.unnoted) && process.peak > memory_bytes);
         if let Some(process) = worst {
             let (why, help) = reason(process.outside, process.shared);
             let (outside, name) = (Bytes(process.outside), name_of(process));

@@ -5,7 +5,7 @@
 
 use crate::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, REPORTS, check_budget, memory, size};
 use crate::exit::Failure;
-use crate::launch::ExecArgs;
+use crate::launch::Launch;
 use crate::peer::{Backing, Peer, Setup};
 use crate::stats_text::Form;
 use crate::supervise::Supervisor;
@@ -79,7 +79,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     if args.lock {
         folioswap::check_lock(args.paging.memory)?;
     }
-    check_userfaultfd(&args.paging.options, args.lock)?;
+    let mapping = check_modes(&args.paging.options, args.lock)?;
     let preload = preload_library()?;
     let obstacle = program::obstacle(&file);
     if let Some(obstacle) = obstacle {
@@ -89,12 +89,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let _kept = swap_check::keep(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let topology = args.paging.options.topology.as_ref().map(absolute);
-    let (mapper, tested) = (args.paging.options.mapper, folioswap::self_test());
     let settings = RunSettings {
         memory_bytes: args.paging.memory,
         faults: args.paging.options.faults,
-        mapping: if mapper == Mapping::Auto { tested.mapping() } else { mapper },
-        moves: tested.moves.is_ok(),
+        mapping,
+        moves: mapping == Mapping::Move,
         folio: args.folios.folio,
         swap_in: args.folios.swap_in,
         lock: args.lock,
@@ -103,11 +102,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         topology,
         swap,
     };
-    let step = exec_step(file, &args.program, Some(preload), Some(settings.encode()), None)?;
+    let launch = Launch { file, argv: &args.program, preload: Some((preload, settings.encode())), cgroup: None };
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
     let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.path()).ok(), complain);
-    let status = Supervisor::new()?.run(&mut step.command()?, |_| ())?;
+    let status = Supervisor::new()?.run(&mut launch.command()?, |_| ())?;
     drop(watch);
     let outside = counters.outside(&settings.swap, obstacle);
     if let Some(form) = args.stats {
@@ -132,35 +131,24 @@ pub fn kernel(args: &KernelArgs) -> Result<u8, Failure> {
     };
     let mut supervisor = Supervisor::new()?;
     let peer = Peer::start(&Setup { memory_bytes: args.memory, swap_bytes: args.swap_size, backing })?;
-    let step = exec_step(file, &args.program, None, None, Some(peer.cgroup().to_owned()))?;
-    let status = supervisor.run(&mut step.command()?, |_| ());
+    let launch = Launch { file, argv: &args.program, preload: None, cgroup: Some(peer.cgroup()) };
+    let status = supervisor.run(&mut launch.command()?, |_| ());
     peer.stop()?;
     status
 }
 
-fn exec_step(
-    file: PathBuf,
-    argv: &[OsString],
-    preload: Option<PathBuf>,
-    settings: Option<OsString>,
-    cgroup: Option<PathBuf>,
-) -> Result<ExecArgs, Failure> {
-    let parent = rustix::process::getpid().as_raw_nonzero().get();
-    Ok(ExecArgs { parent, cgroup, preload, settings, file, argv: argv.to_vec() })
-}
-
-/// Checks that faults can be delivered in the requested mode.
-fn check_userfaultfd(options: &PagingOptions, lock: bool) -> Result<(), Failure> {
-    // A small arena with the same modes fails in every way in which the program's own arena would.
-    folioswap::Arena::builder()
+/// Checks that faults can be delivered and folios mapped in the requested modes. Returns how they are mapped.
+fn check_modes(options: &PagingOptions, lock: bool) -> Result<Mapping, Failure> {
+    let builder = folioswap::Arena::builder()
         .memory(folioswap::MIN_MEMORY)
         .device(folioswap::DeviceSpec::Ram { size: 2 << 20 })
         .faults(options.faults)
         .mapping(options.mapper)
-        .locked(lock)
-        .build()
-        .map(drop)
-        .map_err(Failure::from)
+        .locked(lock);
+    let is_limited = folioswap_sys::memory::address_limit().is_some();
+    // A small arena with the same modes fails in every way in which the program's own arena would.
+    let checked = if lock || is_limited { builder.build().map(|arena| arena.mapping()) } else { builder.check() };
+    checked.map_err(Failure::from)
 }
 
 /// Finds the preload library: `$FOLIOSWAP_PRELOAD`, next to the command, or in ../lib/folioswap.

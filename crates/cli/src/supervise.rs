@@ -9,6 +9,7 @@ use signal_hook::consts::signal;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
 use signal_hook::low_level::siginfo::Cause;
+use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -70,7 +71,12 @@ impl Supervisor {
         }
         let mut child = command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy().into_owned();
-            Failure::new(format!("program '{program}' could not be started: {error}"))
+            let status = match error.kind() {
+                ErrorKind::NotFound => folioswap::ExitStatus::NotFound,
+                ErrorKind::WouldBlock | ErrorKind::OutOfMemory => folioswap::ExitStatus::Failed, // no process
+                _ => folioswap::ExitStatus::NotExecutable,
+            };
+            Failure::of(status, format!("program '{program}' could not be executed: {error}"))
         })?;
         let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pidfd = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());

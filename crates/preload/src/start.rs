@@ -57,7 +57,11 @@ extern "C" fn start() {
         return;
     }
     malloc::prepare(ordinary_bytes(&settings) as usize);
-    adopt::prepare(room_bytes(&settings) as usize);
+    let room = room_bytes(&settings) as usize;
+    adopt::prepare(room);
+    if room >= program_heap::LEAST_ROOM_BYTES {
+        program_heap::prepare();
+    }
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
     let starts = starts_at_once(&settings);

@@ -9,6 +9,7 @@
 //! sleep are cancellation points, at which a cancelled thread would end with locks held.
 
 pub mod call_times;
+pub mod child;
 pub mod clock;
 pub mod control_group;
 pub mod cpu;

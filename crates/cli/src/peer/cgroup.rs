@@ -1,7 +1,7 @@
 //! A memory cgroup, version 1 or 2, whichever hierarchy has the memory controller.
 
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -54,10 +54,10 @@ fn hierarchy(mounts: &str, controllers: impl Fn(&Path) -> String) -> Option<(Ver
     })
 }
 
-/// Moves the calling process into the cgroup.
-pub fn enter(directory: &Path) -> Result<(), String> {
+/// The file to which processes write that enter the cgroup.
+pub fn open(directory: &Path) -> Result<File, String> {
     let file = directory.join("cgroup.procs");
-    fs::write(&file, "0").map_err(|error| format!("{}: {error}", file.display()))
+    File::options().write(true).open(&file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// Kills every process in the cgroup and waits until they are gone. [`remove`] removes the directory.

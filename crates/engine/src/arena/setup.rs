@@ -42,10 +42,6 @@ pub(crate) fn register(
     Ok(mapper)
 }
 
-fn hiding(error: std::io::Error) -> Error {
-    Error::system("keeping a descriptor from the program")(error)
-}
-
 /// The key of an arena's hashes.
 pub(crate) fn random_key() -> Result<HashKey, Error> {
     let mut key = [0; size_of::<HashKey>()];
@@ -53,11 +49,23 @@ pub(crate) fn random_key() -> Result<HashKey, Error> {
     Ok(key)
 }
 
-/// Opens a userfaultfd for the wanted mode. `Auto` falls back to direct.
+/// Opens a userfaultfd for the wanted mode, hidden from the program.
+///
+/// # Errors
+/// As [`try_userfaultfd`].
 pub(crate) fn open_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaultfd), Error> {
+    let (mode, uffd) = try_userfaultfd(wanted)?;
+    uffd.hide().map(|hidden| (mode, hidden)).map_err(Error::system("keeping a descriptor from the program"))
+}
+
+/// Opens a userfaultfd for the wanted mode. `Auto` falls back to direct.
+///
+/// # Errors
+/// [`Error::NoUserfaultfd`].
+pub(crate) fn try_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaultfd), Error> {
     if wanted != FaultMode::Direct {
         match Userfaultfd::open(Delivery::Monitor) {
-            Ok((uffd, _, _)) => return Ok((FaultMode::Monitor, uffd.hide().map_err(hiding)?)),
+            Ok((uffd, _, _)) => return Ok((FaultMode::Monitor, uffd)),
             Err(error) if wanted == FaultMode::Monitor => {
                 return Err(Error::NoUserfaultfd { mode: "monitor", reason: error.to_string() });
             }
@@ -66,5 +74,5 @@ pub(crate) fn open_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaul
     }
     let (uffd, _, _) = Userfaultfd::open(Delivery::Sigbus)
         .map_err(|error| Error::NoUserfaultfd { mode: "direct", reason: error.to_string() })?;
-    Ok((FaultMode::Direct, uffd.hide().map_err(hiding)?))
+    Ok((FaultMode::Direct, uffd))
 }

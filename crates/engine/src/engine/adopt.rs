@@ -150,7 +150,9 @@ impl Engine {
 fn uniform_order(is_filled: impl Fn(usize) -> bool) -> Order {
     let is_uniform = |order: &Order| {
         let nr_pages = order.nr_pages();
-        (0..BLOCK_PAGES).step_by(nr_pages).all(|first| (first..first + nr_pages).all(|page| is_filled(page) == is_filled(first)))
+        (0..BLOCK_PAGES)
+            .step_by(nr_pages)
+            .all(|first| (first..first + nr_pages).all(|page| is_filled(page) == is_filled(first)))
     };
     (0..=Order::HUGE.exponent()).rev().filter_map(Order::new).find(is_uniform).unwrap_or(Order::PAGE)
 }

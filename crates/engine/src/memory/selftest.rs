@@ -10,6 +10,9 @@ use crate::config::mapping::Mapping;
 
 const LEN: usize = Order::HUGE.bytes();
 
+/// Words from one that is checked to the next: more than one is in each page.
+const STEP: usize = 101;
+
 /// Result of the self-test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelfTest {
@@ -27,7 +30,7 @@ impl SelfTest {
     }
 }
 
-/// Moves one huge page out and in, checks its content and whether it is still huge. Takes about 2 ms.
+/// Moves one huge page out and in, checks its content and whether it is still huge. Takes about 0.3 ms.
 #[must_use]
 pub fn self_test() -> SelfTest {
     let mut stays_huge = false;
@@ -50,7 +53,7 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
     let pattern = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     // SAFETY: `here` is LEN bytes of this function's own memory, readable, writable and populated.
     let words = unsafe { std::slice::from_raw_parts_mut(here as *mut u64, LEN / 8) };
-    words.iter_mut().enumerate().for_each(|(at, word)| *word = pattern(at));
+    words.iter_mut().enumerate().step_by(STEP).for_each(|(at, word)| *word = pattern(at));
     let huge_before = pagemap::scan(here..here + LEN).map_err(text)?.huge_bytes == LEN as u64;
     uffd.register(area.addr(), 2 * LEN).map_err(|error| error.to_string())?;
     // SAFETY: two separate parts of this function's own memory. `words` is not used any more.
@@ -63,7 +66,7 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
     unsafe { uffd.move_pages(here, there, LEN) }.map_err(|error| error.to_string())?;
     // SAFETY: `here` has its LEN bytes of memory back, and nobody writes it.
     let words = unsafe { std::slice::from_raw_parts(here as *const u64, LEN / 8) };
-    if words.iter().enumerate().any(|(at, word)| *word != pattern(at)) {
+    if words.iter().enumerate().step_by(STEP).any(|(at, word)| *word != pattern(at)) {
         return Err("a page that was moved out and in came back changed".into());
     }
     let back = pagemap::scan(here..here + LEN).map_err(text)?;

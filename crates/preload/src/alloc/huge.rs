@@ -5,6 +5,7 @@
 //! lock, held for a lookup only.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::map::{adopt, mapping, remap};
@@ -26,6 +27,14 @@ pub fn blocks() -> Blocks {
     BLOCKS.lock().expect("nothing panics under this lock")
 }
 
+/// How many there are.
+static NR_BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a block may be one of these, by its address.
+fn may_be(block: usize) -> bool {
+    block.is_multiple_of(BLOCK_BYTES) && NR_BLOCKS.load(Ordering::Relaxed) > 0
+}
+
 /// Whether a block of this size and alignment is served here.
 pub fn serves(size: usize, align: usize) -> bool {
     size >= LEAST_BYTES && align <= BLOCK_BYTES && size <= isize::MAX as usize
@@ -39,12 +48,13 @@ pub fn allocate(size: usize) -> *mut u8 {
     let Some(space) = state::space() else { return std::ptr::null_mut() };
     let Some(addr) = state::keeping_errno(|| mapping::map_blocks(space, len)) else { return std::ptr::null_mut() };
     blocks().insert(addr, len);
+    NR_BLOCKS.fetch_add(1, Ordering::Relaxed);
     addr as *mut u8
 }
 
 /// The length of a block; `None` if it is not one of these.
 pub fn len(block: usize) -> Option<usize> {
-    if !block.is_multiple_of(BLOCK_BYTES) {
+    if !may_be(block) {
         return None;
     }
     let _guard = guard::enter();
@@ -53,11 +63,12 @@ pub fn len(block: usize) -> Option<usize> {
 
 /// Frees a block; `false` if it is not one of these.
 pub fn release(block: usize) -> bool {
-    if !block.is_multiple_of(BLOCK_BYTES) {
+    if !may_be(block) {
         return false;
     }
     let _guard = guard::enter();
     let Some(len) = blocks().remove(&block) else { return false };
+    NR_BLOCKS.fetch_sub(1, Ordering::Relaxed);
     let Some(space) = state::space() else { return true };
     // SAFETY: the mapping belongs to this block alone, which the program gives up.
     state::keeping_errno(|| unsafe { mapping::unmap_blocks(space, block..block + len) });

@@ -1,7 +1,7 @@
 //! The malloc family. A block's address tells which heap owns it. A block comes from:
 //!
 //! - the private heap, for the library's and the engine's own code;
-//! - the ordinary heap, before the engine runs;
+//! - the ordinary heap, before the engine runs, if the budget is small;
 //! - the ordinary heap, if the C library itself asks for 512 bytes to 64 KiB. These are stdio buffers and the like,
 //!   which the kernel accesses in calls that cannot be covered. The return address identifies the caller, which is why
 //!   three functions here are written in assembly;
@@ -129,10 +129,11 @@ pub fn is_loader(addr: usize) -> bool {
     LOADER.range().contains(&addr)
 }
 
+/// Whether a block belongs into the ordinary heap. `most`: smaller blocks do while the share lasts.
 fn is_ordinary(size: usize, caller: usize, most: usize) -> bool {
     let fits = || size < most && has_share(size);
     let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && LIBC.range().contains(&caller);
-    is_loader(caller) || fits() || is_buffer()
+    is_loader(caller) || is_buffer() || fits()
 }
 
 enum Source {
@@ -145,12 +146,24 @@ fn source(size: usize, caller: usize) -> Source {
     match state::phase() {
         Phase::Passing => Source::Libc,
         _ if guard::inside() => Source::Heap(&PRIVATE),
-        Phase::Managed if !is_ordinary(size, caller, SMALL_BYTES) => Source::Program,
-        Phase::Waiting if !is_ordinary(size, caller, MOST_WAITING_BYTES) => {
-            start::now();
-            if state::phase() == Phase::Managed { Source::Program } else { Source::Heap(&ORDINARY) }
+        Phase::Early => Source::Heap(&ORDINARY),
+        // While there is room, the program's heap costs no more than the ordinary one, and is faster.
+        phase => {
+            let is_waiting = phase == Phase::Waiting;
+            let has_heap = program_heap::is_ready();
+            let most = match (has_heap && !adopt::has_adopted(), is_waiting) {
+                (true, _) => 0,
+                (false, true) => MOST_WAITING_BYTES,
+                (false, false) => SMALL_BYTES,
+            };
+            if is_ordinary(size, caller, most) {
+                return Source::Heap(&ORDINARY);
+            }
+            if is_waiting && (!has_heap || program_heap::needs_engine(size)) {
+                start::now();
+            }
+            if program_heap::is_ready() { Source::Program } else { Source::Heap(&ORDINARY) }
         }
-        _ => Source::Heap(&ORDINARY),
     }
 }
 
@@ -254,7 +267,7 @@ unsafe fn resize_in_place(block: *mut u8, size: usize, caller: usize) -> Option<
     unsafe {
         if program_heap::owns(block) {
             let resize = || program_heap::resize(block, size);
-            return if state::phase() == Phase::Managed { state::keeping_errno(resize) } else { None };
+            return if state::may_manage() { state::keeping_errno(resize) } else { None };
         }
         match source(size, caller) {
             Source::Heap(heap) if heap.owns(block) => Some(heap.resize(block, size)),

@@ -1,17 +1,20 @@
 //! The program's heap in managed memory: mimalloc, which gets its memory from this library's `mmap`.
 //!
-//! mimalloc is not called before the engine runs.
+//! It is ready before the engine runs if there is room for what it reserves.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libmimalloc_sys as mi;
 
 use crate::alloc::huge;
-use crate::state::{self, Phase};
 
 /// What mimalloc reserves at a time at first, in KiB. Only addresses: pages are allocated on first touch. But all of it
 /// counts as long as nothing is managed.
 const RESERVE_KIB: i64 = 64 << 10;
+
+/// With less room it is made ready when the engine starts.
+pub const LEAST_ROOM_BYTES: usize = 4 * (RESERVE_KIB as usize) << 10;
 
 /// Milliseconds until mimalloc purges free memory. Only whole folios of it are freed.
 const PURGE_DELAY_MS: i64 = 200;
@@ -27,8 +30,23 @@ const ARENA_RESERVE: mi::mi_option_t = 23;
 /// Makes mimalloc do nothing at exit. Otherwise it would walk the whole heap, and so swap it in.
 const NOTHING_AT_EXIT: i64 = 2;
 
-/// Configures mimalloc. Runs under a guard, so that the metadata it maps now is unmanaged.
+static IS_READY: AtomicBool = AtomicBool::new(false);
+
+/// Whether blocks can be had.
+pub fn is_ready() -> bool {
+    IS_READY.load(Ordering::Relaxed)
+}
+
+/// Whether a block of this size can only be had while the engine runs.
+pub fn needs_engine(size: usize) -> bool {
+    huge::serves(size, 1)
+}
+
+/// Configures mimalloc, once. Runs under a guard, so that the metadata it maps now is unmanaged.
 pub fn prepare() {
+    if IS_READY.swap(true, Ordering::Relaxed) {
+        return;
+    }
     for (option, value) in [
         (mi::mi_option_show_errors, 0),
         (mi::mi_option_show_stats, 0),
@@ -78,10 +96,8 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
 
 /// Whether a block is one of this heap's.
 pub fn owns(block: *const u8) -> bool {
-    state::is_managed(block as usize)
-        || state::phase() == Phase::Managed
-            // SAFETY: looks at the heap's own records only.
-            && (huge::len(block as usize).is_some() || unsafe { mi::mi_is_in_heap_region(block.cast()) })
+    // SAFETY: looks at the heap's own records only.
+    is_ready() && (unsafe { mi::mi_is_in_heap_region(block.cast()) } || huge::len(block as usize).is_some())
 }
 
 /// Frees a block.

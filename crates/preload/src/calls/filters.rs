@@ -12,8 +12,8 @@ use folioswap_sys::own_calls;
 use crate::calls::access::{self, Access};
 use crate::calls::clones;
 use crate::faults::signals;
-use crate::real::raw_result;
 use crate::map::adopt;
+use crate::real::raw_result;
 use crate::{ending, guard, state};
 
 /// Operations of `seccomp`. `prctl` has them one higher.

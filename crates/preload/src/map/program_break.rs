@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use crate::calls::access;
 use crate::export::{export, real};
-use crate::map::{adopt, known};
 use crate::map::mapping::{manage, pages, replace};
+use crate::map::{adopt, known};
 use crate::real::own;
 use crate::{guard, state};
 

@@ -8,8 +8,8 @@ use folioswap::RawSpace;
 
 use crate::calls::access;
 use crate::export::export;
-use crate::map::{adopt, known};
 use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, pages};
+use crate::map::{adopt, known};
 use crate::real::kernel;
 use crate::{guard, start, state};
 

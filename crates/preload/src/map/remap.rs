@@ -9,8 +9,8 @@ use folioswap_sys::memory::{self, Reservation};
 
 use crate::export::export;
 use crate::map::listed::{self, Listed};
-use crate::map::{adopt, known};
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
+use crate::map::{adopt, known};
 use crate::real::{kernel, own};
 use crate::{guard, state};
 

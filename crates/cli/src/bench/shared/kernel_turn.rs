@@ -7,7 +7,7 @@
 use crate::bench::shared::progress::Progress;
 use crate::bench::shared::stored::Stored;
 use crate::exit::Failure;
-use crate::launch::ExecArgs;
+use crate::launch::Launch;
 use crate::peer::{Backing, Peer, Setup};
 use crate::program::own_executable;
 use crate::supervise::Supervisor;
@@ -56,16 +56,9 @@ impl KernelTurn {
             swap_bytes: self.data_bytes.saturating_add(self.data_bytes / 2).saturating_add(128 << 20),
             backing: self.backing,
         })?;
-        let step = ExecArgs {
-            parent: rustix::process::getpid().as_raw_nonzero().get(),
-            cgroup: Some(peer.cgroup().to_owned()),
-            preload: None,
-            settings: None,
-            file: own_executable()?,
-            argv: self.argv,
-        };
+        let launch = Launch { file: own_executable()?, argv: &self.argv, preload: None, cgroup: Some(peer.cgroup()) };
         let mut said = T::default();
-        let mut command = step.command()?;
+        let mut command = launch.command()?;
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
         let (zram, mut stored) = (peer.zram(), None);
         let sample = || Stored::of_mm_stat(&zram.as_ref()?.mm_stat()?);
