@@ -14,7 +14,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::{Error, RawSpace};
-use folioswap_sys::memory::{Reservation, place_apart};
+use folioswap_sys::memory::{self, Reservation, place_apart};
 
 use crate::calls::{access, rings};
 use crate::export::export;
@@ -114,8 +114,17 @@ fn note_mapped(
     } else if is_ours && is_reserve(protection) {
         known::reserved().add(range);
     } else if is_manageable(flags) && !is_ours {
-        known::note_ordinary(range);
+        note_ordinary(range);
     }
+}
+
+/// Notes new memory that is not managed yet. As in managed memory, its whole blocks come in huge pages: there is room.
+pub fn note_ordinary(range: Range<usize>) {
+    if range.len() >= BLOCK_BYTES && !adopt::has_adopted() {
+        // What the kernel refuses comes in small pages.
+        state::keeping_errno(|| _ = memory::advise_hugepage(range.start, range.len()));
+    }
+    known::note_ordinary(range);
 }
 
 /// Notes a mapping of a program that waits for the engine.
@@ -124,7 +133,7 @@ fn note_while_waiting(range: Range<usize>, protection: c_int, flags: c_int) {
     known::forget(&range);
     match is_manageable(flags) {
         true if is_reserve(protection) => known::reserved().add(range),
-        true => known::note_ordinary(range),
+        true => note_ordinary(range),
         false => {}
     }
 }
@@ -180,7 +189,7 @@ pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let start = map_aligned(len, PLAIN, flags)? as usize;
     match adopt::has_room(len) {
-        true => known::note_ordinary(start..start + len),
+        true => note_ordinary(start..start + len),
         false => manage(space, start..start + len),
     }
     Some(start)

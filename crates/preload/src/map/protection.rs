@@ -8,7 +8,7 @@ use folioswap::RawSpace;
 
 use crate::calls::access;
 use crate::export::export;
-use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, pages};
+use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, note_ordinary, pages};
 use crate::map::{adopt, known};
 use crate::real::kernel;
 use crate::{guard, start, state};
@@ -42,7 +42,7 @@ fn before_protecting(addr: *mut c_void, len: usize, access: c_int, key: c_int) {
             access::note_open(&part);
             match state::space() {
                 Some(space) if !adopt::has_room(part.len()) => manage(space, part),
-                _ => known::note_ordinary(part),
+                _ => note_ordinary(part),
             }
         }
     } // else not later either, when they may have content
