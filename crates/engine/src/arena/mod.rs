@@ -243,8 +243,8 @@ impl ArenaBuilder {
         Ok(mapping)
     }
 
-    /// Checks in a tenth of the time of [`ArenaBuilder::build`] that it would succeed, but for swap devices and limits of
-    /// addresses. Returns how it would map folios.
+    /// Checks in a tenth of the time of [`ArenaBuilder::build`] that it would succeed, but for swap devices and limits
+    /// of addresses. Returns how it would map folios.
     ///
     /// # Errors
     /// As [`ArenaBuilder::build`].

@@ -368,7 +368,7 @@ impl Engine {
     }
 
     /// Makes the folios of a block so small that each is sealed as a whole or not at all.
-    pub(super) fn isolate(&self, locked: &mut Locked<'_>) {
+    pub fn isolate(&self, locked: &mut Locked<'_>) {
         let order = locked.sealed_order();
         if locked.is_empty() {
             locked.join(); // divided at the first touch

@@ -6,7 +6,6 @@
 //! two leaf locks. A second block is locked only with `try_lock`. Managed memory is never touched under any of these
 //! locks. Before all of them, `Table::changing`: whoever changes what is managed.
 
-pub(crate) mod adopt;
 pub(crate) mod folio;
 pub(crate) mod fork;
 pub(crate) mod hand_over;

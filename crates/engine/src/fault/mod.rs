@@ -1,6 +1,7 @@
 //! The way in: delivery of faults on the faulting thread ([`direct`]) or on the engine's ([`monitor`]), swap-in, and
 //! readahead.
 
+pub(crate) mod adopt;
 pub(crate) mod direct;
 pub(crate) mod gap;
 pub(crate) mod gather;

@@ -49,18 +49,12 @@ fn content(range: &Range<usize>) -> Vec<u64> {
 
 #[test]
 fn what_is_present_is_kept_and_leaves_ram_when_it_must() {
-    let kinds: [(&str, fn(usize) -> bool); 6] = [
-        ("all", |_| true),
-        ("none", |_| false),
-        ("every third", |nr| nr % 3 == 0),
-        ("runs", |nr| nr / 100 % 2 == 0),
-        ("whole blocks", |nr| nr / 512 % 2 == 0),
-        ("pieces", |nr| nr / 16 % 5 != 0),
-    ];
     for mode in [FaultMode::Direct, FaultMode::Monitor] {
-        for (name, has) in kinds {
+        // Whole blocks, runs of pages, pieces, every third page; all, and none.
+        for (run, period) in [(512, 2), (100, 2), (16, 5), (1, 3), (1, 1), (1, usize::MAX)] {
             let Some(arena) = arena(mode) else { continue };
-            let all = memory(12 * MIB, has);
+            let all = memory(12 * MIB, |nr| (nr / run + 1).is_multiple_of(period));
+            let name = (run, period);
             let expected = content(&all.range());
             let space = arena.raw();
             // In parts that end within blocks; a part in between stays as it is.
@@ -70,13 +64,13 @@ fn what_is_present_is_kept_and_leaves_ram_when_it_must() {
                 unsafe { space.adopt(&part) }.unwrap();
             }
             assert_eq!(space.managed_parts(all.range()), [at(0)..at(701), at(1500)..at(3072)]);
-            assert!(content(&all.range()) == expected, "{mode:?}, {name}");
+            assert!(content(&all.range()) == expected, "{mode:?}, {name:?}");
             let other = arena.map(24 * MIB).unwrap();
             for round in 1..4 {
                 for page in pages(&(other.as_ptr() as usize..other.as_ptr() as usize + other.len())) {
                     word(page).store(round, Ordering::Relaxed);
                 }
-                assert!(content(&all.range()) == expected, "{mode:?}, {name}: round {round}");
+                assert!(content(&all.range()) == expected, "{mode:?}, {name:?}: round {round}");
             }
             assert!(arena.stats().swapped_out_bytes > 0);
             // SAFETY: nobody uses this memory any more.
@@ -89,7 +83,7 @@ fn what_is_present_is_kept_and_leaves_ram_when_it_must() {
 fn threads_go_on_while_memory_is_adopted() {
     for mode in [FaultMode::Direct, FaultMode::Monitor] {
         let Some(arena) = arena(mode) else { continue };
-        let all = memory(12 * MIB, |nr| nr % 2 == 0);
+        let all = memory(12 * MIB, |nr| nr.is_multiple_of(2));
         let (ends, range) = (AtomicBool::new(false), all.range());
         let rounds = std::thread::scope(|scope| {
             let count = || {
@@ -114,7 +108,7 @@ fn threads_go_on_while_memory_is_adopted() {
             ends.store(true, Ordering::Relaxed);
             counters.map(|counter| counter.join().unwrap()).iter().sum::<u64>()
         });
-        let expected = |nr: usize| rounds + if nr % 2 == 0 { nr as u64 } else { 0 };
+        let expected = |nr: usize| rounds + if nr.is_multiple_of(2) { nr as u64 } else { 0 };
         assert!(content(&range).into_iter().enumerate().all(|(nr, word)| word == expected(nr)), "{mode:?}");
         // SAFETY: nobody uses this memory any more.
         unsafe { arena.raw().forget(range, || ()) };

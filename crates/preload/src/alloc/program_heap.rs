@@ -14,7 +14,7 @@ use crate::alloc::huge;
 const RESERVE_KIB: i64 = 64 << 10;
 
 /// With less room it is made ready when the engine starts.
-pub const LEAST_ROOM_BYTES: usize = 4 * (RESERVE_KIB as usize) << 10;
+pub const LEAST_ROOM_BYTES: usize = 4 * ((RESERVE_KIB as usize) << 10);
 
 /// Milliseconds until mimalloc purges free memory. Only whole folios of it are freed.
 const PURGE_DELAY_MS: i64 = 200;

@@ -1,8 +1,8 @@
 //! Room in the budget, and the memory that is managed once it runs out.
 //!
 //! Until then the program's mappings are the kernel's alone: their first touches cost what they cost without this
-//! library. All of them together fit into the budget, so nothing has to leave RAM. When one comes that does not fit, all
-//! are *adopted*: they are managed from then on, with their content.
+//! library. All of them together fit into the budget, so nothing has to leave RAM. When one comes that does not fit,
+//! all are *adopted*: they are managed from then on, with their content.
 //!
 //! In direct mode a call that another thread is in must not find its buffer managed half way. So adoption comes before
 //! the program has another thread: at the engine's start.
@@ -39,8 +39,8 @@ pub fn has_adopted() -> bool {
     HAS_ADOPTED.load(Ordering::Relaxed)
 }
 
-/// Whether a new mapping need not be managed: there is room, or, later, it is small and fits into the program's ordinary
-/// share.
+/// Whether a new mapping need not be managed: there is room, or, later, it is small and fits into the program's
+/// ordinary share.
 pub fn has_room(bytes: usize) -> bool {
     match has_adopted() {
         true => bytes < mapping::BLOCK_BYTES && malloc::has_share(bytes),

@@ -5,8 +5,9 @@
 //! block that is full becomes one folio, whether the kernel has a huge page there or small ones. Any other is split, so
 //! that each folio is present as a whole or not at all.
 //!
-//! Threads go on meanwhile. Once the memory is registered no page can come in but through the engine, and nobody resolves
-//! faults of blocks that are not open. A page that goes meanwhile is a gap, as if it had gone later (`fault/gap`).
+//! Threads go on meanwhile. Once the memory is registered no page can come in but through the engine, and nobody
+//! resolves faults of blocks that are not open. A page that goes meanwhile is a gap, as if it had gone later
+//! (`fault/gap`).
 
 use std::io;
 use std::ops::Range;
@@ -14,8 +15,8 @@ use std::ops::Range;
 use folioswap_core::{BLOCK_PAGES, BlockId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, State, Taken};
 use folioswap_sys::{memory, signals};
 
-use super::Engine;
-use super::manage::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::engine::Engine;
+use crate::engine::manage::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::fault::take::Changed;
 use crate::process::stopwatch::Stopwatch;
 
@@ -101,8 +102,8 @@ impl Engine {
         }
     }
 
-    /// Gives frames to the folio that holds a page, whose own pages are present. `false`: nothing was done, and the block
-    /// is to be looked at again.
+    /// Gives frames to the folio that holds a page, whose own pages are present. `false`: nothing was done, and the
+    /// block is to be looked at again.
     fn give_frames(&self, locked: &mut Locked<'_>, page: usize) -> bool {
         let order = locked.order();
         let taken = match self.take_frame(order, locked, page, &mut Stopwatch::still()) {
