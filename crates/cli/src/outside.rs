@@ -162,9 +162,10 @@ mod tests {
         assert_eq!(line(&[], 12, 0), "", "the command itself");
         assert_eq!(line(&[process(430, 390)], 433, 390), "");
         assert!(line(&[process(100, 10), process(500, 390)], 500, 390).starts_with("110M of process 7"));
-        let shared = ProcessMemory { shared: 80 * MIB, ..process(100, 10) };
-        assert!(line(&[shared], 100, 10).contains("shared memory"));
-        assert!(line(&[process(20, 10)], 300, 10).starts_with("290M of a process were not managed"));
+        let shared = ProcessMemory { shared: 80 * MIB, ..process(500, 410) };
+        assert!(line(&[shared], 500, 410).contains("shared memory"));
+        assert!(line(&[process(20, 10)], 500, 10).starts_with("490M of a process were not managed"));
+        assert_eq!(line(&[process(390, 10)], 395, 10), "", "it fits into the budget");
         // The peak of a killed process includes its managed memory.
         assert_eq!(line(&[process(20, 10)], 400, 390), "");
         let small = Outside::new(vec![process(25, 10)], 0, 0, 0, None);

@@ -2,8 +2,8 @@
 //!
 //! Such a reference does not keep a page where it is, and nothing shows it. The kernel's own swap would leave the page
 //! to who refers to it. The engine takes it home and uses its frame again, so the pipe or socket would deliver the
-//! content of other memory. So what is managed is copied into a pipe, and zero-copy sends are refused as by kernels
-//! that lack them.
+//! content of other memory. So what is managed, or may be later, is copied into a pipe, and zero-copy sends are refused
+//! as by kernels that lack them.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
@@ -11,6 +11,7 @@ use libc::{iovec, pollfd, socklen_t};
 
 use crate::calls::{copied, vectors};
 use crate::export::{export, real};
+use crate::map::adopt;
 use crate::real::kernel;
 use crate::{guard, state};
 
@@ -30,7 +31,7 @@ pub unsafe fn splice_memory(fd: c_int, list: *const iovec, count: usize, flags: 
     // SAFETY: the caller's call, or an equivalent one.
     unsafe {
         let as_it_is = || kernel!(libc::SYS_vmsplice, fd, list, count, flags) as isize;
-        if guard::inside() || flags & !KNOWN != 0 || !vectors::is_managed(list, count) {
+        if guard::inside() || flags & !KNOWN != 0 || !(adopt::is_pending() || vectors::is_managed(list, count)) {
             return as_it_is();
         }
         if kernel!(libc::SYS_fcntl, fd, libc::F_GETPIPE_SZ) < 0 {
@@ -130,7 +131,7 @@ export! {
 
 /// Whether an option would have a socket refer to pages. The answer of a kernel without it is ENOPROTOOPT.
 fn is_zero_copy(level: c_int, name: c_int) -> bool {
-    level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY && state::space().is_some() && !guard::inside()
+    level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY && state::may_manage() && !guard::inside()
 }
 
 export! {
@@ -150,7 +151,10 @@ export! {
 /// Whether a send must not be made: the socket, which another program has set up, would refer to managed memory.
 /// ENOBUFS has a program send without MSG_ZEROCOPY.
 pub fn refuses(fd: c_int, flags: c_int, is_managed: impl Fn() -> bool) -> bool {
-    if flags & libc::MSG_ZEROCOPY == 0 || state::space().is_none() || guard::inside() || !is_managed() {
+    if flags & libc::MSG_ZEROCOPY == 0 || !state::may_manage() || guard::inside() {
+        return false;
+    }
+    if !adopt::is_pending() && !is_managed() {
         return false;
     }
     let (mut on, mut len): (c_int, socklen_t) = (0, size_of::<c_int>() as socklen_t);

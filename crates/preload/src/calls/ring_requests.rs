@@ -6,6 +6,7 @@ use libc::{iovec, msghdr, timespec};
 
 use crate::calls::access;
 use crate::calls::{cover, vectors};
+use crate::map::adopt;
 use crate::{guard, state};
 
 /// A submission queue entry.
@@ -91,7 +92,11 @@ pub unsafe fn send_plainly(entry: *mut Entry) {
         }
         let (addr, len) = (entry.addr as usize, entry.len as usize);
         let is_message = entry.operation == SENDMSG_ZC;
-        if if is_message { vectors::names_managed(addr as *const msghdr) } else { state::overlaps(addr, len) } {
+        let is_managed = || match is_message {
+            true => vectors::names_managed(addr as *const msghdr),
+            false => state::overlaps(addr, len),
+        };
+        if adopt::is_pending() || is_managed() {
             entry.operation = if is_message { SENDMSG } else { SEND };
             entry.priority &= !SEND_REPORTS;
         }

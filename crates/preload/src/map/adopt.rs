@@ -39,6 +39,11 @@ pub fn has_adopted() -> bool {
     HAS_ADOPTED.load(Ordering::Relaxed)
 }
 
+/// Whether what the program has may be managed later, and all that the kernel does with it now must hold then.
+pub fn is_pending() -> bool {
+    state::may_manage() && !has_adopted()
+}
+
 /// Whether a new mapping need not be managed: there is room, or, later, it is small and fits into the program's
 /// ordinary share.
 pub fn has_room(bytes: usize) -> bool {
