@@ -1,6 +1,7 @@
 //! The command line: the subcommands, and the messages for lines that cannot be parsed.
 
 use crate::bench::BenchCommand;
+use crate::bench::calls::InnerArgs;
 use crate::bench::random::command::InnerRandomArgs;
 use crate::bench::sweep::command::InnerSweepArgs;
 use crate::exit::{Failure, help_table};
@@ -37,7 +38,7 @@ pub enum Command {
     Guard(GuardArgs),
     /// Times memory calls.
     #[command(name = "__calls", hide = true)]
-    InnerCalls,
+    InnerCalls(InnerArgs),
     /// Sweeps the memory of an ordinary process.
     #[command(name = "__sweep", hide = true)]
     InnerSweep(InnerSweepArgs),

@@ -46,7 +46,7 @@ fn act() -> Result<u8, Failure> {
         Command::Doctor => Ok(doctor::print()),
         Command::Kernel(args) => run::kernel(&args),
         Command::Guard(args) => peer::guard::guard(&args),
-        Command::InnerCalls => bench::calls::inner(),
+        Command::InnerCalls(args) => bench::calls::inner(&args),
         Command::InnerSweep(args) => bench::sweep::command::inner(&args),
         Command::InnerRandom(args) => bench::random::command::inner(&args),
     }

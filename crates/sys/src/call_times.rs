@@ -88,8 +88,14 @@ impl Drop for Mapping {
     }
 }
 
-/// Calls `each` with the time of every call, for a page, a huge page and 1 GiB, new and filled.
-pub fn measure(mut each: impl FnMut(CallTime)) {
+/// Calls `each` with the time of every call, for a page, a huge page and 1 GiB, new and filled. `first`: bytes that are
+/// mapped before, and never used.
+pub fn measure(first: usize, mut each: impl FnMut(CallTime)) {
+    if first > 0 {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, which stays.
+        unsafe { libc::mmap(null_mut(), first, RW, flags, -1, 0) };
+    }
     for bytes in LENGTHS {
         for is_filled in [false, true] {
             let mut time = |call: &str, prepare: &dyn Fn(&mut Mapping), work: &dyn Fn(&mut Mapping)| {

@@ -1,7 +1,8 @@
 //! `folioswap bench calls`: how long memory calls take under `run`, compared with the kernel alone.
 //!
 //! A hidden subcommand of ours makes each call many times on ranges of 4 KiB, 2 MiB and 1 GiB, new and filled. It runs
-//! as an ordinary program and under `run`, with a budget that holds all of it.
+//! as an ordinary program and under `run`, with a budget that holds all of it. What fits is not managed, so
+//! `--managed` has the program map something first that does not.
 
 use crate::args::memory;
 use crate::bench::shared::medians::median;
@@ -25,6 +26,9 @@ pub struct CallsArgs {
     /// Budget of the program under `run`; the calls use 1 GiB
     #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = memory)]
     pub memory: u64,
+    /// Have all memory managed: by a first mapping that does not fit into the budget
+    #[arg(long)]
+    pub managed: bool,
     /// Which thread resolves faults
     #[arg(long, value_name = "auto|direct|monitor", default_value_t)]
     pub faults: FaultMode,
@@ -33,9 +37,17 @@ pub struct CallsArgs {
     pub json: Option<PathBuf>,
 }
 
+/// Arguments of the hidden program.
+#[derive(Args, Debug)]
+pub struct InnerArgs {
+    /// Bytes to map before.
+    #[arg(long, default_value_t = 0)]
+    first: usize,
+}
+
 /// The hidden program: prints the times, one a line.
-pub fn inner() -> Result<u8, Failure> {
-    measure(|time| tell(&format!("{} {} {} {}", time.call, time.bytes, time.is_filled, time.nanoseconds)));
+pub fn inner(args: &InnerArgs) -> Result<u8, Failure> {
+    measure(args.first, |time| tell(&format!("{} {} {} {}", time.call, time.bytes, time.is_filled, time.nanoseconds)));
     Ok(0)
 }
 
@@ -67,6 +79,9 @@ pub fn calls(args: &CallsArgs) -> Result<u8, Failure> {
     let mut managed = Command::new(&own);
     managed.args(["run", "--memory", &args.memory.to_string(), "--faults", &args.faults.to_string(), "--"]);
     managed.arg(&own).arg("__calls");
+    if args.managed {
+        managed.arg("--first").arg(args.memory.to_string());
+    }
     let (kernel, ours) = (times(alone)?, times(managed)?);
     let mut report = Report::new("calls");
     let mut ratios = Vec::new();
