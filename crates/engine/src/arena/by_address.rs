@@ -115,6 +115,15 @@ impl RawSpace {
         self.engine.table().is_partly_locked(range)
     }
 
+    /// Makes a call that changes the protection of mappings, or other properties that they have without their content.
+    /// Meanwhile no folio goes back to where it was, for which the kernel would bring the mapping that it had before.
+    pub fn change_mappings<R>(&self, call: impl FnOnce() -> R) -> R {
+        let _blocked = signals::block_all(); // a signal handler might make such a call
+        let _pass = self.engine.gate().enter(signals::thread_id());
+        let _held = self.engine.ram().mapper().hold_mappings();
+        call()
+    }
+
     /// The parts of a range that are managed, in order.
     #[must_use]
     pub fn managed_parts(&self, range: Range<usize>) -> Vec<Range<usize>> {

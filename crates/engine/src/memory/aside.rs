@@ -4,7 +4,7 @@
 //! protection, and what cannot go home from there goes back the same way: a page in use is never copied.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock, RwLockWriteGuard};
 
 use folioswap_core::{Order, PAGE_SIZE};
 use folioswap_sys::memory::{self, Reservation};
@@ -21,6 +21,9 @@ pub(super) struct Aside {
     uffd: Arc<Userfaultfd>,
     /// Whether the kernel unmaps what pages are to replace, before it finds that they lie in several mappings.
     refusal_unmaps: bool,
+    /// Held while the program changes the protection of mappings. Pages that go back come with the mapping in which
+    /// they left.
+    protecting: RwLock<()>,
 }
 
 /// Threads that put pages aside at the same time.
@@ -32,7 +35,12 @@ impl Aside {
         let reserved = Reservation::apart(NR_ASIDE * Order::HUGE.bytes(), Order::HUGE.bytes())?;
         let places = reserved.range().step_by(Order::HUGE.bytes()).map(Some);
         reserved.leak(); // the mappings there change, and are no longer one
-        Ok(Aside { lent: Lent::new(places), uffd, refusal_unmaps })
+        Ok(Aside { lent: Lent::new(places), uffd, refusal_unmaps, protecting: RwLock::new(()) })
+    }
+
+    /// Keeps pages from being put aside. Waits for those that are.
+    pub fn hold_off(&self) -> RwLockWriteGuard<'_, ()> {
+        self.protecting.write().expect("nothing panics under this lock")
     }
 
     /// Tries it with two mappings.
@@ -69,6 +77,7 @@ impl Aside {
         undo: &impl Fn(usize, usize, usize) -> Result<(), MapError>,
     ) -> Result<(), MapError> {
         let is_done = self.lent.with(|lent| {
+            let Ok(_undisturbed) = self.protecting.try_read() else { return Err(MapError::Busy) };
             *lent = lent.or_else(Self::reserve);
             let Some(place) = *lent else { return Err(MapError::Refused(libc::ENOMEM)) };
             // SAFETY: the caller's range, and addresses that are lent to this call alone.

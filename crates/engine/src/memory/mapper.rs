@@ -6,8 +6,8 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLockWriteGuard};
 use std::time::Duration;
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
@@ -60,6 +60,9 @@ pub(crate) trait Mapper: Send + Sync {
 
     /// In a forked child: nothing is locked in RAM.
     fn forget_lock(&self) {}
+
+    /// Held while the program changes the protection of mappings, or other properties of theirs.
+    fn hold_mappings(&self) -> RwLockWriteGuard<'_, ()>;
 
     /// Puts a zeroed huge page at a pageblock's home, which has no memory. `false`: the kernel had none, and there are
     /// small pages.
@@ -373,6 +376,10 @@ impl Mapper for MoveMapper {
         self.shares.store(true, Ordering::Relaxed);
     }
 
+    fn hold_mappings(&self) -> RwLockWriteGuard<'_, ()> {
+        self.aside.hold_off()
+    }
+
     fn forget_lock(&self) {
         self.is_locked.store(false, Ordering::Relaxed);
     }
@@ -489,6 +496,10 @@ impl CopyMapper {
 impl Mapper for CopyMapper {
     fn registers_frames(&self) -> bool {
         false
+    }
+
+    fn hold_mappings(&self) -> RwLockWriteGuard<'_, ()> {
+        self.aside.hold_off()
     }
 
     unsafe fn populate(&self, _home: usize) -> Result<bool, MapError> {

@@ -8,7 +8,7 @@ use folioswap::{RawSpace, Wish};
 use crate::calls::access;
 use crate::export::export;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, pages};
-use crate::map::{adopt, known, mapping};
+use crate::map::{adopt, known, mapping, protection};
 use crate::real::kernel;
 use crate::state::Phase;
 use crate::{guard, state};
@@ -151,7 +151,7 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let is_ours =
         |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && (is_known || state::overlaps(start, len));
     if is_kernels(advice) {
-        return kernel_advise(&(start..start.saturating_add(len)), advice);
+        return protection::change(&range, || kernel_advise(&(start..start.saturating_add(len)), advice));
     }
     if advice == MADV_GUARD_INSTALL && state::may_manage() {
         adopt::now(); // later, guards would not be told from content

@@ -48,12 +48,24 @@ fn before_protecting(addr: *mut c_void, len: usize, access: c_int, key: c_int) {
     } // else not later either, when they may have content
 }
 
+/// Makes a call that changes mappings, but neither their content nor their place.
+pub fn change<R>(range: &Range<usize>, call: impl FnOnce() -> R) -> R {
+    match state::space().filter(|_| state::overlaps(range.start, range.len()) && !guard::inside()) {
+        Some(space) => {
+            let _guard = guard::enter();
+            space.change_mappings(call)
+        }
+        None => call(),
+    }
+}
+
 export! {
     fn mprotect(addr: *mut c_void, len: usize, access: c_int) -> c_int {
         state::as_the_kernel(|| {
             before_protecting(addr, len, access, -1);
             // SAFETY: passes the caller's arguments on unchanged.
-            unsafe { kernel!(libc::SYS_mprotect, addr, len, access) as c_int }
+            let call = || unsafe { kernel!(libc::SYS_mprotect, addr, len, access) as c_int };
+            change(&(addr as usize..(addr as usize).saturating_add(len)), call)
         })
     }
 }
@@ -63,7 +75,8 @@ export! {
         state::as_the_kernel(|| {
             before_protecting(addr, len, access, key);
             // SAFETY: passes the caller's arguments on unchanged.
-            unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int }
+            let call = || unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int };
+            change(&(addr as usize..(addr as usize).saturating_add(len)), call)
         })
     }
 }
