@@ -21,6 +21,8 @@ enum { MOST = 400 };
 static struct { char *at; size_t len, step; int number, protection; } all[MOST];
 static int count;
 static char array[3 * M];
+static volatile int handled;
+static void handle(int signal) { handled += signal == SIGUSR1; }
 static void write_all(int nr) {
     for (size_t i = 0; i < all[nr].len; i += all[nr].step)
         *(int *)(all[nr].at + i) = all[nr].number + i;
@@ -87,6 +89,8 @@ static void grow(size_t budget) {
     for (size_t i = 0; i < len; i += P)
         CHECK(more[i] == 2);
     munmap(more, len);
+    int before = handled;
+    CHECK(raise(SIGUSR1) == 0 && handled == before + 1);
 }
 static void check_in_child(const char *when, size_t budget, int starts_thread) {
     pid_t child = fork();
@@ -112,6 +116,9 @@ int main(void) {
     protect(mapped(300 * K, P), PROT_READ);
     protect(mapped(300 * K, P), PROT_NONE);
     note(array + P - (size_t)array % P, 2 * M, P);
+    stack_t stack = {.ss_sp = array + 2 * M + 2 * P, .ss_size = 128 * K};
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+    CHECK(sigaltstack(&stack, 0) == 0 && sigaction(SIGUSR1, &action, 0) == 0);
     char *end = sbrk(0);
     CHECK(sbrk(500 * K) == end);
     note(end + P - (size_t)end % P, 400 * K, P);

@@ -142,6 +142,14 @@ pub fn complaint(wanted: &libc::stack_t) -> i32 {
     }
 }
 
+/// Holds the stack that the calling thread has set, which is managed from now on.
+pub fn hold_current() {
+    let mut current = none();
+    // SAFETY: the kernel fills in the description.
+    unsafe { own!(libc::SYS_sigaltstack, std::ptr::null::<libc::stack_t>(), &raw mut current) };
+    hold(&current);
+}
+
 /// Holds the program's stack in RAM: the kernel writes the frames of signals to it.
 pub fn hold(wanted: &libc::stack_t) {
     if mode(wanted) != libc::SS_DISABLE && complaint(wanted) == 0 {
@@ -169,11 +177,15 @@ pub fn told(set: libc::stack_t, stands_for: Option<libc::stack_t>) -> libc::stac
     }
 }
 
+/// No stack.
+fn none() -> libc::stack_t {
+    libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 }
+}
+
 /// Sets the alternate stack, or none for `None`. Returns the previous one.
 fn set_signal_stack(stack: Option<libc::stack_t>) -> Option<libc::stack_t> {
-    let none = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
-    let stack = stack.unwrap_or(none);
-    let mut before = none;
+    let stack = stack.unwrap_or(none());
+    let mut before = none();
     // SAFETY: the kernel reads one description and fills in the other. The stack's memory lives as long as it is set.
     let result = unsafe { own!(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
     (result == 0).then_some(before)

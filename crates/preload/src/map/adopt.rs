@@ -12,8 +12,10 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use folioswap::{RawSpace, Wish};
+use folioswap_sys::fault_stack;
 
 use crate::alloc::malloc;
+use crate::faults::signal_stack;
 use crate::map::listed::{self, Listed};
 use crate::map::{known, mapping};
 use crate::state::{self, Phase};
@@ -65,7 +67,8 @@ pub fn now() {
     start::now();
     if let Some(space) = state::space().filter(|_| !has_adopted() && !guard::inside()) {
         let _guard = guard::enter();
-        state::keeping_errno(|| all(space));
+        // The program's stack may lie in what is adopted.
+        state::keeping_errno(|| fault_stack::run(|| all(space)));
     }
 }
 
@@ -91,6 +94,9 @@ pub fn all(space: &RawSpace) {
             let range = mapping.range.start.max(candidate.start)..mapping.range.end.min(candidate.end);
             adopt(space, &range, mapping);
         }
+    }
+    if state::direct() {
+        signal_stack::hold_current();
     }
     HAS_ADOPTED.store(true, Ordering::SeqCst);
 }
