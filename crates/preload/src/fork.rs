@@ -162,6 +162,9 @@ fn go_on(resting: Resting, has_streams: bool) {
         );
     }
     threads::begin_child(thread);
+    if state::direct() {
+        signal_stack::hold_current();
+    }
     ending::begin_child();
     if let Some(space) = state::space() {
         set_apart(space);
