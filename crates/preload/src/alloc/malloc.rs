@@ -7,8 +7,6 @@
 //!   three functions here are written in assembly;
 //! - the ordinary heap, if the loader asks. These are the vectors by which threads find their thread-local variables,
 //!   which the fault path uses too;
-//! - the ordinary heap, for small blocks until the ordinary share of the budget is used up. What a program allocates
-//!   first and uses always then stays in RAM;
 //! - the program heap in managed memory, for all others.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -19,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::alloc::program_heap;
 use crate::export::{export, real};
-use crate::map::{adopt, known};
+use crate::map::known;
 use crate::state::{self, Phase};
 use crate::{guard, start};
 
@@ -31,14 +29,12 @@ real!(MEMALIGN = c"memalign": fn(usize, usize) -> *mut c_void);
 real!(USABLE = c"malloc_usable_size": fn(*mut c_void) -> usize);
 real!(TRIM = c"malloc_trim": fn(usize) -> c_int);
 
-/// Smaller blocks may come from the ordinary heap.
-const SMALL_BYTES: usize = 64 << 10;
-
-/// Before the engine runs, so may blocks up to this size.
+/// Before the program's heap is ready, smaller blocks come from the ordinary heap.
 const MOST_WAITING_BYTES: usize = 1 << 20;
 
-/// The smallest block that the C library uses as a buffer.
+/// The smallest block that the C library uses as a buffer, and a size that it does not use.
 const LEAST_BUFFER_BYTES: usize = 512;
+const SMALL_BYTES: usize = 64 << 10;
 
 static SHARE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -100,7 +96,7 @@ pub fn libc_code() -> std::ops::Range<usize> {
 
 /// Whether so much is left of the program's ordinary share.
 pub fn has_share(bytes: usize) -> bool {
-    let used = ORDINARY.used() + if adopt::has_adopted() { known::ordinary_bytes() } else { 0 };
+    let used = ORDINARY.used() + known::ordinary_bytes();
     used.saturating_add(bytes) <= SHARE_BYTES.load(Ordering::Relaxed)
 }
 
@@ -129,11 +125,11 @@ pub fn is_loader(addr: usize) -> bool {
     LOADER.range().contains(&addr)
 }
 
-/// Whether a block belongs into the ordinary heap. `most`: smaller blocks do while the share lasts.
-fn is_ordinary(size: usize, caller: usize, most: usize) -> bool {
-    let fits = || size < most && has_share(size);
+/// Whether a block belongs into the ordinary heap.
+fn is_ordinary(size: usize, caller: usize) -> bool {
     let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && LIBC.range().contains(&caller);
-    is_loader(caller) || is_buffer() || fits()
+    let is_early = || !program_heap::is_ready() && size < MOST_WAITING_BYTES && has_share(size);
+    is_loader(caller) || is_buffer() || is_early()
 }
 
 enum Source {
@@ -147,23 +143,14 @@ fn source(size: usize, caller: usize) -> Source {
         Phase::Passing => Source::Libc,
         _ if guard::inside() => Source::Heap(&PRIVATE),
         Phase::Early => Source::Heap(&ORDINARY),
-        // While there is room, the program's heap costs no more than the ordinary one, and is faster.
-        phase => {
-            let is_waiting = phase == Phase::Waiting;
-            let has_heap = program_heap::is_ready();
-            let most = match (has_heap && !adopt::has_adopted(), is_waiting) {
-                (true, _) => 0,
-                (false, true) => MOST_WAITING_BYTES,
-                (false, false) => SMALL_BYTES,
-            };
-            if is_ordinary(size, caller, most) {
-                return Source::Heap(&ORDINARY);
-            }
-            if is_waiting && (!has_heap || program_heap::needs_engine(size)) {
+        _ if is_ordinary(size, caller) => Source::Heap(&ORDINARY),
+        Phase::Waiting => {
+            if !program_heap::is_ready() || program_heap::needs_engine(size) {
                 start::now();
             }
             if program_heap::is_ready() { Source::Program } else { Source::Heap(&ORDINARY) }
         }
+        Phase::Managed => Source::Program,
     }
 }
 
