@@ -170,8 +170,8 @@ impl RawSpace {
         unsafe { self.engine.manage(range, None) }.map_err(Error::system("managing memory"))
     }
 
-    /// Manages private anonymous memory from now on, where it lies, with its content, without a copy. Takes a frame for
-    /// each page that is present, and about a microsecond for each page of a block that is not full.
+    /// Manages private anonymous memory from now on, where it lies, with its content, without a copy. Takes frames for
+    /// each block that is nearly full, and of the others for each piece of 64 KiB that has a page.
     ///
     /// # Errors
     /// The kernel's: the memory is of another kind, there are too many mappings, or the process may not read its page

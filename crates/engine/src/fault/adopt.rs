@@ -2,8 +2,8 @@
 //! gets a frame's number, and can leave RAM from then on.
 //!
 //! A frame has its page at home, or under its folio. So the homes of the frames that a folio gets here are emptied. A
-//! block that is full becomes one folio, whether the kernel has a huge page there or small ones. Any other is split, so
-//! that each folio is present as a whole or not at all.
+//! block that is nearly full becomes one folio, whether the kernel has a huge page there or small ones. Any other is
+//! split into pieces. What a folio lacks is filled with zeros.
 //!
 //! Threads go on meanwhile. Once the memory is registered no page can come in but through the engine, and nobody
 //! resolves faults of blocks that are not open. A page that goes meanwhile is a gap, as if it had gone later
@@ -16,9 +16,16 @@ use folioswap_core::{BLOCK_PAGES, BlockId, FrameId, List, Locked, Memory, Order,
 use folioswap_sys::{memory, signals};
 
 use crate::engine::Engine;
+use crate::engine::folio::pages_of;
 use crate::engine::manage::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::fault::take::Changed;
 use crate::process::stopwatch::Stopwatch;
+
+/// Content of pages that a folio lacks.
+static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
+
+/// Pages of a block from which it becomes one folio.
+const NEARLY_FULL: usize = BLOCK_PAGES / 8 * 7;
 
 impl Engine {
     /// Manages memory from now on, with its content. Needs as many frames as pages are present: if there are none,
@@ -76,19 +83,24 @@ impl Engine {
         if locked.has_sealed() {
             locked.set_sealed(pages.clone(), false);
         }
-        let order = uniform_order(is_filled).min(locked.sealed_order());
-        match pages.clone().any(is_filled) {
-            true if order < locked.order() => self.divide(&mut locked, order),
-            true => {}
-            false => self.isolate(&mut locked),
+        let nr_filled = filled.iter().filter(|&&filled| filled).count();
+        let best = if nr_filled < NEARLY_FULL { PIECE } else { Order::HUGE };
+        let order = self.policy().order_of(&locked).unwrap_or(best).min(locked.sealed_order());
+        match nr_filled {
+            0 => self.isolate(&mut locked),
+            _ if order < locked.order() => self.divide(&mut locked, order),
+            _ => {}
         }
         let mut page = pages.start;
         while page < pages.end {
             let index = locked.index_of(page);
-            if is_filled(page) && locked.state(index) == State::Empty && !self.give_frames(&mut locked, page) {
+            if is_filled(page)
+                && locked.state(index) == State::Empty
+                && !self.give_frames(&mut locked, page, &is_filled)
+            {
                 continue; // the block has changed
             }
-            page = (locked.index_of(page) + 1) * locked.order().nr_pages();
+            page += 1;
         }
         self.table().open(block);
     }
@@ -102,9 +114,9 @@ impl Engine {
         }
     }
 
-    /// Gives frames to the folio that holds a page, whose own pages are present. `false`: nothing was done, and the
-    /// block is to be looked at again.
-    fn give_frames(&self, locked: &mut Locked<'_>, page: usize) -> bool {
+    /// Gives frames to the folio that holds a page, and fills what it lacks. `false`: nothing was done, and the block is
+    /// to be looked at again.
+    fn give_frames(&self, locked: &mut Locked<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
         let order = locked.order();
         let taken = match self.take_frame(order, locked, page, &mut Stopwatch::still()) {
             Ok(Some(taken)) => taken,
@@ -114,6 +126,9 @@ impl Engine {
             }
             Err(Changed) => return false,
         };
+        let folio = pages_of(locked, locked.index_of(page));
+        let missing: Vec<_> = folio.filter(|&page| !is_filled(page)).collect();
+        missing.chunk_by(|a, b| a + 1 == *b).for_each(|run| self.fill_with_zeros(locked, run));
         let frame = match order {
             Order::HUGE => self.empty_pageblock(locked, taken),
             _ => self.empty_homes(taken, order),
@@ -121,6 +136,17 @@ impl Engine {
         locked.small_table |= order < Order::HUGE || self.ram().zone(frame).memory(frame) != Memory::Huge;
         self.note_mapped(locked, locked.index_of(page), frame, List::Inactive);
         true
+    }
+
+    /// Fills missing pages in a row. Those that cannot be are gaps, as pages that go later.
+    fn fill_with_zeros(&self, locked: &Locked<'_>, run: &[usize]) {
+        let (mut addr, mut len) = (self.table().addr(locked.id().page(run[0])), run.len() * PAGE_SIZE);
+        while len > 0 {
+            let part = len.min(ZEROS.len());
+            // SAFETY: pages of a locked block at which nothing is present. The source is a static of that length.
+            let _ = unsafe { self.faults().uffd().copy(addr, ZEROS.as_ptr() as usize, part) };
+            (addr, len) = (addr + part, len - part);
+        }
     }
 
     /// Takes the memory from a pageblock that was taken for a block that has its own.
@@ -145,15 +171,4 @@ impl Engine {
         dropped.unwrap_or_else(|error| crate::process::fatal::die(&format!("a frame could not be emptied: {error}")));
         frame
     }
-}
-
-/// The largest order of which each folio of a block is filled as a whole or not at all.
-fn uniform_order(is_filled: impl Fn(usize) -> bool) -> Order {
-    let is_uniform = |order: &Order| {
-        let nr_pages = order.nr_pages();
-        (0..BLOCK_PAGES)
-            .step_by(nr_pages)
-            .all(|first| (first..first + nr_pages).all(|page| is_filled(page) == is_filled(first)))
-    };
-    (0..=Order::HUGE.exponent()).rev().filter_map(Order::new).find(is_uniform).unwrap_or(Order::PAGE)
 }

@@ -105,6 +105,8 @@ fn is_plain(mapping: &Listed) -> bool {
     mapping.flags.iter().all(|flag| PLAIN.contains(&flag.as_str()))
 }
 
+/// Adopts a mapping from its start on. The kernel maps downwards, so what is older often lies higher: it leaves RAM last,
+/// which is best for programs that go through their memory again and again.
 fn adopt(space: &RawSpace, range: &Range<usize>, mapping: &Listed) {
     let mut start = range.start;
     while start < range.end {

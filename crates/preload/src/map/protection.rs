@@ -26,13 +26,9 @@ fn before_protecting(addr: *mut c_void, len: usize, access: c_int, key: c_int) {
     if access & libc::PROT_WRITE == 0 || guard::inside() || !state::may_manage() || !are_possible(&range) {
         return;
     }
-    let bytes = known::reserved().parts(&range).iter().map(Range::len).sum();
-    if bytes == 0 {
-        return;
-    }
     let is_open = is_plain(access) && key == -1;
     if is_open {
-        adopt::make_room(bytes);
+        adopt::make_room(known::reserved().parts(&range).iter().map(Range::len).sum());
     }
     let _guard = guard::enter();
     let _beginning = known::beginning();
