@@ -45,9 +45,11 @@ class Sequence:
         with tempfile.TemporaryDirectory(prefix="folioswap-fuzz-", dir="/var/tmp") as folder:
             command = ["env", f"TEST_FOLDER={folder}", f"FOLIOSWAP_DIR={folder}", *command]
             if is_ours:
-                # Each mode with both mappers.
+                # Each mode with both mappers, and managed from the start or not.
                 mapper = MAPPERS[self.seed % len(MAPPERS)]
                 how = ["--memory", "16M", "--faults", self.mode, "--mapper", mapper, "--swap", "ram:512M"]
+                if self.seed // len(MAPPERS) % 2:
+                    how.append("--eager")
                 command = [self.folioswap, "run", *how, "--", *command]
             status, (out, err), _ = run(command, LIMIT_S, folder)
         # The note on what was not managed is no difference.

@@ -206,7 +206,9 @@ def try_oracle(index, oracle, folioswap, is_long):
     good = True
     for shift, mode in enumerate(MODES):
         for budget in BUDGETS if is_long else [BUDGETS[(index + shift) % len(BUDGETS)]]:
-            prefix = [folioswap, "run", "--memory", budget, "--faults", mode, "--stats=json", "--"]
+            # What fits is not paged, so in the short form all is managed from the start.
+            eager = ["--eager"] if not is_long or budget != BUDGETS[0] else []
+            prefix = [folioswap, "run", "--memory", budget, "--faults", mode, *eager, "--stats=json", "--"]
             limit_s = took_s * TIMES + MORE_S
             good &= attempt(oracle, command, prefix, limit_s, f"{oracle.name} {mode} {budget}")
     return good

@@ -12,7 +12,7 @@ Comments in the first lines of a file say how it is run:
   LIMIT_S: 120        seconds for each run
   CFLAGS: -lm         more arguments for gcc; C programs are compiled with -O2 -g -pthread, outside of folioswap
 
-Each is run without folioswap first. The word "panicked" in any output is a failure. Two runs at a time at most.
+Each is run without folioswap first, and by turns with --eager. The word "panicked" in any output is a failure. Two runs at a time at most.
 """
 
 import os
@@ -195,6 +195,8 @@ def try_case(case, folioswap, folder, pool):
                 for mapper in case.mappers:
                     how = ["--memory", budget, "--faults", mode, "--mapper", mapper]
                     label = f"{name} {mode} {budget}" + ("" if case.mappers == ["move"] else f" {mapper}")
+                    if (case.modes.index(mode) + case.budgets.index(budget)) % 2 == 0:
+                        how, label = [*how, "--eager"], f"{label} eager"
                     ours = [folioswap, "run", *how, "--", *command, *arguments]
                     runs.append(pool.submit(attempt, case, ours, case.limit_s, label))
     return runs

@@ -99,7 +99,8 @@ def case(name, faults):
         try:
             one.find_needs()
             command = [os.path.join(COMPILED, name[:-2])] if name.endswith(".c") else one.ready(folder)
-            outcome = run([FOLIOSWAP, "run", "--memory", one.budgets[0], "--faults", faults, "--", *command], LIMIT_S, folder)
+            how = ["--memory", one.budgets[0], "--faults", faults, *(["--eager"] if len(name) % 2 else [])]
+            outcome = run([FOLIOSWAP, "run", *how, "--", *command], LIMIT_S, folder)
             wrong = complaint(one, outcome)
             alone = wrong and complaint(one, run(command, LIMIT_S, folder))
         except (Skip, OSError) as reason:
@@ -121,7 +122,7 @@ def stressors():
             label = f"{oracle.name} {faults} {budget}"
             if not has_time(label):
                 continue
-            prefix = [FOLIOSWAP, "run", "--memory", budget, "--faults", faults, "--stats=json", "--"]
+            prefix = [FOLIOSWAP, "run", "--memory", budget, "--faults", faults, "--eager", "--stats=json", "--"]
             try:
                 if not oracles.attempt(oracle, oracle.make(), prefix, LIMIT_S, label):
                     failures.append(label)

@@ -34,6 +34,9 @@ pub struct RunArgs {
     /// own.
     #[arg(long, help_heading = BUDGET_AND_SWAP)]
     pub lock: bool,
+    /// Manage all memory from the start, also while it fits into the budget
+    #[arg(long, help_heading = BUDGET_AND_SWAP)]
+    pub eager: bool,
     /// At the end, print what was swapped, how long faults took and how much was resident
     ///
     /// It goes to standard error, as lines or as one JSON object in one line.
@@ -97,6 +100,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         folio: args.folios.folio,
         swap_in: args.folios.swap_in,
         lock: args.lock,
+        eager: args.eager,
         own_calls: own_calls::draw_address().unwrap_or_default(),
         stats: Some(counters.path().to_owned()),
         topology,

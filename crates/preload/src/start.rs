@@ -58,7 +58,7 @@ extern "C" fn start() {
     }
     malloc::prepare(ordinary_bytes(&settings) as usize);
     let room = room_bytes(&settings) as usize;
-    adopt::prepare(room);
+    adopt::prepare(room, settings.eager);
     if room >= program_heap::LEAST_ROOM_BYTES {
         program_heap::prepare();
     }
@@ -99,7 +99,7 @@ fn ordinary_bytes(settings: &RunSettings) -> u64 {
 fn room_bytes(settings: &RunSettings) -> u64 {
     let ordinary = ordinary_bytes(settings);
     let may_be_direct = settings.faults != FaultMode::Monitor;
-    match starts_at_once(settings) || may_be_direct && malloc::is_anothers() {
+    match settings.eager || starts_at_once(settings) || may_be_direct && malloc::is_anothers() {
         true => ordinary,
         false => (settings.memory_bytes - ordinary) / 4 * 3,
     }

@@ -17,10 +17,10 @@ const LIMIT: Duration = Duration::from_secs(240);
 
 /// Fault mode, mapping, swap. Each fault mode is combined with each kind of device.
 const COMBINATIONS: [(&str, &str, &str); 4] = [
-    ("direct", "move", ""),
+    ("direct", "move", ";eager=yes"),
     ("direct", "copy", ";swap=ram:512M"),
     ("monitor", "move", ";swap=ram:512M"),
-    ("monitor", "copy", ""),
+    ("monitor", "copy", ";eager=yes"),
 ];
 
 /// The same with a locked budget, which needs folios that move.

@@ -32,6 +32,8 @@ pub struct RunSettings {
     pub swap_in: SwapIn,
     /// Whether the budget is locked in RAM.
     pub lock: bool,
+    /// Whether memory is managed from the start, also while it fits.
+    pub eager: bool,
     /// Where the page of `folioswap_sys::own_calls` is, in all processes of the run; 0: nowhere.
     pub own_calls: usize,
     /// The shared memory with the counters, by a path that other processes can open.
@@ -60,6 +62,9 @@ impl RunSettings {
         put(&mut text, "swap-in", self.swap_in);
         if self.lock {
             put(&mut text, "lock", "yes");
+        }
+        if self.eager {
+            put(&mut text, "eager", "yes");
         }
         if self.own_calls != 0 {
             put(&mut text, "own-calls", self.own_calls);
@@ -103,6 +108,7 @@ impl RunSettings {
             folio: FolioSize::Auto,
             swap_in: SwapIn::default(),
             lock: false,
+            eager: false,
             own_calls: 0,
             stats: None,
             topology: None,
@@ -130,6 +136,7 @@ impl RunSettings {
             b"folio" => self.folio = parsed(text()?)?,
             b"swap-in" => self.swap_in = parsed(text()?)?,
             b"lock" => self.lock = text()? == "yes",
+            b"eager" => self.eager = text()? == "yes",
             b"own-calls" => self.own_calls = text()?.parse().map_err(|_| "no address")?,
             b"stats" => self.stats = Some(OsString::from_vec(value).into()),
             b"topology" => self.topology = Some(OsString::from_vec(value).into()),
@@ -231,6 +238,7 @@ mod tests {
             folio: "64K".parse().unwrap(),
             swap_in: SwapIn::Madvise,
             lock: true,
+            eager: true,
             own_calls: 0x7d00_0000_1000,
             stats: Some("/proc/7/fd/3".into()),
             topology: Some("/t".into()),
@@ -243,7 +251,7 @@ mod tests {
                 "zram:8M,algo=zstd".parse().unwrap(),
             ],
         };
-        let text = b"memory=536870912;faults=direct;mapper=copy;moves=yes;folio=64K;swap-in=madvise;lock=yes;own-calls=137438953476096;\
+        let text = b"memory=536870912;faults=direct;mapper=copy;moves=yes;folio=64K;swap-in=madvise;lock=yes;eager=yes;own-calls=137438953476096;\
             stats=/proc/7/fd/3;topology=/t;swap=ram:4097;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;shared=7:8:/proc/9/fd/3;\
             swap=zram:8388608;algo=zstd";
         assert_eq!(settings.encode().as_bytes(), text);

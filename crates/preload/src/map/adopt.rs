@@ -31,9 +31,10 @@ const PLAIN: [&str; 11] = ["rd", "wr", "ex", "mr", "mw", "me", "nr", "ac", "hg",
 static ROOM_BYTES: AtomicUsize = AtomicUsize::new(0);
 static HAS_ADOPTED: AtomicBool = AtomicBool::new(false);
 
-/// Sets how much the program may map before any of it is managed.
-pub fn prepare(room_bytes: usize) {
+/// Sets how much the program may map before any of it is managed. `eager`: all new memory is, but for the ordinary share.
+pub fn prepare(room_bytes: usize, eager: bool) {
     ROOM_BYTES.store(room_bytes, Ordering::Relaxed);
+    HAS_ADOPTED.store(eager, Ordering::Relaxed);
 }
 
 /// Whether all that is to be managed is.
@@ -57,7 +58,8 @@ pub fn has_room(bytes: usize) -> bool {
 
 /// Called before new memory: if there is no room for it, starts the engine, and adopts what there is.
 pub fn make_room(bytes: usize) {
-    if !has_adopted() && !has_room(bytes) {
+    let may_change = !has_adopted() || state::phase() == Phase::Waiting;
+    if may_change && !has_room(bytes) {
         now();
     }
 }
