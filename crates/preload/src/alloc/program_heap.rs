@@ -70,11 +70,15 @@ pub fn prepare() {
     unsafe { mi::mi_process_init() }
 }
 
+/// The smallest block: mimalloc aligns what is smaller to 8 bytes only, the C library everything to 16.
+const LEAST_BYTES: usize = 16;
+
 /// Allocates a block; null if there is no memory.
 pub fn allocate(size: usize, align: usize) -> *mut u8 {
     if huge::serves(size, align) {
         return huge::allocate(size);
     }
+    let size = size.max(LEAST_BYTES);
     // SAFETY: valid for any size and any power-of-two alignment.
     unsafe {
         if align <= crate::alloc::heap::ALIGNMENT {
@@ -91,7 +95,7 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
         return huge::allocate(size);
     }
     // SAFETY: valid for any size.
-    unsafe { mi::mi_zalloc(size).cast() }
+    unsafe { mi::mi_zalloc(size.max(LEAST_BYTES)).cast() }
 }
 
 /// Whether a block is one of this heap's.
@@ -132,7 +136,7 @@ pub unsafe fn resize(block: *mut u8, size: usize) -> Option<*mut u8> {
     match (huge_now, huge::serves(size, 1)) {
         (true, true) => huge::resize(block as usize, size),
         // SAFETY: the caller upholds this function's own contract.
-        (false, false) => Some(unsafe { mi::mi_realloc(block.cast(), size).cast() }),
+        (false, false) => Some(unsafe { mi::mi_realloc(block.cast(), size.max(LEAST_BYTES)).cast() }),
         _ => None,
     }
 }
