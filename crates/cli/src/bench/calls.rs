@@ -23,8 +23,8 @@ const LEAST_NS: u64 = 200;
 /// Arguments of `bench calls`.
 #[derive(Args, Debug)]
 pub struct CallsArgs {
-    /// Budget of the program under `run`; the calls use 1 GiB
-    #[arg(long, value_name = "SIZE", default_value = "3G", value_parser = memory)]
+    /// Budget of the program under `run`; the calls use ranges of 1 GiB, several at a time
+    #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = memory)]
     pub memory: u64,
     /// Have all memory managed: by a first mapping that does not fit into the budget
     #[arg(long)]
