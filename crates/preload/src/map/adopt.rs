@@ -31,7 +31,8 @@ const PLAIN: [&str; 11] = ["rd", "wr", "ex", "mr", "mw", "me", "nr", "ac", "hg",
 static ROOM_BYTES: AtomicUsize = AtomicUsize::new(0);
 static HAS_ADOPTED: AtomicBool = AtomicBool::new(false);
 
-/// Sets how much the program may map before any of it is managed. `eager`: all new memory is, but for the ordinary share.
+/// Sets how much the program may map before any of it is managed. `eager`: all new memory is, but for the ordinary
+/// share.
 pub fn prepare(room_bytes: usize, eager: bool) {
     ROOM_BYTES.store(room_bytes, Ordering::Relaxed);
     HAS_ADOPTED.store(eager, Ordering::Relaxed);
@@ -107,8 +108,8 @@ fn is_plain(mapping: &Listed) -> bool {
     mapping.flags.iter().all(|flag| PLAIN.contains(&flag.as_str()))
 }
 
-/// Adopts a mapping from its start on. The kernel maps downwards, so what is older often lies higher: it leaves RAM last,
-/// which is best for programs that go through their memory again and again.
+/// Adopts a mapping from its start on. The kernel maps downwards, so what is older often lies higher: it leaves RAM
+/// last, which is best for programs that go through their memory again and again.
 fn adopt(space: &RawSpace, range: &Range<usize>, mapping: &Listed) {
     let mut start = range.start;
     while start < range.end {
