@@ -114,8 +114,8 @@ impl Engine {
         }
     }
 
-    /// Gives frames to the folio that holds a page, and fills what it lacks. `false`: nothing was done, and the block is
-    /// to be looked at again.
+    /// Gives frames to the folio that holds a page, and fills what it lacks. `false`: nothing was done, and the block
+    /// is to be looked at again.
     fn give_frames(&self, locked: &mut Locked<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
         let order = locked.order();
         let taken = match self.take_frame(order, locked, page, &mut Stopwatch::still()) {
