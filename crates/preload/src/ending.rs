@@ -36,7 +36,7 @@ static OUTSIDE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Samples what is in RAM now.
 fn look(managed: u64) -> Option<Resident> {
     let resident = Resident::now()?;
-    let kept = if adopt::has_adopted() { 0 } else { known::ordinary_bytes() as u64 }; // there is room for it
+    let kept = if adopt::is_later() { known::ordinary_bytes() as u64 } else { 0 }; // there is room for it
     let outside = (resident.anonymous + resident.shared).saturating_sub(managed + kept);
     if OUTSIDE[0].fetch_max(outside, Ordering::Relaxed) < outside {
         OUTSIDE[1].store(resident.shared, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use folioswap::{
 use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
 
 use crate::alloc::{malloc, program_heap};
-use crate::calls::{access, by_number};
+use crate::calls::{access, by_number, dispatch};
 use crate::faults::signals;
 use crate::map::{adopt, known, present};
 use crate::real::own;
@@ -78,15 +78,15 @@ extern "C" fn start() {
 
 /// Limits what the program has before it begins, if there is no room for it.
 fn limit_present(found: Vec<Range<usize>>) {
-    found.into_iter().for_each(known::note_ordinary);
+    found.iter().cloned().for_each(known::note_ordinary);
     if adopt::has_room(0) {
         return;
     }
     if let Err(error) = begin_now(&mut waiting()) {
         return pass(&error);
     }
-    if let Some(space) = state::space().filter(|_| !adopt::has_adopted()) {
-        adopt::all(space);
+    if let Some(space) = state::space() {
+        if space.is_locked() { present::limit(space, &found) } else { adopt::all(space) }
     }
 }
 
@@ -133,6 +133,7 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// In a forked child: it waits as its parent did.
 pub fn begin_child() {
+    adopt::begin_child();
     PROCESS.store(std::process::id(), Ordering::Relaxed);
 }
 
@@ -184,7 +185,7 @@ fn counters_of(settings: &RunSettings) -> Option<&'static SharedCounters> {
 /// process's only thread, but for those of the C library's.
 fn begin_now(waiting: &mut Waiting) -> Result<(), folioswap::Error> {
     let Some(settings) = waiting.take() else { return Ok(()) };
-    fault_stack::run(|| begin_with(settings))
+    dispatch::with_net_open(|| fault_stack::run(|| begin_with(settings)))
 }
 
 fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
@@ -235,7 +236,8 @@ fn build(settings: RunSettings, stats: Option<&'static SharedCounters>) -> Resul
 }
 
 fn begin(arena: Arena) {
-    if arena.mapping() == Mapping::Copy {
+    let copies = arena.mapping() == Mapping::Copy;
+    if copies {
         refuse_pins();
     }
     state::adopt(arena);
@@ -246,7 +248,9 @@ fn begin(arena: Arena) {
     }
     access::note_all();
     by_number::end_merging();
-    if let Some(space) = state::space().filter(|_| state::direct()) {
+    // A call of another thread, or a device, must not find its buffer managed half way.
+    let is_at_once = state::direct() || copies;
+    if let Some(space) = state::space().filter(|_| is_at_once && adopt::is_later()) {
         adopt::all(space);
     }
 }

@@ -45,7 +45,7 @@ impl Engine {
         }
         self.ram().pagemap().filled(range.start..range.start + PAGE_SIZE)?;
         self.close_for_change(range);
-        let filled = self.register_present(range).inspect_err(|_| self.give_back(range))?;
+        let filled = self.register_present(range).inspect_err(|error| self.give_back(range, error))?;
         self.ram().mapper().note_fork(); // pages may be shared with children
         self.table().ensure(blocks_of(range));
         for block in blocks_of(range).map(BlockId::from_index) {
@@ -66,9 +66,11 @@ impl Engine {
         self.ram().pagemap().filled(range.clone())
     }
 
-    /// Undoes a registration.
-    fn give_back(&self, range: &Range<usize>) {
-        let _ = self.faults().uffd().unregister(range.start, range.len());
+    /// Undoes a registration, unless a part is another userfaultfd's: before Linux 6.16 this would end that one's.
+    fn give_back(&self, range: &Range<usize>, error: &io::Error) {
+        if error.raw_os_error() != Some(libc::EBUSY) {
+            let _ = self.faults().uffd().unregister(range.start, range.len());
+        }
         let _ = memory::dofork(range.start, range.len());
     }
 
@@ -80,6 +82,7 @@ impl Engine {
         if !self.table().is_open(block) && pages.len() < BLOCK_PAGES {
             locked.set_sealed(0..BLOCK_PAGES, true);
         }
+        self.table().close(block); // no page comes in while it is divided, also when its lock is given up for a moment
         if locked.has_sealed() {
             locked.set_sealed(pages.clone(), false);
         }

@@ -145,10 +145,15 @@ fn source(size: usize, caller: usize) -> Source {
         Phase::Early => Source::Heap(&ORDINARY),
         _ if is_ordinary(size, caller) => Source::Heap(&ORDINARY),
         Phase::Waiting => {
-            if !program_heap::is_ready() || program_heap::needs_engine(size) {
+            let needs_engine = !program_heap::is_ready() || program_heap::needs_engine(size);
+            if needs_engine {
                 start::now();
             }
-            if program_heap::is_ready() { Source::Program } else { Source::Heap(&ORDINARY) }
+            match state::phase() {
+                Phase::Passing => Source::Libc,
+                Phase::Waiting if needs_engine => Source::Heap(&ORDINARY), // in a child that shares this memory
+                _ => Source::Program,
+            }
         }
         Phase::Managed => Source::Program,
     }

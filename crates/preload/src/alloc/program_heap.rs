@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libmimalloc_sys as mi;
 
 use crate::alloc::huge;
+use crate::map::known;
+use crate::state;
 
 /// What mimalloc reserves at a time at first, in KiB. Only addresses: pages are allocated on first touch. But all of it
 /// counts as long as nothing is managed.
@@ -101,7 +103,11 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
 /// Whether a block is one of this heap's.
 pub fn owns(block: *const u8) -> bool {
     // SAFETY: looks at the heap's own records only.
-    is_ready() && (unsafe { mi::mi_is_in_heap_region(block.cast()) } || huge::len(block as usize).is_some())
+    let is_known = || unsafe { mi::mi_is_in_heap_region(block.cast()) };
+    // Its own records lack large blocks at high addresses.
+    let is_mapped =
+        || state::is_managed(block as usize) || known::ordinary().overlaps(&(block as usize..block as usize + 1));
+    is_ready() && (is_known() || huge::len(block as usize).is_some() || is_mapped())
 }
 
 /// Frees a block.

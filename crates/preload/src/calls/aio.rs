@@ -11,7 +11,7 @@ use crate::calls::copied::copied;
 use crate::calls::cover::{self, Held};
 use crate::calls::rings::{self, Rings};
 use crate::export::{export, real};
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 /// The longest buffer that is held. Longer requests fail with EAGAIN.
 const MOST_BYTES: usize = 16 << 20;
@@ -31,6 +31,7 @@ pub fn requests() -> Requests {
 /// # Safety
 /// `request` is null or a control block.
 unsafe fn hold(request: *const aiocb) -> bool {
+    start::now(); // the C library's threads make the call
     if !state::direct() || request.is_null() {
         return true;
     }

@@ -9,12 +9,13 @@
 
 use std::ops::Range;
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use folioswap::{RawSpace, Wish};
 use folioswap_sys::fault_stack;
 
 use crate::alloc::malloc;
+use crate::calls::dispatch;
 use crate::faults::signal_stack;
 use crate::map::listed::{self, Listed};
 use crate::map::{known, mapping};
@@ -24,43 +25,59 @@ use crate::{guard, start};
 /// How much is adopted at a time. Threads that touch what is missing there, and those that map, wait for that.
 const PART_BYTES: usize = 32 << 20;
 
-/// Flags of mappings that can be adopted: those of access, noreserve, accounted, huge pages or none, softdirty. All
-/// others (locked, a userfaultfd of the program's, kept from children, merged, sealed) stay the kernel's.
-const PLAIN: [&str; 11] = ["rd", "wr", "ex", "mr", "mw", "me", "nr", "ac", "hg", "nh", "sd"];
+/// Flags of mappings that can be adopted: those of access, noreserve, accounted, huge pages or none, kept from children,
+/// softdirty. All others (locked, a userfaultfd of the program's, wiped in children, merged, sealed) stay the kernel's.
+const PLAIN: [&str; 12] = ["rd", "wr", "ex", "mr", "mw", "me", "nr", "ac", "hg", "nh", "dc", "sd"];
+
+/// From this size on, memory is adopted before the program has the kernel do something with it that forbids that.
+const LEAST_KEPT_BYTES: usize = 1 << 20;
 
 static ROOM_BYTES: AtomicUsize = AtomicUsize::new(0);
-static HAS_ADOPTED: AtomicBool = AtomicBool::new(false);
+
+/// What is done with new memory.
+static WHEN: AtomicU8 = AtomicU8::new(LATER);
+/// It is the kernel's alone, and adopted once there is no room.
+const LATER: u8 = 0;
+/// It is managed at once, and what there was before is just being adopted.
+const ADOPTING: u8 = 1;
+/// It is managed at once, but for the ordinary share.
+const AT_ONCE: u8 = 2;
 
 /// Sets how much the program may map before any of it is managed. `eager`: all new memory is, but for the ordinary
 /// share.
 pub fn prepare(room_bytes: usize, eager: bool) {
     ROOM_BYTES.store(room_bytes, Ordering::Relaxed);
-    HAS_ADOPTED.store(eager, Ordering::Relaxed);
+    WHEN.store(if eager { AT_ONCE } else { LATER }, Ordering::SeqCst);
 }
 
-/// Whether all that is to be managed is.
-pub fn has_adopted() -> bool {
-    HAS_ADOPTED.load(Ordering::Relaxed)
+/// In a forked child: no other thread adopts.
+pub fn begin_child() {
+    let _ = WHEN.compare_exchange(ADOPTING, LATER, Ordering::SeqCst, Ordering::SeqCst);
+}
+
+/// Whether new memory is not managed as long as there is room.
+pub fn is_later() -> bool {
+    WHEN.load(Ordering::SeqCst) == LATER
 }
 
 /// Whether what the program has may be managed later, and all that the kernel does with it now must hold then.
 pub fn is_pending() -> bool {
-    state::may_manage() && !has_adopted()
+    state::may_manage() && WHEN.load(Ordering::SeqCst) != AT_ONCE
 }
 
 /// Whether a new mapping need not be managed: there is room, or, later, it is small and fits into the program's
 /// ordinary share.
 pub fn has_room(bytes: usize) -> bool {
-    match has_adopted() {
-        true => bytes < mapping::BLOCK_BYTES && malloc::has_share(bytes),
-        false => known::ordinary_bytes().saturating_add(bytes) <= ROOM_BYTES.load(Ordering::Relaxed),
+    match is_later() {
+        true => known::ordinary_bytes().saturating_add(bytes) <= ROOM_BYTES.load(Ordering::Relaxed),
+        false => bytes < mapping::BLOCK_BYTES && malloc::has_share(bytes),
     }
 }
 
 /// Called before new memory: if there is no room for it, starts the engine, and adopts what there is.
 pub fn make_room(bytes: usize) {
-    let may_change = !has_adopted() || state::phase() == Phase::Waiting;
-    if may_change && !has_room(bytes) {
+    let may_change = is_later() || state::phase() == Phase::Waiting;
+    if may_change && !has_room(bytes) && mapping::are_possible(&(0..bytes)) {
         now();
     }
 }
@@ -68,29 +85,54 @@ pub fn make_room(bytes: usize) {
 /// Starts the engine, and adopts what there is. Called before what would make that impossible.
 pub fn now() {
     start::now();
-    if let Some(space) = state::space().filter(|_| !has_adopted() && !guard::inside()) {
+    if let Some(space) = state::space().filter(|_| is_later() && !guard::inside()) {
         let _guard = guard::enter();
         // The program's stack may lie in what is adopted.
-        state::keeping_errno(|| fault_stack::run(|| all(space)));
+        state::keeping_errno(|| dispatch::with_net_open(|| fault_stack::run(|| all(space))));
     }
 }
 
-/// Held while a mapping goes or moves, so that it is not adopted meanwhile. Called under a guard, and before the
-/// engine's locks.
-pub fn hold() -> Option<MutexGuard<'static, ()>> {
-    (!has_adopted() && state::phase() == Phase::Managed).then(known::beginning)
+/// Called before the program has the kernel do something with memory that keeps it from being adopted: much of it is
+/// adopted first.
+pub fn before_keeping(range: &Range<usize>) {
+    if is_pending() && range.len() >= LEAST_KEPT_BYTES && known::ordinary().overlaps(range) {
+        now();
+    }
 }
 
-/// Adopts all mappings that can be. Others stay in the ordinary share. Called under a guard.
+/// Held while a mapping goes, moves or loses its content, so that it is not adopted meanwhile. Called under a guard, and
+/// before the engine's locks.
+pub fn hold() -> Option<MutexGuard<'static, ()>> {
+    (is_pending() && state::phase() == Phase::Managed).then(known::beginning)
+}
+
+/// Adopts all mappings that can be. Others stay in the ordinary share. Called under a guard. Does nothing while another
+/// thread does this.
 pub fn all(space: &RawSpace) {
-    let candidates: Vec<_> = known::ordinary().iter().collect();
+    if WHEN.swap(ADOPTING, Ordering::SeqCst) == ADOPTING {
+        return;
+    }
     // In direct mode the C library's own calls and starts of threads cannot bear that what another allocator has given
     // it is managed.
-    let may_be = !(space.is_locked() || state::direct() && malloc::is_anothers());
-    let listed = if may_be && !candidates.is_empty() { listed::with_flags() } else { Some(Vec::new()) };
-    let Some(listed) = listed else {
+    if !(space.is_locked() || state::direct() && malloc::is_anothers()) {
+        let seen = adopt_other_than(space, &[]);
+        adopt_other_than(space, &seen); // what other threads have mapped as there still seemed to be room
+    }
+    if state::direct() {
+        signal_stack::hold_current();
+    }
+    WHEN.store(AT_ONCE, Ordering::SeqCst);
+}
+
+/// Adopts mappings but those that were seen before. Returns those that were there.
+fn adopt_other_than(space: &RawSpace, seen: &[Range<usize>]) -> Vec<Range<usize>> {
+    let candidates: Vec<_> = known::ordinary().iter().collect();
+    if candidates.iter().all(|candidate| seen.contains(candidate)) {
+        return candidates;
+    }
+    let Some(listed) = listed::with_flags() else {
         state::say("what the program has mapped before is not managed: its mappings cannot be listed");
-        return HAS_ADOPTED.store(true, Ordering::SeqCst);
+        return candidates;
     };
     for mapping in listed.iter().filter(|mapping| is_plain(mapping)) {
         for candidate in &candidates {
@@ -98,10 +140,7 @@ pub fn all(space: &RawSpace) {
             adopt(space, &range, mapping);
         }
     }
-    if state::direct() {
-        signal_stack::hold_current();
-    }
-    HAS_ADOPTED.store(true, Ordering::SeqCst);
+    candidates
 }
 
 fn is_plain(mapping: &Listed) -> bool {
@@ -122,8 +161,12 @@ fn adopt(space: &RawSpace, range: &Range<usize>, mapping: &Listed) {
                 Ok(()) => known::take_ordinary(part.clone()),
                 Err(error) => mapping::note_unmanaged(Err(error)),
             }
-            if mapping.flags.iter().any(|flag| flag == "nh") {
+            let is = |name: &str| mapping.flags.iter().any(|flag| flag == name);
+            if is("nh") {
                 space.wish(part.start, part.len(), Wish::Pages);
+            }
+            if is("dc") {
+                known::not_forked().add(part); // the engine keeps managed memory from children itself
             }
         }
         start = end;

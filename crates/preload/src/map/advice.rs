@@ -150,15 +150,23 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let is_known = is_for_children(advice) || matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE);
     let is_ours =
         |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && (is_known || state::overlaps(start, len));
+    if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_MERGEABLE) {
+        adopt::before_keeping(&range);
+    }
     if is_kernels(advice) {
         return protection::change(&range, || kernel_advise(&(start..start.saturating_add(len)), advice));
     }
     if advice == MADV_GUARD_INSTALL && state::may_manage() {
         adopt::now(); // later, guards would not be told from content
     }
-    let Some(space) = state::space().filter(is_ours).filter(|_| !guard::inside()) else {
+    let is_inside = guard::inside();
+    // Else content that goes here might come back from the engine.
+    let may_change = !is_inside && advice != MADV_GUARD_REMOVE && adopt::is_pending();
+    let _guard = may_change.then(guard::enter);
+    let _held = if may_change { adopt::hold() } else { None };
+    let Some(space) = state::space().filter(is_ours).filter(|_| !is_inside) else {
         let result = kernel_advise(&(start..start.saturating_add(len)), advice);
-        if result == 0 && state::phase() == Phase::Waiting && !guard::inside() {
+        if result == 0 && state::phase() == Phase::Waiting && !is_inside {
             let _guard = guard::enter();
             note_for_children(&range, false, advice);
         }

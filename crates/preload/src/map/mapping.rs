@@ -120,7 +120,7 @@ fn note_mapped(
 
 /// Notes new memory that is not managed yet. As in managed memory, its whole blocks come in huge pages: there is room.
 pub fn note_ordinary(range: Range<usize>) {
-    if range.len() >= BLOCK_BYTES && !adopt::has_adopted() {
+    if range.len() >= BLOCK_BYTES && adopt::is_later() {
         // What the kernel refuses comes in small pages.
         state::keeping_errno(|| _ = memory::advise_hugepage(range.start, range.len()));
     }
@@ -295,7 +295,8 @@ export! {
             let flags = without_reserve(flags);
             let range = addr as usize..(addr as usize).saturating_add(pages(len));
             let may_replace = flags & libc::MAP_FIXED != 0;
-            let _held = may_replace.then(|| (guard::enter(), adopt::hold()));
+            let _guard = may_replace.then(guard::enter);
+            let _held = if may_replace { adopt::hold() } else { None };
             let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
             let is_ours =

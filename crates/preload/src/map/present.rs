@@ -2,14 +2,18 @@
 //! all that it has, and what an allocator of its own or a constructor has mapped before this library's.
 
 use std::ffi::{c_int, c_void};
-use std::fs;
+use std::fs::{self, File};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use folioswap::RawSpace;
 
 use crate::alloc::heap::{ORDINARY, PRIVATE};
-use crate::map::mapping::PAGE_BYTES;
+use crate::map::mapping::{PAGE_BYTES, manage};
 
-/// Smaller mappings are not looked at.
+/// Smaller mappings are not looked at, and smaller untouched parts of them are not managed with a locked budget.
 const LEAST_BYTES: usize = 1 << 20;
+const LEAST_PART_BYTES: usize = 64 << 10;
 
 /// Readable and writable private memory without files, by the mappings of this process. None, if the kernel does not
 /// say, or if a constructor has started a thread: it may be about to touch it, and some of it is its stack.
@@ -59,4 +63,36 @@ unsafe extern "C" fn note_own(object: *mut libc::dl_phdr_info, _size: usize, fou
         *found = all.start..all.end.next_multiple_of(PAGE_BYTES);
     }
     is_this.into()
+}
+
+/// The parts that hold nothing yet. None, if the kernel does not say.
+fn untouched(range: &Range<usize>) -> Vec<Range<usize>> {
+    /// A page is in RAM, or in the kernel's swap.
+    const HAS_CONTENT: u64 = 3 << 62;
+    const ENTRY_BYTES: usize = size_of::<u64>();
+    let Ok(file) = File::open("/proc/self/pagemap") else { return Vec::new() };
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut buffer = [0; 512 * ENTRY_BYTES];
+    for page in range.clone().step_by(512 * PAGE_BYTES) {
+        let entries = &mut buffer[..((range.end - page) / PAGE_BYTES).min(512) * ENTRY_BYTES];
+        if file.read_exact_at(entries, (page / PAGE_BYTES * ENTRY_BYTES) as u64).is_err() {
+            return Vec::new();
+        }
+        for (index, entry) in entries.as_chunks::<ENTRY_BYTES>().0.iter().enumerate() {
+            let page = page + index * PAGE_BYTES;
+            match parts.last_mut() {
+                _ if u64::from_ne_bytes(*entry) & HAS_CONTENT != 0 => {}
+                Some(last) if last.end == page => last.end += PAGE_BYTES,
+                _ => parts.push(page..page + PAGE_BYTES),
+            }
+        }
+    }
+    parts.retain(|part| part.len() >= LEAST_PART_BYTES);
+    parts
+}
+
+/// Has the engine manage what is untouched of what was found: with a locked budget, whose frames have their pages
+/// already, nothing is adopted.
+pub fn limit(space: &RawSpace, found: &[Range<usize>]) {
+    found.iter().flat_map(untouched).for_each(|part| manage(space, part));
 }

@@ -87,6 +87,7 @@ export! {
 export! {
     fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
         state::as_the_kernel(|| {
+            adopt::before_keeping(&(addr as usize..(addr as usize).saturating_add(len)));
             // SAFETY: passes the caller's arguments on unchanged.
             let lock = || unsafe { kernel!(libc::SYS_mlock2, addr, len, flags) as c_int };
             let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len) && !guard::inside()) else {

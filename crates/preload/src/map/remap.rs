@@ -317,7 +317,10 @@ export! {
         state::as_the_kernel(|| {
             // SAFETY: passes the caller's arguments on unchanged.
             let call = || unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
-            adopt::make_room(new_len.saturating_sub(old_len));
+            let last = (addr as usize).saturating_add(pages(old_len)).saturating_sub(PAGE_BYTES);
+            if state::overlaps(last, 1) || known::ordinary().overlaps(&(last..last + PAGE_BYTES)) {
+                adopt::make_room(new_len.saturating_sub(old_len));
+            }
             if guard::inside() || !state::may_manage() {
                 return call();
             }
