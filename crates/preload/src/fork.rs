@@ -220,8 +220,11 @@ fn set_apart(space: &RawSpace) {
             unsafe { kernel!(libc::SYS_madvise, part.start, part.len(), advice::MADV_GUARD_REMOVE) };
             mapping::manage(space, part);
         }
-        // SAFETY: as above.
-        unsafe { space.discard(range.start, range.len()) };
+        // The kernel has wiped the rest.
+        for part in space.managed_parts(range) {
+            // SAFETY: as above.
+            unsafe { space.discard(part.start, part.len()) };
+        }
     }
 }
 

@@ -25,8 +25,9 @@ use crate::{guard, start};
 /// How much is adopted at a time. Threads that touch what is missing there, and those that map, wait for that.
 const PART_BYTES: usize = 32 << 20;
 
-/// Flags of mappings that can be adopted: those of access, noreserve, accounted, huge pages or none, kept from children,
-/// softdirty. All others (locked, a userfaultfd of the program's, wiped in children, merged, sealed) stay the kernel's.
+/// Flags of mappings that can be adopted: those of access, noreserve, accounted, huge pages or none, kept from
+/// children, softdirty. All others (locked, a userfaultfd of the program's, wiped in children, merged, sealed) stay the
+/// kernel's.
 const PLAIN: [&str; 12] = ["rd", "wr", "ex", "mr", "mw", "me", "nr", "ac", "hg", "nh", "dc", "sd"];
 
 /// From this size on, memory is adopted before the program has the kernel do something with it that forbids that.
@@ -100,8 +101,8 @@ pub fn before_keeping(range: &Range<usize>) {
     }
 }
 
-/// Held while a mapping goes, moves or loses its content, so that it is not adopted meanwhile. Called under a guard, and
-/// before the engine's locks.
+/// Held while a mapping goes, moves or loses its content, so that it is not adopted meanwhile. Called under a guard,
+/// and before the engine's locks.
 pub fn hold() -> Option<MutexGuard<'static, ()>> {
     (is_pending() && state::phase() == Phase::Managed).then(known::beginning)
 }
