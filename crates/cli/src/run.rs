@@ -149,8 +149,8 @@ fn check_modes(options: &PagingOptions, lock: bool) -> Result<Mapping, Failure> 
         .faults(options.faults)
         .mapping(options.mapper)
         .locked(lock);
+    // Where addresses or locks are limited, a small arena with the same modes fails as the program's own arena would.
     let is_limited = folioswap_sys::memory::address_limit().is_some();
-    // A small arena with the same modes fails in every way in which the program's own arena would.
     let checked = if lock || is_limited { builder.build().map(|arena| arena.mapping()) } else { builder.check() };
     checked.map_err(Failure::from)
 }

@@ -13,7 +13,7 @@ pub enum Phase {
     Early = 0,
     /// Nothing was asked of this library. All calls go to the C library.
     Passing = 1,
-    /// The program is small, and has one thread. The engine starts before that changes.
+    /// The program fits into its budget, and has one thread. The engine starts before that changes.
     Waiting = 2,
     /// The engine is running.
     Managed = 3,

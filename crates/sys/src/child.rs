@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_dies_with_its_parent_and_a_refusal_is_an_error() {
+    fn a_child_runs_and_a_refusal_is_an_error() {
         let mut command = Command::new("grep");
         command.args(["-c", "Name:", "/proc/self/status"]);
         bind(&mut command, None);

@@ -1,8 +1,8 @@
 //! Memory that is never managed: two heaps, each in a reserved span of its own.
 //!
 //! [`PRIVATE`] serves this library and the engine, and is the only heap that the fault path may use. [`ORDINARY`]
-//! serves the program: everything before the engine runs, the C library's own requests (stdio buffers, which the kernel
-//! accesses unseen by us), and a first share of small blocks.
+//! serves the program: everything before its own heap is ready, and the C library's own requests (stdio buffers, which
+//! the kernel accesses unseen by us).
 //!
 //! A block's address tells which heap owns it. Each heap has its own lock. `PRIVATE`'s is taken with the program's
 //! signals blocked ([`guard`]), so a handler that faults never waits for its own thread. Neither heap touches managed

@@ -19,8 +19,8 @@ static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 /// Memory with guards (`MADV_GUARD_INSTALL`) that was managed before, and will be again without them.
 static GUARDED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
-/// Private anonymous memory that is not managed, because it fits into the ordinary share of the budget. How much it is,
-/// too, for those who must not wait.
+/// Private anonymous memory that is not managed: there is room for it, or it fits into the ordinary share of the budget.
+/// How much it is, too, for those who must not wait.
 static ORDINARY: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 static ORDINARY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -61,19 +61,19 @@ pub fn all() -> [MutexGuard<'static, RangeSet>; 5] {
     [reserved(), wiped(), not_forked(), guarded(), ordinary()]
 }
 
-/// How much of the ordinary share mappings take.
+/// How much private anonymous memory is not managed.
 pub fn ordinary_bytes() -> usize {
     ORDINARY_BYTES.load(Ordering::Relaxed)
 }
 
-/// Notes a mapping of the ordinary share.
+/// Notes memory that is not managed.
 pub fn note_ordinary(range: Range<usize>) {
     let mut set = ordinary();
     set.add(range);
     ORDINARY_BYTES.store(set.total(), Ordering::Relaxed);
 }
 
-/// Takes a range out of the ordinary share: it is to be managed.
+/// Notes that a range is managed now.
 pub fn take_ordinary(range: Range<usize>) {
     let mut set = ordinary();
     set.remove(range);

@@ -23,7 +23,7 @@ use crate::real::{kernel, own};
 use crate::state::{Outcome, Phase};
 use crate::{ending, guard, state};
 
-/// The size of the largest folio. Smaller mappings come from the program's ordinary share as long as it lasts.
+/// The size of the largest folio.
 pub const BLOCK_BYTES: usize = 2 << 20;
 pub const PAGE_BYTES: usize = 4096;
 
