@@ -1,9 +1,9 @@
 //! The constructor, which runs before `main` on the program's first thread, and the start of the engine.
 //!
 //! The engine starts when there is no room any more for what the program asks for, or when it asks for a block that
-//! needs the engine. Most programs never do: a shell, a compiler's driver, `true`. They pay for no engine. It also starts
-//! before the program starts a thread, since its thread is then the only one, and before it gives up rights that the
-//! engine needs.
+//! needs the engine. Most programs never do: a shell, a compiler's driver, `true`. They pay for no engine. It also
+//! starts before the program starts a thread, since its thread is then the only one, and before it gives up rights that
+//! the engine needs.
 
 use std::fmt::Display;
 use std::ops::Range;
