@@ -19,8 +19,8 @@ static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 /// Memory with guards (`MADV_GUARD_INSTALL`) that was managed before, and will be again without them.
 static GUARDED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
-/// Private anonymous memory that is not managed: there is room for it, or it fits into the ordinary share of the budget.
-/// How much it is, too, for those who must not wait.
+/// Private anonymous memory that is not managed: there is room for it, or it fits into the ordinary share of the
+/// budget. How much it is, too, for those who must not wait.
 static ORDINARY: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 static ORDINARY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
