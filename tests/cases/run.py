@@ -12,7 +12,8 @@ Comments in the first lines of a file say how it is run:
   LIMIT_S: 120        seconds for each run
   CFLAGS: -lm         more arguments for gcc; C programs are compiled with -O2 -g -pthread, outside of folioswap
 
-Each is run without folioswap first, and by turns with --eager. The word "panicked" in any output is a failure. Two runs at a time at most.
+Each is run without folioswap first, and by turns with --eager. The word "panicked" in any output is a failure. Two runs
+at a time at most.
 """
 
 import os

@@ -373,11 +373,16 @@ impl Engine {
         if locked.is_empty() {
             locked.join(); // divided at the first touch
         } else if order < locked.order() {
-            if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-                self.divide_whole(locked, order);
-            } else {
-                self.split_block(locked, order);
-            }
+            self.divide(locked, order);
+        }
+    }
+
+    /// Splits a block, whatever it is.
+    pub fn divide(&self, locked: &mut Locked<'_>, order: Order) {
+        if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
+            self.divide_whole(locked, order);
+        } else {
+            self.split_block(locked, order);
         }
     }
 }

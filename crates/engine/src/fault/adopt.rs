@@ -28,8 +28,7 @@ static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 const NEARLY_FULL: usize = BLOCK_PAGES / 8 * 7;
 
 impl Engine {
-    /// Manages memory from now on, with its content. Needs as many frames as pages are present: if there are none,
-    /// earlier folios leave RAM.
+    /// Manages memory from now on, with its content. Where there are no frames for it, earlier folios leave RAM.
     ///
     /// # Errors
     /// The kernel's: it is of another kind, there are too many mappings, or the page tables cannot be read. The memory
@@ -106,15 +105,6 @@ impl Engine {
             page += 1;
         }
         self.table().open(block);
-    }
-
-    /// Splits a block, whatever it is.
-    fn divide(&self, locked: &mut Locked<'_>, order: Order) {
-        if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-            self.divide_whole(locked, order);
-        } else {
-            self.split_block(locked, order);
-        }
     }
 
     /// Gives frames to the folio that holds a page, and fills what it lacks. `false`: nothing was done, and the block

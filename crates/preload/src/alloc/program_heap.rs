@@ -9,7 +9,7 @@ use libmimalloc_sys as mi;
 
 use crate::alloc::huge;
 use crate::map::known;
-use crate::state;
+use crate::{guard, state};
 
 /// What mimalloc reserves at a time at first, in KiB. Only addresses: pages are allocated on first touch. But all of it
 /// counts as long as nothing is managed.
@@ -104,9 +104,12 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
 pub fn owns(block: *const u8) -> bool {
     // SAFETY: looks at the heap's own records only.
     let is_known = || unsafe { mi::mi_is_in_heap_region(block.cast()) };
-    // Its own records lack large blocks at high addresses.
-    let is_mapped =
-        || state::is_managed(block as usize) || known::ordinary().overlaps(&(block as usize..block as usize + 1));
+    // Its own records lack large blocks at high addresses. While the C library allocates, nobody keeps ours.
+    let is_mapped = || {
+        let _guard = guard::enter();
+        let at = block as usize;
+        state::may_manage() && (state::is_managed(at) || known::ordinary().overlaps(&(at..at + 1)))
+    };
     is_ready() && (is_known() || huge::len(block as usize).is_some() || is_mapped())
 }
 
