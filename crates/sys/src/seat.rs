@@ -32,9 +32,6 @@ const INHERITED: u32 = 2;
 /// Bytes of the kernel's name of a thread, with the NUL.
 const NAME_BYTES: usize = 16;
 
-/// How far into its record the C library may keep a thread's id.
-const RECORD_BYTES: usize = 2048;
-
 /// Larger stacks are tried if the C library keeps much on them.
 const MOST_STACK_BYTES: usize = 64 << 20;
 
@@ -172,7 +169,7 @@ fn take_free() -> Option<usize> {
 /// Starts a thread by the C library, on a new stack.
 fn begin(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
     // The new thread must not ask the loader: the one that starts it may have the loader's lock, and wait for it.
-    let _ = (cpu_offset(), counted_threads());
+    let _ = (cpu_offset(), id_offset(), counted_threads());
     let place = (0..MOST).find_map(|_| take_free()).ok_or_else(too_many)?;
     let seat = &SEATS[place];
     seat.prepare(name, body);
@@ -255,12 +252,7 @@ impl Seat {
     fn note_record(&self) {
         let top = 0u64;
         let Some(record) = own_record() else { return };
-        let end = self.stack[0].load(Ordering::Relaxed) + self.stack[1].load(Ordering::Relaxed);
-        let words = (record..end.min(record + RECORD_BYTES)).step_by(size_of::<u32>());
-        let thread = signals::thread_id();
-        // SAFETY: words of the C library's record of this thread, which lies on its stack.
-        let id_at = words.clone().find(|&at| unsafe { (at as *const u32).read_volatile() } == thread);
-        self.id_at.store(id_at.unwrap_or(0), Ordering::Relaxed);
+        self.id_at.store(id_offset().map_or(0, |offset| record + offset), Ordering::Relaxed);
         self.cpu_at.store(cpu_offset().map_or(0, |offset| record.wrapping_add_signed(offset)), Ordering::Relaxed);
         self.top.store((&raw const top) as usize & !63, Ordering::Relaxed);
         self.record.store(record, Ordering::Release);
@@ -379,6 +371,18 @@ fn own_record() -> Option<usize> {
 /// Whether a handle of the C library's is the address of its record, as in glibc on x86-64.
 pub(crate) const HAS_RECORDS: bool = cfg!(all(target_arch = "x86_64", target_env = "gnu"));
 
+/// Where the C library has a thread's id, from its record on, as it tells debuggers. `None`: it tells nobody.
+fn id_offset() -> Option<usize> {
+    /// How glibc describes a field: its bits, how many there are, and where the first is.
+    type Field = [u32; 3];
+    static OFFSET: OnceLock<Option<usize>> = OnceLock::new();
+    // SAFETY: the name is NUL-terminated. The symbol of this name is such a constant.
+    *OFFSET.get_or_init(|| unsafe {
+        let field = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()).cast::<Field>().as_ref();
+        field.filter(|[bits, count, _]| (*bits, *count) == (u32::BITS, 1)).map(|field| field[2] as usize)
+    })
+}
+
 /// Where the C library has a thread's CPU, from its record on. The kernel writes it there (glibc 2.35).
 fn cpu_offset() -> Option<isize> {
     const CPU_FIELD: isize = 4;
@@ -420,5 +424,48 @@ impl Drop for Thread {
             // SAFETY: the thread was not joined or detached. Its stack stays.
             unsafe { libc::pthread_detach(handle) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Numbers threads from `next` on. Others may start at the same time.
+    fn number_from(next: u32) -> io::Result<()> {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (next - 1).to_string())
+    }
+
+    #[test]
+    fn an_id_is_written_where_it_belongs_only() {
+        // The address of a record is in the record too: the id of some thread is equal to one of its halves.
+        for _ in 0..100 {
+            let (said, hears) = channel();
+            let say = move |upper: u32| said.send((upper, signals::thread_id())).unwrap();
+            let body = move || say((own_record().unwrap() >> u32::BITS) as u32);
+            let thread = spawn("first", 1 << 20, Box::new(body)).unwrap();
+            let (upper, _) = hears.recv().unwrap();
+            thread.join();
+            if let Err(error) = number_from(upper) {
+                println!("skipped: threads cannot be numbered: {error}");
+                return;
+            }
+            let (said, hears) = channel();
+            let body = move || {
+                let place = used().iter().position(|seat| seat.thread.load(Ordering::Relaxed) == signals::thread_id());
+                said.send((own_record().unwrap(), signals::thread_id(), place.unwrap())).unwrap();
+            };
+            let thread = spawn("second", 1 << 20, Box::new(body)).unwrap();
+            let (record, id, place) = hears.recv().unwrap();
+            let id_at = SEATS[place].id_at.load(Ordering::Relaxed);
+            thread.join();
+            if id == (record >> u32::BITS) as u32 {
+                assert_eq!(id_at, record + id_offset().unwrap(), "the record is at {record:#x}");
+                return;
+            }
+        }
+        println!("skipped: no thread got the number that was asked for");
     }
 }
