@@ -225,7 +225,7 @@ impl MoveMapper {
             let is_huge =
                 self.pagemap.scan(range.clone()).map_or(true, |scan| scan.huge_bytes == Order::HUGE.bytes() as u64);
             // SAFETY: the caller's range, and one that is lent to this call alone.
-            let carried = unsafe { self.carry(target, fresh, Order::HUGE.bytes()) };
+            let carried = unsafe { self.carry_zeros(target, fresh) };
             if !is_huge {
                 // While the table of small pages stays, no huge page is made here again. Linux before 6.14 keeps it.
                 // SAFETY: lent to this call alone; what is left here is fresh, and nobody refers to it.
@@ -233,6 +233,38 @@ impl MoveMapper {
             }
             carried.map(|()| is_huge)
         })
+    }
+
+    /// Moves the pages of zeros of a whole nursery. Once some are at the target, zeros are copied for those that do not
+    /// move: the program may have written there, and pages do not move back to a nursery.
+    ///
+    /// # Safety
+    /// As for [`Mapper`]. The nursery is lent to this call alone.
+    unsafe fn carry_zeros(&self, target: usize, fresh: usize) -> Result<(), MapError> {
+        let len = Order::HUGE.bytes();
+        let carry = || {
+            // SAFETY: the caller's ranges.
+            let moved = match unsafe { move_pages(&self.uffd, target, fresh, len) } {
+                Err(MoveError::Partial { moved }) => moved,
+                Err(MoveError::Present) => 0,
+                done => return done.map_err(MapError::from),
+            };
+            if self.is_home(target) {
+                // SAFETY: a home without content.
+                return unsafe { self.repopulate(target + moved, len - moved) };
+            }
+            for at in (moved..len).step_by(PAGE_SIZE) {
+                // SAFETY: the caller's range, into which a static of this length is copied.
+                patiently("filled", || {
+                    match unsafe { self.uffd.copy(target + at, ZEROS.as_ptr() as usize, PAGE_SIZE) } {
+                        Err(MoveError::Present) => Ok(()),
+                        done => done.map_err(MapError::from),
+                    }
+                });
+            }
+            Ok(())
+        };
+        self.insist(fresh, len, carry)
     }
 
     /// Moves pages from a place aside home, one by one where they do not move together. Those that a child of fork
@@ -280,10 +312,12 @@ impl MoveMapper {
     /// # Safety
     /// As for [`Mapper`].
     unsafe fn carry(&self, target: usize, source: usize, len: usize) -> Result<(), MapError> {
-        let carry = || {
-            // SAFETY: the caller's ranges.
-            unsafe { self.carry_once(target, source, len) }
-        };
+        // SAFETY: the caller's ranges.
+        self.insist(source, len, || unsafe { self.carry_once(target, source, len) })
+    }
+
+    /// Repeats a move, where a child shares pages of the source, once they are this process's own.
+    fn insist(&self, source: usize, len: usize, carry: impl Fn() -> Result<(), MapError>) -> Result<(), MapError> {
         // A page of zeros was replaced by the kernel's zero page when a fork split the huge page.
         let is_shared = |carried: &Result<(), MapError>| {
             self.shares.load(Ordering::Relaxed)
@@ -333,9 +367,7 @@ impl MoveMapper {
         let Some(error) = failed else { return Ok(()) };
         for at in pages().filter(|&at| self.is_present(target + at) && !self.is_present(source + at)) {
             // SAFETY: as above.
-            if let Err(error) = unsafe { self.move_one(source + at, target + at) } {
-                crate::process::fatal::die(&format!("half of a folio could not be moved back: {error:?}"));
-            }
+            patiently("moved back", || unsafe { self.move_one(source + at, target + at) });
         }
         Err(error)
     }
@@ -391,7 +423,7 @@ impl Mapper for MoveMapper {
 
     unsafe fn populate_small(&self, home: usize) -> Result<(), MapError> {
         // SAFETY: the caller's range, and one that is lent to this call alone.
-        self.nurseries(home).small.make(|fresh| unsafe { self.carry(home, fresh, Order::HUGE.bytes()) })
+        self.nurseries(home).small.make(|fresh| unsafe { self.carry_zeros(home, fresh) })
     }
 
     unsafe fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError> {
@@ -605,12 +637,41 @@ pub(super) fn refused(error: std::io::Error) -> MapError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
     use super::*;
     use folioswap_sys::memory::Reservation;
     use folioswap_sys::uffd::Delivery;
 
     const NR_PAGES: usize = 16;
     const LEN: usize = NR_PAGES * PAGE_SIZE;
+
+    /// A child that shares the memory of this process until this is dropped.
+    struct Child(libc::pid_t);
+
+    impl Child {
+        fn waiting() -> Self {
+            // SAFETY: the child waits in one system call until it is killed.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: as above; takes no pointers.
+                unsafe { libc::pause() };
+                folioswap_sys::signals::exit_now(0);
+            }
+            assert!(child > 0);
+            Child(child)
+        }
+    }
+
+    impl Drop for Child {
+        fn drop(&mut self) {
+            // SAFETY: the test's own child.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
+        }
+    }
 
     /// A mapper for two adjacent ranges, the first filled by `fill`. `None` without `UFFDIO_MOVE`.
     fn mapper(fill: impl FnOnce(usize)) -> Option<(MoveMapper, Reservation)> {
@@ -672,21 +733,11 @@ mod tests {
     fn pages_that_a_child_shares_move_and_so_do_pages_of_zeros_among_them() {
         let Some((mapper, area)) = mapper(|here| fill(here, |index| index % 3 == 1)) else { return };
         let (here, there) = (area.addr(), area.addr() + LEN);
-        // SAFETY: the child waits in one system call until it is killed.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: as above; takes no pointers.
-            unsafe { libc::pause() };
-            folioswap_sys::signals::exit_now(0);
-        }
+        let child = Child::waiting();
         mapper.note_fork();
         // SAFETY: the test's own memory, to which it holds no reference.
         let carried = unsafe { mapper.carry(there, here, LEN) };
-        // SAFETY: the test's own child.
-        unsafe {
-            libc::kill(child, libc::SIGKILL);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-        }
+        drop(child);
         assert_eq!(carried, Ok(()));
         for index in 0..NR_PAGES {
             // SAFETY: the page has just been moved here, and is readable.
@@ -709,6 +760,67 @@ mod tests {
         for index in 0..NR_PAGES {
             assert_eq!(mapper.is_present(here + index * PAGE_SIZE), index != 9, "page {index}");
             assert!(!mapper.is_present(there + index * PAGE_SIZE));
+        }
+    }
+
+    /// Pins pages, which do not move then, until the result is dropped. `None` without io_uring.
+    fn pinned(pages: &[libc::iovec]) -> Option<OwnedFd> {
+        const PARAMETERS: usize = 120;
+        const REGISTER_BUFFERS: usize = 0;
+        let mut parameters = [0u64; PARAMETERS / 8];
+        // SAFETY: the kernel reads and writes the parameters.
+        let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+        if ring < 0 {
+            println!("skipped: no io_uring");
+            return None;
+        }
+        // SAFETY: a new descriptor. The kernel reads the list, whose pages are the test's own.
+        let (ring, done) = unsafe {
+            let ring = OwnedFd::from_raw_fd(ring as RawFd);
+            let list = (pages.as_ptr(), pages.len());
+            let done = libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_BUFFERS, list.0, list.1);
+            (ring, done)
+        };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        Some(ring)
+    }
+
+    #[test]
+    fn zeros_are_there_although_one_of_the_nurserys_pages_is_in_use() {
+        const HUGE: usize = Order::HUGE.bytes();
+        let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else {
+            println!("skipped: no userfaultfd");
+            return;
+        };
+        if !features.has_move {
+            println!("skipped: no UFFDIO_MOVE");
+            return;
+        }
+        // Homes, the program's memory, and the nurseries of huge and of small pages.
+        let area = Reservation::new(4 * HUGE, HUGE).unwrap();
+        area.protect_rw(area.range()).unwrap();
+        let [homes, folio, huge, small] = [0, 1, 2, 3].map(|index| area.addr() + index * HUGE);
+        memory::advise_nohugepage(area.addr(), area.len()).unwrap();
+        uffd.register(homes, 2 * HUGE).unwrap();
+        let zones = [[homes..homes + HUGE, huge..huge + HUGE, small..small + HUGE]];
+        let mapper = MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), zones, false).unwrap();
+        let page = |nursery| libc::iovec { iov_base: (nursery + 9 * PAGE_SIZE) as *mut _, iov_len: PAGE_SIZE };
+        let Some(_pinned) = pinned(&[page(huge), page(small)]) else { return };
+        let is_whole = |there: usize| {
+            let pages = (there..there + HUGE).step_by(PAGE_SIZE);
+            // SAFETY: present pages of the test's own memory.
+            pages.into_iter().all(|at| mapper.is_present(at) && unsafe { (at as *const u64).read_volatile() } == 0)
+        };
+        // SAFETY: the test's own memory, to which it holds no reference.
+        unsafe {
+            mapper.populate_small(homes).unwrap();
+            assert!(is_whole(homes));
+            drop_pages(homes, HUGE).unwrap();
+            assert_eq!(mapper.populate(homes), Ok(false));
+            assert!(is_whole(homes));
+            drop_pages(homes, HUGE).unwrap();
+            assert_eq!(mapper.map_fresh(folio, homes), Ok(false));
+            assert!(is_whole(folio) && !mapper.is_present(homes));
         }
     }
 }
