@@ -10,8 +10,9 @@ use folioswap_sys::uffd::{Delivery, UffdError, Userfaultfd};
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::mapping::Mapping;
+use crate::memory::copy_mapper::CopyMapper;
 use crate::memory::frames::Frames;
-use crate::memory::mapper::{CopyMapper, Mapper, MoveMapper};
+use crate::memory::mapper::{Mapper, MoveMapper};
 
 /// Opens the page tables, hidden from the program.
 pub(crate) fn page_tables() -> Result<Arc<Pagemap>, Error> {

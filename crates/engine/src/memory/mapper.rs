@@ -1,4 +1,4 @@
-//! Maps folios at their addresses and unmaps them: the trait, its implementation by `UFFDIO_MOVE`, and one by copying.
+//! Maps folios at their addresses and unmaps them: the trait, and its implementation by `UFFDIO_MOVE`.
 //!
 //! A frame has a *home* address in the frames' memory. With [`MoveMapper`], the page of a mapped folio is at the
 //! folio's address, and its home is empty. Otherwise the page is at home. The caller holds the lock of the folio's
@@ -255,11 +255,10 @@ impl MoveMapper {
             }
             for at in (moved..len).step_by(PAGE_SIZE) {
                 // SAFETY: the caller's range, into which a static of this length is copied.
-                patiently("filled", || {
-                    match unsafe { self.uffd.copy(target + at, ZEROS.as_ptr() as usize, PAGE_SIZE) } {
-                        Err(MoveError::Present) => Ok(()),
-                        done => done.map_err(MapError::from),
-                    }
+                let filled = || unsafe { self.uffd.copy(target + at, ZEROS.as_ptr() as usize, PAGE_SIZE) };
+                patiently("filled", || match filled() {
+                    Err(MoveError::Present) => Ok(()),
+                    done => done.map_err(MapError::from),
                 });
             }
             Ok(())
@@ -500,94 +499,12 @@ fn make_whole(addr: usize, len: usize) {
     }
 }
 
-/// Maps by copying, for kernels without a sound `UFFDIO_MOVE`. Huge pages become small ones.
-pub(crate) struct CopyMapper {
-    uffd: Arc<Userfaultfd>,
-    pagemap: Arc<Pagemap>,
-    aside: Aside,
-}
-
-impl CopyMapper {
-    pub fn new(uffd: Arc<Userfaultfd>, pagemap: Arc<Pagemap>) -> io::Result<Self> {
-        Ok(CopyMapper { aside: Aside::new(uffd.clone())?, uffd, pagemap })
-    }
-
-    /// Copies the pages at a place home, and drops them.
-    ///
-    /// # Safety
-    /// As for [`Mapper`]; the place has the pages of the folio.
-    unsafe fn copy_home(&self, place: usize, home: usize, len: usize) -> Result<(), MapError> {
-        // SAFETY: pages that are this call's alone. The home belongs to the folio's frames, is writable and overlaps no
-        // other memory.
-        unsafe { memory::copy_pages(&self.pagemap, place, home, len) }.map_err(|_| MapError::Missing)?;
-        // SAFETY: as above, and its content is at home now.
-        unsafe { drop_pages(place, len) }
-    }
-}
-
-impl Mapper for CopyMapper {
-    fn registers_frames(&self) -> bool {
-        false
-    }
-
-    fn hold_mappings(&self) -> RwLockWriteGuard<'_, ()> {
-        self.aside.hold_off()
-    }
-
-    unsafe fn populate(&self, _home: usize) -> Result<bool, MapError> {
-        Ok(true) // ordinary memory: the first touch makes the page
-    }
-
-    unsafe fn populate_small(&self, _home: usize) -> Result<(), MapError> {
-        Ok(())
-    }
-
-    unsafe fn repopulate(&self, _home: usize, _len: usize) -> Result<(), MapError> {
-        Ok(())
-    }
-
-    unsafe fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
-        // `to` is ordinary memory and gets a page when touched.
-        // SAFETY: the caller's range.
-        unsafe { drop_pages(from, len) }
-    }
-
-    unsafe fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
-        // A home without memory reads as zero.
-        // SAFETY: the caller's ranges.
-        unsafe { self.map(folio, home, Order::HUGE.bytes()) }.map(|()| true)
-    }
-
-    unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
-        // home, and threads that touch the folio wait for this content.
-        unsafe { copy_in(&self.uffd, folio, home, len) }
-    }
-
-    unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
-        // Once the pages are elsewhere an access faults and waits, so the content copied is the content dropped.
-        // SAFETY: the caller's ranges, and a place that is this call's.
-        let copy = |place, _, home, len| unsafe { self.copy_home(place, home, len) };
-        let direct = |_, _, _| Err(MapError::Refused(libc::EINVAL));
-        // SAFETY: as above.
-        let undo = |folio, home, len| unsafe { self.map(folio, home, len) };
-        // SAFETY: as above.
-        unsafe { self.aside.take(folio, home, len, &copy, &direct, &undo) }
-    }
-
-    unsafe fn unmap_unneeded(&self, folio: usize, _home: usize, len: usize) -> Result<(), MapError> {
-        // The content is not read, because the program may have no access to parts of it.
-        // SAFETY: the caller's range, whose content is no longer needed.
-        unsafe { drop_pages(folio, len) }
-    }
-}
-
 /// Copies content from home to a folio's address, at which nothing is present, and drops the pages at home. The pages
 /// may belong to several mappings, with any protection.
 ///
 /// # Safety
 /// As for [`Mapper`].
-unsafe fn copy_in(uffd: &Userfaultfd, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+pub(super) unsafe fn copy_in(uffd: &Userfaultfd, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
     // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
     // home, and threads that touch the folio wait for this content.
     let copy = |at: usize, len: usize| unsafe { uffd.copy(folio + at, home + at, len) };
@@ -619,7 +536,7 @@ unsafe fn move_pages(uffd: &Userfaultfd, target: usize, source: usize, len: usiz
 ///
 /// # Safety
 /// As for [`Mapper`]; and their content is elsewhere, or no longer needed.
-unsafe fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
+pub(super) unsafe fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
     // SAFETY: the caller's range. Nobody else refers to memory at home, and an access to a region faults and waits.
     let dropped = unsafe { memory::dontneed(addr, len) };
     match dropped {

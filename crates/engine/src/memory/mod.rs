@@ -2,6 +2,7 @@
 //! memory, zeroed memory, locked budgets.
 
 mod aside;
+pub mod copy_mapper;
 pub mod frames;
 pub mod mapper;
 pub mod mlock;
