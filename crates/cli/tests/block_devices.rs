@@ -78,6 +78,8 @@ fn the_processes_of_a_program_share_what_only_one_can_have() {
     let devices = stats["devices"].as_array().expect("devices");
     let of_disk = devices.iter().find(|device| device["name"] == disk.0.as_str()).expect("the disk");
     assert!(of_disk["writes"]["bytes"].as_u64() > Some(8 << 20), "the last one has it: {said}");
+    let left = fs::read(&file).expect("the file below");
+    assert!(left.iter().all(|&byte| byte == 0), "what was written is wiped at the end");
 }
 
 /// The first MiB of the file below a loop device.

@@ -144,8 +144,11 @@ pub fn lock_for_process(fd: RawFd) -> io::Result<()> {
 }
 
 /// Whether another process holds such a lock on any part of the file.
-fn is_locked_by_other(file: &File) -> io::Result<bool> {
-    Ok(with_lock(file.as_raw_fd(), libc::F_GETLK)?.l_type != libc::F_UNLCK as libc::c_short)
+///
+/// # Errors
+/// Kernel errors.
+pub fn is_locked_by_other(fd: RawFd) -> io::Result<bool> {
+    Ok(with_lock(fd, libc::F_GETLK)?.l_type != libc::F_UNLCK as libc::c_short)
 }
 
 /// Opens a file that another process has open, through `/proc/<pid>/fd/<n>`, for this process alone among all that open
@@ -168,7 +171,7 @@ pub fn locked_of_other(
     if (about.dev(), about.ino()) != identity {
         return Err(OpenError::NotFound);
     }
-    if is_locked_by_other(&file)? {
+    if is_locked_by_other(file.as_raw_fd())? {
         return Ok(None);
     }
     let begun = Instant::now();
@@ -228,6 +231,26 @@ pub fn punch_hole(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
         Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Makes all of a file read as zeros. It keeps its space where the file system can do that. Costs nothing where nothing
+/// was written.
+///
+/// # Errors
+/// EOPNOTSUPP: the file system supports neither this nor holes. Other kernel errors.
+pub fn wipe(fd: RawFd) -> io::Result<()> {
+    // SAFETY: takes no pointers. Nobody uses the descriptor's position.
+    let first_written = check(unsafe { libc::lseek(fd, 0, libc::SEEK_DATA) });
+    if first_written.is_err_and(|error| error.raw_os_error() == Some(libc::ENXIO)) {
+        return Ok(());
+    }
+    // SAFETY: takes no pointers.
+    let len = check(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
+    let with = |mode: libc::c_int| {
+        // SAFETY: takes no pointers.
+        check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode | libc::FALLOC_FL_KEEP_SIZE, 0, len) }).map(drop)
+    };
+    with(libc::FALLOC_FL_ZERO_RANGE).or_else(|_| with(libc::FALLOC_FL_PUNCH_HOLE))
 }
 
 /// Reads all of `bytes` at `offset`. The buffer may be memory of the engine's, and must be present. With O_DIRECT

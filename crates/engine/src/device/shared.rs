@@ -4,6 +4,9 @@
 //! meanwhile, and its space is reserved once. Each process of the program opens it again by the command's `/proc`
 //! entry. The first one gets it exclusively, by a lock that ends with the process. After that, the next process that
 //! begins gets it. A process that begins while another one has it uses a file of its own, which takes space as needed.
+//!
+//! The processes need not trust each other: one may have given up a privilege. So what one left in the file is wiped
+//! before the next one has it. A block device is wiped at the end of the program only, because that may take long.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,7 +15,7 @@ use std::time::Duration;
 
 use folioswap_sys::direct_io;
 
-use super::{DeviceSpec, FileDevice, SwapDevice, default_directory, file};
+use super::{Device, DeviceSpec, FileDevice, SwapDevice, default_directory, file};
 use crate::config::error::Error;
 
 /// How long I/O may still be in flight after a process ended, or called exec.
@@ -68,6 +71,17 @@ impl KeptDevice {
     }
 }
 
+impl Drop for KeptDevice {
+    fn drop(&mut self) {
+        let device = &self.0;
+        // A file has no name, and goes when the last process does.
+        if device.fixed && device.fd.with(direct_io::is_locked_by_other).is_ok_and(|in_use| !in_use) {
+            // A disk that cannot discard keeps what was written.
+            let _ = device.discard(0, device.limit.unwrap_or(0));
+        }
+    }
+}
+
 impl FileDevice {
     /// The device that the command keeps, if no other process of the program has it now; otherwise a file of this
     /// process's own.
@@ -78,6 +92,9 @@ impl FileDevice {
             // On the descriptor that stays: the kernel drops this lock when the process closes any descriptor of the
             // file.
             fd.with(direct_io::lock_for_process).map_err(Error::system("locking a swap device"))?;
+            if !fixed && fd.with(direct_io::wipe).is_err() {
+                return Self::like_that_of_program(path, limit);
+            }
             return Ok(FileDevice { fd, path: path.into(), limit, fixed, on_first_use: None.into() });
         }
         Self::like_that_of_program(path, limit)
@@ -105,7 +122,6 @@ impl FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
 
     #[test]
     fn one_has_it_and_the_others_have_files_like_it() {
@@ -121,9 +137,16 @@ mod tests {
         assert_eq!(identity(&first), shared.identity);
         assert!(others.iter().all(|other| identity(other) != shared.identity && other.limit_bytes() == limit));
         assert_ne!(identity(&others[0]), identity(&others[1]));
+        let mut bytes = [0; 2 * folioswap_core::PAGE_SIZE];
+        let at = bytes.as_ptr().align_offset(folioswap_core::PAGE_SIZE); // direct I/O
+        let page = &mut bytes[at..][..folioswap_core::PAGE_SIZE];
+        page.fill(7);
+        first.write(1 << 20, page).unwrap();
         drop(first);
         let next = open();
         assert_eq!(identity(&next), shared.identity, "it is free again");
+        next.read(1 << 20, page).unwrap();
+        assert!(page.iter().all(|&byte| byte == 0), "what the first one wrote is gone");
         assert!([&next, &others[0]].iter().all(|device| device.name() == path.display().to_string()));
         // Another file may have the same path later, if the command's pid was reused.
         let other = SharedDevice { identity: (1, 2), ..shared.clone() };

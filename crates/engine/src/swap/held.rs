@@ -22,10 +22,16 @@ pub(crate) struct HeldSlots {
     held: Mutex<Held>,
 }
 
+/// What forks noted between which no slot was taken or freed.
+struct Note {
+    /// Their numbers.
+    forks: Vec<u64>,
+    bits: Bits,
+}
+
 #[derive(Default)]
 struct Held {
-    /// By the number of the fork.
-    forks: Vec<(u64, Bits)>,
+    notes: Vec<Note>,
     /// Those that any fork noted.
     noted: Bits,
     /// Those of them that were freed.
@@ -34,10 +40,10 @@ struct Held {
 
 impl Held {
     fn note_anew(&mut self) {
-        let len = self.forks.iter().map(|(_, bits)| bits.len()).max().unwrap_or(0);
+        let len = self.notes.iter().map(|note| note.bits.len()).max().unwrap_or(0);
         self.noted = vec![0; len];
-        for (_, bits) in &self.forks {
-            self.noted.iter_mut().zip(bits).for_each(|(all, bits)| *all |= bits);
+        for note in &self.notes {
+            self.noted.iter_mut().zip(&note.bits).for_each(|(all, bits)| *all |= bits);
         }
     }
 
@@ -72,11 +78,15 @@ impl HeldSlots {
         let mut held = self.held.lock().expect("nothing panics under this lock");
         // What was freed looks in use, but is nobody's.
         in_use.iter_mut().zip(&held.freed).for_each(|(bits, freed)| *bits &= !freed);
+        if let Some(last) = held.notes.last_mut().filter(|last| last.bits == in_use) {
+            last.forks.push(fork);
+            return;
+        }
         let len = in_use.len().max(held.noted.len());
         held.noted.resize(len, 0);
         held.noted.iter_mut().zip(&in_use).for_each(|(all, bits)| *all |= bits);
         held.freed.resize(len, 0);
-        held.forks.push((fork, in_use));
+        held.notes.push(Note { forks: vec![fork], bits: in_use });
         self.any.store(true, Ordering::Relaxed);
     }
 
@@ -103,15 +113,21 @@ impl HeldSlots {
 
     /// The forks that hold some.
     pub fn forks(&self) -> Vec<u64> {
-        self.held.lock().expect("nothing panics under this lock").forks.iter().map(|&(fork, _)| fork).collect()
+        let held = self.held.lock().expect("nothing panics under this lock");
+        held.notes.iter().flat_map(|note| &note.forks).copied().collect()
     }
 
     /// Ends what forks hold, and frees what was freed meanwhile, in aligned runs.
     pub fn end(&self, over: impl Fn(u64) -> bool, free: impl Fn(SlotId, Order)) {
         let freed = {
             let mut held = self.held.lock().expect("nothing panics under this lock");
-            held.forks.retain(|&(fork, _)| !over(fork));
-            self.any.store(!held.forks.is_empty(), Ordering::Relaxed);
+            let before = held.notes.len();
+            held.notes.iter_mut().for_each(|note| note.forks.retain(|&fork| !over(fork)));
+            held.notes.retain(|note| !note.forks.is_empty());
+            self.any.store(!held.notes.is_empty(), Ordering::Relaxed);
+            if held.notes.len() == before {
+                return;
+            }
             held.note_anew();
             let over = held.take_over();
             self.any_freed.store(held.freed.iter().any(|&word| word != 0), Ordering::Relaxed);
@@ -158,6 +174,18 @@ mod tests {
         assert!(held.any() && held.keeps(slot(3), Order::PAGE) && !held.keeps(slot(4), Order::PAGE));
         assert_eq!((ended(&held, &[1]), held.any()), (vec![(3, 1)], false));
         assert!(!held.keeps(slot(3), Order::PAGE));
+    }
+
+    #[test]
+    fn forks_between_which_nothing_changed_share_a_note() {
+        let held = HeldSlots::default();
+        (1..=500).for_each(|fork| held.hold(fork, vec![0b11; 1000]));
+        held.hold(501, vec![0b111; 1000]);
+        assert_eq!((held.forks().len(), held.held.lock().unwrap().notes.len()), (501, 2));
+        assert!(held.keeps(slot(1), Order::PAGE));
+        let most: Vec<u64> = (2..=501).collect();
+        assert_eq!((ended(&held, &most), held.forks()), (vec![], vec![1]), "the first one is there still");
+        assert_eq!(ended(&held, &[1]), [(1, 1)]);
     }
 
     #[test]
