@@ -17,6 +17,7 @@ from conftest import MODES, threads
 
 MIB = 1 << 20
 NR_THREADS = 8
+HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
 #: Seeds the threads: FOLIOSWAP_SEED repeats a run.
 SEED = int(os.environ.get("FOLIOSWAP_SEED", time.time_ns() % (1 << 32)))
 
@@ -24,6 +25,7 @@ SEED = int(os.environ.get("FOLIOSWAP_SEED", time.time_ns() % (1 << 32)))
 @pytest.fixture(autouse=True)
 def no_hang():
     """Ends a run that hangs, with the stacks of all threads. Threads take turns often meanwhile."""
+    assert HAS_GIL or not sys._is_gil_enabled(), "a module that was imported here wants the GIL"
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     faulthandler.dump_traceback_later(240, exit=True)
@@ -233,7 +235,7 @@ def test_a_child_is_forked_while_threads_allocate(faults):
     assert (numbers == np.arange(numbers.size)).all()
 
 
-@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="this CPython has the GIL")
+@pytest.mark.skipif(HAS_GIL, reason="this CPython has the GIL")
 def test_the_import_leaves_the_gil_off():
     code = "import sys, numpy; assert not sys._is_gil_enabled(); import folioswap; print(sys._is_gil_enabled())"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
