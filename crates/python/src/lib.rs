@@ -208,6 +208,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(budget, module)?)?;
     module.add_function(wrap_pyfunction!(show, module)?)?;
     module.add_function(wrap_pyfunction!(handler::begin, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::get_handler, module)?)?;
     module.add_function(wrap_pyfunction!(handler::set_handler, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::call_with, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }
