@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""The Python package: `python_package.py TARGET [FILE...]`. Builds it by `pip install .` in a fresh virtual environment
-under TARGET, then runs its tests and the examples in its documentation. Prints PASS, FAIL and SKIP lines."""
+"""The Python package: `python_package.py [--free-threaded] TARGET [FILE...]`. Builds it by `pip install .` in a fresh
+virtual environment under TARGET, then runs its tests and the examples in its documentation. Prints PASS, FAIL and SKIP
+lines.
+
+--free-threaded: with a CPython that has no GIL. FOLIOSWAP_FREE_THREADED names it; otherwise it is python3.14t on PATH."""
 
 import os
 import re
@@ -76,12 +79,29 @@ def install_libraries(pip):
             print(f"SKIP {library}: pip cannot install it ({output.strip()[-200:]})", flush=True)
 
 
+def free_threaded():
+    """The free-threaded interpreter, or `None` and why there is none."""
+    named = os.environ.get("FOLIOSWAP_FREE_THREADED", "python3.14t")
+    found = shutil.which(named)
+    if found is None:
+        return None, f"there is no {named}; FOLIOSWAP_FREE_THREADED can name one (CONTRIBUTING.md says how to build it)"
+    status, output = quiet([found, "-c", "import sys; print(getattr(sys, '_is_gil_enabled', lambda: True)())"], 60)
+    return (found, "") if (status, output) == (0, "False\n") else (None, f"{found} has the GIL: {output.strip()[-200:]}")
+
+
 def main():
     """Exit status 1 if something failed."""
-    target, files = sys.argv[1], sys.argv[2:]
-    venv = os.path.join(target, "python-venv")
+    arguments, interpreter, venv = sys.argv[1:], sys.executable, "python-venv"
+    if arguments[0] == "--free-threaded":
+        interpreter, reason = free_threaded()
+        if interpreter is None:
+            print(f"SKIP the Python package, free-threaded: {reason}")
+            return 0
+        arguments, venv = arguments[1:], "python-venv-free-threaded"
+    target, files = arguments[0], arguments[1:]
+    venv = os.path.join(target, venv)
     shutil.rmtree(venv, ignore_errors=True)
-    status, output = quiet([sys.executable, "-m", "venv", venv], 120)
+    status, output = quiet([interpreter, "-m", "venv", venv], 120)
     if status != 0:
         print(f"SKIP the Python package: no virtual environment ({output.strip().splitlines()[-1:]})")
         return 0

@@ -107,7 +107,8 @@ int folioswap_advise(const folioswap *pool, void *addr, size_t len, int advice);
 int folioswap_prefetch(const folioswap *pool, const void *addr, size_t len);
 
 /* Brings a range in and keeps it in RAM until folioswap_release, for memory that a system call reads or writes in direct
- * mode: there the call fails with EFAULT where a page is missing. Holds are counted. At most half of the budget. */
+ * mode: there the call fails with EFAULT where a page is missing. Holds are counted. FOLIOSWAP_INVALID: all that is
+ * held, in blocks of 2 MiB, would be more than half of the budget. */
 int folioswap_hold(const folioswap *pool, const void *addr, size_t len);
 void folioswap_release(const folioswap *pool, const void *addr, size_t len);
 

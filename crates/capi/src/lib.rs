@@ -10,9 +10,7 @@ mod heap;
 mod message;
 mod stats;
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ::folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, RawSpace, SwapDevice, Wish, parse_memory};
 
@@ -26,8 +24,8 @@ pub struct folioswap {
     arena: Arena,
     space: RawSpace,
     heap: ArenaHeap,
-    /// Address and length of each mapping.
-    mappings: Mutex<BTreeMap<usize, usize>>,
+    /// The mappings, apart from the allocator's blocks. Whatever other threads do, a fork finds both in order.
+    mappings: ArenaHeap,
 }
 
 /// What a pool is made of. Set `size` to `sizeof(folioswap_options)`, and what is not needed to 0 or NULL.
@@ -75,24 +73,10 @@ pub enum folioswap_advice {
 }
 
 impl folioswap {
-    fn mappings(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
-        self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a range lies in one mapping or block of the pool.
     fn has(&self, start: usize, len: usize) -> bool {
         let range = start..start.saturating_add(len);
-        let mapping = self.mappings().range(..=start).next_back().map(|(&addr, &len)| addr..addr + len);
-        mapping.is_some_and(|mapping| range.end <= mapping.end) || self.heap.contains(&range)
-    }
-}
-
-impl Drop for folioswap {
-    fn drop(&mut self) {
-        for (&addr, &len) in self.mappings.get_mut().unwrap_or_else(PoisonError::into_inner).iter() {
-            // SAFETY: the pool is closed, and with it all its mappings are given up.
-            unsafe { self.space.unmap(addr, len) };
-        }
+        self.mappings.contains(&range) || self.heap.contains(&range)
     }
 }
 
@@ -158,7 +142,8 @@ unsafe fn open(options: &folioswap_options) -> Result<folioswap, folioswap_error
     }
     let arena = builder.build().map_err(failed)?;
     arena.inherit().map_err(failed)?;
-    Ok(folioswap { space: arena.raw(), heap: ArenaHeap::new(&arena), arena, mappings: Mutex::default() })
+    let [heap, mappings] = [(); 2].map(|()| ArenaHeap::new(&arena));
+    Ok(folioswap { space: arena.raw(), heap, mappings, arena })
 }
 
 /// Frees a pool and all its memory. NULL is fine.
@@ -181,11 +166,10 @@ pub unsafe extern "C" fn folioswap_close(pool: *mut folioswap) {
 pub unsafe extern "C" fn folioswap_map(pool: *const folioswap, len: usize, addr: *mut *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     let pool = unsafe { &*pool };
-    match pool.space.map(len) {
+    match pool.mappings.map(len) {
         Ok(start) => {
-            pool.mappings().insert(start, len);
             // SAFETY: the caller's promise.
-            unsafe { addr.write(start as *mut c_void) };
+            unsafe { addr.write(start.as_ptr().cast()) };
             folioswap_error::FOLIOSWAP_OK as c_int
         }
         Err(error) => failed(error) as c_int,
@@ -198,13 +182,10 @@ pub unsafe extern "C" fn folioswap_map(pool: *const folioswap, len: usize, addr:
 /// `pool` is open, and the memory is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_unmap(pool: *const folioswap, addr: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
-    let pool = unsafe { &*pool };
-    let Some(len) = pool.mappings().remove(&(addr as usize)) else {
+    // SAFETY: the caller's promise; a mapping of this pool is given up.
+    if !unsafe { (*pool).mappings.unmap(addr.cast()) } {
         return invalid(format_args!("{addr:p} is not the start of a mapping of this pool")) as c_int;
-    };
-    // SAFETY: a mapping of this pool, given up (the caller's promise).
-    unsafe { pool.space.unmap(addr as usize, len) };
+    }
     folioswap_error::FOLIOSWAP_OK as c_int
 }
 
@@ -267,8 +248,8 @@ pub unsafe extern "C" fn folioswap_prefetch(pool: *const folioswap, addr: *const
 }
 
 /// Brings a range in and keeps it in RAM until `folioswap_release`. In direct mode this is for memory that a system
-/// call reads or writes: it would fail with EFAULT where a page is missing. Holds are counted. The range must be small
-/// against the budget.
+/// call reads or writes: it would fail with EFAULT where a page is missing. Holds are counted. All that is held, in
+/// blocks of 2 MiB, is half of the budget at most.
 ///
 /// # Safety
 /// `pool` is open.
@@ -279,12 +260,11 @@ pub unsafe extern "C" fn folioswap_hold(pool: *const folioswap, addr: *const c_v
     if !pool.has(addr as usize, len) {
         return invalid(format_args!("{len} bytes at {addr:p} are not memory of this pool")) as c_int;
     }
-    if len as u64 > pool.arena.memory() / 2 {
-        return invalid("more than half of the budget would be held: hold a smaller part at a time") as c_int;
-    }
     // SAFETY: mapped memory of this pool.
-    if unsafe { pool.space.hold(addr as usize, len) } {
-        return folioswap_error::FOLIOSWAP_OK as c_int;
+    match unsafe { pool.space.hold_within(addr as usize, len, pool.arena.memory() / 2) } {
+        None => return invalid("more than half of the budget would be held: hold less at a time") as c_int,
+        Some(true) => return folioswap_error::FOLIOSWAP_OK as c_int,
+        Some(false) => {}
     }
     // SAFETY: held just now.
     unsafe { pool.space.release_hold(addr as usize, len) };

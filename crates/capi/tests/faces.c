@@ -119,6 +119,13 @@ static void mappings(void) {
         CHECK(read(pipes[0], &byte, 1) == 1 && byte == (unsigned char)(i >> 12));
     }
     CHECK(folioswap_hold(pool, memory, 96 * MIB) == FOLIOSWAP_INVALID);
+    /* All holds together: half of the budget of 32 MiB. */
+    CHECK(folioswap_hold(pool, memory, 16 * MIB) == 0 && folioswap_hold(pool, memory + MIB, 4 * MIB) == 0);
+    CHECK(folioswap_hold(pool, memory + 16 * MIB, 1) == FOLIOSWAP_INVALID && strstr(folioswap_message(), "less at a time"));
+    folioswap_release(pool, memory, 16 * MIB);
+    CHECK(folioswap_hold(pool, memory + 16 * MIB, 1) == 0);
+    folioswap_release(pool, memory + 16 * MIB, 1);
+    folioswap_release(pool, memory + MIB, 4 * MIB);
     folioswap_device device;
     device.size = sizeof device;
     folioswap_stats stats = FOLIOSWAP_STATS;
@@ -134,6 +141,41 @@ static void mappings(void) {
     CHECK(folioswap_unmap(pool, memory) == 0 && folioswap_unmap(pool, memory) == FOLIOSWAP_INVALID);
 }
 
+static volatile int forking;
+
+static void *map_and_advise(void *nothing) {
+    while (forking) {
+        void *memory;
+        CHECK(folioswap_map(pool, MIB, &memory) == 0);
+        for (int i = 0; i < 1000; i++)
+            CHECK(folioswap_advise(pool, memory, 4096, FOLIOSWAP_NORMAL) == 0);
+        CHECK(folioswap_unmap(pool, memory) == 0);
+    }
+    return nothing;
+}
+
+/* A child may use the pool, whatever the other threads did in it when it was forked. */
+static void forks_beside_threads(void) {
+    pthread_t threads[3];
+    forking = 1;
+    for (size_t i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, map_and_advise, NULL) == 0);
+    for (int i = 0; i < 100; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            void *memory;
+            alarm(10);
+            CHECK(folioswap_map(pool, MIB, &memory) == 0 && folioswap_unmap(pool, memory) == 0);
+            _exit(0);
+        }
+        int status;
+        CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    }
+    forking = 0;
+    for (size_t i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+}
+
 int main(int argc, char **argv) {
     const char *faults = argc > 1 ? argv[1] : "auto";
     pthread_t threads[4];
@@ -144,6 +186,7 @@ int main(int argc, char **argv) {
         CHECK(pthread_create(&threads[i], NULL, blocks, (void *)(i + 1)) == 0);
     for (size_t i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
+    forks_beside_threads();
     folioswap_close(pool);
     folioswap_close(NULL);
     puts("right");

@@ -189,6 +189,29 @@ fn pages_join_a_block_whose_folios_are_too_large_for_them() {
 }
 
 #[test]
+fn all_holds_together_have_a_limit() {
+    let arena = builder().build().unwrap();
+    let space = arena.raw();
+    let region = arena.map(4 * BLOCK).unwrap();
+    let base = region.as_ptr() as usize;
+    let most = 2 * BLOCK as u64;
+    // SAFETY: the region is mapped.
+    unsafe {
+        assert_eq!(space.hold_within(base, 3 * BLOCK, most), None);
+        assert_eq!(space.hold_within(base + PAGE, BLOCK, most), Some(true));
+        assert_eq!(space.hold_within(base + 2 * BLOCK, 1, most), None);
+        assert_eq!(space.hold_within(base, 2 * BLOCK, most), Some(true), "blocks that are held already");
+        space.release_hold(base + PAGE, BLOCK);
+        assert_eq!(space.hold_within(base + 2 * BLOCK, 1, most), None, "the second hold stands");
+        space.release_hold(base, 2 * BLOCK);
+        assert_eq!(space.hold_within(base + 2 * BLOCK, 1, most), Some(true));
+        space.release_hold(base + 2 * BLOCK, 1);
+        let ordinary = [1u8; PAGE];
+        assert_eq!(space.hold_within(ordinary.as_ptr() as usize, PAGE, 0), Some(true), "nothing to hold");
+    }
+}
+
+#[test]
 fn pages_come_back_to_a_block_that_is_in_use() {
     let arena = builder().folio(Order::HUGE).build().unwrap();
     let space = arena.raw();

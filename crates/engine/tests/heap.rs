@@ -3,7 +3,7 @@
 use std::hash::RandomState;
 use std::ptr::NonNull;
 
-use folioswap::{Arena, ArenaHeap, DeviceSpec, LARGE_BYTES};
+use folioswap::{Arena, ArenaHeap, DeviceSpec, Error, LARGE_BYTES};
 
 fn arena() -> Arena {
     Arena::builder().memory(16 << 20).device(DeviceSpec::Ram { size: 256 << 20 }).build().unwrap()
@@ -160,4 +160,30 @@ fn a_forked_child_goes_on_with_arenas_and_heaps() {
     // SAFETY: each block is given up once.
     blocks.drain(..).for_each(|(block, ..)| unsafe { heap.release(block) });
     assert!(region.iter().all(|&byte| byte == 9));
+}
+
+#[test]
+fn mappings_of_any_length_are_blocks_of_their_own() {
+    let heap = ArenaHeap::new(&arena());
+    let error = heap.map(0).unwrap_err();
+    assert!(matches!(error, Error::BadLength(0)), "{error}");
+    assert!(heap.map(1 << 60).is_err());
+    for len in [1, 5000, 3 * LARGE_BYTES] {
+        let block = heap.map(len).unwrap();
+        check(&heap, &(block, len, 2 << 20, 0));
+        fill(block, len, 3);
+        // SAFETY: the block is this heap's, and given up by the second call.
+        unsafe {
+            assert!(!heap.unmap(block.as_ptr().add(1)));
+            assert!(heap.unmap(block.as_ptr()));
+            assert!(!heap.unmap(block.as_ptr()), "it is gone");
+        }
+        assert!(!heap.owns(block.as_ptr()));
+    }
+    let small = heap.allocate(5000, 16).unwrap();
+    // SAFETY: nothing is done with a small block; it is given up afterwards.
+    unsafe {
+        assert!(!heap.unmap(small.as_ptr()));
+        heap.release(small);
+    }
 }

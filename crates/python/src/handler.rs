@@ -12,6 +12,7 @@ use folioswap::ArenaHeap;
 use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 /// Smaller arrays are not paged: a folio each would cost more than they take.
 const SMALLEST_BYTES: usize = 64 << 10;
@@ -25,7 +26,11 @@ const CAPSULE: &CStr = c"mem_handler";
 /// `PyDataMem_SetHandler` in the table of NumPy's C interface. The numbers are part of its ABI since NumPy 1.22.
 const SET_HANDLER: usize = 304;
 
+/// `PyDataMem_GetHandler`.
+const GET_HANDLER: usize = 305;
+
 type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+type GetHandler = unsafe extern "C" fn() -> *mut ffi::PyObject;
 
 /// NumPy's table of functions, once [`begin`] was called.
 static TABLE: AtomicPtr<*const c_void> = AtomicPtr::new(null_mut());
@@ -54,22 +59,54 @@ pub(crate) fn begin(api: &Bound<'_, PyAny>) -> PyResult<()> {
     Ok(())
 }
 
-/// Makes a capsule the handler of this context. Returns the one before.
-#[pyfunction]
-pub(crate) fn set_handler(py: Python<'_>, capsule: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-    // SAFETY: any object may be asked.
-    if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), CAPSULE.as_ptr()) } == 0 {
-        return Err(PyTypeError::new_err("this is no allocation handler"));
-    }
+/// A function of NumPy's C interface.
+fn function(number: usize) -> PyResult<*const c_void> {
     let table = TABLE.load(Ordering::Acquire);
     if table.is_null() {
         return Err(PyImportError::new_err("NumPy was not imported"));
     }
-    // SAFETY: the table of NumPy 1.22 or later, which lives as long as the process, has this function at this number.
-    let set = unsafe { std::mem::transmute::<*const c_void, SetHandler>(*table.add(SET_HANDLER)) };
+    // SAFETY: the table of NumPy 1.22 or later, which lives as long as the process, has the numbers that are used here.
+    Ok(unsafe { *table.add(number) })
+}
+
+/// The handler of this context.
+#[pyfunction]
+pub(crate) fn get_handler(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    // SAFETY: NumPy's function with this number has this type.
+    let get = unsafe { std::mem::transmute::<*const c_void, GetHandler>(function(GET_HANDLER)?) };
+    // SAFETY: the thread is attached. The result is a new reference, or null with an exception.
+    unsafe { Bound::from_owned_ptr_or_err(py, get()) }.map(Bound::unbind)
+}
+
+/// Makes a capsule the handler of this context. Returns the one before.
+#[pyfunction]
+pub(crate) fn set_handler<'py>(py: Python<'py>, capsule: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: any object may be asked.
+    if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), CAPSULE.as_ptr()) } == 0 {
+        return Err(PyTypeError::new_err("this is no allocation handler"));
+    }
+    // SAFETY: NumPy's function with this number has this type.
+    let set = unsafe { std::mem::transmute::<*const c_void, SetHandler>(function(SET_HANDLER)?) };
     // SAFETY: the thread is attached, and the capsule is a handler. The result is a new reference, or null with an
     // exception.
-    unsafe { Bound::from_owned_ptr_or_err(py, set(capsule.as_ptr())) }.map(Bound::unbind)
+    unsafe { Bound::from_owned_ptr_or_err(py, set(capsule.as_ptr())) }
+}
+
+/// Calls a function with a capsule as the handler of this context. A signal such as that of Ctrl-C is handled before or
+/// after both changes of the handler, or in the function.
+#[pyfunction]
+#[pyo3(signature = (capsule, function, *args, **options))]
+pub(crate) fn call_with<'py>(
+    py: Python<'py>,
+    capsule: &Bound<'py, PyAny>,
+    function: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let before = set_handler(py, capsule)?;
+    let result = function.call(args, options);
+    set_handler(py, &before)?;
+    result
 }
 
 /// A new handler over a heap. It keeps the heap until the last array of it is gone.

@@ -120,13 +120,13 @@ impl PyArena {
     /// Fills addresses from a file, from `offset` on. Returns how many bytes there were.
     fn read(&self, py: Python<'_>, fd: i32, offset: u64, start: usize, len: usize) -> PyResult<usize> {
         // SAFETY: the caller passes the memory of an array that it holds.
-        unsafe { transfer::read(py, &self.arena.raw(), fd, offset, start..start + len) }
+        unsafe { transfer::read(py, &self.arena, fd, offset, start..start + len) }
     }
 
     /// Writes addresses to a file, from `offset` on.
     fn write(&self, py: Python<'_>, fd: i32, offset: u64, start: usize, len: usize) -> PyResult<()> {
         // SAFETY: the caller passes the memory of an array that it holds.
-        unsafe { transfer::write(py, &self.arena.raw(), fd, offset, start..start + len) }
+        unsafe { transfer::write(py, &self.arena, fd, offset, start..start + len) }
     }
 
     /// Figures so far, as a dict.
@@ -208,6 +208,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(budget, module)?)?;
     module.add_function(wrap_pyfunction!(show, module)?)?;
     module.add_function(wrap_pyfunction!(handler::begin, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::get_handler, module)?)?;
     module.add_function(wrap_pyfunction!(handler::set_handler, module)?)?;
+    module.add_function(wrap_pyfunction!(handler::call_with, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -1,16 +1,25 @@
 //! Reads and writes of files straight to and from managed memory, in both fault modes.
 //!
 //! In direct mode a system call fails with EFAULT where a page is missing. So each piece is held in RAM for its call.
+//! What all threads hold at a time is a quarter of the budget at most, so that faults find frames.
 
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
-use folioswap::RawSpace;
+use folioswap::{Arena, Order};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-/// Bytes of one call. Between two calls a signal such as that of Ctrl-C is handled.
-const PIECE_BYTES: usize = 4 << 20;
+/// What is held is held in blocks of this size.
+const BLOCK_BYTES: usize = Order::HUGE.bytes();
+
+/// Bytes of one call, from the start of a block on: a quarter of the smallest budget. Between two calls a signal such
+/// as that of Ctrl-C is handled.
+const PIECE_BYTES: usize = 2 * BLOCK_BYTES;
+
+/// Pause before the next try while other threads hold as much as they may.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The exception for a failed transfer, with the system's number.
 fn raised(error: &io::Error) -> PyErr {
@@ -27,16 +36,20 @@ fn raised(error: &io::Error) -> PyErr {
 /// The range is memory of one array, which stays for the call.
 unsafe fn each_piece(
     py: Python<'_>,
-    space: &RawSpace,
+    arena: &Arena,
     range: Range<usize>,
     transfer: impl Fn(usize, usize) -> isize + Sync,
 ) -> PyResult<usize> {
+    let space = arena.raw();
     let mut at = range.start;
     while at < range.end {
-        let len = PIECE_BYTES.min(range.end - at);
+        let len = (PIECE_BYTES - at % BLOCK_BYTES).min(range.end - at);
         let moved = py.detach(|| {
             // SAFETY: mapped memory (the caller's promise). The hold ends before this returns.
-            let held = unsafe { space.hold(at, len) };
+            let Some(held) = (unsafe { space.hold_within(at, len, arena.memory() / 4) }) else {
+                std::thread::sleep(PAUSE);
+                return Err(io::ErrorKind::Interrupted.into());
+            };
             let moved = transfer(at, len);
             let error = io::Error::last_os_error();
             // SAFETY: held above.
@@ -62,17 +75,11 @@ unsafe fn each_piece(
 ///
 /// # Safety
 /// The range is memory of one array, which stays for the call, and nobody else uses it meanwhile.
-pub(crate) unsafe fn read(
-    py: Python<'_>,
-    space: &RawSpace,
-    fd: i32,
-    offset: u64,
-    range: Range<usize>,
-) -> PyResult<usize> {
+pub(crate) unsafe fn read(py: Python<'_>, arena: &Arena, fd: i32, offset: u64, range: Range<usize>) -> PyResult<usize> {
     let start = range.start;
     // SAFETY: the caller's promise; each piece lies in the range.
     unsafe {
-        each_piece(py, space, range, |at, len| {
+        each_piece(py, arena, range, |at, len| {
             libc::pread64(fd, at as *mut libc::c_void, len, (offset + (at - start) as u64) as i64)
         })
     }
@@ -82,17 +89,11 @@ pub(crate) unsafe fn read(
 ///
 /// # Safety
 /// The range is memory of one array, which stays for the call.
-pub(crate) unsafe fn write(
-    py: Python<'_>,
-    space: &RawSpace,
-    fd: i32,
-    offset: u64,
-    range: Range<usize>,
-) -> PyResult<()> {
+pub(crate) unsafe fn write(py: Python<'_>, arena: &Arena, fd: i32, offset: u64, range: Range<usize>) -> PyResult<()> {
     let (start, len) = (range.start, range.len());
     // SAFETY: as in `read`.
     let written = unsafe {
-        each_piece(py, space, range, |at, len| {
+        each_piece(py, arena, range, |at, len| {
             libc::pwrite64(fd, at as *const libc::c_void, len, (offset + (at - start) as u64) as i64)
         })
     }?;

@@ -439,6 +439,23 @@ def test_control_c_ends_a_wait_for_less_ram():
     pool.resize("64M")
 
 
+def test_a_signal_leaves_numpy_its_own_allocator(pool):
+    def handle(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        for number in range(300):
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-7 * number)
+                while True:
+                    pool.empty(4)
+            assert np.ones(20_000) not in pool, number
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("last", ["pool", "array"])
 def test_other_threads_run_while_a_pool_ends(last):
     ran, stop = [0], threading.Event()

@@ -524,22 +524,49 @@ impl RawSpace {
                 continue; // not mapped: the kernel handles a touch
             }
             *self.holds.lock().expect("nothing panics under this lock").entry(block).or_insert(0) += 1;
-            let pages = pages_in(block, &(addr..addr + len));
-            loop {
-                let is_lost = !self.bring_in(block, pages.clone(), thread);
-                all_in &= !is_lost;
-                let _pass = self.engine.gate().enter(thread);
-                let mut locked = self.engine.table().lock(block);
-                if !self.engine.table().is_open(block) {
-                    break; // unmapped meanwhile
-                }
-                if is_lost || self.first_missing(&locked, &pages).is_none() {
-                    locked.pinned = true;
-                    break;
-                }
-            }
+            all_in &= self.bring_in_held(block, &pages_in(block, &(addr..addr + len)), thread);
         }
         all_in
+    }
+
+    /// As [`RawSpace::hold`], unless more than `most_bytes` would be held in all: then nothing is held, and the result
+    /// is `None`. Each block counts as a whole, and once. For callers that cannot know what other threads hold: RAM
+    /// that is all held leaves none for faults.
+    ///
+    /// # Safety
+    /// The range is mapped.
+    pub unsafe fn hold_within(&self, addr: usize, len: usize, most_bytes: u64) -> Option<bool> {
+        let blocks = self.covering(addr, len).map(BlockId::from_index);
+        let blocks: Vec<_> = blocks.filter(|&block| self.engine.table().is_open(block)).collect();
+        {
+            let mut holds = self.holds.lock().expect("nothing panics under this lock");
+            let new = blocks.iter().filter(|block| !holds.contains_key(block)).count();
+            if new != 0 && ((holds.len() + new) * BLOCK_BYTES) as u64 > most_bytes {
+                return None;
+            }
+            blocks.iter().for_each(|&block| *holds.entry(block).or_insert(0) += 1);
+        }
+        let (range, thread) = (addr..addr + len, signals::thread_id());
+        let lost = blocks.iter().filter(|&&block| !self.bring_in_held(block, &pages_in(block, &range), thread)).count();
+        Some(lost == 0)
+    }
+
+    /// Brings pages of a block in, and pins the block, which is held. `false`: some content is lost.
+    fn bring_in_held(&self, block: BlockId, pages: &Range<usize>, thread: u32) -> bool {
+        let mut all_in = true;
+        loop {
+            let is_lost = !self.bring_in(block, pages.clone(), thread);
+            all_in &= !is_lost;
+            let _pass = self.engine.gate().enter(thread);
+            let mut locked = self.engine.table().lock(block);
+            if !self.engine.table().is_open(block) {
+                return all_in; // unmapped meanwhile
+            }
+            if is_lost || self.first_missing(&locked, pages).is_none() {
+                locked.pinned = true;
+                return all_in;
+            }
+        }
     }
 
     /// Ends a hold.

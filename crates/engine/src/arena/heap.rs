@@ -16,6 +16,7 @@ use folioswap_core::RangeSet;
 
 use crate::arena::by_address::RawSpace;
 use crate::arena::{Arena, inherit};
+use crate::config::error::Error;
 use crate::engine::manage::BLOCK_BYTES;
 
 /// Blocks of this size and more are mapped and unmapped alone.
@@ -147,6 +148,24 @@ impl ArenaHeap {
         self.inner.allocate(size, align, true)
     }
 
+    /// Maps `len` zeroed bytes, aligned to 2 MiB: a block of its own, whatever its length. Costs some system calls.
+    ///
+    /// # Errors
+    /// [`Error::BadLength`], or the kernel's error.
+    pub fn map(&self, len: usize) -> Result<NonNull<u8>, Error> {
+        self.inner.map(len)
+    }
+
+    /// Frees a block of its own: one of [`ArenaHeap::map`], or of [`LARGE_BYTES`] and more. `false`: none begins at
+    /// this address, and nothing is done.
+    ///
+    /// # Safety
+    /// Nobody uses the block any more.
+    pub unsafe fn unmap(&self, block: *mut u8) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.unmap(block as usize) }
+    }
+
     /// Frees a block.
     ///
     /// # Safety
@@ -223,11 +242,7 @@ impl Inner {
             return None;
         }
         if size.max(align) >= LARGE_BYTES {
-            let size = size.max(1);
-            let addr = self.space.map(size).ok()?;
-            self.large().insert(addr, size);
-            self.note(addr, size);
-            return NonNull::new(addr as *mut u8);
+            return self.map(size.max(1)).ok();
         }
         // SAFETY: any size, and an alignment that is a power of two; the guard makes the access exclusive.
         let block = unsafe { self.small().malloc(size, align.max(ALIGNMENT)) };
@@ -240,13 +255,26 @@ impl Inner {
         Some(block)
     }
 
+    fn map(&self, len: usize) -> Result<NonNull<u8>, Error> {
+        let addr = self.space.map(len)?;
+        self.large().insert(addr, len);
+        self.note(addr, len);
+        Ok(NonNull::new(addr as *mut u8).expect("no mapping begins at 0"))
+    }
+
+    unsafe fn unmap(&self, addr: usize) -> bool {
+        let Some(len) = self.take_large(addr) else { return false };
+        // SAFETY: a mapping of this heap that nobody uses any more. It is unmapped last: another thread may have the
+        // addresses at once.
+        unsafe { self.space.unmap(addr, len) };
+        true
+    }
+
     unsafe fn release(&self, block: NonNull<u8>) {
-        let addr = block.as_ptr() as usize;
-        match self.take_large(addr) {
-            // SAFETY: a mapping of this heap that nobody uses any more.
-            Some(len) => unsafe { self.space.unmap(addr, len) },
+        // SAFETY: the caller gives the block up.
+        if !unsafe { self.unmap(block.as_ptr() as usize) } {
             // SAFETY: a small block of this heap, which the caller gives up.
-            None => unsafe { self.small().c_free(block.as_ptr()) },
+            unsafe { self.small().c_free(block.as_ptr()) }
         }
     }
 

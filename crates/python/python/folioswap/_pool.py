@@ -22,7 +22,7 @@ except ImportError:  # NumPy before 2.0
     _umath = import_module("numpy.core._multiarray_umath")
 
 _native.begin(_umath._ARRAY_API)
-_set_handler = _native.set_handler
+_set_handler, _call_with = _native.set_handler, _native.call_with
 
 #: The pools that `with pool:` has entered in this thread or task, innermost last, each with the handler before it.
 _entered: ContextVar[tuple[tuple[Pool, Any], ...]] = ContextVar("folioswap_entered", default=())
@@ -42,12 +42,7 @@ def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", off
     pool, dtype = entered[-1][0], np.dtype(dtype)
     about = os.fstat(file.fileno())
     if not stat.S_ISREG(about.st_mode) or dtype.hasobject or dtype.itemsize == 0 or file.tell() + offset < 0:
-        before = _set_handler(entered[0][1])
-        try:
-            read = _numpy_fromfile(file, dtype, count, sep, offset)
-        finally:
-            _set_handler(before)
-        return read.copy()
+        return _call_with(entered[0][1], _numpy_fromfile, file, dtype, count, sep, offset).copy()
     start = file.tell() + offset
     left = max(0, about.st_size - start) // dtype.itemsize
     array = pool.empty(left if count < 0 else min(count, left), dtype)
@@ -129,11 +124,7 @@ class Pool:
         >>> Pool("64M").empty((2, 3)).shape
         (2, 3)
         """
-        before = _set_handler(self._handler)
-        try:
-            return np.empty(shape, dtype, order)
-        finally:
-            _set_handler(before)
+        return _call_with(self._handler, np.empty, shape, dtype, order)
 
     def zeros(self, shape: Shape, dtype: Any = float, order: Order = "C") -> Array:
         """A new array of zeros, as `numpy.zeros`. It takes neither RAM nor swap until it is written.
@@ -143,11 +134,7 @@ class Pool:
         >>> Pool("64M").zeros(3)
         array([0., 0., 0.])
         """
-        before = _set_handler(self._handler)
-        try:
-            return np.zeros(shape, dtype, order)
-        finally:
-            _set_handler(before)
+        return _call_with(self._handler, np.zeros, shape, dtype, order)
 
     def full(self, shape: Shape, fill_value: Any, dtype: Any = None, order: Order = "C") -> Array:
         """A new array that is filled with a value, as `numpy.full`.
@@ -157,11 +144,7 @@ class Pool:
         >>> Pool("64M").full(3, 7)
         array([7, 7, 7])
         """
-        before = _set_handler(self._handler)
-        try:
-            return np.full(shape, fill_value, dtype, order)
-        finally:
-            _set_handler(before)
+        return _call_with(self._handler, np.full, shape, fill_value, dtype, order)
 
     def array(self, object: Any, dtype: Any = None, **options: Any) -> Array:
         """A copy of an array or sequence in the pool, as `numpy.array`.
@@ -171,11 +154,7 @@ class Pool:
         >>> Pool("64M").array([1, 2, 3])
         array([1, 2, 3])
         """
-        before = _set_handler(self._handler)
-        try:
-            return np.array(object, dtype, **options)
-        finally:
-            _set_handler(before)
+        return _call_with(self._handler, np.array, object, dtype, **options)
 
     def buffer(self, size: Size) -> memoryview:
         """A writable buffer of `size` bytes, zeroed, for what takes one (``readinto``, ``pyarrow.py_buffer``).
@@ -279,7 +258,8 @@ class Pool:
     # ---- NumPy's own allocations ----
 
     def __enter__(self) -> Pool:
-        """Makes NumPy allocate arrays of 64 KiB and more from this pool, in this thread or task.
+        """Makes NumPy allocate arrays of 64 KiB and more from this pool, in this thread or task, and in tasks that it
+        starts. In threads that it starts, too, where they inherit its context: by default in free-threaded CPython.
 
         >>> with Pool("64M") as pool:
         ...     a = np.ones(100_000)
@@ -287,16 +267,24 @@ class Pool:
         >>> float(b), a in pool
         (300000.0, True)
         """
-        _entered.set((*_entered.get(), (self, _set_handler(self._handler))))
+        entered, before = _entered.get(), _native.get_handler()
+        try:
+            _set_handler(self._handler)
+            _entered.set((*entered, (self, before)))
+        except BaseException:  # Ctrl-C came in between
+            _set_handler(before)
+            _entered.set(entered)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         entered = _entered.get()
         if not entered:
             raise RuntimeError("this pool was not entered in this thread or task")
-        before = entered[-1][1]
-        _entered.set(entered[:-1])
-        _set_handler(before)
+        try:
+            _set_handler(entered[-1][1])
+        finally:  # also if Ctrl-C came in between
+            _entered.set(entered[:-1])
 
     # ---- advice ----
 
