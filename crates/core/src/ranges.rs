@@ -66,6 +66,12 @@ impl RangeSet {
         self.ranges.range(before..range.end).map(clipped).filter(|part| !part.is_empty()).collect()
     }
 
+    /// The range of the set in which a number lies.
+    pub fn around(&self, number: usize) -> Option<Range<usize>> {
+        let (&start, &end) = self.ranges.range(..=number).next_back()?;
+        (number < end).then_some(start..end)
+    }
+
     /// Whether the set has a part of a range.
     pub fn overlaps(&self, range: &Range<usize>) -> bool {
         self.ranges.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
@@ -96,6 +102,9 @@ mod tests {
                 let range = start..start + len;
                 if adds {
                     set.add(range.clone());
+                    let around = set.around(start).unwrap();
+                    prop_assert!(around.start <= range.start && range.end <= around.end);
+                    prop_assert!(set.iter().any(|one| one == around) && set.around(around.end).is_none());
                 } else {
                     let (parts, removed) = (set.parts(&range), set.remove(range.clone()));
                     prop_assert_eq!(&parts, &removed);

@@ -119,12 +119,14 @@ fn note_mapped(
 }
 
 /// Notes new memory that is not managed yet. As in managed memory, its whole blocks come in huge pages: there is room.
+/// What lies beside such memory is advised like it before it is touched, so that the kernel joins the two.
 pub fn note_ordinary(range: Range<usize>) {
-    if range.len() >= BLOCK_BYTES && adopt::is_later() {
+    known::note_ordinary(range.clone());
+    let around = known::ordinary().around(range.start);
+    if around.is_some_and(|around| around.len() >= BLOCK_BYTES) && adopt::is_later() {
         // What the kernel refuses comes in small pages.
         state::keeping_errno(|| _ = memory::advise_hugepage(range.start, range.len()));
     }
-    known::note_ordinary(range);
 }
 
 /// Notes a mapping of a program that waits for the engine.

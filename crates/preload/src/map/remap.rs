@@ -190,6 +190,23 @@ fn are_alike(range: &Range<usize>) -> bool {
     inside.next().map(flags).is_none_or(|first| inside.all(|part| flags(part) == first))
 }
 
+/// Joins ordinary mappings that would be one, had this library not advised huge pages for the larger ones. Whether it
+/// has changed anything.
+fn join(range: &Range<usize>) -> bool {
+    if known::ordinary().parts(range) != [range.clone()] {
+        return false;
+    }
+    let Some(listed) = listed::with_flags() else { return false };
+    let inside = listed.iter().filter(|part| part.range.start < range.end && range.start < part.range.end);
+    let flags = |part: &Listed| part.flags.iter().filter(|&flag| flag != "hg" && flag != "sd").cloned().collect();
+    let mut kinds: Vec<Vec<String>> = inside.map(flags).collect();
+    let are_several = kinds.len() > 1;
+    kinds.dedup();
+    are_several
+        && matches!(&kinds[..], [kind] if !kind.iter().any(|flag| flag == "nh"))
+        && memory::advise_hugepage(range.start, range.len()).is_ok()
+}
+
 /// Moves mappings one by one: the kernel does not move several at once if it reports their faults. The last one grows
 /// by `more` bytes. A move that fails leaves all where they were, but for what was at the target.
 fn carry(parts: &[Range<usize>], to: usize, more: usize, flags: c_int) -> io::Result<()> {
@@ -348,7 +365,10 @@ export! {
                 };
             }
             let was_ordinary = known::ordinary().overlaps(&request.last());
-            let at = call();
+            let mut at = call();
+            if at == libc::MAP_FAILED && state::errno() == libc::EFAULT && was_ordinary && state::keeping_errno(|| join(&request.old)) {
+                at = call();
+            }
             if at != libc::MAP_FAILED {
                 request.note_moved(at as usize);
                 if was_ordinary && let Some(space) = state::space() {
