@@ -31,6 +31,7 @@ from compare import MIB, budget_for, digest  # noqa: E402
 
 SAMPLE_S = 0.05
 FIRST_LIMIT_S = 120  # without a limit of memory
+FAR_ABOVE = 1.2  # a peak that is this many times the budget is shown in bold
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -144,12 +145,16 @@ class Row:
         self.ended = done.status == 0
         if done.status is None:
             self.cells[factor] = f"> {slowest:g}"
+        elif self.mode == "kernel" and done.status == 125:
+            self.cells[factor] = "not set up"
         elif done.status != 0:
             self.cells[factor] = f"**EXIT STATUS {done.status}**"
         else:
             self.cells[factor] = f"{times:.1f}" if right else "**WRONG RESULT**"
         self.good &= done.status is None or (done.status == 0 and right)
-        self.peak = max(self.peak, (done.all_bytes / allowed, f"{done.all_bytes // MIB} / {allowed // MIB}"))
+        peak = f"{done.all_bytes // MIB} / {allowed // MIB}"
+        over = done.all_bytes / allowed
+        self.peak = max(self.peak, (over, f"**{peak}**" if over > FAR_ABOVE else peak))
         stats = done.stats()
         outside = stats.get("outside", {"processes": [], "unnoted_bytes": 0})
         if stats and done.status == 0:
@@ -162,7 +167,9 @@ class Row:
             "last_words": "\n".join(line for line in done.messages.splitlines() if not line.startswith("{"))[-1500:],
         })
         print(f"  {self.mode}, {factor:g} times, budget {budget >> 20} MiB: {done.wall_s:.1f} s, {self.cells[factor]}, "
-              f"peak {self.peak[1]}", file=sys.stderr, flush=True)
+              f"peak {peak}", file=sys.stderr, flush=True)
+        if done.status:
+            print(self.records[-1]["last_words"], file=sys.stderr, flush=True)
 
 
 def measure(name, chosen, folder):
