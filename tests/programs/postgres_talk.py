@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A PostgreSQL server of its own in the current folder: loads tables, sorts, joins, groups and builds an index with
 work_mem above what the budget allows, in two sessions at once. Prints what the server answers. As root it becomes user
-nobody first, because the server refuses root. Argument: the folder of the server's programs."""
+nobody first, because the server refuses root. Arguments: the folder of the server's programs, and a factor of the
+rows."""
 
 import os
 import shutil
@@ -22,7 +23,7 @@ SESSIONS = ["""
 SET work_mem = '512MB';
 SET maintenance_work_mem = '512MB';
 CREATE TABLE items AS SELECT n AS id, md5(n::text) AS name, n::bigint * 7919 % 100003 AS kind
-    FROM generate_series(1, 150000) n;
+    FROM generate_series(1, 150000 * FACTOR) n;
 SELECT count(*), min(name), max(name) FROM (SELECT name FROM items ORDER BY name OFFSET 1000) sorted;
 SELECT count(*), sum(a.id % 1000), sum(length(b.name)) FROM items a JOIN items b ON a.name = b.name;
 SELECT count(*), sum(n) FROM (SELECT kind, count(*) AS n, array_agg(name) FROM items GROUP BY kind) grouped;
@@ -31,12 +32,12 @@ SELECT id, kind FROM items WHERE name > 'ffff' ORDER BY name LIMIT 5;
 """, """
 SET work_mem = '512MB';
 SELECT count(*), sum(v)
-    FROM (SELECT n, n::bigint * 31 % 65537 AS v FROM generate_series(1, 300000) n ORDER BY 2, 1) sorted;
-SELECT md5(string_agg(md5(n::text), '' ORDER BY n DESC)) FROM generate_series(1, 100000) n;
+    FROM (SELECT n, n::bigint * 31 % 65537 AS v FROM generate_series(1, 300000 * FACTOR) n ORDER BY 2, 1) sorted;
+SELECT md5(string_agg(md5(n::text), '' ORDER BY n DESC)) FROM generate_series(1, 100000 * FACTOR) n;
 """]
 
 
-def main(programs):
+def main(programs, factor="1"):
     folder = tempfile.mkdtemp(prefix="postgres-", dir=os.getcwd())
     if os.geteuid() == 0:
         shutil.chown(folder, "nobody", "nogroup")
@@ -54,7 +55,7 @@ def main(programs):
     names = [f"session-{number}" for number in range(len(SESSIONS))]
     for name, text in zip(names, SESSIONS):
         with open(name, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(text.replace("FACTOR", factor))
     start = [tool("pg_ctl"), "-D", "data", "-o", f"-k {folder}", "-l", "log", "-w", "-t", "60", "start"]
     subprocess.run(start, check=True, stdout=subprocess.DEVNULL)
     try:
@@ -69,4 +70,4 @@ def main(programs):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))
