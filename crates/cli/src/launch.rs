@@ -35,12 +35,21 @@ impl Launch<'_> {
                 list = preload_list(Path::new(&sanitizer), Some(&list));
             }
             command.env("LD_PRELOAD", list).env(RunSettings::VARIABLE, settings);
+            // The program may change its current directory.
+            if let Some(directory) = std::env::var_os(DIRECTORY)
+                && let Ok(directory) = std::path::absolute(directory)
+            {
+                command.env(DIRECTORY, directory);
+            }
         }
         let group = self.cgroup.map(cgroup::open).transpose().map_err(Failure::new)?;
         child::bind(&mut command, group.map(Into::into));
         Ok(command)
     }
 }
+
+/// Names the directory of swap files.
+const DIRECTORY: &str = "FOLIOSWAP_DIR";
 
 /// Tells the library what precedes it in LD_PRELOAD.
 const IN_FRONT: &str = "FOLIOSWAP_IN_FRONT";

@@ -4,6 +4,7 @@
 //! terminal reaches the whole group, so it is not forwarded. A signal that a process sent to us alone is.
 
 use crate::exit::Failure;
+use folioswap_sys::child;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::signal;
 use signal_hook::iterator::SignalsInfo;
@@ -42,6 +43,7 @@ pub struct Supervisor {
 impl Supervisor {
     /// Installs the signal handlers.
     pub fn new() -> Result<Supervisor, Failure> {
+        child::attend(PASSED_ON);
         let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON)
             .map_err(|error| Failure::new(format!("signal handlers could not be installed: {error}")))?;
         Ok(Supervisor { signals })
@@ -49,14 +51,15 @@ impl Supervisor {
 
     /// The signal that asks the command to end, if one came while there was no child.
     pub fn asked_to_end(&mut self) -> Option<i32> {
-        self.signals.pending().map(|origin| origin.signal).find(|signal| ENDING.contains(signal))
+        let ends = |signal: &i32| ENDING.contains(signal) && !child::began_ignoring(*signal);
+        self.signals.pending().map(|origin| origin.signal).find(ends)
     }
 
     /// Restores the default effect of the signals, which is to end the command. Dropping the supervisor would leave
     /// them without any effect.
     pub fn release(self) -> Result<(), Failure> {
         let usual = Arc::new(AtomicBool::new(true));
-        for signal in ENDING {
+        for signal in ENDING.iter().filter(|&&signal| !child::began_ignoring(signal)) {
             signal_hook::flag::register_conditional_default(*signal, Arc::clone(&usual))
                 .map_err(|error| Failure::new(format!("signal handlers could not be reset: {error}")))?;
         }

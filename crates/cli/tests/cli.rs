@@ -501,6 +501,34 @@ fn a_small_limit_of_locked_memory_is_named() {
 }
 
 #[test]
+fn a_program_is_started_as_the_command_was() {
+    with_library();
+    let scratch = Scratch::new();
+    // SIGCHLD ignored: the kernel forgets the statuses of children. SIGURG blocked: the command uses it itself.
+    // The C library has two signals of its own above the first 28.
+    let same = "a=$(grep -oE 'Sig(Ign|Blk):.*' /proc/self/status | sed -E 's/.*(.{7})$/\\1/'); \
+                b=$($RUN grep -oE 'Sig(Ign|Blk):.*' /proc/self/status | sed -E 's/.*(.{7})$/\\1/'); \
+                echo $a, $b; [ \"$a\" = \"$b\" ]";
+    let lines = [
+        ("mkdir $FOLDER/here && cd $FOLDER && FOLIOSWAP_DIR=here $RUN sh -c 'cd /; exec sh -c \"echo \\$FOLIOSWAP_DIR\"' | grep ^/".to_owned(), 0),
+        ("trap '' CHLD; exec $RUN sh -c 'exit 5'".to_owned(), 5),
+        (format!("trap '' HUP INT USR1; {same}"), 0),
+        (format!("exec env --block-signal=URG,USR2 bash -c '{}'", same.replace('\'', "'\\''")), 0),
+        ("trap '' HUP; $RUN sh -c 'sleep 1; exit 6' & sleep 0.5; kill -HUP $!; wait $!".to_owned(), 6),
+    ];
+    for (line, expected) in lines {
+        let mut command = Command::new("bash");
+        let file = |name| File::create(scratch.path(name)).expect("a new file");
+        command.args(["-c", &line]).env("RUN", format!("{FOLIOSWAP} run --memory 64M --"));
+        command.env("FOLDER", &scratch.0);
+        command.stdout(file("out")).stderr(file("err"));
+        let status = Guarded(command.spawn().expect("it starts")).wait(&[&line]);
+        let said = scratch.text("out") + &scratch.text("err");
+        assert_eq!(status.code(), Some(expected), "{line}: {said}");
+    }
+}
+
+#[test]
 fn signals_are_passed_on() {
     with_library();
     let scratch = Scratch::new();

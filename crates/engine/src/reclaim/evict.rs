@@ -17,6 +17,7 @@ use crate::memory::mapper::MapError;
 use crate::memory::oldest::{OldestFolios, older_class};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
+use crate::reclaim::parts;
 use crate::reclaim::write_out::{Batch, Outgoing};
 
 /// Small folios of the laundry examined for one batch.
@@ -193,6 +194,12 @@ impl Engine {
         }
         let page = index * order.nr_pages();
         let kept = locked.folio(index).slot();
+        if order == Order::HUGE
+            && kept.is_none()
+            && let Some(order) = parts::order_of_few(bytes)
+        {
+            return self.write_parts(locked, order);
+        }
         // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
         // copies.
         let surely_dirty = kept

@@ -1,11 +1,11 @@
-//! Writes a block that is one folio in RAM in parts: because pages of it were dropped and should cost no I/O, or
-//! because there is no run of slots for the whole block.
+//! Writes a block that is one folio in RAM in parts: because pages of it were dropped or never used and should cost no
+//! I/O, or because there is no run of slots for the whole block.
 //!
 //! The parts are written from their home, and the huge page is freed whole. It is never split: the kernel would replace
 //! its pages of zeros by the shared zero page, and Linux 6.18 fails to move those one by one (EEXIST for a page that it
 //! has just moved).
 
-use folioswap_core::{BLOCK_PAGES, FrameId, Locked, Memory, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{BLOCK_PAGES, BLOCK_PIECES, FrameId, Locked, Memory, Order, PAGE_SIZE, PIECE, SlotId, State};
 
 use crate::device::checksum;
 use crate::engine::Engine;
@@ -120,6 +120,18 @@ impl Engine {
         }
         all
     }
+}
+
+/// The order of the parts in which to write a block that is mostly zeros: its first touch made all of it, and the program
+/// uses little of it. `None`: half of its pieces and more are used. Of a used piece only the begin is read.
+pub fn order_of_few(bytes: &[u8]) -> Option<Order> {
+    let is_used = |part: &&[u8]| !checksum::is_zero(part);
+    let used: Vec<&[u8]> = bytes.chunks(PIECE.bytes()).filter(is_used).collect();
+    if used.len() > BLOCK_PIECES / 2 {
+        return None;
+    }
+    let nr_pages = used.iter().flat_map(|piece| piece.chunks(PAGE_SIZE)).filter(is_used).count();
+    Some(if nr_pages > used.len() * PIECE.nr_pages() / 4 { PIECE } else { Order::PAGE })
 }
 
 fn part(bytes: &[u8], order: Order, index: usize) -> &[u8] {

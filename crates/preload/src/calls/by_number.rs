@@ -93,6 +93,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         let result = result.or_else(|| rings::by_number(number, words));
         let result = result.or_else(|| match (state::direct(), signals::has_ours()) {
             (true, _) => covered(number, words),
+            _ if number == libc::SYS_futex && changes_words(words) => Some(futex_in_monitor_mode(words)),
             (false, true) => masked(number, words).or_else(|| about_the_net(number, words)),
             (false, false) => None,
         });
@@ -407,7 +408,8 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
 unsafe fn futex(words: &Words) -> isize {
     let mut words = *words;
     let what = words[1] as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
-    let timed = [libc::FUTEX_WAIT, libc::FUTEX_LOCK_PI, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAIT_REQUEUE_PI];
+    const LOCK_PI2: c_int = 13;
+    let timed = [libc::FUTEX_WAIT, libc::FUTEX_LOCK_PI, LOCK_PI2, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAIT_REQUEUE_PI];
     let is_timed = timed.contains(&what) && words[3] != 0;
     // SAFETY: the caller's time.
     let time = if is_timed { unsafe { access::read(words[3] as *const timespec) } } else { None };
@@ -419,6 +421,26 @@ unsafe fn futex(words: &Words) -> isize {
         },
         // SAFETY: passes the caller's arguments on unchanged.
         || unsafe { raw(libc::SYS_futex, &words) as isize },
+    )
+}
+
+/// Whether the kernel writes a futex's words itself. It does not wait for a missing page then.
+fn changes_words(words: &Words) -> bool {
+    const LOCK_PI2: c_int = 13;
+    let only_read = [libc::FUTEX_WAIT, libc::FUTEX_WAKE, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAKE_BITSET];
+    let what = words[1] as c_int & libc::FUTEX_CMD_MASK;
+    what <= LOCK_PI2 && !only_read.contains(&what)
+}
+
+/// A futex call of this kind: it fails for a word that is missing before it has slept.
+unsafe fn futex_in_monitor_mode(words: &Words) -> isize {
+    let managed = [words[0], words[4]].map(|at| (at, state::overlaps(at, size_of::<u32>())));
+    let touch = || managed.iter().filter(|(_, is)| *is).for_each(|&(at, _)| cover::bring_in(at, size_of::<u32>()));
+    cover::repeat_if(
+        managed.iter().any(|&(_, is)| is),
+        touch,
+        // SAFETY: passes the caller's arguments on unchanged.
+        || unsafe { raw(libc::SYS_futex, words) as isize },
     )
 }
 

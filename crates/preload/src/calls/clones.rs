@@ -52,12 +52,10 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
     if !is_copy(flags) || stack != 0 {
         return None;
     }
-    // SAFETY: the caller upholds this function's own contract. What is touched stays in RAM until the call.
+    // SAFETY: the caller upholds this function's own contract.
     Some(unsafe {
-        copied(flags, child, || {
-            dispatch::touch_for_clone(number, words);
-            raw_result(number, words)
-        })
+        dispatch::touch_for_clone(number, words);
+        copied(flags, child, || raw_result(number, words))
     })
 }
 

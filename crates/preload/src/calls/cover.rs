@@ -166,7 +166,12 @@ impl<T> Outcome for *mut T {
 
 /// Runs `touch` and then `call`, and repeats both while `call` fails with EFAULT.
 pub fn repeat<R: Outcome>(touch: impl Fn(), call: impl Fn() -> R) -> R {
-    if !state::direct() || guard::inside() {
+    repeat_if(state::direct() && !guard::inside(), touch, call)
+}
+
+/// The same, or only `call`.
+pub fn repeat_if<R: Outcome>(repeats: bool, touch: impl Fn(), call: impl Fn() -> R) -> R {
+    if !repeats {
         return call();
     }
     for nr_repeats in 0.. {

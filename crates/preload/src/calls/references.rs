@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use libc::{iovec, pollfd, socklen_t};
 
-use crate::calls::{copied, vectors};
+use crate::calls::{copied, cover, vectors};
 use crate::export::{export, real};
 use crate::map::adopt;
 use crate::real::kernel;
@@ -140,11 +140,13 @@ export! {
             state::fail(libc::ENOPROTOOPT);
             return -1;
         }
+        // What the value points to, such as the instructions of a filter, is touched if the call was made in vain.
+        let touch = || cover::structure(at, len as usize);
         // SAFETY: the caller's call, with a copy of the value.
-        unsafe {
+        cover::repeat(touch, || unsafe {
             let copy = copied::bytes(at, len as usize);
             SETSOCKOPT.get()(fd, level, name, copy.at(at), len)
-        }
+        })
     }
 }
 

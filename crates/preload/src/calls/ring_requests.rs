@@ -64,6 +64,8 @@ const GETXATTR: u8 = 44;
 const SEND_ZC: u8 = 47;
 const SENDMSG_ZC: u8 = 48;
 const WAITID: u8 = 50;
+const FUTEX_WAIT: u8 = 51;
+const FUTEX_WAKE: u8 = 52;
 const FUTEX_WAITV: u8 = 53;
 const BIND: u8 = 56;
 const EPOLL_WAIT: u8 = 59;
@@ -179,6 +181,7 @@ pub fn named(entry: &Entry) -> Vec<Range<usize>> {
         EPOLL_WAIT => add(addr, len.saturating_mul(12)),
         PROVIDE_BUFFERS => add(addr, len.saturating_mul(entry.fd.max(0) as usize)),
         WAITID => add(second, size_of::<libc::siginfo_t>()),
+        FUTEX_WAIT | FUTEX_WAKE => add(addr, 4),
         FUTEX_WAITV => add(addr, len.saturating_mul(24)),
         PIPE => add(addr, 8),
         _ => {}
