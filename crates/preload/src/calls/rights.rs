@@ -4,6 +4,7 @@
 //! of the new root is closed.
 
 use std::ffi::{c_char, c_int, c_long};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap_sys::kept;
 use libc::{gid_t, rlimit, size_t, uid_t};
@@ -17,6 +18,32 @@ use crate::{guard, start, state};
 /// landlock_restrict_self, since Linux 5.13.
 const RESTRICT: c_long = 446;
 
+/// What `prctl` changes of a thread's rights.
+const OF_A_THREAD: [c_int; 4] =
+    [libc::PR_SET_KEEPCAPS, libc::PR_SET_SECUREBITS, libc::PR_CAP_AMBIENT, libc::PR_CAPBSET_DROP];
+
+/// The program has changed rights that each thread has for itself, before the engine had any thread.
+static HAS_OWN_RIGHTS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the engine's threads may start now. With other rights than the program's thread, they would get another
+/// answer when the C library changes the user of all threads, and it ends the process then.
+fn may_start() -> bool {
+    state::arena().is_some() || !HAS_OWN_RIGHTS.load(Ordering::Relaxed)
+}
+
+/// Starts the engine, and adopts, before the program gives up a right.
+fn ready() {
+    if may_start() {
+        adopt::now();
+    }
+}
+
+/// Called before a call that changes the rights of one thread.
+fn note_own_rights() {
+    HAS_OWN_RIGHTS.store(true, Ordering::Relaxed);
+    ready();
+}
+
 /// Called before a call by which the program gives up rights or sets a limit, or for which the engine must run.
 pub fn before(number: c_long, words: &[usize; 6]) {
     // The kernel gives a user namespace to a process of one thread only.
@@ -24,13 +51,15 @@ pub fn before(number: c_long, words: &[usize; 6]) {
     match number {
         libc::SYS_unshare if enters(words[0]) => {}
         libc::SYS_setns if enters(words[1]) => {}
-        libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns => adopt::now(),
-        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => adopt::now(),
-        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => adopt::now(),
-        libc::SYS_setgroups | libc::SYS_capset | RESTRICT => adopt::now(),
+        libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns => ready(),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => ready(),
+        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => ready(),
+        libc::SYS_setgroups | RESTRICT => ready(),
+        libc::SYS_capset => note_own_rights(),
+        libc::SYS_prctl if OF_A_THREAD.contains(&(words[0] as c_int)) => note_own_rights(),
         libc::SYS_io_uring_setup | libc::SYS_io_setup => start::now(),
         // A process that is not dumpable may not open its own page map.
-        libc::SYS_prctl if words[0] == libc::PR_SET_DUMPABLE as usize && words[1] != 1 => adopt::now(),
+        libc::SYS_prctl if words[0] == libc::PR_SET_DUMPABLE as usize && words[1] != 1 => ready(),
         _ => {}
     }
     const LIMITS: [u32; 4] = [libc::RLIMIT_NPROC, libc::RLIMIT_NOFILE, libc::RLIMIT_AS, libc::RLIMIT_DATA];
@@ -61,6 +90,9 @@ pub fn after(number: c_long, words: &[usize; 6]) {
 
 /// Starts all threads of the engine.
 fn prepare() {
+    if !may_start() {
+        return;
+    }
     start::now();
     if let Some(arena) = state::arena().filter(|_| !guard::inside()) {
         let _guard = guard::enter();
@@ -166,7 +198,7 @@ export! {
 export! {
     fn initgroups(user: *const c_char, group: gid_t) -> c_int {
         real!(INITGROUPS = c"initgroups": fn(*const c_char, gid_t) -> c_int);
-        adopt::now();
+        ready();
         prepare();
         // SAFETY: the caller's call, with a valid copy in place of its pointer.
         unsafe {
@@ -179,7 +211,7 @@ export! {
 export! {
     fn capset(header: *mut [u32; 2], rights: *const [u32; 6]) -> c_int {
         real!(CAPSET = c"capset": fn(*mut [u32; 2], *const [u32; 6]) -> c_int);
-        adopt::now();
+        note_own_rights();
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let copies = (copied::value(header), copied::value(rights));
