@@ -470,31 +470,33 @@ fn event(message: &abi::Message) -> Event {
 }
 
 /// Lets several threads sleep until there is an event to read. An event wakes one of them; if they polled or read the
-/// userfaultfd itself, it would wake all.
+/// userfaultfd itself, it would wake all. That is what they do where no descriptor is left for this.
 #[derive(Debug)]
-pub struct Waiter(OwnedFd);
+pub struct Waiter {
+    epoll: Option<OwnedFd>,
+    uffd: RawFd,
+    stop: RawFd,
+}
 
 impl Waiter {
     /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table.
     ///
     /// # Errors
-    /// EMFILE and the like.
+    /// Kernel errors.
     pub fn new(uffd: &Userfaultfd, stop: &EventFd) -> io::Result<Self> {
         // SAFETY: takes no pointers.
-        let fd = check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-        let waiter = Waiter(unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
-        waiter.add(uffd.descriptor.number(), (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32, EVENT)?;
-        waiter.add(stop.0.number(), libc::EPOLLIN as u32, STOP)?;
+        let epoll = match check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) {
+            // SAFETY: the kernel just created this descriptor, and nothing else owns it.
+            Ok(fd) => Some(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => None,
+            Err(error) => return Err(error),
+        };
+        let waiter = Waiter { epoll, uffd: uffd.descriptor.number(), stop: stop.0.number() };
+        if let Some(epoll) = &waiter.epoll {
+            add(epoll, waiter.uffd, (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32)?;
+            add(epoll, waiter.stop, libc::EPOLLIN as u32)?;
+        }
         Ok(waiter)
-    }
-
-    fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events, u64: token };
-        // SAFETY: the kernel reads an event of this frame.
-        let added =
-            unsafe { libc::syscall(libc::SYS_epoll_ctl, self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-        check(added).map(drop)
     }
 
     /// Sleeps until there may be an event to read (another thread may be faster), or until `stop` is signalled, which
@@ -503,30 +505,50 @@ impl Waiter {
     /// # Errors
     /// Kernel errors. An error condition on a descriptor is one, too.
     pub fn wait(&self) -> io::Result<Woken> {
-        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 2];
-        let (len, forever) = (ready.len(), -1);
-        // SAFETY: two entries of this frame, no timeout, and no signal mask.
-        let count = check(unsafe {
-            libc::syscall(libc::SYS_epoll_pwait, self.0.as_raw_fd(), ready.as_mut_ptr(), len, forever, 0usize, 0usize)
-        });
-        let count = match count {
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => 0,
-            other => other?,
+        let ready = match &self.epoll {
+            Some(epoll) => wait_in(epoll),
+            None => self.poll(),
         };
-        let ready = &ready[..count];
-        if ready.iter().any(|event| event.u64 == STOP) {
+        let ready = match ready {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => return Ok(Woken::Event),
+            ready => ready?,
+        };
+        if ready.iter().any(|&(fd, events)| fd == self.stop && events != 0) {
             return Ok(Woken::Stopped);
         }
-        match ready.iter().find(|event| event.events & libc::EPOLLIN as u32 == 0) {
-            Some(event) => Err(io::Error::other(format!("userfaultfd reports poll events {:#x}", { event.events }))),
+        match ready.iter().find(|&&(_, events)| events & !(libc::EPOLLIN as u32) != 0) {
+            Some((_, events)) => Err(io::Error::other(format!("userfaultfd reports poll events {events:#x}"))),
             None => Ok(Woken::Event),
         }
     }
+
+    /// Waits without a descriptor for that.
+    fn poll(&self) -> io::Result<[(RawFd, u32); 2]> {
+        let mut watched = [self.uffd, self.stop].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: two entries of this frame, no timeout, and no signal mask.
+        check(unsafe { libc::syscall(libc::SYS_ppoll, watched.as_mut_ptr(), watched.len(), 0usize, 0usize, 0usize) })?;
+        Ok(watched.map(|of| (of.fd, of.revents as u32)))
+    }
 }
 
-/// Tokens of a [`Waiter`]'s events.
-const EVENT: u64 = 0;
-const STOP: u64 = 1;
+/// Adds a descriptor to those that are watched. Its number is the token of its events.
+fn add(epoll: &OwnedFd, fd: RawFd, events: u32) -> io::Result<()> {
+    let mut event = libc::epoll_event { events, u64: fd as u64 };
+    // SAFETY: the kernel reads an event of this frame.
+    let added =
+        unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    check(added).map(drop)
+}
+
+fn wait_in(epoll: &OwnedFd) -> io::Result<[(RawFd, u32); 2]> {
+    let mut ready = [libc::epoll_event { events: 0, u64: u64::MAX }; 2];
+    let (len, forever) = (ready.len(), -1);
+    // SAFETY: two entries of this frame, no timeout, and no signal mask.
+    check(unsafe {
+        libc::syscall(libc::SYS_epoll_pwait, epoll.as_raw_fd(), ready.as_mut_ptr(), len, forever, 0usize, 0usize)
+    })?;
+    Ok(ready.map(|event| (event.u64 as RawFd, event.events)))
+}
 
 /// A descriptor that wakes other threads' polls. Once signalled, it stays so.
 #[derive(Debug)]
