@@ -122,8 +122,8 @@ impl Engine {
     }
 }
 
-/// The order of the parts in which to write a block that is mostly zeros: its first touch made all of it, and the program
-/// uses little of it. `None`: half of its pieces and more are used. Of a used piece only the begin is read.
+/// The order of the parts in which to write a block that is mostly zeros: its first touch made all of it, and the
+/// program uses little of it. `None`: more than half of its pieces are used.
 pub fn order_of_few(bytes: &[u8]) -> Option<Order> {
     let is_used = |part: &&[u8]| !checksum::is_zero(part);
     let used: Vec<&[u8]> = bytes.chunks(PIECE.bytes()).filter(is_used).collect();

@@ -63,7 +63,11 @@ const INFO: usize = size_of::<siginfo_t>();
 
 /// The arguments of a call that may be pointers. Empty for unknown numbers.
 pub fn arguments(number: c_long) -> &'static [Argument] {
-    [files, times, threads, others].iter().map(|of| of(number)).find(|found| !found.is_empty()).unwrap_or(&[])
+    [files, times, threads, attributes, others]
+        .iter()
+        .map(|of| of(number))
+        .find(|found| !found.is_empty())
+        .unwrap_or(&[])
 }
 
 /// Calls on files.
@@ -154,6 +158,20 @@ fn times(number: c_long) -> &'static [Argument] {
     }
 }
 
+/// Attributes of files, mounts and security modules, since Linux 6.8.
+fn attributes(number: c_long) -> &'static [Argument] {
+    match number {
+        SETXATTRAT | GETXATTRAT => &[Plain, Text, Plain, Text, Unknown],
+        LISTXATTRAT => &[Plain, Text, Plain, Writes(4, 1)],
+        REMOVEXATTRAT => &[Plain, Text, Plain, Text],
+        OPEN_TREE_ATTR => &[Plain, Text, Plain, Reads(4, 1)],
+        LSM_GET_SELF_ATTR => &[Plain, Unknown, Written(4)],
+        LSM_SET_SELF_ATTR => &[Plain, Unknown],
+        LSM_LIST_MODULES => &[Unknown, Written(4)],
+        _ => &[],
+    }
+}
+
 /// All other calls.
 fn others(number: c_long) -> &'static [Argument] {
     match number {
@@ -212,13 +230,6 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_request_key => &[Text, Text, Text],
         SYS_keyctl | SYS_prctl => &[Plain, Unknown, Unknown, Unknown, Unknown],
         SYS_arch_prctl => &[Plain, Unknown],
-        SETXATTRAT | GETXATTRAT => &[Plain, Text, Plain, Text, Unknown],
-        LISTXATTRAT => &[Plain, Text, Plain, Writes(4, 1)],
-        REMOVEXATTRAT => &[Plain, Text, Plain, Text],
-        OPEN_TREE_ATTR => &[Plain, Text, Plain, Reads(4, 1)],
-        LSM_GET_SELF_ATTR => &[Plain, Unknown, Written(4)],
-        LSM_SET_SELF_ATTR => &[Plain, Unknown],
-        LSM_LIST_MODULES => &[Unknown, Written(4)],
         SYS_bpf => &[Plain, Unknown],
         SYS_perf_event_open | SYS_seccomp | SYS_landlock_create_ruleset => &[Unknown, Unknown, Unknown],
         SYS_landlock_add_rule => &[Plain, Plain, Unknown],
