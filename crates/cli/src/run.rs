@@ -12,6 +12,7 @@ use crate::supervise::Supervisor;
 use crate::watch::{Allowed, Watch};
 use crate::{complain, outside, program, stats_text, swap_check};
 use clap::Args;
+use folioswap::device::KeptDevice;
 use folioswap::{Mapping, RunSettings};
 use folioswap_sys::own_calls;
 use std::ffi::OsString;
@@ -89,7 +90,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
     }
     let counters = stats_text::Counters::create()?;
-    let _kept = swap_check::keep(&mut swap)?;
+    let kept = swap_check::keep(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let topology = args.paging.options.topology.as_ref().map(absolute);
     let settings = RunSettings {
@@ -110,8 +111,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
     let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.path()).ok(), complain);
-    let status = Supervisor::new()?.run(&mut launch.command()?, |_| ())?;
+    let mut supervisor = Supervisor::new()?;
+    let status = supervisor.run(&mut launch.command()?, |_| ())?;
     drop(watch);
+    supervisor.release()?; // what follows may take long
+    kept.iter().for_each(KeptDevice::wipe);
     let outside = counters.outside(&settings.swap, obstacle);
     if let Some(form) = args.stats {
         complain(&counters.describe(form, args.paging.memory, begin.elapsed(), &outside));

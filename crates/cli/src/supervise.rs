@@ -43,9 +43,10 @@ pub struct Supervisor {
 impl Supervisor {
     /// Installs the signal handlers.
     pub fn new() -> Result<Supervisor, Failure> {
-        child::attend(PASSED_ON);
+        child::note();
         let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON)
             .map_err(|error| Failure::new(format!("signal handlers could not be installed: {error}")))?;
+        child::attend(PASSED_ON);
         Ok(Supervisor { signals })
     }
 

@@ -11,12 +11,13 @@ use crate::check;
 /// Signals have the numbers from 1 to this. Sets of them have a bit for each.
 const MOST_SIGNAL: i32 = 64;
 
-/// The signals that this process was started to ignore and to block, noted by [`attend`]. Not SIGPIPE, which Rust's
+/// The signals that this process was started to ignore and to block, noted by [`note`]. Not SIGPIPE, which Rust's
 /// runtime ignores before `main`: children have its default effect.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 
-fn note() {
+/// Notes how this process was started. Called once, before any handler is installed.
+pub fn note() {
     let mut ignored = 0;
     for signal in 1..=MOST_SIGNAL {
         // SAFETY: all zeroes is a valid action. The kernel fills it in.
@@ -48,9 +49,8 @@ pub fn began_ignoring(signal: i32) -> bool {
 }
 
 /// Has the calling thread receive these signals, and the kernel keep the statuses of children, however this process was
-/// started. Called once, before any handler is installed. Children are started as this process was.
+/// started. Children are started as this process was.
 pub fn attend(signals: &[i32]) {
-    note();
     let set = signals.iter().fold(0, |set, signal| set | 1 << (signal - 1));
     mask(libc::SIG_UNBLOCK, Some(&set), None);
     // SAFETY: the default, which is to do nothing.

@@ -143,11 +143,17 @@ pub fn lock_for_process(fd: RawFd) -> io::Result<()> {
     with_lock(fd, libc::F_SETLK).map(drop)
 }
 
-/// Whether another process holds such a lock on any part of the file.
+/// Locks the file against [`locked_of_other`], until the descriptor is closed.
 ///
 /// # Errors
-/// Kernel errors.
-pub fn is_locked_by_other(fd: RawFd) -> io::Result<bool> {
+/// EWOULDBLOCK: a process that got it there has it, or a child of that process. Other kernel errors.
+pub fn lock_alone(fd: RawFd) -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) }.into()).map(drop)
+}
+
+/// Whether another process holds such a lock on any part of the file.
+fn is_locked_by_other(fd: RawFd) -> io::Result<bool> {
     Ok(with_lock(fd, libc::F_GETLK)?.l_type != libc::F_UNLCK as libc::c_short)
 }
 
@@ -233,8 +239,8 @@ pub fn punch_hole(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Makes all of a file read as zeros. It keeps its space where the file system can do that. Costs nothing where nothing
-/// was written.
+/// Makes all of a file read as zeros. It keeps its space where the file system can do that. Costs nothing where the file
+/// system knows that nothing was written.
 ///
 /// # Errors
 /// EOPNOTSUPP: the file system supports neither this nor holes. Other kernel errors.
@@ -246,11 +252,17 @@ pub fn wipe(fd: RawFd) -> io::Result<()> {
     }
     // SAFETY: takes no pointers.
     let len = check(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
-    let with = |mode: libc::c_int| {
+    let with = |mode: libc::c_int| loop {
         // SAFETY: takes no pointers.
-        check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode | libc::FALLOC_FL_KEEP_SIZE, 0, len) }).map(drop)
+        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode | libc::FALLOC_FL_KEEP_SIZE, 0, len) }) {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            done => return done.map(drop),
+        }
     };
-    with(libc::FALLOC_FL_ZERO_RANGE).or_else(|_| with(libc::FALLOC_FL_PUNCH_HOLE))
+    match with(libc::FALLOC_FL_ZERO_RANGE) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => with(libc::FALLOC_FL_PUNCH_HOLE),
+        done => done,
+    }
 }
 
 /// Reads all of `bytes` at `offset`. The buffer may be memory of the engine's, and must be present. With O_DIRECT

@@ -467,8 +467,11 @@ impl OrderChoice {
             if u32::from(age) <= lifetime {
                 return touched_part(&mut record, block, history, (nr_folios, index));
             }
-            (history.verdict, history.judged_at) = (Verdict::Sparse, record.now);
-            record.vote(block, false);
+            // Neighbours may have been touched since the last fault.
+            let is_dense = history.touches >= history.enough;
+            (history.verdict, history.judged_at) =
+                (if is_dense { Verdict::Dense } else { Verdict::Sparse }, record.now);
+            record.vote(block, is_dense);
         }
         let fresh = record.now.wrapping_sub(history.judged_at) < AGE * lifetime;
         let is_probe = record.samples.iter().flatten().any(|sample| sample.block == block);

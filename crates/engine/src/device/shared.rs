@@ -69,14 +69,13 @@ impl KeptDevice {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.fd.number());
         SharedDevice { path: path.into(), identity: self.0.fd.file_id() }
     }
-}
 
-impl Drop for KeptDevice {
-    fn drop(&mut self) {
+    /// Discards what the program's processes wrote to a block device, unless one of them, or a child of one, has it
+    /// still. A disk that cannot discard keeps it. A file has no name, and goes with the last process.
+    pub fn wipe(&self) {
         let device = &self.0;
-        // A file has no name, and goes when the last process does.
-        if device.fixed && device.fd.with(direct_io::is_locked_by_other).is_ok_and(|in_use| !in_use) {
-            // A disk that cannot discard keeps what was written.
+        // Nobody else gets the device meanwhile, and the lock ends with this value.
+        if device.fixed && device.fd.with(direct_io::lock_alone).is_ok() {
             let _ = device.discard(0, device.limit.unwrap_or(0));
         }
     }
@@ -92,8 +91,8 @@ impl FileDevice {
             // On the descriptor that stays: the kernel drops this lock when the process closes any descriptor of the
             // file.
             fd.with(direct_io::lock_for_process).map_err(Error::system("locking a swap device"))?;
-            if !fixed && fd.with(direct_io::wipe).is_err() {
-                return Self::like_that_of_program(path, limit);
+            if !fixed {
+                let _ = fd.with(direct_io::wipe); // a file system that cannot do that keeps what was written
             }
             return Ok(FileDevice { fd, path: path.into(), limit, fixed, on_first_use: None.into() });
         }

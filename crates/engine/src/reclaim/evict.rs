@@ -9,7 +9,7 @@
 //! A folio's hash is noted before it is written. A dirty folio therefore gives up its old slots first, and a failed
 //! write leaves it without slots.
 
-use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, Size, SlotId, State, Zone};
+use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Size, SlotId, State, Wish, Zone};
 
 use crate::device::checksum;
 use crate::engine::Engine;
@@ -196,9 +196,11 @@ impl Engine {
         let kept = locked.folio(index).slot();
         if order == Order::HUGE
             && kept.is_none()
-            && let Some(order) = parts::order_of_few(bytes)
+            && self.policy().order_of(locked).is_none()
+            && locked.wish != Wish::Whole
+            && parts::uses_few(bytes)
         {
-            return self.write_parts(locked, order);
+            return self.write_parts(locked, PIECE);
         }
         // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
         // copies.

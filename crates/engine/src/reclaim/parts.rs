@@ -122,16 +122,9 @@ impl Engine {
     }
 }
 
-/// The order of the parts in which to write a block that is mostly zeros: its first touch made all of it, and the
-/// program uses little of it. `None`: more than half of its pieces are used.
-pub fn order_of_few(bytes: &[u8]) -> Option<Order> {
-    let is_used = |part: &&[u8]| !checksum::is_zero(part);
-    let used: Vec<&[u8]> = bytes.chunks(PIECE.bytes()).filter(is_used).collect();
-    if used.len() > BLOCK_PIECES / 2 {
-        return None;
-    }
-    let nr_pages = used.iter().flat_map(|piece| piece.chunks(PAGE_SIZE)).filter(is_used).count();
-    Some(if nr_pages > used.len() * PIECE.nr_pages() / 4 { PIECE } else { Order::PAGE })
+/// Whether more than half of a block's pieces are zeros: its first touch made all of it, and the program uses little.
+pub fn uses_few(bytes: &[u8]) -> bool {
+    bytes.chunks(PIECE.bytes()).filter(|piece| checksum::is_zero(piece)).count() > BLOCK_PIECES / 2
 }
 
 fn part(bytes: &[u8], order: Order, index: usize) -> &[u8] {

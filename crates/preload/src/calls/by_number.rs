@@ -403,12 +403,14 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
+/// FUTEX_LOCK_PI2, since Linux 5.14.
+const LOCK_PI2: c_int = 13;
+
 /// A futex call, whose word may be missing or be evicted. Only a call that has not slept returns EFAULT for the word,
 /// so the call may be repeated. The timeout is copied.
 unsafe fn futex(words: &Words) -> isize {
     let mut words = *words;
     let what = words[1] as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
-    const LOCK_PI2: c_int = 13;
     let timed = [libc::FUTEX_WAIT, libc::FUTEX_LOCK_PI, LOCK_PI2, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAIT_REQUEUE_PI];
     let is_timed = timed.contains(&what) && words[3] != 0;
     // SAFETY: the caller's time.
@@ -426,7 +428,6 @@ unsafe fn futex(words: &Words) -> isize {
 
 /// Whether the kernel writes a futex's words itself. It does not wait for a missing page then.
 fn changes_words(words: &Words) -> bool {
-    const LOCK_PI2: c_int = 13;
     let only_read = [libc::FUTEX_WAIT, libc::FUTEX_WAKE, libc::FUTEX_WAIT_BITSET, libc::FUTEX_WAKE_BITSET];
     let what = words[1] as c_int & libc::FUTEX_CMD_MASK;
     what <= LOCK_PI2 && !only_read.contains(&what)

@@ -19,8 +19,7 @@ use crate::{guard, start, state};
 const RESTRICT: c_long = 446;
 
 /// What `prctl` changes of a thread's rights.
-const OF_A_THREAD: [c_int; 4] =
-    [libc::PR_SET_KEEPCAPS, libc::PR_SET_SECUREBITS, libc::PR_CAP_AMBIENT, libc::PR_CAPBSET_DROP];
+const OF_A_THREAD: [c_int; 2] = [libc::PR_SET_KEEPCAPS, libc::PR_SET_SECUREBITS];
 
 /// The program has changed rights that each thread has for itself, before the engine had any thread.
 static HAS_OWN_RIGHTS: AtomicBool = AtomicBool::new(false);

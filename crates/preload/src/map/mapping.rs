@@ -122,10 +122,12 @@ fn note_mapped(
 /// What lies beside such memory is advised like it before it is touched, so that the kernel joins the two.
 pub fn note_ordinary(range: Range<usize>) {
     known::note_ordinary(range.clone());
-    let around = known::ordinary().around(range.start);
-    if around.is_some_and(|around| around.len() >= BLOCK_BYTES) && adopt::is_later() {
+    let Some(around) = known::ordinary().around(range.start).filter(|_| adopt::is_later()) else { return };
+    if around.len() >= BLOCK_BYTES {
+        // What was smaller than a block until now is not advised yet.
+        let part = if around.len() - range.len().min(around.len()) < BLOCK_BYTES { around } else { range };
         // What the kernel refuses comes in small pages.
-        state::keeping_errno(|| _ = memory::advise_hugepage(range.start, range.len()));
+        state::keeping_errno(|| _ = memory::advise_hugepage(part.start, part.len()));
     }
 }
 

@@ -366,7 +366,8 @@ export! {
             }
             let was_ordinary = known::ordinary().overlaps(&request.last());
             let mut at = call();
-            if at == libc::MAP_FAILED && state::errno() == libc::EFAULT && was_ordinary && state::keeping_errno(|| join(&request.old)) {
+            let are_two = at == libc::MAP_FAILED && state::errno() == libc::EFAULT && was_ordinary;
+            if are_two && state::keeping_errno(|| join(&request.old)) {
                 at = call();
             }
             if at != libc::MAP_FAILED {
