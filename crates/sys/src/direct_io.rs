@@ -239,8 +239,8 @@ pub fn punch_hole(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Makes all of a file read as zeros. It keeps its space where the file system can do that. Costs nothing where the file
-/// system knows that nothing was written.
+/// Makes all of a file read as zeros. It keeps its space where the file system can do that. Costs nothing where that
+/// knows that nothing was written.
 ///
 /// # Errors
 /// EOPNOTSUPP: the file system supports neither this nor holes. Other kernel errors.
