@@ -189,7 +189,8 @@ def sqlite(folder):
 def sort(folder):
     """GNU sort, all in memory."""
     inputs.lines(os.path.join(folder, "lines"), 4_000_000)
-    return Program(["sh", "-c", "sort -S 1G --parallel=2 -o sorted lines && sha256sum sorted"], ["sort", "--version"], {"LC_ALL": "C"})
+    sort = "sort -S 1G --parallel=2 -o sorted lines && sha256sum sorted"
+    return Program(["sh", "-c", sort], ["sort", "--version"], {"LC_ALL": "C"})
 
 
 def redis(folder):

@@ -3,7 +3,7 @@
 virtual environment under TARGET, then runs its tests and the examples in its documentation. Prints PASS, FAIL and SKIP
 lines.
 
---free-threaded: with a CPython that has no GIL. FOLIOSWAP_FREE_THREADED names it; otherwise it is python3.14t on PATH."""
+--free-threaded: with a CPython that has no GIL. FOLIOSWAP_FREE_THREADED names it; else it is python3.14t on PATH."""
 
 import os
 import re
@@ -86,7 +86,9 @@ def free_threaded():
     if found is None:
         return None, f"there is no {named}; FOLIOSWAP_FREE_THREADED can name one (CONTRIBUTING.md says how to build it)"
     status, output = quiet([found, "-c", "import sys; print(getattr(sys, '_is_gil_enabled', lambda: True)())"], 60)
-    return (found, "") if (status, output) == (0, "False\n") else (None, f"{found} has the GIL: {output.strip()[-200:]}")
+    if (status, output) == (0, "False\n"):
+        return found, ""
+    return None, f"{found} has the GIL: {output.strip()[-200:]}"
 
 
 def main():

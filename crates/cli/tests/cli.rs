@@ -510,8 +510,9 @@ fn a_program_is_started_as_the_command_was() {
     let same = "a=$(grep -oE 'Sig(Ign|Blk):.*' /proc/self/status | sed -E 's/.*(.{7})$/\\1/'); \
                 b=$($RUN grep -oE 'Sig(Ign|Blk):.*' /proc/self/status | sed -E 's/.*(.{7})$/\\1/'); \
                 echo $a, $b; [ \"$a\" = \"$b\" ]";
+    let said = "cd /; exec sh -c \"echo \\$FOLIOSWAP_DIR\"";
     let lines = [
-        ("mkdir $FOLDER/here && cd $FOLDER && FOLIOSWAP_DIR=here $RUN sh -c 'cd /; exec sh -c \"echo \\$FOLIOSWAP_DIR\"' | grep ^/".to_owned(), 0),
+        (format!("mkdir $FOLDER/here && cd $FOLDER && FOLIOSWAP_DIR=here $RUN sh -c '{said}' | grep ^/"), 0),
         ("trap '' CHLD; exec $RUN sh -c 'exit 5'".to_owned(), 5),
         (format!("trap '' HUP INT USR1; {same}"), 0),
         (format!("exec env --block-signal=URG,USR2 bash -c '{}'", same.replace('\'', "'\\''")), 0),

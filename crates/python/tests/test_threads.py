@@ -1,4 +1,4 @@
-"""Threads that use one pool at once. With free-threaded CPython they run in parallel; with the GIL they take turns often."""
+"""Threads that use one pool at once. With free-threaded CPython they run in parallel; with the GIL they take turns."""
 
 import collections
 import faulthandler
@@ -238,5 +238,6 @@ def test_a_child_is_forked_while_threads_allocate(faults):
 @pytest.mark.skipif(HAS_GIL, reason="this CPython has the GIL")
 def test_the_import_leaves_the_gil_off():
     code = "import sys, numpy; assert not sys._is_gil_enabled(); import folioswap; print(sys._is_gil_enabled())"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"

@@ -516,13 +516,13 @@ impl Waiter {
         if ready.iter().any(|&(fd, events)| fd == self.stop && events != 0) {
             return Ok(Woken::Stopped);
         }
-        match ready.iter().find(|&&(_, events)| events & !(libc::EPOLLIN as u32) != 0) {
+        match ready.iter().find(|&&(_, events)| events != 0 && events & libc::EPOLLIN as u32 == 0) {
             Some((_, events)) => Err(io::Error::other(format!("userfaultfd reports poll events {events:#x}"))),
             None => Ok(Woken::Event),
         }
     }
 
-    /// Waits without a descriptor for that.
+    /// Waits for either, without epoll. What is ready: each descriptor, with its events.
     fn poll(&self) -> io::Result<[(RawFd, u32); 2]> {
         let mut watched = [self.uffd, self.stop].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         // SAFETY: two entries of this frame, no timeout, and no signal mask.
@@ -531,7 +531,7 @@ impl Waiter {
     }
 }
 
-/// Adds a descriptor to those that are watched. Its number is the token of its events.
+/// Adds a descriptor to those that are watched. Its events carry its number.
 fn add(epoll: &OwnedFd, fd: RawFd, events: u32) -> io::Result<()> {
     let mut event = libc::epoll_event { events, u64: fd as u64 };
     // SAFETY: the kernel reads an event of this frame.
