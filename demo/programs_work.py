@@ -95,6 +95,8 @@ print(base.sql("SELECT count(*), sum(n), max(last) FROM "
 print(base.sql("SELECT id, name FROM t ORDER BY name, id OFFSET 3999990").fetchall())
 """,
 }
+# In a memory cgroup the runtime would choose another collector and a smaller heap than under a budget of folioswap's.
+JAVA = ["-Xmx400m", "-XX:-UseContainerSupport"]
 MALLOC = {"jemalloc": "libjemalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4", "mimalloc": "libmimalloc.so.2"}
 
 
@@ -126,7 +128,7 @@ def java(collector):
     def prepare(folder):
         runtime, compiler = need("java", "default-jdk-headless"), need("javac", "default-jdk-headless")
         subprocess.run([compiler, "-d", folder, os.path.join(TALKS, "Objects.java")], check=True)
-        return Program([runtime, f"-XX:+Use{collector}GC", "-Xmx400m", "Objects", "250"], [runtime, "-version"])
+        return Program([runtime, *JAVA, f"-XX:+Use{collector}GC", "Objects", "250"], [runtime, "-version"])
     return prepare
 
 
@@ -142,7 +144,8 @@ def javac(folder):
         )
         write(folder, f"source/C{n}.java", f"import java.util.*;\npublic class C{n} {{\n{methods}}}\n")
     sums = "cat $(find classes -name '*.class' | sort) | sha256sum"
-    script = f"rm -rf classes; javac -J-Xmx400m -d classes source/*.java && {sums}"
+    options = " ".join(f"-J{option}" for option in JAVA)
+    script = f"rm -rf classes; javac {options} -J-XX:+UseG1GC -d classes source/*.java && {sums}"
     return Program(["sh", "-c", script], [compiler, "-version"])
 
 
