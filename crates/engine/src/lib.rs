@@ -23,6 +23,7 @@
 //! served by readahead. `ARCHITECTURE.md` in the repository tells how memory is swapped in and out.
 
 mod arena;
+mod block;
 mod compact;
 mod config;
 pub mod device;

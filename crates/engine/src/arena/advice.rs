@@ -51,7 +51,7 @@ impl Engine {
     /// Makes folios of a range the oldest in RAM.
     pub fn make_oldest(&self, blocks: Range<usize>) {
         self.each_block_of(blocks, |block| {
-            let Some(locked) = self.table().try_lock(block).filter(|locked| !locked.pinned) else { return };
+            let Some(locked) = self.try_lock(block).filter(|locked| !locked.pinned) else { return };
             for index in 0..locked.nr_folios() {
                 if let State::Resident(frame) = locked.state(index) {
                     self.ram().zone(frame).insert_tail(frame, List::Inactive);
@@ -70,9 +70,8 @@ impl Engine {
     /// are blocked for one such block at a time, or [`LOOKS`] others, so that a handler that touches the range, or a
     /// fork, need not wait for all of it.
     pub fn each_block_of(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
-        let has_content = |&block: &BlockId| {
-            self.table().has(block) && self.table().try_lock(block).is_none_or(|locked| !locked.is_empty())
-        };
+        let has_content =
+            |&block: &BlockId| self.table().has(block) && self.try_lock(block).is_none_or(|locked| !locked.is_empty());
         let mut next = blocks.start;
         while next < blocks.end {
             if let Some((end, _)) = self.table().untouched(next..blocks.end) {
@@ -96,7 +95,7 @@ impl Engine {
     /// Discards the content of whole blocks, which then read as zero.
     pub fn drop_range(&self, blocks: Range<usize>) {
         self.each_block_of(blocks, |block| {
-            self.drop_block(&mut self.table().lock(block));
+            self.lock(block).drop_block();
         });
     }
 }

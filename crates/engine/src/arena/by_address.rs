@@ -9,10 +9,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use folioswap_core::{BlockId, FolioId, List, Locked, PAGE_SIZE, State, Wish};
+use folioswap_core::{BlockId, FolioId, List, PAGE_SIZE, State, Wish};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::signals;
 
+use crate::block::Block;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
@@ -352,9 +353,9 @@ impl RawSpace {
         {
             let _blocked = signals::block_all(); // a signal handler might touch this block
             let _pass = self.engine.gate().enter(signals::thread_id());
-            let mut locked = self.engine.table().lock(block);
-            for mapped in self.engine.drop_pages(&mut locked, pages) {
-                self.engine.zero_mapped(&mut locked, mapped);
+            let mut locked = self.engine.lock(block);
+            for mapped in locked.drop_pages(pages) {
+                locked.zero_mapped(mapped);
             }
         }
         for edge in [part.start..inner.start, inner.end..part.end] {
@@ -377,11 +378,11 @@ impl RawSpace {
             let block = BlockId::from_index(index);
             let pages = pages_in(block, &range);
             if engine.table().is_open(block) {
-                let mut locked = engine.table().lock(block);
+                let mut locked = engine.lock(block);
                 let nr_pages = locked.order().nr_pages();
                 let whole = pages.start.next_multiple_of(nr_pages)..pages.end / nr_pages * nr_pages;
                 if !whole.is_empty() {
-                    self.engine.drop_pages(&mut locked, whole);
+                    locked.drop_pages(whole);
                 }
             }
         }
@@ -400,7 +401,7 @@ impl RawSpace {
             let empty = {
                 let _blocked = signals::block_all(); // a signal handler might touch this block
                 let _pass = self.engine.gate().enter(signals::thread_id());
-                let locked = self.engine.table().lock(page.block());
+                let locked = self.engine.lock(page.block());
                 locked.state(locked.index_of(page.page_in_block())) == State::Empty
             };
             if !empty {
@@ -436,13 +437,13 @@ impl RawSpace {
             self.engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         }
         self.engine.each_block_of(self.covering(addr, len), |block| {
-            if let Some(locked) = self.engine.table().try_lock(block).filter(|locked| !locked.pinned) {
+            if let Some(locked) = self.engine.try_lock(block).filter(|locked| !locked.pinned) {
                 self.make_active(&locked);
             }
         });
     }
 
-    fn make_active(&self, locked: &Locked<'_>) {
+    fn make_active(&self, locked: &Block<'_>) {
         for index in 0..locked.nr_folios() {
             if let State::Resident(frame) = locked.state(index) {
                 self.engine.ram().put(frame, List::Active);
@@ -465,7 +466,7 @@ impl RawSpace {
             let _blocked = signals::block_all();
             let _pass = self.engine.gate().enter(signals::thread_id());
             self.engine.table().ensure(some.clone());
-            some.clone().for_each(|block| self.engine.table().lock(BlockId::from_index(block)).wish = wish);
+            some.clone().for_each(|block| self.engine.lock(BlockId::from_index(block)).wish = wish);
             blocks.start = some.end;
         }
     }
@@ -486,7 +487,7 @@ impl RawSpace {
         loop {
             let missing = {
                 let _pass = self.engine.gate().enter(thread);
-                self.first_missing(&self.engine.table().lock(block), &pages)
+                self.first_missing(&self.engine.lock(block), &pages)
             };
             let Some(missing) = missing else { return true };
             if !self.engine.resolve(self.engine.table().addr(missing), thread) {
@@ -499,7 +500,7 @@ impl RawSpace {
     }
 
     /// The first of these pages that is neither mapped nor sealed.
-    fn first_missing(&self, locked: &Locked<'_>, pages: &Range<usize>) -> Option<FolioId> {
+    fn first_missing(&self, locked: &Block<'_>, pages: &Range<usize>) -> Option<FolioId> {
         let nr_pages = locked.order().nr_pages();
         let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
         let mut missing = folios.filter(|&index| !matches!(locked.state(index), State::Resident(_)));
@@ -558,7 +559,7 @@ impl RawSpace {
             let is_lost = !self.bring_in(block, pages.clone(), thread);
             all_in &= !is_lost;
             let _pass = self.engine.gate().enter(thread);
-            let mut locked = self.engine.table().lock(block);
+            let mut locked = self.engine.lock(block);
             if !self.engine.table().is_open(block) {
                 return all_in; // unmapped meanwhile
             }
@@ -621,7 +622,7 @@ impl RawSpace {
         if !self.engine.table().has(block) {
             return;
         }
-        let mut locked = self.engine.table().lock(block);
+        let mut locked = self.engine.lock(block);
         if self.holds.lock().expect("nothing panics under this lock").contains_key(&block) {
             return; // held again meanwhile
         }

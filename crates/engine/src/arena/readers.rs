@@ -28,7 +28,7 @@ fn bring_in(engine: &Engine, range: Range<usize>) {
         }
         for page in pages_in(block, &range) {
             let pass = engine.gate().enter(thread);
-            let locked = engine.table().lock(block);
+            let locked = engine.lock(block);
             let is_out = !matches!(locked.state(locked.index_of(page)), State::Resident(_)) && !locked.is_sealed(page);
             if is_out && engine.fault_in(pass, Some(locked), block.page(page), thread).is_err() {
                 break; // lost: the reader gets an error

@@ -298,7 +298,7 @@ mod tests {
         let first = engine.table().page_at(regions[0].as_ptr() as usize).block();
         let last = engine.table().page_at(regions[0].as_ptr() as usize + regions[0].len() - 1).block();
         let held: Vec<_> =
-            (first.index()..=last.index()).map(|index| engine.table().lock(BlockId::from_index(index))).collect();
+            (first.index()..=last.index()).map(|index| engine.lock(BlockId::from_index(index))).collect();
         let taken: Vec<_> = std::iter::from_fn(|| engine.compact_directly()).take(64).collect();
         let stats = arena.stats();
         assert!(taken.len() < 64 && stats.pgmigrate_fail > 0 && stats.pgmigrate_success > 0, "{stats:?}");

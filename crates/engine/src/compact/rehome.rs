@@ -6,9 +6,10 @@
 //! home if it is empty, and are copied otherwise.
 //!
 use folioswap_core::compact::{Migrated, Mode, Mover};
-use folioswap_core::{FolioId, FrameId, Locked, Order, State};
+use folioswap_core::{FolioId, FrameId, Order, State};
 use folioswap_sys::futex;
 
+use crate::block::Block;
 use crate::compact::exchange::Moving;
 
 /// Attempts of a synchronous move to lock and move a folio before it gives up. Without a bound, two threads that each
@@ -32,7 +33,7 @@ impl Mover for Moving<'_> {
     fn migrate(&self, folio: FolioId, from: FrameId, order: Order, to: FrameId, mode: Mode) -> Migrated {
         let nr_looks = if mode == Mode::Sync { LOOKS } else { 1 };
         for look in 0..nr_looks {
-            let locked = self.engine.table().try_lock(folio.block());
+            let locked = self.engine.try_lock(folio.block());
             match locked.map(|mut locked| self.rehome(&mut locked, folio, from, order, to)) {
                 Some(done) if done != Migrated::Busy => return done,
                 _ if look + 1 < nr_looks => futex::sleep(std::time::Duration::from_micros(20)),
@@ -43,22 +44,22 @@ impl Mover for Moving<'_> {
     }
 
     fn split(&self, folio: FolioId, from: FrameId, order: Order) -> bool {
-        let Some(mut locked) = self.engine.table().try_lock(folio.block()) else { return false };
+        let Some(mut locked) = self.engine.try_lock(folio.block()) else { return false };
         let goes = locked.order() == order && order < Order::HUGE && occupies(&locked, folio, from) && !locked.pinned;
         if goes {
-            self.engine.split_block(&mut locked, Order::PAGE);
+            locked.split_to(Order::PAGE);
         }
         goes
     }
 }
 
 /// Whether a folio of a locked block is in these frames.
-fn occupies(locked: &Locked<'_>, folio: FolioId, frame: FrameId) -> bool {
+fn occupies(locked: &Block<'_>, folio: FolioId, frame: FrameId) -> bool {
     locked.folio(locked.index_of(folio.page_in_block())).frame() == Some(frame)
 }
 
 impl Moving<'_> {
-    fn rehome(&self, locked: &mut Locked<'_>, folio: FolioId, from: FrameId, order: Order, to: FrameId) -> Migrated {
+    fn rehome(&self, locked: &mut Block<'_>, folio: FolioId, from: FrameId, order: Order, to: FrameId) -> Migrated {
         let engine = self.engine;
         if locked.order() != order {
             return Migrated::Unsuited; // parts of it may still be there
@@ -92,7 +93,7 @@ impl Moving<'_> {
         }
         locked.folio_mut(index).set_in_ram(to, is_mapped);
         engine.ram().zone(to).occupy(to, from);
-        engine.note_copy(locked, index);
+        locked.note_copy(index);
         if self.exchanges() {
             engine.ram().zone(from).isolate_left(from); // without memory
         } else {

@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::compact::{Compaction, Migrated, Mode, Outcome, Request, Space, Stage, Units};
 use folioswap_core::{
-    BLOCK_PAGES, BlockId, ClusterId, DeviceId, FolioId, List, Locked, MAX_ORDER, Order, PAGE_SIZE, SlotId,
-    SpaceBlockId, State, UnitId,
+    BLOCK_PAGES, BlockId, ClusterId, DeviceId, FolioId, List, MAX_ORDER, Order, PAGE_SIZE, SlotId, SpaceBlockId, State,
+    UnitId,
 };
 use folioswap_sys::signals;
 
+use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::fatal::{self, EndOnPanic};
@@ -218,7 +219,7 @@ impl<'e> DeviceSpace<'e> {
             let _ = self.engine.each_block_in_use(
                 || self.is_interrupted(),
                 |block| {
-                    self.note_owners(&self.engine.table().lock(block), &mut owners);
+                    self.note_owners(&self.engine.lock(block), &mut owners);
                     Ok::<_, Infallible>(())
                 },
             );
@@ -231,7 +232,7 @@ impl<'e> DeviceSpace<'e> {
         })
     }
 
-    fn note_owners(&self, locked: &Locked<'_>, owners: &mut Vec<Owner>) {
+    fn note_owners(&self, locked: &Block<'_>, owners: &mut Vec<Owner>) {
         let order = locked.order();
         if order == Order::HUGE {
             return; // moving it makes no cluster whole
@@ -253,7 +254,7 @@ impl<'e> DeviceSpace<'e> {
     fn move_folio(&self, folio: FolioId, from: Units, to: UnitId) -> Migrated {
         let engine = self.engine;
         let pass = engine.gate().enter(signals::thread_id());
-        let Some(mut locked) = engine.table().try_lock(folio.block()) else { return Migrated::Busy };
+        let Some(mut locked) = engine.try_lock(folio.block()) else { return Migrated::Busy };
         let (index, slot) = (locked.index_of(folio.page_in_block()), self.slot(from.first));
         if locked.order() != from.order || locked.name(index) != folio {
             return Migrated::Gone;
@@ -287,12 +288,12 @@ impl<'e> DeviceSpace<'e> {
     }
 
     /// Frees the copy of a folio in RAM. It can be written again.
-    fn give_copy_up(&self, locked: &mut Locked<'_>, index: usize) -> Migrated {
-        self.engine.release_slot(locked, index);
+    fn give_copy_up(&self, locked: &mut Block<'_>, index: usize) -> Migrated {
+        locked.release_slot(index);
         Migrated::Gone
     }
 
-    fn carry_folio(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId, to: UnitId) -> Migrated {
+    fn carry_folio(&self, locked: &mut Block<'_>, index: usize, slot: SlotId, to: UnitId) -> Migrated {
         let nr_pages = locked.order().nr_pages();
         let run = SlotRun { slot, pages: index * nr_pages..(index + 1) * nr_pages };
         if let Some(moved) = self.carry_as_read(locked, index, slot, to) {
@@ -300,7 +301,7 @@ impl<'e> DeviceSpace<'e> {
         }
         let mut buffer = self.buffer.borrow_mut();
         let bytes = buffer.get_or_insert_with(Buffer::new).pages(nr_pages);
-        if let Err(lost) = self.engine.read_run_alone(locked, &run, bytes) {
+        if let Err(lost) = locked.read_run_alone(&run, bytes) {
             if !self.read_failed.replace(true) {
                 fatal::say(&format!("{lost}; what cannot be read stays where it is"));
             }
@@ -310,7 +311,7 @@ impl<'e> DeviceSpace<'e> {
     }
 
     /// Moves a folio from the cluster read in one go, if its content is still the same.
-    fn carry_as_read(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId, to: UnitId) -> Option<Migrated> {
+    fn carry_as_read(&self, locked: &mut Block<'_>, index: usize, slot: SlotId, to: UnitId) -> Option<Migrated> {
         let mut at_once = self.at_once.borrow_mut();
         let AtOnce { buffer: Some(buffer), block: Some(block), is_read: true } = &mut *at_once else { return None };
         let within = slot.get().checked_sub(self.slot(block.first_unit(Order::HUGE)).get())? as usize;
@@ -337,9 +338,9 @@ impl<'e> DeviceSpace<'e> {
         }
     }
 
-    fn write_elsewhere(&self, locked: &mut Locked<'_>, index: usize, bytes: &[u8], to: UnitId) -> Migrated {
+    fn write_elsewhere(&self, locked: &mut Block<'_>, index: usize, bytes: &[u8], to: UnitId) -> Migrated {
         let first_page = index * locked.order().nr_pages();
-        if self.engine.put_elsewhere(locked, first_page, bytes, &[self.slot(to)]) {
+        if locked.put_elsewhere(first_page, bytes, &[self.slot(to)]) {
             return Migrated::Moved;
         }
         self.write_failed.set(true);

@@ -185,11 +185,11 @@ mod tests {
         let block = engine.table().page_at(words.as_ptr() as usize).block();
         for change in [0, 1, 5] {
             [words[0], words[8]] = page(change);
-            let mut locked = engine.table().lock(block);
+            let mut locked = engine.lock(block);
             while locked.folio(0).frame().is_some() {
                 // The kernel may hold it for a moment.
                 if let Some(slot) = engine.wash_now(&mut locked, 0) {
-                    assert!(engine.write_one(&mut locked, 0, slot));
+                    assert!(locked.write_one(0, slot));
                 }
                 if matches!(locked.state(0), State::Standby(_)) {
                     engine.ram().leave(&mut locked, 0);

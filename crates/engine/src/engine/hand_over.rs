@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Locked, Order, State};
+use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Order, State};
 use folioswap_sys::{memory, signals};
 
 use super::Engine;
-use super::folio::pages_of;
 use super::manage::{blocks_of, pages_in};
+use crate::block::Block;
 use crate::process::fatal;
 
 impl Engine {
@@ -53,18 +53,18 @@ impl Engine {
     fn hand_over_in(&self, block: BlockId, pages: Range<usize>) {
         let thread = signals::thread_id();
         let is_part = pages.len() < BLOCK_PAGES;
-        let fixed = is_part.then(|| self.table().lock(block).fixed_order.replace(Order::PAGE)); // nothing is joined again
+        let fixed = is_part.then(|| self.lock(block).fixed_order.replace(Order::PAGE)); // nothing is joined again
         self.hand_over_pages(block, &pages, thread);
         if let Some(fixed) = fixed {
-            self.table().lock(block).fixed_order = fixed;
+            self.lock(block).fixed_order = fixed;
         }
     }
 
     fn hand_over_pages(&self, block: BlockId, pages: &Range<usize>, thread: u32) {
         loop {
             let pass = self.gate().enter(thread);
-            let mut locked = self.table().lock(block);
-            self.make_apart(&mut locked, pages);
+            let mut locked = self.lock(block);
+            locked.make_apart(pages);
             if let Some(page) = first_out(&locked, pages) {
                 match self.fault_in(pass, Some(locked), page, thread) {
                     Ok(_) => continue,
@@ -78,9 +78,9 @@ impl Engine {
                 {
                     let order = locked.order();
                     locked.folio_mut(index).set_out();
-                    self.free_lost(frame, order); // its pages are the program's now
-                    self.release_slot(&mut locked, index);
-                    self.end_lost_folio(&locked, index);
+                    self.parts().free_lost(frame, order); // its pages are the program's now
+                    locked.release_slot(index);
+                    locked.end_lost_folio(index);
                     locked.folio_mut(index).set_empty();
                 }
             }
@@ -90,33 +90,15 @@ impl Engine {
                 locked.forget_tenant();
             } else {
                 locked.set_sealed(pages.clone(), true);
-                self.isolate(&mut locked);
+                locked.isolate();
             }
             return;
-        }
-    }
-
-    /// Divides the folios of a block so that each lies in these pages as a whole or not at all, or is sealed.
-    fn make_apart(&self, locked: &mut Locked<'_>, pages: &Range<usize>) {
-        let is_apart = |locked: &Locked<'_>, index| {
-            let folio = pages_of(locked, index);
-            let is_outside = folio.end <= pages.start || pages.end <= folio.start;
-            let is_inside = pages.start <= folio.start && folio.end <= pages.end;
-            is_outside || is_inside || folio.clone().all(|page| locked.is_sealed(page))
-        };
-        if (0..locked.nr_folios()).all(|index| is_apart(locked, index)) {
-        } else if locked.is_empty() {
-            locked.split(Order::PAGE);
-        } else if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-            self.divide_whole(locked, Order::PAGE);
-        } else {
-            self.split_block(locked, Order::PAGE);
         }
     }
 }
 
 /// The first of these pages whose content is not mapped.
-fn first_out(locked: &Locked<'_>, pages: &Range<usize>) -> Option<FolioId> {
+fn first_out(locked: &Block<'_>, pages: &Range<usize>) -> Option<FolioId> {
     let is_out = |&page: &usize| {
         matches!(locked.state(locked.index_of(page)), State::Swapped(_) | State::Standby(_)) && !locked.is_sealed(page)
     };

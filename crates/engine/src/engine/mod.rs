@@ -6,7 +6,6 @@
 //! two leaf locks. A second block is locked only with `try_lock`. Managed memory is never touched under any of these
 //! locks. Before all of them, `Table::changing`: whoever changes what is managed.
 
-pub(crate) mod folio;
 pub(crate) mod fork;
 pub(crate) mod hand_over;
 pub(crate) mod manage;
@@ -20,6 +19,7 @@ use folioswap_sys::descendants::Descendants;
 use folioswap_sys::pagemap::Scan;
 use folioswap_sys::signals;
 
+use crate::block::{Block, Parts};
 use crate::config::error::Error;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
@@ -34,15 +34,10 @@ use crate::swap::space::SwapSpace;
 
 /// The engine of one arena.
 pub(crate) struct Engine {
-    table: Table,
-    ram: Ram,
-    swap: SwapSpace,
+    parts: Parts,
     policy: Policy,
-    faults: Faults,
-    reclaim: Reclaim,
     compactor: Compactor,
     lifecycle: Lifecycle,
-    stats: Arc<StatsHome>,
     clock: Clock,
 }
 
@@ -59,20 +54,36 @@ impl Engine {
         let reclaim = Reclaim::new(ram.zones())?;
         let descendants = Descendants::new().map_err(Error::system("making what tells of forked children"))?;
         let (lifecycle, clock) = (Lifecycle::new(descendants), Clock::new());
-        Ok(Engine { table, ram, swap, policy, faults, reclaim, compactor, lifecycle, stats, clock })
+        let parts = Parts::new(table, ram, swap, faults, reclaim, stats);
+        Ok(Engine { parts, policy, compactor, lifecycle, clock })
+    }
+
+    /// The parts that hold content.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// Locks a block. Waits for whoever holds it.
+    pub fn lock(&self, block: BlockId) -> Block<'_> {
+        self.parts.lock(block)
+    }
+
+    /// Locks a block that nobody holds. Also `None` for a block that was never managed.
+    pub fn try_lock(&self, block: BlockId) -> Option<Block<'_>> {
+        self.parts.try_lock(block)
     }
 
     /// The managed addresses and the folio table.
     pub fn table(&self) -> &Table {
-        &self.table
+        self.parts.table()
     }
 
     pub fn ram(&self) -> &Ram {
-        &self.ram
+        self.parts.ram()
     }
 
     pub fn swap(&self) -> &SwapSpace {
-        &self.swap
+        self.parts.swap()
     }
 
     /// The policies of swap-in.
@@ -82,12 +93,12 @@ impl Engine {
 
     /// How faults are delivered, and what is known of lost pages.
     pub fn faults(&self) -> &Faults {
-        &self.faults
+        self.parts.faults()
     }
 
     /// Writeback in progress, and copies kept in swap.
     pub fn reclaim(&self) -> &Reclaim {
-        &self.reclaim
+        self.parts.reclaim()
     }
 
     pub fn compactor(&self) -> &Compactor {
@@ -108,7 +119,7 @@ impl Engine {
     }
 
     pub fn stats(&self) -> &Stats {
-        &self.stats
+        self.parts.stats()
     }
 
     pub fn clock(&self) -> &Clock {
@@ -125,9 +136,9 @@ impl Engine {
         let blocks = {
             let _blocked = signals::block_all();
             let _pass = self.gate().enter(signals::thread_id());
-            self.table.in_use()
+            self.table().in_use()
         };
-        for block in blocks.into_iter().flatten().map(BlockId::from_index).filter(|&block| self.table.has(block)) {
+        for block in blocks.into_iter().flatten().map(BlockId::from_index).filter(|&block| self.table().has(block)) {
             if is_over() {
                 return Ok(false);
             }
@@ -140,25 +151,25 @@ impl Engine {
 
     /// Scans the page tables of regions and frames for bytes in RAM, and notes the huge ones in the statistics.
     pub fn measure(&self) -> std::io::Result<Scan> {
-        let frames = self.ram.frames();
-        let homes = self.ram.scan(frames.range().start..frames.nursery().end)?;
+        let frames = self.ram().frames();
+        let homes = self.ram().scan(frames.range().start..frames.nursery().end)?;
         let mut scan = homes;
         let in_use = {
             let _pass = self.gate().enter(signals::thread_id());
-            self.table.in_use()
+            self.table().in_use()
         };
         for blocks in in_use {
-            let addresses = [blocks.start, blocks.end].map(|block| self.table.block_addr(BlockId::from_index(block)));
-            let regions = self.ram.scan(addresses[0]..addresses[1])?;
+            let addresses = [blocks.start, blocks.end].map(|block| self.table().block_addr(BlockId::from_index(block)));
+            let regions = self.ram().scan(addresses[0]..addresses[1])?;
             scan.present_bytes += regions.present_bytes;
             scan.huge_bytes += regions.huge_bytes;
         }
-        self.stats.huge_resident_bytes.set(scan.huge_bytes);
+        self.stats().huge_resident_bytes.set(scan.huge_bytes);
         Ok(scan)
     }
 
     /// Metadata in use, in bytes: folio table, zones, and the slot records of the devices.
     pub fn metadata_bytes(&self) -> usize {
-        self.table.bytes() + self.ram.zones().bytes() + self.swap.metadata_bytes()
+        self.table().bytes() + self.ram().zones().bytes() + self.swap().metadata_bytes()
     }
 }

@@ -11,11 +11,12 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, Block, BlockId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{BLOCK_PAGES, Block as Entry, BlockId, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State};
 use folioswap_sys::{memory, signals};
 
 use super::Engine;
 use super::manage::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::block::Block;
 use crate::process::fatal;
 
 /// The entries of a managed range, out of the table.
@@ -27,7 +28,7 @@ struct Lifted {
 /// The entries of a block.
 enum Entries {
     /// All of it.
-    Block(Box<Block>),
+    Block(Box<Entry>),
     /// Those of pages, by their addresses in units of a page.
     Pages(Vec<(usize, Content)>),
 }
@@ -82,10 +83,10 @@ impl Engine {
     ) -> io::Result<usize> {
         let Relocation { from, new_len, alike, replaced, keeps_old } = ranges;
         let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
-        let _changing = self.table.changing();
+        let _changing = self.table().changing();
         let kept = from.start..from.end.min(from.start + new_len);
         let tail = kept.end..from.end;
-        let is_locked = !kept.is_empty() && self.table.has_locked(&(kept.end - PAGE_SIZE..kept.end));
+        let is_locked = !kept.is_empty() && self.table().has_locked(&(kept.end - PAGE_SIZE..kept.end));
         let lost: Vec<_> = replaced.iter().chain([&tail]).flat_map(|part| self.managed_parts(part.clone())).collect();
         let mut moving = Vec::new();
         for part in self.managed_parts(kept.clone()) {
@@ -99,7 +100,7 @@ impl Engine {
             let _ = self.lift_part(part, Purpose::Drop, &mut going); // needs no device
         }
         // The kernel may merge what it moves with a neighbour. If that was registered, it would no longer be.
-        let uffd = self.faults.uffd();
+        let uffd = self.faults().uffd();
         let unregistered = moving.iter().try_for_each(|lifted| uffd.unregister(lifted.part.start, lifted.part.len()));
         let moved = unregistered.map_err(io::Error::from).and_then(|()| call());
         let Ok(at) = moved else {
@@ -111,7 +112,7 @@ impl Engine {
             return moved;
         };
         for lifted in going {
-            self.table.note_unlocked(lifted.part.clone());
+            self.table().note_unlocked(lifted.part.clone());
             self.discard(lifted);
         }
         self.move_locks(&from, &kept, at);
@@ -137,10 +138,10 @@ impl Engine {
     }
     /// Notes that what was locked in RAM is so at its new place.
     fn move_locks(&self, from: &Range<usize>, kept: &Range<usize>, at: usize) {
-        for part in self.table.note_unlocked(from.clone()) {
+        for part in self.table().note_unlocked(from.clone()) {
             let (start, end) = (part.start, part.end.min(kept.end));
             if start < end {
-                self.table.note_locked(at + (start - from.start)..at + (end - from.start), usize::MAX);
+                self.table().note_locked(at + (start - from.start)..at + (end - from.start), usize::MAX);
             }
         }
     }
@@ -168,11 +169,11 @@ impl Engine {
     /// Takes the entries of pages out of the table, and seals the pages. `None`: a device cannot be read.
     fn lift(&self, block: BlockId, pages: Range<usize>, purpose: Purpose) -> Option<Entries> {
         let _pass = self.gate().enter(signals::thread_id());
-        let mut locked = self.table.lock(block);
-        self.end_lost(&locked, pages.clone()); // reads of lost pages are tried again at the new address
+        let mut locked = self.lock(block);
+        locked.end_lost(pages.clone()); // reads of lost pages are tried again at the new address
         if locked.is_empty() {
             locked.set_sealed(pages, true);
-            self.isolate(&mut locked); // a fault that waits for a frame may have divided it
+            locked.isolate(); // a fault that waits for a frame may have divided it
             return Some(Entries::Pages(Vec::new()));
         }
         let is_whole = pages.len() == BLOCK_PAGES && !locked.has_sealed();
@@ -190,7 +191,7 @@ impl Engine {
             let piece = page / PIECE.nr_pages();
             let is_out = |page: usize| matches!(locked.state(page), State::Swapped(_));
             if is_out(page) && is_out(piece * PIECE.nr_pages()) && locked.piece_hash(piece).is_some() {
-                let hashed = self.hash_pages(&mut locked, page, &mut []);
+                let hashed = locked.hash_pages(page, &mut []);
                 if hashed.is_err() && purpose != Purpose::Drop {
                     return None;
                 }
@@ -200,7 +201,7 @@ impl Engine {
             let content = match locked.state(page) {
                 State::Resident(frame) | State::Standby(frame) => {
                     let is_mapped = matches!(locked.state(page), State::Resident(_));
-                    self.release_slot(&mut locked, page);
+                    locked.release_slot(page);
                     self.take_off_list(&mut locked, page);
                     if is_mapped { Content::Mapped(frame) } else { Content::Standby(frame) }
                 }
@@ -217,30 +218,30 @@ impl Engine {
 
     /// Moves mapped folios home before they are lifted, where that is better. What goes need not, but its frames keep
     /// their pages then.
-    fn unmap_before(&self, locked: &mut Locked<'_>, pages: Range<usize>, purpose: Purpose) {
+    fn unmap_before(&self, locked: &mut Block<'_>, pages: Range<usize>, purpose: Purpose) {
         if purpose == Purpose::Drop {
             for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
                 if matches!(locked.state(index), State::Resident(_)) {
-                    let _ = self.unmap_to_laundry(locked, index); // in use: it goes with its mapping
+                    let _ = locked.unmap_to_laundry(index); // in use: it goes with its mapping
                 }
             }
         }
     }
 
     /// Makes the folios of a block single pages.
-    fn split_to_pages(&self, locked: &mut Locked<'_>) {
+    fn split_to_pages(&self, locked: &mut Block<'_>) {
         if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-            self.divide_whole(locked, Order::PAGE);
+            locked.divide_whole(Order::PAGE);
         } else if locked.order() > Order::PAGE {
-            self.split_block(locked, Order::PAGE);
+            locked.split_to(Order::PAGE);
         }
     }
 
     /// Takes a folio off its list, so that nobody looks for it where it was. Its write no longer counts.
-    fn take_off_list(&self, locked: &mut Locked<'_>, index: usize) {
+    fn take_off_list(&self, locked: &mut Block<'_>, index: usize) {
         if let Some(frame) = locked.folio(index).frame() {
             locked.folio_mut(index).cancel_write();
-            self.ram.zone(frame).remove(frame);
+            self.ram().zone(frame).remove(frame);
         }
     }
 
@@ -250,7 +251,7 @@ impl Engine {
         let at = |addr: usize| addr.wrapping_add_signed(distance);
         let part = at(lifted.part.start)..at(lifted.part.end) + more;
         self.close_for_change(&part);
-        let uffd = self.faults.uffd();
+        let uffd = self.faults().uffd();
         if let Err(error) = uffd.register(part.start, part.len()) {
             fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
         }
@@ -260,7 +261,7 @@ impl Engine {
             let _pass = self.gate().enter(signals::thread_id());
             match entries {
                 Entries::Block(content) => {
-                    let addr = at(self.table.block_addr(block));
+                    let addr = at(self.table().block_addr(block));
                     let mut locked = self.lock_target(BlockId::from_index(addr / BLOCK_BYTES));
                     locked.put(*content);
                     locked.small_table = true;
@@ -287,14 +288,14 @@ impl Engine {
                 return;
             }
             // SAFETY: pages that are not mapped; threads that touch them wait.
-            if let Err(error) = unsafe { self.ram.frames().drop_memory(missing.start, missing.len()) } {
+            if let Err(error) = unsafe { self.ram().frames().drop_memory(missing.start, missing.len()) } {
                 fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", missing.start));
             }
         };
         for (block, entries) in &lifted.blocks {
             match entries {
                 Entries::Block(content) => {
-                    let (addr, bytes) = (at(self.table.block_addr(*block)), content.order().bytes());
+                    let (addr, bytes) = (at(self.table().block_addr(*block)), content.order().bytes());
                     let is_mapped = |&index: &usize| matches!(content.state(index), State::Resident(_));
                     let mapped = (0..content.nr_folios()).filter(is_mapped).map(|index| addr + index * bytes);
                     mapped.for_each(|start| pass_by(start..start + bytes));
@@ -311,9 +312,9 @@ impl Engine {
 
     /// Locks a block into which entries are put. A closed one is sealed until it is opened: what others map there
     /// meanwhile would be dropped with what is missing, or reach over pages that are not registered yet.
-    fn lock_target(&self, block: BlockId) -> Locked<'_> {
-        let mut locked = self.table.lock(block);
-        if !self.table.is_open(block) {
+    fn lock_target(&self, block: BlockId) -> Block<'_> {
+        let mut locked = self.lock(block);
+        if !self.table().is_open(block) {
             locked.set_sealed(0..BLOCK_PAGES, true);
         }
         locked
@@ -344,10 +345,10 @@ impl Engine {
     }
 
     /// Puts a folio that was lifted on a list again.
-    fn put_on_list(&self, locked: &Locked<'_>, index: usize) {
+    fn put_on_list(&self, locked: &Block<'_>, index: usize) {
         let Some(frame) = locked.folio(index).frame() else { return };
         let is_mapped = matches!(locked.state(index), State::Resident(_));
-        let zone = self.ram.zone(frame);
+        let zone = self.ram().zone(frame);
         zone.insert_for(locked.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
         if is_mapped && locked.pinned {
             zone.remove(frame);
@@ -375,7 +376,7 @@ impl Engine {
                     }
                 }
             }
-            let mut locked = self.table.lock(block);
+            let mut locked = self.lock(block);
             if locked.is_empty() {
                 locked.join();
             }
@@ -385,12 +386,12 @@ impl Engine {
 
     fn discard_folio(&self, state: State, slot: Option<SlotId>, order: Order) {
         match state {
-            State::Resident(frame) => self.free_lost(frame, order),
-            State::Standby(frame) => self.ram.release(frame),
+            State::Resident(frame) => self.parts().free_lost(frame, order),
+            State::Standby(frame) => self.ram().release(frame),
             State::Empty | State::Swapped(_) => {}
         }
         if let Some(slot) = slot {
-            self.swap.free_slots(slot, order);
+            self.swap().free_slots(slot, order);
         }
     }
 }

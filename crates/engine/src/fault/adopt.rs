@@ -12,11 +12,12 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE, State, Taken};
+use folioswap_core::{BLOCK_PAGES, BlockId, FrameId, List, Memory, Order, PAGE_SIZE, PIECE, State, Taken};
 use folioswap_sys::{memory, signals};
 
+use crate::block::Block;
+use crate::block::map::pages_of;
 use crate::engine::Engine;
-use crate::engine::folio::pages_of;
 use crate::engine::manage::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::fault::take::Changed;
 use crate::process::stopwatch::Stopwatch;
@@ -77,7 +78,7 @@ impl Engine {
     fn adopt_in(&self, block: BlockId, pages: &Range<usize>, filled: &[bool]) {
         let is_filled = |page: usize| pages.contains(&page) && filled[page - pages.start];
         let _pass = self.gate().enter(signals::thread_id());
-        let mut locked = self.table().lock(block);
+        let mut locked = self.lock(block);
         if !self.table().is_open(block) && pages.len() < BLOCK_PAGES {
             locked.set_sealed(0..BLOCK_PAGES, true);
         }
@@ -89,8 +90,8 @@ impl Engine {
         let best = if nr_filled < NEARLY_FULL { PIECE } else { Order::HUGE };
         let order = self.policy().order_of(&locked).unwrap_or(best).min(locked.sealed_order());
         match nr_filled {
-            0 => self.isolate(&mut locked),
-            _ if order < locked.order() => self.divide(&mut locked, order),
+            0 => locked.isolate(),
+            _ if order < locked.order() => locked.divide(order),
             _ => {}
         }
         let mut page = pages.start;
@@ -109,12 +110,12 @@ impl Engine {
 
     /// Gives frames to the folio that holds a page, and fills what it lacks. `false`: nothing was done, and the block
     /// is to be looked at again.
-    fn give_frames(&self, locked: &mut Locked<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
+    fn give_frames(&self, locked: &mut Block<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
         let order = locked.order();
         let taken = match self.take_frame(order, locked, page, &mut Stopwatch::still()) {
             Ok(Some(taken)) => taken,
             Ok(None) => {
-                self.divide(locked, if order > PIECE { PIECE } else { Order::PAGE });
+                locked.divide(if order > PIECE { PIECE } else { Order::PAGE });
                 return false;
             }
             Err(Changed) => return false,
@@ -127,12 +128,12 @@ impl Engine {
             _ => self.empty_homes(taken, order),
         };
         locked.small_table |= order < Order::HUGE || self.ram().zone(frame).memory(frame) != Memory::Huge;
-        self.note_mapped(locked, locked.index_of(page), frame, List::Inactive);
+        locked.note_mapped(locked.index_of(page), frame, List::Inactive);
         true
     }
 
     /// Fills missing pages in a row. Those that cannot be are gaps, as pages that go later.
-    fn fill_with_zeros(&self, locked: &Locked<'_>, run: &[usize]) {
+    fn fill_with_zeros(&self, locked: &Block<'_>, run: &[usize]) {
         let (mut addr, mut len) = (self.table().addr(locked.id().page(run[0])), run.len() * PAGE_SIZE);
         while len > 0 {
             let part = len.min(ZEROS.len());
@@ -143,7 +144,7 @@ impl Engine {
     }
 
     /// Takes the memory from a pageblock that was taken for a block that has its own.
-    fn empty_pageblock(&self, locked: &Locked<'_>, taken: Taken) -> FrameId {
+    fn empty_pageblock(&self, locked: &Block<'_>, taken: Taken) -> FrameId {
         if taken.memory != Memory::Absent {
             // SAFETY: taken whole just now, and nobody else uses it.
             unsafe { self.ram().frames().unpopulate(taken.frame) };

@@ -10,31 +10,26 @@
 
 use std::io;
 
-use folioswap_core::{BLOCK_PAGES, FolioId, Locked, PAGE_SIZE, State};
+use folioswap_core::{BLOCK_PAGES, FolioId, PAGE_SIZE, State};
 use folioswap_sys::signals;
 use folioswap_sys::uffd::MoveError;
 
+use crate::block::map::pages_of;
 use crate::engine::Engine;
-use crate::engine::folio::pages_of;
 
 impl Engine {
-    /// Notes that a folio's content is lost. `false`: that was known.
-    pub fn note_lost(&self, locked: &Locked<'_>, index: usize) -> bool {
-        self.faults().lost().note(locked.id(), pages_of(locked, index))
-    }
-
     /// Poisons the folio of a lost page, so that the kernel tells threads that touch it or wait for it. Does nothing if
     /// the folio is no longer swapped out.
     ///
     /// # Errors
     /// When the kernel cannot poison (before Linux 6.6).
     pub fn poison(&self, page: FolioId) -> io::Result<()> {
-        let mut locked = self.table().lock(page.block());
+        let mut locked = self.lock(page.block());
         let index = locked.index_of(page.page_in_block());
         if !matches!(locked.state(index), State::Swapped(_)) {
             return Ok(());
         }
-        self.note_lost(&locked, index);
+        locked.note_lost(index);
         locked.small_table = true;
         for page in pages_of(&locked, index) {
             // SAFETY: a page of a region whose block is locked. It is swapped out, so nothing is mapped there, and the
@@ -55,14 +50,14 @@ impl Engine {
         };
         for block in lost {
             let _pass = self.gate().enter(signals::thread_id());
-            let locked = self.table().lock(block);
+            let locked = self.lock(block);
             for page in 0..BLOCK_PAGES {
                 let is_lost = match locked.state(locked.index_of(page)) {
                     State::Swapped(slot) => self.swap().is_failing(slot),
                     State::Resident(_) | State::Standby(_) | State::Empty => false,
                 };
                 if !is_lost {
-                    self.end_lost(&locked, page..page + 1);
+                    locked.end_lost(page..page + 1);
                 }
             }
         }

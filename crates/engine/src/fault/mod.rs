@@ -3,7 +3,6 @@
 
 pub(crate) mod adopt;
 pub(crate) mod direct;
-pub(crate) mod gap;
 pub(crate) mod gather;
 pub(crate) mod lost;
 pub(crate) mod monitor;

@@ -11,10 +11,11 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Locked, PAGE_SIZE};
+use folioswap_core::PAGE_SIZE;
 use folioswap_sys::signals;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
+use crate::block::Block;
 use crate::engine::Engine;
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::wakeup::Pass;
@@ -98,7 +99,7 @@ fn resolve(engine: &Engine, fault: Fault) {
     SERVED.set(fault.thread);
     engine.ram().work_for(fault.thread);
     let page = engine.table().page_at(fault.addr);
-    let locked = engine.table().try_lock(page.block());
+    let locked = engine.try_lock(page.block());
     let at_hand = locked.filter(|locked| engine.is_at_hand(locked, page.page_in_block()));
     if at_hand.is_some() {
         return resolve_inside(engine, pass, at_hand, fault);
@@ -124,7 +125,7 @@ fn report_again(engine: &Engine, fault: Fault) {
     wake(engine, fault);
 }
 
-fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Locked<'_>>, fault: Fault) {
+fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Block<'_>>, fault: Fault) {
     let Fault { addr, thread } = fault;
     let resolved = engine.fault_in(pass, locked, engine.table().page_at(addr), thread);
     if engine.outcome(resolved, addr, thread) || is_told(engine, fault) {

@@ -4,8 +4,9 @@
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 
-use folioswap_core::{Ahead, CpuId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{Ahead, CpuId, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State};
 
+use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::memory::frames::{Prepared, SCRATCH_PAGES};
@@ -98,7 +99,7 @@ impl Engine {
     /// When the device cannot return the content.
     pub fn read_parts(
         &self,
-        locked: &mut Locked<'_>,
+        locked: &mut Block<'_>,
         folios: impl Iterator<Item = usize>,
         arrival: Arrival,
         cpu: CpuId,
@@ -111,7 +112,7 @@ impl Engine {
                 continue;
             }
             if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-                self.hash_pages(locked, page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
+                locked.hash_pages(page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
             }
             swapped.push((slot, index));
         }
@@ -135,7 +136,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the device cannot return the content.
-    pub fn read_around(&self, locked: &mut Locked<'_>, page: usize, group: Range<usize>) -> Result<(), SwapInError> {
+    pub fn read_around(&self, locked: &mut Block<'_>, page: usize, group: Range<usize>) -> Result<(), SwapInError> {
         let mut swapped: Vec<_> = group
             .filter(|&index| !locked.is_sealed(index))
             .filter_map(|index| match locked.state(index) {
@@ -169,38 +170,12 @@ impl Engine {
         Some(self.ram().prepare(taken, order))
     }
 
-    /// Reads and verifies the piece that holds a page and has one hash. Hashes each of its pages, and passes its
-    /// content to `bring`.
-    fn read_piece(&self, locked: &mut Locked<'_>, page: usize, bring: impl FnOnce(&[u8])) -> Result<(), SwapInError> {
-        let piece = page / PIECE.nr_pages();
-        let first = piece * PIECE.nr_pages();
-        let State::Swapped(slot) = locked.state(locked.index_of(first)) else {
-            unreachable!("a piece hashed as one is in its slots as one");
-        };
-        self.ram().frames().with_scratch(|scratch| {
-            let read = &mut scratch[..PIECE.bytes()];
-            let addr = self.table().addr(locked.name(locked.index_of(page)));
-            let is_right = |read: &[u8]| locked.piece_hash(piece) == Some(checksum::hash(locked.key(), read));
-            self.swap().read_verified(addr, slot, read, None, is_right)?;
-            checksum::note_pages(locked, first, read);
-            bring(read);
-            Ok(())
-        })
-    }
-
-    /// Prepares a page for reading or moving it alone, where its whole piece has one hash. Copies the page's content to
-    /// `bytes`.
-    pub fn hash_pages(&self, locked: &mut Locked<'_>, page: usize, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        let at = page % PIECE.nr_pages() * PAGE_SIZE;
-        self.read_piece(locked, page, |read| bytes.copy_from_slice(&read[at..][..bytes.len()]))
-    }
-
     /// Reads the folios of a run. `false`: they are to be read one by one. A group lies within one piece. So if this
     /// has one hash, all of the run is of it.
     ///
     /// # Errors
     /// The device cannot return a piece with one hash. It was tried again.
-    fn fill(&self, locked: &mut Locked<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
+    fn fill(&self, locked: &mut Block<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
         let order = locked.order();
         let page = run.parts[0].index * order.nr_pages();
         if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
@@ -211,7 +186,7 @@ impl Engine {
                     bytes.copy_from_slice(&read[at..][..bytes.len()]);
                 }
             };
-            return self.read_piece(locked, page, bring).map(|()| true);
+            return locked.read_piece(page, bring).map(|()| true);
         }
         let read = run.read(self);
         let is_read = read.is_ok();
@@ -223,7 +198,7 @@ impl Engine {
         Ok(is_read)
     }
 
-    fn read_run(&self, locked: &mut Locked<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
+    fn read_run(&self, locked: &mut Block<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
         if run.parts.is_empty() {
             return Ok(());
         }
@@ -240,7 +215,7 @@ impl Engine {
             let bytes = prepared.bytes_mut();
             if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
                 // One unreadable folio must not lose the others: read each alone.
-                let read = self.read_folio(locked, index, slot, bytes, &mut Stopwatch::still());
+                let read = locked.read_folio(index, slot, bytes, &mut Stopwatch::still());
                 if read.is_err() {
                     self.ram().release(prepared.into_frame());
                     result = read;
@@ -257,7 +232,7 @@ impl Engine {
                 self.judge_drop(locked, index);
             }
             self.ram().zone(frame).set_owner(frame, locked.name(index));
-            self.count_swap_in(order);
+            self.parts().count_swap_in(order);
             self.stats().readahead_folios.add(1);
             self.admit(locked, index, frame, ahead);
         }
@@ -265,16 +240,16 @@ impl Engine {
     }
 
     /// Maps a folio that was read ahead, unless its first access is to fault.
-    pub fn admit(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, ahead: Ahead) {
+    pub fn admit(&self, locked: &mut Block<'_>, index: usize, frame: FrameId, ahead: Ahead) {
         locked.folio_mut(index).ahead = ahead;
         if ahead != Ahead::No {
             locked.folio_mut(index).set_in_ram(frame, false);
-            self.note_copy(locked, index);
+            locked.note_copy(index);
             // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
             self.ram().put(frame, List::Inactive);
         } else {
-            self.map(locked, index, frame, List::Inactive);
-            self.settle_slot(locked, index, &mut Stopwatch::still());
+            locked.map(index, frame, List::Inactive);
+            locked.settle_slot(index, &mut Stopwatch::still());
         }
     }
 }

@@ -9,8 +9,9 @@
 use std::collections::VecDeque;
 use std::io;
 
-use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Locked, Order, SlotId, State};
+use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Order, SlotId, State};
 
+use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::fault::parts::Arrival;
@@ -25,7 +26,7 @@ use crate::swap::transfer::{DEPTH, Direction, Transfers};
 
 /// A block being read as one folio: locked, with frames taken.
 struct Incoming<'t> {
-    locked: Locked<'t>,
+    locked: Block<'t>,
     prepared: Prepared<'t>,
     slot: SlotId,
     marker: bool,
@@ -104,7 +105,7 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
                 engine.gate().enter(thread)
             }
         };
-        let Some(mut locked) = engine.table().try_lock(block) else { continue };
+        let Some(mut locked) = engine.try_lock(block) else { continue };
         if engine.policy().probes(&locked) {
             continue;
         }
@@ -142,7 +143,7 @@ fn report(read: Result<(), SwapInError>) {
 }
 
 /// Reads a split block.
-fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
+fn read_split(engine: &Engine, locked: &mut Block<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
     let spare =
         || engine.ram().try_take_near(engine.table(), window.cpu, Order::HUGE, engine.ram().zones().watermarks().min);
     if engine.policy().wants_whole(locked)
@@ -174,7 +175,7 @@ fn read_split(engine: &Engine, locked: &mut Locked<'_>, marker: bool, window: &W
 fn start<'e>(
     engine: &'e Engine,
     reads: &mut Reads<'e>,
-    mut locked: Locked<'e>,
+    mut locked: Block<'e>,
     slot: SlotId,
     marker: bool,
     cpu: CpuId,
@@ -197,7 +198,7 @@ fn start<'e>(
             };
         }
         _ => {
-            let read = engine.read_folio(&mut locked, 0, slot, prepared.bytes_mut(), &mut Stopwatch::still());
+            let read = locked.read_folio(0, slot, prepared.bytes_mut(), &mut Stopwatch::still());
             arrive(engine, Incoming { locked, prepared, slot, marker }, read);
         }
     }
@@ -232,26 +233,26 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
     }
     engine.judge_drop(&mut locked, 0);
     engine.ram().zone(frame).set_owner(frame, locked.name(0));
-    engine.count_swap_in(Order::HUGE);
+    engine.parts().count_swap_in(Order::HUGE);
     engine.stats().readahead_folios.add(1);
     engine.admit(&mut locked, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
 }
 
 /// Maps a folio again that is still in RAM.
-fn restore(engine: &Engine, locked: &mut Locked<'_>, index: usize, frame: FrameId) {
+fn restore(_engine: &Engine, locked: &mut Block<'_>, index: usize, frame: FrameId) {
     if locked.folio(index).ahead != Ahead::Marker && !locked.is_sealed(index * locked.order().nr_pages()) {
         locked.folio_mut(index).ahead = Ahead::No;
-        engine.map(locked, index, frame, List::Inactive);
-        engine.settle_slot(locked, index, &mut Stopwatch::still());
+        locked.map(index, frame, List::Inactive);
+        locked.settle_slot(index, &mut Stopwatch::still());
     }
 }
 
 /// Unmaps the first folio of a window if it is mapped already, so that its next touch faults.
-fn mark(engine: &Engine, locked: &mut Locked<'_>, index: usize) {
+fn mark(engine: &Engine, locked: &mut Block<'_>, index: usize) {
     if locked.pinned {
         return;
     }
-    match engine.unmap(locked, index) {
+    match locked.unmap(index) {
         Ok(()) => {
             locked.folio_mut(index).ahead = Ahead::Marker;
             engine.ram().put(locked.frame(index), List::Inactive);

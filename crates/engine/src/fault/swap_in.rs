@@ -7,10 +7,11 @@
 use std::cell::Cell;
 
 use folioswap_core::{
-    Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE,
-    Phase, SlotId, State,
+    Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Memory, Order, PAGE_SIZE, PIECE, Phase,
+    State,
 };
 
+use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::fault::parts::Arrival;
@@ -20,7 +21,7 @@ use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
 use crate::state::faults::Window;
-use crate::swap::health::{SwapInError, Trouble};
+use crate::swap::health::SwapInError;
 
 /// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
@@ -54,7 +55,7 @@ impl Engine {
     fn is_managed(&self, addr: usize, thread: u32) -> Option<bool> {
         let page = self.table().page_at(addr);
         let _pass = self.gate().try_enter(thread)?;
-        Some(self.table().is_open(page.block()) && !self.table().lock(page.block()).is_sealed(page.page_in_block()))
+        Some(self.table().is_open(page.block()) && !self.lock(page.block()).is_sealed(page.page_in_block()))
     }
 
     /// Evaluates the result of a fault. Ends the program if the page keeps faulting though its folio is in RAM.
@@ -112,7 +113,7 @@ impl Engine {
     pub fn fault_in(
         &self,
         pass: Pass<'_>,
-        locked: Option<Locked<'_>>,
+        locked: Option<Block<'_>>,
         page: FolioId,
         thread: u32,
     ) -> Result<bool, SwapInError> {
@@ -125,7 +126,7 @@ impl Engine {
         let kind = loop {
             let index = locked.index_of(within);
             let is_done = match locked.state(index) {
-                State::Resident(_) => return Ok(self.fill_gaps(&mut locked, within..within + 1)),
+                State::Resident(_) => return Ok(locked.fill_gaps(within..within + 1)),
                 // Not managed, or moving: the thread touches it again once it is unmapped, replaced or moved.
                 _ if locked.is_sealed(within) => return Ok(false),
                 // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
@@ -134,14 +135,14 @@ impl Engine {
                 State::Standby(frame) => {
                     self.use_neighbour(&mut locked, index);
                     if !self.leave_but_for(&mut locked, within, frame, &mut watch) {
-                        self.map(&mut locked, index, frame, List::Active);
-                        self.settle_slot(&mut locked, index, &mut watch);
+                        locked.map(index, frame, List::Active);
+                        locked.settle_slot(index, &mut watch);
                     }
                     Ok(FaultKind::Standby)
                 }
                 State::Swapped(_) => {
                     let done = self.swap_in(&mut locked, within, &mut watch).map_err(|error| {
-                        let is_news = self.note_lost(&locked, locked.index_of(within));
+                        let is_news = locked.note_lost(locked.index_of(within));
                         error.at(self.table().addr(page), is_news)
                     })?;
                     done.map(|()| FaultKind::SwapIn)
@@ -163,7 +164,7 @@ impl Engine {
     }
 
     /// Whether a page of a locked block can be mapped at once, without a read and without waiting for a frame.
-    pub fn is_at_hand(&self, locked: &Locked<'_>, page: usize) -> bool {
+    pub fn is_at_hand(&self, locked: &Block<'_>, page: usize) -> bool {
         match locked.state(locked.index_of(page)) {
             State::Resident(_) | State::Standby(_) => true,
             State::Empty => {
@@ -175,12 +176,12 @@ impl Engine {
     }
 
     /// Locks a block whose folio at `page` is not mapped. `None`: another thread mapped it while this one waited.
-    fn lock_absent(&self, block: BlockId, page: usize, watch: &mut Stopwatch<'_>) -> Option<Locked<'_>> {
-        if let Some(locked) = self.table().try_lock(block) {
+    fn lock_absent(&self, block: BlockId, page: usize, watch: &mut Stopwatch<'_>) -> Option<Block<'_>> {
+        if let Some(locked) = self.try_lock(block) {
             return Some(locked);
         }
         watch.long_part(Phase::Table);
-        let locked = self.table().lock(block);
+        let locked = self.lock(block);
         if matches!(locked.state(locked.index_of(page)), State::Resident(_)) {
             return None;
         }
@@ -191,7 +192,7 @@ impl Engine {
     /// Tells the policies about a resolved fault. Returns whether it may be part of a stream of blocks. A stream enters
     /// a whole block at its edge, which random accesses seldom hit. In a split block only a run of faults counts, not a
     /// single one.
-    fn note_touch(&self, locked: &mut Locked<'_>, page: usize, kind: FaultKind) -> bool {
+    fn note_touch(&self, locked: &mut Block<'_>, page: usize, kind: FaultKind) -> bool {
         let index = locked.index_of(page);
         let ahead = locked.history.ahead(index, locked.nr_folios());
         let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&page);
@@ -213,7 +214,7 @@ impl Engine {
         (whole && at_edge) || marker || in_row
     }
 
-    fn first_touch(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), Changed> {
+    fn first_touch(&self, locked: &mut Block<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Result<(), Changed> {
         if let Some(order) = self.policy().order_of(locked)
             && order < Order::HUGE
             && locked.order() == Order::HUGE
@@ -224,7 +225,7 @@ impl Engine {
             && let Some(frame) = self.ram().take_zeroed()
         {
             watch.lap(Phase::Frame);
-            self.map(locked, 0, frame, List::Inactive);
+            locked.map(0, frame, List::Inactive);
             return Ok(());
         }
         if locked.order() == Order::HUGE {
@@ -233,20 +234,20 @@ impl Engine {
         let (index, taken) = self.supply(locked, page, watch)?;
         let order = locked.order();
         if order == Order::HUGE && taken.memory == Memory::Absent {
-            self.map_fresh(locked, taken.frame, List::Inactive, watch);
+            locked.map_fresh(taken.frame, List::Inactive, watch);
             return Ok(());
         }
         let mut prepared = self.ram().prepare(taken, order);
         prepared.bytes_mut().fill(0);
         watch.lap(Phase::Frame);
-        self.map(locked, index, prepared.into_frame(), List::Inactive);
+        locked.map(index, prepared.into_frame(), List::Inactive);
         Ok(())
     }
 
     /// Handles a fault on a whole block on standby that would come back page by page if it had left RAM already: keeps
     /// only the touched page and evicts the rest. A whole block is touched more often than a page, so it would never
     /// leave by age, and it takes 512 times the room.
-    fn leave_but_for(&self, locked: &mut Locked<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
+    fn leave_but_for(&self, locked: &mut Block<'_>, page: usize, whole: FrameId, watch: &mut Stopwatch<'_>) -> bool {
         let clean = locked.order() == Order::HUGE && self.ram().zone(whole).list(whole) == Some(List::Clean);
         if !clean
             || locked.folio(0).ahead == Ahead::Marker
@@ -265,14 +266,14 @@ impl Engine {
         prepared.bytes_mut().copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
         watch.lap(Phase::Read);
         self.ram().leave(locked, 0);
-        self.split_block(locked, Order::PAGE);
-        self.map(locked, page, prepared.into_frame(), List::Inactive);
-        self.settle_slot(locked, page, watch);
+        locked.split_to(Order::PAGE);
+        locked.map(page, prepared.into_frame(), List::Inactive);
+        locked.settle_slot(page, watch);
         true
     }
 
     /// Notes the first touch of a folio that was read as a neighbour.
-    fn use_neighbour(&self, locked: &mut Locked<'_>, index: usize) {
+    fn use_neighbour(&self, locked: &mut Block<'_>, index: usize) {
         if locked.folio(index).ahead == Ahead::Neighbour {
             locked.folio_mut(index).ahead = Ahead::No;
             locked.history.note_neighbour();
@@ -282,7 +283,7 @@ impl Engine {
     }
 
     /// Swaps in a page with the whole block or with its folio.
-    fn swap_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Attempt {
+    fn swap_in(&self, locked: &mut Block<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Attempt {
         match self.policy().choose(locked, page, self.ram()) {
             Choice::Whole if locked.order() < Order::HUGE && !locked.pinned && !self.is_on_failing(locked, page) => {
                 let Ok(taken) = self.take_frame(Order::HUGE, locked, page, watch) else { return Ok(Err(Changed)) };
@@ -291,7 +292,7 @@ impl Engine {
                     return Ok(Ok(()));
                 }
             }
-            Choice::Part(order) if order < locked.order() => self.split_block(locked, order),
+            Choice::Part(order) if order < locked.order() => locked.split_to(order),
             _ => {}
         }
         if self.read_group(locked, page, watch) {
@@ -306,7 +307,7 @@ impl Engine {
 
     /// Reads the folios that follow a page that was read, if it continues a row of touches in a split block. What
     /// cannot be read is said when it is touched.
-    fn read_row(&self, locked: &mut Locked<'_>, page: usize) {
+    fn read_row(&self, locked: &mut Block<'_>, page: usize) {
         let (index, nr_folios) = (locked.index_of(page), locked.nr_folios());
         let ahead = locked.history.ahead(index, nr_folios);
         if !ahead.is_empty() && !locked.pinned && !self.is_on_failing(locked, page) {
@@ -315,7 +316,7 @@ impl Engine {
     }
 
     /// Reads a page that continues no row, and its neighbours with it. `false`: it has to be read alone.
-    fn read_group(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> bool {
+    fn read_group(&self, locked: &mut Block<'_>, page: usize, watch: &mut Stopwatch<'_>) -> bool {
         let is_alone = locked.order() != Order::PAGE
             || locked.pinned
             || !locked.history.ahead(page, BLOCK_PAGES).is_empty()
@@ -338,23 +339,23 @@ impl Engine {
 
     /// Whether the folio that holds a page is on a failing device. The rest of the block is not read along with it
     /// then.
-    fn is_on_failing(&self, locked: &Locked<'_>, page: usize) -> bool {
+    fn is_on_failing(&self, locked: &Block<'_>, page: usize) -> bool {
         locked.folio(locked.index_of(page)).slot().is_some_and(|slot| self.swap().is_failing(slot))
     }
 
     /// Reads the folio that holds a page, and maps it.
-    fn read_in(&self, locked: &mut Locked<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Attempt {
+    fn read_in(&self, locked: &mut Block<'_>, page: usize, watch: &mut Stopwatch<'_>) -> Attempt {
         let Ok((index, taken)) = self.supply(locked, page, watch) else { return Ok(Err(Changed)) };
         let order = locked.order();
         let State::Swapped(slot) = locked.state(index) else { unreachable!("a split leaves content where it is") };
         let mut prepared = self.ram().prepare(taken, order);
-        if let Err(error) = self.read_folio(locked, index, slot, prepared.bytes_mut(), watch) {
+        if let Err(error) = locked.read_folio(index, slot, prepared.bytes_mut(), watch) {
             self.ram().release(prepared.into_frame());
             if order <= PIECE || locked.pinned {
                 return Err(error);
             }
             // Read it in smaller parts, so that the readable ones are not lost.
-            self.split_block(locked, PIECE);
+            locked.split_to(PIECE);
             return self.read_in(locked, page, watch);
         }
         watch.lap(Phase::Read);
@@ -363,63 +364,22 @@ impl Engine {
     }
 
     /// Maps a folio that has been read.
-    pub fn map_read(&self, locked: &mut Locked<'_>, index: usize, frame: FrameId, watch: &mut Stopwatch<'_>) {
+    pub fn map_read(&self, locked: &mut Block<'_>, index: usize, frame: FrameId, watch: &mut Stopwatch<'_>) {
         self.judge_drop(locked, index);
-        self.map(locked, index, frame, List::Inactive);
-        self.settle_slot(locked, index, watch);
-        self.count_swap_in(locked.order());
-    }
-
-    pub fn count_swap_in(&self, order: Order) {
-        self.stats().swapped_in_folios.add(1);
-        self.stats().swapped_in_bytes.add(order.bytes() as u64);
-        self.stats().swpin.add(order, 1);
-    }
-
-    /// Reads a folio's slots and verifies their content. Ends the stopwatch's frame phase.
-    pub fn read_folio(
-        &self,
-        locked: &mut Locked<'_>,
-        index: usize,
-        slot: SlotId,
-        bytes: &mut [u8],
-        watch: &mut Stopwatch<'_>,
-    ) -> Result<(), SwapInError> {
-        let page = index * locked.order().nr_pages();
-        if locked.order() < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-            watch.long_part(Phase::Frame);
-            return self.hash_pages(locked, page, bytes);
-        }
-        if locked.order() < Order::HUGE && self.swap().memory(slot).is_some() {
-            watch.lap(Phase::Frame);
-        } else {
-            watch.long_part(Phase::Frame);
-        }
-        // A device in memory verifies as it copies. A second try reads it like any other.
-        let first = self.swap().memory(slot).map(|memory| Trouble::unless(memory.load(locked, page, bytes)));
-        let addr = self.table().addr(locked.name(index));
-        self.swap().read_verified(addr, slot, bytes, first, |bytes| checksum::verify(locked, page, bytes))
+        locked.map(index, frame, List::Inactive);
+        locked.settle_slot(index, watch);
+        self.parts().count_swap_in(locked.order());
     }
 
     /// Judges whether it was right to drop a folio behind a stream, now that it is wanted again. It was wrong if fewer
     /// pages have left RAM since than RAM holds, because eviction by age would have kept the folio.
-    pub fn judge_drop(&self, locked: &mut Locked<'_>, index: usize) {
+    pub fn judge_drop(&self, locked: &mut Block<'_>, index: usize) {
         if std::mem::replace(&mut locked.folio_mut(index).dropped_behind, false) {
             let since = self.ram().nr_evictions().wrapping_sub(locked.left_at);
             if (since as usize) < self.ram().zones().counts().limit {
                 self.policy().refaulted();
             }
         }
-    }
-
-    /// Frees the device's copy of a folio that was just mapped, unless the device has plenty of room.
-    pub fn settle_slot(&self, locked: &mut Locked<'_>, index: usize, watch: &mut Stopwatch<'_>) {
-        if locked.folio(index).slot().is_some_and(|slot| !self.swap().keeps_copies(slot)) {
-            watch.lap(Phase::Map);
-            self.release_slot(locked, index);
-            watch.lap(Phase::Free);
-        }
-        self.note_copy(locked, index);
     }
 
     /// Tells the policies where this thread is, and acts on their advice.
@@ -443,7 +403,7 @@ impl Engine {
     /// Makes the blocks that a stream has passed the next ones to be reclaimed.
     fn drop_passed(&self, behind: std::ops::Range<BlockId>) {
         for index in behind.start.index()..behind.end.index() {
-            let Some(mut locked) = self.table().try_lock(BlockId::from_index(index)) else { continue };
+            let Some(mut locked) = self.try_lock(BlockId::from_index(index)) else { continue };
             if locked.pinned {
                 continue;
             }
@@ -454,26 +414,5 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Splits a block into folios of `order`. When pieces are split into smaller folios, those in RAM give up their
-    /// slots, whose hashes cover whole pieces.
-    pub fn split_block(&self, locked: &mut Locked<'_>, order: Order) {
-        self.stats().split.add(locked.order(), 1);
-        for index in 0..locked.nr_folios() {
-            let Some(frame) = locked.folio(index).frame() else { continue };
-            if order < PIECE && locked.order() >= PIECE {
-                self.release_slot(locked, index);
-                if self.ram().zone(frame).list(frame) == Some(List::Clean) {
-                    self.ram().put(frame, List::Laundry); // it has no copy any more
-                }
-            }
-            if locked.folio(index).writing_to().is_some() {
-                locked.folio_mut(index).cancel_write();
-                self.ram().put(frame, List::Laundry); // its write no longer counts
-            }
-            self.ram().zone(frame).split(frame, order);
-        }
-        locked.split(order);
     }
 }

@@ -4,8 +4,9 @@
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Locked, Miss, Order, PIECE, Phase, Shortage, Size, Taken};
+use folioswap_core::{Miss, Order, PIECE, Phase, Shortage, Size, Taken};
 
+use crate::block::Block;
 use crate::config::size::Bytes;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
@@ -34,7 +35,7 @@ impl Engine {
     pub fn take_frame(
         &self,
         order: Order,
-        locked: &mut Locked<'_>,
+        locked: &mut Block<'_>,
         page: usize,
         watch: &mut Stopwatch<'_>,
     ) -> Result<Option<Taken>, Changed> {
@@ -77,8 +78,8 @@ impl Engine {
     }
 
     /// Waits for a moment for frames, with the block unlocked. `freed`: the count of freed frames when there were none.
-    fn wait_unlocked(&self, locked: &mut Locked<'_>, page: usize, freed: u32) -> Result<(), Changed> {
-        let seen = |locked: &Locked<'_>| {
+    fn wait_unlocked(&self, locked: &mut Block<'_>, page: usize, freed: u32) -> Result<(), Changed> {
+        let seen = |locked: &Block<'_>| {
             let state = discriminant(&locked.state(locked.index_of(page)));
             let sealed = (locked.is_sealed(page), locked.sealed_order());
             (locked.order(), state, sealed, locked.pinned, self.table().is_open(locked.id()))
@@ -148,7 +149,7 @@ impl Engine {
     /// As [`Engine::take_frame`].
     pub fn supply(
         &self,
-        locked: &mut Locked<'_>,
+        locked: &mut Block<'_>,
         page: usize,
         watch: &mut Stopwatch<'_>,
     ) -> Result<(usize, Taken), Changed> {
@@ -161,7 +162,7 @@ impl Engine {
             if order == Order::HUGE {
                 self.compactor().want_whole();
             }
-            self.split_block(locked, if order > PIECE { PIECE } else { Order::PAGE });
+            locked.split_to(if order > PIECE { PIECE } else { Order::PAGE });
         }
     }
 }

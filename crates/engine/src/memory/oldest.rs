@@ -1,26 +1,26 @@
 //! A walk over the oldest folios of a list, for whoever takes them off it.
 
-use folioswap_core::{FrameId, List, Locked, Oldest, Size, Zone};
+use std::borrow::Borrow;
 
-use crate::memory::table::Table;
+use folioswap_core::{BlockId, FrameId, List, Locked, Oldest, Size, Zone};
 
 /// Folios examined in most walks. Busy ones are skipped, never waited for.
 pub(crate) const SCAN: usize = 64;
 
 /// The oldest folios of a list of a zone, each in its locked block. One block is locked at a time.
-pub(crate) struct OldestFolios<'e, 'z> {
-    table: &'e Table,
+pub(crate) struct OldestFolios<'z, G, L> {
+    try_lock: L,
     zone: &'z Zone,
     size: Size,
     list: List,
     nr_left: usize,
-    held: Option<Locked<'e>>,
+    held: Option<G>,
 }
 
-impl<'e, 'z> OldestFolios<'e, 'z> {
-    /// A walk over at most [`SCAN`] folios.
-    pub fn new(table: &'e Table, zone: &'z Zone, size: Size, list: List) -> Self {
-        OldestFolios { table, zone, size, list, nr_left: SCAN, held: None }
+impl<'e, 'z, G: Borrow<Locked<'e>>, L: Fn(BlockId) -> Option<G>> OldestFolios<'z, G, L> {
+    /// A walk over at most [`SCAN`] folios. `try_lock` locks a block that nobody holds.
+    pub fn new(try_lock: L, zone: &'z Zone, size: Size, list: List) -> Self {
+        OldestFolios { try_lock, zone, size, list, nr_left: SCAN, held: None }
     }
 
     /// The same walk over more folios.
@@ -30,7 +30,7 @@ impl<'e, 'z> OldestFolios<'e, 'z> {
 
     /// The next folio: its locked block, its index there, and its first frame. It comes again if it stays the oldest of
     /// the list.
-    pub fn next(&mut self) -> Option<(&mut Locked<'e>, usize, FrameId)> {
+    pub fn next(&mut self) -> Option<(&mut G, usize, FrameId)> {
         let (index, frame) = self.find()?;
         self.held.as_mut().map(|locked| (locked, index, frame))
     }
@@ -39,13 +39,13 @@ impl<'e, 'z> OldestFolios<'e, 'z> {
         while let Some(nr_left) = self.nr_left.checked_sub(1) {
             self.nr_left = nr_left;
             let oldest = self.zone.oldest(self.size, self.list)?;
-            if self.held.as_ref().is_none_or(|locked| locked.id() != oldest.folio.block()) {
+            if self.held.as_ref().is_none_or(|held| held.borrow().id() != oldest.folio.block()) {
                 drop(self.held.take());
-                self.held = self.table.try_lock(oldest.folio.block());
+                self.held = (self.try_lock)(oldest.folio.block());
             }
             match &self.held {
-                Some(locked) if self.is_there(locked, &oldest) => {
-                    return Some((locked.index_of(oldest.folio.page_in_block()), oldest.frame));
+                Some(held) if self.is_there(held.borrow(), &oldest) => {
+                    return Some((held.borrow().index_of(oldest.folio.page_in_block()), oldest.frame));
                 }
                 Some(_) => {} // it has just left the list
                 None => self.zone.rotate(oldest.frame, self.list),
@@ -55,12 +55,12 @@ impl<'e, 'z> OldestFolios<'e, 'z> {
     }
 
     /// The block of the last folio, still locked.
-    pub fn into_locked(self) -> Option<Locked<'e>> {
+    pub fn into_locked(self) -> Option<G> {
         self.held
     }
 
     /// Whether a folio that was found before its block was locked is still there.
-    fn is_there(&self, locked: &Locked<'_>, oldest: &Oldest) -> bool {
+    fn is_there(&self, locked: &Locked<'e>, oldest: &Oldest) -> bool {
         locked.order() == oldest.order
             && locked.folio(locked.index_of(oldest.folio.page_in_block())).frame() == Some(oldest.frame)
             && self.zone.list(oldest.frame) == Some(self.list)

@@ -97,7 +97,7 @@ impl Ram {
             Size::Small => older_class(zone, List::Clean),
         };
         let Some(size) = size else { return false };
-        let mut oldest = OldestFolios::new(table, zone, size, List::Clean);
+        let mut oldest = OldestFolios::new(|block| table.try_lock(block), zone, size, List::Clean);
         let Some((locked, index, _)) = oldest.next() else { return false };
         self.leave(locked, index);
         true

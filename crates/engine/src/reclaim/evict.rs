@@ -9,8 +9,9 @@
 //! A folio's hash is noted before it is written. A dirty folio therefore gives up its old slots first, and a failed
 //! write leaves it without slots.
 
-use folioswap_core::{BlockId, FrameId, List, Locked, Order, PAGE_SIZE, PIECE, Size, SlotId, State, Wish, Zone};
+use folioswap_core::{BlockId, FrameId, List, Order, PAGE_SIZE, PIECE, Size, SlotId, State, Wish, Zone};
 
+use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::memory::mapper::MapError;
@@ -50,6 +51,13 @@ pub(crate) enum Washed {
     Again,
 }
 
+impl Washed {
+    /// After a write in parts, which was made or found no slots.
+    pub fn in_parts(is_written: bool) -> Washed {
+        if is_written { Washed::Clean } else { Washed::NoSlot }
+    }
+}
+
 impl Engine {
     /// Unmaps folios at a zone's inactive tail, into the laundry: one whole block, or a batch of small folios.
     pub fn unmap_oldest(&self, zone: &Zone, only: Option<Size>) -> bool {
@@ -58,7 +66,7 @@ impl Engine {
         }
         let Some(size) = only.or_else(|| older_class(zone, List::Inactive)) else { return false };
         let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
-        let mut oldest = OldestFolios::new(self.table(), zone, size, List::Inactive);
+        let mut oldest = OldestFolios::new(|block| self.try_lock(block), zone, size, List::Inactive);
         let mut done = 0;
         while done < most
             && let Some((locked, index, _)) = oldest.next()
@@ -69,13 +77,13 @@ impl Engine {
     }
 
     /// Moves a mapped folio, or one of the inactive list, to the laundry, unmapped. `false`: it has to stay.
-    fn unmap_victim(&self, locked: &mut Locked<'_>, index: usize) -> bool {
+    fn unmap_victim(&self, locked: &mut Block<'_>, index: usize) -> bool {
         match locked.state(index) {
             State::Resident(frame) if locked.pinned => {
                 self.ram().zone(frame).remove(frame);
                 false
             }
-            State::Resident(frame) => match self.unmap_to_laundry(locked, index) {
+            State::Resident(frame) => match locked.unmap_to_laundry(index) {
                 Ok(()) => true,
                 Err(MapError::Missing) => {
                     self.set_aside(locked, index);
@@ -97,7 +105,7 @@ impl Engine {
     }
 
     /// Pins a block whose pages the program dropped in a way that the engine does not see. It stays in RAM permanently.
-    fn set_aside(&self, locked: &mut Locked<'_>, index: usize) {
+    fn set_aside(&self, locked: &mut Block<'_>, index: usize) {
         let frame = locked.frame(index);
         fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
         locked.pinned = true;
@@ -116,7 +124,7 @@ impl Engine {
     fn launder_whole(&self, zone: &Zone) -> Laundered<'_> {
         let mut found = Laundered::Nothing;
         let mut may_shed = true;
-        let mut oldest = OldestFolios::new(self.table(), zone, Size::Whole, List::Laundry);
+        let mut oldest = OldestFolios::new(|block| self.try_lock(block), zone, Size::Whole, List::Laundry);
         while let Some((locked, _, frame)) = oldest.next() {
             match self.wash(locked, 0) {
                 Washed::Clean | Washed::Again => return Laundered::Clean,
@@ -139,7 +147,8 @@ impl Engine {
     fn launder_small(&self, zone: &Zone) -> Laundered<'_> {
         let mut batch: Option<Batch<'_>> = None;
         let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
-        let mut oldest = OldestFolios::new(self.table(), zone, Size::Small, List::Laundry).over(MOST_WASHED);
+        let mut oldest =
+            OldestFolios::new(|block| self.try_lock(block), zone, Size::Small, List::Laundry).over(MOST_WASHED);
         while let Some((locked, index, frame)) = oldest.next() {
             match self.wash(locked, index) {
                 Washed::Clean => cleaned = true,
@@ -150,13 +159,13 @@ impl Engine {
                     zone.rotate(frame, List::Laundry);
                 }
                 Washed::Dirty(slot) if self.swap().takes_folios(slot) => {
-                    cleaned |= self.write_one(locked, index, slot);
+                    cleaned |= locked.write_one(index, slot);
                 }
                 Washed::Dirty(slot) => {
                     let batch = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
                     if !batch.push(self, locked, index, slot) {
                         // Its slots do not follow the batch's, as at the end of a cluster: write it alone.
-                        self.write_one(locked, index, slot);
+                        locked.write_one(index, slot);
                         break;
                     }
                     if !batch.has_room() {
@@ -175,7 +184,7 @@ impl Engine {
 
     /// Finds out whether a folio of the laundry is clean. Takes a dirty one off the list and returns the slots to write
     /// it to.
-    fn wash(&self, locked: &mut Locked<'_>, index: usize) -> Washed {
+    fn wash(&self, locked: &mut Block<'_>, index: usize) -> Washed {
         let (frame, order) = (locked.frame(index), locked.order());
         if order == Order::HUGE
             && let Some(washed) = self.wash_dropped(locked)
@@ -187,7 +196,7 @@ impl Engine {
         let bytes = unsafe { self.ram().frames().bytes_at_home(frame, order) };
         if checksum::is_zero(bytes) {
             self.stats().zero_folios_dropped.add(1);
-            self.release_slot(locked, index);
+            locked.release_slot(index);
             self.ram().release(frame);
             locked.folio_mut(index).set_empty();
             return Washed::Clean;
@@ -200,7 +209,7 @@ impl Engine {
             && locked.wish != Wish::Whole
             && parts::uses_few(bytes)
         {
-            return self.write_parts(locked, PIECE);
+            return Washed::in_parts(locked.write_parts(PIECE));
         }
         // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
         // copies.
@@ -238,11 +247,11 @@ impl Engine {
             self.swap().free_slots(slot, order);
             kept = None;
         }
-        let Some(kept) = kept else { return self.allocate_near(frame, order) };
+        let Some(kept) = kept else { return self.parts().allocate_near(frame, order) };
         if order == Order::HUGE {
             return Some(self.slot_for_again(frame, kept));
         }
-        match self.allocate_near(frame, order) {
+        match self.parts().allocate_near(frame, order) {
             Some(slot) => {
                 self.swap().free_slots(kept, order);
                 Some(slot)
@@ -258,7 +267,7 @@ impl Engine {
         if node.is_none() || home.is_none() || home == node {
             return kept;
         }
-        match self.allocate_near(frame, Order::HUGE) {
+        match self.parts().allocate_near(frame, Order::HUGE) {
             Some(slot) if self.swap().home_of(slot) == node => {
                 self.swap().free_slots(kept, Order::HUGE);
                 slot
@@ -270,18 +279,8 @@ impl Engine {
         }
     }
 
-    /// Slots on the first device that has them on the list of the frame's node, because the folio was used on that
-    /// node. If the zone spans several nodes, this CPU's node counts.
-    pub fn allocate_near(&self, frame: FrameId, order: Order) -> Option<SlotId> {
-        let cpu = current_cpu();
-        match self.ram().node_of(frame) {
-            Some(node) => self.swap().allocate_for(node, cpu, order),
-            None => self.swap().allocate(cpu, order),
-        }
-    }
-
     /// Falls back when there is no run of slots for a folio: it leaves RAM in the largest parts that fit.
-    fn split_for_slots(&self, locked: &mut Locked<'_>) -> Washed {
+    fn split_for_slots(&self, locked: &mut Block<'_>) -> Washed {
         let order = locked.order();
         self.stats().swpout_fallback.add(order, 1);
         self.swap().want_whole_clusters(order);
@@ -290,20 +289,20 @@ impl Engine {
         }
         let smaller = order.exponent().checked_sub(1).and_then(Order::new);
         match smaller {
-            Some(smaller) if order == Order::HUGE => self.write_parts(locked, smaller),
+            Some(smaller) if order == Order::HUGE => Washed::in_parts(locked.write_parts(smaller)),
             Some(_) => self.split_to_fit(locked),
             None => Washed::NoSlot,
         }
     }
 
     /// Splits the folios of a split block to the size of the largest run of slots left.
-    pub fn split_to_fit(&self, locked: &mut Locked<'_>) -> Washed {
+    pub fn split_to_fit(&self, locked: &mut Block<'_>) -> Washed {
         let cpu = current_cpu();
         let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
             self.swap().allocate(cpu, smaller).inspect(|&slot| self.swap().put_back_slots(slot, smaller)).is_some()
         });
         let Some(smaller) = fits else { return Washed::NoSlot };
-        self.split_block(locked, smaller);
+        locked.split_to(smaller);
         Washed::Again
     }
 
@@ -332,13 +331,13 @@ impl Engine {
 
     /// Reclaims a block now, as advice. Busy folios stay where they are.
     pub fn evict(&self, block: BlockId) {
-        let Some(mut locked) = self.table().try_lock(block) else { return };
+        let Some(mut locked) = self.try_lock(block) else { return };
         if locked.pinned {
             return;
         }
         for index in 0..locked.nr_folios() {
             match locked.state(index) {
-                State::Resident(_) if self.unmap_to_laundry(&mut locked, index).is_err() => {
+                State::Resident(_) if locked.unmap_to_laundry(index).is_err() => {
                     self.stats().busy_victims.add(1);
                 }
                 // Read ahead, and not touched.
@@ -352,7 +351,7 @@ impl Engine {
     }
 
     /// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
-    pub fn wash_now(&self, locked: &mut Locked<'_>, index: usize) -> Option<SlotId> {
+    pub fn wash_now(&self, locked: &mut Block<'_>, index: usize) -> Option<SlotId> {
         let frame = locked.folio(index).frame()?;
         let is_young = || self.ram().zone(frame).list(frame) == Some(List::Inactive); // read ahead, and not touched
         if (matches!(locked.state(index), State::Resident(_)) || is_young()) && !self.unmap_victim(locked, index) {
@@ -371,7 +370,7 @@ impl Engine {
     }
 
     /// Writes a block's folios in the laundry, in batches, as long as there are slots.
-    fn write_block(&self, locked: &mut Locked<'_>) {
+    fn write_block(&self, locked: &mut Block<'_>) {
         let mut batch: Option<Batch<'_>> = None;
         let mut index = 0;
         while index < locked.nr_folios() {

@@ -6,7 +6,7 @@
 //! because copies go away in many ways; a clear bit is always right. Accesses are relaxed: a bit that is seen late is
 //! found by the next search.
 
-use folioswap_core::{FolioId, FrameId, List, Locked};
+use folioswap_core::FrameId;
 
 use crate::engine::Engine;
 
@@ -26,8 +26,8 @@ impl Engine {
         self.ram().zone(pageblock).folios_in(pageblock, &mut |frame, folio, _| {
             #[cfg(test)]
             self.reclaim().kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            match self.table().try_lock(folio.block()) {
-                Some(mut locked) => freed |= self.shed_copy(&mut locked, folio, frame),
+            match self.try_lock(folio.block()) {
+                Some(mut locked) => freed |= locked.shed_copy(folio, frame),
                 None => self.reclaim().kept_copies().note(frame), // try again later
             }
         });
@@ -38,28 +38,11 @@ impl Engine {
     pub fn shed_all_copies(&self) -> bool {
         let mut freed = false;
         for (frame, folio, _) in self.ram().zones().all_folios() {
-            if let Some(mut locked) = self.table().try_lock(folio.block()) {
-                freed |= self.shed_copy(&mut locked, folio, frame);
+            if let Some(mut locked) = self.try_lock(folio.block()) {
+                freed |= locked.shed_copy(folio, frame);
             }
         }
         freed
-    }
-
-    /// Whether a folio of a locked block is in these frames and keeps a copy that can be given up.
-    fn keeps_copy(&self, locked: &Locked<'_>, index: usize, frame: FrameId) -> bool {
-        let folio = locked.folio(index);
-        folio.frame() == Some(frame)
-            && folio.slot().is_some()
-            && self.ram().zone(frame).list(frame) != Some(List::Clean)
-    }
-
-    fn shed_copy(&self, locked: &mut Locked<'_>, folio: FolioId, frame: FrameId) -> bool {
-        let index = locked.index_of(folio.page_in_block());
-        let sheds = self.keeps_copy(locked, index, frame);
-        if sheds {
-            self.release_slot(locked, index);
-        }
-        sheds
     }
 }
 
@@ -158,9 +141,9 @@ mod tests {
 
     fn check_all_noted(engine: &Engine) {
         for (frame, folio, _) in engine.ram().zones().all_folios() {
-            let locked = engine.table().lock(folio.block());
+            let locked = engine.lock(folio.block());
             let index = locked.index_of(folio.page_in_block());
-            if engine.keeps_copy(&locked, index, frame) {
+            if locked.keeps_copy(index, frame) {
                 assert!(engine.reclaim().kept_copies().is_noted(frame), "{folio:?} in {frame:?}");
             }
         }

@@ -7,8 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use folioswap_core::{FolioId, FrameId, List, Locked, Order, Watermarks, Zone};
+use folioswap_core::{FolioId, FrameId, List, Order, Watermarks, Zone};
 
+use crate::block::Block;
 use crate::engine::Engine;
 use crate::process::fatal::EndOnPanic;
 use crate::reclaim::evict::Laundered;
@@ -240,8 +241,8 @@ impl Engine {
     }
 
     /// Locks the block of a folio that was found in these frames, if nobody holds it and the folio is still there.
-    fn lock_if_there(&self, frame: FrameId, folio: FolioId, order: Order) -> Option<(Locked<'_>, usize)> {
-        let locked = self.table().try_lock(folio.block())?;
+    fn lock_if_there(&self, frame: FrameId, folio: FolioId, order: Order) -> Option<(Block<'_>, usize)> {
+        let locked = self.try_lock(folio.block())?;
         let index = locked.index_of(folio.page_in_block());
         (locked.order() == order && locked.folio(index).frame() == Some(frame)).then_some((locked, index))
     }

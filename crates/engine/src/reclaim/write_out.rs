@@ -8,8 +8,9 @@
 //! written. If it still does when the write ends, the folio is clean ([`Engine::settle`]). If it was touched, the slots
 //! are freed.
 
-use folioswap_core::{List, Locked, Order, SlotId, State};
+use folioswap_core::{Order, SlotId};
 
+use crate::block::Block;
 use crate::engine::Engine;
 use crate::state::reclaim::{BATCH_BYTES, Buffer, Written};
 
@@ -38,7 +39,7 @@ impl<'e> Batch<'e> {
 
     /// Copies a folio that is at home into the batch. `false`: it is full, of another order, or the folio's slots do
     /// not follow.
-    pub fn push(&mut self, engine: &Engine, locked: &mut Locked<'_>, index: usize, slot: SlotId) -> bool {
+    pub fn push(&mut self, engine: &Engine, locked: &mut Block<'_>, index: usize, slot: SlotId) -> bool {
         let (order, at) = (locked.order(), self.len_bytes());
         let follows = engine.swap().follows(slot, self.slot, self.folios.len() * order.nr_pages());
         if order != self.order || !follows || !self.has_room() {
@@ -55,13 +56,13 @@ impl<'e> Batch<'e> {
 /// What one write covers.
 pub(crate) enum Outgoing<'t> {
     /// A whole block, locked, its folio at home and on no list.
-    Whole { locked: Locked<'t>, slot: SlotId },
+    Whole { locked: Block<'t>, slot: SlotId },
     /// A batch of small folios.
     Small(Batch<'t>),
 }
 
 impl<'t> Outgoing<'t> {
-    pub fn whole(locked: Locked<'t>, slot: SlotId) -> Self {
+    pub fn whole(locked: Block<'t>, slot: SlotId) -> Self {
         Outgoing::Whole { locked, slot }
     }
 
@@ -92,7 +93,7 @@ impl Engine {
     /// Writes synchronously, for devices in memory and for direct reclaim. Returns whether all was written.
     pub fn write_now(&self, outgoing: Outgoing<'_>) -> bool {
         match outgoing {
-            Outgoing::Whole { mut locked, slot } => self.write_one(&mut locked, 0, slot),
+            Outgoing::Whole { mut locked, slot } => locked.write_one(0, slot),
             Outgoing::Small(batch) => self.write_batch(batch, Engine::settle_later),
         }
     }
@@ -100,10 +101,10 @@ impl Engine {
     /// Writes one dirty folio of a locked block. A whole block, or a folio for a device that takes single folios, is
     /// written now, others in a batch. A batch that is full, or whose slots this folio's do not follow, is written
     /// first.
-    pub fn send<'e>(&'e self, batch: &mut Option<Batch<'e>>, locked: &mut Locked<'_>, index: usize, slot: SlotId) {
+    pub fn send<'e>(&'e self, batch: &mut Option<Batch<'e>>, locked: &mut Block<'_>, index: usize, slot: SlotId) {
         let order = locked.order();
         if order == Order::HUGE || self.swap().takes_folios(slot) {
-            self.write_one(locked, index, slot);
+            locked.write_one(index, slot);
             return;
         }
         while !batch.get_or_insert_with(|| Batch::new(self, slot, order)).push(self, locked, index, slot) {
@@ -126,7 +127,7 @@ impl Engine {
             self.swap().note_written(outgoing.slot());
         }
         match outgoing {
-            Outgoing::Whole { mut locked, slot } => self.finish_folio(&mut locked, 0, slot, written.map(|()| slot)),
+            Outgoing::Whole { mut locked, slot } => locked.finish_folio(0, slot, written.map(|()| slot)),
             Outgoing::Small(batch) => self.finish_batch(batch, written, Engine::settle_later),
         }
     }
@@ -173,9 +174,9 @@ impl Engine {
     }
 
     /// Settles a written folio for a caller that holds a block's lock, possibly the lock of the folio's own block.
-    pub fn settle_beside(&self, locked: &mut Locked<'_>, written: Written) {
+    pub fn settle_beside(&self, locked: &mut Block<'_>, written: Written) {
         if written.folio.block() == locked.id() {
-            self.settle_locked(locked, written);
+            locked.settle_write(written);
         } else {
             self.settle_later(written);
         }
@@ -191,89 +192,9 @@ impl Engine {
     }
 
     fn settle(&self, written: Written) -> bool {
-        let Some(mut locked) = self.table().try_lock(written.folio.block()) else { return false };
-        self.settle_locked(&mut locked, written);
+        let Some(mut locked) = self.try_lock(written.folio.block()) else { return false };
+        locked.settle_write(written);
         true
-    }
-
-    /// Settles a folio whose write has ended: it is clean, unless it was touched meanwhile.
-    fn settle_locked(&self, locked: &mut Locked<'_>, written: Written) {
-        let Written { folio, order, frame, slot, failed } = written;
-        match (self.held(locked, written), failed) {
-            (Some(index), false) => {
-                locked.folio_mut(index).set_slot(Some(slot));
-                self.ram().put(frame, List::Clean);
-                self.count_swap_out(order);
-                self.ram().frame_freed().signal();
-            }
-            (Some(index), true) => {
-                locked.folio_mut(index).cancel_write();
-                self.ram().put(frame, List::Laundry);
-            }
-            (None, false) => self.swap().free_slots(slot, order),
-            (None, true) => {} // the slots are bad
-        }
-        debug_assert_eq!(folio.block(), locked.id());
-    }
-
-    /// The index of a folio that was being written, if nobody has touched it since.
-    fn held(&self, locked: &Locked<'_>, written: Written) -> Option<usize> {
-        let Written { folio, order, frame, slot, .. } = written;
-        let index = locked.index_of(folio.page_in_block());
-        let untouched = locked.order() == order
-            && locked.state(index) == State::Standby(frame)
-            && locked.folio(index).writing_to() == Some(slot);
-        untouched.then_some(index)
-    }
-
-    /// Writes one folio of a locked block. Returns whether that succeeded.
-    pub fn write_one(&self, locked: &mut Locked<'_>, index: usize, slot: SlotId) -> bool {
-        let (frame, order) = (locked.frame(index), locked.order());
-        // SAFETY: the block is locked, and the folio is at home while it is written. Its frames are used otherwise only
-        // after the last use of `bytes`.
-        let bytes = unsafe { self.ram().frames().bytes_at_home(frame, order) };
-        let written = match self.swap().memory(slot) {
-            Some(memory) => {
-                memory.store(locked, index * order.nr_pages(), bytes);
-                Ok(slot)
-            }
-            None => self.swap().store(slot, order, bytes),
-        };
-        self.finish_folio(locked, index, slot, written)
-    }
-
-    /// Puts a written folio on standby. After a failed write it stays in RAM, and its slots are not used again.
-    fn finish_folio(
-        &self,
-        locked: &mut Locked<'_>,
-        index: usize,
-        slot: SlotId,
-        written: std::io::Result<SlotId>,
-    ) -> bool {
-        let (frame, order) = (locked.frame(index), locked.order());
-        let slot = match written {
-            Ok(slot) => slot,
-            Err(error) => {
-                self.swap().not_written(slot, order, error);
-                self.ram().put(frame, List::Laundry);
-                return false;
-            }
-        };
-        locked.folio_mut(index).set_slot(Some(slot));
-        self.ram().put(frame, List::Clean);
-        self.count_swap_out(order);
-        self.ram().frame_freed().signal();
-        self.swap().note_filling(slot);
-        true
-    }
-
-    pub fn count_swap_out(&self, order: Order) {
-        self.stats().swapped_out_folios.add(1);
-        self.stats().swapped_out_bytes.add(order.bytes() as u64);
-        self.stats().swpout.add(order, 1);
-        if order == Order::HUGE {
-            self.stats().thp_swpout.add(1);
-        }
     }
 }
 
@@ -290,7 +211,7 @@ mod tests {
         let engine = arena.engine();
         let block = engine.table().page_at(bytes.as_ptr() as usize).block();
         let begin_write = || {
-            let mut locked = engine.table().lock(block);
+            let mut locked = engine.lock(block);
             let frame = locked.folio(0).frame().unwrap();
             let slot = engine.wash_now(&mut locked, 0).unwrap();
             let mut batch = Batch::new(engine, slot, Order::PAGE);
@@ -303,9 +224,9 @@ mod tests {
         let (newer, frame, slot) = begin_write();
         assert!(old_frame == frame && old_slot != slot, "the same frame, on its way twice");
         engine.write_now(older);
-        assert_eq!(engine.table().lock(block).folio(0).writing_to(), Some(slot), "the older write changes nothing");
+        assert_eq!(engine.lock(block).folio(0).writing_to(), Some(slot), "the older write changes nothing");
         engine.write_now(newer);
-        let mut locked = engine.table().lock(block);
+        let mut locked = engine.lock(block);
         assert_eq!(locked.folio(0).slot(), Some(slot));
         engine.ram().leave(&mut locked, 0);
         drop(locked);

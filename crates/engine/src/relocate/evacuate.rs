@@ -9,9 +9,10 @@
 
 use std::time::{Duration, Instant};
 
-use folioswap_core::{DeviceId, Locked, PIECE};
+use folioswap_core::{DeviceId, PIECE};
 use folioswap_sys::signals;
 
+use crate::block::Block;
 use crate::engine::Engine;
 use crate::relocate::remove::{FAILURES, Stuck};
 use crate::swap::block::Buffer;
@@ -78,16 +79,16 @@ impl Engine {
         let is_over = || self.stopping() || self.swap().is_change_wanted();
         // Ends early if there is no room left.
         let _ = self.each_block_in_use(is_over, |block| {
-            let mut locked = self.table().lock(block);
+            let mut locked = self.lock(block);
             self.free_copies(&mut locked, device)?;
             self.carry_readable(&mut locked, device, &mut buffer)
         });
     }
 
     /// Moves the readable content of a block that is only on the device.
-    fn carry_readable(&self, locked: &mut Locked<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+    fn carry_readable(&self, locked: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
         let (mut page, mut alone_until, mut failures) = (0, 0, 0);
-        while let Some(mut run) = self.next_run(locked, page, device) {
+        while let Some(mut run) = locked.next_run(page, device) {
             let order = locked.order();
             if run.pages.start < alone_until {
                 run.pages.end = run.pages.start + order.nr_pages();
@@ -99,7 +100,7 @@ impl Engine {
                 Ok(false) => failures += 1,
                 // A part of it may be readable.
                 Err(Stuck::Lost(_)) if run.pages.len() > order.nr_pages() => alone_until = run.pages.end,
-                Err(Stuck::Lost(_)) if order > PIECE => self.split_block(locked, PIECE),
+                Err(Stuck::Lost(_)) if order > PIECE => locked.split_to(PIECE),
                 Err(Stuck::Lost(_)) => page = run.pages.end,
                 Err(stuck) => return Err(stuck),
             }

@@ -9,12 +9,12 @@
 //! **Invariant.** A failed step leaves every folio in its old or in a new place, so a removal can be given up at any
 //! point.
 
-use std::ops::Range;
 use std::time::Duration;
 
-use folioswap_core::{DeviceId, List, Locked, Order, PIECE, SlotId, State};
+use folioswap_core::{DeviceId, List, Order, PIECE, SlotId};
 use folioswap_sys::signals;
 
+use crate::block::Block;
 use crate::config::error::Error;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
@@ -111,7 +111,7 @@ impl Engine {
     fn walk(&self, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
         let never = || false;
         self.each_block_in_use(never, |block| {
-            let mut locked = self.table().lock(block);
+            let mut locked = self.lock(block);
             if step == Step::Free {
                 self.free_copies(&mut locked, device)?;
             }
@@ -122,7 +122,7 @@ impl Engine {
 
     /// Frees the device's copies of a block's folios in RAM. A clean folio keeps a copy on another device, or stays in
     /// RAM as a dirty one if there are frames to spare.
-    pub fn free_copies(&self, locked: &mut Locked<'_>, device: DeviceId) -> Result<(), Stuck> {
+    pub fn free_copies(&self, locked: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
         let order = locked.order();
         for index in 0..locked.nr_folios() {
             let folio = locked.folio(index);
@@ -135,9 +135,9 @@ impl Engine {
                 if !spare {
                     // RAM is short: keep the folio clean by a copy elsewhere.
                     if let Some(place) = self.slot_elsewhere(order) {
-                        self.release_slot(locked, index);
+                        locked.release_slot(index);
                         self.ram().zone(frame).remove(frame);
-                        self.write_one(locked, index, place);
+                        locked.write_one(index, place);
                         continue;
                     }
                     return self.copy_in_parts(locked, device);
@@ -145,17 +145,17 @@ impl Engine {
                 self.ram().put(frame, List::Laundry); // it has no copy any more
                 self.ram().reclaim_wanted().signal();
             }
-            self.release_slot(locked, index);
+            locked.release_slot(index);
         }
         Ok(())
     }
 
     /// Copies a clean folio in RAM to another device in parts, because no run of slots is left there.
-    fn copy_in_parts(&self, locked: &mut Locked<'_>, device: DeviceId) -> Result<(), Stuck> {
+    fn copy_in_parts(&self, locked: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
         let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
             Some(smaller) if locked.order() == Order::HUGE => {
                 self.ram().put(locked.frame(0), List::Laundry); // it has no copy any more if that fails
-                self.write_parts(locked, smaller)
+                Washed::in_parts(locked.write_parts(smaller))
             }
             Some(_) => self.split_to_fit(locked),
             None => Washed::NoSlot,
@@ -173,9 +173,9 @@ impl Engine {
     }
 
     /// Moves away the content of a block that is only on the device.
-    fn carry(&self, locked: &mut Locked<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+    fn carry(&self, locked: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
         let (mut page, mut failures) = (0, 0);
-        while let Some(run) = self.next_run(locked, page, device) {
+        while let Some(run) = locked.next_run(page, device) {
             page = run.pages.start;
             failures = if self.carry_run(locked, &run, buffer)? { 0 } else { failures + 1 };
             if failures > FAILURES {
@@ -185,31 +185,10 @@ impl Engine {
         Ok(())
     }
 
-    /// The first folios from `page` on that are only on the device and whose slots are contiguous.
-    pub fn next_run(&self, locked: &Locked<'_>, page: usize, device: DeviceId) -> Option<SlotRun> {
-        let nr_pages = locked.order().nr_pages();
-        let mut found: Option<SlotRun> = None;
-        for index in locked.index_of(page)..locked.nr_folios() {
-            let slot = match locked.state(index) {
-                State::Swapped(slot) if self.swap().device_of(slot) == device => Some(slot),
-                _ => None,
-            };
-            match (&mut found, slot) {
-                (Some(run), Some(slot)) if self.swap().follows(slot, run.slot, run.pages.len()) => {
-                    run.pages.end += nr_pages
-                }
-                (Some(_), _) => break,
-                (None, Some(slot)) => found = Some(SlotRun { slot, pages: index * nr_pages..(index + 1) * nr_pages }),
-                (None, None) => {}
-            }
-        }
-        found
-    }
-
     /// Moves as much of a run as possible: at least one folio, or else splits the block. `false`: all writes failed.
-    pub fn carry_run(&self, locked: &mut Locked<'_>, run: &SlotRun, buffer: &mut Buffer) -> Result<bool, Stuck> {
+    pub fn carry_run(&self, locked: &mut Block<'_>, run: &SlotRun, buffer: &mut Buffer) -> Result<bool, Stuck> {
         let order = locked.order();
-        self.hash_run_by_pages(locked, run).map_err(Stuck::Lost)?;
+        locked.hash_run_by_pages(run).map_err(Stuck::Lost)?;
         let nr_folios = run.pages.len() >> order.exponent();
         let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| self.slot_elsewhere(order)).collect();
         if places.is_empty() {
@@ -220,66 +199,20 @@ impl Engine {
             }
         }
         let bytes = buffer.pages(run.pages.len());
-        if let Err(lost) = self.read_run_checked(locked, run, bytes) {
+        if let Err(lost) = locked.read_run_checked(run, bytes) {
             places.into_iter().for_each(|slot| self.swap().put_back_slots(slot, order));
             return Err(Stuck::Lost(lost));
         }
         if places.is_empty() {
             return self.keep_in_ram(locked, run, bytes).map(|()| true);
         }
-        let any = self.put_elsewhere(locked, run.pages.start, bytes, &places);
+        let any = locked.put_elsewhere(run.pages.start, bytes, &places);
         Ok(any)
-    }
-
-    /// Gives each page of a run its own hash where its piece has one, because the piece's pages may now be stored
-    /// apart.
-    fn hash_run_by_pages(&self, locked: &mut Locked<'_>, run: &SlotRun) -> Result<(), SwapInError> {
-        if locked.order() < PIECE {
-            for page in run.pages.clone() {
-                if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-                    self.hash_pages(locked, page, &mut [])?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads and verifies a part of a block that is about to be moved alone.
-    pub fn read_run_alone(&self, locked: &mut Locked<'_>, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        self.hash_run_by_pages(locked, run)?;
-        self.read_run_checked(locked, run, bytes)
-    }
-
-    fn read_run_checked(&self, locked: &Locked<'_>, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        let addr = self.table().addr(locked.name(locked.index_of(run.pages.start)));
-        self.swap().read_verified(addr, run.slot, bytes, None, |bytes| self.is_right(locked, run, bytes))
-    }
-
-    /// Writes folios of a block to new slots, contiguous ones in one write, and frees their old slots. A folio whose
-    /// write fails keeps its old slots, and its new ones are not used again. Returns whether any folio moved.
-    pub fn put_elsewhere(&self, locked: &mut Locked<'_>, first_page: usize, bytes: &[u8], places: &[SlotId]) -> bool {
-        let mut any = false;
-        let order = locked.order();
-        let first = locked.index_of(first_page);
-        let mut start = 0;
-        for group in places.chunk_by(|a, b| self.swap().follows(*b, *a, order.nr_pages())) {
-            let at: Range<usize> = start..start + group.len();
-            start = at.end;
-            let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];
-            self.swap().store_run(group[0], order, part, |index, place| {
-                if place.is_some() {
-                    self.release_slot(locked, first + at.start + index);
-                    locked.folio_mut(first + at.start + index).set_slot(place);
-                    any = true;
-                }
-            });
-        }
-        any
     }
 
     /// Keeps a run's folios, whose content was read, in RAM because no device has slots: as many as there are frames to
     /// spare.
-    fn keep_in_ram(&self, locked: &mut Locked<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
+    fn keep_in_ram(&self, locked: &mut Block<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
         let order = locked.order();
         let reserve = self.ram().zones().watermarks().high;
         for (at, part) in bytes.chunks(order.bytes()).enumerate() {
@@ -288,7 +221,7 @@ impl Engine {
                 return match at {
                     0 if there_are_frames && order > Order::PAGE => {
                         // There are enough frames, but not contiguous ones.
-                        self.split_block(locked, if order > PIECE { PIECE } else { Order::PAGE });
+                        locked.split_to(if order > PIECE { PIECE } else { Order::PAGE });
                         Ok(())
                     }
                     0 => Err(Stuck::Full),
@@ -302,9 +235,9 @@ impl Engine {
             self.judge_drop(locked, index);
             self.ram().zone(frame).set_owner(frame, locked.name(index));
             locked.folio_mut(index).set_in_ram(frame, false);
-            self.release_slot(locked, index);
+            locked.release_slot(index);
             self.ram().put(frame, List::Laundry);
-            self.count_swap_in(order);
+            self.parts().count_swap_in(order);
         }
         Ok(())
     }

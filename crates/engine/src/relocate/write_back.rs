@@ -13,9 +13,10 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::time::Duration;
 
-use folioswap_core::{BlockId, DeviceId, Locked, Order, PIECE, SlotId, State};
+use folioswap_core::{BlockId, DeviceId, Order, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
+use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
@@ -56,7 +57,7 @@ pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
 
 /// Gives each page its own hash in pieces that have one hash. Otherwise a fault on one page would have to read its
 /// whole piece.
-fn note_pieces_by_pages(locked: &mut Locked<'_>, first_page: usize, bytes: &[u8]) {
+fn note_pieces_by_pages(locked: &mut Block<'_>, first_page: usize, bytes: &[u8]) {
     for (index, piece) in bytes.chunks(PIECE.bytes()).enumerate() {
         let page = first_page + index * PIECE.nr_pages();
         if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
@@ -101,8 +102,8 @@ impl Engine {
         let mut found = Vec::new();
         let is_over = || self.stopping() || self.swap().is_change_wanted();
         let walked = self.each_block_in_use(is_over, |block| {
-            if let Some(locked) = self.table().try_lock(block)
-                && self.next_run(&locked, 0, device).is_some()
+            if let Some(locked) = self.try_lock(block)
+                && locked.next_run(0, device).is_some()
             {
                 found.push((now.wrapping_sub(locked.left_at), block));
             }
@@ -124,9 +125,9 @@ impl Engine {
     fn write_back(&self, block: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
         let _blocked = signals::block_all();
         let _pass = self.gate().enter(signals::thread_id());
-        let Some(mut locked) = self.table().try_lock(block) else { return false };
+        let Some(mut locked) = self.try_lock(block) else { return false };
         let (mut page, mut any) = (0, false);
-        while let Some(mut run) = self.next_run(&locked, page, front) {
+        while let Some(mut run) = locked.next_run(page, front) {
             let order = locked.order();
             let nr_folios = run.pages.len() >> order.exponent();
             let place = || self.swap().allocate_on_one(behind, current_cpu(), order);
@@ -135,13 +136,13 @@ impl Engine {
                 // No room in one piece: move it in smaller ones, as from RAM.
                 let smaller = (0..order.exponent()).rev().filter_map(Order::new);
                 let Some(fits) = smaller.into_iter().find(|&smaller| self.fits_behind(behind, smaller)) else { break };
-                self.split_block(&mut locked, fits);
+                locked.split_to(fits);
                 continue;
             }
             run.pages.end = run.pages.start + (places.len() << order.exponent());
             page = run.pages.end;
             let bytes = buffer.pages(run.pages.len());
-            if self.read_run_alone(&mut locked, &run, bytes).is_err() {
+            if locked.read_run_alone(&run, bytes).is_err() {
                 // A thread that needs it will get the error.
                 places.into_iter().for_each(|slot| self.swap().put_back_slots(slot, order));
                 continue;
@@ -149,7 +150,7 @@ impl Engine {
             if order >= PIECE && self.policy().comes_back_by_pages(&locked) {
                 note_pieces_by_pages(&mut locked, run.pages.start, bytes);
             }
-            if self.put_elsewhere(&mut locked, run.pages.start, bytes, &places) {
+            if locked.put_elsewhere(run.pages.start, bytes, &places) {
                 any = true;
                 self.count_written_back(&locked, run.pages, front);
             }
@@ -164,7 +165,7 @@ impl Engine {
         slot.inspect(|&slot| self.swap().put_back_slots(slot, order)).is_some()
     }
 
-    fn count_written_back(&self, locked: &Locked<'_>, pages: Range<usize>, front: DeviceId) {
+    fn count_written_back(&self, locked: &Block<'_>, pages: Range<usize>, front: DeviceId) {
         let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
         let has_gone = |index: &usize| match locked.state(*index) {
             State::Swapped(slot) => self.swap().device_of(slot) != front,

@@ -144,7 +144,7 @@ fn swapped(arena: &Arena, words: &[u64]) -> FolioId {
     let first = engine.table().page_at(words.as_ptr() as usize).block().index();
     (first..first + size_of_val(words) / (2 * MIB))
         .map(BlockId::from_index)
-        .find(|&block| matches!(engine.table().lock(block).state(0), State::Swapped(_)))
+        .find(|&block| matches!(engine.lock(block).state(0), State::Swapped(_)))
         .expect("more was written than RAM holds")
         .page(0)
 }
@@ -353,7 +353,7 @@ fn a_file_that_is_cut_short_is_found_out_by_reads_in_flight_too() {
     send_out(&arena);
     let engine = arena.engine();
     let block = engine.table().page_at(words.as_ptr() as usize).block();
-    let State::Swapped(slot) = engine.table().lock(block).state(0) else { panic!("it was sent out") };
+    let State::Swapped(slot) = engine.lock(block).state(0) else { panic!("it was sent out") };
     let fd = engine.swap().extent(slot).expect("a file has a descriptor").fd;
     let cut = File::options().write(true).open(format!("/proc/self/fd/{fd}")).unwrap();
     cut.set_len(0).unwrap();

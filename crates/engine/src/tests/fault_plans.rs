@@ -219,7 +219,7 @@ impl Program {
                 self.nr_frail_lost += usize::from(self.frail[page]);
                 return None;
             }
-            let locked = engine.table().lock(folio.block());
+            let locked = engine.lock(folio.block());
             if matches!(locked.state(locked.index_of(folio.page_in_block())), State::Resident(_)) {
                 self.frail[page] = false;
                 // Nobody unmaps it while its block is locked, so this thread does not fault.

@@ -52,7 +52,7 @@ fn page_is_right(region: &Region, at: usize) -> bool {
 
 fn state(arena: &Arena, region: &Region, at: usize) -> State {
     let page = arena.engine().table().page_at(region.as_ptr() as usize + at);
-    let locked = arena.engine().table().lock(page.block());
+    let locked = arena.engine().lock(page.block());
     locked.state(locked.index_of(page.page_in_block()))
 }
 
@@ -232,7 +232,7 @@ fn holds_add_up_when_content_is_lost() {
     send_out(&arena);
     let (space, addr): (RawSpace, usize) = (arena.raw(), region.as_ptr() as usize);
     let first = arena.engine().table().page_at(addr).block().index();
-    let held = || [0, 1, 2].map(|nr| arena.engine().table().lock(BlockId::from_index(first + nr)).pinned);
+    let held = || [0, 1, 2].map(|nr| arena.engine().lock(BlockId::from_index(first + nr)).pinned);
     // SAFETY: the region is mapped.
     unsafe {
         assert!(space.hold(addr + 2 * MIB, 4 * MIB));

@@ -6,15 +6,15 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
 
-use folioswap_core::{BLOCK_PAGES, CpuId, DeviceId, List, Locked, Order, PAGE_SIZE, SlotId, State};
+use folioswap_core::{BLOCK_PAGES, CpuId, DeviceId, List, Order, PAGE_SIZE, SlotId, State};
 
 use crate::arena::Arena;
 use crate::arena::region::ArenaVec;
+use crate::block::Block;
 use crate::device::{Device, FileDevice};
 use crate::engine::Engine;
 use crate::fault::parts::Arrival;
 use crate::process::stopwatch::Stopwatch;
-use crate::reclaim::evict::Washed;
 use crate::reclaim::write_out::Batch;
 use crate::swap::block::Buffer;
 use crate::swap::health::DeviceErrors;
@@ -33,8 +33,8 @@ fn nearly_full(folio: Order) -> (Arena, ArenaVec<u64>) {
     (arena, words)
 }
 
-fn lock<'e>(engine: &'e Engine, words: &ArenaVec<u64>) -> Locked<'e> {
-    engine.table().lock(engine.table().page_at(words.as_ptr() as usize).block())
+fn lock<'e>(engine: &'e Engine, words: &ArenaVec<u64>) -> Block<'e> {
+    engine.lock(engine.table().page_at(words.as_ptr() as usize).block())
 }
 
 /// Whether a slot holds the content of page `page`.
@@ -46,12 +46,12 @@ fn holds(engine: &Engine, slot: SlotId, page: usize) -> bool {
 }
 
 /// The slot to which a resident page must be written. Retries, because the kernel may use the page for a moment.
-fn wash(engine: &Engine, locked: &mut Locked<'_>, page: usize) -> SlotId {
+fn wash(engine: &Engine, locked: &mut Block<'_>, page: usize) -> SlotId {
     std::iter::repeat_with(|| engine.wash_now(locked, page)).find_map(|slot| slot).unwrap()
 }
 
 /// The first two pages, unmapped, and the consecutive slots to which they must be written.
-fn wash_two(engine: &Engine, locked: &mut Locked<'_>) -> [SlotId; 2] {
+fn wash_two(engine: &Engine, locked: &mut Block<'_>) -> [SlotId; 2] {
     let [first, next] = [0, 1].map(|index| wash(engine, locked, index));
     assert_eq!(next.get(), first.get() + 1);
     assert_ne!(engine.swap().device_of(first), engine.swap().device_of(next));
@@ -59,9 +59,9 @@ fn wash_two(engine: &Engine, locked: &mut Locked<'_>) -> [SlotId; 2] {
 }
 
 /// Moves the first two pages out of RAM, each to another device.
-fn swap_two_out(engine: &Engine, locked: &mut Locked<'_>) {
+fn swap_two_out(engine: &Engine, locked: &mut Block<'_>) {
     for (index, slot) in wash_two(engine, locked).into_iter().enumerate() {
-        assert!(engine.write_one(locked, index, slot));
+        assert!(locked.write_one(index, slot));
         engine.ram().leave(locked, index);
     }
 }
@@ -92,8 +92,8 @@ fn parts_of_a_block_are_written_to_each_device() {
     let (arena, words) = nearly_full(Order::HUGE);
     let engine = arena.engine();
     let mut locked = lock(engine, &words);
-    while engine.unmap_to_laundry(&mut locked, 0).is_err() {}
-    assert!(matches!(engine.write_parts(&mut locked, Order::PAGE), Washed::Clean));
+    while locked.unmap_to_laundry(0).is_err() {}
+    assert!(locked.write_parts(Order::PAGE));
     let slots: Vec<_> = locked.folios().iter().map(|folio| folio.slot().unwrap()).collect();
     assert_ne!(engine.swap().device_of(slots[0]), engine.swap().device_of(slots[1]));
     let lost: Vec<_> = (0..slots.len()).filter(|&page| !holds(engine, slots[page], page)).collect();
@@ -111,10 +111,10 @@ fn what_is_carried_elsewhere_is_written_to_each_device() {
     for (page, bytes) in bytes.chunks_mut(PAGE_SIZE).enumerate() {
         bytes.chunks_mut(8).for_each(|word| word.copy_from_slice(&(page as u64 + 1).to_ne_bytes()));
         let slot = wash(engine, &mut locked, page);
-        assert!(engine.write_one(&mut locked, page, slot));
+        assert!(locked.write_one(page, slot));
         engine.ram().leave(&mut locked, page);
     }
-    assert!(engine.put_elsewhere(&mut locked, 0, bytes, &places));
+    assert!(locked.put_elsewhere(0, bytes, &places));
     for (page, slot) in places.into_iter().enumerate() {
         assert_eq!(locked.state(page), State::Swapped(slot));
         assert!(holds(engine, slot, page), "page {page} was lost");
