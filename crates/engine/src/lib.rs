@@ -29,6 +29,7 @@ mod config;
 pub mod device;
 mod engine;
 mod fault;
+mod manage;
 mod memory;
 mod process;
 mod reclaim;
@@ -60,12 +61,12 @@ pub use config::size::{Bytes, SizeError, parse_memory, parse_size};
 pub use config::swap_in_policy::SwapIn;
 pub use device::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
-pub use engine::remap::Relocation;
 pub use fault::monitor::works_for;
 pub use folioswap_core::{
     DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, RangeSet, Stats,
     StatsSnapshot, Wish,
 };
+pub use manage::remap::Relocation;
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};
 pub use process::fatal::end_on_panics;

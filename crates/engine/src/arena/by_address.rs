@@ -18,8 +18,9 @@ use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
 use crate::engine::Engine;
-use crate::engine::manage::{BLOCK_BYTES, blocks_of, pages_in};
-use crate::engine::remap::Relocation;
+use crate::fault::{own, resolve};
+use crate::manage::pages::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::manage::remap::Relocation;
 
 /// Blocks whose wish is noted in one go.
 const WISHES: usize = 64;
@@ -490,7 +491,7 @@ impl RawSpace {
                 self.first_missing(&self.engine.lock(block), &pages)
             };
             let Some(missing) = missing else { return true };
-            if !self.engine.resolve(self.engine.table().addr(missing), thread) {
+            if !resolve::resolve(&self.engine, self.engine.table().addr(missing), thread) {
                 return false;
             }
             if !self.engine.table().is_open(block) {
@@ -640,14 +641,14 @@ impl RawSpace {
     /// its content is lost.
     #[must_use]
     pub fn on_fault(&self, addr: usize) -> bool {
-        self.contains(addr) && self.engine.resolve(addr, signals::thread_id())
+        self.contains(addr) && resolve::resolve(&self.engine, addr, signals::thread_id())
     }
 
     /// Resolves a fault of the program in the engine's own memory, which reads as zero where it is empty. `false`: the
     /// address is of something else.
     #[must_use]
     pub fn on_own_fault(&self, addr: usize) -> bool {
-        self.engine.resolve_own(addr, signals::thread_id())
+        own::resolve_own(&self.engine, addr, signals::thread_id())
     }
 
     fn block_at(&self, addr: usize) -> BlockId {

@@ -15,7 +15,7 @@ use super::{Arena, Running};
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::device;
-use crate::engine::fork::Resting;
+use crate::manage::fork::Resting;
 use crate::process::threads::Thread;
 
 /// An arena at rest while its process forks. Ends with one of its methods in each process.

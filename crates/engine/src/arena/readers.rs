@@ -8,7 +8,8 @@ use folioswap_sys::uffd::EventFd;
 use folioswap_sys::{readers, signals};
 
 use crate::engine::Engine;
-use crate::engine::manage::{blocks_of, pages_in};
+use crate::fault::flow::Fault;
+use crate::manage::pages::{blocks_of, pages_in};
 
 /// The most that is brought in at once.
 const MOST_BYTES: usize = 4 << 20;
@@ -30,7 +31,7 @@ fn bring_in(engine: &Engine, range: Range<usize>) {
             let pass = engine.gate().enter(thread);
             let locked = engine.lock(block);
             let is_out = !matches!(locked.state(locked.index_of(page)), State::Resident(_)) && !locked.is_sealed(page);
-            if is_out && engine.fault_in(pass, Some(locked), block.page(page), thread).is_err() {
+            if is_out && Fault::new(engine, block.page(page), thread).run(pass, Some(locked)).is_err() {
                 break; // lost: the reader gets an error
             }
         }

@@ -11,6 +11,7 @@ use folioswap_sys::{fault_stack, sigbus, signals};
 
 use crate::config::error::Error;
 use crate::engine::Engine;
+use crate::fault::resolve;
 
 static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
 
@@ -39,5 +40,5 @@ extern "C" fn resolve(addr: usize) -> bool {
             engines.iter().find(is_in_use).or_else(|| engines.iter().find(|engine| engine.table().contains(addr)));
         found.cloned()
     };
-    engine.is_some_and(|engine| engine.resolve(addr, signals::thread_id()))
+    engine.is_some_and(|engine| resolve::resolve(&engine, addr, signals::thread_id()))
 }

@@ -11,15 +11,18 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use folioswap_core::PAGE_SIZE;
+use folioswap_core::{Locked, PAGE_SIZE, State};
 use folioswap_sys::signals;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::block::Block;
 use crate::engine::Engine;
+use crate::fault::flow::Fault;
+use crate::fault::own;
+use crate::fault::resolve::is_resolved;
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::wakeup::Pass;
-use crate::state::faults::{Fault, NR_WAITING};
+use crate::state::faults::{NR_WAITING, Reported};
 
 /// Threads that resolve faults. The spare ones are always available for faults that need no device.
 pub(crate) const NR_THREADS: usize = NR_WAITING + 2;
@@ -68,16 +71,16 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
 }
 
 /// Reads a fault from the userfaultfd, if there is one.
-fn read(engine: &Engine) -> Option<Fault> {
+fn read(engine: &Engine) -> Option<Reported> {
     match engine.faults().uffd().read_event() {
-        Ok(Some(Event::Pagefault { addr, thread, .. })) => Some(Fault { addr, thread }),
+        Ok(Some(Event::Pagefault { addr, thread, .. })) => Some(Reported { addr, thread }),
         Ok(_) => None,
         Err(error) => fatal::die(&format!("reading faults: {error}")),
     }
 }
 
 /// Polls for the next fault for a moment, unless another thread already does.
-fn watch(engine: &Engine) -> Option<Fault> {
+fn watch(engine: &Engine) -> Option<Reported> {
     engine.faults().watch(|| {
         let begun = Instant::now();
         while begun.elapsed() < WATCH && !engine.stopping() {
@@ -91,8 +94,8 @@ fn watch(engine: &Engine) -> Option<Fault> {
 }
 
 /// Resolves a fault now, or queues it for the threads that wait for devices.
-fn resolve(engine: &Engine, fault: Fault) {
-    if engine.resolve_own(fault.addr, fault.thread) {
+fn resolve(engine: &Engine, fault: Reported) {
+    if own::resolve_own(engine, fault.addr, fault.thread) {
         return;
     }
     let Some(pass) = engine.gate().try_enter(fault.thread) else { return report_again(engine, fault) };
@@ -100,7 +103,7 @@ fn resolve(engine: &Engine, fault: Fault) {
     engine.ram().work_for(fault.thread);
     let page = engine.table().page_at(fault.addr);
     let locked = engine.try_lock(page.block());
-    let at_hand = locked.filter(|locked| engine.is_at_hand(locked, page.page_in_block()));
+    let at_hand = locked.filter(|locked| is_at_hand(engine, locked, page.page_in_block()));
     if at_hand.is_some() {
         return resolve_inside(engine, pass, at_hand, fault);
     }
@@ -118,17 +121,29 @@ fn resolve(engine: &Engine, fault: Fault) {
     }
 }
 
+/// Whether a page of a block block can be mapped at once, without a read and without waiting for a frame.
+fn is_at_hand(engine: &Engine, block: &Locked<'_>, page: usize) -> bool {
+    match block.state(block.index_of(page)) {
+        State::Resident(_) | State::Standby(_) => true,
+        State::Empty => {
+            !engine.table().is_open(block.id())
+                || engine.ram().zones().available() >= engine.ram().zones().watermarks().low
+        }
+        State::Swapped(_) => false,
+    }
+}
+
 /// A fork is in progress. If this thread waited at the gate, none might be left for the faults of the forking thread.
 /// So it wakes the faulting thread, which touches the page again and faults anew.
-fn report_again(engine: &Engine, fault: Fault) {
+fn report_again(engine: &Engine, fault: Reported) {
     folioswap_sys::futex::sleep(WHILE_FORKING);
     wake(engine, fault);
 }
 
-fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Block<'_>>, fault: Fault) {
-    let Fault { addr, thread } = fault;
-    let resolved = engine.fault_in(pass, locked, engine.table().page_at(addr), thread);
-    if engine.outcome(resolved, addr, thread) || is_told(engine, fault) {
+fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Block<'_>>, fault: Reported) {
+    let Reported { addr, thread } = fault;
+    let resolved = Fault::new(engine, engine.table().page_at(addr), thread).run(pass, locked);
+    if is_resolved(engine, resolved, addr, thread) || is_told(engine, fault) {
         // Mapping the folio woke the threads that waited at that moment; this fault may have come later.
         wake(engine, fault);
     }
@@ -136,7 +151,7 @@ fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Block<'_>>, fa
 
 /// Makes the kernel tell a thread that the content it touches is lost. Returns `false` before Linux 6.6: a SIGBUS is
 /// sent instead, which ends the thread's wait, so no wakeup is needed.
-fn is_told(engine: &Engine, Fault { addr, thread }: Fault) -> bool {
+fn is_told(engine: &Engine, Reported { addr, thread }: Reported) -> bool {
     let Some(_pass) = engine.gate().try_enter(thread) else { return true }; // it touches the page again after the fork
     if engine.poison(engine.table().page_at(addr)).is_ok() {
         return true;
@@ -150,7 +165,7 @@ fn is_told(engine: &Engine, Fault { addr, thread }: Fault) -> bool {
     false
 }
 
-fn wake(engine: &Engine, fault: Fault) {
+fn wake(engine: &Engine, fault: Reported) {
     let page = engine.table().addr(engine.table().page_at(fault.addr));
     if let Err(error) = engine.faults().uffd().wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));

@@ -90,166 +90,169 @@ impl<'t> Run<'t> {
     }
 }
 
-impl Engine {
-    /// Swaps in those of a split block's given folios that are on the device, each as a folio of its own. Folios that
-    /// are contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The
-    /// marker of a window stays unmapped.
-    ///
-    /// # Errors
-    /// When the device cannot return the content.
-    pub fn read_parts(
-        &self,
-        locked: &mut Block<'_>,
-        folios: impl Iterator<Item = usize>,
-        arrival: Arrival,
-        cpu: CpuId,
-    ) -> Result<(), SwapInError> {
-        let order = locked.order();
-        let mut swapped = Vec::new();
-        for index in folios {
-            let (page, State::Swapped(slot)) = (index * order.nr_pages(), locked.state(index)) else { continue };
-            if locked.is_sealed(page) {
-                continue;
-            }
-            if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-                locked.hash_pages(page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
-            }
-            swapped.push((slot, index));
+/// Swaps in those of a split block's given folios that are on the device, each as a folio of its own. Folios that
+/// are contiguous on the device are read in one request. Takes only frames that can be spared, near `cpu`. The
+/// marker of a window stays unmapped.
+///
+/// # Errors
+/// When the device cannot return the content.
+pub(crate) fn read_parts(
+    engine: &Engine,
+    locked: &mut Block<'_>,
+    folios: impl Iterator<Item = usize>,
+    arrival: Arrival,
+    cpu: CpuId,
+) -> Result<(), SwapInError> {
+    let order = locked.order();
+    let mut swapped = Vec::new();
+    for index in folios {
+        let (page, State::Swapped(slot)) = (index * order.nr_pages(), locked.state(index)) else { continue };
+        if locked.is_sealed(page) {
+            continue;
         }
-        swapped.sort_unstable();
-        let mut run = Run::default();
-        for (slot, index) in swapped {
-            let Some(prepared) = self.spare_frame(order, cpu) else { break };
-            if !run.reaches(slot, order.nr_pages(), self.swap())
-                && let Err(error) = self.read_run(locked, std::mem::take(&mut run), arrival)
-            {
-                self.ram().release(prepared.into_frame());
-                return Err(error);
-            }
+        if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+            locked.hash_pages(page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
+        }
+        swapped.push((slot, index));
+    }
+    swapped.sort_unstable();
+    let mut run = Run::default();
+    for (slot, index) in swapped {
+        let Some(prepared) = spare_frame(engine, order, cpu) else { break };
+        if !run.reaches(slot, order.nr_pages(), engine.swap())
+            && let Err(error) = read_run(engine, locked, std::mem::take(&mut run), arrival)
+        {
+            engine.ram().release(prepared.into_frame());
+            return Err(error);
+        }
+        run.push(Part { slot, index, prepared });
+    }
+    read_run(engine, locked, run, arrival)
+}
+
+/// Swaps in a page of a block split into pages, and those of its group that come in the same request. Takes only
+/// frames that can be spared.
+///
+/// # Errors
+/// When the device cannot return the content.
+pub(crate) fn read_around(
+    engine: &Engine,
+    locked: &mut Block<'_>,
+    page: usize,
+    group: Range<usize>,
+) -> Result<(), SwapInError> {
+    let mut swapped: Vec<_> = group
+        .filter(|&index| !locked.is_sealed(index))
+        .filter_map(|index| match locked.state(index) {
+            State::Swapped(slot) => Some((slot, index)),
+            _ => None,
+        })
+        .collect();
+    swapped.sort_unstable();
+    let are_near = |&(a, _): &(SlotId, usize), &(b, _): &(SlotId, usize)| {
+        let distance = b.index() - a.index();
+        distance <= NEAR && engine.swap().follows(b, a, distance)
+    };
+    let mut runs = swapped.chunk_by(are_near);
+    let Some(near) = runs.find(|run| run.iter().any(|&(_, index)| index == page)) else { return Ok(()) };
+    let spare = || spare_frame(engine, Order::PAGE, current_cpu());
+    let mut own = spare(); // the touched page's comes first
+    let mut run = Run::default();
+    for &(slot, index) in near {
+        let prepared = if index == page { own.take() } else { spare() };
+        if let Some(prepared) = prepared {
             run.push(Part { slot, index, prepared });
         }
-        self.read_run(locked, run, arrival)
     }
+    engine.policy().read_neighbours(locked, run.parts.len().saturating_sub(1));
+    read_run(engine, locked, run, Arrival::Around(page))
+}
 
-    /// Swaps in a page of a block split into pages, and those of its group that come in the same request. Takes only
-    /// frames that can be spared.
-    ///
-    /// # Errors
-    /// When the device cannot return the content.
-    pub fn read_around(&self, locked: &mut Block<'_>, page: usize, group: Range<usize>) -> Result<(), SwapInError> {
-        let mut swapped: Vec<_> = group
-            .filter(|&index| !locked.is_sealed(index))
-            .filter_map(|index| match locked.state(index) {
-                State::Swapped(slot) => Some((slot, index)),
-                _ => None,
-            })
-            .collect();
-        swapped.sort_unstable();
-        let are_near = |&(a, _): &(SlotId, usize), &(b, _): &(SlotId, usize)| {
-            let distance = b.index() - a.index();
-            distance <= NEAR && self.swap().follows(b, a, distance)
-        };
-        let mut runs = swapped.chunk_by(are_near);
-        let Some(near) = runs.find(|run| run.iter().any(|&(_, index)| index == page)) else { return Ok(()) };
-        let spare = || self.spare_frame(Order::PAGE, current_cpu());
-        let mut own = spare(); // the touched page's comes first
-        let mut run = Run::default();
-        for &(slot, index) in near {
-            let prepared = if index == page { own.take() } else { spare() };
-            if let Some(prepared) = prepared {
-                run.push(Part { slot, index, prepared });
-            }
-        }
-        self.policy().read_neighbours(locked, run.parts.len().saturating_sub(1));
-        self.read_run(locked, run, Arrival::Around(page))
-    }
+/// Frames for a folio that is read ahead, if they can be spared.
+fn spare_frame(engine: &Engine, order: Order, cpu: CpuId) -> Option<Prepared<'_>> {
+    let taken = engine.ram().try_take_near(engine.table(), cpu, order, engine.ram().zones().watermarks().min)?;
+    Some(engine.ram().prepare(taken, order))
+}
 
-    /// Frames for a folio that is read ahead, if they can be spared.
-    fn spare_frame(&self, order: Order, cpu: CpuId) -> Option<Prepared<'_>> {
-        let taken = self.ram().try_take_near(self.table(), cpu, order, self.ram().zones().watermarks().min)?;
-        Some(self.ram().prepare(taken, order))
-    }
-
-    /// Reads the folios of a run. `false`: they are to be read one by one. A group lies within one piece. So if this
-    /// has one hash, all of the run is of it.
-    ///
-    /// # Errors
-    /// The device cannot return a piece with one hash. It was tried again.
-    fn fill(&self, locked: &mut Block<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
-        let order = locked.order();
-        let page = run.parts[0].index * order.nr_pages();
-        if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-            let bring = |read: &[u8]| {
-                for part in &mut run.parts {
-                    let bytes = part.prepared.bytes_mut();
-                    let at = part.index * order.nr_pages() % PIECE.nr_pages() * PAGE_SIZE;
-                    bytes.copy_from_slice(&read[at..][..bytes.len()]);
-                }
-            };
-            return locked.read_piece(page, bring).map(|()| true);
-        }
-        let read = run.read(self);
-        let is_read = read.is_ok();
-        if let Err(error) = read
-            && !run.has_gaps
-        {
-            self.swap().note_trouble(run.parts[0].slot, &Trouble::Read(error), false);
-        }
-        Ok(is_read)
-    }
-
-    fn read_run(&self, locked: &mut Block<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
-        if run.parts.is_empty() {
-            return Ok(());
-        }
-        let order = locked.order();
-        let is_read = match self.fill(locked, &mut run) {
-            Ok(is_read) => is_read,
-            Err(error) => {
-                run.parts.into_iter().for_each(|part| self.ram().release(part.prepared.into_frame()));
-                return Err(error);
+/// Reads the folios of a run. `false`: they are to be read one by one. A group lies within one piece. So if this
+/// has one hash, all of the run is of it.
+///
+/// # Errors
+/// The device cannot return a piece with one hash. It was tried again.
+fn fill(engine: &Engine, locked: &mut Block<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
+    let order = locked.order();
+    let page = run.parts[0].index * order.nr_pages();
+    if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+        let bring = |read: &[u8]| {
+            for part in &mut run.parts {
+                let bytes = part.prepared.bytes_mut();
+                let at = part.index * order.nr_pages() % PIECE.nr_pages() * PAGE_SIZE;
+                bytes.copy_from_slice(&read[at..][..bytes.len()]);
             }
         };
-        let mut result = Ok(());
-        for Part { slot, index, mut prepared } in run.parts {
-            let bytes = prepared.bytes_mut();
-            if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
-                // One unreadable folio must not lose the others: read each alone.
-                let read = locked.read_folio(index, slot, bytes, &mut Stopwatch::still());
-                if read.is_err() {
-                    self.ram().release(prepared.into_frame());
-                    result = read;
-                    continue;
-                }
-            }
-            let frame = prepared.into_frame();
-            let ahead = match arrival {
-                Arrival::Around(touched) if touched != index => Ahead::Neighbour,
-                Arrival::Marked(marker) if marker == index => Ahead::Marker,
-                _ => Ahead::No,
-            };
-            if ahead != Ahead::Neighbour {
-                self.judge_drop(locked, index);
-            }
-            self.ram().zone(frame).set_owner(frame, locked.name(index));
-            self.parts().count_swap_in(order);
-            self.stats().readahead_folios.add(1);
-            self.admit(locked, index, frame, ahead);
-        }
-        result
+        return locked.read_piece(page, bring).map(|()| true);
     }
+    let read = run.read(engine);
+    let is_read = read.is_ok();
+    if let Err(error) = read
+        && !run.has_gaps
+    {
+        engine.swap().note_trouble(run.parts[0].slot, &Trouble::Read(error), false);
+    }
+    Ok(is_read)
+}
 
-    /// Maps a folio that was read ahead, unless its first access is to fault.
-    pub fn admit(&self, locked: &mut Block<'_>, index: usize, frame: FrameId, ahead: Ahead) {
-        locked.folio_mut(index).ahead = ahead;
-        if ahead != Ahead::No {
-            locked.folio_mut(index).set_in_ram(frame, false);
-            locked.note_copy(index);
-            // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
-            self.ram().put(frame, List::Inactive);
-        } else {
-            locked.map(index, frame, List::Inactive);
-            locked.settle_slot(index, &mut Stopwatch::still());
+fn read_run(engine: &Engine, locked: &mut Block<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
+    if run.parts.is_empty() {
+        return Ok(());
+    }
+    let order = locked.order();
+    let is_read = match fill(engine, locked, &mut run) {
+        Ok(is_read) => is_read,
+        Err(error) => {
+            run.parts.into_iter().for_each(|part| engine.ram().release(part.prepared.into_frame()));
+            return Err(error);
         }
+    };
+    let mut result = Ok(());
+    for Part { slot, index, mut prepared } in run.parts {
+        let bytes = prepared.bytes_mut();
+        if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
+            // One unreadable folio must not lose the others: read each alone.
+            let read = locked.read_folio(index, slot, bytes, &mut Stopwatch::still());
+            if read.is_err() {
+                engine.ram().release(prepared.into_frame());
+                result = read;
+                continue;
+            }
+        }
+        let frame = prepared.into_frame();
+        let ahead = match arrival {
+            Arrival::Around(touched) if touched != index => Ahead::Neighbour,
+            Arrival::Marked(marker) if marker == index => Ahead::Marker,
+            _ => Ahead::No,
+        };
+        if ahead != Ahead::Neighbour {
+            engine.policy().judge_drop(locked, index, engine.ram());
+        }
+        engine.ram().zone(frame).set_owner(frame, locked.name(index));
+        engine.parts().count_swap_in(order);
+        engine.stats().readahead_folios.add(1);
+        admit(engine, locked, index, frame, ahead);
+    }
+    result
+}
+
+/// Maps a folio that was read ahead, unless its first access is to fault.
+pub(crate) fn admit(engine: &Engine, locked: &mut Block<'_>, index: usize, frame: FrameId, ahead: Ahead) {
+    locked.folio_mut(index).ahead = ahead;
+    if ahead != Ahead::No {
+        locked.folio_mut(index).set_in_ram(frame, false);
+        locked.note_copy(index);
+        // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
+        engine.ram().put(frame, List::Inactive);
+    } else {
+        locked.map(index, frame, List::Inactive);
+        locked.settle_slot(index, &mut Stopwatch::still());
     }
 }

@@ -14,7 +14,7 @@ use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Order, SlotId, State}
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::parts::Arrival;
+use crate::fault::parts::{self, Arrival};
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
 use crate::process::fatal::{self, EndOnPanic};
@@ -168,7 +168,7 @@ fn read_split(engine: &Engine, locked: &mut Block<'_>, marker: bool, window: &Wi
         }
     }
     let arrival = if marker { Arrival::Marked(met_first) } else { Arrival::Mapped };
-    engine.read_parts(locked, 0..locked.nr_folios(), arrival, window.cpu)
+    parts::read_parts(engine, locked, 0..locked.nr_folios(), arrival, window.cpu)
 }
 
 /// Starts one read. `false`: there is no frame to spare.
@@ -231,11 +231,11 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
         engine.ram().release(frame);
         return report(read);
     }
-    engine.judge_drop(&mut locked, 0);
+    engine.policy().judge_drop(&mut locked, 0, engine.ram());
     engine.ram().zone(frame).set_owner(frame, locked.name(0));
     engine.parts().count_swap_in(Order::HUGE);
     engine.stats().readahead_folios.add(1);
-    engine.admit(&mut locked, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
+    parts::admit(engine, &mut locked, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
 }
 
 /// Maps a folio again that is still in RAM.

@@ -8,10 +8,9 @@ use folioswap_core::{Miss, Order, PIECE, Phase, Shortage, Size, Taken};
 
 use crate::block::Block;
 use crate::config::size::Bytes;
-use crate::engine::Engine;
+use crate::fault::flow::Fault;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
-use crate::process::stopwatch::Stopwatch;
 
 /// How long a thread waits without any frame being freed before it looks for the reason.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -25,52 +24,46 @@ const MOST_COMPRESSING: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Changed;
 
-impl Engine {
+impl Fault<'_> {
     /// Takes frames for a folio of this order, for a fault of a page that is not in RAM. Reclaims directly if there are
     /// none, and ends the program if none can be had. `None`: no contiguous frames can be had now, and smaller folios
     /// are to be taken instead.
     ///
     /// # Errors
     /// [`Changed`]: nothing was taken.
-    pub fn take_frame(
-        &self,
-        order: Order,
-        locked: &mut Block<'_>,
-        page: usize,
-        watch: &mut Stopwatch<'_>,
-    ) -> Result<Option<Taken>, Changed> {
-        let ram = self.ram();
+    pub fn take_frames(&mut self, order: Order, block: &mut Block<'_>) -> Result<Option<Taken>, Changed> {
+        let ram = self.engine.ram();
         let mut shortage = Shortage::new(order);
         loop {
             shortage.attempt(ram.frame_freed().now());
-            if let Some(taken) = ram.try_take(self.table(), order, 0) {
+            if let Some(taken) = ram.try_take(self.engine.table(), order, 0) {
                 return Ok(Some(taken));
             }
             if ram.give_stock_back() {
                 continue;
             }
-            match shortage.missed(ram.zones(), Instant::now(), self.faults().patience()) {
+            match shortage.missed(ram.zones(), Instant::now(), self.engine.faults().patience()) {
                 Miss::Late => {}
                 Miss::Scattered => {
-                    watch.long_part(Phase::Frame);
-                    let compacted = if order == Order::HUGE { self.compact_directly() } else { None };
-                    watch.lap(Phase::Reclaim);
+                    self.watch.long_part(Phase::Frame);
+                    let compacted = if order == Order::HUGE { self.engine.compact_directly() } else { None };
+                    self.watch.lap(Phase::Reclaim);
                     return Ok(compacted);
                 }
                 Miss::Short { is_first, is_long } => {
-                    self.stats().direct_reclaims.add(is_first.into());
+                    self.engine.stats().direct_reclaims.add(is_first.into());
                     if is_long {
                         self.wait_for_devices_or_end(shortage.freed());
                     }
-                    watch.long_part(Phase::Frame);
-                    let reclaimed = self.await_compressed(shortage.freed()) || self.reclaim_directly(order);
-                    watch.lap(Phase::Reclaim);
+                    self.watch.long_part(Phase::Frame);
+                    let reclaimed = self.await_compressed(shortage.freed()) || self.engine.reclaim_directly(order);
+                    self.watch.lap(Phase::Reclaim);
                     if !reclaimed {
                         if order == Order::HUGE && ram.zones().class_counts(Size::Small).in_use() > 0 {
                             return Ok(None); // small folios use the frames
                         }
                         ram.zones().keep_whole(0); // nothing else is left
-                        self.wait_unlocked(locked, page, shortage.freed())?;
+                        self.wait_unlocked(block, shortage.freed())?;
                     }
                 }
             }
@@ -78,32 +71,32 @@ impl Engine {
     }
 
     /// Waits for a moment for frames, with the block unlocked. `freed`: the count of freed frames when there were none.
-    fn wait_unlocked(&self, locked: &mut Block<'_>, page: usize, freed: u32) -> Result<(), Changed> {
-        let seen = |locked: &Block<'_>| {
-            let state = discriminant(&locked.state(locked.index_of(page)));
-            let sealed = (locked.is_sealed(page), locked.sealed_order());
-            (locked.order(), state, sealed, locked.pinned, self.table().is_open(locked.id()))
+    fn wait_unlocked(&self, block: &mut Block<'_>, freed: u32) -> Result<(), Changed> {
+        let seen = |block: &Block<'_>| {
+            let state = discriminant(&block.state(block.index_of(self.page)));
+            let sealed = (block.is_sealed(self.page), block.sealed_order());
+            (block.order(), state, sealed, block.pinned, self.engine.table().is_open(block.id()))
         };
-        let before = seen(locked);
-        locked.pause(|| self.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));
-        if seen(locked) == before { Ok(()) } else { Err(Changed) }
+        let before = seen(block);
+        block.pause(|| self.engine.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));
+        if seen(block) == before { Ok(()) } else { Err(Changed) }
     }
 
     /// Leaves compression to the reclaim threads, and waits for the first frame that they free. `false`: no device
     /// compresses, no thread is compressing now, or it takes too long. While another thread forks, the reclaim threads
     /// wait for threads that are in a fault, as this one is.
     fn await_compressed(&self, freed: u32) -> bool {
-        if !self.swap().compresses() {
+        if !self.engine.swap().compresses() {
             return false;
         }
-        self.ram().reclaim_wanted().signal();
+        self.engine.ram().reclaim_wanted().signal();
         let begun = Instant::now();
         loop {
-            self.ram().frame_freed().wait_for(freed, COMPRESSING);
-            if self.ram().frame_freed().now() != freed {
+            self.engine.ram().frame_freed().wait_for(freed, COMPRESSING);
+            if self.engine.ram().frame_freed().now() != freed {
                 return true;
             }
-            if !self.swap().is_compressing() || begun.elapsed() > MOST_COMPRESSING {
+            if !self.engine.swap().is_compressing() || begun.elapsed() > MOST_COMPRESSING {
                 return false;
             }
         }
@@ -113,28 +106,28 @@ impl Engine {
     /// for devices with I/O in flight as long as they take (an NVMe disk takes 30 s to report that it is stuck), and
     /// says that once. Otherwise ends the program, unless copies can be given up.
     fn wait_for_devices_or_end(&self, freed: u32) {
-        let Some(devices) = self.swap().describe_in_flight() else {
-            return if !self.shed_all_copies() {
+        let Some(devices) = self.engine.swap().describe_in_flight() else {
+            return if !self.engine.shed_all_copies() {
                 self.give_up()
             };
         };
-        if self.faults().begin_stall(freed) {
-            let waited = self.faults().patience().as_secs();
+        if self.engine.faults().begin_stall(freed) {
+            let waited = self.engine.faults().patience().as_secs();
             fatal::say(&format!("no memory was freed for {waited} s: waiting for {devices}"));
         }
     }
 
     /// Ends the program: it needs a frame, and none can be had.
     fn give_up(&self) -> ! {
-        let [memory, mapped] = [self.ram().budget_bytes(), self.ram().mapped_bytes()].map(Bytes);
+        let [memory, mapped] = [self.engine.ram().budget_bytes(), self.engine.ram().mapped_bytes()].map(Bytes);
         let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
-        match self.swap().allocate(current_cpu(), Order::PAGE) {
+        match self.engine.swap().allocate(current_cpu(), Order::PAGE) {
             None => fatal::die(&format!(
                 "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
-                self.swap().describe_full()
+                self.engine.swap().describe_full()
             )),
             Some(_) => {
-                let waited = self.faults().patience().as_secs();
+                let waited = self.engine.faults().patience().as_secs();
                 fatal::die(&format!(
                     "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
                 ))
@@ -147,22 +140,17 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::take_frame`].
-    pub fn supply(
-        &self,
-        locked: &mut Block<'_>,
-        page: usize,
-        watch: &mut Stopwatch<'_>,
-    ) -> Result<(usize, Taken), Changed> {
+    pub fn supply(&mut self, block: &mut Block<'_>) -> Result<(usize, Taken), Changed> {
         loop {
-            let order = locked.order();
-            if let Some(taken) = self.take_frame(order, locked, page, watch)? {
-                return Ok((locked.index_of(page), taken));
+            let order = block.order();
+            if let Some(taken) = self.take_frames(order, block)? {
+                return Ok((block.index_of(self.page), taken));
             }
-            self.stats().swpin_fallback.add(order, 1);
+            self.engine.stats().swpin_fallback.add(order, 1);
             if order == Order::HUGE {
-                self.compactor().want_whole();
+                self.engine.compactor().want_whole();
             }
-            locked.split_to(if order > PIECE { PIECE } else { Order::PAGE });
+            block.split_to(if order > PIECE { PIECE } else { Order::PAGE });
         }
     }
 }

@@ -232,7 +232,7 @@ impl Engine {
             let mut prepared = self.ram().prepare(taken, order);
             prepared.bytes_mut().copy_from_slice(part);
             let frame = prepared.into_frame();
-            self.judge_drop(locked, index);
+            self.policy().judge_drop(locked, index, self.ram());
             self.ram().zone(frame).set_owner(frame, locked.name(index));
             locked.folio_mut(index).set_in_ram(frame, false);
             locked.release_slot(index);

@@ -142,9 +142,9 @@ impl Lost {
 /// Threads that may wait for a device at the same time.
 pub(crate) const NR_WAITING: usize = 8;
 
-/// A fault to be resolved.
+/// A fault that the kernel reported.
 #[derive(Clone, Copy)]
-pub(crate) struct Fault {
+pub(crate) struct Reported {
     pub addr: usize,
     pub thread: u32,
 }
@@ -158,13 +158,13 @@ pub(crate) struct DeviceFaults(Mutex<Waiting>);
 #[derive(Default)]
 struct Waiting {
     nr_resolving: usize,
-    queue: VecDeque<Fault>,
+    queue: VecDeque<Reported>,
 }
 
 impl DeviceFaults {
     /// Whether the calling thread resolves this fault, and must then call [`DeviceFaults::next`]. If not, the fault was
     /// queued.
-    pub fn begin(&self, fault: Fault) -> bool {
+    pub fn begin(&self, fault: Reported) -> bool {
         let mut waiting = self.0.lock().expect("nothing panics under this lock");
         if waiting.nr_resolving == NR_WAITING {
             waiting.queue.push_back(fault);
@@ -175,7 +175,7 @@ impl DeviceFaults {
     }
 
     /// The next queued fault for a thread that has resolved one. `None` ends its turn.
-    pub fn next(&self) -> Option<Fault> {
+    pub fn next(&self) -> Option<Reported> {
         let mut waiting = self.0.lock().expect("nothing panics under this lock");
         let next = waiting.queue.pop_front();
         if next.is_none() {

@@ -65,6 +65,17 @@ impl Policy {
         SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
     }
 
+    /// Judges whether it was right to drop a folio behind a stream, now that it is wanted again. It was wrong if fewer
+    /// pages have left RAM since than RAM holds, because eviction by age would have kept the folio.
+    pub fn judge_drop(&self, block: &mut Locked<'_>, index: usize, ram: &Ram) {
+        if std::mem::replace(&mut block.folio_mut(index).dropped_behind, false) {
+            let since = ram.nr_evictions().wrapping_sub(block.left_at);
+            if (since as usize) < ram.zones().counts().limit {
+                self.refaulted();
+            }
+        }
+    }
+
     /// Whether a whole block that leaves RAM is likely to come back page by page.
     pub fn comes_back_by_pages(&self, locked: &Locked<'_>) -> bool {
         let policy = self.swap_in();

@@ -16,6 +16,7 @@ use crate::arena::region::{ArenaVec, Region};
 use crate::config::error::Error;
 use crate::config::folio_size::FolioSize;
 use crate::device::{Device, DeviceSpec, RamDevice};
+use crate::fault::flow::Fault;
 use crate::process::wakeup::comes_true;
 use crate::swap::health::{DeviceErrors, DeviceState};
 use crate::swap::space::DeviceInfo;
@@ -184,7 +185,7 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
 /// The error of a fault of a thread that touches a folio on a bad device, if there is one.
 fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
     let engine = arena.engine();
-    let resolved = engine.fault(engine.gate().enter(1), folio, 1);
+    let resolved = Fault::new(engine, folio, 1).run(engine.gate().enter(1), None);
     resolved.map(drop).map_err(|error| error.to_string())
 }
 

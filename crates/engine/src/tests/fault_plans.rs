@@ -18,6 +18,7 @@ use crate::arena::region::Region;
 use crate::config::error::Error;
 use crate::config::folio_size::FolioSize;
 use crate::device::{Codec, Device, Opened, RamDevice, ZramDevice};
+use crate::fault::flow::Fault;
 use crate::process::fatal;
 use crate::tests::faulty::{self, Faulty, Plan, one_in};
 
@@ -212,7 +213,7 @@ impl Program {
         let addr = self.region.as_ptr() as usize + page * PAGE_SIZE;
         let folio = engine.table().page_at(addr);
         loop {
-            if let Err(error) = engine.fault(engine.gate().enter(1), engine.table().page_at(addr), 1) {
+            if let Err(error) = Fault::new(engine, engine.table().page_at(addr), 1).run(engine.gate().enter(1), None) {
                 let text = error.to_string();
                 assert!(text.contains(&format!("{addr:#x}")) && text.contains("bad"), "{text}");
                 self.nr_lost += 1;
@@ -270,7 +271,7 @@ fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &
             return;
         }
         let page = engine.table().page_at(addr + numbers.usize(..len / PAGE_SIZE) * PAGE_SIZE);
-        let _ = engine.fault(engine.gate().enter(2), page, 2); // the first thread checks for losses
+        let _ = Fault::new(engine, page, 2).run(engine.gate().enter(2), None); // the first thread checks for losses
         std::thread::yield_now();
     }
 }

@@ -13,7 +13,7 @@ use crate::arena::region::ArenaVec;
 use crate::block::Block;
 use crate::device::{Device, FileDevice};
 use crate::engine::Engine;
-use crate::fault::parts::Arrival;
+use crate::fault::parts::{self, Arrival};
 use crate::process::stopwatch::Stopwatch;
 use crate::reclaim::write_out::Batch;
 use crate::swap::block::Buffer;
@@ -141,7 +141,7 @@ fn what_lies_on_two_devices_is_read_ahead_from_both() {
     let engine = arena.engine();
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
-    assert!(engine.read_parts(&mut locked, 0..BLOCK_PAGES, Arrival::Mapped, CpuId::new(0)).is_ok());
+    assert!(parts::read_parts(engine, &mut locked, 0..BLOCK_PAGES, Arrival::Mapped, CpuId::new(0)).is_ok());
     assert!((0..2).all(|page| matches!(locked.state(page), State::Resident(_))));
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));

@@ -6,9 +6,10 @@ use std::ops::Range;
 use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Order, State};
 use folioswap_sys::{memory, signals};
 
-use super::Engine;
-use super::manage::{blocks_of, pages_in};
+use super::pages::{blocks_of, pages_in};
 use crate::block::Block;
+use crate::engine::Engine;
+use crate::fault::flow::Fault;
 use crate::process::fatal;
 
 impl Engine {
@@ -66,7 +67,7 @@ impl Engine {
             let mut locked = self.lock(block);
             locked.make_apart(pages);
             if let Some(page) = first_out(&locked, pages) {
-                match self.fault_in(pass, Some(locked), page, thread) {
+                match Fault::new(self, page, thread).run(pass, Some(locked)) {
                     Ok(_) => continue,
                     Err(error) => return fatal::say(&error.to_string()),
                 }

@@ -18,9 +18,9 @@ use folioswap_sys::{memory, signals};
 use crate::block::Block;
 use crate::block::map::pages_of;
 use crate::engine::Engine;
-use crate::engine::manage::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::fault::flow::Fault;
 use crate::fault::take::Changed;
-use crate::process::stopwatch::Stopwatch;
+use crate::manage::pages::{BLOCK_BYTES, blocks_of, pages_in};
 
 /// Content of pages that a folio lacks.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
@@ -112,7 +112,7 @@ impl Engine {
     /// is to be looked at again.
     fn give_frames(&self, locked: &mut Block<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
         let order = locked.order();
-        let taken = match self.take_frame(order, locked, page, &mut Stopwatch::still()) {
+        let taken = match Fault::untimed(self, locked.id().page(page)).take_frames(order, locked) {
             Ok(Some(taken)) => taken,
             Ok(None) => {
                 locked.divide(if order > PIECE { PIECE } else { Order::PAGE });

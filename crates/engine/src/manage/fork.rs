@@ -20,7 +20,7 @@ use folioswap_sys::descriptor::{Descriptor, KeptNumber};
 use folioswap_sys::uffd::Delivery;
 use folioswap_sys::{descriptor, kept, memory, signals};
 
-use super::Engine;
+use crate::engine::Engine;
 use crate::process::fatal;
 
 /// What the kernel's madvise says of a range of which a part is not mapped. It has changed the rest.

@@ -14,9 +14,9 @@ use std::ops::Range;
 use folioswap_core::{BLOCK_PAGES, Block as Entry, BlockId, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State};
 use folioswap_sys::{memory, signals};
 
-use super::Engine;
-use super::manage::{BLOCK_BYTES, blocks_of, pages_in};
+use super::pages::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::block::Block;
+use crate::engine::Engine;
 use crate::process::fatal;
 
 /// The entries of a managed range, out of the table.
@@ -150,7 +150,7 @@ impl Engine {
     /// touched, else sealed. If a device cannot be read, the entries of the part stay.
     fn lift_part(&self, part: Range<usize>, purpose: Purpose, all: &mut Vec<Lifted>) -> io::Result<()> {
         let blocks = blocks_of(&part);
-        self.policy.forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+        self.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         let mut lifted = Lifted { part, blocks: Vec::new() };
         for block in self.close_untouched(&lifted.part) {
             match self.lift(block, pages_in(block, &lifted.part), purpose) {

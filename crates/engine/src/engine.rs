@@ -6,11 +6,6 @@
 //! two leaf locks. A second block is locked only with `try_lock`. Managed memory is never touched under any of these
 //! locks. Before all of them, `Table::changing`: whoever changes what is managed.
 
-pub(crate) mod fork;
-pub(crate) mod hand_over;
-pub(crate) mod manage;
-pub(crate) mod remap;
-
 use std::sync::Arc;
 
 use folioswap_core::{BlockId, Stats};

@@ -13,7 +13,7 @@ use std::ops::Range;
 use folioswap_core::{BLOCK_PAGES, BlockId, Order, PAGE_SIZE};
 use folioswap_sys::{memory, signals};
 
-use super::Engine;
+use crate::engine::Engine;
 
 /// Bytes of a block.
 pub(crate) const BLOCK_BYTES: usize = Order::HUGE.bytes();
@@ -186,7 +186,7 @@ impl Engine {
             return;
         }
         let blocks = blocks_of(range);
-        self.policy.forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+        self.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         for block in self.close_untouched(range) {
             if self.table().is_open(block) {
                 self.forget_in(block, pages_in(block, range));

@@ -1,0 +1,353 @@
+//! One fault, from the touch of a page that is not mapped to its folio in place: lock the block, choose, take frames,
+//! read, map, settle.
+//!
+//! [`Fault::run`] tells the story. The block stays locked until the folio is mapped, except while the fault waits for
+//! frames ([`super::take`]); the policies for streams run after that. What is done to the block is mechanism
+//! ([`Block`]), what is chosen is policy (`state/policy`).
+
+use folioswap_core::{
+    Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE,
+    Phase, State,
+};
+
+use crate::block::Block;
+use crate::device::checksum;
+use crate::engine::Engine;
+use crate::fault::parts::{self, Arrival};
+use crate::fault::take::Changed;
+use crate::process::cpu::current_cpu;
+use crate::process::stopwatch::Stopwatch;
+use crate::process::wakeup::Pass;
+use crate::state::faults::Window;
+use crate::swap::health::SwapInError;
+
+/// Pages at either end of a block where a stream may enter it.
+const EDGE_PAGES: usize = 16;
+
+/// What became of a swap-in. The outer error: the device cannot give back what it holds.
+type Attempt = Result<Result<(), Changed>, SwapInError>;
+
+/// A touch of a page that is not mapped.
+pub(crate) struct Fault<'e> {
+    pub(super) engine: &'e Engine,
+    /// The touched page's place in its block.
+    pub(super) page: usize,
+    block: BlockId,
+    /// The thread that touched it.
+    thread: u32,
+    pub(super) watch: Stopwatch<'e>,
+}
+
+/// What one look at the block led to.
+enum Step {
+    /// The touched page is mapped.
+    Done(FaultKind),
+    /// There was nothing to do: the page was present, or is not managed. `true`: a gap in it was filled.
+    Nothing(bool),
+    /// The block was changed by others meanwhile.
+    Again,
+}
+
+impl<'e> Fault<'e> {
+    /// A fault that begins now.
+    pub fn new(engine: &'e Engine, page: FolioId, thread: u32) -> Self {
+        let watch = Stopwatch::start(engine.clock());
+        Fault { engine, page: page.page_in_block(), block: page.block(), thread, watch }
+    }
+
+    /// Frames are taken for a page that nobody waits for.
+    pub fn untimed(engine: &'e Engine, page: FolioId) -> Self {
+        Fault { engine, page: page.page_in_block(), block: page.block(), thread: 0, watch: Stopwatch::still() }
+    }
+
+    /// Makes the touched page present. The caller is inside the gate, and may have locked the block. Returns `false` if
+    /// there was nothing to do: the page was present before the call, or is sealed or unmapped.
+    ///
+    /// # Errors
+    /// The device cannot give back what it holds.
+    pub fn run(mut self, pass: Pass<'_>, block: Option<Block<'_>>) -> Result<bool, SwapInError> {
+        let Some(mut block) = block.or_else(|| self.lock()) else {
+            self.record(FaultKind::Wait, Order::PAGE, Phase::Table);
+            return Ok(true);
+        };
+        let kind = loop {
+            match self.step(&mut block)? {
+                Step::Done(kind) => break kind,
+                Step::Nothing(was_absent) => return Ok(was_absent),
+                Step::Again => {}
+            }
+        };
+        let in_stream = self.note_touch(&mut block, kind);
+        let order = block.order();
+        drop(block);
+        self.record(kind, order, Phase::Map);
+        if in_stream && !self.engine.gate().is_closed() {
+            self.follow_stream(kind);
+        }
+        drop(pass);
+        Ok(true)
+    }
+
+    fn record(&mut self, kind: FaultKind, order: Order, phase: Phase) {
+        self.engine.stats().record_fault(kind, order, self.thread, self.watch.stop(phase));
+    }
+
+    /// Locks the block. `None`: another thread mapped the folio while this one waited.
+    fn lock(&mut self) -> Option<Block<'e>> {
+        if let Some(block) = self.engine.try_lock(self.block) {
+            return Some(block);
+        }
+        self.watch.long_part(Phase::Table);
+        let block = self.engine.lock(self.block);
+        if matches!(block.state(block.index_of(self.page)), State::Resident(_)) {
+            return None;
+        }
+        self.watch.lap(Phase::Table);
+        Some(block)
+    }
+
+    fn step(&mut self, block: &mut Block<'_>) -> Result<Step, SwapInError> {
+        let (index, page) = (block.index_of(self.page), self.page);
+        let done = match block.state(index) {
+            State::Resident(_) => return Ok(Step::Nothing(block.fill_gaps(page..page + 1))),
+            // Not managed, or moving: the thread touches it again once it is unmapped, replaced or moved.
+            _ if block.is_sealed(page) => return Ok(Step::Nothing(false)),
+            // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
+            State::Empty if !self.engine.table().is_open(block.id()) => return Ok(Step::Nothing(false)),
+            State::Empty => self.first_touch(block).map(|()| FaultKind::FirstTouch),
+            State::Standby(frame) => {
+                self.take_back(block, index, frame);
+                Ok(FaultKind::Standby)
+            }
+            State::Swapped(_) => {
+                self.swap_in(block).map_err(|error| self.lost(block, error))?.map(|()| FaultKind::SwapIn)
+            }
+        };
+        Ok(done.map_or(Step::Again, Step::Done))
+    }
+
+    /// Names the page whose content is lost, and whether that is news.
+    fn lost(&self, block: &Block<'_>, error: SwapInError) -> SwapInError {
+        let is_news = block.note_lost(block.index_of(self.page));
+        error.at(self.engine.table().addr(block.id().page(self.page)), is_news)
+    }
+
+    fn first_touch(&mut self, block: &mut Block<'_>) -> Result<(), Changed> {
+        if let Some(order) = self.engine.policy().order_of(block)
+            && order < Order::HUGE
+            && block.order() == Order::HUGE
+        {
+            block.split(order);
+        }
+        if block.order() == Order::HUGE
+            && let Some(frame) = self.engine.ram().take_zeroed()
+        {
+            self.watch.lap(Phase::Frame);
+            block.map(0, frame, List::Inactive);
+            return Ok(());
+        }
+        if block.order() == Order::HUGE {
+            self.watch.long_part(Phase::Frame);
+        }
+        let (index, taken) = self.supply(block)?;
+        let order = block.order();
+        if order == Order::HUGE && taken.memory == Memory::Absent {
+            block.map_fresh(taken.frame, List::Inactive, &mut self.watch);
+            return Ok(());
+        }
+        let mut prepared = self.engine.ram().prepare(taken, order);
+        prepared.bytes_mut().fill(0);
+        self.watch.lap(Phase::Frame);
+        block.map(index, prepared.into_frame(), List::Inactive);
+        Ok(())
+    }
+
+    /// Maps a folio on standby again.
+    fn take_back(&mut self, block: &mut Block<'_>, index: usize, frame: FrameId) {
+        if block.folio(index).ahead == Ahead::Neighbour {
+            block.folio_mut(index).ahead = Ahead::No;
+            block.history.note_neighbour();
+            self.engine.policy().used_neighbour(block);
+            self.engine.stats().readahead_hits.add(1);
+        }
+        if !self.leave_but_for(block, frame) {
+            block.map(index, frame, List::Active);
+            block.settle_slot(index, &mut self.watch);
+        }
+    }
+
+    /// Handles a fault on a whole block on standby that would come back page by page if it had left RAM already: keeps
+    /// only the touched page and evicts the rest. A whole block is touched more often than a page, so it would never
+    /// leave by age, and it takes 512 times the room.
+    fn leave_but_for(&mut self, block: &mut Block<'_>, whole: FrameId) -> bool {
+        let (ram, page) = (self.engine.ram(), self.page);
+        let clean = block.order() == Order::HUGE && ram.zone(whole).list(whole) == Some(List::Clean);
+        if !clean
+            || block.folio(0).ahead == Ahead::Marker
+            || self.engine.policy().choose(block, page, ram) != Choice::Part(Order::PAGE)
+        {
+            return false;
+        }
+        let Some(taken) = ram.try_take(self.engine.table(), Order::PAGE, 0) else { return false };
+        let mut prepared = ram.prepare(taken, Order::PAGE);
+        self.watch.lap(Phase::Frame);
+        // SAFETY: the block is locked and its folio is on standby, so its content is at home. The frames are freed
+        // after the last use of `bytes`.
+        let bytes = unsafe { ram.frames().bytes_at_home(whole, Order::HUGE) };
+        let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
+        checksum::note_pages(block, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
+        prepared.bytes_mut().copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+        self.watch.lap(Phase::Read);
+        ram.leave(block, 0);
+        block.split_to(Order::PAGE);
+        block.map(page, prepared.into_frame(), List::Inactive);
+        block.settle_slot(page, &mut self.watch);
+        true
+    }
+
+    /// Swaps in the page with the whole block, with its neighbours, or with its folio.
+    fn swap_in(&mut self, block: &mut Block<'_>) -> Attempt {
+        match self.engine.policy().choose(block, self.page, self.engine.ram()) {
+            Choice::Whole if block.order() < Order::HUGE && !block.pinned && !self.is_on_failing(block) => {
+                let Ok(taken) = self.take_frames(Order::HUGE, block) else { return Ok(Err(Changed)) };
+                // One unreadable part must not lose the others: read the folio alone instead.
+                if let Ok(true) = self.engine.gather(block, taken, List::Inactive, &mut self.watch) {
+                    return Ok(Ok(()));
+                }
+            }
+            Choice::Part(order) if order < block.order() => block.split_to(order),
+            _ => {}
+        }
+        if self.read_group(block) {
+            return Ok(Ok(()));
+        }
+        let attempt = self.read_alone(block)?;
+        if attempt.is_ok() {
+            self.read_row(block);
+        }
+        Ok(attempt)
+    }
+
+    /// Reads a page that continues no row, and its neighbours with it. `false`: it has to be read alone.
+    fn read_group(&mut self, block: &mut Block<'_>) -> bool {
+        let page = self.page;
+        let is_alone = block.order() != Order::PAGE
+            || block.pinned
+            || !block.history.ahead(page, BLOCK_PAGES).is_empty()
+            // Devices in memory give a page as fast as they can give many.
+            || block.folio(page).slot().is_none_or(|slot| self.engine.swap().extent(slot).is_none())
+            || self.is_on_failing(block);
+        if is_alone {
+            return false;
+        }
+        let group = self.engine.policy().neighbours(block, page);
+        if group.len() < 2 {
+            return false;
+        }
+        self.watch.long_part(Phase::Frame);
+        // What cannot be read is read again alone, or said when it is touched.
+        let _ = parts::read_around(self.engine, block, page, group);
+        self.watch.lap(Phase::Read);
+        matches!(block.state(page), State::Resident(_))
+    }
+
+    /// Reads the folio that holds the page, and maps it.
+    fn read_alone(&mut self, block: &mut Block<'_>) -> Attempt {
+        let Ok((index, taken)) = self.supply(block) else { return Ok(Err(Changed)) };
+        let order = block.order();
+        let State::Swapped(slot) = block.state(index) else { unreachable!("a split leaves content where it is") };
+        let mut prepared = self.engine.ram().prepare(taken, order);
+        if let Err(error) = block.read_folio(index, slot, prepared.bytes_mut(), &mut self.watch) {
+            self.engine.ram().release(prepared.into_frame());
+            if order <= PIECE || block.pinned {
+                return Err(error);
+            }
+            // Read it in smaller parts, so that the readable ones are not lost.
+            block.split_to(PIECE);
+            return self.read_alone(block);
+        }
+        self.watch.lap(Phase::Read);
+        self.engine.policy().judge_drop(block, index, self.engine.ram());
+        block.map(index, prepared.into_frame(), List::Inactive);
+        block.settle_slot(index, &mut self.watch);
+        self.engine.parts().count_swap_in(order);
+        Ok(Ok(()))
+    }
+
+    /// Reads the folios that follow a page that was read, if it continues a row of touches in a split block. What
+    /// cannot be read is said when it is touched.
+    fn read_row(&self, block: &mut Block<'_>) {
+        let (index, nr_folios) = (block.index_of(self.page), block.nr_folios());
+        let ahead = block.history.ahead(index, nr_folios);
+        if !ahead.is_empty() && !block.pinned && !self.is_on_failing(block) {
+            let _ = parts::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu());
+        }
+    }
+
+    /// Whether the folio that holds the page is on a failing device. The rest of the block is not read along with it
+    /// then.
+    fn is_on_failing(&self, block: &Locked<'_>) -> bool {
+        let slot = block.folio(block.index_of(self.page)).slot();
+        slot.is_some_and(|slot| self.engine.swap().is_failing(slot))
+    }
+
+    /// Tells the policies about the resolved fault. Returns whether it may be part of a stream of blocks. A stream
+    /// enters a whole block at its edge, which random accesses seldom hit. In a split block only a run of faults
+    /// counts, not a single one.
+    fn note_touch(&self, block: &mut Block<'_>, kind: FaultKind) -> bool {
+        let index = block.index_of(self.page);
+        let ahead = block.history.ahead(index, block.nr_folios());
+        let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&self.page);
+        let whole = block.order() == Order::HUGE;
+        let nr_folios = block.nr_folios();
+        let in_row = block.history.note(index, nr_folios);
+        if kind == FaultKind::SwapIn && nr_folios > 1 {
+            block.history.note_ahead(ahead);
+        }
+        let folio = block.folio_mut(index);
+        let marker = std::mem::take(&mut folio.ahead) == Ahead::Marker;
+        let dropped = std::mem::replace(&mut folio.dropped_behind, false);
+        if marker {
+            self.engine.stats().readahead_hits.add(1);
+        }
+        if dropped && kind == FaultKind::Standby {
+            self.engine.policy().refaulted();
+        }
+        (whole && at_edge) || marker || in_row
+    }
+
+    /// Tells the policies where the thread is, and acts on their advice.
+    fn follow_stream(&self, kind: FaultKind) {
+        let budget = self.engine.ram().budget_blocks();
+        let Some((advice, drops)) = self.engine.policy().follow(self.thread, self.block, kind, budget) else {
+            return;
+        };
+        for window in advice.windows.iter() {
+            self.engine.faults().reads().push(Window {
+                marker: Some(advice.marker(window)),
+                backward: advice.backward,
+                blocks: window.clone(),
+                cpu: current_cpu(),
+            });
+        }
+        if drops {
+            drop_passed(self.engine, advice.behind);
+        }
+    }
+}
+
+/// Makes the blocks that a stream has passed the next ones to be reclaimed.
+fn drop_passed(engine: &Engine, behind: std::ops::Range<BlockId>) {
+    for index in behind.start.index()..behind.end.index() {
+        let Some(mut block) = engine.try_lock(BlockId::from_index(index)) else { continue };
+        if block.pinned {
+            continue;
+        }
+        for index in 0..block.nr_folios() {
+            if let State::Resident(frame) = block.state(index) {
+                block.folio_mut(index).dropped_behind = true;
+                engine.ram().zone(frame).insert_tail(frame, List::Inactive);
+            }
+        }
+    }
+}

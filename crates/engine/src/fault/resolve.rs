@@ -1,0 +1,83 @@
+//! Resolves a fault for whoever delivers it, and judges the result. A page that faults again and again, though its
+//! folio is in RAM or it is not managed, is another's.
+
+use std::cell::Cell;
+
+use crate::engine::Engine;
+use crate::fault::flow::Fault;
+use crate::process::fatal;
+use crate::swap::health::SwapInError;
+
+/// Consecutive faults of one page that is not managed, before they are taken for faults of something else: while what
+/// is managed does not change, and altogether.
+const MOST_OF_OTHERS: u32 = 3;
+const MOST_WHILE_CHANGING: u32 = 1000;
+
+/// Consecutive faults of one page whose folio is in RAM, before the program is ended.
+const MOST_REPEATS: u32 = 100_000;
+
+thread_local! {
+    /// The page that this thread last found present, and how often in a row.
+    static LAST: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+    /// How many changes of what is managed there had been then, and how many of these faults came without another.
+    static UNCHANGED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// Resolves the fault at `addr`. Returns `false` if the content is lost; the reason is printed to standard error.
+pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
+    let pass = engine.gate().enter(thread);
+    let resolved = Fault::new(engine, engine.table().page_at(addr), thread).run(pass, None);
+    is_resolved(engine, resolved, addr, thread)
+}
+
+/// Whether a fault is resolved: the thread may touch the page again. `false`: its content is lost, or the fault is of
+/// something else.
+pub(crate) fn is_resolved(engine: &Engine, resolved: Result<bool, SwapInError>, addr: usize, thread: u32) -> bool {
+    match resolved {
+        Ok(true) => {
+            LAST.set((0, 0));
+            true
+        }
+        Ok(false) => may_repeat(engine, engine.table().addr(engine.table().page_at(addr)), thread),
+        Err(error) => {
+            if error.is_news {
+                fatal::say(&format!("{error}; thread {thread} gets SIGBUS, or EFAULT from its system call"));
+            }
+            false
+        }
+    }
+}
+
+/// Whether a thread may touch a page again for which nothing was to be done. Ends the program if the page keeps
+/// faulting though its folio is in RAM.
+fn may_repeat(engine: &Engine, page: usize, thread: u32) -> bool {
+    let (last, repeats) = LAST.get();
+    let repeats = if last == page { repeats } else { 0 };
+    match is_managed(engine, page, thread) {
+        // This thread must not wait: it may be needed for the fork.
+        None => true,
+        // It was given up: the next touch does not fault, once it is unmapped or replaced.
+        Some(false) => {
+            let changes = if engine.gate().is_closed() { 0 } else { engine.table().wait_for_change() };
+            let (before, unchanged) = UNCHANGED.get();
+            let unchanged = if last == page && before == changes { unchanged + 1 } else { 0 };
+            LAST.set((page, repeats + 1));
+            UNCHANGED.set((changes, unchanged));
+            unchanged < MOST_OF_OTHERS && repeats < MOST_WHILE_CHANGING
+        }
+        Some(true) if repeats < MOST_REPEATS => {
+            LAST.set((page, repeats + 1));
+            true
+        }
+        Some(true) => fatal::die(&format!(
+            "the page at {page:#x} is missing though its folio is in RAM: the program dropped it by a way that folioswap does not see"
+        )),
+    }
+}
+
+/// Whether the page at an address, which a thread touched, is managed. `None`: another thread forks.
+fn is_managed(engine: &Engine, addr: usize, thread: u32) -> Option<bool> {
+    let page = engine.table().page_at(addr);
+    let _pass = engine.gate().try_enter(thread)?;
+    Some(engine.table().is_open(page.block()) && !engine.lock(page.block()).is_sealed(page.page_in_block()))
+}
