@@ -18,7 +18,7 @@ FORBID_UNSAFE = ("crates/core/src/lib.rs", "crates/cli/src/main.rs")
 ENGINE = "crates/engine/src/"
 FOLDERS = (
     "config", "process", "device", "swap", "memory", "state", "block", "engine",
-    "fault", "reclaim", "relocate", "compact", "manage", "arena",
+    "reclaim", "relocate", "compact", "fault", "manage", "arena",
 )
 MAX_COLUMNS = 120
 

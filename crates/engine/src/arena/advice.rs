@@ -7,6 +7,7 @@ use folioswap_sys::signals;
 
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
+use crate::reclaim::evict;
 use crate::state::faults::Window;
 
 /// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.
@@ -36,66 +37,64 @@ const LOOKS: usize = 64;
 /// Blocks per readahead window when a whole range is requested.
 const WINDOW: usize = 8;
 
-impl Engine {
-    /// Queues a range to be read in the background.
-    pub fn will_need(&self, blocks: Range<usize>) {
-        let _blocked = signals::block_all(); // a handler's fault might queue a window too
-        // Reading more than the frames that can be spared would only evict what was just read.
-        let end = blocks.end.min(blocks.start + self.ram().budget_blocks() / 2);
-        for start in (blocks.start..end).step_by(WINDOW) {
-            let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
-            self.faults().reads().push(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
-        }
+/// Queues a range to be read in the background.
+pub(crate) fn will_need(engine: &Engine, blocks: Range<usize>) {
+    let _blocked = signals::block_all(); // a handler's fault might queue a window too
+    // Reading more than the frames that can be spared would only evict what was just read.
+    let end = blocks.end.min(blocks.start + engine.ram().budget_blocks() / 2);
+    for start in (blocks.start..end).step_by(WINDOW) {
+        let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
+        engine.faults().reads().push(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
     }
+}
 
-    /// Makes folios of a range the oldest in RAM.
-    pub fn make_oldest(&self, blocks: Range<usize>) {
-        self.each_block_of(blocks, |block| {
-            let Some(locked) = self.try_lock(block).filter(|locked| !locked.pinned) else { return };
-            for index in 0..locked.nr_folios() {
-                if let State::Resident(frame) = locked.state(index) {
-                    self.ram().zone(frame).insert_tail(frame, List::Inactive);
-                }
-            }
-        });
-    }
-
-    /// Makes folios of a range leave RAM first, and starts their writeback.
-    pub fn cold(&self, blocks: Range<usize>) {
-        self.each_block_of(blocks, |block| self.evict(block));
-        self.ram().reclaim_wanted().signal(); // what works for swap is needed now
-    }
-
-    /// Calls `work` for each block of a range that has content, for a thread of the program. Signals and the fork gate
-    /// are blocked for one such block at a time, or [`LOOKS`] others, so that a handler that touches the range, or a
-    /// fork, need not wait for all of it.
-    pub fn each_block_of(&self, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
-        let has_content =
-            |&block: &BlockId| self.table().has(block) && self.try_lock(block).is_none_or(|locked| !locked.is_empty());
-        let mut next = blocks.start;
-        while next < blocks.end {
-            if let Some((end, _)) = self.table().untouched(next..blocks.end) {
-                next = end;
-                continue;
-            }
-            let _blocked = signals::block_all();
-            let _pass = self.gate().enter(signals::thread_id());
-            let looks = (next..blocks.end.min(next + LOOKS)).map(BlockId::from_index);
-            next = blocks.end.min(next + LOOKS);
-            for block in looks {
-                if has_content(&block) {
-                    work(block);
-                    next = block.index() + 1;
-                    break;
-                }
+/// Makes folios of a range the oldest in RAM.
+pub(crate) fn make_oldest(engine: &Engine, blocks: Range<usize>) {
+    each_block_of(engine, blocks, |block| {
+        let Some(locked) = engine.try_lock(block).filter(|locked| !locked.pinned) else { return };
+        for index in 0..locked.nr_folios() {
+            if let State::Resident(frame) = locked.state(index) {
+                engine.ram().zone(frame).insert_tail(frame, List::Inactive);
             }
         }
-    }
+    });
+}
 
-    /// Discards the content of whole blocks, which then read as zero.
-    pub fn drop_range(&self, blocks: Range<usize>) {
-        self.each_block_of(blocks, |block| {
-            self.lock(block).drop_block();
-        });
+/// Makes folios of a range leave RAM first, and starts their writeback.
+pub(crate) fn cold(engine: &Engine, blocks: Range<usize>) {
+    each_block_of(engine, blocks, |block| evict::evict(engine, block));
+    engine.ram().reclaim_wanted().signal(); // what works for swap is needed now
+}
+
+/// Calls `work` for each block of a range that has content, for a thread of the program. Signals and the fork gate
+/// are blocked for one such block at a time, or [`LOOKS`] others, so that a handler that touches the range, or a
+/// fork, need not wait for all of it.
+pub(crate) fn each_block_of(engine: &Engine, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
+    let has_content =
+        |&block: &BlockId| engine.table().has(block) && engine.try_lock(block).is_none_or(|locked| !locked.is_empty());
+    let mut next = blocks.start;
+    while next < blocks.end {
+        if let Some((end, _)) = engine.table().untouched(next..blocks.end) {
+            next = end;
+            continue;
+        }
+        let _blocked = signals::block_all();
+        let _pass = engine.gate().enter(signals::thread_id());
+        let looks = (next..blocks.end.min(next + LOOKS)).map(BlockId::from_index);
+        next = blocks.end.min(next + LOOKS);
+        for block in looks {
+            if has_content(&block) {
+                work(block);
+                next = block.index() + 1;
+                break;
+            }
+        }
     }
+}
+
+/// Discards the content of whole blocks, which then read as zero.
+pub(crate) fn drop_range(engine: &Engine, blocks: Range<usize>) {
+    each_block_of(engine, blocks, |block| {
+        engine.lock(block).drop_block();
+    });
 }

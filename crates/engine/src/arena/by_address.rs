@@ -13,13 +13,19 @@ use folioswap_core::{BlockId, FolioId, List, PAGE_SIZE, State, Wish};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::signals;
 
+use crate::arena::advice;
 use crate::block::Block;
+use crate::compact::compactd;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
 use crate::engine::Engine;
 use crate::fault::{own, resolve};
+use crate::manage::adopt;
+use crate::manage::hand_over;
+use crate::manage::pages;
 use crate::manage::pages::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::manage::remap;
 use crate::manage::remap::Relocation;
 
 /// Blocks whose wish is noted in one go.
@@ -55,7 +61,7 @@ impl Replaced<'_> {
     /// As [`RawSpace::manage`].
     pub unsafe fn manage(&self, range: Range<usize>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.engine.manage_now(range, None) }.map_err(Error::system("managing memory"))
+        unsafe { pages::manage_now(self.engine, range, None) }.map_err(Error::system("managing memory"))
     }
 }
 
@@ -130,7 +136,7 @@ impl RawSpace {
     #[must_use]
     pub fn managed_parts(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let _blocked = signals::block_all(); // a signal handler might touch one of these
-        self.engine.managed_parts(range)
+        pages::managed_parts(&self.engine, range)
     }
 
     /// Bytes of RAM that the engine uses: managed memory, frames without content, and the most that swap devices in
@@ -169,7 +175,7 @@ impl RawSpace {
     /// The range is whole pages of private anonymous memory. Nobody relies on their content, and none is managed.
     pub unsafe fn manage(&self, range: Range<usize>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.engine.manage(range, None) }.map_err(Error::system("managing memory"))
+        unsafe { pages::manage(&self.engine, range, None) }.map_err(Error::system("managing memory"))
     }
 
     /// Manages private anonymous memory from now on, where it lies, with its content, without a copy. Takes frames for
@@ -183,7 +189,7 @@ impl RawSpace {
     /// The range is whole pages of private anonymous memory, of which none is managed, and nobody unmaps it meanwhile.
     pub unsafe fn adopt(&self, range: &Range<usize>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { self.engine.adopt(range) }.map_err(Error::system("managing memory"))
+        unsafe { adopt::adopt(&self.engine, range) }.map_err(Error::system("managing memory"))
     }
 
     /// Drops the content of pages and no longer manages them. Then calls `replace`, which unmaps or replaces them;
@@ -221,14 +227,14 @@ impl RawSpace {
     pub unsafe fn replace<R>(&self, range: Range<usize>, replace: impl FnOnce(&Replaced<'_>) -> R) -> R {
         self.forget_holds(&range);
         // SAFETY: the caller's promise.
-        unsafe { self.engine.forget(range, |managed| replace(&Replaced { engine: &self.engine, managed })) }
+        unsafe { pages::forget(&self.engine, range, |managed| replace(&Replaced { engine: &self.engine, managed })) }
     }
 
     /// No longer manages a range, and leaves its content to the kernel, in RAM. `false`: some of it stays managed,
     /// because it is lost.
     #[must_use]
     pub fn hand_over(&self, range: &Range<usize>) -> bool {
-        let stays = self.engine.hand_over(range);
+        let stays = hand_over::hand_over(&self.engine, range);
         if stays.is_empty() {
             self.forget_holds(range);
         }
@@ -252,7 +258,8 @@ impl RawSpace {
         let mapping = Reservation::new(len, BLOCK_BYTES).map_err(Error::system("mapping a region"))?;
         mapping.protect_rw(mapping.range()).map_err(Error::system("mapping a region"))?;
         // SAFETY: a new mapping, which nobody knows.
-        unsafe { self.engine.manage(mapping.range(), folio.order()) }.map_err(Error::system("mapping a region"))?;
+        unsafe { pages::manage(&self.engine, mapping.range(), folio.order()) }
+            .map_err(Error::system("mapping a region"))?;
         let addr = mapping.addr();
         mapping.leak();
         Ok(addr)
@@ -315,7 +322,7 @@ impl RawSpace {
         call: impl FnOnce() -> io::Result<usize>,
     ) -> io::Result<usize> {
         // SAFETY: the caller's promise.
-        unsafe { self.engine.relocate(ranges, call) }
+        unsafe { remap::relocate(&self.engine, ranges, call) }
     }
 
     /// Makes pages read as zero, as `madvise(MADV_DONTNEED)` does.
@@ -329,11 +336,11 @@ impl RawSpace {
             unsafe { self.discard_part(part) }
         }
         if !whole.is_empty() {
-            self.engine.drop_range(whole);
+            advice::drop_range(&self.engine, whole);
         }
         let _blocked = signals::block_all();
         let _pass = self.engine.gate().enter(signals::thread_id());
-        self.engine.look_for_whole();
+        compactd::look_for_whole(&self.engine);
     }
 
     /// As [`RawSpace::discard`], for a part of one block. Frees the slots of dropped pages and the frames of dropped
@@ -387,7 +394,7 @@ impl RawSpace {
                 }
             }
         }
-        engine.look_for_whole();
+        compactd::look_for_whole(engine);
     }
 
     /// Zeroes bytes of one block. Pages that read as zero already are left alone.
@@ -416,17 +423,17 @@ impl RawSpace {
 
     /// Requests background readahead of a range.
     pub fn will_need(&self, addr: usize, len: usize) {
-        self.engine.will_need(self.covering(addr, len));
+        advice::will_need(&self.engine, self.covering(addr, len));
     }
 
     /// Makes what is in RAM of a range the oldest there.
     pub fn make_oldest(&self, addr: usize, len: usize) {
-        self.engine.make_oldest(self.covering(addr, len));
+        advice::make_oldest(&self.engine, self.covering(addr, len));
     }
 
     /// Makes a range the first to leave RAM.
     pub fn cold(&self, addr: usize, len: usize) {
-        self.engine.cold(self.covering(addr, len));
+        advice::cold(&self.engine, self.covering(addr, len));
     }
 
     /// Makes the resident part of a range the last to leave RAM.
@@ -437,7 +444,7 @@ impl RawSpace {
             let _pass = self.engine.gate().enter(signals::thread_id());
             self.engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         }
-        self.engine.each_block_of(self.covering(addr, len), |block| {
+        advice::each_block_of(&self.engine, self.covering(addr, len), |block| {
             if let Some(locked) = self.engine.try_lock(block).filter(|locked| !locked.pinned) {
                 self.make_active(&locked);
             }

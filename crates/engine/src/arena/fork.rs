@@ -15,6 +15,7 @@ use super::{Arena, Running};
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::device;
+use crate::manage::fork;
 use crate::manage::fork::Resting;
 use crate::process::threads::Thread;
 
@@ -32,7 +33,7 @@ impl Arena {
     #[must_use]
     pub fn prepare_fork(&self) -> Forking<'_> {
         let threads = self.running.crew.threads();
-        let resting = self.running.engine.rest();
+        let resting = fork::rest(&self.running.engine);
         Forking { running: &self.running, resting, threads, holds: self.running.raw.pause_holds() }
     }
 }

@@ -28,6 +28,7 @@ use crate::arena::by_address::RawSpace;
 use crate::arena::crew::Crew;
 use crate::arena::region::Region;
 use crate::arena::tuning::Tuning;
+use crate::compact::compactd;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
@@ -46,6 +47,7 @@ use crate::memory::selftest;
 use crate::memory::table::Table;
 use crate::memory::zones::Zoning;
 use crate::process::shared_stats::{self, SharedCounters, StatsHome};
+use crate::relocate::remove;
 use crate::state::compactor::Compactor;
 use crate::state::faults::Faults;
 use crate::state::policy::Policy;
@@ -471,7 +473,7 @@ impl Arena {
     /// read. The content then stays there, and the device is used as before, unless it is failing
     /// ([`DeviceInfo::state`]).
     pub fn remove_device(&self, name: &str) -> Result<(), Error> {
-        self.running.engine.remove_device(name)
+        remove::remove_device(&self.running.engine, name)
     }
 
     /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].
@@ -503,13 +505,13 @@ impl Arena {
     pub fn compact(&self) -> bool {
         let engine = &self.running.engine;
         let _pass = engine.gate().enter(signals::thread_id());
-        engine.compact_all()
+        compactd::compact_all(engine)
     }
 
     /// Evicts every folio that is not in use.
     pub fn evict_all(&self) {
         for range in self.running.engine.table().in_use() {
-            self.running.engine.cold(range);
+            advice::cold(&self.running.engine, range);
         }
     }
 

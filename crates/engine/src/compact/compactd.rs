@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::memory::oldest::older_class;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::EndOnPanic;
+use crate::reclaim::reclaimd;
 
 /// Free frames needed beyond a whole pageblock: those that the free scanner isolates at one time.
 const SLACK: usize = Order::HUGE.nr_pages() / 2;
@@ -53,194 +54,193 @@ pub(crate) fn run(engine: &Engine) {
         engine.ram().zones().all().iter().for_each(Zone::tick);
         engine.stats().compact_daemon_wake.add(1);
         let turn = pacing.begin(Instant::now(), engine.compactor().take_whole_wanted(), seen != before);
-        engine.keep_pageblocks_for(turn.demand);
+        keep_pageblocks_for(engine, turn.demand);
         let mut is_done = true;
         if turn.rest.is_none() {
             // Every zone is compacted, even if another one failed.
             for zone in engine.ram().zones().all() {
-                is_done &= engine.compact_ahead(zone, turn.only_calm);
+                is_done &= compact_ahead(engine, zone, turn.only_calm);
             }
         }
         drop(pass);
         match pacing.end(turn, Instant::now(), is_done) {
             _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
-            Pause::Asleep(pause) => engine.pause(pause),
+            Pause::Asleep(longest) => pause(engine, longest),
             Pause::Waiting(Some(limit)) => engine.compactor().wanted().wait_for(seen, limit),
             Pause::Waiting(None) => engine.compactor().wanted().wait(seen),
         }
     }
 }
 
-impl Engine {
-    /// Keeps some pageblocks free while whole folios find no place.
-    fn keep_pageblocks_for(&self, demand: Demand) {
-        match demand {
-            Demand::Fresh => {
-                self.ram().zones().keep_whole((self.ram().budget_blocks() / KEPT_WHOLE_SHARE).max(1));
-                self.ram().reclaim_wanted().signal();
-            }
-            Demand::Over => self.ram().zones().keep_whole(0),
-            Demand::Same => {}
+/// Keeps some pageblocks free while whole folios find no place.
+fn keep_pageblocks_for(engine: &Engine, demand: Demand) {
+    match demand {
+        Demand::Fresh => {
+            engine.ram().zones().keep_whole((engine.ram().budget_blocks() / KEPT_WHOLE_SHARE).max(1));
+            engine.ram().reclaim_wanted().signal();
         }
+        Demand::Over => engine.ram().zones().keep_whole(0),
+        Demand::Same => {}
     }
+}
 
-    /// Moves small folios of a zone together until `nr_enough` pageblocks are wholly free; an explicit run moves as
-    /// many as it can. `stop` is called before each block. A direct run takes its pageblock under the lock of the run:
-    /// otherwise the next waiter would take it, and this thread would have to wait again.
-    fn compact_frames(
-        &self,
-        zone: &Zone,
-        run: Purpose,
-        nr_enough: usize,
-        mut stop: impl FnMut() -> bool,
-    ) -> Option<(Report, Option<Taken>)> {
-        let stage = self.compactor().stage()?;
-        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might compact too
-        if zone.counts().limit <= Order::HUGE.nr_pages() + SLACK {
+/// Moves small folios of a zone together until `nr_enough` pageblocks are wholly free; an explicit run moves as
+/// many as it can. `stop` is called before each block. A direct run takes its pageblock under the lock of the run:
+/// otherwise the next waiter would take it, and this thread would have to wait again.
+fn compact_frames(
+    engine: &Engine,
+    zone: &Zone,
+    run: Purpose,
+    nr_enough: usize,
+    mut stop: impl FnMut() -> bool,
+) -> Option<(Report, Option<Taken>)> {
+    let stage = engine.compactor().stage()?;
+    let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might compact too
+    if zone.counts().limit <= Order::HUGE.nr_pages() + SLACK {
+        return None;
+    }
+    let mut progress = engine.compactor().state(engine.ram().zones().index_of(zone.first_frame()));
+    while zone.counts().free < Order::HUGE.nr_pages() + SLACK {
+        if !engine.ram().evict_standby_of(engine.table(), zone, Order::PAGE) {
             return None;
         }
-        let mut progress = self.compactor().state(self.ram().zones().index_of(zone.first_frame()));
-        while zone.counts().free < Order::HUGE.nr_pages() + SLACK {
-            if !self.ram().evict_standby_of(self.table(), zone, Order::PAGE) {
-                return None;
-            }
-        }
-        let moving = Moving::new(self, zone, run == Purpose::Direct);
-        let space = ZoneSpace::new(zone, &moving, nr_enough);
-        let space = if run == Purpose::InCalm { space.only_calm() } else { space };
-        let stop = &mut || self.stopping() || self.gate().is_closed() || stop();
-        let (wanted, mode) = match run {
-            Purpose::Explicit => (None, Mode::Sync),
-            Purpose::InCalm | Purpose::Ahead | Purpose::Direct => (Some(Order::HUGE), Mode::Async),
-        };
-        let compaction = if run == Purpose::InCalm { &mut progress.in_calm } else { &mut progress.everywhere };
-        let report = compaction.run(&space, Request { wanted, mode, stage }, stop);
-        let taken = if run == Purpose::Direct { self.ram().take_now_in(zone, Order::HUGE) } else { None };
-        drop(progress);
-        self.count_compaction(&report.counters);
-        if report.outcome == Outcome::Free && taken.is_none() {
-            self.ram().frame_freed().signal();
-        }
-        Some((report, taken))
     }
-
-    /// Sleeps until whole folios are wanted, for `pause` at most.
-    fn pause(&self, pause: Duration) {
-        let begun = Instant::now();
-        while begun.elapsed() < pause && !self.stopping() && !self.compactor().is_whole_wanted() {
-            folioswap_sys::futex::sleep(Pacing::CALM);
-        }
+    let moving = Moving::new(engine, zone, run == Purpose::Direct);
+    let space = ZoneSpace::new(zone, &moving, nr_enough);
+    let space = if run == Purpose::InCalm { space.only_calm() } else { space };
+    let stop = &mut || engine.stopping() || engine.gate().is_closed() || stop();
+    let (wanted, mode) = match run {
+        Purpose::Explicit => (None, Mode::Sync),
+        Purpose::InCalm | Purpose::Ahead | Purpose::Direct => (Some(Order::HUGE), Mode::Async),
+    };
+    let compaction = if run == Purpose::InCalm { &mut progress.in_calm } else { &mut progress.everywhere };
+    let report = compaction.run(&space, Request { wanted, mode, stage }, stop);
+    let taken = if run == Purpose::Direct { engine.ram().take_now_in(zone, Order::HUGE) } else { None };
+    drop(progress);
+    count_compaction(engine, &report.counters);
+    if report.outcome == Outcome::Free && taken.is_none() {
+        engine.ram().frame_freed().signal();
     }
+    Some((report, taken))
+}
 
-    /// Pageblocks of a zone that should be wholly free: those that are kept, and three quarters of those that the free
-    /// frames above the high watermark could fill. If all folios are small, only those that are kept.
-    fn compaction_goal(&self, zone: &Zone) -> usize {
-        let kept = zone.kept_whole();
-        if kept == 0 && self.policy().fixed_order().is_some_and(|order| order < Order::HUGE) {
-            return 0;
-        }
-        let spare = zone.counts().free.saturating_sub(zone.watermarks().high);
-        kept.max(spare / Order::HUGE.nr_pages() * 3 / 4)
+/// Sleeps until whole folios are wanted, for `pause` at most.
+fn pause(engine: &Engine, pause: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < pause && !engine.stopping() && !engine.compactor().is_whole_wanted() {
+        folioswap_sys::futex::sleep(Pacing::CALM);
     }
+}
 
-    /// To be called after frames were freed: wakes the thread if it can make whole pageblocks of them.
-    pub fn look_for_whole(&self) {
-        let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might lock a zone
-        let lacks_whole = |zone: &Zone| zone.free_runs(Order::HUGE) < self.compaction_goal(zone);
-        if self.compactor().stage().is_some() && self.ram().zones().all().iter().any(lacks_whole) {
-            self.compactor().wanted().signal();
-        }
+/// Pageblocks of a zone that should be wholly free: those that are kept, and three quarters of those that the free
+/// frames above the high watermark could fill. If all folios are small, only those that are kept.
+fn compaction_goal(engine: &Engine, zone: &Zone) -> usize {
+    let kept = zone.kept_whole();
+    if kept == 0 && engine.policy().fixed_order().is_some_and(|order| order < Order::HUGE) {
+        return 0;
     }
+    let spare = zone.counts().free.saturating_sub(zone.watermarks().high);
+    kept.max(spare / Order::HUGE.nr_pages() * 3 / 4)
+}
 
-    /// Makes as many pageblocks wholly free as should be, one at a time, so that waiting faults get their turn in
-    /// between. `false`: no more could be made.
-    fn compact_ahead(&self, zone: &Zone, only_calm: bool) -> bool {
-        let run = if only_calm { Purpose::InCalm } else { Purpose::Ahead };
-        loop {
-            if !only_calm {
-                zone.drain(); // frames in per-CPU lists are in no free run
-            }
-            self.make_huge_again(zone);
-            let nr_free = zone.free_runs(Order::HUGE);
-            if nr_free >= self.compaction_goal(zone) {
-                return true;
-            }
-            let stop = || self.compactor().has_direct();
-            let report = self.compact_frames(zone, run, nr_free + 1, stop);
-            match report.map(|(report, _)| report.outcome) {
-                Some(Outcome::Free) => {}
-                Some(Outcome::Stopped) if stop() => {}
-                // Too few frames are free, and small folios are colder than whole ones: reclaim them.
-                None if run == Purpose::Ahead
-                    && older_class(zone, List::Inactive) == Some(Size::Small)
-                    && self.empty_a_pageblock_of(zone) => {}
-                _ => return false,
-            }
-            while stop() && !self.stopping() && !self.gate().is_closed() {
-                folioswap_sys::futex::sleep(POLITE);
-            }
+/// To be called after frames were freed: wakes the thread if it can make whole pageblocks of them.
+pub(crate) fn look_for_whole(engine: &Engine) {
+    let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might lock a zone
+    let lacks_whole = |zone: &Zone| zone.free_runs(Order::HUGE) < compaction_goal(engine, zone);
+    if engine.compactor().stage().is_some() && engine.ram().zones().all().iter().any(lacks_whole) {
+        engine.compactor().wanted().signal();
+    }
+}
+
+/// Makes as many pageblocks wholly free as should be, one at a time, so that waiting faults get their turn in
+/// between. `false`: no more could be made.
+fn compact_ahead(engine: &Engine, zone: &Zone, only_calm: bool) -> bool {
+    let run = if only_calm { Purpose::InCalm } else { Purpose::Ahead };
+    loop {
+        if !only_calm {
+            zone.drain(); // frames in per-CPU lists are in no free run
+        }
+        make_huge_again(engine, zone);
+        let nr_free = zone.free_runs(Order::HUGE);
+        if nr_free >= compaction_goal(engine, zone) {
+            return true;
+        }
+        let stop = || engine.compactor().has_direct();
+        let report = compact_frames(engine, zone, run, nr_free + 1, stop);
+        match report.map(|(report, _)| report.outcome) {
+            Some(Outcome::Free) => {}
+            Some(Outcome::Stopped) if stop() => {}
+            // Too few frames are free, and small folios are colder than whole ones: reclaim them.
+            None if run == Purpose::Ahead
+                && older_class(zone, List::Inactive) == Some(Size::Small)
+                && reclaimd::empty_a_pageblock_of(engine, zone) => {}
+            _ => return false,
+        }
+        while stop() && !engine.stopping() && !engine.gate().is_closed() {
+            folioswap_sys::futex::sleep(POLITE);
         }
     }
+}
 
-    /// Compacts all of RAM, and waits a little for busy folios. Faults go without compaction meanwhile. Returns whether
-    /// all zones were scanned to the end.
-    pub fn compact_all(&self) -> bool {
-        self.compactor().begin_explicit();
-        while self.compactor().has_direct() {
-            folioswap_sys::futex::sleep(POLITE); // faults that began before
-        }
-        let compact = |zone| self.compact_frames(zone, Purpose::Explicit, 0, || false);
-        let zones = self.ram().zones().all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);
-        let reports: Vec<_> = zones.map(compact).collect();
-        self.compactor().end_explicit();
-        reports.iter().all(|run| run.is_some_and(|(report, _)| report.outcome == Outcome::Met))
+/// Compacts all of RAM, and waits a little for busy folios. Faults go without compaction meanwhile. Returns whether
+/// all zones were scanned to the end.
+pub(crate) fn compact_all(engine: &Engine) -> bool {
+    engine.compactor().begin_explicit();
+    while engine.compactor().has_direct() {
+        folioswap_sys::futex::sleep(POLITE); // faults that began before
     }
+    let compact = |zone| compact_frames(engine, zone, Purpose::Explicit, 0, || false);
+    let zones = engine.ram().zones().all().iter().filter(|zone| zone.counts().limit > Order::HUGE.nr_pages() + SLACK);
+    let reports: Vec<_> = zones.map(compact).collect();
+    engine.compactor().end_explicit();
+    reports.iter().all(|run| run.is_some_and(|(report, _)| report.outcome == Outcome::Met))
+}
 
-    /// Makes a free pageblock for a fault of a whole folio that finds no place.
-    pub fn compact_directly(&self) -> Option<Taken> {
-        self.compactor().want_whole();
-        let goes = self.compactor().begin_direct();
-        let compact = |zone| {
-            let (Report { counters, .. }, taken) = self.compact_frames(zone, Purpose::Direct, 1, || false)?;
-            self.stats().compact_stall.add(counters.compact_stall);
-            self.stats().compact_success.add(counters.compact_success);
-            self.stats().compact_fail.add(counters.compact_fail);
-            taken
-        };
-        let taken = if goes { self.ram().zones().near(current_cpu()).find_map(compact) } else { None };
-        self.compactor().end_direct();
+/// Makes a free pageblock for a fault of a whole folio that finds no place.
+pub(crate) fn compact_directly(engine: &Engine) -> Option<Taken> {
+    engine.compactor().want_whole();
+    let goes = engine.compactor().begin_direct();
+    let compact = |zone| {
+        let (Report { counters, .. }, taken) = compact_frames(engine, zone, Purpose::Direct, 1, || false)?;
+        engine.stats().compact_stall.add(counters.compact_stall);
+        engine.stats().compact_success.add(counters.compact_success);
+        engine.stats().compact_fail.add(counters.compact_fail);
         taken
-    }
+    };
+    let taken = if goes { engine.ram().zones().near(current_cpu()).find_map(compact) } else { None };
+    engine.compactor().end_direct();
+    taken
+}
 
-    /// Gives huge pages to wholly free pageblocks of a zone that have small pages.
-    fn make_huge_again(&self, zone: &Zone) {
-        while !self.stopping() && !self.gate().is_closed() {
-            let Some(taken) = zone.take_divided() else { return };
-            debug_assert_eq!(taken.memory, Memory::Small);
-            if self.ram().try_make_huge(taken) {
-                self.ram().release(taken.frame);
-                continue;
-            }
-            return; // the kernel has no huge page now; tried again at the next compaction
+/// Gives huge pages to wholly free pageblocks of a zone that have small pages.
+fn make_huge_again(engine: &Engine, zone: &Zone) {
+    while !engine.stopping() && !engine.gate().is_closed() {
+        let Some(taken) = zone.take_divided() else { return };
+        debug_assert_eq!(taken.memory, Memory::Small);
+        if engine.ram().try_make_huge(taken) {
+            engine.ram().release(taken.frame);
+            continue;
         }
+        return; // the kernel has no huge page now; tried again at the next compaction
     }
+}
 
-    fn count_compaction(&self, counters: &CompactCounters) {
-        let stats = self.stats();
-        for (stat, number) in [
-            (&stats.compact_isolated, counters.compact_isolated),
-            (&stats.compact_migrate_scanned, counters.compact_migrate_scanned),
-            (&stats.compact_free_scanned, counters.compact_free_scanned),
-            (&stats.pgmigrate_success, counters.pgmigrate_success),
-            (&stats.pgmigrate_fail, counters.pgmigrate_fail),
-        ] {
-            stat.add(number);
-        }
+fn count_compaction(engine: &Engine, counters: &CompactCounters) {
+    let stats = engine.stats();
+    for (stat, number) in [
+        (&stats.compact_isolated, counters.compact_isolated),
+        (&stats.compact_migrate_scanned, counters.compact_migrate_scanned),
+        (&stats.compact_free_scanned, counters.compact_free_scanned),
+        (&stats.pgmigrate_success, counters.pgmigrate_success),
+        (&stats.pgmigrate_fail, counters.pgmigrate_fail),
+    ] {
+        stat.add(number);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::compact_directly;
     use crate::arena::Arena;
     use crate::arena::advice::Advice;
     use crate::config::fault_mode::FaultMode;
@@ -264,7 +264,7 @@ mod tests {
             let taken = engine.ram().try_take(engine.table(), Order::HUGE, 0).unwrap();
             engine.ram().prepare(taken, Order::PAGE);
         }
-        let taken = engine.compact_directly().expect("half of all frames are free");
+        let taken = compact_directly(engine).expect("half of all frames are free");
         assert_eq!((taken.order, engine.ram().zones().counts().isolated), (Order::HUGE, 0));
         assert_eq!(arena.stats().compact_fail, 0);
         let prepared = engine.ram().prepare(taken, Order::HUGE);
@@ -299,7 +299,7 @@ mod tests {
         let last = engine.table().page_at(regions[0].as_ptr() as usize + regions[0].len() - 1).block();
         let held: Vec<_> =
             (first.index()..=last.index()).map(|index| engine.lock(BlockId::from_index(index))).collect();
-        let taken: Vec<_> = std::iter::from_fn(|| engine.compact_directly()).take(64).collect();
+        let taken: Vec<_> = std::iter::from_fn(|| compact_directly(engine)).take(64).collect();
         let stats = arena.stats();
         assert!(taken.len() < 64 && stats.pgmigrate_fail > 0 && stats.pgmigrate_success > 0, "{stats:?}");
         assert_eq!(engine.ram().zones().counts().isolated, 0);

@@ -59,7 +59,7 @@ pub(crate) fn run(engine: &Engine) {
         let seen = engine.swap().slot_work().now();
         let nr_more = engine.swap().slot_work().take_wanted();
         nr_wanted += nr_more;
-        let nr_large_before = std::mem::replace(&mut nr_large, engine.nr_large_out());
+        let nr_large_before = std::mem::replace(&mut nr_large, nr_large_out(engine));
         // Large folios use the clusters kept whole. Without new ones they would soon find none.
         let in_use = wanted_last.is_some() && nr_large != nr_large_before;
         if nr_more > 0 || in_use {
@@ -67,7 +67,7 @@ pub(crate) fn run(engine: &Engine) {
         } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
             (wanted_last, nr_wanted) = (None, 0);
         }
-        if wanted_last.is_some() && !engine.compact_slots(&mut compactions, nr_wanted) {
+        if wanted_last.is_some() && !compact_slots(engine, &mut compactions, nr_wanted) {
             (wanted_last, nr_wanted) = (None, 0);
         }
         if engine.swap().slot_work().take_evacuation() {
@@ -82,35 +82,33 @@ pub(crate) fn run(engine: &Engine) {
     }
 }
 
-impl Engine {
-    /// Large folios written to one run of slots.
-    fn nr_large_out(&self) -> u64 {
-        let orders = (LEAST_ORDER.exponent()..=MAX_ORDER).filter_map(Order::new);
-        orders.map(|order| self.stats().swpout.get(order)).sum()
-    }
+/// Large folios written to one run of slots.
+fn nr_large_out(engine: &Engine) -> u64 {
+    let orders = (LEAST_ORDER.exponent()..=MAX_ORDER).filter_map(Order::new);
+    orders.map(|order| engine.stats().swpout.get(order)).sum()
+}
 
-    /// Makes whole clusters for `nr_wanted` slots, on each device with room enough. `false`: given up, because a write
-    /// failed.
-    fn compact_slots(&self, compactions: &mut BTreeMap<DeviceId, Compaction>, nr_wanted: usize) -> bool {
-        let Some(_alone) = self.swap().try_changing() else { return true };
-        let mut device = None;
-        while let Some(id) = self.swap().next_scattered(device) {
-            device = Some(id);
-            let space = DeviceSpace::new(self, id, nr_wanted.div_ceil(Order::HUGE.nr_pages()));
-            let compaction = compactions.entry(id).or_insert_with(|| Compaction::new(space.nr_blocks(), Order::HUGE));
-            let request = Request { wanted: Some(Order::HUGE), mode: Mode::Async, stage: Stage::WholeSplitting };
-            let report = compaction.run(&space, request, &mut || space.is_over());
-            match report.outcome {
-                Outcome::Free => self.stats().slot_compact_success.add(report.counters.compact_stall),
-                Outcome::Met => self.stats().slot_compact_fail.add(1),
-                Outcome::Stopped | Outcome::Deferred => {}
-            }
-            if space.write_failed.get() {
-                return false;
-            }
+/// Makes whole clusters for `nr_wanted` slots, on each device with room enough. `false`: given up, because a write
+/// failed.
+fn compact_slots(engine: &Engine, compactions: &mut BTreeMap<DeviceId, Compaction>, nr_wanted: usize) -> bool {
+    let Some(_alone) = engine.swap().try_changing() else { return true };
+    let mut device = None;
+    while let Some(id) = engine.swap().next_scattered(device) {
+        device = Some(id);
+        let space = DeviceSpace::new(engine, id, nr_wanted.div_ceil(Order::HUGE.nr_pages()));
+        let compaction = compactions.entry(id).or_insert_with(|| Compaction::new(space.nr_blocks(), Order::HUGE));
+        let request = Request { wanted: Some(Order::HUGE), mode: Mode::Async, stage: Stage::WholeSplitting };
+        let report = compaction.run(&space, request, &mut || space.is_over());
+        match report.outcome {
+            Outcome::Free => engine.stats().slot_compact_success.add(report.counters.compact_stall),
+            Outcome::Met => engine.stats().slot_compact_fail.add(1),
+            Outcome::Stopped | Outcome::Deferred => {}
         }
-        true
+        if space.write_failed.get() {
+            return false;
+        }
     }
+    true
 }
 
 /// A folio and the first of its slots. Packed into 12 bytes, because there may be a billion of them.

@@ -109,6 +109,7 @@ pub(crate) fn is_zero(folio: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reclaim::evict;
     use folioswap_core::{BlockId, FolioTable, State};
 
     fn sample(len: usize) -> Vec<u8> {
@@ -188,7 +189,7 @@ mod tests {
             let mut locked = engine.lock(block);
             while locked.folio(0).frame().is_some() {
                 // The kernel may hold it for a moment.
-                if let Some(slot) = engine.wash_now(&mut locked, 0) {
+                if let Some(slot) = evict::wash_now(engine, &mut locked, 0) {
                     assert!(locked.write_one(0, slot));
                 }
                 if matches!(locked.state(0), State::Standby(_)) {

@@ -13,6 +13,7 @@ use folioswap_core::{
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
+use crate::fault::gather;
 use crate::fault::parts::{self, Arrival};
 use crate::fault::take::Changed;
 use crate::process::cpu::current_cpu;
@@ -211,7 +212,7 @@ impl<'e> Fault<'e> {
             Choice::Whole if block.order() < Order::HUGE && !block.pinned && !self.is_on_failing(block) => {
                 let Ok(taken) = self.take_frames(Order::HUGE, block) else { return Ok(Err(Changed)) };
                 // One unreadable part must not lose the others: read the folio alone instead.
-                if let Ok(true) = self.engine.gather(block, taken, List::Inactive, &mut self.watch) {
+                if let Ok(true) = gather::gather(self.engine, block, taken, List::Inactive, &mut self.watch) {
                     return Ok(Ok(()));
                 }
             }

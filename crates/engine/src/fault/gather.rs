@@ -7,22 +7,20 @@ use crate::engine::Engine;
 use crate::process::stopwatch::Stopwatch;
 use crate::swap::health::SwapInError;
 
-impl Engine {
-    /// As [`Block::gather`], where `taken` is what could be had for it. `false` also if there are no frames.
-    ///
-    /// # Errors
-    /// When the device cannot return the content.
-    pub fn gather(
-        &self,
-        locked: &mut Block<'_>,
-        taken: Option<Taken>,
-        list: List,
-        watch: &mut Stopwatch<'_>,
-    ) -> Result<bool, SwapInError> {
-        if taken.is_none() {
-            self.stats().swpin_fallback.add(Order::HUGE, 1);
-            self.compactor().want_whole();
-        }
-        taken.map_or(Ok(false), |taken| locked.gather(taken, list, watch))
+/// As [`Block::gather`], where `taken` is what could be had for it. `false` also if there are no frames.
+///
+/// # Errors
+/// When the device cannot return the content.
+pub(crate) fn gather(
+    engine: &Engine,
+    locked: &mut Block<'_>,
+    taken: Option<Taken>,
+    list: List,
+    watch: &mut Stopwatch<'_>,
+) -> Result<bool, SwapInError> {
+    if taken.is_none() {
+        engine.stats().swpin_fallback.add(Order::HUGE, 1);
+        engine.compactor().want_whole();
     }
+    taken.map_or(Ok(false), |taken| locked.gather(taken, list, watch))
 }

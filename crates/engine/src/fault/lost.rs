@@ -10,56 +10,32 @@
 
 use std::io;
 
-use folioswap_core::{BLOCK_PAGES, FolioId, PAGE_SIZE, State};
-use folioswap_sys::signals;
+use folioswap_core::{FolioId, PAGE_SIZE, State};
 use folioswap_sys::uffd::MoveError;
 
 use crate::block::map::pages_of;
 use crate::engine::Engine;
 
-impl Engine {
-    /// Poisons the folio of a lost page, so that the kernel tells threads that touch it or wait for it. Does nothing if
-    /// the folio is no longer swapped out.
-    ///
-    /// # Errors
-    /// When the kernel cannot poison (before Linux 6.6).
-    pub fn poison(&self, page: FolioId) -> io::Result<()> {
-        let mut locked = self.lock(page.block());
-        let index = locked.index_of(page.page_in_block());
-        if !matches!(locked.state(index), State::Swapped(_)) {
-            return Ok(());
-        }
-        locked.note_lost(index);
-        locked.small_table = true;
-        for page in pages_of(&locked, index) {
-            // SAFETY: a page of a region whose block is locked. It is swapped out, so nothing is mapped there, and the
-            // program shall be told of a touch.
-            match unsafe { self.faults().uffd().poison(self.table().addr(locked.id().page(page)), PAGE_SIZE) } {
-                Ok(()) | Err(MoveError::Present) => {}
-                Err(error) => return Err(io::Error::other(error)),
-            }
-        }
-        Ok(())
+/// Poisons the folio of a lost page, so that the kernel tells threads that touch it or wait for it. Does nothing if
+/// the folio is no longer swapped out.
+///
+/// # Errors
+/// When the kernel cannot poison (before Linux 6.6).
+pub(crate) fn poison(engine: &Engine, page: FolioId) -> io::Result<()> {
+    let mut locked = engine.lock(page.block());
+    let index = locked.index_of(page.page_in_block());
+    if !matches!(locked.state(index), State::Swapped(_)) {
+        return Ok(());
     }
-
-    /// Ends the loss of all pages that are no longer on a failing device.
-    pub fn end_lost_elsewhere(&self) {
-        let lost = {
-            let _pass = self.gate().enter(signals::thread_id());
-            self.faults().lost().blocks()
-        };
-        for block in lost {
-            let _pass = self.gate().enter(signals::thread_id());
-            let locked = self.lock(block);
-            for page in 0..BLOCK_PAGES {
-                let is_lost = match locked.state(locked.index_of(page)) {
-                    State::Swapped(slot) => self.swap().is_failing(slot),
-                    State::Resident(_) | State::Standby(_) | State::Empty => false,
-                };
-                if !is_lost {
-                    locked.end_lost(page..page + 1);
-                }
-            }
+    locked.note_lost(index);
+    locked.small_table = true;
+    for page in pages_of(&locked, index) {
+        // SAFETY: a page of a region whose block is locked. It is swapped out, so nothing is mapped there, and the
+        // program shall be told of a touch.
+        match unsafe { engine.faults().uffd().poison(engine.table().addr(locked.id().page(page)), PAGE_SIZE) } {
+            Ok(()) | Err(MoveError::Present) => {}
+            Err(error) => return Err(io::Error::other(error)),
         }
     }
+    Ok(())
 }

@@ -18,6 +18,7 @@ use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 use crate::block::Block;
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
+use crate::fault::lost;
 use crate::fault::own;
 use crate::fault::resolve::is_resolved;
 use crate::process::fatal::{self, EndOnPanic};
@@ -153,7 +154,7 @@ fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Block<'_>>, fa
 /// sent instead, which ends the thread's wait, so no wakeup is needed.
 fn is_told(engine: &Engine, Reported { addr, thread }: Reported) -> bool {
     let Some(_pass) = engine.gate().try_enter(thread) else { return true }; // it touches the page again after the fork
-    if engine.poison(engine.table().page_at(addr)).is_ok() {
+    if lost::poison(engine, engine.table().page_at(addr)).is_ok() {
         return true;
     }
     if !signals::ends_wait(thread, libc::SIGBUS) {

@@ -14,6 +14,7 @@ use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Order, SlotId, State}
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
+use crate::fault::gather;
 use crate::fault::parts::{self, Arrival};
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
@@ -148,7 +149,7 @@ fn read_split(engine: &Engine, locked: &mut Block<'_>, marker: bool, window: &Wi
         || engine.ram().try_take_near(engine.table(), window.cpu, Order::HUGE, engine.ram().zones().watermarks().min);
     if engine.policy().wants_whole(locked)
         && !locked.is_empty()
-        && engine.gather(locked, spare(), List::Inactive, &mut Stopwatch::still())?
+        && gather::gather(engine, locked, spare(), List::Inactive, &mut Stopwatch::still())?
     {
         if marker && let State::Resident(_) = locked.state(0) {
             mark(engine, locked, 0);

@@ -7,10 +7,13 @@ use std::time::{Duration, Instant};
 use folioswap_core::{Miss, Order, PIECE, Phase, Shortage, Size, Taken};
 
 use crate::block::Block;
+use crate::compact::compactd;
 use crate::config::size::Bytes;
 use crate::fault::flow::Fault;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
+use crate::reclaim::evict;
+use crate::reclaim::kept;
 
 /// How long a thread waits without any frame being freed before it looks for the reason.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,7 +49,7 @@ impl Fault<'_> {
                 Miss::Late => {}
                 Miss::Scattered => {
                     self.watch.long_part(Phase::Frame);
-                    let compacted = if order == Order::HUGE { self.engine.compact_directly() } else { None };
+                    let compacted = if order == Order::HUGE { compactd::compact_directly(self.engine) } else { None };
                     self.watch.lap(Phase::Reclaim);
                     return Ok(compacted);
                 }
@@ -56,7 +59,8 @@ impl Fault<'_> {
                         self.wait_for_devices_or_end(shortage.freed());
                     }
                     self.watch.long_part(Phase::Frame);
-                    let reclaimed = self.await_compressed(shortage.freed()) || self.engine.reclaim_directly(order);
+                    let reclaimed =
+                        self.await_compressed(shortage.freed()) || evict::reclaim_directly(self.engine, order);
                     self.watch.lap(Phase::Reclaim);
                     if !reclaimed {
                         if order == Order::HUGE && ram.zones().class_counts(Size::Small).in_use() > 0 {
@@ -107,7 +111,7 @@ impl Fault<'_> {
     /// says that once. Otherwise ends the program, unless copies can be given up.
     fn wait_for_devices_or_end(&self, freed: u32) {
         let Some(devices) = self.engine.swap().describe_in_flight() else {
-            return if !self.engine.shed_all_copies() {
+            return if !kept::shed_all_copies(self.engine) {
                 self.give_up()
             };
         };

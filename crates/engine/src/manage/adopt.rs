@@ -20,6 +20,7 @@ use crate::block::map::pages_of;
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
 use crate::fault::take::Changed;
+use crate::manage::pages;
 use crate::manage::pages::{BLOCK_BYTES, blocks_of, pages_in};
 
 /// Content of pages that a folio lacks.
@@ -28,141 +29,137 @@ static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 /// Pages of a block from which it becomes one folio.
 const NEARLY_FULL: usize = BLOCK_PAGES / 8 * 7;
 
-impl Engine {
-    /// Manages memory from now on, with its content. Where there are no frames for it, earlier folios leave RAM.
-    ///
-    /// # Errors
-    /// The kernel's: it is of another kind, there are too many mappings, or the page tables cannot be read. The memory
-    /// is as it was.
-    ///
-    /// # Safety
-    /// The range is whole pages of private anonymous memory, of which none is managed, and nobody unmaps it meanwhile.
-    pub unsafe fn adopt(&self, range: &Range<usize>) -> io::Result<()> {
-        let _blocked = signals::block_all(); // a signal handler might touch another part of one of the blocks
-        let _changing = self.table().changing();
-        if self.table().possible(range.clone()) != *range {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL)); // the table has no entries for it
-        }
-        self.ram().pagemap().filled(range.start..range.start + PAGE_SIZE)?;
-        self.close_for_change(range);
-        let filled = self.register_present(range).inspect_err(|error| self.give_back(range, error))?;
-        self.ram().mapper().note_fork(); // pages may be shared with children
-        self.table().ensure(blocks_of(range));
-        for block in blocks_of(range).map(BlockId::from_index) {
-            let pages = pages_in(block, range);
-            let first = (block.offset_bytes() + pages.start * PAGE_SIZE - range.start) / PAGE_SIZE;
-            self.adopt_in(block, &pages, &filled[first..first + pages.len()]);
-        }
-        self.table().note_in_use(blocks_of(range));
-        Ok(())
+/// Manages memory from now on, with its content. Where there are no frames for it, earlier folios leave RAM.
+///
+/// # Errors
+/// The kernel's: it is of another kind, there are too many mappings, or the page tables cannot be read. The memory
+/// is as it was.
+///
+/// # Safety
+/// The range is whole pages of private anonymous memory, of which none is managed, and nobody unmaps it meanwhile.
+pub(crate) unsafe fn adopt(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
+    let _blocked = signals::block_all(); // a signal handler might touch another part of one of the blocks
+    let _changing = engine.table().changing();
+    if engine.table().possible(range.clone()) != *range {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL)); // the table has no entries for it
     }
+    engine.ram().pagemap().filled(range.start..range.start + PAGE_SIZE)?;
+    pages::close_for_change(engine, range);
+    let filled = register_present(engine, range).inspect_err(|error| give_back(engine, range, error))?;
+    engine.ram().mapper().note_fork(); // pages may be shared with children
+    engine.table().ensure(blocks_of(range));
+    for block in blocks_of(range).map(BlockId::from_index) {
+        let pages = pages_in(block, range);
+        let first = (block.offset_bytes() + pages.start * PAGE_SIZE - range.start) / PAGE_SIZE;
+        adopt_in(engine, block, &pages, &filled[first..first + pages.len()]);
+    }
+    engine.table().note_in_use(blocks_of(range));
+    Ok(())
+}
 
-    /// Has the kernel report the faults of pages that are missing. Returns which are not.
-    fn register_present(&self, range: &Range<usize>) -> io::Result<Vec<bool>> {
-        let (addr, len) = (range.start, range.len());
-        memory::dontfork(addr, len)?;
-        memory::advise_hugepage(addr, len)?;
-        self.faults().uffd().register(addr, len)?;
-        self.ram().pagemap().filled(range.clone())
-    }
+/// Has the kernel report the faults of pages that are missing. Returns which are not.
+fn register_present(engine: &Engine, range: &Range<usize>) -> io::Result<Vec<bool>> {
+    let (addr, len) = (range.start, range.len());
+    memory::dontfork(addr, len)?;
+    memory::advise_hugepage(addr, len)?;
+    engine.faults().uffd().register(addr, len)?;
+    engine.ram().pagemap().filled(range.clone())
+}
 
-    /// Undoes a registration, unless a part is another userfaultfd's: before Linux 6.16 this would end that one's.
-    fn give_back(&self, range: &Range<usize>, error: &io::Error) {
-        if error.raw_os_error() != Some(libc::EBUSY) {
-            let _ = self.faults().uffd().unregister(range.start, range.len());
-        }
-        let _ = memory::dofork(range.start, range.len());
+/// Undoes a registration, unless a part is another userfaultfd's: before Linux 6.16 this would end that one's.
+fn give_back(engine: &Engine, range: &Range<usize>, error: &io::Error) {
+    if error.raw_os_error() != Some(libc::EBUSY) {
+        let _ = engine.faults().uffd().unregister(range.start, range.len());
     }
+    let _ = memory::dofork(range.start, range.len());
+}
 
-    /// Opens pages of a block, and gives frames to those that are filled.
-    fn adopt_in(&self, block: BlockId, pages: &Range<usize>, filled: &[bool]) {
-        let is_filled = |page: usize| pages.contains(&page) && filled[page - pages.start];
-        let _pass = self.gate().enter(signals::thread_id());
-        let mut locked = self.lock(block);
-        if !self.table().is_open(block) && pages.len() < BLOCK_PAGES {
-            locked.set_sealed(0..BLOCK_PAGES, true);
-        }
-        self.table().close(block); // no page comes in while it is divided, also when its lock is given up for a moment
-        if locked.has_sealed() {
-            locked.set_sealed(pages.clone(), false);
-        }
-        let nr_filled = filled.iter().filter(|&&filled| filled).count();
-        let best = if nr_filled < NEARLY_FULL { PIECE } else { Order::HUGE };
-        let order = self.policy().order_of(&locked).unwrap_or(best).min(locked.sealed_order());
-        match nr_filled {
-            0 => locked.isolate(),
-            _ if order < locked.order() => locked.divide(order),
-            _ => {}
-        }
-        let mut page = pages.start;
-        while page < pages.end {
-            let index = locked.index_of(page);
-            if is_filled(page)
-                && locked.state(index) == State::Empty
-                && !self.give_frames(&mut locked, page, &is_filled)
-            {
-                continue; // the block has changed
-            }
-            page += 1;
-        }
-        self.table().open(block);
+/// Opens pages of a block, and gives frames to those that are filled.
+fn adopt_in(engine: &Engine, block: BlockId, pages: &Range<usize>, filled: &[bool]) {
+    let is_filled = |page: usize| pages.contains(&page) && filled[page - pages.start];
+    let _pass = engine.gate().enter(signals::thread_id());
+    let mut locked = engine.lock(block);
+    if !engine.table().is_open(block) && pages.len() < BLOCK_PAGES {
+        locked.set_sealed(0..BLOCK_PAGES, true);
     }
+    engine.table().close(block); // no page comes in while it is divided, also when its lock is given up for a moment
+    if locked.has_sealed() {
+        locked.set_sealed(pages.clone(), false);
+    }
+    let nr_filled = filled.iter().filter(|&&filled| filled).count();
+    let best = if nr_filled < NEARLY_FULL { PIECE } else { Order::HUGE };
+    let order = engine.policy().order_of(&locked).unwrap_or(best).min(locked.sealed_order());
+    match nr_filled {
+        0 => locked.isolate(),
+        _ if order < locked.order() => locked.divide(order),
+        _ => {}
+    }
+    let mut page = pages.start;
+    while page < pages.end {
+        let index = locked.index_of(page);
+        if is_filled(page) && locked.state(index) == State::Empty && !give_frames(engine, &mut locked, page, &is_filled)
+        {
+            continue; // the block has changed
+        }
+        page += 1;
+    }
+    engine.table().open(block);
+}
 
-    /// Gives frames to the folio that holds a page, and fills what it lacks. `false`: nothing was done, and the block
-    /// is to be looked at again.
-    fn give_frames(&self, locked: &mut Block<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
-        let order = locked.order();
-        let taken = match Fault::untimed(self, locked.id().page(page)).take_frames(order, locked) {
-            Ok(Some(taken)) => taken,
-            Ok(None) => {
-                locked.divide(if order > PIECE { PIECE } else { Order::PAGE });
-                return false;
-            }
-            Err(Changed) => return false,
-        };
-        let folio = pages_of(locked, locked.index_of(page));
-        let missing: Vec<_> = folio.filter(|&page| !is_filled(page)).collect();
-        missing.chunk_by(|a, b| a + 1 == *b).for_each(|run| self.fill_with_zeros(locked, run));
-        let frame = match order {
-            Order::HUGE => self.empty_pageblock(locked, taken),
-            _ => self.empty_homes(taken, order),
-        };
-        locked.small_table |= order < Order::HUGE || self.ram().zone(frame).memory(frame) != Memory::Huge;
-        locked.note_mapped(locked.index_of(page), frame, List::Inactive);
-        true
-    }
-
-    /// Fills missing pages in a row. Those that cannot be are gaps, as pages that go later.
-    fn fill_with_zeros(&self, locked: &Block<'_>, run: &[usize]) {
-        let (mut addr, mut len) = (self.table().addr(locked.id().page(run[0])), run.len() * PAGE_SIZE);
-        while len > 0 {
-            let part = len.min(ZEROS.len());
-            // SAFETY: pages of a locked block at which nothing is present. The source is a static of that length.
-            let _ = unsafe { self.faults().uffd().copy(addr, ZEROS.as_ptr() as usize, part) };
-            (addr, len) = (addr + part, len - part);
+/// Gives frames to the folio that holds a page, and fills what it lacks. `false`: nothing was done, and the block
+/// is to be looked at again.
+fn give_frames(engine: &Engine, locked: &mut Block<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
+    let order = locked.order();
+    let taken = match Fault::untimed(engine, locked.id().page(page)).take_frames(order, locked) {
+        Ok(Some(taken)) => taken,
+        Ok(None) => {
+            locked.divide(if order > PIECE { PIECE } else { Order::PAGE });
+            return false;
         }
-    }
+        Err(Changed) => return false,
+    };
+    let folio = pages_of(locked, locked.index_of(page));
+    let missing: Vec<_> = folio.filter(|&page| !is_filled(page)).collect();
+    missing.chunk_by(|a, b| a + 1 == *b).for_each(|run| fill_with_zeros(engine, locked, run));
+    let frame = match order {
+        Order::HUGE => empty_pageblock(engine, locked, taken),
+        _ => empty_homes(engine, taken, order),
+    };
+    locked.small_table |= order < Order::HUGE || engine.ram().zone(frame).memory(frame) != Memory::Huge;
+    locked.note_mapped(locked.index_of(page), frame, List::Inactive);
+    true
+}
 
-    /// Takes the memory from a pageblock that was taken for a block that has its own.
-    fn empty_pageblock(&self, locked: &Block<'_>, taken: Taken) -> FrameId {
-        if taken.memory != Memory::Absent {
-            // SAFETY: taken whole just now, and nobody else uses it.
-            unsafe { self.ram().frames().unpopulate(taken.frame) };
-        }
-        let addr = self.table().block_addr(locked.id());
-        let is_huge = self.ram().scan(addr..addr + BLOCK_BYTES).is_ok_and(|scan| scan.huge_bytes == BLOCK_BYTES as u64);
-        if !is_huge {
-            self.ram().zone(taken.frame).carve(taken.frame, Order::HUGE); // small pages
-        }
-        taken.frame
+/// Fills missing pages in a row. Those that cannot be are gaps, as pages that go later.
+fn fill_with_zeros(engine: &Engine, locked: &Block<'_>, run: &[usize]) {
+    let (mut addr, mut len) = (engine.table().addr(locked.id().page(run[0])), run.len() * PAGE_SIZE);
+    while len > 0 {
+        let part = len.min(ZEROS.len());
+        // SAFETY: pages of a locked block at which nothing is present. The source is a static of that length.
+        let _ = unsafe { engine.faults().uffd().copy(addr, ZEROS.as_ptr() as usize, part) };
+        (addr, len) = (addr + part, len - part);
     }
+}
 
-    /// The same for the frames of a smaller folio.
-    fn empty_homes(&self, taken: Taken, order: Order) -> FrameId {
-        let frame = self.ram().prepare(taken, order).into_frame();
-        // SAFETY: taken just now, and nobody else uses them.
-        let dropped = unsafe { self.ram().frames().drop_memory(self.ram().frames().home(frame), order.bytes()) };
-        dropped.unwrap_or_else(|error| crate::process::fatal::die(&format!("a frame could not be emptied: {error}")));
-        frame
+/// Takes the memory from a pageblock that was taken for a block that has its own.
+fn empty_pageblock(engine: &Engine, locked: &Block<'_>, taken: Taken) -> FrameId {
+    if taken.memory != Memory::Absent {
+        // SAFETY: taken whole just now, and nobody else uses it.
+        unsafe { engine.ram().frames().unpopulate(taken.frame) };
     }
+    let addr = engine.table().block_addr(locked.id());
+    let is_huge = engine.ram().scan(addr..addr + BLOCK_BYTES).is_ok_and(|scan| scan.huge_bytes == BLOCK_BYTES as u64);
+    if !is_huge {
+        engine.ram().zone(taken.frame).carve(taken.frame, Order::HUGE); // small pages
+    }
+    taken.frame
+}
+
+/// The same for the frames of a smaller folio.
+fn empty_homes(engine: &Engine, taken: Taken, order: Order) -> FrameId {
+    let frame = engine.ram().prepare(taken, order).into_frame();
+    // SAFETY: taken just now, and nobody else uses them.
+    let dropped = unsafe { engine.ram().frames().drop_memory(engine.ram().frames().home(frame), order.bytes()) };
+    dropped.unwrap_or_else(|error| crate::process::fatal::die(&format!("a frame could not be emptied: {error}")));
+    frame
 }

@@ -21,7 +21,9 @@ use folioswap_sys::uffd::Delivery;
 use folioswap_sys::{descriptor, kept, memory, signals};
 
 use crate::engine::Engine;
+use crate::manage::pages;
 use crate::process::fatal;
+use crate::reclaim::write_out;
 
 /// What the kernel's madvise says of a range of which a part is not mapped. It has changed the rest.
 const UNMAPPED: i32 = libc::ENOMEM;
@@ -36,29 +38,28 @@ pub(crate) struct Resting<'e> {
     fork: u64,
 }
 
-impl Engine {
-    /// Brings the engine to rest. The calling thread is the one that forks; its own faults are still resolved.
-    pub fn rest(&self) -> Resting<'_> {
-        let changing = [self.swap().changing(), self.table().changing()];
-        self.gate().close(signals::thread_id());
-        self.faults().uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
-        self.reclaim().transfers().wait();
-        self.settle_rest();
-        self.swap().end_held(|fork| self.lifecycle().is_over(fork));
-        let (fork, tie) = self.lifecycle().begin_fork();
-        self.swap().share_with_child(fork);
-        for descriptor in kept::all() {
-            let _ = descriptor.be_inherited(); // a child that needs it says so
-        }
-        let managed: Vec<_> = self.table().in_use().into_iter().flat_map(|blocks| self.managed_in(blocks)).collect();
-        let resting = Resting { engine: self, _changing: changing, managed, tie, fork };
-        let refused = resting.each_range(memory::dofork);
-        if let Some(error) = refused {
-            fatal::say(&format!("a child will lack a part of its memory: {error}"));
-        }
-        descriptor::child_settles(true);
-        resting
+/// Brings the engine to rest. The calling thread is the one that forks; its own faults are still resolved.
+pub(crate) fn rest<'e>(engine: &'e Engine) -> Resting<'e> {
+    let changing = [engine.swap().changing(), engine.table().changing()];
+    engine.gate().close(signals::thread_id());
+    engine.faults().uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
+    engine.reclaim().transfers().wait();
+    write_out::settle_rest(engine);
+    engine.swap().end_held(|fork| engine.lifecycle().is_over(fork));
+    let (fork, tie) = engine.lifecycle().begin_fork();
+    engine.swap().share_with_child(fork);
+    for descriptor in kept::all() {
+        let _ = descriptor.be_inherited(); // a child that needs it says so
     }
+    let managed: Vec<_> =
+        engine.table().in_use().into_iter().flat_map(|blocks| pages::managed_in(engine, blocks)).collect();
+    let resting = Resting { engine, _changing: changing, managed, tie, fork };
+    let refused = resting.each_range(memory::dofork);
+    if let Some(error) = refused {
+        fatal::say(&format!("a child will lack a part of its memory: {error}"));
+    }
+    descriptor::child_settles(true);
+    resting
 }
 
 impl Resting<'_> {

@@ -8,93 +8,93 @@ use folioswap_sys::{memory, signals};
 
 use super::pages::{blocks_of, pages_in};
 use crate::block::Block;
+use crate::compact::compactd;
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
+use crate::manage::pages;
 use crate::process::fatal;
 
-impl Engine {
-    /// Hands the managed parts of a range over to the kernel. What has left RAM comes in; pages without content stay
-    /// missing. Returns the parts that stay managed: their content is lost.
-    pub fn hand_over(&self, range: &Range<usize>) -> Vec<Range<usize>> {
-        let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
-        let _changing = self.table().changing();
-        let managed = self.managed_parts(range.clone());
-        let blocks = blocks_of(range);
-        self.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
-        for block in self.close_untouched(range) {
-            if self.table().is_open(block) {
-                self.hand_over_in(block, pages_in(block, range));
-            }
-        }
-        self.look_for_whole();
-        let stays = self.managed_parts(range.clone());
-        for part in managed {
-            let mut at = part.start;
-            for kept in stays.iter().filter(|kept| kept.start < part.end && part.start < kept.end) {
-                self.end_delivery(at..kept.start);
-                at = kept.end;
-            }
-            self.end_delivery(at..part.end);
-        }
-        stays
-    }
-
-    /// The kernel serves the faults of these pages from now on, and forks have them.
-    fn end_delivery(&self, part: Range<usize>) {
-        if part.is_empty() {
-            return;
-        }
-        if let Err(error) = self.faults().uffd().unregister(part.start, part.len()) {
-            fatal::say(&format!("memory that is no longer managed still has its faults delivered: {error}"));
-        }
-        let _ = memory::dofork(part.start, part.len());
-    }
-
-    /// Hands pages of a block over, or leaves them as they are.
-    fn hand_over_in(&self, block: BlockId, pages: Range<usize>) {
-        let thread = signals::thread_id();
-        let is_part = pages.len() < BLOCK_PAGES;
-        let fixed = is_part.then(|| self.lock(block).fixed_order.replace(Order::PAGE)); // nothing is joined again
-        self.hand_over_pages(block, &pages, thread);
-        if let Some(fixed) = fixed {
-            self.lock(block).fixed_order = fixed;
+/// Hands the managed parts of a range over to the kernel. What has left RAM comes in; pages without content stay
+/// missing. Returns the parts that stay managed: their content is lost.
+pub(crate) fn hand_over(engine: &Engine, range: &Range<usize>) -> Vec<Range<usize>> {
+    let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
+    let _changing = engine.table().changing();
+    let managed = pages::managed_parts(engine, range.clone());
+    let blocks = blocks_of(range);
+    engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+    for block in pages::close_untouched(engine, range) {
+        if engine.table().is_open(block) {
+            hand_over_in(engine, block, pages_in(block, range));
         }
     }
-
-    fn hand_over_pages(&self, block: BlockId, pages: &Range<usize>, thread: u32) {
-        loop {
-            let pass = self.gate().enter(thread);
-            let mut locked = self.lock(block);
-            locked.make_apart(pages);
-            if let Some(page) = first_out(&locked, pages) {
-                match Fault::new(self, page, thread).run(pass, Some(locked)) {
-                    Ok(_) => continue,
-                    Err(error) => return fatal::say(&error.to_string()),
-                }
-            }
-            let nr_pages = locked.order().nr_pages();
-            for index in pages.start / nr_pages..pages.end.div_ceil(nr_pages) {
-                if let State::Resident(frame) = locked.state(index)
-                    && !locked.is_sealed(index * nr_pages)
-                {
-                    let order = locked.order();
-                    locked.folio_mut(index).set_out();
-                    self.parts().free_lost(frame, order); // its pages are the program's now
-                    locked.release_slot(index);
-                    locked.end_lost_folio(index);
-                    locked.folio_mut(index).set_empty();
-                }
-            }
-            if (0..BLOCK_PAGES).all(|page| pages.contains(&page) || locked.is_sealed(page)) {
-                self.table().close(block);
-                locked.join();
-                locked.forget_tenant();
-            } else {
-                locked.set_sealed(pages.clone(), true);
-                locked.isolate();
-            }
-            return;
+    compactd::look_for_whole(engine);
+    let stays = pages::managed_parts(engine, range.clone());
+    for part in managed {
+        let mut at = part.start;
+        for kept in stays.iter().filter(|kept| kept.start < part.end && part.start < kept.end) {
+            end_delivery(engine, at..kept.start);
+            at = kept.end;
         }
+        end_delivery(engine, at..part.end);
+    }
+    stays
+}
+
+/// The kernel serves the faults of these pages from now on, and forks have them.
+fn end_delivery(engine: &Engine, part: Range<usize>) {
+    if part.is_empty() {
+        return;
+    }
+    if let Err(error) = engine.faults().uffd().unregister(part.start, part.len()) {
+        fatal::say(&format!("memory that is no longer managed still has its faults delivered: {error}"));
+    }
+    let _ = memory::dofork(part.start, part.len());
+}
+
+/// Hands pages of a block over, or leaves them as they are.
+fn hand_over_in(engine: &Engine, block: BlockId, pages: Range<usize>) {
+    let thread = signals::thread_id();
+    let is_part = pages.len() < BLOCK_PAGES;
+    let fixed = is_part.then(|| engine.lock(block).fixed_order.replace(Order::PAGE)); // nothing is joined again
+    hand_over_pages(engine, block, &pages, thread);
+    if let Some(fixed) = fixed {
+        engine.lock(block).fixed_order = fixed;
+    }
+}
+
+fn hand_over_pages(engine: &Engine, block: BlockId, pages: &Range<usize>, thread: u32) {
+    loop {
+        let pass = engine.gate().enter(thread);
+        let mut locked = engine.lock(block);
+        locked.make_apart(pages);
+        if let Some(page) = first_out(&locked, pages) {
+            match Fault::new(engine, page, thread).run(pass, Some(locked)) {
+                Ok(_) => continue,
+                Err(error) => return fatal::say(&error.to_string()),
+            }
+        }
+        let nr_pages = locked.order().nr_pages();
+        for index in pages.start / nr_pages..pages.end.div_ceil(nr_pages) {
+            if let State::Resident(frame) = locked.state(index)
+                && !locked.is_sealed(index * nr_pages)
+            {
+                let order = locked.order();
+                locked.folio_mut(index).set_out();
+                engine.parts().free_lost(frame, order); // its pages are the program's now
+                locked.release_slot(index);
+                locked.end_lost_folio(index);
+                locked.folio_mut(index).set_empty();
+            }
+        }
+        if (0..BLOCK_PAGES).all(|page| pages.contains(&page) || locked.is_sealed(page)) {
+            engine.table().close(block);
+            locked.join();
+            locked.forget_tenant();
+        } else {
+            locked.set_sealed(pages.clone(), true);
+            locked.isolate();
+        }
+        return;
     }
 }
 

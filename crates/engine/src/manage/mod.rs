@@ -1,8 +1,8 @@
 //! What is managed: pages become managed where they lie, move with the program's mremap, are adopted with their
 //! content, and are given up again.
 
-mod adopt;
+pub(crate) mod adopt;
 pub(crate) mod fork;
-mod hand_over;
+pub(crate) mod hand_over;
 pub(crate) mod pages;
 pub(crate) mod remap;

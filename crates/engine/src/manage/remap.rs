@@ -16,7 +16,9 @@ use folioswap_sys::{memory, signals};
 
 use super::pages::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::block::Block;
+use crate::compact::compactd;
 use crate::engine::Engine;
+use crate::manage::pages;
 use crate::process::fatal;
 
 /// The entries of a managed range, out of the table.
@@ -66,332 +68,331 @@ pub struct Relocation<'a> {
     pub keeps_old: bool,
 }
 
-impl Engine {
-    /// Moves managed memory. `call` moves the mappings, and returns where they are now. If it fails, everything is as
-    /// it was, but for what the kernel has unmapped.
-    ///
-    /// # Errors
-    /// Those of `call`. EIO, before the call: content on a device could not be read.
-    ///
-    /// # Safety
-    /// If `call` succeeds, nobody relies on the content of `replaced`, and what was managed is private anonymous memory
-    /// at the new place.
-    pub unsafe fn relocate(
-        &self,
-        ranges: Relocation<'_>,
-        call: impl FnOnce() -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        let Relocation { from, new_len, alike, replaced, keeps_old } = ranges;
-        let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
-        let _changing = self.table().changing();
-        let kept = from.start..from.end.min(from.start + new_len);
-        let tail = kept.end..from.end;
-        let is_locked = !kept.is_empty() && self.table().has_locked(&(kept.end - PAGE_SIZE..kept.end));
-        let lost: Vec<_> = replaced.iter().chain([&tail]).flat_map(|part| self.managed_parts(part.clone())).collect();
-        let mut moving = Vec::new();
-        for part in self.managed_parts(kept.clone()) {
-            if let Err(error) = self.lift_part(part, Purpose::Move { alike }, &mut moving) {
-                moving.into_iter().for_each(|lifted| self.lower(lifted, 0, 0));
-                return Err(error);
-            }
+/// Moves managed memory. `call` moves the mappings, and returns where they are now. If it fails, everything is as
+/// it was, but for what the kernel has unmapped.
+///
+/// # Errors
+/// Those of `call`. EIO, before the call: content on a device could not be read.
+///
+/// # Safety
+/// If `call` succeeds, nobody relies on the content of `replaced`, and what was managed is private anonymous memory
+/// at the new place.
+pub(crate) unsafe fn relocate(
+    engine: &Engine,
+    ranges: Relocation<'_>,
+    call: impl FnOnce() -> io::Result<usize>,
+) -> io::Result<usize> {
+    let Relocation { from, new_len, alike, replaced, keeps_old } = ranges;
+    let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
+    let _changing = engine.table().changing();
+    let kept = from.start..from.end.min(from.start + new_len);
+    let tail = kept.end..from.end;
+    let is_locked = !kept.is_empty() && engine.table().has_locked(&(kept.end - PAGE_SIZE..kept.end));
+    let lost: Vec<_> =
+        replaced.iter().chain([&tail]).flat_map(|part| pages::managed_parts(engine, part.clone())).collect();
+    let mut moving = Vec::new();
+    for part in pages::managed_parts(engine, kept.clone()) {
+        if let Err(error) = lift_part(engine, part, Purpose::Move { alike }, &mut moving) {
+            moving.into_iter().for_each(|lifted| lower(engine, lifted, 0, 0));
+            return Err(error);
         }
-        let mut going = Vec::new();
-        for part in lost {
-            let _ = self.lift_part(part, Purpose::Drop, &mut going); // needs no device
-        }
-        // The kernel may merge what it moves with a neighbour. If that was registered, it would no longer be.
-        let uffd = self.faults().uffd();
-        let unregistered = moving.iter().try_for_each(|lifted| uffd.unregister(lifted.part.start, lifted.part.len()));
-        let moved = unregistered.map_err(io::Error::from).and_then(|()| call());
-        let Ok(at) = moved else {
-            moving.into_iter().for_each(|lifted| self.lower(lifted, 0, 0)); // it may have been moved away and back
-            for lifted in going {
-                let is_there = memory::is_mapped(lifted.part.clone());
-                if is_there { self.lower(lifted, 0, 0) } else { self.discard(lifted) }
-            }
-            return moved;
-        };
+    }
+    let mut going = Vec::new();
+    for part in lost {
+        let _ = lift_part(engine, part, Purpose::Drop, &mut going); // needs no device
+    }
+    // The kernel may merge what it moves with a neighbour. If that was registered, it would no longer be.
+    let uffd = engine.faults().uffd();
+    let unregistered = moving.iter().try_for_each(|lifted| uffd.unregister(lifted.part.start, lifted.part.len()));
+    let moved = unregistered.map_err(io::Error::from).and_then(|()| call());
+    let Ok(at) = moved else {
+        moving.into_iter().for_each(|lifted| lower(engine, lifted, 0, 0)); // it may have been moved away and back
         for lifted in going {
-            self.table().note_unlocked(lifted.part.clone());
-            self.discard(lifted);
+            let is_there = memory::is_mapped(lifted.part.clone());
+            if is_there { lower(engine, lifted, 0, 0) } else { discard(engine, lifted) }
         }
-        self.move_locks(&from, &kept, at);
-        let mut more = new_len.saturating_sub(from.len());
-        if is_locked && more > 0 {
-            // The kernel has filled what grew. It is not managed, so children get it from the kernel.
-            let _ = memory::dofork(at + from.len(), more);
-            more = 0;
-        }
-        let old_parts: Vec<_> = moving.iter().map(|lifted| lifted.part.clone()).collect();
-        for lifted in moving {
-            let more = if lifted.part.end == kept.end { more } else { 0 };
-            self.lower(lifted, at as isize - from.start as isize, more);
-        }
-        if keeps_old {
-            let empty = |part| Lifted { part, blocks: Vec::new() };
-            old_parts.into_iter().for_each(|part| self.lower(empty(part), 0, 0));
-        } else {
-            self.close_sealed(&from);
-        }
-        self.look_for_whole();
-        moved
+        return moved;
+    };
+    for lifted in going {
+        engine.table().note_unlocked(lifted.part.clone());
+        discard(engine, lifted);
     }
-    /// Notes that what was locked in RAM is so at its new place.
-    fn move_locks(&self, from: &Range<usize>, kept: &Range<usize>, at: usize) {
-        for part in self.table().note_unlocked(from.clone()) {
-            let (start, end) = (part.start, part.end.min(kept.end));
-            if start < end {
-                self.table().note_locked(at + (start - from.start)..at + (end - from.start), usize::MAX);
-            }
+    move_locks(engine, &from, &kept, at);
+    let mut more = new_len.saturating_sub(from.len());
+    if is_locked && more > 0 {
+        // The kernel has filled what grew. It is not managed, so children get it from the kernel.
+        let _ = memory::dofork(at + from.len(), more);
+        more = 0;
+    }
+    let old_parts: Vec<_> = moving.iter().map(|lifted| lifted.part.clone()).collect();
+    for lifted in moving {
+        let more = if lifted.part.end == kept.end { more } else { 0 };
+        lower(engine, lifted, at as isize - from.start as isize, more);
+    }
+    if keeps_old {
+        let empty = |part| Lifted { part, blocks: Vec::new() };
+        old_parts.into_iter().for_each(|part| lower(engine, empty(part), 0, 0));
+    } else {
+        pages::close_sealed(engine, &from);
+    }
+    compactd::look_for_whole(engine);
+    moved
+}
+/// Notes that what was locked in RAM is so at its new place.
+fn move_locks(engine: &Engine, from: &Range<usize>, kept: &Range<usize>, at: usize) {
+    for part in engine.table().note_unlocked(from.clone()) {
+        let (start, end) = (part.start, part.end.min(kept.end));
+        if start < end {
+            engine.table().note_locked(at + (start - from.start)..at + (end - from.start), usize::MAX);
         }
     }
+}
 
-    /// Takes the entries of a part out of the table, and adds them to `all`. Its blocks are closed if they were never
-    /// touched, else sealed. If a device cannot be read, the entries of the part stay.
-    fn lift_part(&self, part: Range<usize>, purpose: Purpose, all: &mut Vec<Lifted>) -> io::Result<()> {
-        let blocks = blocks_of(&part);
-        self.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
-        let mut lifted = Lifted { part, blocks: Vec::new() };
-        for block in self.close_untouched(&lifted.part) {
-            match self.lift(block, pages_in(block, &lifted.part), purpose) {
-                Some(entries) => lifted.blocks.push((block, entries)),
-                None => {
-                    self.lower(lifted, 0, 0);
-                    return Err(io::Error::from_raw_os_error(libc::EIO));
-                }
+/// Takes the entries of a part out of the table, and adds them to `all`. Its blocks are closed if they were never
+/// touched, else sealed. If a device cannot be read, the entries of the part stay.
+fn lift_part(engine: &Engine, part: Range<usize>, purpose: Purpose, all: &mut Vec<Lifted>) -> io::Result<()> {
+    let blocks = blocks_of(&part);
+    engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+    let mut lifted = Lifted { part, blocks: Vec::new() };
+    for block in pages::close_untouched(engine, &lifted.part) {
+        match lift(engine, block, pages_in(block, &lifted.part), purpose) {
+            Some(entries) => lifted.blocks.push((block, entries)),
+            None => {
+                lower(engine, lifted, 0, 0);
+                return Err(io::Error::from_raw_os_error(libc::EIO));
             }
         }
-        lifted.blocks.sort_by_key(|&(block, _)| block);
-        all.push(lifted);
-        Ok(())
     }
+    lifted.blocks.sort_by_key(|&(block, _)| block);
+    all.push(lifted);
+    Ok(())
+}
 
-    /// Takes the entries of pages out of the table, and seals the pages. `None`: a device cannot be read.
-    fn lift(&self, block: BlockId, pages: Range<usize>, purpose: Purpose) -> Option<Entries> {
-        let _pass = self.gate().enter(signals::thread_id());
-        let mut locked = self.lock(block);
-        locked.end_lost(pages.clone()); // reads of lost pages are tried again at the new address
-        if locked.is_empty() {
-            locked.set_sealed(pages, true);
-            locked.isolate(); // a fault that waits for a frame may have divided it
-            return Some(Entries::Pages(Vec::new()));
-        }
-        let is_whole = pages.len() == BLOCK_PAGES && !locked.has_sealed();
-        if is_whole && purpose != (Purpose::Move { alike: false }) {
-            self.unmap_before(&mut locked, pages.clone(), purpose);
-            (0..locked.nr_folios()).for_each(|index| self.take_off_list(&mut locked, index));
-            let mut content = locked.take();
-            content.pinned = false; // what holds these addresses does not follow
-            locked.set_sealed(pages, true);
-            return Some(Entries::Block(Box::new(content)));
-        }
-        self.split_to_pages(&mut locked);
-        self.unmap_before(&mut locked, pages.clone(), purpose);
-        for page in pages.clone() {
-            let piece = page / PIECE.nr_pages();
-            let is_out = |page: usize| matches!(locked.state(page), State::Swapped(_));
-            if is_out(page) && is_out(piece * PIECE.nr_pages()) && locked.piece_hash(piece).is_some() {
-                let hashed = locked.hash_pages(page, &mut []);
-                if hashed.is_err() && purpose != Purpose::Drop {
-                    return None;
-                }
-            }
-        }
-        let lift = |page: usize| {
-            let content = match locked.state(page) {
-                State::Resident(frame) | State::Standby(frame) => {
-                    let is_mapped = matches!(locked.state(page), State::Resident(_));
-                    locked.release_slot(page);
-                    self.take_off_list(&mut locked, page);
-                    if is_mapped { Content::Mapped(frame) } else { Content::Standby(frame) }
-                }
-                State::Swapped(slot) => Content::Swapped(slot, locked.page_hash(page)),
-                State::Empty => return None,
-            };
-            locked.folio_mut(page).set_empty();
-            Some((block.page(page).index(), content))
-        };
-        let lifted = pages.clone().filter_map(lift).collect();
+/// Takes the entries of pages out of the table, and seals the pages. `None`: a device cannot be read.
+fn lift(engine: &Engine, block: BlockId, pages: Range<usize>, purpose: Purpose) -> Option<Entries> {
+    let _pass = engine.gate().enter(signals::thread_id());
+    let mut locked = engine.lock(block);
+    locked.end_lost(pages.clone()); // reads of lost pages are tried again at the new address
+    if locked.is_empty() {
         locked.set_sealed(pages, true);
-        Some(Entries::Pages(lifted))
+        locked.isolate(); // a fault that waits for a frame may have divided it
+        return Some(Entries::Pages(Vec::new()));
     }
-
-    /// Moves mapped folios home before they are lifted, where that is better. What goes need not, but its frames keep
-    /// their pages then.
-    fn unmap_before(&self, locked: &mut Block<'_>, pages: Range<usize>, purpose: Purpose) {
-        if purpose == Purpose::Drop {
-            for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
-                if matches!(locked.state(index), State::Resident(_)) {
-                    let _ = locked.unmap_to_laundry(index); // in use: it goes with its mapping
-                }
+    let is_whole = pages.len() == BLOCK_PAGES && !locked.has_sealed();
+    if is_whole && purpose != (Purpose::Move { alike: false }) {
+        unmap_before(&mut locked, pages.clone(), purpose);
+        (0..locked.nr_folios()).for_each(|index| take_off_list(engine, &mut locked, index));
+        let mut content = locked.take();
+        content.pinned = false; // what holds these addresses does not follow
+        locked.set_sealed(pages, true);
+        return Some(Entries::Block(Box::new(content)));
+    }
+    split_to_pages(&mut locked);
+    unmap_before(&mut locked, pages.clone(), purpose);
+    for page in pages.clone() {
+        let piece = page / PIECE.nr_pages();
+        let is_out = |page: usize| matches!(locked.state(page), State::Swapped(_));
+        if is_out(page) && is_out(piece * PIECE.nr_pages()) && locked.piece_hash(piece).is_some() {
+            let hashed = locked.hash_pages(page, &mut []);
+            if hashed.is_err() && purpose != Purpose::Drop {
+                return None;
             }
         }
     }
-
-    /// Makes the folios of a block single pages.
-    fn split_to_pages(&self, locked: &mut Block<'_>) {
-        if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-            locked.divide_whole(Order::PAGE);
-        } else if locked.order() > Order::PAGE {
-            locked.split_to(Order::PAGE);
-        }
-    }
-
-    /// Takes a folio off its list, so that nobody looks for it where it was. Its write no longer counts.
-    fn take_off_list(&self, locked: &mut Block<'_>, index: usize) {
-        if let Some(frame) = locked.folio(index).frame() {
-            locked.folio_mut(index).cancel_write();
-            self.ram().zone(frame).remove(frame);
-        }
-    }
-
-    /// Puts lifted entries into the table, this many bytes further on, and manages their addresses, of which there are
-    /// `more` at the end.
-    fn lower(&self, lifted: Lifted, distance: isize, more: usize) {
-        let at = |addr: usize| addr.wrapping_add_signed(distance);
-        let part = at(lifted.part.start)..at(lifted.part.end) + more;
-        self.close_for_change(&part);
-        let uffd = self.faults().uffd();
-        if let Err(error) = uffd.register(part.start, part.len()) {
-            fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
-        }
-        // Before the table has the entries: from then on a fault may bring a page in.
-        self.drop_missing(&lifted, &part, at);
-        for (block, entries) in lifted.blocks {
-            let _pass = self.gate().enter(signals::thread_id());
-            match entries {
-                Entries::Block(content) => {
-                    let addr = at(self.table().block_addr(block));
-                    let mut locked = self.lock_target(BlockId::from_index(addr / BLOCK_BYTES));
-                    locked.put(*content);
-                    locked.small_table = true;
-                    (0..locked.nr_folios()).for_each(|index| self.put_on_list(&locked, index));
-                }
-                Entries::Pages(pages) => {
-                    for (page, content) in pages {
-                        self.lower_page(at(page * PAGE_SIZE) / PAGE_SIZE, content);
-                    }
-                }
+    let lift = |page: usize| {
+        let content = match locked.state(page) {
+            State::Resident(frame) | State::Standby(frame) => {
+                let is_mapped = matches!(locked.state(page), State::Resident(_));
+                locked.release_slot(page);
+                take_off_list(engine, &mut locked, page);
+                if is_mapped { Content::Mapped(frame) } else { Content::Standby(frame) }
             }
-        }
-        self.open(&part, None);
-    }
-
-    /// Drops what others made where no folio is mapped, before the faults of `part` were reported. `at`: where lifted
-    /// memory is now.
-    fn drop_missing(&self, lifted: &Lifted, part: &Range<usize>, at: impl Fn(usize) -> usize) {
-        let mut end = part.start; // of what is dropped or mapped
-        let mut pass_by = |mapped: Range<usize>| {
-            let missing = end..mapped.start;
-            end = mapped.end;
-            if missing.is_empty() {
-                return;
-            }
-            // SAFETY: pages that are not mapped; threads that touch them wait.
-            if let Err(error) = unsafe { self.ram().frames().drop_memory(missing.start, missing.len()) } {
-                fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", missing.start));
-            }
+            State::Swapped(slot) => Content::Swapped(slot, locked.page_hash(page)),
+            State::Empty => return None,
         };
-        for (block, entries) in &lifted.blocks {
-            match entries {
-                Entries::Block(content) => {
-                    let (addr, bytes) = (at(self.table().block_addr(*block)), content.order().bytes());
-                    let is_mapped = |&index: &usize| matches!(content.state(index), State::Resident(_));
-                    let mapped = (0..content.nr_folios()).filter(is_mapped).map(|index| addr + index * bytes);
-                    mapped.for_each(|start| pass_by(start..start + bytes));
-                }
-                Entries::Pages(pages) => {
-                    let is_mapped = |(_, content): &&(usize, Content)| matches!(content, Content::Mapped(_));
-                    let mapped = pages.iter().filter(is_mapped).map(|&(page, _)| at(page * PAGE_SIZE));
-                    mapped.for_each(|start| pass_by(start..start + PAGE_SIZE));
+        locked.folio_mut(page).set_empty();
+        Some((block.page(page).index(), content))
+    };
+    let lifted = pages.clone().filter_map(lift).collect();
+    locked.set_sealed(pages, true);
+    Some(Entries::Pages(lifted))
+}
+
+/// Moves mapped folios home before they are lifted, where that is better. What goes need not, but its frames keep
+/// their pages then.
+fn unmap_before(locked: &mut Block<'_>, pages: Range<usize>, purpose: Purpose) {
+    if purpose == Purpose::Drop {
+        for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
+            if matches!(locked.state(index), State::Resident(_)) {
+                let _ = locked.unmap_to_laundry(index); // in use: it goes with its mapping
+            }
+        }
+    }
+}
+
+/// Makes the folios of a block single pages.
+fn split_to_pages(locked: &mut Block<'_>) {
+    if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
+        locked.divide_whole(Order::PAGE);
+    } else if locked.order() > Order::PAGE {
+        locked.split_to(Order::PAGE);
+    }
+}
+
+/// Takes a folio off its list, so that nobody looks for it where it was. Its write no longer counts.
+fn take_off_list(engine: &Engine, locked: &mut Block<'_>, index: usize) {
+    if let Some(frame) = locked.folio(index).frame() {
+        locked.folio_mut(index).cancel_write();
+        engine.ram().zone(frame).remove(frame);
+    }
+}
+
+/// Puts lifted entries into the table, this many bytes further on, and manages their addresses, of which there are
+/// `more` at the end.
+fn lower(engine: &Engine, lifted: Lifted, distance: isize, more: usize) {
+    let at = |addr: usize| addr.wrapping_add_signed(distance);
+    let part = at(lifted.part.start)..at(lifted.part.end) + more;
+    pages::close_for_change(engine, &part);
+    let uffd = engine.faults().uffd();
+    if let Err(error) = uffd.register(part.start, part.len()) {
+        fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
+    }
+    // Before the table has the entries: from then on a fault may bring a page in.
+    drop_missing(engine, &lifted, &part, at);
+    for (block, entries) in lifted.blocks {
+        let _pass = engine.gate().enter(signals::thread_id());
+        match entries {
+            Entries::Block(content) => {
+                let addr = at(engine.table().block_addr(block));
+                let mut locked = lock_target(engine, BlockId::from_index(addr / BLOCK_BYTES));
+                locked.put(*content);
+                locked.small_table = true;
+                (0..locked.nr_folios()).for_each(|index| put_on_list(engine, &locked, index));
+            }
+            Entries::Pages(pages) => {
+                for (page, content) in pages {
+                    lower_page(engine, at(page * PAGE_SIZE) / PAGE_SIZE, content);
                 }
             }
         }
-        pass_by(part.end..part.end);
     }
+    pages::open(engine, &part, None);
+}
 
-    /// Locks a block into which entries are put. A closed one is sealed until it is opened: what others map there
-    /// meanwhile would be dropped with what is missing, or reach over pages that are not registered yet.
-    fn lock_target(&self, block: BlockId) -> Block<'_> {
-        let mut locked = self.lock(block);
-        if !self.table().is_open(block) {
-            locked.set_sealed(0..BLOCK_PAGES, true);
+/// Drops what others made where no folio is mapped, before the faults of `part` were reported. `at`: where lifted
+/// memory is now.
+fn drop_missing(engine: &Engine, lifted: &Lifted, part: &Range<usize>, at: impl Fn(usize) -> usize) {
+    let mut end = part.start; // of what is dropped or mapped
+    let mut pass_by = |mapped: Range<usize>| {
+        let missing = end..mapped.start;
+        end = mapped.end;
+        if missing.is_empty() {
+            return;
         }
-        locked
+        // SAFETY: pages that are not mapped; threads that touch them wait.
+        if let Err(error) = unsafe { engine.ram().frames().drop_memory(missing.start, missing.len()) } {
+            fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", missing.start));
+        }
+    };
+    for (block, entries) in &lifted.blocks {
+        match entries {
+            Entries::Block(content) => {
+                let (addr, bytes) = (at(engine.table().block_addr(*block)), content.order().bytes());
+                let is_mapped = |&index: &usize| matches!(content.state(index), State::Resident(_));
+                let mapped = (0..content.nr_folios()).filter(is_mapped).map(|index| addr + index * bytes);
+                mapped.for_each(|start| pass_by(start..start + bytes));
+            }
+            Entries::Pages(pages) => {
+                let is_mapped = |(_, content): &&(usize, Content)| matches!(content, Content::Mapped(_));
+                let mapped = pages.iter().filter(is_mapped).map(|&(page, _)| at(page * PAGE_SIZE));
+                mapped.for_each(|start| pass_by(start..start + PAGE_SIZE));
+            }
+        }
     }
+    pass_by(part.end..part.end);
+}
 
-    fn lower_page(&self, page: usize, content: Content) {
-        let (block, page) = (BlockId::from_index(page / BLOCK_PAGES), page % BLOCK_PAGES);
-        let mut locked = self.lock_target(block);
+/// Locks a block into which entries are put. A closed one is sealed until it is opened: what others map there
+/// meanwhile would be dropped with what is missing, or reach over pages that are not registered yet.
+fn lock_target<'e>(engine: &'e Engine, block: BlockId) -> Block<'e> {
+    let mut locked = engine.lock(block);
+    if !engine.table().is_open(block) {
+        locked.set_sealed(0..BLOCK_PAGES, true);
+    }
+    locked
+}
+
+fn lower_page(engine: &Engine, page: usize, content: Content) {
+    let (block, page) = (BlockId::from_index(page / BLOCK_PAGES), page % BLOCK_PAGES);
+    let mut locked = lock_target(engine, block);
+    if locked.is_empty() {
+        locked.join();
+        locked.split(Order::PAGE);
+    } else {
+        split_to_pages(&mut locked);
+    }
+    match content {
+        Content::Mapped(frame) | Content::Standby(frame) => {
+            locked.folio_mut(page).set_in_ram(frame, matches!(content, Content::Mapped(_)));
+            locked.small_table = true;
+            put_on_list(engine, &locked, page);
+        }
+        Content::Swapped(slot, hash) => {
+            locked.folio_mut(page).set_slot(Some(slot));
+            if let Some(hash) = hash {
+                locked.set_page_hash(page, hash);
+            }
+        }
+    }
+}
+
+/// Puts a folio that was lifted on a list again.
+fn put_on_list(engine: &Engine, locked: &Block<'_>, index: usize) {
+    let Some(frame) = locked.folio(index).frame() else { return };
+    let is_mapped = matches!(locked.state(index), State::Resident(_));
+    let zone = engine.ram().zone(frame);
+    zone.insert_for(locked.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
+    if is_mapped && locked.pinned {
+        zone.remove(frame);
+    }
+}
+
+/// Frees the frames and slots of lifted entries whose mapping has gone, with the pages that were mapped there.
+fn discard(engine: &Engine, lifted: Lifted) {
+    for (block, entries) in lifted.blocks {
+        let _pass = engine.gate().enter(signals::thread_id());
+        match entries {
+            Entries::Block(content) => {
+                for index in 0..content.nr_folios() {
+                    discard_folio(engine, content.state(index), content.folio(index).slot(), content.order());
+                }
+            }
+            Entries::Pages(pages) => {
+                for (_, content) in pages {
+                    let (state, slot) = match content {
+                        Content::Mapped(frame) => (State::Resident(frame), None),
+                        Content::Standby(frame) => (State::Standby(frame), None),
+                        Content::Swapped(slot, _) => (State::Swapped(slot), Some(slot)),
+                    };
+                    discard_folio(engine, state, slot, Order::PAGE);
+                }
+            }
+        }
+        let mut locked = engine.lock(block);
         if locked.is_empty() {
             locked.join();
-            locked.split(Order::PAGE);
-        } else {
-            self.split_to_pages(&mut locked);
-        }
-        match content {
-            Content::Mapped(frame) | Content::Standby(frame) => {
-                locked.folio_mut(page).set_in_ram(frame, matches!(content, Content::Mapped(_)));
-                locked.small_table = true;
-                self.put_on_list(&locked, page);
-            }
-            Content::Swapped(slot, hash) => {
-                locked.folio_mut(page).set_slot(Some(slot));
-                if let Some(hash) = hash {
-                    locked.set_page_hash(page, hash);
-                }
-            }
         }
     }
+    pages::close_sealed(engine, &lifted.part);
+}
 
-    /// Puts a folio that was lifted on a list again.
-    fn put_on_list(&self, locked: &Block<'_>, index: usize) {
-        let Some(frame) = locked.folio(index).frame() else { return };
-        let is_mapped = matches!(locked.state(index), State::Resident(_));
-        let zone = self.ram().zone(frame);
-        zone.insert_for(locked.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
-        if is_mapped && locked.pinned {
-            zone.remove(frame);
-        }
+fn discard_folio(engine: &Engine, state: State, slot: Option<SlotId>, order: Order) {
+    match state {
+        State::Resident(frame) => engine.parts().free_lost(frame, order),
+        State::Standby(frame) => engine.ram().release(frame),
+        State::Empty | State::Swapped(_) => {}
     }
-
-    /// Frees the frames and slots of lifted entries whose mapping has gone, with the pages that were mapped there.
-    fn discard(&self, lifted: Lifted) {
-        for (block, entries) in lifted.blocks {
-            let _pass = self.gate().enter(signals::thread_id());
-            match entries {
-                Entries::Block(content) => {
-                    for index in 0..content.nr_folios() {
-                        self.discard_folio(content.state(index), content.folio(index).slot(), content.order());
-                    }
-                }
-                Entries::Pages(pages) => {
-                    for (_, content) in pages {
-                        let (state, slot) = match content {
-                            Content::Mapped(frame) => (State::Resident(frame), None),
-                            Content::Standby(frame) => (State::Standby(frame), None),
-                            Content::Swapped(slot, _) => (State::Swapped(slot), Some(slot)),
-                        };
-                        self.discard_folio(state, slot, Order::PAGE);
-                    }
-                }
-            }
-            let mut locked = self.lock(block);
-            if locked.is_empty() {
-                locked.join();
-            }
-        }
-        self.close_sealed(&lifted.part);
-    }
-
-    fn discard_folio(&self, state: State, slot: Option<SlotId>, order: Order) {
-        match state {
-            State::Resident(frame) => self.parts().free_lost(frame, order),
-            State::Standby(frame) => self.ram().release(frame),
-            State::Empty | State::Swapped(_) => {}
-        }
-        if let Some(slot) = slot {
-            self.swap().free_slots(slot, order);
-        }
+    if let Some(slot) = slot {
+        engine.swap().free_slots(slot, order);
     }
 }

@@ -18,8 +18,9 @@ use crate::memory::mapper::MapError;
 use crate::memory::oldest::{OldestFolios, older_class};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
+use crate::reclaim::kept;
 use crate::reclaim::parts;
-use crate::reclaim::write_out::{Batch, Outgoing};
+use crate::reclaim::write_out::{self, Batch, Outgoing};
 
 /// Small folios of the laundry examined for one batch.
 const MOST_WASHED: usize = 128;
@@ -58,337 +59,335 @@ impl Washed {
     }
 }
 
-impl Engine {
-    /// Unmaps folios at a zone's inactive tail, into the laundry: one whole block, or a batch of small folios.
-    pub fn unmap_oldest(&self, zone: &Zone, only: Option<Size>) -> bool {
-        for size in [Size::Whole, Size::Small] {
-            zone.balance(size);
-        }
-        let Some(size) = only.or_else(|| older_class(zone, List::Inactive)) else { return false };
-        let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
-        let mut oldest = OldestFolios::new(|block| self.try_lock(block), zone, size, List::Inactive);
-        let mut done = 0;
-        while done < most
-            && let Some((locked, index, _)) = oldest.next()
-        {
-            done += usize::from(self.unmap_victim(locked, index));
-        }
-        done > 0
+/// Unmaps folios at a zone's inactive tail, into the laundry: one whole block, or a batch of small folios.
+pub(crate) fn unmap_oldest(engine: &Engine, zone: &Zone, only: Option<Size>) -> bool {
+    for size in [Size::Whole, Size::Small] {
+        zone.balance(size);
     }
+    let Some(size) = only.or_else(|| older_class(zone, List::Inactive)) else { return false };
+    let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
+    let mut oldest = OldestFolios::new(|block| engine.try_lock(block), zone, size, List::Inactive);
+    let mut done = 0;
+    while done < most
+        && let Some((locked, index, _)) = oldest.next()
+    {
+        done += usize::from(unmap_victim(engine, locked, index));
+    }
+    done > 0
+}
 
-    /// Moves a mapped folio, or one of the inactive list, to the laundry, unmapped. `false`: it has to stay.
-    fn unmap_victim(&self, locked: &mut Block<'_>, index: usize) -> bool {
-        match locked.state(index) {
-            State::Resident(frame) if locked.pinned => {
-                self.ram().zone(frame).remove(frame);
+/// Moves a mapped folio, or one of the inactive list, to the laundry, unmapped. `false`: it has to stay.
+fn unmap_victim(engine: &Engine, locked: &mut Block<'_>, index: usize) -> bool {
+    match locked.state(index) {
+        State::Resident(frame) if locked.pinned => {
+            engine.ram().zone(frame).remove(frame);
+            false
+        }
+        State::Resident(frame) => match locked.unmap_to_laundry(index) {
+            Ok(()) => true,
+            Err(MapError::Missing) => {
+                set_aside(engine, locked, index);
                 false
             }
-            State::Resident(frame) => match locked.unmap_to_laundry(index) {
-                Ok(()) => true,
-                Err(MapError::Missing) => {
-                    self.set_aside(locked, index);
-                    false
-                }
-                Err(_) => {
-                    self.stats().busy_victims.add(1);
-                    self.ram().put(frame, List::Active);
-                    false
-                }
-            },
-            State::Standby(frame) => {
-                // Read ahead, and not touched.
-                self.ram().put(frame, List::Laundry);
-                true
+            Err(_) => {
+                engine.stats().busy_victims.add(1);
+                engine.ram().put(frame, List::Active);
+                false
             }
-            State::Empty | State::Swapped(_) => false,
+        },
+        State::Standby(frame) => {
+            // Read ahead, and not touched.
+            engine.ram().put(frame, List::Laundry);
+            true
         }
+        State::Empty | State::Swapped(_) => false,
     }
+}
 
-    /// Pins a block whose pages the program dropped in a way that the engine does not see. It stays in RAM permanently.
-    fn set_aside(&self, locked: &mut Block<'_>, index: usize) {
-        let frame = locked.frame(index);
-        fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
-        locked.pinned = true;
-        self.ram().zone(frame).remove(frame);
+/// Pins a block whose pages the program dropped in a way that the engine does not see. It stays in RAM permanently.
+fn set_aside(engine: &Engine, locked: &mut Block<'_>, index: usize) {
+    let frame = locked.frame(index);
+    fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
+    locked.pinned = true;
+    engine.ram().zone(frame).remove(frame);
+}
+
+/// Washes the oldest folios of a zone's laundry.
+pub(crate) fn launder_oldest<'e>(engine: &'e Engine, zone: &Zone, only: Option<Size>) -> Laundered<'e> {
+    match only.or_else(|| older_class(zone, List::Laundry)) {
+        Some(Size::Whole) => launder_whole(engine, zone),
+        Some(Size::Small) => launder_small(engine, zone),
+        None => Laundered::Nothing,
     }
+}
 
-    /// Washes the oldest folios of a zone's laundry.
-    pub fn launder_oldest(&self, zone: &Zone, only: Option<Size>) -> Laundered<'_> {
-        match only.or_else(|| older_class(zone, List::Laundry)) {
-            Some(Size::Whole) => self.launder_whole(zone),
-            Some(Size::Small) => self.launder_small(zone),
-            None => Laundered::Nothing,
-        }
-    }
-
-    fn launder_whole(&self, zone: &Zone) -> Laundered<'_> {
-        let mut found = Laundered::Nothing;
-        let mut may_shed = true;
-        let mut oldest = OldestFolios::new(|block| self.try_lock(block), zone, Size::Whole, List::Laundry);
-        while let Some((locked, _, frame)) = oldest.next() {
-            match self.wash(locked, 0) {
-                Washed::Clean | Washed::Again => return Laundered::Clean,
-                Washed::Dirty(slot) => {
-                    let Some(locked) = oldest.into_locked() else { unreachable!("its block is locked") };
-                    return Laundered::Write(Outgoing::whole(locked, slot));
-                }
-                Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => return Laundered::Clean,
-                // Folios behind it may be clean or zero, and need no slot.
-                Washed::NoSlot => {
-                    found = Laundered::NoSlot;
-                    zone.rotate(frame, List::Laundry);
-                }
+fn launder_whole<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
+    let mut found = Laundered::Nothing;
+    let mut may_shed = true;
+    let mut oldest = OldestFolios::new(|block| engine.try_lock(block), zone, Size::Whole, List::Laundry);
+    while let Some((locked, _, frame)) = oldest.next() {
+        match wash(engine, locked, 0) {
+            Washed::Clean | Washed::Again => return Laundered::Clean,
+            Washed::Dirty(slot) => {
+                let Some(locked) = oldest.into_locked() else { unreachable!("its block is locked") };
+                return Laundered::Write(Outgoing::whole(locked, slot));
+            }
+            Washed::NoSlot if std::mem::take(&mut may_shed) && kept::shed_copies(engine) => return Laundered::Clean,
+            // Folios behind it may be clean or zero, and need no slot.
+            Washed::NoSlot => {
+                found = Laundered::NoSlot;
+                zone.rotate(frame, List::Laundry);
             }
         }
-        found
     }
+    found
+}
 
-    /// Washes small folios until there is a batch of dirty ones, in contiguous slots, to write.
-    fn launder_small(&self, zone: &Zone) -> Laundered<'_> {
-        let mut batch: Option<Batch<'_>> = None;
-        let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
-        let mut oldest =
-            OldestFolios::new(|block| self.try_lock(block), zone, Size::Small, List::Laundry).over(MOST_WASHED);
-        while let Some((locked, index, frame)) = oldest.next() {
-            match self.wash(locked, index) {
-                Washed::Clean => cleaned = true,
-                Washed::Again => {}
-                Washed::NoSlot if std::mem::take(&mut may_shed) && self.shed_copies() => {}
-                Washed::NoSlot => {
-                    no_slot = true;
-                    zone.rotate(frame, List::Laundry);
+/// Washes small folios until there is a batch of dirty ones, in contiguous slots, to write.
+fn launder_small<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
+    let mut batch: Option<Batch<'_>> = None;
+    let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
+    let mut oldest =
+        OldestFolios::new(|block| engine.try_lock(block), zone, Size::Small, List::Laundry).over(MOST_WASHED);
+    while let Some((locked, index, frame)) = oldest.next() {
+        match wash(engine, locked, index) {
+            Washed::Clean => cleaned = true,
+            Washed::Again => {}
+            Washed::NoSlot if std::mem::take(&mut may_shed) && kept::shed_copies(engine) => {}
+            Washed::NoSlot => {
+                no_slot = true;
+                zone.rotate(frame, List::Laundry);
+            }
+            Washed::Dirty(slot) if engine.swap().takes_folios(slot) => {
+                cleaned |= locked.write_one(index, slot);
+            }
+            Washed::Dirty(slot) => {
+                let batch = batch.get_or_insert_with(|| Batch::new(engine, slot, locked.order()));
+                if !batch.push(engine, locked, index, slot) {
+                    // Its slots do not follow the batch's, as at the end of a cluster: write it alone.
+                    locked.write_one(index, slot);
+                    break;
                 }
-                Washed::Dirty(slot) if self.swap().takes_folios(slot) => {
-                    cleaned |= locked.write_one(index, slot);
-                }
-                Washed::Dirty(slot) => {
-                    let batch = batch.get_or_insert_with(|| Batch::new(self, slot, locked.order()));
-                    if !batch.push(self, locked, index, slot) {
-                        // Its slots do not follow the batch's, as at the end of a cluster: write it alone.
-                        locked.write_one(index, slot);
-                        break;
-                    }
-                    if !batch.has_room() {
-                        break;
-                    }
+                if !batch.has_room() {
+                    break;
                 }
             }
         }
-        match (batch, cleaned, no_slot) {
-            (Some(batch), ..) => Laundered::Write(Outgoing::Small(batch)),
-            (None, true, _) => Laundered::Clean,
-            (None, false, true) => Laundered::NoSlot,
-            (None, false, false) => Laundered::Nothing,
-        }
     }
+    match (batch, cleaned, no_slot) {
+        (Some(batch), ..) => Laundered::Write(Outgoing::Small(batch)),
+        (None, true, _) => Laundered::Clean,
+        (None, false, true) => Laundered::NoSlot,
+        (None, false, false) => Laundered::Nothing,
+    }
+}
 
-    /// Finds out whether a folio of the laundry is clean. Takes a dirty one off the list and returns the slots to write
-    /// it to.
-    fn wash(&self, locked: &mut Block<'_>, index: usize) -> Washed {
-        let (frame, order) = (locked.frame(index), locked.order());
-        if order == Order::HUGE
-            && let Some(washed) = self.wash_dropped(locked)
-        {
-            return washed;
-        }
-        // SAFETY: the block is locked and the folio is in the laundry, so its content is at home. Its frames are freed,
-        // or it is split, only after the last use of `bytes`.
-        let bytes = unsafe { self.ram().frames().bytes_at_home(frame, order) };
-        if checksum::is_zero(bytes) {
-            self.stats().zero_folios_dropped.add(1);
-            locked.release_slot(index);
-            self.ram().release(frame);
-            locked.folio_mut(index).set_empty();
+/// Finds out whether a folio of the laundry is clean. Takes a dirty one off the list and returns the slots to write
+/// it to.
+fn wash(engine: &Engine, locked: &mut Block<'_>, index: usize) -> Washed {
+    let (frame, order) = (locked.frame(index), locked.order());
+    if order == Order::HUGE
+        && let Some(washed) = parts::wash_dropped(engine, locked)
+    {
+        return washed;
+    }
+    // SAFETY: the block is locked and the folio is in the laundry, so its content is at home. Its frames are freed,
+    // or it is split, only after the last use of `bytes`.
+    let bytes = unsafe { engine.ram().frames().bytes_at_home(frame, order) };
+    if checksum::is_zero(bytes) {
+        engine.stats().zero_folios_dropped.add(1);
+        locked.release_slot(index);
+        engine.ram().release(frame);
+        locked.folio_mut(index).set_empty();
+        return Washed::Clean;
+    }
+    let page = index * order.nr_pages();
+    let kept = locked.folio(index).slot();
+    if order == Order::HUGE
+        && kept.is_none()
+        && engine.policy().order_of(locked).is_none()
+        && locked.wish != Wish::Whole
+        && parts::uses_few(bytes)
+    {
+        return Washed::in_parts(locked.write_parts(PIECE));
+    }
+    // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
+    // copies.
+    let surely_dirty = kept
+        .and_then(|slot| engine.swap().memory(slot))
+        .is_some_and(|memory| memory.bytes(PAGE_SIZE) != &bytes[..PAGE_SIZE]);
+    let mut hashed = false;
+    if kept.is_some() && !surely_dirty {
+        if checksum::note(locked, page, bytes) {
+            engine.stats().clean_folios_dropped.add(1);
+            engine.ram().put(frame, List::Clean);
+            engine.ram().frame_freed().signal();
             return Washed::Clean;
         }
-        let page = index * order.nr_pages();
-        let kept = locked.folio(index).slot();
-        if order == Order::HUGE
-            && kept.is_none()
-            && self.policy().order_of(locked).is_none()
-            && locked.wish != Wish::Whole
-            && parts::uses_few(bytes)
-        {
-            return Washed::in_parts(locked.write_parts(PIECE));
-        }
-        // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
-        // copies.
-        let surely_dirty = kept
-            .and_then(|slot| self.swap().memory(slot))
-            .is_some_and(|memory| memory.bytes(PAGE_SIZE) != &bytes[..PAGE_SIZE]);
-        let mut hashed = false;
-        if kept.is_some() && !surely_dirty {
-            if checksum::note(locked, page, bytes) {
-                self.stats().clean_folios_dropped.add(1);
-                self.ram().put(frame, List::Clean);
-                self.ram().frame_freed().signal();
-                return Washed::Clean;
-            }
-            hashed = true;
-        }
-        // The old slots no longer match the noted hashes.
-        locked.folio_mut(index).set_slot(None);
-        let Some(slot) = self.slot_for(frame, order, kept) else {
-            return self.split_for_slots(locked);
-        };
-        if order == Order::HUGE && self.swap().memory(slot).is_none() && self.policy().comes_back_by_pages(locked) {
-            checksum::note_pages(locked, page, bytes);
-        } else if !hashed && self.swap().memory(slot).is_none() {
-            checksum::note(locked, page, bytes);
-        }
-        self.ram().zone(frame).remove(frame);
-        Washed::Dirty(slot)
+        hashed = true;
     }
+    // The old slots no longer match the noted hashes.
+    locked.folio_mut(index).set_slot(None);
+    let Some(slot) = slot_for(engine, frame, order, kept) else {
+        return split_for_slots(engine, locked);
+    };
+    if order == Order::HUGE && engine.swap().memory(slot).is_none() && engine.policy().comes_back_by_pages(locked) {
+        checksum::note_pages(locked, page, bytes);
+    } else if !hashed && engine.swap().memory(slot).is_none() {
+        checksum::note(locked, page, bytes);
+    }
+    engine.ram().zone(frame).remove(frame);
+    Washed::Dirty(slot)
+}
 
-    /// Slots for the folio in `frame`. A whole block is written to its old slots if possible. Small folios go next to
-    /// other folios that are written now, in one batch. Slots that must not be written are given up.
-    fn slot_for(&self, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
-        if let Some(slot) = kept.filter(|&slot| !self.swap().may_write_again(slot, order)) {
-            self.swap().free_slots(slot, order);
-            kept = None;
+/// Slots for the folio in `frame`. A whole block is written to its old slots if possible. Small folios go next to
+/// other folios that are written now, in one batch. Slots that must not be written are given up.
+fn slot_for(engine: &Engine, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
+    if let Some(slot) = kept.filter(|&slot| !engine.swap().may_write_again(slot, order)) {
+        engine.swap().free_slots(slot, order);
+        kept = None;
+    }
+    let Some(kept) = kept else { return engine.parts().allocate_near(frame, order) };
+    if order == Order::HUGE {
+        return Some(slot_for_again(engine, frame, kept));
+    }
+    match engine.parts().allocate_near(frame, order) {
+        Some(slot) => {
+            engine.swap().free_slots(kept, order);
+            Some(slot)
         }
-        let Some(kept) = kept else { return self.parts().allocate_near(frame, order) };
-        if order == Order::HUGE {
-            return Some(self.slot_for_again(frame, kept));
+        None => Some(kept),
+    }
+}
+
+/// Slots for a whole block that has some already: the same ones, unless they are on another node's device and this
+/// node's has room.
+fn slot_for_again(engine: &Engine, frame: FrameId, kept: SlotId) -> SlotId {
+    let (node, home) = (engine.ram().node_of(frame), engine.swap().home_of(kept));
+    if node.is_none() || home.is_none() || home == node {
+        return kept;
+    }
+    match engine.parts().allocate_near(frame, Order::HUGE) {
+        Some(slot) if engine.swap().home_of(slot) == node => {
+            engine.swap().free_slots(kept, Order::HUGE);
+            slot
         }
-        match self.parts().allocate_near(frame, order) {
-            Some(slot) => {
-                self.swap().free_slots(kept, order);
-                Some(slot)
-            }
-            None => Some(kept),
+        other => {
+            other.inspect(|&slot| engine.swap().put_back_slots(slot, Order::HUGE));
+            kept
         }
     }
+}
 
-    /// Slots for a whole block that has some already: the same ones, unless they are on another node's device and this
-    /// node's has room.
-    fn slot_for_again(&self, frame: FrameId, kept: SlotId) -> SlotId {
-        let (node, home) = (self.ram().node_of(frame), self.swap().home_of(kept));
-        if node.is_none() || home.is_none() || home == node {
-            return kept;
-        }
-        match self.parts().allocate_near(frame, Order::HUGE) {
-            Some(slot) if self.swap().home_of(slot) == node => {
-                self.swap().free_slots(kept, Order::HUGE);
-                slot
-            }
-            other => {
-                other.inspect(|&slot| self.swap().put_back_slots(slot, Order::HUGE));
-                kept
-            }
-        }
+/// Falls back when there is no run of slots for a folio: it leaves RAM in the largest parts that fit.
+fn split_for_slots(engine: &Engine, locked: &mut Block<'_>) -> Washed {
+    let order = locked.order();
+    engine.stats().swpout_fallback.add(order, 1);
+    engine.swap().want_whole_clusters(order);
+    if order == Order::HUGE {
+        engine.stats().thp_swpout_fallback.add(1);
     }
-
-    /// Falls back when there is no run of slots for a folio: it leaves RAM in the largest parts that fit.
-    fn split_for_slots(&self, locked: &mut Block<'_>) -> Washed {
-        let order = locked.order();
-        self.stats().swpout_fallback.add(order, 1);
-        self.swap().want_whole_clusters(order);
-        if order == Order::HUGE {
-            self.stats().thp_swpout_fallback.add(1);
-        }
-        let smaller = order.exponent().checked_sub(1).and_then(Order::new);
-        match smaller {
-            Some(smaller) if order == Order::HUGE => Washed::in_parts(locked.write_parts(smaller)),
-            Some(_) => self.split_to_fit(locked),
-            None => Washed::NoSlot,
-        }
+    let smaller = order.exponent().checked_sub(1).and_then(Order::new);
+    match smaller {
+        Some(smaller) if order == Order::HUGE => Washed::in_parts(locked.write_parts(smaller)),
+        Some(_) => split_to_fit(engine, locked),
+        None => Washed::NoSlot,
     }
+}
 
-    /// Splits the folios of a split block to the size of the largest run of slots left.
-    pub fn split_to_fit(&self, locked: &mut Block<'_>) -> Washed {
-        let cpu = current_cpu();
-        let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
-            self.swap().allocate(cpu, smaller).inspect(|&slot| self.swap().put_back_slots(slot, smaller)).is_some()
-        });
-        let Some(smaller) = fits else { return Washed::NoSlot };
-        locked.split_to(smaller);
-        Washed::Again
-    }
+/// Splits the folios of a split block to the size of the largest run of slots left.
+pub(crate) fn split_to_fit(engine: &Engine, locked: &mut Block<'_>) -> Washed {
+    let cpu = current_cpu();
+    let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
+        engine.swap().allocate(cpu, smaller).inspect(|&slot| engine.swap().put_back_slots(slot, smaller)).is_some()
+    });
+    let Some(smaller) = fits else { return Washed::NoSlot };
+    locked.split_to(smaller);
+    Washed::Again
+}
 
-    /// Reclaims frames for a folio of this order on this thread, in this CPU's zone or else in another. `false`:
-    /// nothing could be done.
-    pub fn reclaim_directly(&self, order: Order) -> bool {
-        self.ram().reclaim_wanted().signal();
-        let only = (order == Order::HUGE).then_some(Size::Whole);
-        self.ram().zones().near(current_cpu()).any(|zone| self.reclaim_directly_in(zone, only))
-    }
+/// Reclaims frames for a folio of this order on this thread, in this CPU's zone or else in another. `false`:
+/// nothing could be done.
+pub(crate) fn reclaim_directly(engine: &Engine, order: Order) -> bool {
+    engine.ram().reclaim_wanted().signal();
+    let only = (order == Order::HUGE).then_some(Size::Whole);
+    engine.ram().zones().near(current_cpu()).any(|zone| reclaim_directly_in(engine, zone, only))
+}
 
-    fn reclaim_directly_in(&self, zone: &Zone, only: Option<Size>) -> bool {
-        for _ in 0..4 {
-            match self.launder_oldest(zone, only) {
-                Laundered::Clean => return true,
-                Laundered::Write(outgoing) => return self.write_now(outgoing),
-                Laundered::NoSlot | Laundered::Nothing => {
-                    if !self.unmap_oldest(zone, only) {
-                        return false;
-                    }
+fn reclaim_directly_in(engine: &Engine, zone: &Zone, only: Option<Size>) -> bool {
+    for _ in 0..4 {
+        match launder_oldest(engine, zone, only) {
+            Laundered::Clean => return true,
+            Laundered::Write(outgoing) => return write_out::write_now(engine, outgoing),
+            Laundered::NoSlot | Laundered::Nothing => {
+                if !unmap_oldest(engine, zone, only) {
+                    return false;
                 }
             }
         }
-        false
     }
+    false
+}
 
-    /// Reclaims a block now, as advice. Busy folios stay where they are.
-    pub fn evict(&self, block: BlockId) {
-        let Some(mut locked) = self.try_lock(block) else { return };
-        if locked.pinned {
-            return;
-        }
-        for index in 0..locked.nr_folios() {
-            match locked.state(index) {
-                State::Resident(_) if locked.unmap_to_laundry(index).is_err() => {
-                    self.stats().busy_victims.add(1);
-                }
-                // Read ahead, and not touched.
-                State::Standby(frame) if self.ram().zone(frame).list(frame) == Some(List::Inactive) => {
-                    self.ram().put(frame, List::Laundry);
-                }
-                _ => {}
-            }
-        }
-        self.write_block(&mut locked);
+/// Reclaims a block now, as advice. Busy folios stay where they are.
+pub(crate) fn evict(engine: &Engine, block: BlockId) {
+    let Some(mut locked) = engine.try_lock(block) else { return };
+    if locked.pinned {
+        return;
     }
-
-    /// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
-    pub fn wash_now(&self, locked: &mut Block<'_>, index: usize) -> Option<SlotId> {
-        let frame = locked.folio(index).frame()?;
-        let is_young = || self.ram().zone(frame).list(frame) == Some(List::Inactive); // read ahead, and not touched
-        if (matches!(locked.state(index), State::Resident(_)) || is_young()) && !self.unmap_victim(locked, index) {
-            return None;
-        }
-        if self.ram().zone(frame).list(frame) != Some(List::Laundry) {
-            return None;
-        }
-        loop {
-            match self.wash(locked, index) {
-                Washed::Dirty(slot) => return Some(slot),
-                Washed::NoSlot if self.shed_copies() => {}
-                Washed::Clean | Washed::NoSlot | Washed::Again => return None,
+    for index in 0..locked.nr_folios() {
+        match locked.state(index) {
+            State::Resident(_) if locked.unmap_to_laundry(index).is_err() => {
+                engine.stats().busy_victims.add(1);
             }
+            // Read ahead, and not touched.
+            State::Standby(frame) if engine.ram().zone(frame).list(frame) == Some(List::Inactive) => {
+                engine.ram().put(frame, List::Laundry);
+            }
+            _ => {}
         }
     }
+    write_block(engine, &mut locked);
+}
 
-    /// Writes a block's folios in the laundry, in batches, as long as there are slots.
-    fn write_block(&self, locked: &mut Block<'_>) {
-        let mut batch: Option<Batch<'_>> = None;
-        let mut index = 0;
-        while index < locked.nr_folios() {
-            let in_laundry = matches!(locked.state(index), State::Standby(frame)
-                if self.ram().zone(frame).list(frame) == Some(List::Laundry));
-            match in_laundry.then(|| self.wash(locked, index)) {
-                None | Some(Washed::Clean) => index += 1,
-                Some(Washed::Dirty(slot)) => {
-                    self.send(&mut batch, locked, index, slot);
-                    index += 1;
-                }
-                Some(Washed::Again) => index = 0,
-                Some(Washed::NoSlot) if self.shed_copies() => {}
-                Some(Washed::NoSlot) => break,
+/// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
+pub(crate) fn wash_now(engine: &Engine, locked: &mut Block<'_>, index: usize) -> Option<SlotId> {
+    let frame = locked.folio(index).frame()?;
+    let is_young = || engine.ram().zone(frame).list(frame) == Some(List::Inactive); // read ahead, and not touched
+    if (matches!(locked.state(index), State::Resident(_)) || is_young()) && !unmap_victim(engine, locked, index) {
+        return None;
+    }
+    if engine.ram().zone(frame).list(frame) != Some(List::Laundry) {
+        return None;
+    }
+    loop {
+        match wash(engine, locked, index) {
+            Washed::Dirty(slot) => return Some(slot),
+            Washed::NoSlot if kept::shed_copies(engine) => {}
+            Washed::Clean | Washed::NoSlot | Washed::Again => return None,
+        }
+    }
+}
+
+/// Writes a block's folios in the laundry, in batches, as long as there are slots.
+fn write_block(engine: &Engine, locked: &mut Block<'_>) {
+    let mut batch: Option<Batch<'_>> = None;
+    let mut index = 0;
+    while index < locked.nr_folios() {
+        let in_laundry = matches!(locked.state(index), State::Standby(frame)
+            if engine.ram().zone(frame).list(frame) == Some(List::Laundry));
+        match in_laundry.then(|| wash(engine, locked, index)) {
+            None | Some(Washed::Clean) => index += 1,
+            Some(Washed::Dirty(slot)) => {
+                write_out::send(engine, &mut batch, locked, index, slot);
+                index += 1;
             }
+            Some(Washed::Again) => index = 0,
+            Some(Washed::NoSlot) if kept::shed_copies(engine) => {}
+            Some(Washed::NoSlot) => break,
         }
-        if let Some(rest) = batch {
-            self.write_batch(rest, |engine, written| engine.settle_beside(locked, written));
-        }
+    }
+    if let Some(rest) = batch {
+        write_out::write_batch(engine, rest, |engine, written| write_out::settle_beside(engine, locked, written));
     }
 }

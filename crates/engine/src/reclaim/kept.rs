@@ -13,37 +13,35 @@ use crate::engine::Engine;
 /// Pageblocks that one call searches. With small folios each has 512 of them.
 const MOST_PAGEBLOCKS: usize = 4;
 
-impl Engine {
-    /// Frees copies of folios in RAM that are not on standby, in a few pageblocks. Returns whether there were any.
-    pub fn shed_copies(&self) -> bool {
-        (0..MOST_PAGEBLOCKS)
-            .map_while(|_| self.reclaim().kept_copies().take())
-            .any(|pageblock| self.shed_copies_in(pageblock))
-    }
+/// Frees copies of folios in RAM that are not on standby, in a few pageblocks. Returns whether there were any.
+pub(crate) fn shed_copies(engine: &Engine) -> bool {
+    (0..MOST_PAGEBLOCKS)
+        .map_while(|_| engine.reclaim().kept_copies().take())
+        .any(|pageblock| shed_copies_in(engine, pageblock))
+}
 
-    fn shed_copies_in(&self, pageblock: FrameId) -> bool {
-        let mut freed = false;
-        self.ram().zone(pageblock).folios_in(pageblock, &mut |frame, folio, _| {
-            #[cfg(test)]
-            self.reclaim().kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            match self.try_lock(folio.block()) {
-                Some(mut locked) => freed |= locked.shed_copy(folio, frame),
-                None => self.reclaim().kept_copies().note(frame), // try again later
-            }
-        });
-        freed
-    }
-
-    /// The same for all of RAM, regardless of the bits. Walks all folios: only for callers with no other choice.
-    pub fn shed_all_copies(&self) -> bool {
-        let mut freed = false;
-        for (frame, folio, _) in self.ram().zones().all_folios() {
-            if let Some(mut locked) = self.try_lock(folio.block()) {
-                freed |= locked.shed_copy(folio, frame);
-            }
+fn shed_copies_in(engine: &Engine, pageblock: FrameId) -> bool {
+    let mut freed = false;
+    engine.ram().zone(pageblock).folios_in(pageblock, &mut |frame, folio, _| {
+        #[cfg(test)]
+        engine.reclaim().kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        match engine.try_lock(folio.block()) {
+            Some(mut locked) => freed |= locked.shed_copy(folio, frame),
+            None => engine.reclaim().kept_copies().note(frame), // try again later
         }
-        freed
+    });
+    freed
+}
+
+/// The same for all of RAM, regardless of the bits. Walks all folios: only for callers with no other choice.
+pub(crate) fn shed_all_copies(engine: &Engine) -> bool {
+    let mut freed = false;
+    for (frame, folio, _) in engine.ram().zones().all_folios() {
+        if let Some(mut locked) = engine.try_lock(folio.block()) {
+            freed |= locked.shed_copy(folio, frame);
+        }
     }
+    freed
 }
 
 #[cfg(test)]
@@ -77,7 +75,7 @@ mod tests {
         assert!(words.iter().all(|&word| word == 1), "mapped again, their copies kept");
         let engine = arena.engine();
         use_up_slots(engine);
-        assert!(engine.shed_copies());
+        assert!(shed_copies(engine));
         assert!(engine.swap().allocate(current_cpu(), Order::PAGE).is_some());
         assert!(words.iter().all(|&word| word == 1));
     }
@@ -117,7 +115,7 @@ mod tests {
         let engine = arena.engine();
         engine.ram().zones().all_folios().for_each(|(frame, _, _)| engine.reclaim().kept_copies().note(frame));
         let before = nr_looks(engine);
-        assert!(!engine.shed_copies());
+        assert!(!shed_copies(engine));
         assert!((1..=MOST_PAGEBLOCKS * BLOCK_PAGES).contains(&(nr_looks(engine) - before)));
     }
 

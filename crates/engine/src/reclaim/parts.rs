@@ -12,21 +12,19 @@ use crate::device::checksum;
 use crate::engine::Engine;
 use crate::reclaim::evict::Washed;
 
-impl Engine {
-    /// Writes a block of the laundry in parts if some of its pages were dropped and are still zero. `None`: no page or
-    /// every page is.
-    pub fn wash_dropped(&self, locked: &mut Block<'_>) -> Option<Washed> {
-        let dropped: Vec<usize> = locked.take_dropped()?.collect();
-        let bytes = self.ram().frames().at_home(locked, 0);
-        let zero = |page: &usize| checksum::is_zero(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
-        let empty: Vec<usize> = dropped.into_iter().filter(zero).collect();
-        let mut in_pieces = empty.chunk_by(|a, b| a / PIECE.nr_pages() == b / PIECE.nr_pages());
-        let pieces_only = in_pieces.all(|pages| pages.len() == PIECE.nr_pages());
-        if empty.is_empty() || empty.len() == BLOCK_PAGES {
-            return None;
-        }
-        Some(Washed::in_parts(locked.write_parts(if pieces_only { PIECE } else { Order::PAGE })))
+/// Writes a block of the laundry in parts if some of its pages were dropped and are still zero. `None`: no page or
+/// every page is.
+pub(crate) fn wash_dropped(engine: &Engine, locked: &mut Block<'_>) -> Option<Washed> {
+    let dropped: Vec<usize> = locked.take_dropped()?.collect();
+    let bytes = engine.ram().frames().at_home(locked, 0);
+    let zero = |page: &usize| checksum::is_zero(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+    let empty: Vec<usize> = dropped.into_iter().filter(zero).collect();
+    let mut in_pieces = empty.chunk_by(|a, b| a / PIECE.nr_pages() == b / PIECE.nr_pages());
+    let pieces_only = in_pieces.all(|pages| pages.len() == PIECE.nr_pages());
+    if empty.is_empty() || empty.len() == BLOCK_PAGES {
+        return None;
     }
+    Some(Washed::in_parts(locked.write_parts(if pieces_only { PIECE } else { Order::PAGE })))
 }
 
 /// Whether more than half of a block's pieces are zeros: its first touch made all of it, and the program uses little.

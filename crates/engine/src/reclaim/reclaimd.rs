@@ -12,8 +12,9 @@ use folioswap_core::{FolioId, FrameId, List, Order, Watermarks, Zone};
 use crate::block::Block;
 use crate::engine::Engine;
 use crate::process::fatal::EndOnPanic;
+use crate::reclaim::evict;
 use crate::reclaim::evict::Laundered;
-use crate::reclaim::write_out::{Batch, Outgoing};
+use crate::reclaim::write_out::{self, Batch, Outgoing};
 use crate::swap::transfer::{Direction, Transfers};
 
 /// Share of the budget kept unmapped ahead of writing. These folios can still be referenced before they are written.
@@ -84,7 +85,7 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread) {
             let _ = engine.measure();
             measured = Instant::now();
         }
-        let unsettled = engine.gate().try_enter(thread).is_none_or(|_pass| engine.settle_rest());
+        let unsettled = engine.gate().try_enter(thread).is_none_or(|_pass| write_out::settle_rest(engine));
         match unsettled {
             _ if engine.stopping() => {}
             true => engine.ram().reclaim_wanted().wait_for(seen, UNSETTLED),
@@ -117,7 +118,7 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
             engine.ram().give_idle_stock_back();
         }
         let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
-        engine.settle_rest();
+        write_out::settle_rest(engine);
         let target = |marks: Watermarks| marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS;
         let is_short = zone.shortage_from(target) > in_flight_pages(writes);
         let step = if is_short && writes.has_room() { reclaim_one(engine, zone, writes, place) } else { Step::Stuck };
@@ -143,9 +144,9 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
     let counts = zone.counts();
     let mut progress = false;
     if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
-        progress = engine.unmap_oldest(zone, None);
+        progress = evict::unmap_oldest(engine, zone, None);
     }
-    match engine.launder_oldest(zone, None) {
+    match evict::launder_oldest(engine, zone, None) {
         Laundered::Clean => Step::Progress,
         Laundered::Write(outgoing) => {
             match engine.swap().extent(outgoing.slot()) {
@@ -160,7 +161,7 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
                     unsafe { writes.start(Direction::Write, extent, addr, len, outgoing) };
                     Step::Progress
                 }
-                _ if engine.write_now(outgoing) => Step::Progress,
+                _ if write_out::write_now(engine, outgoing) => Step::Progress,
                 _ => Step::Stuck,
             }
         }
@@ -177,7 +178,7 @@ fn in_flight_pages(writes: &Writes<'_>) -> usize {
 /// Puts folios on standby whose writes have ended. With `wait`, waits for one write if none has ended yet.
 fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
     while let Some((outgoing, written)) = writes.finish(wait) {
-        engine.finish_write(outgoing, written);
+        write_out::finish_write(engine, outgoing, written);
         engine.reclaim().transfers().end();
         wait = false;
     }
@@ -202,50 +203,48 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
         if !engine.ram().evict_standby_of(engine.table(), zone, Order::HUGE)
             && !engine.ram().evict_standby_of(engine.table(), zone, Order::PAGE)
         {
-            return (0..zone.nr_looks()).any(|_| engine.empty_a_pageblock_of(zone));
+            return (0..zone.nr_looks()).any(|_| empty_a_pageblock_of(engine, zone));
         }
     }
     false
 }
 
-impl Engine {
-    /// Evicts all small folios of one pageblock of a zone, because the budget was lowered or whole folios are wanted.
-    /// Returns whether any left.
-    pub fn empty_a_pageblock_of(&self, zone: &Zone) -> bool {
-        zone.drain();
-        let Some(pageblock) = zone.emptiest_block() else { return false };
-        let mut folios = Vec::new();
-        zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
-        let mut batch: Option<Batch<'_>> = None;
-        for &(frame, folio, order) in &folios {
-            if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
-                && let Some(slot) = self.wash_now(&mut locked, index)
-            {
-                self.send(&mut batch, &mut locked, index, slot);
-            }
+/// Evicts all small folios of one pageblock of a zone, because the budget was lowered or whole folios are wanted.
+/// Returns whether any left.
+pub(crate) fn empty_a_pageblock_of(engine: &Engine, zone: &Zone) -> bool {
+    zone.drain();
+    let Some(pageblock) = zone.emptiest_block() else { return false };
+    let mut folios = Vec::new();
+    zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
+    let mut batch: Option<Batch<'_>> = None;
+    for &(frame, folio, order) in &folios {
+        if let Some((mut locked, index)) = lock_if_there(engine, frame, folio, order)
+            && let Some(slot) = evict::wash_now(engine, &mut locked, index)
+        {
+            write_out::send(engine, &mut batch, &mut locked, index, slot);
         }
-        if let Some(rest) = batch {
-            self.write_now(Outgoing::Small(rest));
-        }
-        self.settle_rest();
-        let mut any = false;
-        for (frame, folio, order) in folios {
-            if let Some((mut locked, index)) = self.lock_if_there(frame, folio, order)
-                && self.ram().zone(frame).list(frame) == Some(List::Clean)
-            {
-                self.ram().leave(&mut locked, index);
-                any = true;
-            }
-        }
-        any
     }
+    if let Some(rest) = batch {
+        write_out::write_now(engine, Outgoing::Small(rest));
+    }
+    write_out::settle_rest(engine);
+    let mut any = false;
+    for (frame, folio, order) in folios {
+        if let Some((mut locked, index)) = lock_if_there(engine, frame, folio, order)
+            && engine.ram().zone(frame).list(frame) == Some(List::Clean)
+        {
+            engine.ram().leave(&mut locked, index);
+            any = true;
+        }
+    }
+    any
+}
 
-    /// Locks the block of a folio that was found in these frames, if nobody holds it and the folio is still there.
-    fn lock_if_there(&self, frame: FrameId, folio: FolioId, order: Order) -> Option<(Block<'_>, usize)> {
-        let locked = self.try_lock(folio.block())?;
-        let index = locked.index_of(folio.page_in_block());
-        (locked.order() == order && locked.folio(index).frame() == Some(frame)).then_some((locked, index))
-    }
+/// Locks the block of a folio that was found in these frames, if nobody holds it and the folio is still there.
+fn lock_if_there<'e>(engine: &'e Engine, frame: FrameId, folio: FolioId, order: Order) -> Option<(Block<'e>, usize)> {
+    let locked = engine.try_lock(folio.block())?;
+    let index = locked.index_of(folio.page_in_block());
+    (locked.order() == order && locked.folio(index).frame() == Some(frame)).then_some((locked, index))
 }
 
 #[cfg(test)]

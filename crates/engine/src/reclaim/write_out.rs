@@ -5,7 +5,7 @@
 //! the write.
 //!
 //! **Invariant.** A small folio being written is unmapped and on no list, and its entry names the slots that are being
-//! written. If it still does when the write ends, the folio is clean ([`Engine::settle`]). If it was touched, the slots
+//! written. If it still does when the write ends, the folio is clean ([`settle`]). If it was touched, the slots
 //! are freed.
 
 use folioswap_core::{Order, SlotId};
@@ -89,113 +89,117 @@ impl<'t> Outgoing<'t> {
     }
 }
 
-impl Engine {
-    /// Writes synchronously, for devices in memory and for direct reclaim. Returns whether all was written.
-    pub fn write_now(&self, outgoing: Outgoing<'_>) -> bool {
-        match outgoing {
-            Outgoing::Whole { mut locked, slot } => locked.write_one(0, slot),
-            Outgoing::Small(batch) => self.write_batch(batch, Engine::settle_later),
+/// Writes synchronously, for devices in memory and for direct reclaim. Returns whether all was written.
+pub(crate) fn write_now(engine: &Engine, outgoing: Outgoing<'_>) -> bool {
+    match outgoing {
+        Outgoing::Whole { mut locked, slot } => locked.write_one(0, slot),
+        Outgoing::Small(batch) => write_batch(engine, batch, settle_later),
+    }
+}
+
+/// Writes one dirty folio of a locked block. A whole block, or a folio for a device that takes single folios, is
+/// written now, others in a batch. A batch that is full, or whose slots this folio's do not follow, is written
+/// first.
+pub(crate) fn send<'e>(
+    engine: &'e Engine,
+    batch: &mut Option<Batch<'e>>,
+    locked: &mut Block<'_>,
+    index: usize,
+    slot: SlotId,
+) {
+    let order = locked.order();
+    if order == Order::HUGE || engine.swap().takes_folios(slot) {
+        locked.write_one(index, slot);
+        return;
+    }
+    while !batch.get_or_insert_with(|| Batch::new(engine, slot, order)).push(engine, locked, index, slot) {
+        if let Some(done) = batch.take() {
+            write_batch(engine, done, |engine, written| settle_beside(engine, locked, written));
         }
     }
+}
 
-    /// Writes one dirty folio of a locked block. A whole block, or a folio for a device that takes single folios, is
-    /// written now, others in a batch. A batch that is full, or whose slots this folio's do not follow, is written
-    /// first.
-    pub fn send<'e>(&'e self, batch: &mut Option<Batch<'e>>, locked: &mut Block<'_>, index: usize, slot: SlotId) {
-        let order = locked.order();
-        if order == Order::HUGE || self.swap().takes_folios(slot) {
-            locked.write_one(index, slot);
-            return;
-        }
-        while !batch.get_or_insert_with(|| Batch::new(self, slot, order)).push(self, locked, index, slot) {
-            if let Some(done) = batch.take() {
-                self.write_batch(done, |engine, written| engine.settle_beside(locked, written));
-            }
-        }
+/// Writes a batch and settles each of its folios.
+pub(crate) fn write_batch(engine: &Engine, mut batch: Batch<'_>, settle: impl FnMut(&Engine, Written)) -> bool {
+    let (slot, len) = (batch.slot, batch.len_bytes());
+    let written = engine.swap().write(slot, &batch.buffer.bytes()[..len]);
+    finish_batch(engine, batch, written, settle)
+}
+
+/// Finishes a write that has ended, successfully or not.
+pub(crate) fn finish_write(engine: &Engine, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
+    if written.is_ok() {
+        engine.swap().note_written(outgoing.slot());
     }
-
-    /// Writes a batch and settles each of its folios.
-    pub fn write_batch(&self, mut batch: Batch<'_>, settle: impl FnMut(&Engine, Written)) -> bool {
-        let (slot, len) = (batch.slot, batch.len_bytes());
-        let written = self.swap().write(slot, &batch.buffer.bytes()[..len]);
-        self.finish_batch(batch, written, settle)
+    match outgoing {
+        Outgoing::Whole { mut locked, slot } => locked.finish_folio(0, slot, written.map(|()| slot)),
+        Outgoing::Small(batch) => finish_batch(engine, batch, written, settle_later),
     }
+}
 
-    /// Finishes a write that has ended, successfully or not.
-    pub fn finish_write(&self, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
-        if written.is_ok() {
-            self.swap().note_written(outgoing.slot());
+fn finish_batch(
+    engine: &Engine,
+    mut batch: Batch<'_>,
+    written: std::io::Result<()>,
+    mut settle: impl FnMut(&Engine, Written),
+) -> bool {
+    let (failed, order) = (written.is_err(), batch.order);
+    let mut done = true;
+    for (at, mut folio) in std::mem::take(&mut batch.folios).into_iter().enumerate() {
+        let slot = batch.slot.plus(at * order.nr_pages());
+        let bytes = &batch.buffer.bytes()[at * order.bytes()..(at + 1) * order.bytes()];
+        // Write the folios one by one after a failure, to find out which one failed.
+        if failed && !write_alone(engine, slot, order, bytes) {
+            folio.failed = true;
+            done = false;
         }
-        match outgoing {
-            Outgoing::Whole { mut locked, slot } => locked.finish_folio(0, slot, written.map(|()| slot)),
-            Outgoing::Small(batch) => self.finish_batch(batch, written, Engine::settle_later),
-        }
+        settle(engine, folio);
     }
+    done
+}
 
-    fn finish_batch(
-        &self,
-        mut batch: Batch<'_>,
-        written: std::io::Result<()>,
-        mut settle: impl FnMut(&Engine, Written),
-    ) -> bool {
-        let (failed, order) = (written.is_err(), batch.order);
-        let mut done = true;
-        for (at, mut folio) in std::mem::take(&mut batch.folios).into_iter().enumerate() {
-            let slot = batch.slot.plus(at * order.nr_pages());
-            let bytes = &batch.buffer.bytes()[at * order.bytes()..(at + 1) * order.bytes()];
-            // Write the folios one by one after a failure, to find out which one failed.
-            if failed && !self.write_alone(slot, order, bytes) {
-                folio.failed = true;
-                done = false;
-            }
-            settle(self, folio);
-        }
-        done
-    }
-
-    /// Writes one folio of a batch that failed. `false`: this failed too, or the device is failing.
-    fn write_alone(&self, slot: SlotId, order: Order, bytes: &[u8]) -> bool {
-        if !self.swap().is_failing(slot) {
-            match self.swap().write(slot, bytes) {
-                Ok(()) => return true,
-                Err(error) => self.swap().write_failed(slot, error),
-            }
-        }
-        self.swap().mark_bad(slot, order);
-        false
-    }
-
-    /// Settles a written folio now. If its block is locked, leaves that to a reclaim thread; nobody waits for the lock.
-    fn settle_later(&self, written: Written) {
-        if !self.settle(written) {
-            self.reclaim().push_unsettled([written]);
-            self.ram().reclaim_wanted().signal();
+/// Writes one folio of a batch that failed. `false`: this failed too, or the device is failing.
+fn write_alone(engine: &Engine, slot: SlotId, order: Order, bytes: &[u8]) -> bool {
+    if !engine.swap().is_failing(slot) {
+        match engine.swap().write(slot, bytes) {
+            Ok(()) => return true,
+            Err(error) => engine.swap().write_failed(slot, error),
         }
     }
+    engine.swap().mark_bad(slot, order);
+    false
+}
 
-    /// Settles a written folio for a caller that holds a block's lock, possibly the lock of the folio's own block.
-    pub fn settle_beside(&self, locked: &mut Block<'_>, written: Written) {
-        if written.folio.block() == locked.id() {
-            locked.settle_write(written);
-        } else {
-            self.settle_later(written);
-        }
+/// Settles a written folio now. If its block is locked, leaves that to a reclaim thread; nobody waits for the lock.
+fn settle_later(engine: &Engine, written: Written) {
+    if !settle(engine, written) {
+        engine.reclaim().push_unsettled([written]);
+        engine.ram().reclaim_wanted().signal();
     }
+}
 
-    /// Settles the folios whose blocks were locked before. Returns whether some still are.
-    pub fn settle_rest(&self) -> bool {
-        let mut still = self.reclaim().take_unsettled();
-        still.retain(|&written| !self.settle(written));
-        let any = !still.is_empty();
-        self.reclaim().push_unsettled(still);
-        any
-    }
-
-    fn settle(&self, written: Written) -> bool {
-        let Some(mut locked) = self.try_lock(written.folio.block()) else { return false };
+/// Settles a written folio for a caller that holds a block's lock, possibly the lock of the folio's own block.
+pub(crate) fn settle_beside(engine: &Engine, locked: &mut Block<'_>, written: Written) {
+    if written.folio.block() == locked.id() {
         locked.settle_write(written);
-        true
+    } else {
+        settle_later(engine, written);
     }
+}
+
+/// Settles the folios whose blocks were locked before. Returns whether some still are.
+pub(crate) fn settle_rest(engine: &Engine) -> bool {
+    let mut still = engine.reclaim().take_unsettled();
+    still.retain(|&written| !settle(engine, written));
+    let any = !still.is_empty();
+    engine.reclaim().push_unsettled(still);
+    any
+}
+
+fn settle(engine: &Engine, written: Written) -> bool {
+    let Some(mut locked) = engine.try_lock(written.folio.block()) else { return false };
+    locked.settle_write(written);
+    true
 }
 
 #[cfg(test)]
@@ -203,6 +207,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::arena::region::ArenaVec;
+    use crate::reclaim::evict;
 
     #[test]
     fn a_late_write_does_not_settle_for_a_newer_one() {
@@ -213,7 +218,7 @@ mod tests {
         let begin_write = || {
             let mut locked = engine.lock(block);
             let frame = locked.folio(0).frame().unwrap();
-            let slot = engine.wash_now(&mut locked, 0).unwrap();
+            let slot = evict::wash_now(engine, &mut locked, 0).unwrap();
             let mut batch = Batch::new(engine, slot, Order::PAGE);
             assert!(batch.push(engine, &mut locked, 0, slot));
             (Outgoing::Small(batch), frame, slot)
@@ -223,9 +228,9 @@ mod tests {
         bytes[0] = 2;
         let (newer, frame, slot) = begin_write();
         assert!(old_frame == frame && old_slot != slot, "the same frame, on its way twice");
-        engine.write_now(older);
+        write_now(engine, older);
         assert_eq!(engine.lock(block).folio(0).writing_to(), Some(slot), "the older write changes nothing");
-        engine.write_now(newer);
+        write_now(engine, newer);
         let mut locked = engine.lock(block);
         assert_eq!(locked.folio(0).slot(), Some(slot));
         engine.ram().leave(&mut locked, 0);

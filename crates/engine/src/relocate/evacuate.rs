@@ -9,11 +9,12 @@
 
 use std::time::{Duration, Instant};
 
-use folioswap_core::{DeviceId, PIECE};
+use folioswap_core::{BLOCK_PAGES, DeviceId, PIECE, State};
 use folioswap_sys::signals;
 
 use crate::block::Block;
 use crate::engine::Engine;
+use crate::relocate::remove;
 use crate::relocate::remove::{FAILURES, Stuck};
 use crate::swap::block::Buffer;
 
@@ -43,68 +44,87 @@ impl Evacuation {
         if !left.is_zero() {
             return Some(left);
         }
-        let any_left = engine.empty_failing_devices();
-        engine.end_lost_elsewhere();
+        let any_left = empty_failing_devices(engine);
+        end_lost_elsewhere(engine);
         self.next = any_left.then(|| ((pause * 2).min(LONGEST_PAUSE), Instant::now() + pause));
         any_left.then_some(pause)
     }
 }
 
-impl Engine {
-    /// Moves readable content away from each failing device, and detaches those that are empty. Returns whether any are
-    /// left.
-    fn empty_failing_devices(&self) -> bool {
-        let Some(_alone) = self.swap().try_changing() else { return true };
-        let mut any_left = false;
-        for device in self.swap().failing_devices() {
-            {
-                let _pass = self.gate().enter(signals::thread_id());
-                self.swap().begin_removal(device);
-            }
-            if !self.swap().is_unused(device) {
-                self.walk_failing(device);
-                self.ram().reclaim_wanted().signal(); // settles what is being written there
-            }
-            if self.swap().is_unused(device) {
-                self.swap().detach(device);
-            } else {
-                any_left = true;
+/// Moves readable content away from each failing device, and detaches those that are empty. Returns whether any are
+/// left.
+fn empty_failing_devices(engine: &Engine) -> bool {
+    let Some(_alone) = engine.swap().try_changing() else { return true };
+    let mut any_left = false;
+    for device in engine.swap().failing_devices() {
+        {
+            let _pass = engine.gate().enter(signals::thread_id());
+            engine.swap().begin_removal(device);
+        }
+        if !engine.swap().is_unused(device) {
+            walk_failing(engine, device);
+            engine.ram().reclaim_wanted().signal(); // settles what is being written there
+        }
+        if engine.swap().is_unused(device) {
+            engine.swap().detach(device);
+        } else {
+            any_left = true;
+        }
+    }
+    any_left
+}
+
+fn walk_failing(engine: &Engine, device: DeviceId) {
+    let mut buffer = Buffer::new();
+    let is_over = || engine.stopping() || engine.swap().is_change_wanted();
+    // Ends early if there is no room left.
+    let _ = engine.each_block_in_use(is_over, |block| {
+        let mut locked = engine.lock(block);
+        remove::free_copies(engine, &mut locked, device)?;
+        carry_readable(engine, &mut locked, device, &mut buffer)
+    });
+}
+
+/// Moves the readable content of a block that is only on the device.
+fn carry_readable(engine: &Engine, locked: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+    let (mut page, mut alone_until, mut failures) = (0, 0, 0);
+    while let Some(mut run) = locked.next_run(page, device) {
+        let order = locked.order();
+        if run.pages.start < alone_until {
+            run.pages.end = run.pages.start + order.nr_pages();
+        }
+        page = run.pages.start;
+        match remove::carry_run(engine, locked, &run, buffer) {
+            Ok(true) => failures = 0,
+            Ok(false) if failures == FAILURES => return Err(Stuck::Full),
+            Ok(false) => failures += 1,
+            // A part of it may be readable.
+            Err(Stuck::Lost(_)) if run.pages.len() > order.nr_pages() => alone_until = run.pages.end,
+            Err(Stuck::Lost(_)) if order > PIECE => locked.split_to(PIECE),
+            Err(Stuck::Lost(_)) => page = run.pages.end,
+            Err(stuck) => return Err(stuck),
+        }
+    }
+    Ok(())
+}
+
+/// Ends the loss of all pages that are no longer on a failing device.
+fn end_lost_elsewhere(engine: &Engine) {
+    let lost = {
+        let _pass = engine.gate().enter(signals::thread_id());
+        engine.faults().lost().blocks()
+    };
+    for block in lost {
+        let _pass = engine.gate().enter(signals::thread_id());
+        let locked = engine.lock(block);
+        for page in 0..BLOCK_PAGES {
+            let is_lost = match locked.state(locked.index_of(page)) {
+                State::Swapped(slot) => engine.swap().is_failing(slot),
+                State::Resident(_) | State::Standby(_) | State::Empty => false,
+            };
+            if !is_lost {
+                locked.end_lost(page..page + 1);
             }
         }
-        any_left
-    }
-
-    fn walk_failing(&self, device: DeviceId) {
-        let mut buffer = Buffer::new();
-        let is_over = || self.stopping() || self.swap().is_change_wanted();
-        // Ends early if there is no room left.
-        let _ = self.each_block_in_use(is_over, |block| {
-            let mut locked = self.lock(block);
-            self.free_copies(&mut locked, device)?;
-            self.carry_readable(&mut locked, device, &mut buffer)
-        });
-    }
-
-    /// Moves the readable content of a block that is only on the device.
-    fn carry_readable(&self, locked: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
-        let (mut page, mut alone_until, mut failures) = (0, 0, 0);
-        while let Some(mut run) = locked.next_run(page, device) {
-            let order = locked.order();
-            if run.pages.start < alone_until {
-                run.pages.end = run.pages.start + order.nr_pages();
-            }
-            page = run.pages.start;
-            match self.carry_run(locked, &run, buffer) {
-                Ok(true) => failures = 0,
-                Ok(false) if failures == FAILURES => return Err(Stuck::Full),
-                Ok(false) => failures += 1,
-                // A part of it may be readable.
-                Err(Stuck::Lost(_)) if run.pages.len() > order.nr_pages() => alone_until = run.pages.end,
-                Err(Stuck::Lost(_)) if order > PIECE => locked.split_to(PIECE),
-                Err(Stuck::Lost(_)) => page = run.pages.end,
-                Err(stuck) => return Err(stuck),
-            }
-        }
-        Ok(())
     }
 }

@@ -18,7 +18,9 @@ use crate::block::Block;
 use crate::config::error::Error;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
+use crate::reclaim::evict;
 use crate::reclaim::evict::Washed;
+use crate::reclaim::kept;
 use crate::swap::block::{Buffer, SlotRun};
 use crate::swap::health::SwapInError;
 
@@ -50,195 +52,199 @@ enum Step {
     Free,
 }
 
-impl Engine {
-    /// Removes the device of this name.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchDevice`]. [`Error::SwapInUse`] if it cannot be emptied; then it is used as before, unless it is
-    /// failing.
-    pub fn remove_device(&self, name: &str) -> Result<(), Error> {
-        let name = name.to_owned(); // may lie in managed memory, which is not touched under a lock
-        let _alone = self.swap().changing();
-        let Some(device) = self.swap().find(&name) else { return Err(Error::NoSuchDevice(name)) };
-        {
-            let _blocked = signals::block_all();
-            let _pass = self.gate().enter(signals::thread_id());
-            self.swap().begin_removal(device);
+/// Removes the device of this name.
+///
+/// # Errors
+/// [`Error::NoSuchDevice`]. [`Error::SwapInUse`] if it cannot be emptied; then it is used as before, unless it is
+/// failing.
+pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
+    let name = name.to_owned(); // may lie in managed memory, which is not touched under a lock
+    let _alone = engine.swap().changing();
+    let Some(device) = engine.swap().find(&name) else { return Err(Error::NoSuchDevice(name)) };
+    {
+        let _blocked = signals::block_all();
+        let _pass = engine.gate().enter(signals::thread_id());
+        engine.swap().begin_removal(device);
+    }
+    match empty_device(engine, device) {
+        Ok(()) => {
+            engine.swap().detach(device);
+            Ok(())
         }
-        match self.empty_device(device) {
-            Ok(()) => {
-                self.swap().detach(device);
-                Ok(())
+        Err(stuck) => {
+            {
+                let _blocked = signals::block_all();
+                let _pass = engine.gate().enter(signals::thread_id());
+                engine.swap().cancel_removal(device);
             }
-            Err(stuck) => {
-                {
-                    let _blocked = signals::block_all();
-                    let _pass = self.gate().enter(signals::thread_id());
-                    self.swap().cancel_removal(device);
+            engine.ram().reclaim_wanted().signal();
+            let reason = match stuck {
+                Stuck::Full => {
+                    "neither other devices nor RAM have room for all that it holds; add a device or give more --memory"
+                        .into()
                 }
-                self.ram().reclaim_wanted().signal();
-                let reason = match stuck {
-                    Stuck::Full => {
-                        "neither other devices nor RAM have room for all that it holds; add a device or give more --memory"
-                            .into()
-                    }
-                    Stuck::Lost(error) => error.to_string(),
-                    Stuck::Busy => "what it holds is in use again and again; try once more".into(),
-                };
-                Err(Error::SwapInUse { name, reason })
-            }
+                Stuck::Lost(error) => error.to_string(),
+                Stuck::Busy => "what it holds is in use again and again; try once more".into(),
+            };
+            Err(Error::SwapInUse { name, reason })
         }
     }
+}
 
-    fn empty_device(&self, device: DeviceId) -> Result<(), Stuck> {
-        let mut buffer = Buffer::new();
-        for walk in 0..WALKS {
-            if walk == 0 {
-                self.walk(device, Step::Carry, &mut buffer)?;
-            }
-            if self.swap().is_unused(device) {
-                return Ok(());
-            }
-            let seen = self.ram().frame_freed().now();
-            self.walk(device, Step::Free, &mut buffer)?;
-            // Folios that were being written to the device settle when their writes end.
-            self.ram().reclaim_wanted().signal();
-            self.ram().frame_freed().wait_for(seen, SETTLING);
+fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
+    let mut buffer = Buffer::new();
+    for nr_walk in 0..WALKS {
+        if nr_walk == 0 {
+            walk(engine, device, Step::Carry, &mut buffer)?;
         }
-        if self.swap().is_unused(device) { Ok(()) } else { Err(Stuck::Busy) }
+        if engine.swap().is_unused(device) {
+            return Ok(());
+        }
+        let seen = engine.ram().frame_freed().now();
+        walk(engine, device, Step::Free, &mut buffer)?;
+        // Folios that were being written to the device settle when their writes end.
+        engine.ram().reclaim_wanted().signal();
+        engine.ram().frame_freed().wait_for(seen, SETTLING);
     }
+    if engine.swap().is_unused(device) { Ok(()) } else { Err(Stuck::Busy) }
+}
 
-    fn walk(&self, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
-        let never = || false;
-        self.each_block_in_use(never, |block| {
-            let mut locked = self.lock(block);
+fn walk(engine: &Engine, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
+    let never = || false;
+    engine
+        .each_block_in_use(never, |block| {
+            let mut locked = engine.lock(block);
             if step == Step::Free {
-                self.free_copies(&mut locked, device)?;
+                free_copies(engine, &mut locked, device)?;
             }
-            self.carry(&mut locked, device, buffer)
+            carry(engine, &mut locked, device, buffer)
         })
         .map(drop)
-    }
+}
 
-    /// Frees the device's copies of a block's folios in RAM. A clean folio keeps a copy on another device, or stays in
-    /// RAM as a dirty one if there are frames to spare.
-    pub fn free_copies(&self, locked: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
-        let order = locked.order();
-        for index in 0..locked.nr_folios() {
-            let folio = locked.folio(index);
-            let (Some(frame), Some(slot)) = (folio.frame(), folio.slot()) else { continue };
-            if self.swap().device_of(slot) != device {
-                continue;
-            }
-            if self.ram().zone(frame).list(frame) == Some(List::Clean) {
-                let spare = self.ram().zones().available() >= self.ram().zones().watermarks().high + order.nr_pages();
-                if !spare {
-                    // RAM is short: keep the folio clean by a copy elsewhere.
-                    if let Some(place) = self.slot_elsewhere(order) {
-                        locked.release_slot(index);
-                        self.ram().zone(frame).remove(frame);
-                        locked.write_one(index, place);
-                        continue;
-                    }
-                    return self.copy_in_parts(locked, device);
+/// Frees the device's copies of a block's folios in RAM. A clean folio keeps a copy on another device, or stays in
+/// RAM as a dirty one if there are frames to spare.
+pub(crate) fn free_copies(engine: &Engine, locked: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
+    let order = locked.order();
+    for index in 0..locked.nr_folios() {
+        let folio = locked.folio(index);
+        let (Some(frame), Some(slot)) = (folio.frame(), folio.slot()) else { continue };
+        if engine.swap().device_of(slot) != device {
+            continue;
+        }
+        if engine.ram().zone(frame).list(frame) == Some(List::Clean) {
+            let spare = engine.ram().zones().available() >= engine.ram().zones().watermarks().high + order.nr_pages();
+            if !spare {
+                // RAM is short: keep the folio clean by a copy elsewhere.
+                if let Some(place) = slot_elsewhere(engine, order) {
+                    locked.release_slot(index);
+                    engine.ram().zone(frame).remove(frame);
+                    locked.write_one(index, place);
+                    continue;
                 }
-                self.ram().put(frame, List::Laundry); // it has no copy any more
-                self.ram().reclaim_wanted().signal();
+                return copy_in_parts(engine, locked, device);
             }
-            locked.release_slot(index);
+            engine.ram().put(frame, List::Laundry); // it has no copy any more
+            engine.ram().reclaim_wanted().signal();
         }
-        Ok(())
+        locked.release_slot(index);
     }
+    Ok(())
+}
 
-    /// Copies a clean folio in RAM to another device in parts, because no run of slots is left there.
-    fn copy_in_parts(&self, locked: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
-        let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
-            Some(smaller) if locked.order() == Order::HUGE => {
-                self.ram().put(locked.frame(0), List::Laundry); // it has no copy any more if that fails
-                Washed::in_parts(locked.write_parts(smaller))
-            }
-            Some(_) => self.split_to_fit(locked),
-            None => Washed::NoSlot,
-        };
-        match split {
-            Washed::Again => self.free_copies(locked, device),
-            Washed::Clean => Ok(()),
-            Washed::NoSlot | Washed::Dirty(_) => Err(Stuck::Full),
+/// Copies a clean folio in RAM to another device in parts, because no run of slots is left there.
+fn copy_in_parts(engine: &Engine, locked: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
+    let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
+        Some(smaller) if locked.order() == Order::HUGE => {
+            engine.ram().put(locked.frame(0), List::Laundry); // it has no copy any more if that fails
+            Washed::in_parts(locked.write_parts(smaller))
+        }
+        Some(_) => evict::split_to_fit(engine, locked),
+        None => Washed::NoSlot,
+    };
+    match split {
+        Washed::Again => free_copies(engine, locked, device),
+        Washed::Clean => Ok(()),
+        Washed::NoSlot | Washed::Dirty(_) => Err(Stuck::Full),
+    }
+}
+
+/// Slots on a device that is not being removed.
+fn slot_elsewhere(engine: &Engine, order: Order) -> Option<SlotId> {
+    engine.swap().allocate(current_cpu(), order)
+}
+
+/// Moves away the content of a block that is only on the device.
+fn carry(engine: &Engine, locked: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+    let (mut page, mut failures) = (0, 0);
+    while let Some(run) = locked.next_run(page, device) {
+        page = run.pages.start;
+        failures = if carry_run(engine, locked, &run, buffer)? { 0 } else { failures + 1 };
+        if failures > FAILURES {
+            return Err(Stuck::Full);
         }
     }
+    Ok(())
+}
 
-    /// Slots on a device that is not being removed.
-    fn slot_elsewhere(&self, order: Order) -> Option<SlotId> {
-        self.swap().allocate(current_cpu(), order)
+/// Moves as much of a run as possible: at least one folio, or else splits the block. `false`: all writes failed.
+pub(crate) fn carry_run(
+    engine: &Engine,
+    locked: &mut Block<'_>,
+    run: &SlotRun,
+    buffer: &mut Buffer,
+) -> Result<bool, Stuck> {
+    let order = locked.order();
+    locked.hash_run_by_pages(run).map_err(Stuck::Lost)?;
+    let nr_folios = run.pages.len() >> order.exponent();
+    let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| slot_elsewhere(engine, order)).collect();
+    if places.is_empty() {
+        match evict::split_to_fit(engine, locked) {
+            Washed::Again => return Ok(true),
+            _ if kept::shed_all_copies(engine) => places.extend(slot_elsewhere(engine, order)),
+            _ => {}
+        }
     }
-
-    /// Moves away the content of a block that is only on the device.
-    fn carry(&self, locked: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
-        let (mut page, mut failures) = (0, 0);
-        while let Some(run) = locked.next_run(page, device) {
-            page = run.pages.start;
-            failures = if self.carry_run(locked, &run, buffer)? { 0 } else { failures + 1 };
-            if failures > FAILURES {
-                return Err(Stuck::Full);
-            }
-        }
-        Ok(())
+    let bytes = buffer.pages(run.pages.len());
+    if let Err(lost) = locked.read_run_checked(run, bytes) {
+        places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
+        return Err(Stuck::Lost(lost));
     }
-
-    /// Moves as much of a run as possible: at least one folio, or else splits the block. `false`: all writes failed.
-    pub fn carry_run(&self, locked: &mut Block<'_>, run: &SlotRun, buffer: &mut Buffer) -> Result<bool, Stuck> {
-        let order = locked.order();
-        locked.hash_run_by_pages(run).map_err(Stuck::Lost)?;
-        let nr_folios = run.pages.len() >> order.exponent();
-        let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| self.slot_elsewhere(order)).collect();
-        if places.is_empty() {
-            match self.split_to_fit(locked) {
-                Washed::Again => return Ok(true),
-                _ if self.shed_all_copies() => places.extend(self.slot_elsewhere(order)),
-                _ => {}
-            }
-        }
-        let bytes = buffer.pages(run.pages.len());
-        if let Err(lost) = locked.read_run_checked(run, bytes) {
-            places.into_iter().for_each(|slot| self.swap().put_back_slots(slot, order));
-            return Err(Stuck::Lost(lost));
-        }
-        if places.is_empty() {
-            return self.keep_in_ram(locked, run, bytes).map(|()| true);
-        }
-        let any = locked.put_elsewhere(run.pages.start, bytes, &places);
-        Ok(any)
+    if places.is_empty() {
+        return keep_in_ram(engine, locked, run, bytes).map(|()| true);
     }
+    let any = locked.put_elsewhere(run.pages.start, bytes, &places);
+    Ok(any)
+}
 
-    /// Keeps a run's folios, whose content was read, in RAM because no device has slots: as many as there are frames to
-    /// spare.
-    fn keep_in_ram(&self, locked: &mut Block<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
-        let order = locked.order();
-        let reserve = self.ram().zones().watermarks().high;
-        for (at, part) in bytes.chunks(order.bytes()).enumerate() {
-            let Some(taken) = self.ram().try_take(self.table(), order, reserve) else {
-                let there_are_frames = self.ram().zones().available() >= reserve + order.nr_pages();
-                return match at {
-                    0 if there_are_frames && order > Order::PAGE => {
-                        // There are enough frames, but not contiguous ones.
-                        locked.split_to(if order > PIECE { PIECE } else { Order::PAGE });
-                        Ok(())
-                    }
-                    0 => Err(Stuck::Full),
-                    _ => Ok(()),
-                };
+/// Keeps a run's folios, whose content was read, in RAM because no device has slots: as many as there are frames to
+/// spare.
+fn keep_in_ram(engine: &Engine, locked: &mut Block<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
+    let order = locked.order();
+    let reserve = engine.ram().zones().watermarks().high;
+    for (at, part) in bytes.chunks(order.bytes()).enumerate() {
+        let Some(taken) = engine.ram().try_take(engine.table(), order, reserve) else {
+            let there_are_frames = engine.ram().zones().available() >= reserve + order.nr_pages();
+            return match at {
+                0 if there_are_frames && order > Order::PAGE => {
+                    // There are enough frames, but not contiguous ones.
+                    locked.split_to(if order > PIECE { PIECE } else { Order::PAGE });
+                    Ok(())
+                }
+                0 => Err(Stuck::Full),
+                _ => Ok(()),
             };
-            let index = locked.index_of(run.pages.start) + at;
-            let mut prepared = self.ram().prepare(taken, order);
-            prepared.bytes_mut().copy_from_slice(part);
-            let frame = prepared.into_frame();
-            self.policy().judge_drop(locked, index, self.ram());
-            self.ram().zone(frame).set_owner(frame, locked.name(index));
-            locked.folio_mut(index).set_in_ram(frame, false);
-            locked.release_slot(index);
-            self.ram().put(frame, List::Laundry);
-            self.parts().count_swap_in(order);
-        }
-        Ok(())
+        };
+        let index = locked.index_of(run.pages.start) + at;
+        let mut prepared = engine.ram().prepare(taken, order);
+        prepared.bytes_mut().copy_from_slice(part);
+        let frame = prepared.into_frame();
+        engine.policy().judge_drop(locked, index, engine.ram());
+        engine.ram().zone(frame).set_owner(frame, locked.name(index));
+        locked.folio_mut(index).set_in_ram(frame, false);
+        locked.release_slot(index);
+        engine.ram().put(frame, List::Laundry);
+        engine.parts().count_swap_in(order);
     }
+    Ok(())
 }

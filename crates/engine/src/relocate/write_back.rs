@@ -41,7 +41,7 @@ pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
     let mut pause = AGAIN;
     while !engine.stopping() {
         let seen = engine.swap().relief().now();
-        let relieved = engine.relieve_fronts(&mut buffer);
+        let relieved = relieve_fronts(engine, &mut buffer);
         if engine.stopping() {
             return;
         }
@@ -66,111 +66,109 @@ fn note_pieces_by_pages(locked: &mut Block<'_>, first_page: usize, bytes: &[u8])
     }
 }
 
-impl Engine {
-    /// Writes the oldest folios of each full front to devices behind it. `false`: not all could be moved.
-    fn relieve_fronts(&self, buffer: &mut Buffer) -> bool {
-        let Some(_alone) = self.swap().try_changing() else { return false };
-        let mut done = true;
-        for (front, behind) in self.swap().fronts() {
-            if !self.swap().is_filled(front, HIGH) {
-                continue;
-            }
-            while self.swap().is_filled(front, LOW) {
-                let oldest = self.oldest_blocks_on(front);
-                let mut any = false;
-                for block in oldest {
-                    if self.stopping() || self.swap().is_change_wanted() {
-                        return false;
-                    }
-                    any |= self.write_back(block, front, &behind, buffer);
-                    if !self.swap().is_filled(front, LOW) {
-                        break;
-                    }
+/// Writes the oldest folios of each full front to devices behind it. `false`: not all could be moved.
+fn relieve_fronts(engine: &Engine, buffer: &mut Buffer) -> bool {
+    let Some(_alone) = engine.swap().try_changing() else { return false };
+    let mut done = true;
+    for (front, behind) in engine.swap().fronts() {
+        if !engine.swap().is_filled(front, HIGH) {
+            continue;
+        }
+        while engine.swap().is_filled(front, LOW) {
+            let oldest = oldest_blocks_on(engine, front);
+            let mut any = false;
+            for block in oldest {
+                if engine.stopping() || engine.swap().is_change_wanted() {
+                    return false;
                 }
-                if !any {
-                    done = false;
+                any |= write_back(engine, block, front, &behind, buffer);
+                if !engine.swap().is_filled(front, LOW) {
                     break;
                 }
             }
-        }
-        done
-    }
-
-    /// The blocks with folios on this device only that left RAM first, oldest first.
-    fn oldest_blocks_on(&self, device: DeviceId) -> Vec<BlockId> {
-        let now = self.ram().nr_evictions();
-        let mut found = Vec::new();
-        let is_over = || self.stopping() || self.swap().is_change_wanted();
-        let walked = self.each_block_in_use(is_over, |block| {
-            if let Some(locked) = self.try_lock(block)
-                && locked.next_run(0, device).is_some()
-            {
-                found.push((now.wrapping_sub(locked.left_at), block));
-            }
-            Ok::<_, Infallible>(())
-        });
-        if walked != Ok(true) {
-            return Vec::new();
-        }
-        let most = CHOSEN.min(found.len());
-        if most < found.len() {
-            found.select_nth_unstable_by_key(most, |&(age, _)| std::cmp::Reverse(age));
-            found.truncate(most);
-        }
-        found.sort_unstable_by_key(|&(age, _)| std::cmp::Reverse(age));
-        found.into_iter().map(|(_, block)| block).collect()
-    }
-
-    /// Writes a block's folios that are only on the front to devices behind it. Returns whether any moved.
-    fn write_back(&self, block: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
-        let _blocked = signals::block_all();
-        let _pass = self.gate().enter(signals::thread_id());
-        let Some(mut locked) = self.try_lock(block) else { return false };
-        let (mut page, mut any) = (0, false);
-        while let Some(mut run) = locked.next_run(page, front) {
-            let order = locked.order();
-            let nr_folios = run.pages.len() >> order.exponent();
-            let place = || self.swap().allocate_on_one(behind, current_cpu(), order);
-            let places: Vec<SlotId> = (0..nr_folios).map_while(|_| place()).collect();
-            if places.is_empty() {
-                // No room in one piece: move it in smaller ones, as from RAM.
-                let smaller = (0..order.exponent()).rev().filter_map(Order::new);
-                let Some(fits) = smaller.into_iter().find(|&smaller| self.fits_behind(behind, smaller)) else { break };
-                locked.split_to(fits);
-                continue;
-            }
-            run.pages.end = run.pages.start + (places.len() << order.exponent());
-            page = run.pages.end;
-            let bytes = buffer.pages(run.pages.len());
-            if locked.read_run_alone(&run, bytes).is_err() {
-                // A thread that needs it will get the error.
-                places.into_iter().for_each(|slot| self.swap().put_back_slots(slot, order));
-                continue;
-            }
-            if order >= PIECE && self.policy().comes_back_by_pages(&locked) {
-                note_pieces_by_pages(&mut locked, run.pages.start, bytes);
-            }
-            if locked.put_elsewhere(run.pages.start, bytes, &places) {
-                any = true;
-                self.count_written_back(&locked, run.pages, front);
+            if !any {
+                done = false;
+                break;
             }
         }
-        drop(locked);
-        self.swap().flush_device(front); // its old slots are free now
-        any
     }
+    done
+}
 
-    fn fits_behind(&self, behind: &[DeviceId], order: Order) -> bool {
-        let slot = self.swap().allocate_on_one(behind, current_cpu(), order);
-        slot.inspect(|&slot| self.swap().put_back_slots(slot, order)).is_some()
+/// The blocks with folios on this device only that left RAM first, oldest first.
+fn oldest_blocks_on(engine: &Engine, device: DeviceId) -> Vec<BlockId> {
+    let now = engine.ram().nr_evictions();
+    let mut found = Vec::new();
+    let is_over = || engine.stopping() || engine.swap().is_change_wanted();
+    let walked = engine.each_block_in_use(is_over, |block| {
+        if let Some(locked) = engine.try_lock(block)
+            && locked.next_run(0, device).is_some()
+        {
+            found.push((now.wrapping_sub(locked.left_at), block));
+        }
+        Ok::<_, Infallible>(())
+    });
+    if walked != Ok(true) {
+        return Vec::new();
     }
+    let most = CHOSEN.min(found.len());
+    if most < found.len() {
+        found.select_nth_unstable_by_key(most, |&(age, _)| std::cmp::Reverse(age));
+        found.truncate(most);
+    }
+    found.sort_unstable_by_key(|&(age, _)| std::cmp::Reverse(age));
+    found.into_iter().map(|(_, block)| block).collect()
+}
 
-    fn count_written_back(&self, locked: &Block<'_>, pages: Range<usize>, front: DeviceId) {
-        let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
-        let has_gone = |index: &usize| match locked.state(*index) {
-            State::Swapped(slot) => self.swap().device_of(slot) != front,
-            _ => false,
-        };
-        self.stats().written_back_bytes.add((folios.filter(has_gone).count() * locked.order().bytes()) as u64);
+/// Writes a block's folios that are only on the front to devices behind it. Returns whether any moved.
+fn write_back(engine: &Engine, block: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
+    let _blocked = signals::block_all();
+    let _pass = engine.gate().enter(signals::thread_id());
+    let Some(mut locked) = engine.try_lock(block) else { return false };
+    let (mut page, mut any) = (0, false);
+    while let Some(mut run) = locked.next_run(page, front) {
+        let order = locked.order();
+        let nr_folios = run.pages.len() >> order.exponent();
+        let place = || engine.swap().allocate_on_one(behind, current_cpu(), order);
+        let places: Vec<SlotId> = (0..nr_folios).map_while(|_| place()).collect();
+        if places.is_empty() {
+            // No room in one piece: move it in smaller ones, as from RAM.
+            let smaller = (0..order.exponent()).rev().filter_map(Order::new);
+            let Some(fits) = smaller.into_iter().find(|&smaller| fits_behind(engine, behind, smaller)) else { break };
+            locked.split_to(fits);
+            continue;
+        }
+        run.pages.end = run.pages.start + (places.len() << order.exponent());
+        page = run.pages.end;
+        let bytes = buffer.pages(run.pages.len());
+        if locked.read_run_alone(&run, bytes).is_err() {
+            // A thread that needs it will get the error.
+            places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
+            continue;
+        }
+        if order >= PIECE && engine.policy().comes_back_by_pages(&locked) {
+            note_pieces_by_pages(&mut locked, run.pages.start, bytes);
+        }
+        if locked.put_elsewhere(run.pages.start, bytes, &places) {
+            any = true;
+            count_written_back(engine, &locked, run.pages, front);
+        }
     }
+    drop(locked);
+    engine.swap().flush_device(front); // its old slots are free now
+    any
+}
+
+fn fits_behind(engine: &Engine, behind: &[DeviceId], order: Order) -> bool {
+    let slot = engine.swap().allocate_on_one(behind, current_cpu(), order);
+    slot.inspect(|&slot| engine.swap().put_back_slots(slot, order)).is_some()
+}
+
+fn count_written_back(engine: &Engine, locked: &Block<'_>, pages: Range<usize>, front: DeviceId) {
+    let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
+    let has_gone = |index: &usize| match locked.state(*index) {
+        State::Swapped(slot) => engine.swap().device_of(slot) != front,
+        _ => false,
+    };
+    engine.stats().written_back_bytes.add((folios.filter(has_gone).count() * locked.order().bytes()) as u64);
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, PIECE, SlotId, State};
 
 use crate::arena::Arena;
+use crate::arena::advice;
 use crate::arena::advice::Advice;
 use crate::arena::region::{ArenaVec, Region};
 use crate::config::error::Error;
@@ -358,7 +359,7 @@ fn a_file_that_is_cut_short_is_found_out_by_reads_in_flight_too() {
     let fd = engine.swap().extent(slot).expect("a file has a descriptor").fd;
     let cut = File::options().write(true).open(format!("/proc/self/fd/{fd}")).unwrap();
     cut.set_len(0).unwrap();
-    engine.will_need(block.index()..block.index() + 1);
+    advice::will_need(engine, block.index()..block.index() + 1);
     comes_true("readahead has met it", || only_device(&arena).state == DeviceState::Failing);
     let error = touch(&arena, block.page(5)).unwrap_err();
     assert!(

@@ -12,6 +12,7 @@ use folioswap_core::Order;
 use folioswap_sys::signals;
 
 use crate::arena::Arena;
+use crate::arena::advice;
 use crate::arena::advice::Advice;
 use crate::arena::region::Region;
 use crate::arena::tuning::Tuning;
@@ -139,7 +140,7 @@ fn a_handler_runs_between_two_blocks_that_are_worked_on() {
     let engine = arena.engine();
     let first = engine.table().page_at(region.as_ptr() as usize).block().index();
     let mut nr_touches = Vec::new();
-    engine.each_block_of(first..first + 4, |_| {
+    advice::each_block_of(engine, first..first + 4, |_| {
         signals::send(signals::thread_id(), libc::SIGUSR1).unwrap();
         nr_touches.push(NR_TOUCHES.get());
     });

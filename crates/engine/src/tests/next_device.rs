@@ -13,9 +13,11 @@ use crate::arena::region::ArenaVec;
 use crate::block::Block;
 use crate::device::{Device, FileDevice};
 use crate::engine::Engine;
+use crate::fault::gather;
 use crate::fault::parts::{self, Arrival};
 use crate::process::stopwatch::Stopwatch;
-use crate::reclaim::write_out::Batch;
+use crate::reclaim::evict;
+use crate::reclaim::write_out::{self, Batch};
 use crate::swap::block::Buffer;
 use crate::swap::health::DeviceErrors;
 
@@ -47,7 +49,7 @@ fn holds(engine: &Engine, slot: SlotId, page: usize) -> bool {
 
 /// The slot to which a resident page must be written. Retries, because the kernel may use the page for a moment.
 fn wash(engine: &Engine, locked: &mut Block<'_>, page: usize) -> SlotId {
-    std::iter::repeat_with(|| engine.wash_now(locked, page)).find_map(|slot| slot).unwrap()
+    std::iter::repeat_with(|| evict::wash_now(engine, locked, page)).find_map(|slot| slot).unwrap()
 }
 
 /// The first two pages, unmapped, and the consecutive slots to which they must be written.
@@ -78,9 +80,11 @@ fn a_batch_ends_with_its_device() {
     let two = wash_two(engine, &mut locked);
     let mut batch: Option<Batch<'_>> = None;
     for (index, slot) in two.into_iter().enumerate() {
-        engine.send(&mut batch, &mut locked, index, slot);
+        write_out::send(engine, &mut batch, &mut locked, index, slot);
     }
-    engine.write_batch(batch.unwrap(), |engine, written| engine.settle_beside(&mut locked, written));
+    write_out::write_batch(engine, batch.unwrap(), |engine, written| {
+        write_out::settle_beside(engine, &mut locked, written)
+    });
     assert_eq!(two.map(|slot| locked.folios().iter().any(|folio| folio.slot() == Some(slot))), [true; 2]);
     for (page, slot) in two.into_iter().enumerate() {
         assert!(holds(engine, slot, page), "page {page} was lost");
@@ -128,7 +132,7 @@ fn what_lies_on_two_devices_is_gathered_from_both() {
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
     let taken = engine.ram().try_take(engine.table(), Order::HUGE, 0);
-    let gathered = engine.gather(&mut locked, taken, List::Inactive, &mut Stopwatch::still());
+    let gathered = gather::gather(engine, &mut locked, taken, List::Inactive, &mut Stopwatch::still());
     assert!(gathered.is_ok_and(|gathered| gathered), "all of it can be read");
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));
