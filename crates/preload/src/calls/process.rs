@@ -9,6 +9,7 @@ use libc::{FILE, pid_t};
 
 use crate::calls::cover::{self, Held};
 use crate::export::{export, real};
+use crate::faults::robust;
 use crate::{guard, state};
 
 type List = *const *const c_char;
@@ -32,6 +33,7 @@ pub fn touch(path: *const c_char, arguments: List, environment: List) {
 export! {
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVE.get();
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
     }
@@ -40,6 +42,7 @@ export! {
 export! {
     fn execv(path: *const c_char, arguments: List) -> c_int {
         let real = EXECV.get();
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
     }
@@ -48,6 +51,7 @@ export! {
 export! {
     fn execvp(path: *const c_char, arguments: List) -> c_int {
         let real = EXECVP.get();
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
     }
@@ -56,6 +60,7 @@ export! {
 export! {
     fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVPE.get();
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
     }
@@ -65,6 +70,7 @@ export! {
     fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
         real!(FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int);
         let (real, none) = (FEXECVE.get(), std::ptr::null());
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
         cover::repeat(|| touch(none, arguments, environment), || unsafe { real(fd, arguments, environment) })
     }
@@ -76,6 +82,7 @@ export! {
         let real = EXECVEAT.get();
         // SAFETY: passes the caller's arguments on unchanged.
         let call = || unsafe { real(at, path, arguments, environment, flags) };
+        robust::bring_in();
         cover::repeat(|| touch(path, arguments, environment), call)
     }
 }

@@ -4,6 +4,7 @@
 //! because the kernel may write to it at any time. No code of this library runs last in a thread, so the kernel is
 //! asked which threads have ended when the next one is created or joined.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null;
@@ -15,8 +16,8 @@ use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::alloc::malloc;
 use crate::export::{export, real};
-use crate::faults::{signal_stack, signals};
-use crate::real::kernel;
+use crate::faults::{robust, signal_stack, signals};
+use crate::real::{kernel, own};
 use crate::{guard, start, state};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -153,8 +154,8 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         }
         if signals::has_ours() {
             signal_stack::attach();
-            detach_at_end();
         }
+        see_end();
         held_signals::begin_thread(beginning.blocked);
         (beginning.body, beginning.argument)
     };
@@ -172,14 +173,27 @@ pub fn key() -> Key {
     KEY.lock().expect("nothing panics under this lock")
 }
 
-/// Arranges for the thread's signal stack to be taken back when the thread ends.
-fn detach_at_end() {
+/// How often the C library calls destructors of a thread's data while there is some.
+const ROUNDS: u32 = 4;
+
+thread_local! {
+    /// Whether the thread's end is seen.
+    static IS_SEEN: Cell<bool> = const { Cell::new(false) };
+    /// How often [`at_end`] was called.
+    static ROUND: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Arranges for [`at_end`] to be called when the calling thread ends.
+fn see_end() {
+    if IS_SEEN.replace(true) {
+        return;
+    }
     let mut key = self::key();
     // SAFETY: the key is filled in on success, and the destructor lives as long as the program.
     unsafe {
         if key.is_none() {
             let mut made = MaybeUninit::uninit();
-            if libc::pthread_key_create(made.as_mut_ptr(), Some(detach)) == 0 {
+            if libc::pthread_key_create(made.as_mut_ptr(), Some(at_end)) == 0 {
                 *key = Some(made.assume_init());
             }
         }
@@ -189,9 +203,24 @@ fn detach_at_end() {
     }
 }
 
-extern "C" fn detach(_value: *mut c_void) {
+/// Ends what the thread has. In the last round, because the program's destructors may use its mutexes.
+extern "C" fn at_end(value: *mut c_void) {
+    let round = ROUND.get() + 1;
+    ROUND.set(round);
+    if round < ROUNDS {
+        let _guard = guard::enter();
+        if let Some(key) = *self::key() {
+            // SAFETY: the thread's own data. It has a place already, so nothing is allocated.
+            unsafe { libc::pthread_setspecific(key, value) };
+        }
+        return;
+    }
+    robust::end_thread();
     let _guard = guard::enter();
-    signal_stack::detach();
+    // SAFETY: takes no pointers.
+    if guard::this_thread() != unsafe { own!(libc::SYS_getpid) as u32 } {
+        signal_stack::detach(); // else it goes on, to the end of the process
+    }
 }
 
 export! {
@@ -212,6 +241,7 @@ export! {
             let (beginning, number) = {
                 let _guard = guard::enter();
                 release_ended();
+                see_end(); // the first thread's, too
                 let number = if holds_vector || stack.is_some() { NEXT.fetch_add(1, Ordering::Relaxed).max(1) } else { 0 };
                 if let Some((addr, len)) = stack {
                     space.hold(addr, len);
