@@ -4,8 +4,6 @@
 //! [`Engine::resolve`] enters the fork gate; callers of the others are inside it. The block stays locked until the
 //! folio is mapped; the policies for streams run after that.
 
-use std::cell::Cell;
-
 use folioswap_core::{
     Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE,
     Phase, SlotId, State,
@@ -21,6 +19,8 @@ use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
 use crate::state::faults::Window;
 use crate::swap::health::{SwapInError, Trouble};
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 
 /// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
@@ -33,11 +33,14 @@ const MOST_WHILE_CHANGING: u32 = 1000;
 /// Consecutive faults of one page whose folio is in RAM, before the program is ended.
 const MOST_REPEATS: u32 = 100_000;
 
-thread_local! {
+static_tls! {
     /// The page that this thread last found present, and how often in a row.
-    static LAST: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+    static LAST: (usize, u32) = "folioswap_last_present";
+}
+
+static_tls! {
     /// How many changes of what is managed there had been then, and how many of these faults came without another.
-    static UNCHANGED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    static UNCHANGED: (u64, u32) = "folioswap_unchanged";
 }
 
 /// What became of a swap-in. The outer error: the device cannot give back what it holds.

@@ -10,10 +10,11 @@
 //!   parent switches it on again. New threads start without it.
 //! - A program that uses the mechanism itself, or sets another FS base, disables it for that thread.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use folioswap_sys::sigbus::{self, Handled};
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
@@ -45,8 +46,8 @@ static RETURNS: [AtomicUsize; TRAMPOLINES] = [const { AtomicUsize::new(0) }; TRA
 const TRAMPOLINES: usize = 16;
 const DEPARTURE_BYTES: usize = 32;
 
-thread_local! {
-    static ARMED: Cell<bool> = const { Cell::new(false) };
+static_tls! {
+    static ARMED: bool = "folioswap_armed";
 }
 
 // The selector is a byte in each thread's TLS that the kernel reads. A trampoline makes its call, then sets the

@@ -4,14 +4,14 @@
 //! because the kernel may write to it at any time. No code of this library runs last in a thread, so the kernel is
 //! asked which threads have ended when the next one is created or joined.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use folioswap_sys::{held_signals, tls_vector};
+use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::alloc::malloc;
@@ -176,18 +176,17 @@ pub fn key() -> Key {
 /// How often the C library calls destructors of a thread's data while there is some.
 const ROUNDS: u32 = 4;
 
-thread_local! {
-    /// Whether the thread's end is seen.
-    static IS_SEEN: Cell<bool> = const { Cell::new(false) };
-    /// How often [`at_end`] was called.
-    static ROUND: Cell<u32> = const { Cell::new(0) };
+static_tls! {
+    /// Whether the thread's end is seen, and how often [`at_end`] was called.
+    static END: (bool, u32) = "folioswap_end";
 }
 
 /// Arranges for [`at_end`] to be called when the calling thread ends.
 fn see_end() {
-    if IS_SEEN.replace(true) {
+    if END.get().0 {
         return;
     }
+    END.set((true, 0));
     let mut key = self::key();
     // SAFETY: the key is filled in on success, and the destructor lives as long as the program.
     unsafe {
@@ -205,8 +204,8 @@ fn see_end() {
 
 /// Ends what the thread has. In the last round, because the program's destructors may use its mutexes.
 extern "C" fn at_end(value: *mut c_void) {
-    let round = ROUND.get() + 1;
-    ROUND.set(round);
+    let round = END.get().1 + 1;
+    END.set((true, round));
     if round < ROUNDS {
         let _guard = guard::enter();
         if let Some(key) = *self::key() {
