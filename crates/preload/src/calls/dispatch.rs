@@ -118,6 +118,11 @@ pub fn prepare() -> bool {
     true
 }
 
+/// The C library's return from a signal handler; zero if it is not known.
+pub fn restorer() -> usize {
+    RESTORER.load(Ordering::Relaxed)
+}
+
 /// Enables the net for the calling thread.
 pub fn arm() {
     if !READY.load(Ordering::Relaxed) || ARMED.get() {

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::ExitStatus;
@@ -188,20 +188,48 @@ export! {
                 return 0;
             }
             let mut copy = (!action.is_null()).then(|| *action);
-            let was = small_stack::handler(signal);
+            let was = small_stack::noted(signal);
             if let Some(copy) = &mut copy {
                 ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
-                copy.sa_sigaction = small_stack::instead_of(signal, copy.sa_sigaction, copy.sa_flags as u64);
+                let (handler, flags) = begin_here(signal, copy.sa_sigaction, copy.sa_flags as u64);
+                (copy.sa_sigaction, copy.sa_flags) = (handler, flags as c_int);
             }
             let mut known: Action = zeroed();
             let result = real(signal, copy.as_ref().map_or(null(), |copy| &raw const *copy), &raw mut known);
             if result == 0 && !before.is_null() {
-                known.sa_sigaction = small_stack::told(known.sa_sigaction, was);
+                let (handler, flags) = small_stack::told(known.sa_sigaction, known.sa_flags as u64, was);
+                (known.sa_sigaction, known.sa_flags) = (handler, flags as c_int);
                 *before = known;
             }
             result
         }
     }
+}
+
+/// What the kernel is to know of a handler of the program's and its flags.
+fn begin_here(signal: c_int, handler: sighandler_t, flags: u64) -> (sighandler_t, u64) {
+    small_stack::instead_of(signal, handler, flags, FAULTS.load(Ordering::Relaxed))
+}
+
+/// Sets a handler by a call of the C library's, and has it begin here. Returns the previous handler.
+fn set_plain(signal: c_int, set: impl FnOnce() -> sighandler_t) -> sighandler_t {
+    let was = small_stack::noted(signal);
+    let before = set();
+    if before == libc::SIG_ERR {
+        return before;
+    }
+    // SAFETY: all zeroes is a valid action. The C library reads one and fills in the other.
+    unsafe {
+        let mut now: Action = zeroed();
+        if SIGACTION.get()(signal, null(), &raw mut now) == 0 {
+            let (handler, flags) = begin_here(signal, now.sa_sigaction, now.sa_flags as u64);
+            if handler != now.sa_sigaction {
+                (now.sa_sigaction, now.sa_flags) = (handler, flags as c_int);
+                SIGACTION.get()(signal, &raw const now, null_mut());
+            }
+        }
+    }
+    small_stack::told(before, 0, was).0
 }
 
 /// Records a plain handler as the program's for a signal of [`ours`]. Returns the previous handler.
@@ -221,9 +249,8 @@ export! {
         if is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESTART);
         }
-        let was = small_stack::handler(signal);
         // SAFETY: passes the caller's arguments on unchanged.
-        small_stack::told(unsafe { SIGNAL.get()(signal, handler) }, was)
+        set_plain(signal, || unsafe { SIGNAL.get()(signal, handler) })
     }
 }
 
@@ -239,9 +266,8 @@ export! {
         if is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER);
         }
-        let was = small_stack::handler(signal);
         // SAFETY: passes the caller's arguments on unchanged.
-        small_stack::told(unsafe { SYSV_SIGNAL.get()(signal, handler) }, was)
+        set_plain(signal, || unsafe { SYSV_SIGNAL.get()(signal, handler) })
     }
 }
 
@@ -291,16 +317,16 @@ pub unsafe fn kernel_action(
                 set_chained(signal, action);
             }
         } else {
-            let was = small_stack::handler(signal);
+            let was = small_stack::noted(signal);
             if let Some(wanted) = &mut wanted {
                 wanted.mask &= !ours;
-                wanted.handler = small_stack::instead_of(signal, wanted.handler, wanted.flags);
+                (wanted.handler, wanted.flags) = begin_here(signal, wanted.handler, wanted.flags);
             }
             let new = wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted);
             if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, set_len) < 0 {
                 return -1;
             }
-            known.handler = small_stack::told(known.handler, was);
+            (known.handler, known.flags) = small_stack::told(known.handler, known.flags, was);
         }
         if !before.is_null() {
             *before = known;
@@ -335,9 +361,8 @@ export! {
             }
             return if is_held { SIG_HOLD } else { known };
         }
-        let was = small_stack::handler(number);
         // SAFETY: passes the caller's arguments on unchanged.
-        small_stack::told(unsafe { SIGSET.get()(number, handler) }, was)
+        set_plain(number, || unsafe { SIGSET.get()(number, handler) })
     }
 }
 
