@@ -17,7 +17,7 @@ use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 use crate::calls::access::{self, Access};
 use crate::calls::dispatch;
 use crate::export::{export, real};
-use crate::faults::{masks, signal_stack, small_stack};
+use crate::faults::{masks, signal_stack, small_stack, threads};
 use crate::real::{kernel, own};
 use crate::{guard, state};
 
@@ -39,6 +39,7 @@ static FAULTS: AtomicBool = AtomicBool::new(false);
 /// faults. Prepares the first thread.
 pub fn prepare(may_be_direct: bool) {
     signal_stack::attach();
+    threads::note_first();
     FAULTS.store(may_be_direct, Ordering::SeqCst);
     if may_be_direct {
         take_faults();

@@ -152,10 +152,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
             let mut held = HELD.lock().expect("nothing panics under this lock");
             held.iter_mut().filter(|stack| stack.number == beginning.number).for_each(|stack| stack.thread = thread);
         }
-        if signals::has_ours() {
-            signal_stack::attach();
-        }
-        see_end();
+        prepare();
         held_signals::begin_thread(beginning.blocked);
         (beginning.body, beginning.argument)
     };
@@ -163,6 +160,46 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         signals::open_ours();
     }
     body(argument)
+}
+
+static_tls! {
+    /// Whether the thread is prepared for its faults.
+    static IS_PREPARED: bool = "folioswap_prepared";
+}
+
+/// Prepares the calling thread, but for its signal mask. Called under a guard.
+fn prepare() {
+    IS_PREPARED.set(true);
+    if signals::has_ours() {
+        signal_stack::attach();
+    }
+    see_end();
+}
+
+/// The first thread is prepared.
+pub fn note_first() {
+    IS_PREPARED.set(true);
+}
+
+/// Called for each allocation of the program's, once memory is managed: prepares a thread that the C library has made
+/// by itself. The signals of faults may be blocked there until then.
+pub fn join() {
+    if !IS_PREPARED.get() {
+        join_now();
+    }
+}
+
+#[cold]
+fn join_now() {
+    state::keeping_errno(|| {
+        {
+            let _guard = guard::enter();
+            prepare();
+        }
+        if signals::has_ours() {
+            signals::open_ours();
+        }
+    });
 }
 
 /// The key whose destructor runs when a thread ends, locked.
