@@ -18,7 +18,7 @@ use folioswap_sys::static_tls::StaticTls;
 use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
-use crate::calls::{access, by_number, clones, cover};
+use crate::calls::{access, by_number, clones, cover, mirrored};
 use crate::faults::{masks, signal_stack, signals, threads};
 use crate::real::{Real, own};
 use crate::{guard, start, state};
@@ -190,7 +190,7 @@ fn about(info: &libc::siginfo_t) -> (c_long, u32) {
 
 fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled {
     if info.si_code != SYS_USER_DISPATCH || !ARMED.get() {
-        return Handled::No;
+        return if mirrored::is_answered(info) { Handled::Yes } else { Handled::No };
     }
     let (number, architecture) = about(info);
     let registers = &context.uc_mcontext.gregs;

@@ -16,6 +16,7 @@ mod io;
 mod ioctl;
 mod lookups;
 mod messages;
+mod mirrored;
 mod notified;
 mod numbers;
 mod paths;
