@@ -2,8 +2,8 @@
 // ARGS: threads
 // BUDGETS: 24M
 // NEEDS: root
-// A program whose memory is managed keeps capabilities over a change of its user, and changes its groups by them, in the
-// order of setpriv.
+// A program whose memory is managed keeps capabilities over a change of its user, and changes its groups by them, in
+// the order of setpriv.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <grp.h>
