@@ -89,7 +89,12 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
                 }
             }
             libc::SYS_exit_group => robust::end_process(),
-            libc::SYS_execve | libc::SYS_execveat => robust::bring_in(),
+            libc::SYS_execve | libc::SYS_execveat => {
+                robust::bring_in();
+                if !state::direct() {
+                    return signals::inherited(|| raw_result(number, words));
+                }
+            }
             _ => {}
         }
         if let Some(result) = clones::by_number(number, words) {
@@ -390,7 +395,7 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_execve | libc::SYS_execveat => {
                 let at = if number == libc::SYS_execve { [a, b, c] } else { [b, c, d] };
                 let touch = || process::touch(at[0] as *const _, at[1] as *const _, at[2] as *const _);
-                cover::repeat(touch, || raw(number, words) as isize)
+                cover::repeat(touch, || signals::inherited(|| raw(number, words) as isize))
             }
             // The kernel writes there when the thread ends.
             libc::SYS_set_tid_address => {

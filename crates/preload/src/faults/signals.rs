@@ -15,7 +15,7 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::calls::access::{self, Access};
-use crate::calls::dispatch;
+use crate::calls::{clones, dispatch};
 use crate::export::{export, real};
 use crate::faults::{masks, signal_stack, small_stack, threads};
 use crate::real::{kernel, own};
@@ -166,6 +166,39 @@ fn chained(signal: c_int) -> Action {
 
 fn set_chained(signal: c_int, action: Action) {
     if signal == libc::SIGSYS { sigbus::set_chained_syscall_action(action) } else { sigbus::set_chained_action(action) }
+}
+
+/// Makes a call that executes a program, which is to ignore and block what this one does, as far as the program knows.
+/// Until it has, or has failed, the signals of faults do not work: only where no other thread needs them.
+pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
+    let blocked = held_signals::blocked() & ours_mask();
+    let ignored = ours().iter().copied().filter(|&signal| chained(signal).sa_sigaction == libc::SIG_IGN);
+    let ignored = ignored.fold(0u64, |bits, signal| bits | 1 << (signal - 1));
+    if guard::inside() || blocked | ignored == 0 {
+        return call();
+    }
+    let is_alone = ignored != 0 && clones::has_one_thread();
+    let ignored = || ours().iter().copied().filter(move |&signal| is_alone && ignored >> (signal - 1) & 1 != 0);
+    let ignore = KernelAction { handler: libc::SIG_IGN, flags: 0, restorer: 0, mask: 0 };
+    let mut before = [ignore; 2];
+    // SAFETY: the kernel reads and fills in locals. The handlers come back before anything can fault.
+    unsafe {
+        for (signal, before) in ignored().zip(&mut before) {
+            own!(libc::SYS_rt_sigaction, signal, &raw const ignore, &raw mut *before, 8);
+        }
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const blocked, 0usize, 8);
+    }
+    let result = call();
+    state::keeping_errno(|| {
+        // SAFETY: as above.
+        unsafe {
+            for (signal, before) in ignored().zip(&before) {
+                own!(libc::SYS_rt_sigaction, signal, &raw const *before, 0usize, 8);
+            }
+            own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const blocked, 0usize, 8);
+        }
+    });
+    result
 }
 
 export! {
