@@ -63,7 +63,7 @@ pub unsafe trait StaticTls: Sized {
 macro_rules! static_tls {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $symbol:literal;) => {
         $(#[$attribute])*
-        #[allow(non_camel_case_types)]
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         struct $name;
 
         #[cfg(target_arch = "x86_64")]
