@@ -23,8 +23,8 @@ unsafe impl<A: Zeroed, B: Zeroed> Zeroed for (A, B) {}
 // SAFETY: as above: no stack.
 unsafe impl Zeroed for libc::stack_t {}
 
-/// Room for one variable.
-pub const MOST_BYTES: usize = 32;
+/// Room for one variable. It is scarce in libraries that a program loads later.
+pub const MOST_BYTES: usize = 24;
 
 /// Such a variable.
 ///
@@ -69,10 +69,10 @@ macro_rules! static_tls {
         #[cfg(target_arch = "x86_64")]
         std::arch::global_asm!(
             ".pushsection .tbss,\"awT\",@nobits",
-            ".balign 16",
+            ".balign 8",
             concat!(".hidden ", $symbol),
             concat!(".globl ", $symbol),
-            concat!($symbol, ": .zero 32"),
+            concat!($symbol, ": .zero 24"),
             ".popsection",
         );
 
@@ -83,7 +83,7 @@ macro_rules! static_tls {
             #[cfg(target_arch = "x86_64")]
             #[inline(always)]
             fn at(&self) -> *mut $type {
-                const { assert!(size_of::<$type>() <= $crate::static_tls::MOST_BYTES && align_of::<$type>() <= 16) };
+                const { assert!(size_of::<$type>() <= $crate::static_tls::MOST_BYTES && align_of::<$type>() <= 8) };
                 let at: *mut $type;
                 // SAFETY: reads the thread pointer, and the variable's distance from it.
                 unsafe {
