@@ -101,6 +101,35 @@ static void waiting(void) {
     }
     close(ends[0]), close(ends[1]);
 }
+/* Buffers from which the kernel chooses, cold when it does, and given back one by one. */
+static void provided(void) {
+    int ends[2], total = 0;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    struct io_uring_sqe *sqe = next(IORING_OP_PROVIDE_BUFFERS, 4, a + 16 * M, M, 1);
+    sqe->buf_group = 5, sqe->off = 10;
+    submit(1);
+    CHECK(done().res >= 0);
+    for (int i = 0; i < 12; i++) {
+        char text[1000];
+        memset(text, 'a' + i, 1000);
+        sqe = next(IORING_OP_RECV, ends[0], 0, M, 2);
+        sqe->flags = IOSQE_BUFFER_SELECT, sqe->buf_group = 5;
+        submit(1);
+        pressure();
+        CHECK(send(ends[1], text, 1000, 0) == 1000);
+        struct io_uring_cqe one = done();
+        int id = one.flags >> IORING_CQE_BUFFER_SHIFT;
+        CHECK(one.res == 1000 && one.flags & IORING_CQE_F_BUFFER && id >= 10 && id < 14);
+        CHECK(memcmp(a + (16 + id - 10) * M, text, 1000) == 0);
+        total += id;
+        sqe = next(IORING_OP_PROVIDE_BUFFERS, 1, a + (16 + id - 10) * M, M, 3);
+        sqe->buf_group = 5, sqe->off = id;
+        submit(1);
+        CHECK(done().res >= 0);
+    }
+    CHECK(total >= 120);
+    close(ends[0]), close(ends[1]);
+}
 static void cold_arguments(void) {
     char *name = a + M;
     strcpy(name, "/proc/self/cmdline");
@@ -199,6 +228,7 @@ int main(void) {
     for (is_inline = 0; is_inline < 2; is_inline++) {
         set_up();
         waiting();
+        provided();
         cold_arguments();
         if (!is_inline)
             zero_copy();

@@ -5,7 +5,11 @@
 
 use crate::exit::Failure;
 use folioswap_sys::child;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpgid, getpgrp, getpid, getppid, getsid, kill_process,
+    pidfd_open, pidfd_send_signal, waitid,
+};
 use signal_hook::consts::signal;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
@@ -16,6 +20,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
 
 /// Signals that are forwarded.
 const PASSED_ON: &[i32] = &[
@@ -34,6 +39,9 @@ const PASSED_ON: &[i32] = &[
 
 /// Signals that end the command if no child is there to receive them.
 const ENDING: &[i32] = &[signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT];
+
+/// How long after the child a signal of the terminal's stops this process at the latest.
+const UNTIL_STOPPED: Duration = Duration::from_millis(20);
 
 /// Catches the signals from its creation on, so that none of them ends the command between set-up and tear-down.
 pub struct Supervisor {
@@ -102,11 +110,49 @@ impl Supervisor {
             });
             let _wake = Wake(Some(ended));
             started(&mut child);
+            if let Some(pid) = process {
+                stop_with(pid);
+            }
             child.wait()
         })
         .map(status_of_exit)
         .map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
     }
+}
+
+/// Waits until the child has ended. Whenever it stops, the command stops too, by the same signal, so that the shell
+/// sees it. Continued, it continues the child: SIGCONT is forwarded.
+fn stop_with(child: Pid) {
+    let wait = |options| loop {
+        match waitid(WaitId::Pid(child), options) {
+            Err(Errno::INTR) => {}
+            other => return other.ok().flatten(),
+        }
+    };
+    loop {
+        let seen = wait(WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT);
+        if !seen.is_some_and(|status| status.stopped()) {
+            return;
+        }
+        // A terminal's signal stops this process too. If it did meanwhile, the child has been continued with it.
+        let begun = Instant::now();
+        std::thread::sleep(UNTIL_STOPPED);
+        let is_late = begun.elapsed() > 2 * UNTIL_STOPPED;
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        let still = if is_late { None } else { wait(options) };
+        let signal = still.and_then(|status| status.stopping_signal()).and_then(Signal::from_named_raw);
+        if let Some(signal) = signal.filter(|_| is_a_shells_job()) {
+            let _ = kill_process(getpid(), signal);
+        }
+    }
+}
+
+/// Whether a shell with job control has started this process. Another parent may not look for stopped children, and
+/// could continue the program alone.
+fn is_a_shells_job() -> bool {
+    let Some(parent) = getppid() else { return false };
+    getpgid(Some(parent)).is_ok_and(|group| group != getpgrp())
+        && matches!((getsid(Some(parent)), getsid(None)), (Ok(theirs), Ok(ours)) if theirs == ours)
 }
 
 /// Wakes the forwarding thread when the child has ended, also if this thread panics.

@@ -552,6 +552,27 @@ fn signals_are_passed_on() {
 }
 
 #[test]
+fn the_command_stops_with_its_program_and_continues_it() {
+    with_library();
+    let scratch = Scratch::new();
+    let until_stopped = "for i in $(seq 200); do jobs | grep -q Stopped && break; sleep 0.05; done; jobs";
+    // bash may not have seen it continue.
+    let until_ended = "code=147; while [ $code -ge 147 ]; do wait $!; code=$?; done; exit $code";
+    for (signal, receiver) in [("STOP", "-$!"), ("STOP", "$!"), ("TSTP", "$!"), ("TTIN", "-$!")] {
+        let program = format!("kill -{signal} $$; exit 7");
+        let line = format!("set -m; $RUN sh -c '{program}' & {until_stopped}; kill -CONT -- {receiver}; {until_ended}");
+        let mut command = Command::new("bash");
+        let file = |name| File::create(scratch.path(name)).expect("a new file");
+        command.args(["-c", &line]).env("RUN", format!("{FOLIOSWAP} run --memory 64M --"));
+        command.stdout(file("out")).stderr(file("err"));
+        let status = Guarded(command.spawn().expect("it starts")).wait(&[&line]);
+        let said = scratch.text("out") + &scratch.text("err");
+        assert_eq!(status.code(), Some(7), "{line}: {said}");
+        assert!(said.contains("Stopped"), "{line}: {said}");
+    }
+}
+
+#[test]
 fn the_program_does_not_outlive_a_killed_command() {
     with_library();
     let scratch = Scratch::new();

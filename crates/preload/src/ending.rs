@@ -3,6 +3,8 @@
 //! Runs with the last destructors, from `exit` or the return from `main`. A process that ends otherwise (`_exit`, a
 //! signal, exec) is not recorded. For those, `run` asks the kernel for the largest one.
 
+use std::convert::Infallible;
+use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -10,6 +12,8 @@ use folioswap::{ProcessMemory, RawSpace, SharedCounters};
 use folioswap_sys::own_calls;
 use folioswap_sys::resident::Resident;
 
+use crate::export::{export, real};
+use crate::faults::robust;
 use crate::map::{adopt, known};
 use crate::real::own;
 use crate::state::{self, Phase};
@@ -23,7 +27,7 @@ static COUNTERS: OnceLock<&'static SharedCounters> = OnceLock::new();
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = end;
+static END: extern "C" fn() = at_exit;
 
 /// Sets where the end is recorded.
 pub fn note_in(counters: &'static SharedCounters) {
@@ -84,6 +88,11 @@ fn peak() -> i64 {
     }
 }
 
+extern "C" fn at_exit() {
+    robust::bring_in();
+    end();
+}
+
 extern "C" fn end() {
     if state::phase() == Phase::Waiting
         && peak() > LITTLE
@@ -104,4 +113,31 @@ extern "C" fn end() {
     name.iter_mut().zip(comm.trim_ascii_end().iter().take(15)).for_each(|(place, byte)| *place = *byte);
     let pid = std::process::id().into();
     counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared });
+}
+
+real!(EXIT_AT_ONCE = c"_exit": fn(c_int) -> Infallible);
+real!(EXIT_QUICKLY = c"quick_exit": fn(c_int) -> Infallible);
+
+export! {
+    fn _exit(status: c_int) -> Infallible {
+        robust::end_process();
+        // SAFETY: takes no pointers.
+        unsafe { EXIT_AT_ONCE.get()(status) }
+    }
+}
+
+export! {
+    #[allow(non_snake_case)] // the C library's name
+    fn _Exit(status: c_int) -> Infallible {
+        // SAFETY: takes no pointers.
+        unsafe { _exit(status) }
+    }
+}
+
+export! {
+    fn quick_exit(status: c_int) -> Infallible {
+        robust::bring_in(); // handlers of the program's come first
+        // SAFETY: takes no pointers.
+        unsafe { EXIT_QUICKLY.get()(status) }
+    }
 }

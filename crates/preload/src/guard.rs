@@ -5,15 +5,20 @@
 //! with signals blocked. Signals that an instruction raises stay open: in direct mode faults arrive as SIGBUS, and
 //! system calls from outside the C library as SIGSYS.
 
-use std::cell::Cell;
 use std::mem::MaybeUninit;
+
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 
 use crate::real::own;
 
-thread_local! {
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+static_tls! {
+    static DEPTH: u32 = "folioswap_depth";
+}
+
+static_tls! {
     /// The thread's id; 0: unknown.
-    static THREAD: Cell<u32> = const { Cell::new(0) };
+    static THREAD: u32 = "folioswap_thread";
 }
 
 const fn bit(signal: i32) -> u64 {

@@ -38,7 +38,15 @@ const ORDINARY_PART: u64 = 16;
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
-    let _guard = guard::enter();
+    let guard = guard::enter();
+    prepare();
+    drop(guard);
+    if signals::has_ours() {
+        signals::open_ours(); // the program may have been started with them blocked
+    }
+}
+
+fn prepare() {
     real::look_up_all();
     let Some(text) = std::env::var_os(RunSettings::VARIABLE) else {
         state::set_phase(Phase::Passing);

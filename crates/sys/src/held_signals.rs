@@ -1,10 +1,11 @@
 //! The signals that a program has blocked in name only: those that this crate's handlers need open ([`crate::sigbus`]).
 //! The program reads that they are blocked. One that is sent is handled at once all the same.
 
-use std::cell::Cell;
+use crate::static_tls;
+use crate::static_tls::StaticTls;
 
-thread_local! {
-    static BLOCKED: Cell<u64> = const { Cell::new(0) };
+static_tls! {
+    static BLOCKED: u64 = "folioswap_blocked";
 }
 
 /// What the calling thread has blocked in name, as a mask of the kernel's.

@@ -37,6 +37,7 @@ pub mod seccomp;
 pub mod shared;
 pub mod sigbus;
 pub mod signals;
+pub mod static_tls;
 pub mod tls_vector;
 pub mod uffd;
 mod uffd_abi;

@@ -210,6 +210,7 @@ const EXEMPT: &[Exempt] = &[
     any(libc::SYS_sendmsg),
     any(libc::SYS_recvmsg),
     any(libc::SYS_set_robust_list),
+    any(libc::SYS_get_robust_list),
     any(libc::SYS_mbind),
     any(libc::SYS_sched_getscheduler),
     only(libc::SYS_prlimit64, 0, u32::MAX, 0),

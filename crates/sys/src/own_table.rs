@@ -8,7 +8,6 @@
 //! There is one keeper for each process, from its first use on. A forked child has none, and starts its own. Only
 //! starting threads allocates: [`run`] is called in signal handlers.
 
-use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -17,10 +16,11 @@ use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::{check, descriptor, futex, memory, seat, signals};
+use crate::static_tls::StaticTls;
+use crate::{check, descriptor, futex, memory, seat, signals, static_tls};
 
-thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+static_tls! {
+    static INSIDE: bool = "folioswap_inside";
 }
 
 /// Whether the calling thread uses the keeper's table. Such threads are the engine's own.

@@ -91,6 +91,11 @@ pub(crate) enum Table {
     Copied,
 }
 
+/// Calls `work` with the id of each running thread.
+pub fn each_thread(work: impl FnMut(u32)) {
+    used().iter().map(|seat| seat.thread.load(Ordering::Relaxed)).filter(|&thread| thread != 0).for_each(work);
+}
+
 /// Whether a thread is one of these.
 #[must_use]
 pub fn has(thread: u32) -> bool {

@@ -8,11 +8,12 @@
 //! resolved a short fault polls for the next one for a moment (it is *on watch*), yielding its CPU to other threads.
 //! The kernel still wakes another thread, which finds nothing to read.
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{Locked, PAGE_SIZE, State};
 use folioswap_sys::signals;
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::block::Block;
@@ -38,9 +39,9 @@ const SHORT: Duration = Duration::from_micros(50);
 /// Delay before a fault is delivered again while another thread forks.
 const WHILE_FORKING: Duration = Duration::from_micros(200);
 
-thread_local! {
+static_tls! {
     /// The thread whose fault this thread resolves, or did last.
-    static SERVED: Cell<u32> = const { Cell::new(0) };
+    static SERVED: u32 = "folioswap_served_thread";
 }
 
 /// Whether the calling thread works for a thread: it is that thread, or resolves a fault of it.

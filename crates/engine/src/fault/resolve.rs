@@ -1,7 +1,8 @@
 //! Resolves a fault for whoever delivers it, and judges the result. A page that faults again and again, though its
 //! folio is in RAM or it is not managed, is another's.
 
-use std::cell::Cell;
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
@@ -16,11 +17,14 @@ const MOST_WHILE_CHANGING: u32 = 1000;
 /// Consecutive faults of one page whose folio is in RAM, before the program is ended.
 const MOST_REPEATS: u32 = 100_000;
 
-thread_local! {
+static_tls! {
     /// The page that this thread last found present, and how often in a row.
-    static LAST: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
+    static LAST: (usize, u32) = "folioswap_last_present";
+}
+
+static_tls! {
     /// How many changes of what is managed there had been then, and how many of these faults came without another.
-    static UNCHANGED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    static UNCHANGED: (u64, u32) = "folioswap_unchanged";
 }
 
 /// Resolves the fault at `addr`. Returns `false` if the content is lost; the reason is printed to standard error.

@@ -1,22 +1,28 @@
 //! The CPU that a thread of the engine works for.
 
-use std::cell::Cell;
-
 use folioswap_core::CpuId;
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 
 /// Faults of one served thread between two lookups of its CPU.
 const FAULTS_ON_ONE_CPU: u32 = 32;
 
-thread_local! {
-    /// CPU of the thread that this thread serves; `None` if it serves itself.
-    static SERVED: Cell<Option<CpuId>> = const { Cell::new(None) };
+static_tls! {
+    /// Whether this thread serves another whose CPU is known, and that CPU.
+    static SERVED: (bool, u32) = "folioswap_served_cpu";
+}
+
+static_tls! {
     /// The served thread, and how many more of its faults are assumed to come from that CPU.
-    static ASKED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    static ASKED: (u32, u32) = "folioswap_asked";
 }
 
 /// CPU of this thread, or of the thread that it serves. Selects per-CPU data and the nearest zone.
 pub(crate) fn current_cpu() -> CpuId {
-    SERVED.get().unwrap_or_else(|| CpuId::new(folioswap_sys::cpu::current_cpu() as u32))
+    match SERVED.get() {
+        (true, cpu) => CpuId::new(cpu),
+        _ => CpuId::new(folioswap_sys::cpu::current_cpu() as u32),
+    }
 }
 
 /// From now on this thread serves `thread`: what it takes is near the CPU on which that thread faulted.
@@ -24,7 +30,8 @@ pub(crate) fn work_for(thread: u32) {
     match ASKED.get() {
         (same, left @ 1..) if same == thread => ASKED.set((thread, left - 1)),
         _ => {
-            SERVED.set(folioswap_sys::cpu::cpu_of(thread).map(CpuId::from_index));
+            let cpu = folioswap_sys::cpu::cpu_of(thread);
+            SERVED.set((cpu.is_some(), cpu.unwrap_or(0) as u32));
             ASKED.set((thread, FAULTS_ON_ONE_CPU - 1));
         }
     }

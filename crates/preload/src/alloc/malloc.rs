@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::alloc::program_heap;
 use crate::export::{export, real};
+use crate::faults::threads;
 use crate::map::known;
 use crate::state::{self, Phase};
 use crate::{guard, start};
@@ -155,7 +156,10 @@ fn source(size: usize, caller: usize) -> Source {
                 _ => Source::Program,
             }
         }
-        Phase::Managed => Source::Program,
+        Phase::Managed => {
+            threads::join();
+            Source::Program
+        }
     }
 }
 

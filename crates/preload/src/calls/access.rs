@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::calls::cover;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, PLAIN};
-use crate::real::kernel;
+use crate::real::own;
 use crate::state;
 
 /// What a call does with memory.
@@ -128,7 +128,7 @@ fn populate(pages: Range<usize>, access: Access) -> i32 {
     let advice = if access == Access::Read { libc::MADV_POPULATE_READ } else { libc::MADV_POPULATE_WRITE };
     state::keeping_errno(|| {
         // SAFETY: faults pages in as a touch would, and changes nothing else.
-        let result = unsafe { kernel!(libc::SYS_madvise, pages.start, pages.len(), advice) };
+        let result = unsafe { own!(libc::SYS_madvise, pages.start, pages.len(), advice) };
         if result == 0 { 0 } else { state::errno() }
     })
 }
@@ -156,7 +156,7 @@ fn is_readable(page: usize) -> bool {
         cover::bring_in(page, PAGE_BYTES);
         state::keeping_errno(|| {
             // SAFETY: the kernel knows no such operation, so it changes nothing.
-            unsafe { kernel!(libc::SYS_rt_sigprocmask, NOTHING, page, 0usize, 8usize) };
+            unsafe { own!(libc::SYS_rt_sigprocmask, NOTHING, page, 0usize, 8usize) };
             state::errno() == libc::EINVAL
         })
     })

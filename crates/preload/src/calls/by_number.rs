@@ -15,9 +15,9 @@ use crate::calls::copied::{self, Copied, Pointer};
 use crate::calls::cover::{self, Pieces};
 use crate::calls::{clones, dispatch, filters, rights};
 use crate::export::export;
-use crate::faults::{masks, signals, threads};
+use crate::faults::{masks, robust, signals, threads};
 use crate::map::hand_over::hand_over;
-use crate::map::{advice, mapping, program_break, protection, remap};
+use crate::map::{advice, mapping, program_break, protection, remap, segments};
 use crate::real::{kernel, own_result, raw, raw_result};
 use crate::state::Phase;
 use crate::{descriptors, guard, state};
@@ -81,8 +81,21 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         if let Some(result) = remote::by_number(number, words) {
             return if result < 0 { -(state::errno() as isize) } else { result };
         }
-        if number == libc::SYS_exit && clones::is_last_thread() {
-            return own_result(libc::SYS_exit_group, words); // a filter may permit the other only
+        match number {
+            libc::SYS_exit => {
+                robust::end_thread();
+                if clones::is_last_thread() {
+                    return own_result(libc::SYS_exit_group, words); // a filter may permit the other only
+                }
+            }
+            libc::SYS_exit_group => robust::end_process(),
+            libc::SYS_execve | libc::SYS_execveat => {
+                robust::bring_in();
+                if !state::direct() {
+                    return signals::inherited(|| raw_result(number, words));
+                }
+            }
+            _ => {}
         }
         if let Some(result) = clones::by_number(number, words) {
             return result;
@@ -142,6 +155,7 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_mmap => mapping::mmap(at, b, c as c_int, d as c_int, e as c_int, f as i64) as isize,
             libc::SYS_munmap => mapping::munmap(at, b) as isize,
             libc::SYS_brk => program_break::by_number(a) as isize,
+            libc::SYS_shmat => segments::shmat(a as c_int, b as *const _, c as c_int) as isize,
             libc::SYS_mremap => remap::mremap(at, b, c, d as c_int, e as *mut _) as isize,
             libc::SYS_madvise => advice::madvise(at, b, c as c_int) as isize,
             libc::SYS_process_madvise => advice::process_madvise(a as c_int, b as *const _, c, d as c_int, e as c_uint),
@@ -381,7 +395,7 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_execve | libc::SYS_execveat => {
                 let at = if number == libc::SYS_execve { [a, b, c] } else { [b, c, d] };
                 let touch = || process::touch(at[0] as *const _, at[1] as *const _, at[2] as *const _);
-                cover::repeat(touch, || raw(number, words) as isize)
+                cover::repeat(touch, || signals::inherited(|| raw(number, words) as isize))
             }
             // The kernel writes there when the thread ends.
             libc::SYS_set_tid_address => {

@@ -9,12 +9,13 @@
 //!
 //! In monitor mode the kernel waits for a missing page, so only pinned buffers are covered: see [`pins`].
 
-use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use folioswap_sys::memory::place_apart;
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 
 use crate::alloc::heap::PRIVATE;
 use crate::calls::access::{self, Access};
@@ -51,9 +52,9 @@ const PAGE_BYTES: usize = 4096;
 /// How often a call that failed with EFAULT is repeated at most.
 const MOST_REPEATS: usize = 100;
 
-thread_local! {
+static_tls! {
     /// How often the call that is being made has been repeated.
-    static REPEATS: Cell<usize> = const { Cell::new(0) };
+    static REPEATS: usize = "folioswap_repeats";
 }
 
 /// Whether the kernel may find pages of the range missing.

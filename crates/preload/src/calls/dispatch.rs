@@ -10,14 +10,15 @@
 //!   parent switches it on again. New threads start without it.
 //! - A program that uses the mechanism itself, or sets another FS base, disables it for that thread.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use folioswap_sys::sigbus::{self, Handled};
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
-use crate::calls::{access, by_number, clones, cover};
+use crate::calls::{access, by_number, clones, cover, mirrored};
 use crate::faults::{masks, signal_stack, signals, threads};
 use crate::real::{Real, own};
 use crate::{guard, start, state};
@@ -45,8 +46,8 @@ static RETURNS: [AtomicUsize; TRAMPOLINES] = [const { AtomicUsize::new(0) }; TRA
 const TRAMPOLINES: usize = 16;
 const DEPARTURE_BYTES: usize = 32;
 
-thread_local! {
-    static ARMED: Cell<bool> = const { Cell::new(false) };
+static_tls! {
+    static ARMED: bool = "folioswap_armed";
 }
 
 // The selector is a byte in each thread's TLS that the kernel reads. A trampoline makes its call, then sets the
@@ -117,6 +118,11 @@ pub fn prepare() -> bool {
     true
 }
 
+/// The C library's return from a signal handler; zero if it is not known.
+pub fn restorer() -> usize {
+    RESTORER.load(Ordering::Relaxed)
+}
+
 /// Enables the net for the calling thread.
 pub fn arm() {
     if !READY.load(Ordering::Relaxed) || ARMED.get() {
@@ -184,7 +190,7 @@ fn about(info: &libc::siginfo_t) -> (c_long, u32) {
 
 fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled {
     if info.si_code != SYS_USER_DISPATCH || !ARMED.get() {
-        return Handled::No;
+        return if mirrored::is_answered(info) { Handled::Yes } else { Handled::No };
     }
     let (number, architecture) = about(info);
     let registers = &context.uc_mcontext.gregs;

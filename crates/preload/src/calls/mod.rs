@@ -16,6 +16,8 @@ mod io;
 mod ioctl;
 mod lookups;
 mod messages;
+mod mirrored;
+mod notified;
 mod numbers;
 mod paths;
 mod printf;

@@ -9,6 +9,8 @@ use libc::{FILE, pid_t};
 
 use crate::calls::cover::{self, Held};
 use crate::export::{export, real};
+use crate::faults::robust;
+use crate::faults::signals::inherited;
 use crate::{guard, state};
 
 type List = *const *const c_char;
@@ -32,32 +34,36 @@ pub fn touch(path: *const c_char, arguments: List, environment: List) {
 export! {
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVE.get();
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
+        cover::repeat(|| touch(path, arguments, environment), || inherited(|| unsafe { real(path, arguments, environment) }))
     }
 }
 
 export! {
     fn execv(path: *const c_char, arguments: List) -> c_int {
         let real = EXECV.get();
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
+        cover::repeat(|| touch(path, arguments, environment()), || inherited(|| unsafe { real(path, arguments) }))
     }
 }
 
 export! {
     fn execvp(path: *const c_char, arguments: List) -> c_int {
         let real = EXECVP.get();
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
+        cover::repeat(|| touch(path, arguments, environment()), || inherited(|| unsafe { real(path, arguments) }))
     }
 }
 
 export! {
     fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVPE.get();
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
+        cover::repeat(|| touch(path, arguments, environment), || inherited(|| unsafe { real(path, arguments, environment) }))
     }
 }
 
@@ -65,8 +71,9 @@ export! {
     fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
         real!(FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int);
         let (real, none) = (FEXECVE.get(), std::ptr::null());
+        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(none, arguments, environment), || unsafe { real(fd, arguments, environment) })
+        cover::repeat(|| touch(none, arguments, environment), || inherited(|| unsafe { real(fd, arguments, environment) }))
     }
 }
 
@@ -75,7 +82,8 @@ export! {
         real!(EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int);
         let real = EXECVEAT.get();
         // SAFETY: passes the caller's arguments on unchanged.
-        let call = || unsafe { real(at, path, arguments, environment, flags) };
+        let call = || inherited(|| unsafe { real(at, path, arguments, environment, flags) });
+        robust::bring_in();
         cover::repeat(|| touch(path, arguments, environment), call)
     }
 }
@@ -215,7 +223,7 @@ unsafe fn spawn(
     // SAFETY: the caller's call, with copies of the strings, which live until it returns.
     unsafe {
         if !state::direct() {
-            return real(pid, path, actions, attributes, arguments, environment);
+            return inherited(|| real(pid, path, actions, attributes, arguments, environment));
         }
         let copies = {
             let _guard = guard::enter();
@@ -223,14 +231,9 @@ unsafe fn spawn(
         };
         let _held = held_for_child(actions, attributes);
         let mut child = 0;
-        let result = real(
-            &raw mut child,
-            copies.0.as_ptr(),
-            actions,
-            attributes,
-            Copies::pointer(&copies.1),
-            Copies::pointer(&copies.2),
-        );
+        let lists = [Copies::pointer(&copies.1), Copies::pointer(&copies.2)];
+        let call = || real(&raw mut child, copies.0.as_ptr(), actions, attributes, lists[0], lists[1]);
+        let result = inherited(call);
         if result == 0 && !pid.is_null() {
             *pid = child;
         }

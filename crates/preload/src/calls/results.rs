@@ -42,7 +42,6 @@ copied! {
 
 // Timers, clocks and limits: the old value is returned once.
 copied! {
-    fn timer_create(clock: clockid_t, event: *mut libc::sigevent, timer: *mut libc::timer_t) -> c_int { event: value, timer: value }
     fn timer_settime(timer: libc::timer_t, flags: c_int, new: *const itimerspec, old: *mut itimerspec) -> c_int { new: value, old: value }
     fn timer_gettime(timer: libc::timer_t, now: *mut itimerspec) -> c_int { now: value }
     fn timerfd_settime(fd: c_int, flags: c_int, new: *const itimerspec, old: *mut itimerspec) -> c_int { new: value, old: value }
@@ -72,7 +71,6 @@ copied! {
     fn mq_timedreceive(queue: mqd_t, message: *mut c_char, len: size_t, priority: *mut c_uint, end: *const timespec) -> ssize_t { message: bytes(len), priority: value, end: value }
     fn mq_send(queue: mqd_t, message: *const c_char, len: size_t, priority: c_uint) -> c_int { message: bytes(len) }
     fn mq_timedsend(queue: mqd_t, message: *const c_char, len: size_t, priority: c_uint, end: *const timespec) -> c_int { message: bytes(len), end: value }
-    fn mq_notify(queue: mqd_t, event: *const libc::sigevent) -> c_int { event: value }
     fn mq_getattr(queue: mqd_t, now: *mut mq_attr) -> c_int { now: value }
     fn mq_setattr(queue: mqd_t, new: *const mq_attr, old: *mut mq_attr) -> c_int { new: value, old: value }
     fn mq_open(name: *const c_char, flags: c_int, mode: mode_t, state: *const mq_attr) -> mqd_t { name: text, state: value }

@@ -10,7 +10,7 @@ use folioswap_sys::kept;
 use libc::{gid_t, rlimit, size_t, uid_t};
 
 use crate::calls::by_number::syscall;
-use crate::calls::copied;
+use crate::calls::{copied, mirrored};
 use crate::export::{export, real};
 use crate::map::adopt;
 use crate::{guard, start, state};
@@ -37,10 +37,21 @@ fn ready() {
     }
 }
 
-/// Called before a call that changes the rights of one thread.
-fn note_own_rights() {
-    HAS_OWN_RIGHTS.store(true, Ordering::Relaxed);
-    ready();
+/// Called before a call that changes the rights of one thread. The engine does not start for it, but if it runs, all of
+/// its threads do from now on.
+fn before_own_rights() {
+    if state::arena().is_some() {
+        adopt::now();
+        prepare();
+    }
+}
+
+/// Called after it has succeeded.
+fn after_own_rights(number: c_long, words: &[usize; 6]) {
+    if state::arena().is_none() {
+        HAS_OWN_RIGHTS.store(true, Ordering::Relaxed);
+    }
+    mirrored::mirror(number, words);
 }
 
 /// Called before a call by which the program gives up rights or sets a limit, or for which the engine must run.
@@ -54,8 +65,8 @@ pub fn before(number: c_long, words: &[usize; 6]) {
         libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => ready(),
         libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => ready(),
         libc::SYS_setgroups | RESTRICT => ready(),
-        libc::SYS_capset => note_own_rights(),
-        libc::SYS_prctl if OF_A_THREAD.contains(&(words[0] as c_int)) => note_own_rights(),
+        libc::SYS_capset => before_own_rights(),
+        libc::SYS_prctl if OF_A_THREAD.contains(&(words[0] as c_int)) => before_own_rights(),
         libc::SYS_io_uring_setup | libc::SYS_io_setup => start::now(),
         // A process that is not dumpable may not open its own page map.
         libc::SYS_prctl if words[0] == libc::PR_SET_DUMPABLE as usize && words[1] != 1 => ready(),
@@ -75,6 +86,11 @@ pub fn before(number: c_long, words: &[usize; 6]) {
 /// Called after a call that has succeeded.
 pub fn after(number: c_long, words: &[usize; 6]) {
     const SPACES: usize = (libc::CLONE_NEWNS | libc::CLONE_NEWUSER) as usize;
+    match number {
+        libc::SYS_capset => after_own_rights(number, words),
+        libc::SYS_prctl if OF_A_THREAD.contains(&(words[0] as c_int)) => after_own_rights(number, words),
+        _ => {}
+    }
     let leaves = match number {
         libc::SYS_chroot | libc::SYS_pivot_root => true,
         libc::SYS_unshare => words[0] & SPACES != 0,
@@ -210,12 +226,15 @@ export! {
 export! {
     fn capset(header: *mut [u32; 2], rights: *const [u32; 6]) -> c_int {
         real!(CAPSET = c"capset": fn(*mut [u32; 2], *const [u32; 6]) -> c_int);
-        note_own_rights();
+        before_own_rights();
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let copies = (copied::value(header), copied::value(rights));
             let result = CAPSET.get()(copies.0.at(header), copies.1.at(rights));
             copies.0.bring_back();
+            if result == 0 {
+                after_own_rights(libc::SYS_capset, &[header as usize, rights as usize, 0, 0, 0, 0]);
+            }
             result
         }
     }

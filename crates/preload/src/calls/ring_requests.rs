@@ -78,6 +78,11 @@ impl Entry {
     pub fn is_quiet(&self) -> bool {
         self.flags & IS_QUIET != 0
     }
+
+    /// If the request provides buffers from which the kernel chooses: their group, and the number of the first.
+    pub fn provided(&self) -> Option<(u16, u16)> {
+        (self.operation == PROVIDE_BUFFERS).then_some((self.rest[0] as u16, self.second as u16))
+    }
 }
 
 /// Makes a zero-copy send of managed memory a plain one. No notification follows, as its completion says: it lacks

@@ -91,6 +91,9 @@ pub struct Ring {
     /// The entries before this one were covered.
     covered: u32,
     pending: HashMap<u64, Pending>,
+    /// Buffers from which the kernel chooses, by their group and first number. They are held until others have these
+    /// numbers, because nothing tells that they are used up.
+    provided: HashMap<(u16, u16), Vec<Hold>>,
 }
 
 // SAFETY: the addresses are of shared mappings, which any thread may read.
@@ -298,7 +301,8 @@ unsafe fn set_up(words: &Words) -> isize {
                 let _guard = guard::enter();
                 let mut all = rings();
                 let fd = fd as c_int;
-                all.push(Ring { fd, params, mapped: [0; 3], seen: 0, covered: 0, pending: HashMap::new() });
+                let (pending, provided) = (HashMap::new(), HashMap::new());
+                all.push(Ring { fd, params, mapped: [0; 3], seen: 0, covered: 0, pending, provided });
                 NR_RINGS.store(all.len(), Ordering::Relaxed);
             }
         }
@@ -355,8 +359,15 @@ unsafe fn before_submission(fd: c_int, count: u32) -> Vec<Hold> {
             }
             let entry = &*entry;
             let ranges = ring_requests::named(entry);
-            let holds = hold(ranges);
+            let mut holds = hold(ranges);
             let _guard = guard::enter();
+            if let Some(name) = entry.provided() {
+                let place = rings().iter_mut().find(|ring| ring.fd == fd).map(|ring| {
+                    let held = std::mem::take(&mut holds);
+                    ring.provided.insert(name, held)
+                });
+                drop(place); // what was held by this name before, without the lock
+            }
             if entry.is_quiet() {
                 brief.extend(holds);
             } else if let Some(ring) = rings().iter_mut().find(|ring| ring.fd == fd) {

@@ -1,6 +1,7 @@
 //! Faults on the program's threads: their signals, stacks, and the threads themselves.
 
 pub mod masks;
+pub mod robust;
 pub mod signal_stack;
 pub mod signals;
 pub mod small_stack;

@@ -3,10 +3,11 @@
 //! The thread's own stack may be managed (a coroutine's stack in a malloc block), and the kernel cannot push a signal
 //! frame onto a missing page. The engine runs on yet another stack (`folioswap_sys::fault_stack`).
 
-use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap_sys::memory::place_apart;
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 
 use crate::faults::threads;
 use crate::real::own;
@@ -28,11 +29,14 @@ pub fn spare() -> Spare {
     SPARE.lock().expect("nothing panics under this lock")
 }
 
-thread_local! {
+static_tls! {
     /// Start of this thread's mapping; zero if it has none.
-    static MAPPING: Cell<usize> = const { Cell::new(0) };
-    /// The program's stack that this one replaces.
-    static STANDS_FOR: Cell<Option<libc::stack_t>> = const { Cell::new(None) };
+    static MAPPING: usize = "folioswap_signal_stack";
+}
+
+static_tls! {
+    /// The program's stack that this one replaces. Its size is zero if there is none.
+    static STANDS_FOR: libc::stack_t = "folioswap_stands_for";
 }
 
 fn map() -> Option<usize> {
@@ -111,7 +115,7 @@ pub fn is_on_own(pointer: usize) -> bool {
 
 /// Whether a stack pointer is on the program's stack that this library's stack replaces.
 pub fn is_on_theirs(pointer: usize) -> bool {
-    STANDS_FOR.get().is_some_and(|theirs| is_on(&theirs, pointer))
+    stands_for().is_some_and(|theirs| is_on(&theirs, pointer))
 }
 
 /// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
@@ -122,7 +126,7 @@ pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     let none = mode(&wanted) == libc::SS_DISABLE;
     let small =
         matches!(wanted.ss_flags, 0 | libc::SS_ONSTACK) && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
-    STANDS_FOR.set(small.then_some(wanted));
+    set_stands_for(small.then_some(wanted));
     if none || small { own } else { wanted }
 }
 
@@ -159,11 +163,11 @@ pub fn hold(wanted: &libc::stack_t) {
 
 /// The program's stack that this library's stack replaces.
 pub fn stands_for() -> Option<libc::stack_t> {
-    STANDS_FOR.get()
+    Some(STANDS_FOR.get()).filter(|stack| stack.ss_size > 0)
 }
 
 pub fn set_stands_for(stack: Option<libc::stack_t>) {
-    STANDS_FOR.set(stack);
+    STANDS_FOR.set(stack.unwrap_or(none()));
 }
 
 /// What the program is told when `set` is set and replaces `stands_for`.

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::ExitStatus;
@@ -15,9 +15,9 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::calls::access::{self, Access};
-use crate::calls::dispatch;
+use crate::calls::{clones, dispatch};
 use crate::export::{export, real};
-use crate::faults::{masks, signal_stack, small_stack};
+use crate::faults::{masks, signal_stack, small_stack, threads};
 use crate::real::{kernel, own};
 use crate::{guard, state};
 
@@ -39,6 +39,7 @@ static FAULTS: AtomicBool = AtomicBool::new(false);
 /// faults. Prepares the first thread.
 pub fn prepare(may_be_direct: bool) {
     signal_stack::attach();
+    threads::note_first();
     FAULTS.store(may_be_direct, Ordering::SeqCst);
     if may_be_direct {
         take_faults();
@@ -167,6 +168,39 @@ fn set_chained(signal: c_int, action: Action) {
     if signal == libc::SIGSYS { sigbus::set_chained_syscall_action(action) } else { sigbus::set_chained_action(action) }
 }
 
+/// Makes a call that executes a program, which is to ignore and block what this one does, as far as the program knows.
+/// Until it has, or has failed, the signals of faults do not work: only where no other thread needs them.
+pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
+    let blocked = held_signals::blocked() & ours_mask();
+    let ignored = ours().iter().copied().filter(|&signal| chained(signal).sa_sigaction == libc::SIG_IGN);
+    let ignored = ignored.fold(0u64, |bits, signal| bits | 1 << (signal - 1));
+    if guard::inside() || blocked | ignored == 0 {
+        return call();
+    }
+    let is_alone = ignored != 0 && clones::has_one_thread();
+    let ignored = || ours().iter().copied().filter(move |&signal| is_alone && ignored >> (signal - 1) & 1 != 0);
+    let ignore = KernelAction { handler: libc::SIG_IGN, flags: 0, restorer: 0, mask: 0 };
+    let mut before = [ignore; 2];
+    // SAFETY: the kernel reads and fills in locals. The handlers come back before anything can fault.
+    unsafe {
+        for (signal, before) in ignored().zip(&mut before) {
+            own!(libc::SYS_rt_sigaction, signal, &raw const ignore, &raw mut *before, 8);
+        }
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const blocked, 0usize, 8);
+    }
+    let result = call();
+    state::keeping_errno(|| {
+        // SAFETY: as above.
+        unsafe {
+            for (signal, before) in ignored().zip(&before) {
+                own!(libc::SYS_rt_sigaction, signal, &raw const *before, 0usize, 8);
+            }
+            own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const blocked, 0usize, 8);
+        }
+    });
+    result
+}
+
 export! {
     fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
         let real = SIGACTION.get();
@@ -188,20 +222,48 @@ export! {
                 return 0;
             }
             let mut copy = (!action.is_null()).then(|| *action);
-            let was = small_stack::handler(signal);
+            let was = small_stack::noted(signal);
             if let Some(copy) = &mut copy {
                 ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
-                copy.sa_sigaction = small_stack::instead_of(signal, copy.sa_sigaction, copy.sa_flags as u64);
+                let (handler, flags) = begin_here(signal, copy.sa_sigaction, copy.sa_flags as u64);
+                (copy.sa_sigaction, copy.sa_flags) = (handler, flags as c_int);
             }
             let mut known: Action = zeroed();
             let result = real(signal, copy.as_ref().map_or(null(), |copy| &raw const *copy), &raw mut known);
             if result == 0 && !before.is_null() {
-                known.sa_sigaction = small_stack::told(known.sa_sigaction, was);
+                let (handler, flags) = small_stack::told(known.sa_sigaction, known.sa_flags as u64, was);
+                (known.sa_sigaction, known.sa_flags) = (handler, flags as c_int);
                 *before = known;
             }
             result
         }
     }
+}
+
+/// What the kernel is to know of a handler of the program's and its flags.
+fn begin_here(signal: c_int, handler: sighandler_t, flags: u64) -> (sighandler_t, u64) {
+    small_stack::instead_of(signal, handler, flags, FAULTS.load(Ordering::Relaxed))
+}
+
+/// Sets a handler by a call of the C library's, and has it begin here. Returns the previous handler.
+fn set_plain(signal: c_int, set: impl FnOnce() -> sighandler_t) -> sighandler_t {
+    let was = small_stack::noted(signal);
+    let before = set();
+    if before == libc::SIG_ERR {
+        return before;
+    }
+    // SAFETY: all zeroes is a valid action. The C library reads one and fills in the other.
+    unsafe {
+        let mut now: Action = zeroed();
+        if SIGACTION.get()(signal, null(), &raw mut now) == 0 {
+            let (handler, flags) = begin_here(signal, now.sa_sigaction, now.sa_flags as u64);
+            if handler != now.sa_sigaction {
+                (now.sa_sigaction, now.sa_flags) = (handler, flags as c_int);
+                SIGACTION.get()(signal, &raw const now, null_mut());
+            }
+        }
+    }
+    small_stack::told(before, 0, was).0
 }
 
 /// Records a plain handler as the program's for a signal of [`ours`]. Returns the previous handler.
@@ -221,9 +283,8 @@ export! {
         if is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESTART);
         }
-        let was = small_stack::handler(signal);
         // SAFETY: passes the caller's arguments on unchanged.
-        small_stack::told(unsafe { SIGNAL.get()(signal, handler) }, was)
+        set_plain(signal, || unsafe { SIGNAL.get()(signal, handler) })
     }
 }
 
@@ -239,9 +300,8 @@ export! {
         if is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER);
         }
-        let was = small_stack::handler(signal);
         // SAFETY: passes the caller's arguments on unchanged.
-        small_stack::told(unsafe { SYSV_SIGNAL.get()(signal, handler) }, was)
+        set_plain(signal, || unsafe { SYSV_SIGNAL.get()(signal, handler) })
     }
 }
 
@@ -291,16 +351,16 @@ pub unsafe fn kernel_action(
                 set_chained(signal, action);
             }
         } else {
-            let was = small_stack::handler(signal);
+            let was = small_stack::noted(signal);
             if let Some(wanted) = &mut wanted {
                 wanted.mask &= !ours;
-                wanted.handler = small_stack::instead_of(signal, wanted.handler, wanted.flags);
+                (wanted.handler, wanted.flags) = begin_here(signal, wanted.handler, wanted.flags);
             }
             let new = wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted);
             if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, set_len) < 0 {
                 return -1;
             }
-            known.handler = small_stack::told(known.handler, was);
+            (known.handler, known.flags) = small_stack::told(known.handler, known.flags, was);
         }
         if !before.is_null() {
             *before = known;
@@ -335,9 +395,8 @@ export! {
             }
             return if is_held { SIG_HOLD } else { known };
         }
-        let was = small_stack::handler(number);
         // SAFETY: passes the caller's arguments on unchanged.
-        small_stack::told(unsafe { SIGSET.get()(number, handler) }, was)
+        set_plain(number, || unsafe { SIGSET.get()(number, handler) })
     }
 }
 

@@ -1,17 +1,29 @@
-//! Runs the program's handlers on the small signal stack that it has set, while the kernel knows this library's stack
-//! ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls, for which the program's has no
-//! room.
+//! Runs the program's handlers on the stacks that it has for them, though the kernel makes their frames on this
+//! library's stack.
 //!
-//! A handler that wants the signal stack (SA_ONSTACK) begins here, on this library's stack. The kernel's frame is
-//! copied to the program's, and the handler returns from there.
+//! - A handler that wants the signal stack (SA_ONSTACK) runs on the small one that the program has set, while the
+//!   kernel knows this library's ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls,
+//!   for which the program's has no room.
+//! - A *plain* handler, without that flag, runs on the stack of the interrupted code. If that has left RAM, as a
+//!   coroutine's may, the kernel could make no frame there in direct mode, and would end the process.
+//!
+//! Handlers begin here, on this library's stack. The kernel's frame is copied to the program's, and the handler returns
+//! from there. For plain ones all signals are blocked meanwhile: handlers of others would run on this library's stack.
+//! One whose frame was made on top of another that has not begun moves that first. A plain one returns by [`leave`],
+//! because its frame may have left RAM again: it is copied to where the kernel finds it.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
+use crate::calls::dispatch;
 use crate::export::{export, real};
-use crate::faults::signal_stack;
+use crate::faults::{signal_stack, signals};
+use crate::real::own;
+use crate::state;
 
 real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
 real!(LONGJMP_CHECKED = c"__longjmp_chk": fn(*mut c_void, c_int) -> ());
@@ -31,48 +43,151 @@ const EXTENDED: u32 = 0x4650_5853;
 const LEGACY_BYTES: usize = 512;
 const STATE_ALIGNMENT: usize = 64;
 
-/// The handler for the kernel, for one of the program's with these flags.
-pub fn instead_of(signal: c_int, handler: sighandler_t, flags: u64) -> sighandler_t {
-    let is_special = handler == libc::SIG_DFL || handler == libc::SIG_IGN;
-    let Some(place) = HANDLERS.get(signal as usize) else { return handler };
-    if is_special || flags & libc::SA_ONSTACK as u64 == 0 {
-        return handler;
+/// Whether they are plain.
+static PLAIN: [AtomicBool; NR_SIGNALS] = [const { AtomicBool::new(false) }; NR_SIGNALS];
+
+static_tls! {
+    /// Whether signals are blocked until the handler runs, and what was blocked before.
+    static BLOCKED: (bool, u64) = "folioswap_blocked_by_landing";
+}
+
+const ON_STACK: u64 = libc::SA_ONSTACK as u64;
+
+/// What the program has set for a signal whose handlers begin here.
+#[derive(Clone, Copy)]
+pub struct Noted {
+    handler: sighandler_t,
+    is_plain: bool,
+}
+
+/// What the kernel is to know of a handler of the program's and its flags. `takes_plain`: plain ones begin here, too.
+pub fn instead_of(signal: c_int, handler: sighandler_t, flags: u64, takes_plain: bool) -> (sighandler_t, u64) {
+    let is_special = [libc::SIG_DFL, libc::SIG_IGN, enter as *const () as usize].contains(&handler);
+    let is_plain = flags & ON_STACK == 0;
+    let Some(place) = HANDLERS.get(signal as usize) else { return (handler, flags) };
+    if is_special || is_plain && !takes_plain {
+        return (handler, flags);
     }
     place.store(handler, Ordering::SeqCst);
-    enter as *const () as usize
+    PLAIN[signal as usize].store(is_plain, Ordering::SeqCst);
+    (enter as *const () as usize, flags | ON_STACK)
 }
 
-/// The program's handler that begins here, if any does.
-pub fn handler(signal: c_int) -> sighandler_t {
-    HANDLERS.get(signal as usize).map_or(libc::SIG_DFL, |place| place.load(Ordering::SeqCst))
+/// What the program has set, if its handler begins here.
+pub fn noted(signal: c_int) -> Noted {
+    let load = |place: &AtomicUsize| place.load(Ordering::SeqCst);
+    let is_plain = PLAIN.get(signal as usize).is_some_and(|plain| plain.load(Ordering::SeqCst));
+    Noted { handler: HANDLERS.get(signal as usize).map_or(libc::SIG_DFL, load), is_plain }
 }
 
-/// The program's handler where the kernel knows one, and `begins_here` is what began here then.
-pub fn told(known: sighandler_t, begins_here: sighandler_t) -> sighandler_t {
-    if known == enter as *const () as usize { begins_here } else { known }
+/// The program's handler and flags where the kernel knows these, and `noted` was noted then.
+pub fn told(known: sighandler_t, flags: u64, noted: Noted) -> (sighandler_t, u64) {
+    match known == enter as *const () as usize {
+        true if noted.is_plain => (noted.handler, flags & !ON_STACK),
+        true => (noted.handler, flags),
+        false => (known, flags),
+    }
 }
 
-/// The handler, and where the frame lies now; zero: where it was.
+/// Where to go on, and where the frame lies now; zero: where it was.
 #[repr(C)]
 struct Landing {
     frame: usize,
     handler: usize,
 }
 
-/// Copies the frame to the program's stack, if that is a small one.
-extern "C" fn land(signal: c_int, frame: usize, context: &ucontext_t) -> Landing {
-    let handler = HANDLERS[signal as usize].load(Ordering::SeqCst);
+/// Copies the frame to the stack on which the handler is to run.
+extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t) -> Landing {
+    let Noted { handler, is_plain } = noted(signal);
     // SAFETY: the kernel's frame, which this handler alone uses.
-    Landing { frame: unsafe { moved(frame, context) }.unwrap_or(0), handler }
+    let frame = unsafe { if is_plain { moved_blocked(frame, context) } else { moved(frame, context) } };
+    Landing { frame: frame.unwrap_or(0), handler }
 }
 
-/// Moves a frame: the return address, the context, the description of the signal, and the state of the FPU behind them.
+/// Moves the frame of a plain handler, and blocks all signals for [`reopen`] if it does.
+///
+/// # Safety
+/// As [`moved`].
+unsafe fn moved_blocked(frame: usize, context: &mut ucontext_t) -> Option<usize> {
+    if !is_to_move(frame, context) {
+        return None;
+    }
+    let (all, mut before) = (!signals::ours_mask(), 0u64);
+    // SAFETY: the kernel reads a set of 8 bytes and writes another.
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut before, 8) };
+    BLOCKED.set((true, before));
+    // SAFETY: the caller upholds this function's own contract.
+    let moved = unsafe { moved_plain(frame, context) };
+    if moved.is_none() {
+        reopen();
+    }
+    moved
+}
+
+/// Whether the kernel has made the frame of a plain handler on the signal stack only because it was told to.
+fn is_to_move(frame: usize, context: &ucontext_t) -> bool {
+    let stack = &context.uc_stack;
+    signal_stack::is_on(stack, frame) && (!signal_stack::is_on(stack, pointer(context)) || has_not_begun(context))
+}
+
+/// The stack pointer of what was interrupted.
+fn pointer(context: &ucontext_t) -> usize {
+    context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize
+}
+
+/// Whether what was interrupted is a handler at its beginning here.
+fn has_not_begun(context: &ucontext_t) -> bool {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize == enter as *const () as usize
+}
+
+/// Moves the frame of a plain handler, after the one on top of which it was made.
+///
+/// # Safety
+/// As [`moved`].
+unsafe fn moved_plain(frame: usize, context: &mut ucontext_t) -> Option<usize> {
+    if has_not_begun(context) && signal_stack::is_on(&context.uc_stack, pointer(context)) {
+        let below = pointer(context);
+        let registers = &mut context.uc_mcontext.gregs;
+        let of_below = registers[libc::REG_RDX as usize] as *mut ucontext_t;
+        let noted = noted(registers[libc::REG_RDI as usize] as c_int);
+        // SAFETY: the frame and the context of a handler that has not begun. It goes on with those at the new place.
+        unsafe {
+            let new = match noted.is_plain {
+                true if is_to_move(below, &*of_below) => moved_plain(below, &mut *of_below)?,
+                true => return None,
+                false => moved(below, &*of_below)?,
+            };
+            for register in [libc::REG_RSP, libc::REG_RSI, libc::REG_RDX] {
+                registers[register as usize] += new.wrapping_sub(below) as i64;
+            }
+            registers[libc::REG_RIP as usize] = noted.handler as i64;
+        }
+    }
+    // SAFETY: the caller upholds this function's own contract. The kernel would have put the frame there.
+    unsafe {
+        let new = copied(frame, context, pointer(context).checked_sub(RED_ZONE_BYTES)?, 0)?;
+        if state::is_managed(new) {
+            (new as *mut usize).write(leave());
+        }
+        Some(new)
+    }
+}
+
+/// Ends what [`moved_blocked`] began, once the stack pointer is on the program's stack.
+extern "C" fn reopen() {
+    if let (true, before) = BLOCKED.replace((false, 0)) {
+        // SAFETY: the kernel reads a set of 8 bytes.
+        unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0usize, 8) };
+    }
+}
+
+/// Moves the frame of a handler that wants the signal stack, if that is a small one.
 ///
 /// # Safety
 /// The kernel has just made the frame, and its handler has not begun.
 unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
     let theirs = signal_stack::stands_for()?;
-    let interrupted = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
+    let interrupted = pointer(context);
     // A fault, or a call that is being made: what was interrupted has this library's stack.
     if signal_stack::is_on_own(interrupted) {
         return None;
@@ -82,6 +197,82 @@ unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
         true => interrupted - RED_ZONE_BYTES,
         false => bottom + theirs.ss_size,
     };
+    // SAFETY: the caller upholds this function's own contract. The stack is the program's.
+    unsafe { copied(frame, context, top, bottom) }
+}
+
+// A plain handler returns here, with the stack pointer behind the return address in its frame. Those who unwind the
+// stack find the interrupted registers in the frame, as in that of the C library's function for this, and look for the
+// instruction before this. Registers need not be kept.
+std::arch::global_asm!(
+    ".pushsection .text",
+    ".balign 16",
+    ".cfi_startproc",
+    ".cfi_signal_frame",
+    ".cfi_escape 0x0f, 4, 0x77, 0xa0, 1, 6", // the stack pointer
+    ".cfi_escape 0x10, 8, 2, 0x77, 40",      // r8 and the others, to r15
+    ".cfi_escape 0x10, 9, 2, 0x77, 48",
+    ".cfi_escape 0x10, 10, 2, 0x77, 56",
+    ".cfi_escape 0x10, 11, 3, 0x77, 0xc0, 0",
+    ".cfi_escape 0x10, 12, 3, 0x77, 0xc8, 0",
+    ".cfi_escape 0x10, 13, 3, 0x77, 0xd0, 0",
+    ".cfi_escape 0x10, 14, 3, 0x77, 0xd8, 0",
+    ".cfi_escape 0x10, 15, 3, 0x77, 0xe0, 0",
+    ".cfi_escape 0x10, 5, 3, 0x77, 0xe8, 0", // rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip
+    ".cfi_escape 0x10, 4, 3, 0x77, 0xf0, 0",
+    ".cfi_escape 0x10, 6, 3, 0x77, 0xf8, 0",
+    ".cfi_escape 0x10, 3, 3, 0x77, 0x80, 1",
+    ".cfi_escape 0x10, 1, 3, 0x77, 0x88, 1",
+    ".cfi_escape 0x10, 0, 3, 0x77, 0x90, 1",
+    ".cfi_escape 0x10, 2, 3, 0x77, 0x98, 1",
+    ".cfi_escape 0x10, 7, 3, 0x77, 0xa0, 1",
+    ".cfi_escape 0x10, 16, 3, 0x77, 0xa8, 1",
+    "nop",
+    ".hidden folioswap_leave",
+    ".globl folioswap_leave",
+    "folioswap_leave:",
+    "lea rdi, [rsp - 8]",
+    "and rsp, -16",
+    "call {taken_off}",
+    "lea rsp, [rax + 8]",
+    "mov eax, 15", // rt_sigreturn
+    "test rdx, rdx",
+    "jz 2f",
+    "jmp rdx",
+    "2: syscall",
+    ".cfi_endproc",
+    ".popsection",
+    taken_off = sym taken_off,
+);
+
+fn leave() -> usize {
+    unsafe extern "C" {
+        static folioswap_leave: u8;
+    }
+    &raw const folioswap_leave as usize
+}
+
+/// Copies the frame of a plain handler that returns to the bottom of this library's stack, and blocks all signals until
+/// the kernel has restored what was blocked. Returns its place, and the C library's function that returns from there.
+extern "C" fn taken_off(frame: usize) -> Landing {
+    let all = !signals::ours_mask();
+    // SAFETY: the kernel reads a set of 8 bytes.
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, 8) };
+    let context = (frame + size_of::<usize>()) as *const ucontext_t;
+    // SAFETY: the frame that `copied` has made. Reading it faults it in. Nothing else uses the bottom of that stack.
+    let taken = signal_stack::own_signal_stack().and_then(|own| unsafe {
+        let bottom = own.ss_sp as usize;
+        copied(frame, &*context, bottom + own.ss_size / 2, bottom)
+    });
+    Landing { frame: taken.unwrap_or(frame), handler: dispatch::restorer() }
+}
+
+/// Copies a frame to below `top`: the return address, the context, the description of the signal, and the state of the
+/// FPU behind them.
+///
+/// # Safety
+/// As [`moved`]. From `bottom` to `top` there is a stack of the program's that is not in use.
+unsafe fn copied(frame: usize, context: &ucontext_t, top: usize, bottom: usize) -> Option<usize> {
     let state = context.uc_mcontext.fpregs as usize;
     let before_state = state.checked_sub(frame)?;
     // SAFETY: the caller's promise. The kernel's state is at least as long as its legacy part, in which its length is.
@@ -118,9 +309,21 @@ unsafe extern "C" fn enter(_signal: c_int, _about: *mut siginfo_t, _context: *mu
         "sub rdx, rsp",
         "add rdx, rax",
         "mov rsp, rax",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push r11",
+        "sub rsp, 8",
+        "call {reopen}",
+        "add rsp, 8",
+        "pop r11",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
         "2:",
         "jmp r11",
         land = sym land,
+        reopen = sym reopen,
     )
 }
 

@@ -10,13 +10,14 @@ use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use folioswap_sys::{held_signals, tls_vector};
+use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 
 use crate::alloc::malloc;
 use crate::export::{export, real};
-use crate::faults::{signal_stack, signals};
-use crate::real::kernel;
+use crate::faults::{robust, signal_stack, signals};
+use crate::real::{kernel, own};
 use crate::{guard, start, state};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -151,10 +152,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
             let mut held = HELD.lock().expect("nothing panics under this lock");
             held.iter_mut().filter(|stack| stack.number == beginning.number).for_each(|stack| stack.thread = thread);
         }
-        if signals::has_ours() {
-            signal_stack::attach();
-            detach_at_end();
-        }
+        prepare();
         held_signals::begin_thread(beginning.blocked);
         (beginning.body, beginning.argument)
     };
@@ -162,6 +160,46 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         signals::open_ours();
     }
     body(argument)
+}
+
+static_tls! {
+    /// Whether the thread is prepared for its faults.
+    static IS_PREPARED: bool = "folioswap_prepared";
+}
+
+/// Prepares the calling thread, but for its signal mask. Called under a guard.
+fn prepare() {
+    IS_PREPARED.set(true);
+    if signals::has_ours() {
+        signal_stack::attach();
+    }
+    see_end();
+}
+
+/// The first thread is prepared.
+pub fn note_first() {
+    IS_PREPARED.set(true);
+}
+
+/// Called for each allocation of the program's, once memory is managed: prepares a thread that the C library has made
+/// by itself. The signals of faults may be blocked there until then.
+pub fn join() {
+    if !IS_PREPARED.get() {
+        join_now();
+    }
+}
+
+#[cold]
+fn join_now() {
+    state::keeping_errno(|| {
+        {
+            let _guard = guard::enter();
+            prepare();
+        }
+        if signals::has_ours() {
+            signals::open_ours();
+        }
+    });
 }
 
 /// The key whose destructor runs when a thread ends, locked.
@@ -172,14 +210,26 @@ pub fn key() -> Key {
     KEY.lock().expect("nothing panics under this lock")
 }
 
-/// Arranges for the thread's signal stack to be taken back when the thread ends.
-fn detach_at_end() {
+/// How often the C library calls destructors of a thread's data while there is some.
+const ROUNDS: u32 = 4;
+
+static_tls! {
+    /// Whether the thread's end is seen, and how often [`at_end`] was called.
+    static END: (bool, u32) = "folioswap_end";
+}
+
+/// Arranges for [`at_end`] to be called when the calling thread ends.
+fn see_end() {
+    if END.get().0 {
+        return;
+    }
+    END.set((true, 0));
     let mut key = self::key();
     // SAFETY: the key is filled in on success, and the destructor lives as long as the program.
     unsafe {
         if key.is_none() {
             let mut made = MaybeUninit::uninit();
-            if libc::pthread_key_create(made.as_mut_ptr(), Some(detach)) == 0 {
+            if libc::pthread_key_create(made.as_mut_ptr(), Some(at_end)) == 0 {
                 *key = Some(made.assume_init());
             }
         }
@@ -189,9 +239,24 @@ fn detach_at_end() {
     }
 }
 
-extern "C" fn detach(_value: *mut c_void) {
+/// Ends what the thread has. In the last round, because the program's destructors may use its mutexes.
+extern "C" fn at_end(value: *mut c_void) {
+    let round = END.get().1 + 1;
+    END.set((true, round));
+    if round < ROUNDS {
+        let _guard = guard::enter();
+        if let Some(key) = *self::key() {
+            // SAFETY: the thread's own data. It has a place already, so nothing is allocated.
+            unsafe { libc::pthread_setspecific(key, value) };
+        }
+        return;
+    }
+    robust::end_thread();
     let _guard = guard::enter();
-    signal_stack::detach();
+    // SAFETY: takes no pointers.
+    if guard::this_thread() != unsafe { own!(libc::SYS_getpid) as u32 } {
+        signal_stack::detach(); // else it goes on, to the end of the process
+    }
 }
 
 export! {
@@ -212,6 +277,7 @@ export! {
             let (beginning, number) = {
                 let _guard = guard::enter();
                 release_ended();
+                see_end(); // the first thread's, too
                 let number = if holds_vector || stack.is_some() { NEXT.fetch_add(1, Ordering::Relaxed).max(1) } else { 0 };
                 if let Some((addr, len)) = stack {
                     space.hold(addr, len);

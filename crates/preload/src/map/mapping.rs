@@ -279,9 +279,34 @@ unsafe fn map_over(
     }
 }
 
+/// Whether a call maps zeros privately (`/dev/zero`), which is the same as anonymous memory.
+fn maps_zeros(access: c_int, flags: c_int, fd: c_int, offset: i64) -> bool {
+    let is_private_file = flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS) == libc::MAP_PRIVATE && fd >= 0;
+    let may_be = is_private_file && access & libc::PROT_EXEC == 0 && (offset as usize).is_multiple_of(PAGE_BYTES);
+    if !may_be || guard::inside() || !state::may_manage() {
+        return false;
+    }
+    state::keeping_errno(|| {
+        // SAFETY: all zeroes is a valid `stat`, which the kernel fills in.
+        let (about, mode) = unsafe {
+            let mut about: libc::stat = std::mem::zeroed();
+            if own!(libc::SYS_fstat, fd, &raw mut about) != 0 || about.st_rdev != libc::makedev(1, 5) {
+                return false;
+            }
+            (about, own!(libc::SYS_fcntl, fd, libc::F_GETFL) as c_int)
+        };
+        let is_readable = mode & libc::O_PATH == 0 && mode & libc::O_ACCMODE != libc::O_WRONLY;
+        about.st_mode & libc::S_IFMT == libc::S_IFCHR && mode >= 0 && is_readable
+    })
+}
+
 export! {
     fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
         state::as_the_kernel(|| {
+            let (flags, fd, offset) = match maps_zeros(access, flags, fd, offset) {
+                true => (flags | libc::MAP_ANONYMOUS, -1, 0),
+                false => (flags, fd, offset),
+            };
             if is_manageable(flags) && !is_reserve(access) {
                 adopt::make_room(pages(len));
             }

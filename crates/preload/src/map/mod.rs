@@ -11,3 +11,4 @@ pub mod present;
 pub mod program_break;
 pub mod protection;
 pub mod remap;
+pub mod segments;

@@ -90,9 +90,8 @@ export! {
             adopt::before_keeping(&(addr as usize..(addr as usize).saturating_add(len)));
             // SAFETY: passes the caller's arguments on unchanged.
             let lock = || unsafe { kernel!(libc::SYS_mlock2, addr, len, flags) as c_int };
-            let Some(space) = state::space().filter(|_| state::overlaps(addr as usize, len) && !guard::inside()) else {
-                return lock();
-            };
+            let is_ours = state::overlaps(addr as usize, len) && flags & !libc::MLOCK_ONFAULT == 0 && !guard::inside();
+            let Some(space) = state::space().filter(|_| is_ours && may_lock()) else { return lock() };
             let start = addr as usize & !(PAGE_BYTES - 1);
             let range = start..pages((addr as usize).saturating_add(len));
             if !are_possible(&range) {
@@ -131,6 +130,12 @@ export! {
             -1
         })
     }
+}
+
+/// Whether the kernel lets the caller lock memory at all.
+fn may_lock() -> bool {
+    // SAFETY: locks nothing.
+    state::keeping_errno(|| unsafe { kernel!(libc::SYS_mlock, 0usize, 0usize) == 0 })
 }
 
 /// Unlocks a range, so that its content can leave or be dropped.
@@ -178,7 +183,9 @@ export! {
 export! {
     fn mlockall(flags: c_int) -> c_int {
         // A program that is still small keeps all of its memory in RAM from now on, as it wants.
-        if state::space().is_some() {
+        const KNOWN: c_int = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+        let is_known = flags & !KNOWN == 0 && flags & !libc::MCL_ONFAULT != 0;
+        if state::space().is_some() && is_known && may_lock() {
             // More memory than the budget cannot be locked in RAM. The kernel returns ENOMEM beyond RLIMIT_MEMLOCK too.
             state::fail(libc::ENOMEM);
             return -1;

@@ -1,0 +1,59 @@
+//! System V shared memory that the program attaches over memory of its own (SHM_REMAP). Elsewhere it is attached where
+//! nothing is, and is not managed.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::null;
+
+use crate::export::export;
+use crate::map::mapping::{PAGE_BYTES, are_possible, pages, replace};
+use crate::map::{adopt, known};
+use crate::real::{kernel, own};
+use crate::{guard, state};
+
+/// The size of a segment; `None` if the kernel does not tell.
+fn size_of_segment(id: c_int) -> Option<usize> {
+    let mut about = MaybeUninit::<libc::shmid_ds>::uninit();
+    // SAFETY: the kernel fills the structure in on success.
+    state::keeping_errno(|| unsafe {
+        (kernel!(libc::SYS_shmctl, id, libc::IPC_STAT, about.as_mut_ptr()) == 0).then(|| about.assume_init().shm_segsz)
+    })
+}
+
+/// Where a segment comes over other memory.
+fn covered(id: c_int, addr: *const c_void, flags: c_int) -> Option<Range<usize>> {
+    if flags & libc::SHM_REMAP == 0 || addr.is_null() || guard::inside() || !state::may_manage() {
+        return None;
+    }
+    let start = if flags & libc::SHM_RND != 0 { addr as usize & !(PAGE_BYTES - 1) } else { addr as usize };
+    let range = start..start.saturating_add(pages(size_of_segment(id)?));
+    (!range.is_empty() && are_possible(&range)).then_some(range)
+}
+
+export! {
+    fn shmat(id: c_int, addr: *const c_void, flags: c_int) -> *mut c_void {
+        // SAFETY: passes the caller's arguments on, or equivalent ones.
+        let attach = |addr: *const c_void, flags: c_int| unsafe {
+            kernel!(libc::SYS_shmat, id, addr, flags) as *mut c_void
+        };
+        let Some(range) = covered(id, addr, flags) else { return attach(addr, flags) };
+        state::as_the_kernel(|| {
+            let _guard = guard::enter();
+            let _held = adopt::hold();
+            // First elsewhere, so that what the kernel refuses leaves what is there.
+            let trial = attach(null(), flags & !(libc::SHM_REMAP | libc::SHM_RND));
+            if trial == libc::MAP_FAILED {
+                return trial;
+            }
+            // SAFETY: attached just now, and known to nobody.
+            unsafe { own!(libc::SYS_shmdt, trial) };
+            known::forget(&range);
+            match state::space().filter(|_| state::overlaps(range.start, range.len())) {
+                // SAFETY: the program gives up what is there.
+                Some(space) => unsafe { replace(space, &range, false, || attach(addr, flags)) },
+                None => attach(addr, flags),
+            }
+        })
+    }
+}
