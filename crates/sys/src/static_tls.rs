@@ -2,7 +2,8 @@
 //!
 //! Rust's own are found through the loader, which may allocate when a thread first looks for one after a library was
 //! loaded. On the way of a fault, or of an allocation, it must not: it would come back to where it was called from, or
-//! wait for a lock that the interrupted code holds. On other architectures than x86-64 these are Rust's own.
+//! wait for a lock that the interrupted code holds. A library that a program loads later has little room for such
+//! variables. So they are made with the feature `static-tls` (and on x86-64) only; otherwise they are Rust's own.
 
 /// A type of which zeros are a value, in which the variables begin.
 ///
@@ -23,7 +24,7 @@ unsafe impl<A: Zeroed, B: Zeroed> Zeroed for (A, B) {}
 // SAFETY: as above: no stack.
 unsafe impl Zeroed for libc::stack_t {}
 
-/// Room for one variable. It is scarce in libraries that a program loads later.
+/// Room for one variable.
 pub const MOST_BYTES: usize = 24;
 
 /// Such a variable.
@@ -59,6 +60,7 @@ pub unsafe trait StaticTls: Sized {
 
 /// Defines such a variable. The name of its symbol must be the only one of its kind among the crates that are linked
 /// together.
+#[cfg(all(target_arch = "x86_64", feature = "static-tls"))]
 #[macro_export]
 macro_rules! static_tls {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $symbol:literal;) => {
@@ -66,7 +68,6 @@ macro_rules! static_tls {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         struct $name;
 
-        #[cfg(target_arch = "x86_64")]
         std::arch::global_asm!(
             ".pushsection .tbss,\"awT\",@nobits",
             ".balign 8",
@@ -80,7 +81,6 @@ macro_rules! static_tls {
         unsafe impl $crate::static_tls::StaticTls for $name {
             type Value = $type;
 
-            #[cfg(target_arch = "x86_64")]
             #[inline(always)]
             fn at(&self) -> *mut $type {
                 const { assert!(size_of::<$type>() <= $crate::static_tls::MOST_BYTES && align_of::<$type>() <= 8) };
@@ -96,11 +96,26 @@ macro_rules! static_tls {
                 }
                 at
             }
+        }
+    };
+}
 
-            #[cfg(not(target_arch = "x86_64"))]
+/// Defines such a variable by a thread-local one of Rust's own.
+#[cfg(not(all(target_arch = "x86_64", feature = "static-tls")))]
+#[macro_export]
+macro_rules! static_tls {
+    ($(#[$attribute:meta])* static $name:ident: $type:ty = $symbol:literal;) => {
+        $(#[$attribute])*
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        struct $name;
+
+        // SAFETY: each thread's own, which begins as zeros, and is reached through this only.
+        unsafe impl $crate::static_tls::StaticTls for $name {
+            type Value = $type;
+
             fn at(&self) -> *mut $type {
-                // SAFETY: zeros are a value of it.
                 thread_local! {
+                    // SAFETY: zeros are a value of it.
                     static PLACE: std::cell::Cell<$type> = const { std::cell::Cell::new(unsafe { std::mem::zeroed() }) };
                 }
                 PLACE.with(std::cell::Cell::as_ptr)
