@@ -2,9 +2,9 @@
 //!
 //! The preload library opens this memory by its path in /proc and counts in it. It outlives the program.
 
-use crate::exit::Failure;
 use crate::outside::Outside;
 use folioswap::{Bytes, DeviceIo, DeviceTransfers, ExitStatus, SharedStats, StatsSnapshot, SwapDevice};
+use folioswap_command::exit::Failure;
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
