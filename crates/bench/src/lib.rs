@@ -11,10 +11,8 @@ mod auto;
 mod calls;
 mod compact;
 mod devices;
-mod fragment;
 mod latency;
 mod nodes;
-mod orders;
 mod peer;
 mod random;
 mod shared;
@@ -32,11 +30,6 @@ pub enum BenchCommand {
     /// Threads read, change and write pages at random and check each access; operations per second and their
     /// latencies
     Random(random::command::RandomArgs),
-    /// The sweep with folios of 4K, 64K and 2M: whole runs of slots against single slots
-    Orders(orders::OrdersArgs),
-    /// How often a folio finds no free run of slots, while an area nearly as large as its device is dropped and
-    /// rewritten
-    Fragment(fragment::FragmentArgs),
     /// Fixed folio sizes against each other and against the engine's own choice, on five workloads
     Auto(auto::AutoArgs),
     /// How many 2M folios find a place in RAM, or on a device, that small folios have fragmented, with and without
@@ -76,8 +69,6 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
     match command {
         BenchCommand::Sweep(args) => sweep::command::sweep(args),
         BenchCommand::Random(args) => random::command::random(args),
-        BenchCommand::Orders(args) => orders::orders(args),
-        BenchCommand::Fragment(args) => fragment::fragment(args),
         BenchCommand::Auto(args) => auto::auto(args),
         BenchCommand::Compact(args) => compact::compact(args),
         BenchCommand::Latency(args) => latency::latency(args),

@@ -259,8 +259,8 @@ impl ArenaBuilder {
         let (most_slots, device_shift) = (MAX_DEVICE_BYTES as usize / PAGE_SIZE, self.device_shift);
         let layout =
             Layout { most_slots, device_shift, nr_cpus, rotational: self.tuning.rotational, frees: self.tuning.frees };
-        let (split_slots, compacts) = (self.tuning.split_slots, self.tuning.compaction.is_some());
-        SwapSpace::new(devices, layout, self.topology.take(), split_slots, compacts, Arc::clone(stats))
+        let compacts = self.tuning.compaction.is_some();
+        SwapSpace::new(devices, layout, self.topology.take(), compacts, Arc::clone(stats))
     }
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {

@@ -10,8 +10,6 @@ use crate::swap::attached::Frees;
 pub struct Tuning {
     /// Limits the throughput of each device in bytes per second, reads and writes together.
     pub throttle: Option<u64>,
-    /// Gives each page of a folio a slot of its own, as if there were no contiguous slots.
-    pub split_slots: bool,
     /// Treats devices as rotational disks or not, whatever the kernel reports.
     pub rotational: Option<bool>,
     /// How freed slots get back to their clusters.
@@ -28,7 +26,6 @@ impl Default for Tuning {
     fn default() -> Self {
         Tuning {
             throttle: None,
-            split_slots: false,
             rotational: None,
             frees: Frees::Cheapest,
             zeroed_stock: true,
