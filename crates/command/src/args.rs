@@ -67,8 +67,7 @@ pub struct PagingOptions {
 impl PagingOptions {
     /// The topology given on the command line, if any.
     pub fn topology(&self) -> Result<Option<Topology>, Failure> {
-        let read = |path: &PathBuf| Topology::from_file(path).map_err(|error| Failure::new(error.to_string()));
-        self.topology.as_ref().map(read).transpose()
+        Ok(self.topology.as_deref().map(Topology::from_file).transpose()?)
     }
 }
 

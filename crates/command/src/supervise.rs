@@ -180,7 +180,8 @@ pub fn status_of_exit(status: ExitStatus) -> u8 {
     }
 }
 
-fn status_of_signal(signal: i32) -> u8 {
+/// The exit status of what a signal has ended.
+pub fn status_of_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 

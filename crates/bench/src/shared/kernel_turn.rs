@@ -10,7 +10,8 @@ use crate::shared::stored::Stored;
 use clap::ValueEnum;
 use folioswap_command::exit::Failure;
 use folioswap_command::own_executable;
-use folioswap_command::supervise::Supervisor;
+use folioswap_command::supervise::{Supervisor, status_of_signal};
+use signal_hook::consts::signal;
 use std::ffi::OsString;
 use std::process::{ChildStdout, Stdio};
 use std::time::Duration;
@@ -76,9 +77,9 @@ impl KernelTurn {
         supervisor.release()?;
         match (status?, ended) {
             (0, None) => Ok(Turn::Over(said, stored)),
-            (0, Some(signal)) => Ok(Turn::Ended(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
+            (0, Some(signal)) => Ok(Turn::Ended(status_of_signal(signal))),
             (status, _) if is_end_by_user(status) => Ok(Turn::Ended(status)),
-            (137, _) => Err(Failure::new(
+            (status, _) if status == status_of_signal(signal::SIGKILL) => Err(Failure::new(
                 "the run under the kernel's swap was killed, most likely for want of memory in its cgroup; try a larger --memory",
             )),
             (status, _) => Err(Failure::new(format!("the run under the kernel's swap failed with status {status}"))),
@@ -88,6 +89,5 @@ impl KernelTurn {
 
 /// Whether the status means that the program ended by one of the signals with which users end programs.
 fn is_end_by_user(status: u8) -> bool {
-    use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&(i32::from(status) - 128))
+    [signal::SIGHUP, signal::SIGINT, signal::SIGQUIT, signal::SIGTERM].map(status_of_signal).contains(&status)
 }
