@@ -21,7 +21,6 @@ use clap::Args;
 use folioswap::{Arena, Codec, DeviceSpec, FolioSize, SwapDevice};
 use folioswap_command::args::{PagingOptions, check_budget, memory, parsed, size};
 use folioswap_command::exit::Failure;
-use folioswap_command::swap_check;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -153,7 +152,7 @@ pub fn tier(args: &TierArgs) -> Result<u8, Failure> {
     let bytes = whole_words(args.size, LEAST_BYTES)?;
     let ways = Ways::new(args)?;
     let options = [ways.file, ways.tier].map(|swap| PagingOptions { swap, ..args.options.clone() });
-    swap_check::check_all(&options[1])?;
+    options[1].check_swap()?;
     let (mut report, mut bad_words) = (Report::new("tier"), 0);
     let mut found = [Vec::new(), Vec::new()];
     let head = ["ops/s", "p50 us", "p99 us", "read/op", "sent on", "in front", "holds"];

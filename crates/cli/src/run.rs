@@ -9,11 +9,11 @@ use crate::watch::{Allowed, Watch};
 use crate::{complain, outside, program, stats_text};
 use clap::Args;
 use folioswap::device::KeptDevice;
-use folioswap::{Mapping, RunSettings};
+use folioswap::{Mapping, RunSettings, SwapDevice};
 use folioswap_command::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, REPORTS, check_budget};
 use folioswap_command::exit::Failure;
+use folioswap_command::own_executable;
 use folioswap_command::supervise::Supervisor;
-use folioswap_command::{own_executable, swap_check};
 use folioswap_sys::own_calls;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
              sandbox, or start the sandbox inside of `folioswap run`",
         ));
     }
-    let mut swap = swap_check::check_all(&args.paging.options)?;
+    let mut swap = args.paging.options.check_swap()?;
     if args.lock {
         folioswap::check_lock(args.paging.memory)?;
     }
@@ -72,7 +72,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
     }
     let counters = stats_text::Counters::create()?;
-    let kept = swap_check::keep(&mut swap)?;
+    let kept = keep_open(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let topology = args.paging.options.topology.as_ref().map(absolute);
     let settings = RunSettings {
@@ -108,6 +108,19 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         complain(&format!("folioswap: note: {complaint}"));
     }
     Ok(counters.status(status))
+}
+
+/// Opens the devices that the processes of a program cannot each open for themselves, and records in `swap` how to find
+/// them. They stay open as long as the returned values live.
+fn keep_open(swap: &mut [SwapDevice]) -> Result<Vec<KeptDevice>, Failure> {
+    let mut kept = Vec::new();
+    for device in swap {
+        if let Some(opened) = KeptDevice::open(device)? {
+            device.shared = Some(opened.share());
+            kept.push(opened);
+        }
+    }
+    Ok(kept)
 }
 
 /// Checks that faults can be delivered and folios mapped in the requested modes. Returns how they are mapped.

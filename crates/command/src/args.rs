@@ -3,7 +3,9 @@
 
 use crate::exit::Failure;
 use clap::Args;
-use folioswap::{FaultMode, FolioSize, Mapping, SwapDevice, SwapIn, Topology, parse_memory, parse_size};
+use folioswap::{
+    Arena, ArenaBuilder, FaultMode, FolioSize, Mapping, SwapDevice, SwapIn, Topology, parse_memory, parse_size,
+};
 use std::path::PathBuf;
 
 /// Heading in the help of the options for the budget and the swap devices.
@@ -65,9 +67,17 @@ pub struct PagingOptions {
 }
 
 impl PagingOptions {
-    /// The topology given on the command line, if any.
-    pub fn topology(&self) -> Result<Option<Topology>, Failure> {
-        Ok(self.topology.as_deref().map(Topology::from_file).transpose()?)
+    /// An arena's builder with these options.
+    pub fn builder(&self) -> Result<ArenaBuilder, Failure> {
+        let builder = Arena::builder().faults(self.faults).mapping(self.mapper);
+        let builder = self.swap.iter().cloned().fold(builder, ArenaBuilder::device);
+        let topology = self.topology.as_deref().map(Topology::from_file).transpose()?;
+        Ok(topology.into_iter().fold(builder, ArenaBuilder::topology))
+    }
+
+    /// Checks that the swap devices can be used, before anything is set up. Returns them with absolute paths.
+    pub fn check_swap(&self) -> Result<Vec<SwapDevice>, Failure> {
+        Ok(self.builder()?.check_devices()?)
     }
 }
 

@@ -6,7 +6,6 @@
 pub mod args;
 pub mod exit;
 pub mod supervise;
-pub mod swap_check;
 
 use exit::Failure;
 use std::path::PathBuf;

@@ -20,7 +20,6 @@ use fastrand::Rng;
 use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FolioSize, Order, Region, StatsSnapshot, Tuning};
 use folioswap_command::args::{PagingOptions, check_budget, memory};
 use folioswap_command::exit::Failure;
-use folioswap_command::swap_check;
 use folioswap_core::compact::Stage;
 use folioswap_core::{Histogram, HistogramSnapshot};
 use serde_json::{Map, json};
@@ -222,7 +221,7 @@ pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     if options.swap.is_empty() {
         options.swap.push(DeviceSpec::Ram { size: 4 * args.memory }.into());
     }
-    swap_check::check_all(&options)?;
+    options.check_swap()?;
     let mut report = Report::new("compact");
     tell(&format!(
         "{:<8} {:>7} {:>6} {:>10} {:>10} {:>10} {:>10} {:>7} {:>8} {:>8}",

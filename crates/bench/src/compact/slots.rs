@@ -17,7 +17,6 @@ use fastrand::Rng;
 use folioswap::{Advice, Arena, DeviceSpec, FolioSize, Order, Region, Tuning};
 use folioswap_command::args::PagingOptions;
 use folioswap_command::exit::Failure;
-use folioswap_command::swap_check;
 use folioswap_core::compact::Stage;
 use serde_json::json;
 use std::ops::Range;
@@ -53,7 +52,7 @@ struct Found {
 /// The benchmark.
 pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
     let (options, device_bytes) = with_one_device(&args.options)?;
-    swap_check::check_all(&options)?;
+    options.check_swap()?;
     let mut report = Report::new("compact_slots");
     tell(&format!(
         "{:<10} {:>9} {:>10} {:>7} {:>9} {:>7} {:>9} {:>8} {:>9}",

@@ -16,7 +16,6 @@ use clap::Args;
 use folioswap::ExitStatus;
 use folioswap_command::args::{Folios, Paging, check_budget, parsed, size};
 use folioswap_command::exit::Failure;
-use folioswap_command::swap_check;
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -190,7 +189,7 @@ impl Figures {
 pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;
-    swap_check::check_all(&args.paging.options)?;
+    args.paging.options.check_swap()?;
     tell(&format!(
         "{:<10} {:>10} {:>10} {:>10} {:>10} {:>10}",
         "system", "ops/s", "p50 us", "p90 us", "p99 us", "p99.9 us"

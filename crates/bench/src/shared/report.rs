@@ -6,7 +6,7 @@
 use crate::shared::progress::tell;
 use folioswap::ExitStatus;
 use folioswap_command::exit::Failure;
-use folioswap_command::swap_check::meminfo;
+use folioswap_sys::memory::total_ram;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -90,7 +90,7 @@ fn machine() -> Value {
         "arch": name.machine().to_string_lossy(),
         "cpu": model.unwrap_or("unknown"),
         "cpus": std::thread::available_parallelism().map_or(1, usize::from),
-        "memory_bytes": meminfo("MemTotal:"),
+        "memory_bytes": total_ram(),
         "huge_pages": read("/sys/kernel/mm/transparent_hugepage/enabled").trim(),
     })
 }

@@ -5,7 +5,6 @@ use clap::Args;
 use folioswap::{Arena, DeviceSpec, FolioSize, SwapDevice, SwapIn, Tuning};
 use folioswap_command::args::{Folios, Paging, PagingOptions, check_budget, memory, size};
 use folioswap_command::exit::Failure;
-use folioswap_command::swap_check;
 use std::path::{Path, PathBuf};
 
 /// Options of benchmarks that use several arenas.
@@ -39,7 +38,7 @@ impl CommonArgs {
     pub fn check(&self, least_bytes: u64) -> Result<usize, Failure> {
         check_budget(self.memory)?;
         let bytes = whole_words(self.size, least_bytes)?;
-        swap_check::check_all(&self.options)?;
+        self.options.check_swap()?;
         Ok(bytes)
     }
 }
@@ -88,13 +87,8 @@ impl<'a> ArenaPlan<'a> {
 
     /// Builds an arena.
     pub fn build(&self) -> Result<Arena, Failure> {
-        let builder = Arena::builder().memory(self.memory_bytes);
-        let builder = builder.faults(self.options.faults).mapping(self.options.mapper).folio(self.folio);
-        let builder = builder.swap_in(self.swap_in).tuning(self.tuning);
-        let builder = self.options.swap.iter().cloned().fold(builder, |builder, device| builder.device(device));
-        let topology = self.options.topology()?;
-        let builder = topology.into_iter().fold(builder, |builder, topology| builder.topology(topology));
-        builder.build().map_err(Failure::from)
+        let builder = self.options.builder()?.memory(self.memory_bytes).folio(self.folio);
+        Ok(builder.swap_in(self.swap_in).tuning(self.tuning).build()?)
     }
 }
 

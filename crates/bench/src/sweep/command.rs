@@ -21,7 +21,6 @@ use clap::{Args, ValueEnum};
 use folioswap::{Bytes, ExitStatus};
 use folioswap_command::args::{Folios, Paging, check_budget, size};
 use folioswap_command::exit::Failure;
-use folioswap_command::swap_check;
 use serde_json::json;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -108,7 +107,7 @@ pub struct InnerSweepArgs {
 pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;
-    swap_check::check_all(&args.paging.options)?;
+    args.paging.options.check_swap()?;
     if args.versus == Some(Versus::Pages) {
         if args.plot.is_some() {
             return Err(Failure::new("--plot draws no comparison with --versus pages"));

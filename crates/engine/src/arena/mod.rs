@@ -243,6 +243,16 @@ impl ArenaBuilder {
         Ok(mapping)
     }
 
+    /// Checks that the swap devices could be opened now. Leaves no trace, and takes no space but for the moment. Returns
+    /// the devices with absolute paths.
+    ///
+    /// # Errors
+    /// What is wrong with a device, or with the default directory if there is none, and what would help.
+    pub fn check_devices(&self) -> Result<Vec<SwapDevice>, Error> {
+        let topology = self.topology.clone().unwrap_or_else(Topology::of_machine);
+        device::check::all(&self.devices, &topology)
+    }
+
     /// Checks in a tenth of the time of [`ArenaBuilder::build`] that it would succeed, but for swap devices and limits
     /// of addresses. Returns how it would map folios.
     ///

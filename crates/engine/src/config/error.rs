@@ -121,7 +121,7 @@ pub enum Error {
         reason: String,
     },
     /// The arena has as many devices as possible.
-    #[error("an arena takes at most {0} swap devices: remove one first")]
+    #[error("{0} swap devices can be in use at a time: remove one first")]
     TooManyDevices(usize),
     /// The length is zero, or too large for the address space of a process.
     #[error("a region of {0} bytes cannot be mapped")]
