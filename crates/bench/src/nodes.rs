@@ -11,6 +11,7 @@
 
 use crate::alloc::stay_on_cpu;
 use crate::shared::medians::{median, median_of_ratios};
+use crate::shared::pages::BLOCK;
 use crate::shared::progress::tell;
 use crate::shared::records::Data;
 use crate::shared::report::Report;
@@ -27,7 +28,6 @@ use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-const BLOCK: usize = 2 << 20;
 /// Numbers of threads.
 const THREADS: [usize; 2] = [1, 16];
 

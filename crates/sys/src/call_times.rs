@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use libc::{c_int, c_void};
 
+use crate::memory::PAGE_BYTES as PAGE;
+
 const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
-const PAGE: usize = 4096;
 /// Lengths of the ranges: a page, a huge page, and much.
 const LENGTHS: [usize; 3] = [PAGE, 2 << 20, 1 << 30];
 /// Linux 6.1 and 5.18. The libc crate lacks them for some targets.

@@ -12,6 +12,7 @@ mod slots;
 
 use crate::compact::mix::mixed;
 use crate::shared::medians::median;
+use crate::shared::pages::{BLOCK, PAGE};
 use crate::shared::progress::{Progress, Runs, tell};
 use crate::shared::report::Report;
 use crate::shared::setup::ArenaPlan;
@@ -36,8 +37,6 @@ const THREADS_IN_FULL: [usize; 9] = [1, 3, 5, 7, 12, 18, 24, 30, 32];
 /// Threads that fault in small folios meanwhile.
 const SMALL_THREADS: usize = 2;
 const SMALL_BYTES: usize = 1 << 20;
-const BLOCK: usize = 2 << 20;
-const PAGE: usize = 4096;
 const PIECE_PAGES: usize = 16;
 const WORD: usize = size_of::<u64>();
 

@@ -9,7 +9,7 @@
 //! the end.
 
 use crate::compact::CompactArgs;
-use crate::shared::pages::{PAGE_WORDS, value};
+use crate::shared::pages::{BLOCK, PAGE, PAGE_WORDS, value};
 use crate::shared::progress::{Progress, Runs, tell};
 use crate::shared::report::Report;
 use crate::shared::setup::ArenaPlan;
@@ -31,8 +31,6 @@ const FULL_PERCENT: u64 = 85;
 /// The most attempts to swap out a folio.
 const TRIES: usize = 1000;
 const LEAST_MEMORY: u64 = 16 << 20;
-const BLOCK: usize = 2 << 20;
-const PAGE: usize = 4096;
 
 /// One turn.
 struct Turn {

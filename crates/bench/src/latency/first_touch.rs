@@ -5,6 +5,7 @@
 //! turns, each in an arena of its own. Each folio is checked to be zero, and written.
 
 use crate::shared::medians::median_of_ratios;
+use crate::shared::pages::BLOCK;
 use crate::shared::progress::tell;
 use crate::shared::report::Report;
 use crate::shared::setup::ArenaPlan;
@@ -21,7 +22,6 @@ const PACE: Duration = Duration::from_millis(2);
 const PASSES: usize = 4;
 /// The most folios in a pass.
 const MOST_FOLIOS: usize = 64;
-const BLOCK: usize = Order::HUGE.bytes();
 
 /// Runs the turns and reports the measures. Returns the number of wrong words.
 pub fn first_touches(

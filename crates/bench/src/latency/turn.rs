@@ -6,7 +6,7 @@
 //! half full, so that a swap-in frees its slots. The other thread drops a few neighbouring folios at a time, most of
 //! them swapped out, and writes them again. It follows the pace of the first thread.
 
-use crate::shared::pages::{Access, PAGE_WORDS, PageSet, value};
+use crate::shared::pages::{Access, PAGE, PAGE_WORDS, PageSet, value};
 use crate::shared::records::Data;
 use crate::shared::setup::ArenaPlan;
 use fastrand::Rng;
@@ -17,7 +17,6 @@ use folioswap_sys::cpu::thread_cpu_time;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-const PAGE: usize = PAGE_WORDS * size_of::<u64>();
 /// One part in this many of the memory is dropped and written again.
 const CHURNED_SHARE: usize = 4;
 /// Words that a touch reads, checks and writes.

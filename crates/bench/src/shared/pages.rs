@@ -9,12 +9,17 @@
 //! Each page has its own mutex. Its holder may have to wait for a fault on the page.
 
 use crate::shared::records::{self, Data, ROW_WORDS};
+use folioswap::Order;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Bytes of a page, and of a block.
+pub const PAGE: usize = Order::PAGE.bytes();
+pub const BLOCK: usize = Order::HUGE.bytes();
+
 /// Words of a page.
-pub const PAGE_WORDS: usize = 4096 / size_of::<u64>();
+pub const PAGE_WORDS: usize = PAGE / size_of::<u64>();
 
 /// The right value of the word at `index`, written in `generation`. Never 0 in generations from 1 on.
 pub fn value(index: u64, generation: u32) -> u64 {

@@ -243,8 +243,7 @@ impl ArenaBuilder {
         Ok(mapping)
     }
 
-    /// Checks that the swap devices could be opened now. Leaves no trace, and takes no space but for the moment. Returns
-    /// the devices with absolute paths.
+    /// Checks that the swap devices could be opened now. Leaves no trace. Returns the devices with absolute paths.
     ///
     /// # Errors
     /// What is wrong with a device, or with the default directory if there is none, and what would help.

@@ -216,7 +216,8 @@ impl Opened {
 
 /// Opens a device.
 pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, Error> {
-    check::node_and_size(wanted, topology)?;
+    check::node_and_least(wanted, topology)?;
+    check::stated_most(&wanted.spec)?;
     let stated = |name: &str| wanted.node.or_else(|| topology.node_of_device(name, None));
     // A stated node need not exist on this machine.
     let real = |node: Option<NodeId>| node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));

@@ -19,6 +19,7 @@ use folioswap_sys::static_tls::StaticTls;
 
 use crate::alloc::heap::PRIVATE;
 use crate::calls::access::{self, Access};
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES};
 use crate::real::own;
 use crate::{guard, state};
 
@@ -45,9 +46,6 @@ pub const MOST_MESSAGE_BYTES: usize = 16 << 20;
 
 /// The longest transfer for which folios are held at a time.
 const PIECE_BYTES: usize = 4 << 20;
-
-const BLOCK_BYTES: usize = 2 << 20;
-const PAGE_BYTES: usize = 4096;
 
 /// How often a call that failed with EFAULT is repeated at most.
 const MOST_REPEATS: usize = 100;
