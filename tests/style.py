@@ -57,6 +57,8 @@ def long_functions(lines):
         if not opener or line.rstrip().endswith((";", "}")):
             continue
         for end in range(index + 1, len(lines)):
+            if lines[end].startswith(opener[1] + ")") and lines[end].rstrip().endswith(";"):
+                break  # a declaration of several lines
             if lines[end].rstrip() == opener[1] + "}":
                 if end - index + 1 > MAX_FUNCTION_LINES:
                     yield index + 1, opener[2], end - index + 1

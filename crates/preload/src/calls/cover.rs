@@ -95,6 +95,9 @@ pub fn value<T>(at: *const T) {
     touch(at, size_of::<T>());
 }
 
+/// Upper bound of what the kernel accesses behind most pointers of unknown type.
+pub const UNKNOWN_BYTES: usize = 512;
+
 /// The longest structure of unknown layout.
 const MOST_STRUCTURE_BYTES: usize = 1 << 20;
 
@@ -154,6 +157,19 @@ impl Outcome for isize {
 impl Outcome for i64 {
     fn is_failure(&self) -> bool {
         *self < 0
+    }
+}
+
+impl Outcome for () {
+    fn is_failure(&self) -> bool {
+        false
+    }
+}
+
+/// A number that is 0 on failure.
+impl Outcome for u32 {
+    fn is_failure(&self) -> bool {
+        *self == 0
     }
 }
 
