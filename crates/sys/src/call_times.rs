@@ -62,7 +62,7 @@ impl Mapping {
     fn new(len: usize, is_filled: bool) -> Mapping {
         // SAFETY: a new mapping replaces nothing.
         let addr = unsafe { libc::mmap(null_mut(), len, RW, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
-        assert!(addr != libc::MAP_FAILED, "{len} bytes are not to be had");
+        assert!(addr != libc::MAP_FAILED, "{len} bytes are not available");
         let mapping = Mapping { addr: addr as usize, len };
         if is_filled {
             mapping.fill();

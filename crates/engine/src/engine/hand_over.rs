@@ -87,7 +87,7 @@ impl Engine {
             if (0..BLOCK_PAGES).all(|page| pages.contains(&page) || locked.is_sealed(page)) {
                 self.table().close(block);
                 locked.join();
-                locked.forget_tenant();
+                locked.reset_advice();
             } else {
                 locked.set_sealed(pages.clone(), true);
                 self.isolate(&mut locked);

@@ -104,7 +104,7 @@ impl Engine {
             let mut locked = self.table.lock(block);
             if !self.table.is_open(block) {
                 self.drop_block(&mut locked);
-                locked.forget_tenant();
+                locked.reset_advice();
                 self.table.close(block); // known from now on
             }
         }
@@ -261,7 +261,7 @@ impl Engine {
             let mut locked = self.table.lock(block);
             if (0..BLOCK_PAGES).all(|page| locked.is_sealed(page)) {
                 self.table.close(block);
-                locked.forget_tenant();
+                locked.reset_advice();
             }
         }
     }
@@ -276,7 +276,7 @@ impl Engine {
         if is_last {
             self.table.close(block);
             self.drop_block(&mut locked);
-            locked.forget_tenant();
+            locked.reset_advice();
             return;
         }
         locked.set_sealed(pages.clone(), true);

@@ -184,7 +184,7 @@ impl SwapSpace {
             stats,
         };
         for device in devices {
-            assert!(space.add(device), "who builds an arena counts its devices");
+            assert!(space.add(device), "the builder has counted the devices");
         }
         space
     }
@@ -311,7 +311,7 @@ impl SwapSpace {
 
     /// As [`SwapSpace::each`], for one device.
     fn device<T>(&self, id: DeviceId, look: impl FnOnce(&Attached) -> T) -> T {
-        look(self.devices[id.index()].read().as_ref().expect("who removes a device alone ends it"))
+        look(self.devices[id.index()].read().as_ref().expect("the caller keeps it from being removed"))
     }
 
     /// Stops handing out slots of the device. A failing device may be in this state already.
@@ -598,7 +598,7 @@ impl SwapSpace {
     }
 
     /// In a forked child, whose descriptors are settled: the parent's devices are only read from now on.
-    pub fn become_childs(&self) {
+    pub fn enter_child(&self) {
         self.nr_changing.store(0, Ordering::Relaxed);
         self.each(|_, attached| {
             attached.device.descriptor()?;
