@@ -46,7 +46,7 @@ impl Area {
 
     /// The content of a place. No two are alike, so that no folio is all zero or unchanged.
     fn word(&self, index: usize, at: usize) -> [u8; 8] {
-        (at as u64 + 1 << 32 | self.generations[index]).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes()
+        ((at as u64 + 1) << 32 | self.generations[index]).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes()
     }
 
     fn write(&mut self, index: usize) {
