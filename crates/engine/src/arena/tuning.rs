@@ -1,11 +1,11 @@
-//! Settings that only benchmarks change: earlier mechanisms to compare with, and artificial limits.
+//! Settings that only benchmarks and tests change: earlier mechanisms to compare with, and artificial limits.
 
 use folioswap_core::compact::Stage;
 
 use crate::state::compactor::CompactionMeans;
 use crate::swap::attached::Frees;
 
-/// Settings that only benchmarks change.
+/// Settings that only benchmarks and tests change.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
     /// Limits the throughput of each device in bytes per second, reads and writes together.

@@ -4,8 +4,9 @@
 //!   drops when it cannot copy it out, or for a read that sleeps for hours.
 //! - *hold*: longer transfers of files and block devices are held in RAM. Such calls do not sleep long. Up to a quarter
 //!   of the budget goes in one call, as without a budget, so that appended records stay whole.
-//! - *touch*: paths and structures are faulted in before the call, and again if it failed with EFAULT. Such calls fail
-//!   before they have any effect. (`calls::results` handles the others.)
+//! - *touch*: memory of unknown layout, and what a function returns a pointer to, is faulted in before the call, and
+//!   again if it failed with EFAULT. Such calls fail before they have any effect. All other arguments are copied
+//!   (`calls::copied`).
 //!
 //! In monitor mode the kernel waits for a missing page, so only pinned buffers are covered: see [`pins`].
 
