@@ -20,7 +20,7 @@ extern "C" {
 enum folioswap_error {
     FOLIOSWAP_OK = 0,            /* no error */
     FOLIOSWAP_INVALID = 1,       /* an argument is not valid: a size, a name, an address that is not the pool's */
-    FOLIOSWAP_NO_MEMORY = 2,     /* addresses or RAM are not to be had */
+    FOLIOSWAP_NO_MEMORY = 2,     /* addresses or RAM are not available */
     FOLIOSWAP_SWAP = 3,          /* a swap device cannot be used */
     FOLIOSWAP_NOT_PERMITTED = 4, /* the kernel does not permit userfaultfd */
     FOLIOSWAP_SYSTEM = 5,        /* a system call failed */

@@ -13,7 +13,7 @@ pub enum folioswap_error {
     FOLIOSWAP_OK = 0,
     /// An argument is not valid: a size, a name, an address that is not the pool's.
     FOLIOSWAP_INVALID = 1,
-    /// Addresses or RAM are not to be had.
+    /// Addresses or RAM are not available.
     FOLIOSWAP_NO_MEMORY = 2,
     /// A swap device cannot be used.
     FOLIOSWAP_SWAP = 3,
@@ -69,7 +69,7 @@ pub extern "C" fn folioswap_error_text(error: c_int) -> *const c_char {
     let texts = [
         (FOLIOSWAP_OK, c"no error"),
         (FOLIOSWAP_INVALID, c"an argument is not valid"),
-        (FOLIOSWAP_NO_MEMORY, c"addresses or RAM are not to be had"),
+        (FOLIOSWAP_NO_MEMORY, c"addresses or RAM are not available"),
         (FOLIOSWAP_SWAP, c"a swap device cannot be used"),
         (FOLIOSWAP_NOT_PERMITTED, c"the kernel does not permit userfaultfd"),
         (FOLIOSWAP_SYSTEM, c"a system call failed"),

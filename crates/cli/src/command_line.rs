@@ -1,14 +1,10 @@
 //! The command line: the subcommands, and the messages for lines that cannot be parsed.
 
-use crate::bench::BenchCommand;
-use crate::bench::calls::InnerArgs;
-use crate::bench::random::command::InnerRandomArgs;
-use crate::bench::sweep::command::InnerSweepArgs;
-use crate::exit::{Failure, help_table};
-use crate::peer::guard::GuardArgs;
-use crate::run::{KernelArgs, RunArgs};
+use crate::run::RunArgs;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use folioswap_bench::{BenchCommand, Step};
+use folioswap_command::exit::{Failure, help_table};
 
 /// Runs programs in less RAM than they need: swap in user space, in large folios.
 #[derive(Parser, Debug)]
@@ -30,21 +26,9 @@ pub enum Command {
     Bench(BenchCommand),
     /// Report what this system permits, and what would change that
     Doctor,
-    /// Runs a program under kernel swap, in a memory cgroup.
-    #[command(name = "__kernel", hide = true)]
-    Kernel(KernelArgs),
-    /// Sets up kernel swap for its parent and undoes it when the parent ends.
-    #[command(name = "__guard", hide = true)]
-    Guard(GuardArgs),
-    /// Times memory calls.
-    #[command(name = "__calls", hide = true)]
-    InnerCalls(InnerArgs),
-    /// Sweeps the memory of an ordinary process.
-    #[command(name = "__sweep", hide = true)]
-    InnerSweep(InnerSweepArgs),
-    /// Accesses the memory of an ordinary process at random.
-    #[command(name = "__random", hide = true)]
-    InnerRandom(InnerRandomArgs),
+    /// Steps of benchmarks.
+    #[command(flatten)]
+    Step(Step),
 }
 
 /// Parses the command line. Returns `None` if help or the version was asked for; it has been printed then.

@@ -1,7 +1,5 @@
 //! The command that becomes the program.
 
-use crate::exit::Failure;
-use crate::peer::cgroup;
 use crate::sanitizer;
 use folioswap::RunSettings;
 use folioswap_sys::child;
@@ -16,35 +14,32 @@ pub struct Launch<'a> {
     pub file: PathBuf,
     /// argv, with argument zero.
     pub argv: &'a [OsString],
-    /// The library to put first in LD_PRELOAD, and the settings that it reads.
-    pub preload: Option<(PathBuf, OsString)>,
-    /// The directory of the cgroup to enter.
-    pub cgroup: Option<&'a Path>,
+    /// The library to put first in LD_PRELOAD.
+    pub library: PathBuf,
+    /// The settings that the library reads.
+    pub settings: OsString,
 }
 
 impl Launch<'_> {
     /// The command that starts it as a child, which is killed when the calling thread ends.
-    pub fn command(&self) -> Result<Command, Failure> {
+    pub fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
         command.arg0(&self.argv[0]).args(&self.argv[1..]);
-        if let Some((library, settings)) = &self.preload {
-            let mut list = preload_list(library, std::env::var_os("LD_PRELOAD").as_deref());
-            if let Some(sanitizer) = sanitizer::needed_by(&self.file) {
-                // The library takes it away again, for what the program starts.
-                command.env(IN_FRONT, &sanitizer);
-                list = preload_list(Path::new(&sanitizer), Some(&list));
-            }
-            command.env("LD_PRELOAD", list).env(RunSettings::VARIABLE, settings);
-            // The program may change its current directory.
-            if let Some(directory) = std::env::var_os(DIRECTORY)
-                && let Ok(directory) = std::path::absolute(directory)
-            {
-                command.env(DIRECTORY, directory);
-            }
+        let mut list = preload_list(&self.library, std::env::var_os("LD_PRELOAD").as_deref());
+        if let Some(sanitizer) = sanitizer::needed_by(&self.file) {
+            // The library takes it away again, for what the program starts.
+            command.env(IN_FRONT, &sanitizer);
+            list = preload_list(Path::new(&sanitizer), Some(&list));
         }
-        let group = self.cgroup.map(cgroup::open).transpose().map_err(Failure::new)?;
-        child::bind(&mut command, group.map(Into::into));
-        Ok(command)
+        command.env("LD_PRELOAD", list).env(RunSettings::VARIABLE, &self.settings);
+        // The program may change its current directory.
+        if let Some(directory) = std::env::var_os(DIRECTORY)
+            && let Ok(directory) = std::path::absolute(directory)
+        {
+            command.env(DIRECTORY, directory);
+        }
+        child::bind(&mut command, None);
+        command
     }
 }
 

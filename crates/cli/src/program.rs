@@ -3,19 +3,14 @@
 //!
 //! The search runs before anything is set up, so that a mistyped name costs one sentence and no swap file.
 
-use crate::exit::Failure;
 use folioswap::ExitStatus;
+use folioswap_command::exit::Failure;
 use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// The executable of this process.
-pub fn own_executable() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure::new(format!("the command's own file could not be found: {error}")))
-}
 
 /// Resolves `name`: a name with a slash is a path, any other is the first executable of that name in PATH.
 pub fn find(name: &OsStr) -> Result<PathBuf, Failure> {

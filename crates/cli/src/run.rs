@@ -3,17 +3,17 @@
 //! Nothing is created before every check has passed. What is created then (counters in shared memory, swap files,
 //! open devices) has no name in any file system and is freed with the processes.
 
-use crate::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, REPORTS, check_budget, memory, size};
-use crate::exit::Failure;
 use crate::launch::Launch;
-use crate::peer::{Backing, Peer, Setup};
 use crate::stats_text::Form;
-use crate::supervise::Supervisor;
 use crate::watch::{Allowed, Watch};
-use crate::{complain, outside, program, stats_text, swap_check};
+use crate::{complain, outside, program, stats_text};
 use clap::Args;
 use folioswap::device::KeptDevice;
-use folioswap::{Mapping, RunSettings};
+use folioswap::{Mapping, RunSettings, SwapDevice};
+use folioswap_command::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, REPORTS, check_budget};
+use folioswap_command::exit::Failure;
+use folioswap_command::own_executable;
+use folioswap_command::supervise::Supervisor;
 use folioswap_sys::own_calls;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -51,24 +51,6 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-/// Arguments of the hidden `__kernel`.
-#[derive(Args, Debug)]
-pub struct KernelArgs {
-    /// Limit of the memory cgroup.
-    #[arg(long, value_parser = memory)]
-    memory: u64,
-    /// Size of the swap device.
-    #[arg(long, value_parser = size)]
-    swap_size: u64,
-    /// Directory of the swap file; `ram` means a loop device backed by memory, `zram` a zram. Default:
-    /// $FOLIOSWAP_DIR, else /var/tmp.
-    #[arg(long)]
-    swap_dir: Option<PathBuf>,
-    /// The program and its arguments.
-    #[arg(last = true, required = true, num_args = 1..)]
-    program: Vec<OsString>,
-}
-
 /// Runs the program under folioswap.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
@@ -79,7 +61,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
              sandbox, or start the sandbox inside of `folioswap run`",
         ));
     }
-    let mut swap = swap_check::check_all(&args.paging.options)?;
+    let mut swap = args.paging.options.check_swap()?;
     if args.lock {
         folioswap::check_lock(args.paging.memory)?;
     }
@@ -90,7 +72,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
     }
     let counters = stats_text::Counters::create()?;
-    let kept = swap_check::keep(&mut swap)?;
+    let kept = keep_open(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let topology = args.paging.options.topology.as_ref().map(absolute);
     let settings = RunSettings {
@@ -107,12 +89,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         topology,
         swap,
     };
-    let launch = Launch { file, argv: &args.program, preload: Some((preload, settings.encode())), cgroup: None };
+    let launch = Launch { file, argv: &args.program, library: preload, settings: settings.encode() };
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
     let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.path()).ok(), complain);
     let mut supervisor = Supervisor::new()?;
-    let status = supervisor.run(&mut launch.command()?, |_| ())?;
+    let status = supervisor.run(&mut launch.command(), |_| ())?;
     drop(watch);
     supervisor.release()?; // what follows may take long
     kept.iter().for_each(KeptDevice::wipe);
@@ -128,21 +110,17 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     Ok(counters.status(status))
 }
 
-/// Runs the program under kernel swap.
-pub fn kernel(args: &KernelArgs) -> Result<u8, Failure> {
-    let file = program::find(&args.program[0])?;
-    let backing = match &args.swap_dir {
-        Some(directory) if directory == Path::new("ram") => Backing::Ram,
-        Some(directory) if directory == Path::new("zram") => Backing::Zram(folioswap::Codec::Lz4),
-        Some(directory) => Backing::Directory(directory.clone()),
-        None => Backing::Directory(folioswap::device::default_directory()),
-    };
-    let mut supervisor = Supervisor::new()?;
-    let peer = Peer::start(&Setup { memory_bytes: args.memory, swap_bytes: args.swap_size, backing })?;
-    let launch = Launch { file, argv: &args.program, preload: None, cgroup: Some(peer.cgroup()) };
-    let status = supervisor.run(&mut launch.command()?, |_| ());
-    peer.stop()?;
-    status
+/// Opens the devices that the processes of a program cannot each open for themselves, and records in `swap` how to find
+/// them. They stay open as long as the returned values live.
+fn keep_open(swap: &mut [SwapDevice]) -> Result<Vec<KeptDevice>, Failure> {
+    let mut kept = Vec::new();
+    for device in swap {
+        if let Some(opened) = KeptDevice::open(device)? {
+            device.shared = Some(opened.share());
+            kept.push(opened);
+        }
+    }
+    Ok(kept)
 }
 
 /// Checks that faults can be delivered and folios mapped in the requested modes. Returns how they are mapped.
@@ -169,7 +147,7 @@ pub fn preload_library() -> Result<PathBuf, Failure> {
         }
         path
     } else {
-        let own = program::own_executable()?;
+        let own = own_executable()?;
         let directory = own.parent().unwrap_or(Path::new("/"));
         let candidates = [directory.join(PRELOAD_LIBRARY), directory.join("../lib/folioswap").join(PRELOAD_LIBRARY)];
         candidates.into_iter().find(|path| path.is_file()).ok_or_else(|| {

@@ -2,9 +2,9 @@
 //!
 //! The preload library opens this memory by its path in /proc and counts in it. It outlives the program.
 
-use crate::exit::Failure;
 use crate::outside::Outside;
 use folioswap::{Bytes, DeviceIo, DeviceTransfers, ExitStatus, SharedStats, StatsSnapshot, SwapDevice};
+use folioswap_command::exit::Failure;
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -312,7 +312,7 @@ mod tests {
     fn a_defect_in_any_process_is_the_status_of_the_run() {
         let counters = Counters::create().expect("a memfd");
         assert_eq!(counters.status(3), 3);
-        counters.shared.get().note_defect();
+        counters.shared.get().count_defect();
         assert_eq!((counters.status(0), counters.status(3)), (76, 76));
     }
 
@@ -353,8 +353,8 @@ mod tests {
         record.begin(3);
         record.record(Direction::Read, 90_000);
         let _ = record.count(Direction::Read, 4 << 20);
-        record.note_used(8 << 20);
-        record.note_memory(3 << 20);
+        record.record_used(8 << 20);
+        record.record_memory(3 << 20);
         record.failed(DeviceFailure::Read);
         let devices = vec![("/swap/a".into(), record.snapshot()), ("ram:2M".into(), DeviceIo::default())];
         let summary = Summary::new(&stats.snapshot(), devices);

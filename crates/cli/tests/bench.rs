@@ -122,40 +122,6 @@ fn the_inner_program_tells_its_figures() {
 }
 
 #[test]
-fn slot_runs_are_compared_at_every_size() {
-    let report = report(&[
-        "orders",
-        "--full",
-        "--size",
-        "24M",
-        "--memory",
-        "16M",
-        "--threads",
-        "3",
-        "--swap",
-        "ram:64M",
-        "--rounds",
-        "2",
-    ]);
-    for name in ["whole_vs_split_4k", "whole_vs_split_64k", "whole_vs_split_2m", "2m_vs_64k"] {
-        positive(&report, name);
-    }
-    assert_eq!(nr_rows(&report), 3 * 4 * 3);
-}
-
-#[test]
-fn fragmentation_is_counted_for_each_variant() {
-    let all = report(&["fragment", "--rounds", "7"]);
-    for name in ["fallback_max", "fallback_max_plain", "fallback_max_mixed", "fallback_max_aligned", "swpout"] {
-        assert!(all["measures"][name].is_u64(), "{name}: {all:#}");
-    }
-    assert_eq!(nr_rows(&all), 3 * 7);
-    let one = report(&["fragment", "--rounds", "2", "--variant", "aligned", "--swap", "ram:80M"]);
-    assert_eq!(nr_rows(&one), 2);
-    assert!(one["measures"]["fallback_max_plain"].is_null());
-}
-
-#[test]
 fn the_engines_choice_is_compared_on_each_workload() {
     let shape = ["auto", "--size", "24M", "--memory", "16M", "--seconds", "0.05", "--swap", "ram:64M"];
     let all = report(&[&shape[..], &["--repeats", "1"]].concat());
@@ -310,13 +276,8 @@ fn wrong_options_have_one_sentence_and_a_status() {
         ("--memory", &["random", "--size", "24M"]),
         ("--versus", &["random", "--size", "24M", "--memory", "16M", "--versus", "pages"]),
         ("at least 16M", &["random", "--size", "24M", "--memory", "1M"]),
-        ("--rounds", &["orders", "--rounds", "1"]),
-        ("--size", &["orders", "--size", "1"]),
-        ("at least 16M", &["orders", "--memory", "1M"]),
-        ("swap", &["orders", "--swap", "/usr"]),
-        ("--variant", &["fragment", "--variant", "upside-down"]),
-        ("at least 16M", &["fragment", "--memory", "4K"]),
-        ("at least 2M", &["fragment", "--swap", "ram:4K"]),
+        ("swap", &["auto", "--swap", "/usr"]),
+        ("at least 2M", &["auto", "--swap", "ram:4K"]),
         ("--workload", &["auto", "--workload", "sleep"]),
         ("--size", &["auto", "--size", "8K"]),
         ("at least 16M", &["auto", "--memory", "15M"]),
@@ -337,9 +298,9 @@ fn wrong_options_have_one_sentence_and_a_status() {
         ("8M", &["tier", "--front", "4M", "--size", "24M", "--memory", "16M"]),
         ("no priority", &["tier", "--swap", "/var/tmp/a,prio=3"]),
         ("does not compress", &["tier", "--swap", "zram:64M"]),
-        ("--topology", &["fragment", "--topology"]),
-        ("topology", &["fragment", "--topology", "/no/such/file"]),
-        ("NUMA node", &["orders", "--swap", "ram:64M,node=1000"]),
+        ("--topology", &["auto", "--topology"]),
+        ("topology", &["auto", "--topology", "/no/such/file"]),
+        ("NUMA node", &["auto", "--swap", "ram:64M,node=1000"]),
         ("--folio", &["latency", "--folio", "2M"]),
         ("--rate", &["latency", "--rate", "0"]),
         ("--size", &["latency", "--size", "100M", "--memory", "32M"]),

@@ -65,7 +65,7 @@ fn the_processes_of_a_program_share_what_only_one_can_have() {
     let disk = match Loop::new(&file) {
         Ok(disk) => disk,
         Err(error) => {
-            println!("SKIPPED: no loop device is to be had ({error}). Run it as root, where /dev/loop-control is");
+            println!("SKIPPED: no loop device is available ({error}). Run it as root, where /dev/loop-control is");
             return;
         }
     };
@@ -97,7 +97,7 @@ fn a_block_device_that_holds_something_is_refused() {
     let disk = match Loop::new(&file) {
         Ok(disk) => disk,
         Err(error) => {
-            println!("SKIPPED: no loop device is to be had ({error}). Run it as root, where /dev/loop-control is");
+            println!("SKIPPED: no loop device is available ({error}). Run it as root, where /dev/loop-control is");
             return;
         }
     };

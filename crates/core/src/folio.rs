@@ -330,8 +330,8 @@ impl Block {
         self.dropped = None;
     }
 
-    /// Forgets what was noted for the previous mapping at these addresses.
-    pub fn forget_tenant(&mut self) {
+    /// Resets what advice and use have said of the previous mapping at these addresses.
+    pub fn reset_advice(&mut self) {
         (self.pinned, self.fixed_order, self.wish, self.sealed) = (false, None, Wish::None, None);
         self.history = History::default();
     }

@@ -74,7 +74,7 @@ impl Pair {
         let batch = &mut self.batches[cpu % NR_CPUS];
         let was_full = is_full(*batch);
         if self.removing {
-            assert_eq!(freed, Freed::Straight);
+            assert_eq!(freed, Freed::Immediate);
             return;
         }
         *batch = if was_full { (1, 1 << k) } else { (batch.0 + 1, batch.1 + (1 << k)) };

@@ -252,9 +252,6 @@ fn begin(arena: Arena) {
     state::adopt(arena);
     program_heap::prepare();
     state::set_phase(Phase::Managed);
-    if state::direct() {
-        signals::take_faults();
-    }
     access::note_all();
     by_number::end_merging();
     // A call of another thread, or a device, must not find its buffer managed half way.

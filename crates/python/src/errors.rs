@@ -10,7 +10,7 @@ pub(crate) fn invalid(error: impl std::fmt::Display) -> PyErr {
 }
 
 /// The exception for an error of the engine: `ValueError` for what was asked for, `MemoryError` for addresses and RAM
-/// that are not to be had, `OSError` for the system and its devices.
+/// that are not available, `OSError` for the system and its devices.
 pub(crate) fn raised(error: Error) -> PyErr {
     let text = error.to_string();
     match &error {

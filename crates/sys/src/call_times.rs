@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use libc::{c_int, c_void};
 
+use crate::memory::PAGE_BYTES as PAGE;
+
 const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
-const PAGE: usize = 4096;
 /// Lengths of the ranges: a page, a huge page, and much.
 const LENGTHS: [usize; 3] = [PAGE, 2 << 20, 1 << 30];
 /// Linux 6.1 and 5.18. The libc crate lacks them for some targets.
@@ -61,7 +62,7 @@ impl Mapping {
     fn new(len: usize, is_filled: bool) -> Mapping {
         // SAFETY: a new mapping replaces nothing.
         let addr = unsafe { libc::mmap(null_mut(), len, RW, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
-        assert!(addr != libc::MAP_FAILED, "{len} bytes are not to be had");
+        assert!(addr != libc::MAP_FAILED, "{len} bytes are not available");
         let mapping = Mapping { addr: addr as usize, len };
         if is_filled {
             mapping.fill();

@@ -15,13 +15,13 @@ use crate::{check, errno, file_limit};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// EINVAL from O_DIRECT.
-    #[error("its file system cannot be read and written directly (O_DIRECT)")]
+    #[error("its file system has no direct I/O (O_DIRECT): use another disk")]
     NoDirectIo,
     /// EACCES, EPERM, EROFS.
-    #[error("no permission to write there")]
-    NotPermitted,
+    #[error("is not writable: {0}")]
+    NotPermitted(io::Error),
     /// ENOENT, ENOTDIR.
-    #[error("no such directory or device")]
+    #[error("its directory does not exist")]
     NotFound,
     /// A regular file, a directory or something else that must not be overwritten.
     #[error("exists and is no block device: name a file that does not exist yet")]
@@ -30,7 +30,7 @@ pub enum OpenError {
     #[error("in use: mounted, swap of the kernel, a part of a RAID or volume, or another program's")]
     InUse,
     /// ENOSPC, EDQUOT.
-    #[error("no space left for a file")]
+    #[error("the disk is full")]
     NoSpace,
     /// Any other error.
     #[error("{0}")]
@@ -41,7 +41,7 @@ impl From<io::Error> for OpenError {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EINVAL) => OpenError::NoDirectIo,
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => OpenError::NotPermitted,
+            Some(libc::EACCES | libc::EPERM | libc::EROFS) => OpenError::NotPermitted(error),
             Some(libc::ENOENT | libc::ENOTDIR) => OpenError::NotFound,
             Some(libc::EBUSY) => OpenError::InUse,
             Some(libc::ENOSPC | libc::EDQUOT) => OpenError::NoSpace,
@@ -94,8 +94,11 @@ fn named_and_unlinked(directory: &Path) -> Result<OwnedFd, OpenError> {
         // SAFETY: the path that the call has filled in, NUL-terminated.
         unsafe { libc::unlink(path.as_ptr().cast()) };
     }
+    // The directory is there, so this file system has no files.
+    let fd =
+        fd.map_err(|error| if error.kind() == io::ErrorKind::NotFound { OpenError::NoDirectIo } else { error.into() })?;
     // SAFETY: the C library just created this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd? as RawFd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// Opens a block device exclusively for direct I/O, and returns its size in bytes. Anything else is left untouched.

@@ -614,6 +614,16 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
     target.copy_from_slice(source);
 }
 
+/// RAM in bytes that the kernel reports as available without swapping; all of it if that cannot be read.
+#[must_use]
+pub fn available_ram() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+        .map_or_else(total_ram, |kib| kib * 1024)
+}
+
 /// Bytes of RAM in the machine.
 #[must_use]
 pub fn total_ram() -> u64 {
@@ -757,6 +767,6 @@ mod tests {
     #[test]
     fn addresses_beyond_all_are_an_error() {
         assert!(Reservation::new(1 << 60, PAGE_BYTES).is_err());
-        assert!(total_ram() > 1 << 20);
+        assert!(total_ram() > 1 << 20 && (1..=total_ram()).contains(&available_ram()));
     }
 }

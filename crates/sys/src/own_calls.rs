@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{c_long, sock_filter};
 
+use crate::memory::PAGE_BYTES;
 use crate::seccomp::MACHINE;
 use crate::{check, random};
 
@@ -20,8 +21,6 @@ use crate::{check, random};
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 /// Whether calls are made from there.
 static USED: AtomicBool = AtomicBool::new(false);
-
-const PAGE_BYTES: usize = 4096;
 
 /// The instruction, and the return.
 #[cfg(target_arch = "x86_64")]

@@ -36,7 +36,7 @@ const NAME_BYTES: usize = 16;
 const MOST_STACK_BYTES: usize = 64 << 20;
 
 /// How long a thread is waited for before it is looked at again.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How often a thread is started that the kernel refuses. It does so while another one tries to execute a program.
 const MOST_TRIES: usize = 200;
@@ -149,7 +149,7 @@ fn too_many() -> io::Error {
 fn patiently<T>(start: impl Fn() -> Result<T, i32>) -> Result<T, i32> {
     for _ in 1..MOST_TRIES {
         match start() {
-            Err(libc::EAGAIN) => futex::sleep(LOOK),
+            Err(libc::EAGAIN) => futex::sleep(POLL_INTERVAL),
             done => return done,
         }
     }
@@ -407,7 +407,7 @@ impl Thread {
         let seat = &SEATS[that.place];
         let Some(handle) = that.handle else {
             while seat.is_alive.load(Ordering::Acquire) != 0 {
-                futex::wait_timeout(&seat.is_alive, 1, LOOK); // the kernel wakes other waiters only
+                futex::wait_timeout(&seat.is_alive, 1, POLL_INTERVAL); // the kernel wakes other waiters only
             }
             seat.state.store(INHERITED, Ordering::Release);
             return;

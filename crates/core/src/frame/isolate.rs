@@ -16,7 +16,7 @@ use crate::id::FrameId;
 use crate::order::{MAX_ORDER, Order};
 
 /// Runs of each order that one call of [`Zone::isolate_listed`] examines.
-const LOOK: usize = 32;
+const SCAN_LIMIT: usize = 32;
 
 /// Free runs of a partly taken pageblock: no two of them are buddies.
 const MAX_RUNS: usize = BLOCK / 2;
@@ -187,7 +187,7 @@ impl Zone {
             let chain = &frames.buddy.chains[usize::from(k)];
             let serves = |head| frames.buddy.block(head).serves_parts();
             let fits = |&head: &u32| head >= from.get() && serves(head);
-            let found = chain.heads(&frames.records).take(LOOK).find(fits);
+            let found = chain.heads(&frames.records).take(SCAN_LIMIT).find(fits);
             if let Some(head) = found {
                 frames.buddy.isolate(&mut frames.records, head);
                 return Some((FrameId::new(head), order_of(k)));

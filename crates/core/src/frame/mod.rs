@@ -6,7 +6,7 @@
 //! head is one of:
 //! - *absent*: a whole pageblock without memory; *free*: a run with memory and without owner;
 //! - *held*: taken, on no list (being filled, or isolated by the thread that works on it);
-//! - *active*, *inactive* (mapped), *laundry*, *standby* (not mapped): taken, on that list of its class ([`Size`]);
+//! - *active*, *inactive* (mapped), *laundry*, *clean* (on standby): taken, on that list of its class ([`Size`]);
 //! - *listed*: kept by a CPU for its next take. The buddy sees it as held; no other zone call may name it;
 //! - *isolated*: a free run, or a part of one, that compaction took out: neither free nor taken;
 //! - *leaving*: a whole pageblock from [`Zone::take_surplus`] whose memory is on its way back to the kernel.

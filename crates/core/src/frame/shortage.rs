@@ -87,7 +87,7 @@ impl Shortage {
         match contiguity {
             _ if self.order == Order::PAGE => false,
             Contiguity::Pieces => zones.available() >= wanted(),
-            // Frames of small folios on standby are scattered too.
+            // Frames of small clean folios are scattered too.
             Contiguity::Few => self.order == Order::HUGE && zones.class_counts(Size::Small).clean >= wanted(),
             Contiguity::Run => false,
         }

@@ -1,6 +1,6 @@
 //! The zone: the frames of one node behind one mutex, with per-CPU lists of free frames in front of it (`percpu`).
 //!
-//! Invariants, in frames: `populated = free + listed + held + active + inactive + laundry + standby + isolated +
+//! Invariants, in frames: `populated = free + listed + held + active + inactive + laundry + clean + isolated +
 //! leaving`. Frames are taken or isolated only while `in use + listed + isolated + 2^order <= limit`, pageblocks
 //! without memory only while `populated < limit`. A whole pageblock handed out to be carved counts as in use until it
 //! is carved. In a zone with a surplus, use may therefore exceed the limit for that time, by less than a pageblock.
@@ -20,7 +20,7 @@ use crate::packed::Packed;
 use crate::sync::{Mark, Mutex, MutexGuard, lock};
 
 /// Pageblocks that one call of [`Zone::emptiest_block`] examines.
-const LOOK: usize = 64;
+const SCAN_LIMIT: usize = 64;
 
 /// The frames of one NUMA node.
 pub struct Zone {
@@ -307,7 +307,7 @@ impl Zone {
         self.lock().buddy.populated()
     }
 
-    /// Frames available without a write: free ones, unpopulated ones under the limit, and standby ones.
+    /// Frames available without a write: free ones, unpopulated ones under the limit, and clean ones.
     pub fn available(&self) -> usize {
         let frames = self.lock();
         frames.free_with(self.nr_listed()) + frames.lists.nr_frames(List::Clean)
@@ -363,7 +363,7 @@ impl Zone {
     pub fn emptiest_block(&self) -> Option<FrameId> {
         let frames = &mut *self.lock();
         let blocks = &frames.buddy.blocks;
-        let nr_looked = blocks.len().min(LOOK);
+        let nr_looked = blocks.len().min(SCAN_LIMIT);
         let looked = (frames.cursor..frames.cursor + nr_looked).map(|at| at % blocks.len());
         let divided = looked.filter(|&at| {
             let block = blocks[at];
@@ -379,7 +379,7 @@ impl Zone {
 
     /// Calls of [`Zone::emptiest_block`] that cover every pageblock once.
     pub fn nr_looks(&self) -> usize {
-        self.lock().buddy.blocks.len().div_ceil(LOOK)
+        self.lock().buddy.blocks.len().div_ceil(SCAN_LIMIT)
     }
 
     /// Calls `each` with the first frame, owner and order of every owned folio in a pageblock, in frame order, from a
@@ -589,9 +589,9 @@ mod tests {
 
     #[test]
     fn the_emptiest_pageblock_is_found_and_its_folios_named() {
-        let zone = zone(LOOK + 2);
+        let zone = zone(SCAN_LIMIT + 2);
         assert_eq!(zone.emptiest_block(), None);
-        for _ in 0..LOOK + 1 {
+        for _ in 0..SCAN_LIMIT + 1 {
             take(&zone, 9);
         }
         let frame = take(&zone, 2);

@@ -143,14 +143,14 @@ impl DeviceRecord {
     }
 
     /// Records how many bytes of the device are in use.
-    pub fn note_used(&self, used_bytes: u64) {
+    pub fn record_used(&self, used_bytes: u64) {
         if used_bytes > self.peak_used_bytes.load(Relaxed) {
             self.peak_used_bytes.fetch_max(used_bytes, Relaxed);
         }
     }
 
     /// Records how many bytes of memory the device's content takes.
-    pub fn note_memory(&self, memory_bytes: u64) {
+    pub fn record_memory(&self, memory_bytes: u64) {
         if memory_bytes > self.peak_memory_bytes.load(Relaxed) {
             self.peak_memory_bytes.fetch_max(memory_bytes, Relaxed);
         }
@@ -248,9 +248,9 @@ mod tests {
             record.record(Direction::Read, ns);
             record.count(Direction::Read, 4096);
         }
-        record.note_used(7);
-        record.note_used(3);
-        [5, 4].into_iter().for_each(|bytes| record.note_memory(bytes));
+        record.record_used(7);
+        record.record_used(3);
+        [5, 4].into_iter().for_each(|bytes| record.record_memory(bytes));
         record.failed(DeviceFailure::WrongBytes);
         let io = record.snapshot();
         assert_eq!((io.reads.calls, io.reads.bytes, io.reads.latency.max()), (3, 3 * 4096, 900));

@@ -1,7 +1,7 @@
 //! How [`Clusters`] allocates a run. It tries, in this order: the CPU's current cluster; a cluster of this order that
-//! the CPU held last and a quarter of which is free ([`LOOKS`] of them per call); a free cluster; any cluster of the
-//! order with an aligned hole; one that awaits its discard. For each kind the CPU's own set comes first, then unused
-//! clusters, then other CPUs' sets.
+//! the CPU held last and a quarter of which is free ([`MAX_CLUSTERS_TRIED`] of them per call); a free cluster; any
+//! cluster of the order with an aligned hole; one that awaits its discard. For each kind the CPU's own set comes first,
+//! then unused clusters, then other CPUs' sets.
 //!
 //! Listed clusters with room are known to have a run, so a claimed one fails only if another CPU stole from it or if it
 //! is the short last one. After [`CLAIMS`] of those the call gives up: a larger order fails, and the caller splits.
@@ -20,7 +20,7 @@ use crate::sync::Ordering;
 
 /// Clusters of an order that a claim examines for one that this CPU held last and a quarter of which is free, before it
 /// takes a free cluster.
-const LOOKS: usize = 4;
+const MAX_CLUSTERS_TRIED: usize = 4;
 
 /// The most clusters that a call claims.
 const CLAIMS: usize = 20;
@@ -90,7 +90,8 @@ impl Clusters {
         // contend.
         let is_roomy = |id| 4 * self.cluster(id).room() >= self.cluster_slots();
         let mut lists = self.lists(cpu);
-        let found = lists.claim_if(room, LOOKS, is_roomy).or_else(|| lists.claim_first(ClusterState::Free));
+        let found =
+            lists.claim_if(room, MAX_CLUSTERS_TRIED, is_roomy).or_else(|| lists.claim_first(ClusterState::Free));
         drop(lists);
         found.or_else(|| self.claim_anywhere(cpu, order))
     }

@@ -41,8 +41,8 @@ pub enum Freed {
     Filled,
     /// It waits in the batch; the full batch before it was given to the clusters by this call.
     Emptied,
-    /// It went straight to its cluster.
-    Straight,
+    /// It was given to its cluster at once.
+    Immediate,
 }
 
 /// Room for a batch, aligned to avoid false sharing between CPUs.
@@ -217,7 +217,7 @@ impl SlotCache {
         // A separate statement, so that the batch's lock is dropped first.
         collected.or_else(|| record.collect_anew(clusters, (slot, order))).unwrap_or_else(|| {
             clusters.free(slot, order);
-            Freed::Straight
+            Freed::Immediate
         })
     }
 
@@ -329,7 +329,7 @@ mod tests {
         let stalled = stall(&cache.cpus[0]);
         let freed = free_unhindered(&cache, &clusters, rest);
         let count = |what| freed.iter().filter(|&&freed| freed == what).count();
-        assert_eq!((count(Freed::Filled), count(Freed::Emptied), count(Freed::Straight)), (4, 3, 0));
+        assert_eq!((count(Freed::Filled), count(Freed::Emptied), count(Freed::Immediate)), (4, 3, 0));
         assert_eq!((clusters.nr_used(), cache.nr_slots()), (2 * BATCH_RUNS, 2 * BATCH_RUNS));
         stalled.give(&clusters);
         assert_eq!(clusters.nr_used(), BATCH_RUNS);
@@ -345,7 +345,7 @@ mod tests {
         let record = &cache.cpus[0];
         let stalled = lock(&record.of_frees.runs);
         let freed = free_unhindered(&cache, &clusters, &slots);
-        assert_eq!(freed[BATCH_RUNS - 1..], [Freed::Filled, Freed::Straight, Freed::Straight]);
+        assert_eq!(freed[BATCH_RUNS - 1..], [Freed::Filled, Freed::Immediate, Freed::Immediate]);
         assert_eq!(clusters.nr_used(), BATCH_RUNS);
         drop(stalled);
         assert!(cache.flush(&clusters) && !cache.flush(&clusters));

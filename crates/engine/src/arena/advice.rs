@@ -32,7 +32,7 @@ pub enum Advice {
 }
 
 /// Blocks without content that are looked at in one go.
-const LOOKS: usize = 64;
+const BLOCKS_AT_ONCE: usize = 64;
 
 /// Blocks per readahead window when a whole range is requested.
 const WINDOW: usize = 8;
@@ -67,8 +67,8 @@ pub(crate) fn cold(engine: &Engine, blocks: Range<usize>) {
 }
 
 /// Calls `work` for each block of a range that has content, for a thread of the program. Signals and the fork gate
-/// are blocked for one such block at a time, or [`LOOKS`] others, so that a handler that touches the range, or a
-/// fork, need not wait for all of it.
+/// are blocked for one such block at a time, or [`BLOCKS_AT_ONCE`] others, so that a handler that touches the range,
+/// or a fork, need not wait for all of it.
 pub(crate) fn each_block_of(engine: &Engine, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
     let has_content =
         |&block: &BlockId| engine.table().has(block) && engine.try_lock(block).is_none_or(|locked| !locked.is_empty());
@@ -80,8 +80,8 @@ pub(crate) fn each_block_of(engine: &Engine, blocks: Range<usize>, mut work: imp
         }
         let _blocked = signals::block_all();
         let _pass = engine.gate().enter(signals::thread_id());
-        let looks = (next..blocks.end.min(next + LOOKS)).map(BlockId::from_index);
-        next = blocks.end.min(next + LOOKS);
+        let looks = (next..blocks.end.min(next + BLOCKS_AT_ONCE)).map(BlockId::from_index);
+        next = blocks.end.min(next + BLOCKS_AT_ONCE);
         for block in looks {
             if has_content(&block) {
                 work(block);

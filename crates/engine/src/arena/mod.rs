@@ -245,6 +245,15 @@ impl ArenaBuilder {
         Ok(mapping)
     }
 
+    /// Checks that the swap devices could be opened now. Leaves no trace. Returns the devices with absolute paths.
+    ///
+    /// # Errors
+    /// What is wrong with a device, or with the default directory if there is none, and what would help.
+    pub fn check_devices(&self) -> Result<Vec<SwapDevice>, Error> {
+        let topology = self.topology.clone().unwrap_or_else(Topology::of_machine);
+        device::check::all(&self.devices, &topology)
+    }
+
     /// Checks in a tenth of the time of [`ArenaBuilder::build`] that it would succeed, but for swap devices and limits
     /// of addresses. Returns how it would map folios.
     ///
@@ -261,8 +270,8 @@ impl ArenaBuilder {
         let (most_slots, device_shift) = (MAX_DEVICE_BYTES as usize / PAGE_SIZE, self.device_shift);
         let layout =
             Layout { most_slots, device_shift, nr_cpus, rotational: self.tuning.rotational, frees: self.tuning.frees };
-        let (split_slots, compacts) = (self.tuning.split_slots, self.tuning.compaction.is_some());
-        SwapSpace::new(devices, layout, self.topology.take(), split_slots, compacts, Arc::clone(stats))
+        let compacts = self.tuning.compaction.is_some();
+        SwapSpace::new(devices, layout, self.topology.take(), compacts, Arc::clone(stats))
     }
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {

@@ -1,17 +1,15 @@
-//! Settings that only benchmarks change: earlier mechanisms to compare with, and artificial limits.
+//! Settings that only benchmarks and tests change: earlier mechanisms to compare with, and artificial limits.
 
 use folioswap_core::compact::Stage;
 
 use crate::state::compactor::CompactionMeans;
 use crate::swap::attached::Frees;
 
-/// Settings that only benchmarks change.
+/// Settings that only benchmarks and tests change.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
     /// Limits the throughput of each device in bytes per second, reads and writes together.
     pub throttle: Option<u64>,
-    /// Gives each page of a folio a slot of its own, as if there were no contiguous slots.
-    pub split_slots: bool,
     /// Treats devices as rotational disks or not, whatever the kernel reports.
     pub rotational: Option<bool>,
     /// How freed slots get back to their clusters.
@@ -28,7 +26,6 @@ impl Default for Tuning {
     fn default() -> Self {
         Tuning {
             throttle: None,
-            split_slots: false,
             rotational: None,
             frees: Frees::Cheapest,
             zeroed_stock: true,

@@ -22,7 +22,7 @@ pub enum Error {
     #[error("a memory budget of {} is too large: give at most {}", Bytes(*.0), Bytes(MAX_MEMORY))]
     BudgetTooLarge(u64),
     /// The kernel does not grant that many addresses.
-    #[error("{} of addresses are not to be had ({error}): ask for fewer, or raise the limit (`ulimit -v unlimited`)", Bytes(*.wanted_bytes))]
+    #[error("{} of addresses are not available ({error}): ask for fewer, or raise the limit (`ulimit -v unlimited`)", Bytes(*.wanted_bytes))]
     NoAddresses {
         /// Bytes of addresses.
         wanted_bytes: u64,
@@ -43,7 +43,7 @@ pub enum Error {
         reason: String,
     },
     /// Mapping by `UFFDIO_MOVE` was requested, but does not work on this kernel.
-    #[error("mapping by UFFDIO_MOVE is not to be had here ({0}): use the copy mapper, or Linux 6.8 and later")]
+    #[error("mapping by UFFDIO_MOVE is not available here ({0}): use the copy mapper, or Linux 6.8 and later")]
     NoMove(String),
     /// A locked budget was requested, but folios are copied: each copy has other memory.
     #[error("a locked budget needs folios that move, and here they are copied ({0}): do without one of the two")]
@@ -60,7 +60,7 @@ pub enum Error {
         limit_bytes: u64,
     },
     /// There is not enough RAM for a locked budget, which is allocated at once.
-    #[error("a locked budget takes its RAM at once, and {} more are not to be had ({reason}): give a smaller one", Bytes(*.wanted_bytes))]
+    #[error("a locked budget takes its RAM at once, and {} more are not available ({reason}): give a smaller one", Bytes(*.wanted_bytes))]
     NoMemoryToLock {
         /// Bytes that were wanted.
         wanted_bytes: u64,
@@ -121,7 +121,7 @@ pub enum Error {
         reason: String,
     },
     /// The arena has as many devices as possible.
-    #[error("an arena takes at most {0} swap devices: remove one first")]
+    #[error("{0} swap devices can be in use at a time: remove one first")]
     TooManyDevices(usize),
     /// The length is zero, or too large for the address space of a process.
     #[error("a region of {0} bytes cannot be mapped")]

@@ -60,29 +60,36 @@ impl FileDevice {
     /// Opens a block device, or makes an unlinked file next to `path`, where nothing may exist yet. A block device that
     /// holds something is refused unless `force` allows overwriting it.
     pub fn open(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
-        if path.is_dir() {
-            return Err(unusable(path, "is a directory: name a file to be made in it, as in DIR/swap:8G"));
-        }
-        if let Some(size) = limit
-            && size < Order::HUGE.bytes() as u64
-        {
-            return Err(too_small(path, format!("{} is too small: a swap device takes at least 2M", Bytes(size))));
-        }
-        if path.exists() {
-            return Self::block_device(path, limit, force);
-        }
-        let directory = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let device = Self::made_in(directory, path, limit)?;
+        let device = Self::unreserved(path, limit, force)?;
         if let Some(limit) = limit {
             // The user asked for this size: report a lack of space now rather than while the program runs.
             device
                 .reserve(0, limit)
-                .map_err(|error| too_small(path, format!("{} cannot be had: {error}", Bytes(limit))))?;
+                .map_err(|error| too_small(path, format!("{} are not available: {error}", Bytes(limit))))?;
         }
         Ok(device)
+    }
+
+    /// Checks that [`FileDevice::open`] would succeed. Takes no space.
+    pub fn check(path: &Path, limit: Option<u64>, force: bool) -> Result<(), Error> {
+        let device = Self::unreserved(path, limit, force)?;
+        match (limit, direct_io::free_bytes(directory_of(path))) {
+            (Some(limit), Ok(free)) if !device.fixed && limit > free => {
+                Err(too_small(path, format!("{} are wanted, but the disk has only {} free", Bytes(limit), Bytes(free))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn unreserved(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
+        if path.is_dir() {
+            let shown = path.display();
+            return Err(unusable(path, format!("is a directory: name a file in it, as in {shown}/swap")));
+        }
+        if path.exists() {
+            return Self::block_device(path, limit, force);
+        }
+        Self::made_in(directory_of(path), path, limit)
     }
 
     fn block_device(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
@@ -108,6 +115,13 @@ impl FileDevice {
     fn probe(&self) -> Result<(), Error> {
         self.reserve(0, Order::HUGE.bytes() as u64)
             .map_err(|error| too_small(&self.path, format!("no room for one folio: {error}")))
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     }
 }
 

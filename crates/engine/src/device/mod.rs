@@ -3,6 +3,7 @@
 //! A device knows nothing of folios. It reserves space, and reads and writes runs of bytes at page-aligned offsets. The
 //! swap space (`crate::swap::space`) tracks which slots are in use.
 
+pub(crate) mod check;
 pub(crate) mod checksum;
 mod file;
 mod ram;
@@ -68,9 +69,6 @@ pub struct MemoryUse {
     /// Uncompressed size of its content, in bytes.
     pub content_bytes: u64,
 }
-
-/// The smallest memory of a device in compressed RAM.
-pub const SMALLEST_ZRAM_BYTES: u64 = 8 << 20;
 
 /// A device that stores slots. All calls are safe from any thread. Offsets and lengths are in bytes.
 pub(crate) trait Device: Send + Sync {
@@ -218,10 +216,8 @@ impl Opened {
 
 /// Opens a device.
 pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, Error> {
-    check_node(wanted, topology)?;
-    if let DeviceSpec::File { size: Some(size), .. } | DeviceSpec::Ram { size } = wanted.spec {
-        check_size(Path::new(&wanted.spec.to_string()), size, MAX_DEVICE_BYTES)?;
-    }
+    check::node_and_least(wanted, topology)?;
+    check::stated_most(&wanted.spec)?;
     let stated = |name: &str| wanted.node.or_else(|| topology.node_of_device(name, None));
     // A stated node need not exist on this machine.
     let real = |node: Option<NodeId>| node.filter(|node| numa::nodes().iter().any(|real| real.number == node.index()));
@@ -244,7 +240,7 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
             (Box::new(ZramDevice::new(*size, *codec, real(node))?), node)
         }
     };
-    check_size(Path::new(&device.name()), device.limit_bytes().unwrap_or(0), MAX_DEVICE_BYTES)?;
+    check::most(Path::new(&device.name()), device.limit_bytes().unwrap_or(0), MAX_DEVICE_BYTES)?;
     Ok(Opened { device, priority: wanted.priority, node })
 }
 
@@ -254,14 +250,6 @@ pub(crate) fn open_in_child(wanted: &SwapDevice) -> Option<Result<Opened, Error>
     let made = FileDevice::like_that_of_program(path, *size);
     let opened = |device| Opened { device: Box::new(device), priority: wanted.priority, node: wanted.node };
     Some(made.map(opened))
-}
-
-/// Refuses a device that is larger than the engine can use, rather than silently use a part of it.
-fn check_size(path: &Path, size_bytes: u64, most_bytes: u64) -> Result<(), Error> {
-    if size_bytes > most_bytes {
-        return Err(Error::SwapTooLarge { path: path.into(), size_bytes, most_bytes });
-    }
-    Ok(())
 }
 
 /// Most files of an arena that was given no device.
@@ -278,26 +266,6 @@ pub(crate) fn open_defaults() -> Result<Vec<Opened>, Error> {
     }
     let opened = |file| Opened::from(Box::new(file) as Box<dyn Device>);
     Ok(files.into_iter().map(opened).collect())
-}
-
-/// Checks that the node stated for a device exists.
-///
-/// # Errors
-/// [`Error::SwapUnusable`]: there is no such node.
-pub fn check_node(wanted: &SwapDevice, topology: &Topology) -> Result<(), Error> {
-    match wanted.node.filter(|&node| !topology.has(node)) {
-        Some(node) => Err(unusable(Path::new(&wanted.spec.to_string()), topology.describe_missing(node))),
-        None => Ok(()),
-    }
-}
-
-/// Checks without writing that a block device can be used: nobody else uses it, it has the wanted size, and it holds
-/// nothing (unless `force` allows overwriting it).
-///
-/// # Errors
-/// [`Error::SwapUnusable`], [`Error::SwapTooSmall`].
-pub fn check_block_device(path: &Path, size: Option<u64>, force: bool) -> Result<(), Error> {
-    FileDevice::open(path, size, force).map(drop)
 }
 
 fn unusable(path: &Path, reason: impl Into<String>) -> Error {

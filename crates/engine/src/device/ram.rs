@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::path::Path;
 
 use folioswap_core::{Locked, NodeId};
 use folioswap_sys::memory::{self, Reservation};
@@ -24,9 +23,6 @@ impl RamDevice {
     /// that is reported, and the device is used anyway.
     pub fn new(size: u64, node: Option<NodeId>) -> Result<Self, Error> {
         let folio = folioswap_core::Order::HUGE.bytes();
-        if size < folio as u64 {
-            return Err(super::too_small(Path::new("ram"), "a device in RAM takes at least 2M: ram:2M"));
-        }
         let len = size as usize / folio * folio;
         let memory = Reservation::new(len, folio)
             .and_then(|memory| {

@@ -1,9 +1,11 @@
 //! Direct mode: the faulting thread resolves its fault in its SIGBUS handler.
 //!
 //! One handler serves all arenas of the process. It finds the arena by the fault address; a fault outside all arenas
-//! goes on to the handler that was installed before. The list of arenas is written only while an arena is built or
-//! dropped. The threads that do this touch no managed memory meanwhile, so a handler never waits for its own thread.
-//! The handler runs on a stack of the engine: a thread's signal stack is too small.
+//! goes on to the handler that was installed before. Under `run` that one handler is preload's, which is there from
+//! the beginning and asks [`RawSpace::on_fault`](crate::RawSpace::on_fault); this one is not installed then.
+//! The list of arenas is written only while an arena is built or dropped. The threads that do this touch no managed
+//! memory meanwhile, so a handler never waits for its own thread. The handler runs on a stack of the engine: a thread's
+//! signal stack is too small.
 
 use std::sync::{Arc, RwLock};
 
@@ -18,6 +20,9 @@ static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
 /// Resolves faults of this arena on the faulting threads from now on.
 pub(crate) fn attach(engine: &Arc<Engine>) -> Result<(), Error> {
     ENGINES.write().expect("nothing panics under this lock").push(Arc::clone(engine));
+    if sigbus::is_fronted(libc::SIGBUS) {
+        return Ok(());
+    }
     sigbus::install(on_sigbus).map_err(Error::system("installing the SIGBUS handler"))
 }
 

@@ -106,7 +106,7 @@ impl Resting<'_> {
         let engine = self.engine;
         engine.gate().inherit(signals::thread_id());
         std::mem::forget(self.tie.take());
-        engine.swap().become_childs();
+        engine.swap().enter_child();
         for descriptor in kept::all() {
             let _ = descriptor.keep_in_child(); // what needs it says so
         }

@@ -89,7 +89,7 @@ fn hand_over_pages(engine: &Engine, block: BlockId, pages: &Range<usize>, thread
         if (0..BLOCK_PAGES).all(|page| pages.contains(&page) || locked.is_sealed(page)) {
             engine.table().close(block);
             locked.join();
-            locked.forget_tenant();
+            locked.reset_advice();
         } else {
             locked.set_sealed(pages.clone(), true);
             locked.isolate();

@@ -102,7 +102,7 @@ pub(crate) fn close_for_change(engine: &Engine, range: &Range<usize>) {
         let mut locked = engine.lock(block);
         if !engine.table().is_open(block) {
             locked.drop_block();
-            locked.forget_tenant();
+            locked.reset_advice();
             engine.table().close(block); // known from now on
         }
     }
@@ -259,7 +259,7 @@ pub(crate) fn close_sealed(engine: &Engine, range: &Range<usize>) {
         let mut locked = engine.lock(block);
         if (0..BLOCK_PAGES).all(|page| locked.is_sealed(page)) {
             engine.table().close(block);
-            locked.forget_tenant();
+            locked.reset_advice();
         }
     }
 }
@@ -274,7 +274,7 @@ fn forget_in(engine: &Engine, block: BlockId, pages: Range<usize>) {
     if is_last {
         engine.table().close(block);
         locked.drop_block();
-        locked.forget_tenant();
+        locked.reset_advice();
         return;
     }
     locked.set_sealed(pages.clone(), true);

@@ -139,7 +139,7 @@ pub(crate) fn patiently<R>(what: &str, mut call: impl FnMut() -> Result<R, MapEr
 }
 
 /// How often the program may look at an empty home while content moves there.
-const LOOKS: usize = 100;
+const MAX_ATTEMPTS: usize = 100;
 
 /// Content of the pages that `repopulate` makes.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
@@ -383,7 +383,7 @@ impl MoveMapper {
         // SAFETY: the caller's pages.
         let move_it = || unsafe { move_pages(&self.uffd, target, source, PAGE_SIZE) };
         let mut moved = move_it();
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_ATTEMPTS {
             match moved {
                 Err(MoveError::Present) if has_moved() => return Ok(()),
                 Err(MoveError::Present) if self.is_home(target) && self.is_present(source) => {

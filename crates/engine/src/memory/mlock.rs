@@ -9,7 +9,6 @@
 //! hold is given back and allocated anew: a folio dropped while pinned, a huge page to be split that a pipe uses, a
 //! page written while a child shares it.
 
-use std::fs;
 use std::sync::atomic::Ordering;
 
 use folioswap_core::{FrameId, Order, PAGE_SIZE};
@@ -172,12 +171,7 @@ fn not_populated(error: MapError) -> Error {
 /// RAM that this process can take without harm: what the kernel reports as available, and no more than its control
 /// groups have left.
 fn available_ram() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
-        .map_or_else(memory::total_ram, |kib| kib * 1024);
-    available.min(control_group::memory_left())
+    memory::available_ram().min(control_group::memory_left())
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ fn end_by_panic(about: &PanicHookInfo<'_>) -> ! {
     #[cfg(test)]
     quiet::end();
     own_table::write_to_stderr(["folioswap: ", line.text(), " (a defect of folioswap: please report it)\n"]);
-    COUNTERS.get().inspect(|counters| counters.note_defect());
+    COUNTERS.get().inspect(|counters| counters.count_defect());
     signals::exit_now(ExitStatus::Defect.code().into())
 }
 

@@ -65,7 +65,7 @@ impl SharedCounters {
     }
 
     /// Counts a process that ends because code of folioswap has panicked.
-    pub fn note_defect(&self) {
+    pub fn count_defect(&self) {
         self.defects.fetch_add(1, Ordering::Relaxed);
     }
 

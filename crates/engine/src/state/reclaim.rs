@@ -45,7 +45,7 @@ impl TransfersUnderWay {
         self.0.fetch_sub(1, Release);
     }
 
-    /// Waits until there is none. For who has closed the gate: none begins meanwhile.
+    /// Waits until there is none. Call with the gate closed, so that none can start.
     pub fn wait(&self) {
         while self.0.load(Acquire) > 0 {
             futex::sleep(Duration::from_micros(50));

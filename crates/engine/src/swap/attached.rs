@@ -168,10 +168,10 @@ impl Attached {
     /// Frees slots; they may stay in the slot cache for a while.
     pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
         if self.is_foreign() || self.held.keeps(slot, order) {
-            return Freed::Straight;
+            return Freed::Immediate;
         }
         let freed = if self.frees == Frees::Cheapest && self.clusters.try_free(slot, order) {
-            Freed::Straight
+            Freed::Immediate
         } else {
             self.cache.free(&self.clusters, cpu, slot, order)
         };
@@ -198,7 +198,7 @@ impl Attached {
         !self.is_leaving() && !self.is_foreign() && !self.held.has(slot, order)
     }
 
-    /// Whether its slots must outlast this process's use of them when it forks: they lie in a file.
+    /// True for a device in a file: children read its slots after a fork, so those must not be reused.
     pub fn is_shared_with_children(&self) -> bool {
         self.device.descriptor().is_some() && !self.is_foreign()
     }
@@ -209,7 +209,7 @@ impl Attached {
         self.held.hold(fork, self.clusters.bits_in_use());
     }
 
-    /// Ends what forks hold that are over.
+    /// Releases slots pinned by forks whose descendants have exited.
     pub fn end_held(&self, over: impl Fn(u64) -> bool) {
         self.held.end(over, |slot, order| self.clusters.free(slot, order));
         self.forget_full();
@@ -328,9 +328,9 @@ impl Attached {
 
     /// Updates the figures of how much of the device is used.
     pub fn note_use(&self) {
-        self.figures.note_used(self.used_bytes());
+        self.figures.record_used(self.used_bytes());
         if let Some(memory) = self.device.memory_use() {
-            self.figures.note_memory(memory.memory_bytes);
+            self.figures.record_memory(memory.memory_bytes);
         }
     }
 
@@ -597,7 +597,7 @@ mod tests {
         assert_eq!(attached.free(CPU, slots[0], Order::PAGE), Freed::Collected);
         attached.begin_removal();
         assert_eq!((attached.nr_used(), attached.nr_on_their_way()), (2, 0));
-        assert_eq!((attached.free(CPU, slots[1], Order::PAGE), attached.nr_used()), (Freed::Straight, 1));
+        assert_eq!((attached.free(CPU, slots[1], Order::PAGE), attached.nr_used()), (Freed::Immediate, 1));
         attached.cancel_removal();
         assert_eq!((attached.free(CPU, slots[2], Order::PAGE), attached.nr_used()), (Freed::Collected, 1));
     }
@@ -627,7 +627,7 @@ mod tests {
         attached.frees = Frees::Cheapest;
         let slots: Vec<_> = (0..3).filter_map(|_| attached.allocate(CPU, Order::PAGE)).collect();
         let freed = slots.iter().map(|&slot| attached.free(CPU, slot, Order::PAGE));
-        assert_eq!(freed.collect::<Vec<_>>(), [Freed::Straight; 3]);
+        assert_eq!(freed.collect::<Vec<_>>(), [Freed::Immediate; 3]);
         assert_eq!((attached.nr_used(), attached.nr_on_their_way()), (0, 0));
         let slot = attached.allocate(CPU, Order::PAGE).unwrap();
         attached.clusters.on_free(Box::new(|_, _| ()));

@@ -11,7 +11,7 @@ use crate::process::wakeup::Gate;
 use crate::swap::space::SwapSpace;
 
 /// How long most of the space must have been free.
-const AFTER: Duration = Duration::from_millis(500);
+const DISCARD_DELAY: Duration = Duration::from_millis(500);
 
 /// Clusters discarded before the thread checks for other work: ext4 on a virtual disk takes 2 to 5 ms per cluster.
 const BATCH: usize = 4;
@@ -52,8 +52,8 @@ impl Discards {
                         Duration::ZERO
                     }
                 };
-                if waited < AFTER {
-                    return Next::SleepFor(AFTER - waited);
+                if waited < DISCARD_DELAY {
+                    return Next::SleepFor(DISCARD_DELAY - waited);
                 }
                 *self = Discards::Giving;
                 return Next::GoOn;

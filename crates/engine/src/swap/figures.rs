@@ -95,18 +95,18 @@ impl IoFigures {
     /// Counts a copy to a device in memory. Now and then calls `used_bytes` to note how much of it is used.
     pub fn count_store(&self, len_bytes: usize, used_bytes: impl FnOnce() -> u64) {
         if self.record().count(Direction::Write, len_bytes as u64) {
-            self.note_used(used_bytes());
+            self.record_used(used_bytes());
         }
     }
 
     /// Notes how many bytes of the device are used.
-    pub fn note_used(&self, used_bytes: u64) {
-        self.record().note_used(used_bytes);
+    pub fn record_used(&self, used_bytes: u64) {
+        self.record().record_used(used_bytes);
     }
 
     /// Notes how much memory the device uses.
-    pub fn note_memory(&self, memory_bytes: u64) {
-        self.record().note_memory(memory_bytes);
+    pub fn record_memory(&self, memory_bytes: u64) {
+        self.record().record_memory(memory_bytes);
     }
 
     /// Counts a failed request.

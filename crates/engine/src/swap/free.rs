@@ -3,9 +3,10 @@
 //! A freed slot goes to its cluster at once if that is cheap (`attached`). Others are collected in batches per CPU and
 //! device (`core::swap::SlotCache`). A full batch wakes the thread, which gives it to the clusters. A free that still
 //! finds its batch full empties it itself, so nothing waits for the thread. The thread also discards emptied clusters
-//! (`discard`), so any free wakes it if it sleeps. Then it is *on watch*: it flushes all batches every [`SITTING`], and
-//! sleeps once nothing was freed in between; while slots that were freed are held for descendants of a fork, it looks
-//! after them every [`LOOKING`]. It runs as SCHED_BATCH, so it does not preempt the thread that wakes it.
+//! (`discard`), so any free wakes it if it sleeps. Then it is *on watch*: it flushes all batches every
+//! [`FLUSH_INTERVAL`], and sleeps once nothing was freed in between; while slots that were freed are held for
+//! descendants of a fork, it looks after them every [`FORK_POLL_INTERVAL`]. It runs as SCHED_BATCH, so it does not
+//! preempt the thread that wakes it.
 //!
 //! **Locking.** The thread holds the fork gate while it frees, so no batch or cluster is locked during a fork. It waits
 //! for the disk outside the gate. A forked child starts its own when memory first runs short; frees work without it.
@@ -24,10 +25,10 @@ use crate::swap::discard::{Discards, Next};
 use crate::swap::space::SwapSpace;
 
 /// Interval between flushes of batches that do not fill. A freed slot waits for at most twice as long.
-const SITTING: Duration = Duration::from_millis(100);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Interval between looks at whether the descendants of forks that hold slots are gone.
-const LOOKING: Duration = Duration::from_secs(1);
+const FORK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Wakes the thread.
 pub(crate) struct Freeing {
@@ -68,20 +69,20 @@ pub(crate) fn run(space: &SwapSpace, lifecycle: &Lifecycle) {
         let seen = space.freeing().wanted.now();
         let pass = gate.enter(thread);
         space.free_full();
-        if space.has_freed_held() && looked.elapsed() >= LOOKING {
+        if space.has_freed_held() && looked.elapsed() >= FORK_POLL_INTERVAL {
             looked = Instant::now();
             space.end_held(|fork| lifecycle.is_over(fork));
         }
         let awaits_descendants = space.has_freed_held();
-        let is_idle = swept.elapsed() >= SITTING && {
+        let is_idle = swept.elapsed() >= FLUSH_INTERVAL && {
             swept = Instant::now();
             !space.sweep_slots()
         };
         drop(pass);
         let next = discards.step(space, gate);
         let watch = match (is_idle, awaits_descendants) {
-            (false, _) => Some(SITTING.saturating_sub(swept.elapsed())),
-            (true, true) => Some(LOOKING),
+            (false, _) => Some(FLUSH_INTERVAL.saturating_sub(swept.elapsed())),
+            (true, true) => Some(FORK_POLL_INTERVAL),
             (true, false) => None,
         };
         let limit = match next {

@@ -3,9 +3,9 @@
 //! A read is tried twice unless the device is gone: an error may be transient, and bytes that were torn or late in
 //! transfer are right the second time. Both tries count. Unverified bytes are never used. A failed write is not
 //! repeated at its place: the folio is still in RAM and goes elsewhere. A device is *failing* after a read that failed
-//! twice, [`WRITES_IN_A_ROW`] failed writes in a row, [`MOST_FAILURES`] failures within [`WITHIN`], or the first error
-//! that says that it is gone. Nothing is allocated there any more, and the thread that moves slots empties it
-//! (`relocate::evacuate`). It never recovers; it can be removed and added again.
+//! twice, [`WRITES_IN_A_ROW`] failed writes in a row, [`MOST_FAILURES`] failures within [`FAILURE_WINDOW`], or the
+//! first error that says that it is gone. Nothing is allocated there any more, and the thread that moves slots empties
+//! it (`relocate::evacuate`). It never recovers; it can be removed and added again.
 //!
 //! **Locking.** The record of recent failures is a leaf lock, taken only after a failure.
 
@@ -20,11 +20,11 @@ use folioswap_core::DeviceFailure;
 /// neighbours are written together.
 const WRITES_IN_A_ROW: u32 = 3;
 
-/// Failures within [`WITHIN`] after which a device is failing. First tries of reads count too.
+/// Failures within [`FAILURE_WINDOW`] after which a device is failing. First tries of reads count too.
 const MOST_FAILURES: u32 = 8;
 
 /// A disk that loses a sector now and then stays in use.
-const WITHIN: Duration = Duration::from_secs(3600);
+const FAILURE_WINDOW: Duration = Duration::from_secs(3600);
 
 /// State of a device in its arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl Health {
     /// Counts a failure and returns the count for the current period.
     fn nr_recent(&self) -> u32 {
         let mut recent = self.recent.lock().expect("nothing panics under this lock");
-        if recent.since.is_none_or(|since| since.elapsed() > WITHIN) {
+        if recent.since.is_none_or(|since| since.elapsed() > FAILURE_WINDOW) {
             *recent = Recent { since: Some(Instant::now()), nr_failures: 0 };
         }
         recent.nr_failures += 1;

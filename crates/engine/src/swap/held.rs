@@ -117,7 +117,7 @@ impl HeldSlots {
         held.notes.iter().flat_map(|note| &note.forks).copied().collect()
     }
 
-    /// Ends what forks hold, and frees what was freed meanwhile, in aligned runs.
+    /// Releases the slots of forks that are over, and frees those that were freed meanwhile, in aligned runs.
     pub fn end(&self, over: impl Fn(u64) -> bool, free: impl Fn(SlotId, Order)) {
         let freed = {
             let mut held = self.held.lock().expect("nothing panics under this lock");

@@ -152,8 +152,6 @@ pub(crate) struct SwapSpace {
     /// The thread that relieves fronts.
     relief: Relief,
     stats: Arc<StatsHome>,
-    /// Hands out single slots only, so that larger folios are split. For measuring what whole folios gain.
-    split_slots: bool,
 }
 
 impl SwapSpace {
@@ -162,7 +160,6 @@ impl SwapSpace {
         devices: Vec<Opened>,
         mut layout: Layout,
         topology: Option<Topology>,
-        split_slots: bool,
         compacts: bool,
         stats: Arc<StatsHome>,
     ) -> Self {
@@ -185,10 +182,9 @@ impl SwapSpace {
             slot_work: SlotWork::new(compacts),
             relief: Relief::default(),
             stats,
-            split_slots,
         };
         for device in devices {
-            assert!(space.add(device), "who builds an arena counts its devices");
+            assert!(space.add(device), "the builder has counted the devices");
         }
         space
     }
@@ -263,7 +259,7 @@ impl SwapSpace {
     /// The next device on which a large folio may find no run of slots in spite of free room. See
     /// [`Attached::has_scattered_room`].
     pub fn next_scattered(&self, after: Option<DeviceId>) -> Option<DeviceId> {
-        let passes = |id: DeviceId| after.is_none_or(|after| id > after) && !self.split_slots;
+        let passes = |id: DeviceId| after.is_none_or(|after| id > after);
         self.each(|id, attached| (passes(id) && attached.has_scattered_room()).then_some(id))
     }
 
@@ -315,7 +311,7 @@ impl SwapSpace {
 
     /// As [`SwapSpace::each`], for one device.
     fn device<T>(&self, id: DeviceId, look: impl FnOnce(&Attached) -> T) -> T {
-        look(self.devices[id.index()].read().as_ref().expect("who removes a device alone ends it"))
+        look(self.devices[id.index()].read().as_ref().expect("the caller keeps it from being removed"))
     }
 
     /// Stops handing out slots of the device. A failing device may be in this state already.
@@ -409,9 +405,6 @@ impl SwapSpace {
     /// Allocates 2^k contiguous slots, near those last handed out on this CPU, on the first device of the node's list
     /// that has them. Returns the first slot, or `None` if no device has them.
     pub fn allocate_for(&self, node: NodeId, cpu: CpuId, order: Order) -> Option<SlotId> {
-        if self.split_slots && order > Order::PAGE {
-            return None;
-        }
         let (nr_slots, recent) = (order.nr_pages(), &self.recent[cpu.index() % self.recent.len()]);
         if let Some(device) = recent.take(node, nr_slots)
             && let Attempt::Placed(slot) = self.allocate_on(device, cpu, order)
@@ -605,7 +598,7 @@ impl SwapSpace {
     }
 
     /// In a forked child, whose descriptors are settled: the parent's devices are only read from now on.
-    pub fn become_childs(&self) {
+    pub fn enter_child(&self) {
         self.nr_changing.store(0, Ordering::Relaxed);
         self.each(|_, attached| {
             attached.device.descriptor()?;
@@ -726,7 +719,7 @@ mod tests {
             frees: Frees::Cheapest,
         };
         let stats = Arc::new(StatsHome::Own(crate::process::shared_stats::of_its_own()));
-        SwapSpace::new(devices, layout, Some(topology), false, true, stats)
+        SwapSpace::new(devices, layout, Some(topology), true, stats)
     }
 
     const TWO: &str = "node 0 cpus 0,2\nnode 1 cpus 1,3\ndevice ram:6M node 1";

@@ -8,14 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::map::{adopt, mapping, remap};
+use crate::map::mapping::{self, BLOCK_BYTES};
+use crate::map::{adopt, remap};
 use crate::{guard, state};
 
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
 const LEAST_BYTES: usize = 8 << 20;
-
-/// Alignment of these blocks.
-const BLOCK_BYTES: usize = 2 << 20;
 
 /// Block -> its length in bytes, a multiple of the folio size.
 static BLOCKS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());

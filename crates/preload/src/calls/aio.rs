@@ -130,6 +130,7 @@ export! {
 }
 
 copied! {
-    fn aio_suspend(list: *const *const aiocb, count: c_int, limit: *const timespec) -> c_int { limit: value }
-    fn aio_suspend64(list: *const *const aiocb, count: c_int, limit: *const timespec) -> c_int { limit: value }
+    fn aio_suspend, aio_suspend64(
+        list: *const *const aiocb, count: c_int, limit: *const timespec = value
+    ) -> c_int;
 }

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
-use super::numbers::{self, Argument};
-use super::{io, ioctl, messages, process, references, remote, rings, small, vectors};
+use super::{io, ioctl, messages, numbers, process, references, remote, rings, vectors};
 use crate::calls::access::{self, Access};
-use crate::calls::copied::{self, Copied, Pointer};
+use crate::calls::copied::{self, Copied};
 use crate::calls::cover::{self, Pieces};
 use crate::calls::{clones, dispatch, filters, rights};
 use crate::export::export;
@@ -167,7 +166,7 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_mlockall => protection::mlockall(a as c_int) as isize,
             libc::SYS_ioctl => ioctl::perform(b as u64, c as *const _, || raw(number, words) as isize),
             libc::SYS_ptrace => remote::traced(a as u32, b as i32, c, || {
-                cover::repeat(|| cover::touch(d as *const u8, small::UNKNOWN_BYTES), || raw(number, words) as isize)
+                cover::repeat(|| cover::touch(d as *const u8, cover::UNKNOWN_BYTES), || raw(number, words) as isize)
             }),
             SYS_MSEAL => {
                 hand_over(&(a..a.saturating_add(mapping::pages(b))));
@@ -463,41 +462,18 @@ unsafe fn futex_in_monitor_mode(words: &Words) -> isize {
 /// faulted in.
 unsafe fn with_copies(number: c_long, words: &Words) -> isize {
     let arguments = if state::direct() { numbers::arguments(number) } else { &[] };
-    // SAFETY: the caller's call. The lengths are those that the call itself uses.
+    // SAFETY: the caller's call.
     unsafe {
         if arguments.is_empty() {
             return raw_result(number, words);
         }
-        let mut handed = *words;
-        let copies: [Option<Copied>; 6] = std::array::from_fn(|index| {
-            let word = words[index];
-            let times = |of: usize, bytes: usize| words[of].saturating_mul(bytes);
-            let copy = match *arguments.get(index)? {
-                Argument::Plain | Argument::Unknown => return None,
-                Argument::Text => copied::text(word as *const u8),
-                Argument::Read(bytes) => Copied::new(word, bytes, false),
-                Argument::Written(bytes) => Copied::new(word, bytes, true),
-                Argument::Reads(of, bytes) => Copied::new(word, times(of, bytes), false),
-                Argument::Writes(of, bytes) => Copied::new(word, times(of, bytes), true),
-                Argument::Polled(of) => copied::polled(word as *mut u8, words[of] as nfds_t),
-                Argument::Named(of) => copied::named(word as *mut u8, Pointer::at(words[of])),
-            };
-            handed[index] = copy.addr();
-            Some(copy)
-        });
-        let touch = || {
-            for (index, argument) in arguments.iter().enumerate() {
-                if matches!(argument, Argument::Unknown) {
-                    cover::structure(words[index] as *const u8, small::UNKNOWN_BYTES);
-                }
-            }
-        };
-        let has_unknown = arguments.iter().any(|argument| matches!(argument, Argument::Unknown));
+        let copies: [Option<Copied>; 6] =
+            std::array::from_fn(|index| arguments.get(index).and_then(|argument| argument.copy(words, index)));
+        let handed: Words =
+            std::array::from_fn(|index| copies[index].as_ref().map_or(words[index], |copy| copy.addr()));
         let kept = state::errno();
-        let result =
-            if has_unknown { cover::repeat(touch, || raw(number, &handed)) } else { raw(number, &handed) } as isize;
+        let result = copied::make(copies.iter().flatten(), || raw(number, &handed) as isize);
         let result = if result == -1 { -(state::errno() as isize) } else { result };
-        copies.iter().flatten().for_each(|copy| copy.bring_back());
         state::fail(kept);
         result
     }

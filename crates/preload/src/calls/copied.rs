@@ -4,10 +4,147 @@
 //! timeout restarts, and no result is lost because its page was evicted while the call slept. Null and unmanaged
 //! pointers are passed through.
 
-use libc::{nfds_t, pollfd, socklen_t};
+use libc::{pollfd, socklen_t};
 
 use crate::calls::access::{self, Access};
-use crate::calls::cover::{self, Bounce};
+use crate::calls::cover::{self, Bounce, Outcome};
+
+/// What an argument of a system call points to. The kernel only reads what is marked as read, and may also write what
+/// is marked as written.
+#[derive(Clone, Copy, Debug)]
+pub enum Argument {
+    /// A number.
+    Plain,
+    /// A C string.
+    Text,
+    /// This many bytes, read.
+    Read(usize),
+    /// This many bytes, written.
+    Written(usize),
+    /// An array, read: where its length is, and the bytes of an item.
+    Reads(Length, usize),
+    /// The same, written.
+    Writes(Length, usize),
+    /// An array of `pollfd`, whose length is in the argument of this index.
+    Polled(usize),
+    /// A written buffer whose length is stored where the argument of this index points.
+    Named(usize),
+    /// Memory of unknown layout, of at least this many bytes. Faulted in, and again if it was evicted.
+    Unknown(usize),
+}
+
+/// The argument that holds a length, by its index.
+#[derive(Clone, Copy, Debug)]
+pub enum Length {
+    /// A whole word.
+    Word(usize),
+    /// An int, of which the kernel reads the lower half. Below zero, it names nothing.
+    Int(usize),
+}
+
+impl Length {
+    fn of(self, words: &[usize; 6]) -> usize {
+        match self {
+            Length::Word(index) => words[index],
+            Length::Int(index) => (words[index] as i32).max(0) as usize,
+        }
+    }
+
+    /// That of the argument `name`.
+    pub const fn named(name: &str, names: &[&str], are_ints: &[bool]) -> Length {
+        let index = position(name, names);
+        if are_ints[index] { Length::Int(index) } else { Length::Word(index) }
+    }
+}
+
+/// The index of an argument.
+pub const fn position(name: &str, names: &[&str]) -> usize {
+    let mut index = 0;
+    while index < names.len() {
+        let (one, other) = (name.as_bytes(), names[index].as_bytes());
+        let mut at = 0;
+        while at < one.len() && at < other.len() && one[at] == other[at] {
+            at += 1;
+        }
+        if at == one.len() && at == other.len() {
+            return index;
+        }
+        index += 1;
+    }
+    panic!("no argument has this name")
+}
+
+/// The type of an argument.
+pub trait Word: Copy {
+    /// Whether it is an int, of either sign.
+    const IS_INT: bool = false;
+    /// As a length.
+    fn length(self) -> usize {
+        0
+    }
+}
+
+/// For each type, and how a value of it is a length.
+macro_rules! words {
+    ($($kind:ty: $is_int:literal, |$word:ident| $length:expr;)*) => {$(
+        impl Word for $kind {
+            const IS_INT: bool = $is_int;
+            fn length(self) -> usize {
+                let $word = self;
+                $length
+            }
+        }
+    )*};
+}
+
+words! {
+    i32: true, |word| word.max(0) as usize;
+    u32: true, |word| (word as i32).max(0) as usize;
+    i64: false, |word| word as usize;
+    u64: false, |word| word as usize;
+    usize: false, |word| word;
+}
+
+impl<T> Word for *const T {}
+impl<T> Word for *mut T {}
+
+impl Argument {
+    /// A value that a pointer of this type points to.
+    pub const fn value<P: Pointee>() -> Argument {
+        if P::WRITTEN { Argument::Written(P::BYTES) } else { Argument::Read(P::BYTES) }
+    }
+
+    pub const fn values<P: Pointee>(length: Length) -> Argument {
+        if P::WRITTEN { Argument::Writes(length, P::BYTES) } else { Argument::Reads(length, P::BYTES) }
+    }
+
+    pub const fn bytes<P: Pointer>(length: Length) -> Argument {
+        if P::WRITTEN { Argument::Writes(length, 1) } else { Argument::Reads(length, 1) }
+    }
+
+    /// A copy of what the argument of this index points to.
+    ///
+    /// # Safety
+    /// `words` are the arguments of a call that the program makes.
+    pub unsafe fn copy(self, words: &[usize; 6], index: usize) -> Option<Copied> {
+        let word = words[index];
+        let times = |length: Length, bytes: usize| length.of(words).saturating_mul(bytes);
+        // SAFETY: the caller upholds this function's own contract. The lengths are those that the call itself uses.
+        unsafe {
+            Some(match self {
+                Argument::Plain => return None,
+                Argument::Text => text(word as *const u8),
+                Argument::Read(bytes) => Copied::new(word, bytes, false),
+                Argument::Written(bytes) => Copied::new(word, bytes, true),
+                Argument::Reads(length, bytes) => Copied::new(word, times(length, bytes), false),
+                Argument::Writes(length, bytes) => Copied::new(word, times(length, bytes), true),
+                Argument::Polled(of) => polled(word as *mut u8, words[of]),
+                Argument::Named(of) => named(word as *mut u8, Pointer::at(words[of])),
+                Argument::Unknown(bytes) => unknown(word as *mut u8, bytes),
+            })
+        }
+    }
+}
 
 /// A pointer argument. Its type tells whether the kernel writes through it.
 pub trait Pointer: Copy {
@@ -46,6 +183,8 @@ enum Written {
     All,
     /// Only `revents` of each `pollfd`: another thread may change the other fields during the call.
     Revents,
+    /// There is no copy: the layout is unknown, and the range is faulted in before each try.
+    Unknown,
 }
 
 /// A range of the program's memory, and its copy where one is needed.
@@ -107,7 +246,7 @@ impl Copied {
         // SAFETY: the program's range and a block of the same length. No lock is held, so the range may fault.
         unsafe {
             match self.written {
-                Written::Nothing => {}
+                Written::Nothing | Written::Unknown => {}
                 Written::All => copy.empty(self.addr, self.len),
                 Written::Revents => {
                     let (from, to) = (copy.as_ptr().cast::<pollfd>(), self.addr as *mut pollfd);
@@ -126,9 +265,9 @@ impl Copied {
 ///
 /// # Safety
 /// `at` is null or the program's.
-pub unsafe fn bytes<P: Pointer>(at: P, len: usize) -> Copied {
+pub unsafe fn bytes<P: Pointer>(at: P, len: impl Word) -> Copied {
     // SAFETY: the caller upholds this function's own contract. Null is not managed.
-    unsafe { Copied::new(at.addr(), len, P::WRITTEN) }
+    unsafe { Copied::new(at.addr(), len.length(), P::WRITTEN) }
 }
 
 /// Copies one value.
@@ -157,18 +296,18 @@ impl<T> Pointee for *mut T {
 ///
 /// # Safety
 /// `at` is null or the program's.
-pub unsafe fn values<P: Pointee>(at: P, count: usize) -> Copied {
+pub unsafe fn values<P: Pointee>(at: P, count: impl Word) -> Copied {
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { bytes(at, count.saturating_mul(P::BYTES)) }
+    unsafe { bytes(at, count.length().saturating_mul(P::BYTES)) }
 }
 
 /// Copies a list of `count` descriptors to poll.
 ///
 /// # Safety
 /// `at` is null or the program's.
-pub unsafe fn polled<P: Pointer>(at: P, count: nfds_t) -> Copied {
+pub unsafe fn polled<P: Pointer>(at: P, count: impl Word) -> Copied {
     // SAFETY: the caller upholds this function's own contract.
-    let copied = unsafe { bytes(at, (count as usize).saturating_mul(size_of::<pollfd>())) };
+    let copied = unsafe { bytes(at, count.length().saturating_mul(size_of::<pollfd>())) };
     Copied { written: Written::Revents, ..copied }
 }
 
@@ -196,14 +335,61 @@ pub unsafe fn named<P: Pointer>(at: P, len: *const socklen_t) -> Copied {
     }
 }
 
-/// Defines functions that make one call with copies of what their arguments point to. Each pointer argument names its
-/// kind: `argument: text`, `value`, `bytes(len)`, `values(count)`, `polled(count)` or `named(len)`.
+/// What has at least `len` bytes of unknown layout.
+///
+/// # Safety
+/// `at` is null or the program's.
+pub unsafe fn unknown<P: Pointer>(at: P, len: usize) -> Copied {
+    Copied { addr: at.addr(), len, written: Written::Unknown, copy: None }
+}
+
+/// Makes a call, and brings back what it wrote. What is of unknown layout is faulted in before it, and again if the
+/// kernel missed a page.
+///
+/// # Safety
+/// The ranges are still the program's.
+pub unsafe fn make<'a, R: Outcome>(copies: impl Iterator<Item = &'a Copied> + Clone, call: impl Fn() -> R) -> R {
+    let unknown = || copies.clone().filter(|copy| copy.written == Written::Unknown);
+    let bring_in = || unknown().for_each(|range| cover::structure(range.addr as *const u8, range.len));
+    let result = if unknown().next().is_some() { cover::repeat(bring_in, call) } else { call() };
+    // SAFETY: the caller upholds this function's own contract.
+    copies.for_each(|copy| unsafe { copy.bring_back() });
+    result
+}
+
+/// Defines functions that make one call with copies of what their arguments point to. A pointer argument has its kind
+/// after its type: `= text`, `value`, `bytes(len)`, `values(count)`, `polled(count)`, `named(len)` or `unknown(LEAST)`.
+/// Functions with several names are the same.
 macro_rules! copied {
-    ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty {
-        $($pointer:ident: $what:ident $(($len:expr))?),*
-    })*) => {$(
+    ($(fn $($name:ident),+ ($($argument:tt)*) -> $result:ty;)*) => {
+        $($crate::calls::copied::functions! { [$($name),+] ($($argument)*) -> $result })*
+    };
+}
+pub(crate) use copied;
+
+/// The same for functions that are a system call as it is, and defines `ROWS`: the arguments by number.
+macro_rules! calls {
+    ($(fn $($name:ident),+ = $number:ident $arguments:tt -> $result:ty;)*) => {
+        $($crate::calls::copied::functions! { [$($name),+] $arguments -> $result })*
+
+        const ROWS: &[(std::ffi::c_long, &[$crate::calls::copied::Argument])] =
+            &[$((libc::$number, $crate::calls::copied::row!($arguments))),*];
+    };
+}
+pub(crate) use calls;
+
+/// The functions of one row.
+macro_rules! functions {
+    ([$($name:ident),+] $arguments:tt -> $result:ty) => {
+        $($crate::calls::copied::function! { $name $arguments -> $result })+
+    };
+}
+pub(crate) use functions;
+
+/// One of them.
+macro_rules! function {
+    ($name:ident ($($arg:ident: $type:ty $(= $what:ident $(($len:expr))?)?),* $(,)?) -> $result:ty) => {
         $crate::export::export! {
-            $(#[$attribute])*
             fn $name($($arg: $type),*) -> $result {
                 #[used]
                 #[unsafe(link_section = "folioswap_real")]
@@ -219,16 +405,62 @@ macro_rules! copied {
                 // SAFETY: the caller's call, whose pointers are null, valid, or replaced by copies of what they point
                 // to.
                 unsafe {
-                    let copies = [$($crate::calls::copied::$what($pointer $(, $len)?)),*];
+                    let copies = [$($($crate::calls::copied::$what($arg $(, $len)?),)?)*];
                     let mut next = copies.iter();
-                    $(let $pointer = next.next().map_or($pointer, |copy| copy.at($pointer));)*
+                    $($(let $arg = next.next().map_or($arg, |copy: &$crate::calls::copied::Copied| {
+                        const _: &str = stringify!($what);
+                        copy.at($arg)
+                    });)?)*
                     let _ = next;
-                    let result = real($($arg),*);
-                    copies.iter().for_each(|copy| copy.bring_back());
-                    result
+                    $crate::calls::copied::make(copies.iter(), || real($($arg),*))
                 }
             }
         }
-    )*};
+    };
 }
-pub(crate) use copied;
+pub(crate) use function;
+
+/// The arguments of a row of [`calls!`].
+macro_rules! row {
+    (($($arg:ident: $type:ty $(= $what:ident $(($len:tt))?)?),* $(,)?)) => {{
+        // What names no length needs neither.
+        #[allow(dead_code)]
+        const NAMES: &[&str] = &[$(stringify!($arg)),*];
+        #[allow(dead_code)]
+        const ARE_INTS: &[bool] = &[$(<$type as $crate::calls::copied::Word>::IS_INT),*];
+        const ROW: &[$crate::calls::copied::Argument] =
+            &[$($crate::calls::copied::argument!(NAMES, ARE_INTS, $type $(, $what $($len)?)?)),*];
+        ROW
+    }};
+}
+pub(crate) use row;
+
+/// One argument of a row.
+macro_rules! argument {
+    ($names:ident, $ints:ident, $type:ty) => {
+        $crate::calls::copied::Argument::Plain
+    };
+    ($names:ident, $ints:ident, $type:ty, text) => {
+        $crate::calls::copied::Argument::Text
+    };
+    ($names:ident, $ints:ident, $type:ty, value) => {
+        $crate::calls::copied::Argument::value::<$type>()
+    };
+    ($names:ident, $ints:ident, $type:ty, polled $len:ident) => {
+        $crate::calls::copied::Argument::Polled($crate::calls::copied::position(stringify!($len), $names))
+    };
+    ($names:ident, $ints:ident, $type:ty, named $len:ident) => {
+        $crate::calls::copied::Argument::Named($crate::calls::copied::position(stringify!($len), $names))
+    };
+    ($names:ident, $ints:ident, $type:ty, unknown $least:tt) => {
+        $crate::calls::copied::Argument::Unknown($least)
+    };
+    ($names:ident, $ints:ident, $type:ty, $values:ident $len:ident) => {
+        $crate::calls::copied::Argument::$values::<$type>($crate::calls::copied::Length::named(
+            stringify!($len),
+            $names,
+            $ints,
+        ))
+    };
+}
+pub(crate) use argument;

@@ -4,8 +4,9 @@
 //!   drops when it cannot copy it out, or for a read that sleeps for hours.
 //! - *hold*: longer transfers of files and block devices are held in RAM. Such calls do not sleep long. Up to a quarter
 //!   of the budget goes in one call, as without a budget, so that appended records stay whole.
-//! - *touch*: paths and structures are faulted in before the call, and again if it failed with EFAULT. Such calls fail
-//!   before they have any effect. (`calls::results` handles the others.)
+//! - *touch*: memory of unknown layout, and what a function returns a pointer to, is faulted in before the call, and
+//!   again if it failed with EFAULT. Such calls fail before they have any effect. All other arguments are copied
+//!   (`calls::copied`).
 //!
 //! In monitor mode the kernel waits for a missing page, so only pinned buffers are covered: see [`pins`].
 
@@ -19,6 +20,7 @@ use folioswap_sys::static_tls::StaticTls;
 
 use crate::alloc::heap::PRIVATE;
 use crate::calls::access::{self, Access};
+use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES};
 use crate::real::own;
 use crate::{guard, state};
 
@@ -45,9 +47,6 @@ pub const MOST_MESSAGE_BYTES: usize = 16 << 20;
 
 /// The longest transfer for which folios are held at a time.
 const PIECE_BYTES: usize = 4 << 20;
-
-const BLOCK_BYTES: usize = 2 << 20;
-const PAGE_BYTES: usize = 4096;
 
 /// How often a call that failed with EFAULT is repeated at most.
 const MOST_REPEATS: usize = 100;
@@ -96,6 +95,9 @@ pub fn text(at: *const c_char) {
 pub fn value<T>(at: *const T) {
     touch(at, size_of::<T>());
 }
+
+/// Upper bound of what the kernel accesses behind most pointers of unknown type.
+pub const UNKNOWN_BYTES: usize = 512;
 
 /// The longest structure of unknown layout.
 const MOST_STRUCTURE_BYTES: usize = 1 << 20;
@@ -156,6 +158,19 @@ impl Outcome for isize {
 impl Outcome for i64 {
     fn is_failure(&self) -> bool {
         *self < 0
+    }
+}
+
+impl Outcome for () {
+    fn is_failure(&self) -> bool {
+        false
+    }
+}
+
+/// A number that is 0 on failure.
+impl Outcome for u32 {
+    fn is_failure(&self) -> bool {
+        *self == 0
     }
 }
 

@@ -4,7 +4,6 @@
 use std::ffi::{c_int, c_ulong, c_void};
 
 use crate::calls::cover::{self, Held};
-use crate::calls::small::unknown;
 use crate::export::{export, real};
 use crate::map::hand_over::hand_over;
 use crate::{guard, state};
@@ -16,6 +15,11 @@ const UFFDIO_COPY: u32 = 0xc028_aa03;
 const UFFDIO_MOVE: u32 = 0xc028_aa05;
 /// The longest source of a copy that is held in RAM.
 const MOST_HELD_BYTES: usize = 4 << 20;
+
+/// How much of an argument the kernel may access: the size in the request, and at least [`cover::UNKNOWN_BYTES`].
+fn unknown(request: c_ulong) -> usize {
+    cover::UNKNOWN_BYTES.max(request as usize >> 16 & 0x3fff)
+}
 
 /// Makes the call.
 ///

@@ -29,6 +29,6 @@ mod rights;
 mod ring_requests;
 pub mod rings;
 mod sleeping;
-mod small;
 mod stdio;
+mod table;
 mod vectors;

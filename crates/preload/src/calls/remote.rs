@@ -248,7 +248,7 @@ real!(PTRACE = c"ptrace": fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long)
 export! {
     fn ptrace(what: c_uint, pid: pid_t, at: *mut c_void, data: *mut c_void) -> c_long {
         let real = PTRACE.get();
-        let touch = || [at, data].iter().for_each(|at| cover::touch(*at, super::small::UNKNOWN_BYTES));
+        let touch = || [at, data].iter().for_each(|at| cover::touch(*at, cover::UNKNOWN_BYTES));
         let kept = state::errno();
         // SAFETY: passes the caller's arguments on unchanged.
         let result = traced(what, pid, at as usize, || repeat(touch, || unsafe { real(what, pid, at, data) }));

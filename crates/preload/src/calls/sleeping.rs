@@ -24,39 +24,47 @@ fn events(count: c_int) -> usize {
 }
 
 copied! {
-    fn poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { list: polled(count) }
-    fn __poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int { list: polled(count) }
-    fn __poll_chk(list: *mut pollfd, count: nfds_t, limit: c_int, room: usize) -> c_int { list: polled(count) }
-    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { read: bytes(set_bytes(count)), write: bytes(set_bytes(count)), other: bytes(set_bytes(count)), limit: value }
-    fn __select(count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval) -> c_int { read: bytes(set_bytes(count)), write: bytes(set_bytes(count)), other: bytes(set_bytes(count)), limit: value }
-    fn epoll_wait(fd: c_int, list: *mut epoll_event, count: c_int, limit: c_int) -> c_int { list: values(events(count)) }
-    fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
-    fn __nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
-    fn clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
-    fn thrd_sleep(time: *const timespec, left: *mut timespec) -> c_int { time: value, left: value }
-    fn sigtimedwait(set: *const sigset_t, about: *mut siginfo_t, limit: *const timespec) -> c_int { set: value, about: value, limit: value }
-    fn sigwaitinfo(set: *const sigset_t, about: *mut siginfo_t) -> c_int { set: value, about: value }
-    fn sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int { set: value }
-    fn sigpending(set: *mut sigset_t) -> c_int { set: value }
-    fn signalfd(fd: c_int, set: *const sigset_t, flags: c_int) -> c_int { set: value }
+    fn __poll_chk(list: *mut pollfd = polled(count), count: nfds_t, limit: c_int, room: usize) -> c_int;
+    fn select, __select(
+        count: c_int, read: *mut fd_set = bytes(set_bytes(count)), write: *mut fd_set = bytes(set_bytes(count)),
+        other: *mut fd_set = bytes(set_bytes(count)), limit: *mut timeval = value
+    ) -> c_int;
+    fn thrd_sleep(time: *const timespec = value, left: *mut timespec = value) -> c_int;
+    fn sigtimedwait(
+        set: *const sigset_t = value, about: *mut siginfo_t = value, limit: *const timespec = value
+    ) -> c_int;
+    fn sigwaitinfo(set: *const sigset_t = value, about: *mut siginfo_t = value) -> c_int;
+    fn sigwait(set: *const sigset_t = value, signal: *mut c_int) -> c_int;
+    fn sigpending(set: *mut sigset_t = value) -> c_int;
+    fn signalfd(fd: c_int, set: *const sigset_t = value, flags: c_int) -> c_int;
 }
 
 // The kernel reads only the end time of these. The words that they sleep on were touched just before.
 copied! {
-    fn pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, end: *const timespec) -> c_int { end: value }
-    fn pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
-    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, end: *const timespec) -> c_int { end: value }
-    fn pthread_mutex_clocklock(mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
-    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, end: *const timespec) -> c_int { end: value }
-    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, end: *const timespec) -> c_int { end: value }
-    fn pthread_rwlock_clockrdlock(lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
-    fn pthread_rwlock_clockwrlock(lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
-    fn pthread_timedjoin_np(thread: pthread_t, result: *mut *mut c_void, end: *const timespec) -> c_int { end: value }
-    fn pthread_clockjoin_np(thread: pthread_t, result: *mut *mut c_void, clock: clockid_t, end: *const timespec) -> c_int { end: value }
-    fn sem_timedwait(semaphore: *mut sem_t, end: *const timespec) -> c_int { end: value }
-    fn sem_clockwait(semaphore: *mut sem_t, clock: clockid_t, end: *const timespec) -> c_int { end: value }
-    fn cnd_timedwait(condition: *mut c_void, mutex: *mut c_void, end: *const timespec) -> c_int { end: value }
-    fn mtx_timedlock(mutex: *mut c_void, end: *const timespec) -> c_int { end: value }
+    fn pthread_cond_timedwait(
+        condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, end: *const timespec = value
+    ) -> c_int;
+    fn pthread_cond_clockwait(
+        condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec = value
+    ) -> c_int;
+    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, end: *const timespec = value) -> c_int;
+    fn pthread_mutex_clocklock(mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec = value) -> c_int;
+    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, end: *const timespec = value) -> c_int;
+    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, end: *const timespec = value) -> c_int;
+    fn pthread_rwlock_clockrdlock(
+        lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec = value
+    ) -> c_int;
+    fn pthread_rwlock_clockwrlock(
+        lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec = value
+    ) -> c_int;
+    fn pthread_timedjoin_np(thread: pthread_t, result: *mut *mut c_void, end: *const timespec = value) -> c_int;
+    fn pthread_clockjoin_np(
+        thread: pthread_t, result: *mut *mut c_void, clock: clockid_t, end: *const timespec = value
+    ) -> c_int;
+    fn sem_timedwait(semaphore: *mut sem_t, end: *const timespec = value) -> c_int;
+    fn sem_clockwait(semaphore: *mut sem_t, clock: clockid_t, end: *const timespec = value) -> c_int;
+    fn cnd_timedwait(condition: *mut c_void, mutex: *mut c_void, end: *const timespec = value) -> c_int;
+    fn mtx_timedlock(mutex: *mut c_void, end: *const timespec = value) -> c_int;
 }
 
 /// Makes a call with copies of the ranges, and copies back what was written.

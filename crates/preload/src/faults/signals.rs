@@ -41,19 +41,12 @@ pub fn prepare(may_be_direct: bool) {
     signal_stack::attach();
     threads::note_first();
     FAULTS.store(may_be_direct, Ordering::SeqCst);
-    if may_be_direct {
-        take_faults();
+    if may_be_direct && let Err(error) = sigbus::install(on_sigbus) {
+        state::end(ExitStatus::OutOfMemory, &format!("installing the SIGBUS handler: {error}"));
     }
     CATCHES.store(dispatch::prepare(), Ordering::SeqCst);
     access::prepare();
     open_ours();
-}
-
-/// Takes the faults of all threads, from the engine too: its own handler is for programs that are built with it.
-pub fn take_faults() {
-    if let Err(error) = sigbus::install(on_sigbus) {
-        state::end(ExitStatus::OutOfMemory, &format!("installing the SIGBUS handler: {error}"));
-    }
 }
 
 /// The signals that are never blocked.

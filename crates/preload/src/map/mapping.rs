@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Error, RawSpace};
+use folioswap::{Error, Order, RawSpace};
 use folioswap_sys::memory::{self, Reservation, place_apart};
 
 use crate::calls::{access, rings};
@@ -24,8 +24,8 @@ use crate::state::{Outcome, Phase};
 use crate::{ending, guard, state};
 
 /// The size of the largest folio.
-pub const BLOCK_BYTES: usize = 2 << 20;
-pub const PAGE_BYTES: usize = 4096;
+pub const BLOCK_BYTES: usize = Order::HUGE.bytes();
+pub const PAGE_BYTES: usize = Order::PAGE.bytes();
 
 /// Flags of mappings that are not managed.
 const UNMANAGED: c_int =

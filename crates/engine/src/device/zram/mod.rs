@@ -14,7 +14,6 @@ mod entry;
 
 use std::io;
 use std::os::fd::RawFd;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -34,7 +33,7 @@ use crate::process::fatal;
 const SLOTS_PER_PAGE: usize = 16;
 
 /// The most memory of such a device: its smallest objects have 64 bytes and 32-bit indices.
-const MAX_BYTES: u64 = 64 << 32;
+pub(super) const MAX_BYTES: u64 = 64 << 32;
 
 /// Locks; clusters share them.
 const NR_LOCKS: usize = 64;
@@ -88,10 +87,6 @@ impl ZramDevice {
     /// `node`: where all of its memory should be, as for a device in RAM.
     pub fn new(size: u64, codec: Codec, node: Option<NodeId>) -> Result<Self, Error> {
         let limit = size as usize / PAGE_SIZE * PAGE_SIZE;
-        if (limit as u64) < super::SMALLEST_ZRAM_BYTES {
-            return Err(super::too_small(Path::new("zram"), "compressed RAM takes at least 8M: zram:8M"));
-        }
-        super::check_size(Path::new("zram"), size, MAX_BYTES)?;
         let mut len = 0;
         let ranges = Box::new(std::array::from_fn(|index| {
             let begin = len;
