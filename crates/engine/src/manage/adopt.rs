@@ -7,7 +7,7 @@
 //!
 //! Threads go on meanwhile. Once the memory is registered no page can come in but through the engine, and nobody
 //! resolves faults of blocks that are not open. A page that goes meanwhile is a gap, as if it had gone later
-//! (`fault/gap`).
+//! ([`Block::fill_gaps`]).
 
 use std::io;
 use std::ops::Range;
