@@ -666,6 +666,13 @@ fn the_kernels_swap_is_set_up_and_undone() {
     let cgroup = cgroup_of(&scratch.text("out")).expect("the program was in a cgroup of ours");
     assert_eq!(left_by_peer(&scratch.0), [""; 0]);
     assert!(!exists_anywhere(&cgroup));
+    // What the program leaves in memory comes back from swap, though its cgroup was full.
+    let file = format!("/dev/shm/folioswap-cli-{}", std::process::id());
+    let of = format!("of={file}");
+    let dd = ["dd", "if=/dev/urandom", &of, "bs=1M", "count=100", "status=none"];
+    let (status, said) = scratch.run(&[&base[..], &dd].concat());
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!((status, left_by_peer(&scratch.0)), (0, vec![]), "{said}");
     for signal in ["-TERM", "-KILL"] {
         let args = [&base[..], &["sh", "-c", "cat /proc/self/cgroup; echo ready; exec sleep 1000"]].concat();
         let mut run = scratch.start(&args);

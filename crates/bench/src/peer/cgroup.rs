@@ -60,7 +60,8 @@ pub fn open(directory: &Path) -> Result<File, String> {
     File::options().write(true).open(&file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Kills every process in the cgroup and waits until they are gone. [`remove`] removes the directory.
+/// Kills every process in the cgroup, waits until they are gone, and lifts the limit: files in memory that they leave
+/// behind come back from swap when that is switched off. [`remove`] removes the directory.
 pub fn end(directory: &Path) -> Result<(), String> {
     let file = directory.join("cgroup.procs");
     let begin = Instant::now();
@@ -69,6 +70,9 @@ pub fn end(directory: &Path) -> Result<(), String> {
         let processes: Vec<Pid> =
             processes.lines().filter_map(|line| line.parse().ok()).filter_map(Pid::from_raw).collect();
         if processes.is_empty() {
+            // The file of the other version does not exist.
+            let _ = fs::write(directory.join("memory.limit_in_bytes"), "-1");
+            let _ = fs::write(directory.join("memory.max"), "max");
             return Ok(());
         }
         for process in processes {
