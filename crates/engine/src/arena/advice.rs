@@ -50,10 +50,10 @@ pub(crate) fn will_need(engine: &Engine, blocks: Range<usize>) {
 
 /// Makes folios of a range the oldest in RAM.
 pub(crate) fn make_oldest(engine: &Engine, blocks: Range<usize>) {
-    each_block_of(engine, blocks, |block| {
-        let Some(locked) = engine.try_lock(block).filter(|locked| !locked.pinned) else { return };
-        for index in 0..locked.nr_folios() {
-            if let State::Resident(frame) = locked.state(index) {
+    each_block_of(engine, blocks, |id| {
+        let Some(block) = engine.try_lock(id).filter(|block| !block.pinned) else { return };
+        for index in 0..block.nr_folios() {
+            if let State::Resident(frame) = block.state(index) {
                 engine.ram().zone(frame).insert_tail(frame, List::Inactive);
             }
         }
@@ -71,7 +71,7 @@ pub(crate) fn cold(engine: &Engine, blocks: Range<usize>) {
 /// or a fork, need not wait for all of it.
 pub(crate) fn each_block_of(engine: &Engine, blocks: Range<usize>, mut work: impl FnMut(BlockId)) {
     let has_content =
-        |&block: &BlockId| engine.table().has(block) && engine.try_lock(block).is_none_or(|locked| !locked.is_empty());
+        |&id: &BlockId| engine.table().has(id) && engine.try_lock(id).is_none_or(|block| !block.is_empty());
     let mut next = blocks.start;
     while next < blocks.end {
         if let Some((end, _)) = engine.table().untouched(next..blocks.end) {
@@ -82,10 +82,10 @@ pub(crate) fn each_block_of(engine: &Engine, blocks: Range<usize>, mut work: imp
         let _pass = engine.gate().enter(signals::thread_id());
         let looks = (next..blocks.end.min(next + BLOCKS_AT_ONCE)).map(BlockId::from_index);
         next = blocks.end.min(next + BLOCKS_AT_ONCE);
-        for block in looks {
-            if has_content(&block) {
-                work(block);
-                next = block.index() + 1;
+        for id in looks {
+            if has_content(&id) {
+                work(id);
+                next = id.index() + 1;
                 break;
             }
         }

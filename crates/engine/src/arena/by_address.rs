@@ -349,8 +349,8 @@ impl RawSpace {
     /// # Safety
     /// Nobody relies on the content of these bytes.
     unsafe fn discard_part(&self, part: Range<usize>) {
-        let block = self.block_at(part.start);
-        let base = self.engine.table().block_addr(block);
+        let id = self.block_at(part.start);
+        let base = self.engine.table().block_addr(id);
         // The whole pages of the part.
         let inner = part.start.next_multiple_of(PAGE_SIZE)..part.end / PAGE_SIZE * PAGE_SIZE;
         if inner.is_empty() {
@@ -361,9 +361,9 @@ impl RawSpace {
         {
             let _blocked = signals::block_all(); // a signal handler might touch this block
             let _pass = self.engine.gate().enter(signals::thread_id());
-            let mut locked = self.engine.lock(block);
-            for mapped in locked.drop_pages(pages) {
-                locked.zero_mapped(mapped);
+            let mut block = self.engine.lock(id);
+            for mapped in block.drop_pages(pages) {
+                block.zero_mapped(mapped);
             }
         }
         for edge in [part.start..inner.start, inner.end..part.end] {
@@ -383,14 +383,14 @@ impl RawSpace {
         let _blocked = signals::block_all(); // a signal handler might touch one of these
         let _pass = engine.gate().enter(signals::thread_id());
         for index in self.covering(range.start, range.len()) {
-            let block = BlockId::from_index(index);
-            let pages = pages_in(block, &range);
-            if engine.table().is_open(block) {
-                let mut locked = engine.lock(block);
-                let nr_pages = locked.order().nr_pages();
+            let id = BlockId::from_index(index);
+            let pages = pages_in(id, &range);
+            if engine.table().is_open(id) {
+                let mut block = engine.lock(id);
+                let nr_pages = block.order().nr_pages();
                 let whole = pages.start.next_multiple_of(nr_pages)..pages.end / nr_pages * nr_pages;
                 if !whole.is_empty() {
-                    locked.drop_pages(whole);
+                    block.drop_pages(whole);
                 }
             }
         }
@@ -409,8 +409,8 @@ impl RawSpace {
             let empty = {
                 let _blocked = signals::block_all(); // a signal handler might touch this block
                 let _pass = self.engine.gate().enter(signals::thread_id());
-                let locked = self.engine.lock(page.block());
-                locked.state(locked.index_of(page.page_in_block())) == State::Empty
+                let block = self.engine.lock(page.block());
+                block.state(block.index_of(page.page_in_block())) == State::Empty
             };
             if !empty {
                 // SAFETY: the bytes lie in mapped managed memory, and nobody relies on them (the caller's promise). The
@@ -444,16 +444,16 @@ impl RawSpace {
             let _pass = self.engine.gate().enter(signals::thread_id());
             self.engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         }
-        advice::each_block_of(&self.engine, self.covering(addr, len), |block| {
-            if let Some(locked) = self.engine.try_lock(block).filter(|locked| !locked.pinned) {
-                self.make_active(&locked);
+        advice::each_block_of(&self.engine, self.covering(addr, len), |id| {
+            if let Some(block) = self.engine.try_lock(id).filter(|block| !block.pinned) {
+                self.make_active(&block);
             }
         });
     }
 
-    fn make_active(&self, locked: &Block<'_>) {
-        for index in 0..locked.nr_folios() {
-            if let State::Resident(frame) = locked.state(index) {
+    fn make_active(&self, block: &Block<'_>) {
+        for index in 0..block.nr_folios() {
+            if let State::Resident(frame) = block.state(index) {
                 self.engine.ram().put(frame, List::Active);
             }
         }
@@ -508,13 +508,13 @@ impl RawSpace {
     }
 
     /// The first of these pages that is neither mapped nor sealed.
-    fn first_missing(&self, locked: &Block<'_>, pages: &Range<usize>) -> Option<FolioId> {
-        let nr_pages = locked.order().nr_pages();
-        let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
-        let mut missing = folios.filter(|&index| !matches!(locked.state(index), State::Resident(_)));
+    fn first_missing(&self, block: &Block<'_>, pages: &Range<usize>) -> Option<FolioId> {
+        let nr_pages = block.order().nr_pages();
+        let folios = block.index_of(pages.start)..=block.index_of(pages.end - 1);
+        let mut missing = folios.filter(|&index| !matches!(block.state(index), State::Resident(_)));
         missing.find_map(|index| {
             let mut part = pages.start.max(index * nr_pages)..pages.end.min((index + 1) * nr_pages);
-            part.find(|&page| !locked.is_sealed(page)).map(|page| locked.id().page(page))
+            part.find(|&page| !block.is_sealed(page)).map(|page| block.id().page(page))
         })
     }
 
@@ -561,18 +561,18 @@ impl RawSpace {
     }
 
     /// Brings pages of a block in, and pins the block, which is held. `false`: some content is lost.
-    fn bring_in_held(&self, block: BlockId, pages: &Range<usize>, thread: u32) -> bool {
+    fn bring_in_held(&self, id: BlockId, pages: &Range<usize>, thread: u32) -> bool {
         let mut all_in = true;
         loop {
-            let is_lost = !self.bring_in(block, pages.clone(), thread);
+            let is_lost = !self.bring_in(id, pages.clone(), thread);
             all_in &= !is_lost;
             let _pass = self.engine.gate().enter(thread);
-            let mut locked = self.engine.lock(block);
-            if !self.engine.table().is_open(block) {
+            let mut block = self.engine.lock(id);
+            if !self.engine.table().is_open(id) {
                 return all_in; // unmapped meanwhile
             }
-            if is_lost || self.first_missing(&locked, pages).is_none() {
-                locked.pinned = true;
+            if is_lost || self.first_missing(&block, pages).is_none() {
+                block.pinned = true;
                 return all_in;
             }
         }
@@ -624,19 +624,19 @@ impl RawSpace {
         held.into_iter().for_each(|block| self.unpin(block));
     }
 
-    fn unpin(&self, block: BlockId) {
+    fn unpin(&self, id: BlockId) {
         let _blocked = signals::block_all(); // a signal handler might touch this block
         let _pass = self.engine.gate().enter(signals::thread_id());
-        if !self.engine.table().has(block) {
+        if !self.engine.table().has(id) {
             return;
         }
-        let mut locked = self.engine.lock(block);
-        if self.holds.lock().expect("nothing panics under this lock").contains_key(&block) {
+        let mut block = self.engine.lock(id);
+        if self.holds.lock().expect("nothing panics under this lock").contains_key(&id) {
             return; // held again meanwhile
         }
-        locked.pinned = false;
-        for index in 0..locked.nr_folios() {
-            if let State::Resident(frame) = locked.state(index)
+        block.pinned = false;
+        for index in 0..block.nr_folios() {
+            if let State::Resident(frame) = block.state(index)
                 && self.engine.ram().zone(frame).list(frame).is_none()
             {
                 self.engine.ram().put(frame, List::Active); // reclaim took it off its list while pinned

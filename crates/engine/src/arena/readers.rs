@@ -23,15 +23,15 @@ pub(super) fn run(engine: &Engine, stop: &EventFd) {
 fn bring_in(engine: &Engine, range: Range<usize>) {
     let range = engine.table().possible(range);
     let thread = signals::thread_id();
-    for block in blocks_of(&range).map(BlockId::from_index) {
-        if range.is_empty() || !engine.table().contains(block.offset_bytes()) || !engine.table().is_open(block) {
+    for id in blocks_of(&range).map(BlockId::from_index) {
+        if range.is_empty() || !engine.table().contains(id.offset_bytes()) || !engine.table().is_open(id) {
             continue;
         }
-        for page in pages_in(block, &range) {
+        for page in pages_in(id, &range) {
             let pass = engine.gate().enter(thread);
-            let locked = engine.lock(block);
-            let is_out = !matches!(locked.state(locked.index_of(page)), State::Resident(_)) && !locked.is_sealed(page);
-            if is_out && Fault::new(engine, block.page(page), thread).run(pass, Some(locked)).is_err() {
+            let block = engine.lock(id);
+            let is_out = !matches!(block.state(block.index_of(page)), State::Resident(_)) && !block.is_sealed(page);
+            if is_out && Fault::new(engine, id.page(page), thread).run(pass, Some(block)).is_err() {
                 break; // lost: the reader gets an error
             }
         }

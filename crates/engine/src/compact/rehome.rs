@@ -33,8 +33,8 @@ impl Mover for Moving<'_> {
     fn migrate(&self, folio: FolioId, from: FrameId, order: Order, to: FrameId, mode: Mode) -> Migrated {
         let nr_looks = if mode == Mode::Sync { LOOKS } else { 1 };
         for look in 0..nr_looks {
-            let locked = self.engine.try_lock(folio.block());
-            match locked.map(|mut locked| self.rehome(&mut locked, folio, from, order, to)) {
+            let block = self.engine.try_lock(folio.block());
+            match block.map(|mut block| self.rehome(&mut block, folio, from, order, to)) {
                 Some(done) if done != Migrated::Busy => return done,
                 _ if look + 1 < nr_looks => futex::sleep(std::time::Duration::from_micros(20)),
                 _ => {}
@@ -44,35 +44,35 @@ impl Mover for Moving<'_> {
     }
 
     fn split(&self, folio: FolioId, from: FrameId, order: Order) -> bool {
-        let Some(mut locked) = self.engine.try_lock(folio.block()) else { return false };
-        let goes = locked.order() == order && order < Order::HUGE && occupies(&locked, folio, from) && !locked.pinned;
+        let Some(mut block) = self.engine.try_lock(folio.block()) else { return false };
+        let goes = block.order() == order && order < Order::HUGE && occupies(&block, folio, from) && !block.pinned;
         if goes {
-            locked.split_to(Order::PAGE);
+            block.split_to(Order::PAGE);
         }
         goes
     }
 }
 
 /// Whether a folio of a locked block is in these frames.
-fn occupies(locked: &Block<'_>, folio: FolioId, frame: FrameId) -> bool {
-    locked.folio(locked.index_of(folio.page_in_block())).frame() == Some(frame)
+fn occupies(block: &Block<'_>, folio: FolioId, frame: FrameId) -> bool {
+    block.folio(block.index_of(folio.page_in_block())).frame() == Some(frame)
 }
 
 impl Moving<'_> {
-    fn rehome(&self, locked: &mut Block<'_>, folio: FolioId, from: FrameId, order: Order, to: FrameId) -> Migrated {
+    fn rehome(&self, block: &mut Block<'_>, folio: FolioId, from: FrameId, order: Order, to: FrameId) -> Migrated {
         let engine = self.engine;
-        if locked.order() != order {
+        if block.order() != order {
             return Migrated::Unsuited; // parts of it may still be there
         }
-        if !occupies(locked, folio, from) {
+        if !occupies(block, folio, from) {
             return Migrated::Gone;
         }
-        let index = locked.index_of(folio.page_in_block());
-        if locked.folio(index).writing_to().is_some() {
+        let index = block.index_of(folio.page_in_block());
+        if block.folio(index).writing_to().is_some() {
             return Migrated::Busy; // its frames identify the write
         }
         // Mapped folios are not touched, so pinned ones may be moved too.
-        let is_mapped = matches!(locked.state(index), State::Resident(_));
+        let is_mapped = matches!(block.state(index), State::Resident(_));
         let (old, new) = (engine.ram().frames().home(from), engine.ram().frames().home(to));
         let done = match (is_mapped, self.exchanges()) {
             (true, true) => Ok(()),
@@ -91,9 +91,9 @@ impl Moving<'_> {
         if done.is_err() {
             return Migrated::Busy;
         }
-        locked.folio_mut(index).set_in_ram(to, is_mapped);
+        block.folio_mut(index).set_in_ram(to, is_mapped);
         engine.ram().zone(to).occupy(to, from);
-        locked.note_copy(index);
+        block.note_copy(index);
         if self.exchanges() {
             engine.ram().zone(from).isolate_left(from); // without memory
         } else {

@@ -230,15 +230,15 @@ impl<'e> DeviceSpace<'e> {
         })
     }
 
-    fn note_owners(&self, locked: &Block<'_>, owners: &mut Vec<Owner>) {
-        let order = locked.order();
+    fn note_owners(&self, block: &Block<'_>, owners: &mut Vec<Owner>) {
+        let order = block.order();
         if order == Order::HUGE {
             return; // moving it makes no cluster whole
         }
-        for (index, folio) in locked.folios().iter().enumerate() {
+        for (index, folio) in block.folios().iter().enumerate() {
             if let Some(slot) = folio.slot().and_then(|slot| self.engine.swap().slot_within(self.device, slot)) {
                 let page = (index * order.nr_pages()) as u16;
-                owners.push(Owner { first: UnitId::from_index(slot.index()), block: locked.id(), page, order });
+                owners.push(Owner { first: UnitId::from_index(slot.index()), block: block.id(), page, order });
             }
         }
     }
@@ -252,71 +252,71 @@ impl<'e> DeviceSpace<'e> {
     fn move_folio(&self, folio: FolioId, from: Units, to: UnitId) -> Migrated {
         let engine = self.engine;
         let pass = engine.gate().enter(signals::thread_id());
-        let Some(mut locked) = engine.try_lock(folio.block()) else { return Migrated::Busy };
-        let (index, slot) = (locked.index_of(folio.page_in_block()), self.slot(from.first));
-        if locked.order() != from.order || locked.name(index) != folio {
+        let Some(mut block) = engine.try_lock(folio.block()) else { return Migrated::Busy };
+        let (index, slot) = (block.index_of(folio.page_in_block()), self.slot(from.first));
+        if block.order() != from.order || block.name(index) != folio {
             return Migrated::Gone;
         }
-        if locked.folio(index).writing_to() == Some(slot) {
+        if block.folio(index).writing_to() == Some(slot) {
             return Migrated::Busy;
         }
-        if locked.folio(index).slot() != Some(slot) {
+        if block.folio(index).slot() != Some(slot) {
             return Migrated::Gone;
         }
         let is_clean = |frame| engine.ram().zone(frame).list(frame) == Some(List::Clean);
-        match locked.state(index) {
-            State::Resident(_) => self.give_copy_up(&mut locked, index),
+        match block.state(index) {
+            State::Resident(_) => self.give_copy_up(&mut block, index),
             // Not clean: the folio may have been written to, and then its copy is stale.
-            State::Standby(frame) if !is_clean(frame) => self.give_copy_up(&mut locked, index),
+            State::Standby(frame) if !is_clean(frame) => self.give_copy_up(&mut block, index),
             State::Standby(frame) => {
                 // SAFETY: the block is locked and the folio is on standby, so its content is at home. Its slots change,
                 // its frames do not.
                 let bytes = unsafe { engine.ram().frames().bytes_at_home(frame, from.order) };
-                self.write_elsewhere(&mut locked, index, bytes, to)
+                self.write_elsewhere(&mut block, index, bytes, to)
             }
             State::Swapped(_) if self.wants_at_once(slot) => {
                 // Read the cluster outside lock and gate: a fault waits for one folio only, and a fork for neither.
-                drop((locked, pass));
+                drop((block, pass));
                 self.read_at_once();
                 self.move_folio(folio, from, to)
             }
-            State::Swapped(_) => self.carry_folio(&mut locked, index, slot, to),
+            State::Swapped(_) => self.carry_folio(&mut block, index, slot, to),
             State::Empty => Migrated::Gone,
         }
     }
 
     /// Frees the copy of a folio in RAM. It can be written again.
-    fn give_copy_up(&self, locked: &mut Block<'_>, index: usize) -> Migrated {
-        locked.release_slot(index);
+    fn give_copy_up(&self, block: &mut Block<'_>, index: usize) -> Migrated {
+        block.release_slot(index);
         Migrated::Gone
     }
 
-    fn carry_folio(&self, locked: &mut Block<'_>, index: usize, slot: SlotId, to: UnitId) -> Migrated {
-        let nr_pages = locked.order().nr_pages();
+    fn carry_folio(&self, block: &mut Block<'_>, index: usize, slot: SlotId, to: UnitId) -> Migrated {
+        let nr_pages = block.order().nr_pages();
         let run = SlotRun { slot, pages: index * nr_pages..(index + 1) * nr_pages };
-        if let Some(moved) = self.carry_as_read(locked, index, slot, to) {
+        if let Some(moved) = self.carry_as_read(block, index, slot, to) {
             return moved;
         }
         let mut buffer = self.buffer.borrow_mut();
         let bytes = buffer.get_or_insert_with(Buffer::new).pages(nr_pages);
-        if let Err(lost) = locked.read_run_alone(&run, bytes) {
+        if let Err(lost) = block.read_run_alone(&run, bytes) {
             if !self.read_failed.replace(true) {
                 fatal::say(&format!("{lost}; what cannot be read stays where it is"));
             }
             return Migrated::Busy;
         }
-        self.write_elsewhere(locked, index, bytes, to)
+        self.write_elsewhere(block, index, bytes, to)
     }
 
     /// Moves a folio from the cluster read in one go, if its content is still the same.
-    fn carry_as_read(&self, locked: &mut Block<'_>, index: usize, slot: SlotId, to: UnitId) -> Option<Migrated> {
+    fn carry_as_read(&self, block: &mut Block<'_>, index: usize, slot: SlotId, to: UnitId) -> Option<Migrated> {
         let mut at_once = self.at_once.borrow_mut();
-        let AtOnce { buffer: Some(buffer), block: Some(block), is_read: true } = &mut *at_once else { return None };
-        let within = slot.get().checked_sub(self.slot(block.first_unit(Order::HUGE)).get())? as usize;
-        let order = locked.order();
+        let AtOnce { buffer: Some(buffer), block: Some(id), is_read: true } = &mut *at_once else { return None };
+        let within = slot.get().checked_sub(self.slot(id.first_unit(Order::HUGE)).get())? as usize;
+        let order = block.order();
         let folio = buffer.pages(BLOCK_PAGES).get(within * PAGE_SIZE..within * PAGE_SIZE + order.bytes())?;
-        let right = checksum::verify(locked, index * order.nr_pages(), folio);
-        right.then(|| self.write_elsewhere(locked, index, folio, to))
+        let right = checksum::verify(block, index * order.nr_pages(), folio);
+        right.then(|| self.write_elsewhere(block, index, folio, to))
     }
 
     /// Whether the cluster that is being emptied should be read in one go first. There is nothing to gain on a device
@@ -336,9 +336,9 @@ impl<'e> DeviceSpace<'e> {
         }
     }
 
-    fn write_elsewhere(&self, locked: &mut Block<'_>, index: usize, bytes: &[u8], to: UnitId) -> Migrated {
-        let first_page = index * locked.order().nr_pages();
-        if locked.put_elsewhere(first_page, bytes, &[self.slot(to)]) {
+    fn write_elsewhere(&self, block: &mut Block<'_>, index: usize, bytes: &[u8], to: UnitId) -> Migrated {
+        let first_page = index * block.order().nr_pages();
+        if block.put_elsewhere(first_page, bytes, &[self.slot(to)]) {
             return Migrated::Moved;
         }
         self.write_failed.set(true);

@@ -13,7 +13,7 @@ use crate::swap::health::SwapInError;
 /// When the device cannot return the content.
 pub(crate) fn gather(
     engine: &Engine,
-    locked: &mut Block<'_>,
+    block: &mut Block<'_>,
     taken: Option<Taken>,
     list: List,
     watch: &mut Stopwatch<'_>,
@@ -22,5 +22,5 @@ pub(crate) fn gather(
         engine.stats().swpin_fallback.add(Order::HUGE, 1);
         engine.compactor().want_whole();
     }
-    taken.map_or(Ok(false), |taken| locked.gather(taken, list, watch))
+    taken.map_or(Ok(false), |taken| block.gather(taken, list, watch))
 }

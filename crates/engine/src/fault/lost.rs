@@ -22,17 +22,17 @@ use crate::engine::Engine;
 /// # Errors
 /// When the kernel cannot poison (before Linux 6.6).
 pub(crate) fn poison(engine: &Engine, page: FolioId) -> io::Result<()> {
-    let mut locked = engine.lock(page.block());
-    let index = locked.index_of(page.page_in_block());
-    if !matches!(locked.state(index), State::Swapped(_)) {
+    let mut block = engine.lock(page.block());
+    let index = block.index_of(page.page_in_block());
+    if !matches!(block.state(index), State::Swapped(_)) {
         return Ok(());
     }
-    locked.note_lost(index);
-    locked.small_table = true;
-    for page in pages_of(&locked, index) {
+    block.note_lost(index);
+    block.small_table = true;
+    for page in pages_of(&block, index) {
         // SAFETY: a page of a region whose block is locked. It is swapped out, so nothing is mapped there, and the
         // program shall be told of a touch.
-        match unsafe { engine.faults().uffd().poison(engine.table().addr(locked.id().page(page)), PAGE_SIZE) } {
+        match unsafe { engine.faults().uffd().poison(engine.table().addr(block.id().page(page)), PAGE_SIZE) } {
             Ok(()) | Err(MoveError::Present) => {}
             Err(error) => return Err(io::Error::other(error)),
         }

@@ -104,8 +104,8 @@ fn resolve(engine: &Engine, fault: Reported) {
     SERVED.set(fault.thread);
     engine.ram().work_for(fault.thread);
     let page = engine.table().page_at(fault.addr);
-    let locked = engine.try_lock(page.block());
-    let at_hand = locked.filter(|locked| is_at_hand(engine, locked, page.page_in_block()));
+    let block = engine.try_lock(page.block());
+    let at_hand = block.filter(|block| is_at_hand(engine, block, page.page_in_block()));
     if at_hand.is_some() {
         return resolve_inside(engine, pass, at_hand, fault);
     }
@@ -142,9 +142,9 @@ fn report_again(engine: &Engine, fault: Reported) {
     wake(engine, fault);
 }
 
-fn resolve_inside(engine: &Engine, pass: Pass<'_>, locked: Option<Block<'_>>, fault: Reported) {
+fn resolve_inside(engine: &Engine, pass: Pass<'_>, block: Option<Block<'_>>, fault: Reported) {
     let Reported { addr, thread } = fault;
-    let resolved = Fault::new(engine, engine.table().page_at(addr), thread).run(pass, locked);
+    let resolved = Fault::new(engine, engine.table().page_at(addr), thread).run(pass, block);
     if is_resolved(engine, resolved, addr, thread) || is_told(engine, fault) {
         // Mapping the folio woke the threads that waited at that moment; this fault may have come later.
         wake(engine, fault);

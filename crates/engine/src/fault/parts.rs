@@ -98,20 +98,20 @@ impl<'t> Run<'t> {
 /// When the device cannot return the content.
 pub(crate) fn read_parts(
     engine: &Engine,
-    locked: &mut Block<'_>,
+    block: &mut Block<'_>,
     folios: impl Iterator<Item = usize>,
     arrival: Arrival,
     cpu: CpuId,
 ) -> Result<(), SwapInError> {
-    let order = locked.order();
+    let order = block.order();
     let mut swapped = Vec::new();
     for index in folios {
-        let (page, State::Swapped(slot)) = (index * order.nr_pages(), locked.state(index)) else { continue };
-        if locked.is_sealed(page) {
+        let (page, State::Swapped(slot)) = (index * order.nr_pages(), block.state(index)) else { continue };
+        if block.is_sealed(page) {
             continue;
         }
-        if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-            locked.hash_pages(page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
+        if order < PIECE && block.piece_hash(page / PIECE.nr_pages()).is_some() {
+            block.hash_pages(page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
         }
         swapped.push((slot, index));
     }
@@ -120,14 +120,14 @@ pub(crate) fn read_parts(
     for (slot, index) in swapped {
         let Some(prepared) = spare_frame(engine, order, cpu) else { break };
         if !run.reaches(slot, order.nr_pages(), engine.swap())
-            && let Err(error) = read_run(engine, locked, std::mem::take(&mut run), arrival)
+            && let Err(error) = read_run(engine, block, std::mem::take(&mut run), arrival)
         {
             engine.ram().release(prepared.into_frame());
             return Err(error);
         }
         run.push(Part { slot, index, prepared });
     }
-    read_run(engine, locked, run, arrival)
+    read_run(engine, block, run, arrival)
 }
 
 /// Swaps in a page of a block split into pages, and those of its group that come in the same request. Takes only
@@ -137,13 +137,13 @@ pub(crate) fn read_parts(
 /// When the device cannot return the content.
 pub(crate) fn read_around(
     engine: &Engine,
-    locked: &mut Block<'_>,
+    block: &mut Block<'_>,
     page: usize,
     group: Range<usize>,
 ) -> Result<(), SwapInError> {
     let mut swapped: Vec<_> = group
-        .filter(|&index| !locked.is_sealed(index))
-        .filter_map(|index| match locked.state(index) {
+        .filter(|&index| !block.is_sealed(index))
+        .filter_map(|index| match block.state(index) {
             State::Swapped(slot) => Some((slot, index)),
             _ => None,
         })
@@ -164,8 +164,8 @@ pub(crate) fn read_around(
             run.push(Part { slot, index, prepared });
         }
     }
-    engine.policy().read_neighbours(locked, run.parts.len().saturating_sub(1));
-    read_run(engine, locked, run, Arrival::Around(page))
+    engine.policy().read_neighbours(block, run.parts.len().saturating_sub(1));
+    read_run(engine, block, run, Arrival::Around(page))
 }
 
 /// Frames for a folio that is read ahead, if they can be spared.
@@ -179,10 +179,10 @@ fn spare_frame(engine: &Engine, order: Order, cpu: CpuId) -> Option<Prepared<'_>
 ///
 /// # Errors
 /// The device cannot return a piece with one hash. It was tried again.
-fn fill(engine: &Engine, locked: &mut Block<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
-    let order = locked.order();
+fn fill(engine: &Engine, block: &mut Block<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
+    let order = block.order();
     let page = run.parts[0].index * order.nr_pages();
-    if order < PIECE && locked.piece_hash(page / PIECE.nr_pages()).is_some() {
+    if order < PIECE && block.piece_hash(page / PIECE.nr_pages()).is_some() {
         let bring = |read: &[u8]| {
             for part in &mut run.parts {
                 let bytes = part.prepared.bytes_mut();
@@ -190,7 +190,7 @@ fn fill(engine: &Engine, locked: &mut Block<'_>, run: &mut Run<'_>) -> Result<bo
                 bytes.copy_from_slice(&read[at..][..bytes.len()]);
             }
         };
-        return locked.read_piece(page, bring).map(|()| true);
+        return block.read_piece(page, bring).map(|()| true);
     }
     let read = run.read(engine);
     let is_read = read.is_ok();
@@ -202,12 +202,12 @@ fn fill(engine: &Engine, locked: &mut Block<'_>, run: &mut Run<'_>) -> Result<bo
     Ok(is_read)
 }
 
-fn read_run(engine: &Engine, locked: &mut Block<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
+fn read_run(engine: &Engine, block: &mut Block<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
     if run.parts.is_empty() {
         return Ok(());
     }
-    let order = locked.order();
-    let is_read = match fill(engine, locked, &mut run) {
+    let order = block.order();
+    let is_read = match fill(engine, block, &mut run) {
         Ok(is_read) => is_read,
         Err(error) => {
             run.parts.into_iter().for_each(|part| engine.ram().release(part.prepared.into_frame()));
@@ -217,9 +217,9 @@ fn read_run(engine: &Engine, locked: &mut Block<'_>, mut run: Run<'_>, arrival: 
     let mut result = Ok(());
     for Part { slot, index, mut prepared } in run.parts {
         let bytes = prepared.bytes_mut();
-        if !is_read || !checksum::verify(locked, index * order.nr_pages(), bytes) {
+        if !is_read || !checksum::verify(block, index * order.nr_pages(), bytes) {
             // One unreadable folio must not lose the others: read each alone.
-            let read = locked.read_folio(index, slot, bytes, &mut Stopwatch::still());
+            let read = block.read_folio(index, slot, bytes, &mut Stopwatch::still());
             if read.is_err() {
                 engine.ram().release(prepared.into_frame());
                 result = read;
@@ -233,26 +233,26 @@ fn read_run(engine: &Engine, locked: &mut Block<'_>, mut run: Run<'_>, arrival: 
             _ => Ahead::No,
         };
         if ahead != Ahead::Neighbour {
-            engine.policy().judge_drop(locked, index, engine.ram());
+            engine.policy().judge_drop(block, index, engine.ram());
         }
-        engine.ram().zone(frame).set_owner(frame, locked.name(index));
+        engine.ram().zone(frame).set_owner(frame, block.name(index));
         engine.parts().count_swap_in(order);
         engine.stats().readahead_folios.add(1);
-        admit(engine, locked, index, frame, ahead);
+        admit(engine, block, index, frame, ahead);
     }
     result
 }
 
 /// Maps a folio that was read ahead, unless its first access is to fault.
-pub(crate) fn admit(engine: &Engine, locked: &mut Block<'_>, index: usize, frame: FrameId, ahead: Ahead) {
-    locked.folio_mut(index).ahead = ahead;
+pub(crate) fn admit(engine: &Engine, block: &mut Block<'_>, index: usize, frame: FrameId, ahead: Ahead) {
+    block.folio_mut(index).ahead = ahead;
     if ahead != Ahead::No {
-        locked.folio_mut(index).set_in_ram(frame, false);
-        locked.note_copy(index);
+        block.folio_mut(index).set_in_ram(frame, false);
+        block.note_copy(index);
         // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
         engine.ram().put(frame, List::Inactive);
     } else {
-        locked.map(index, frame, List::Inactive);
-        locked.settle_slot(index, &mut Stopwatch::still());
+        block.map(index, frame, List::Inactive);
+        block.settle_slot(index, &mut Stopwatch::still());
     }
 }

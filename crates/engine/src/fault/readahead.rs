@@ -27,7 +27,7 @@ use crate::swap::transfer::{DEPTH, Direction, Transfers};
 
 /// A block being read as one folio: locked, with frames taken.
 struct Incoming<'t> {
-    locked: Block<'t>,
+    block: Block<'t>,
     prepared: Prepared<'t>,
     slot: SlotId,
     marker: bool,
@@ -87,8 +87,8 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         engine.ram().reclaim_wanted().signal();
     }
     for index in window.blocks.start.index()..window.blocks.end.index() {
-        let block = BlockId::from_index(index);
-        let marker = window.marker == Some(block);
+        let id = BlockId::from_index(index);
+        let marker = window.marker == Some(id);
         reads.collect();
         // Reclaim frees frames while the reads in flight end.
         while !reads.in_flight.has_room() || (!reads.is_empty() && !has_spare_frames(engine)) {
@@ -106,25 +106,25 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
                 engine.gate().enter(thread)
             }
         };
-        let Some(mut locked) = engine.try_lock(block) else { continue };
-        if engine.policy().probes(&locked) {
+        let Some(mut block) = engine.try_lock(id) else { continue };
+        if engine.policy().probes(&block) {
             continue;
         }
-        if locked.order() < Order::HUGE {
+        if block.order() < Order::HUGE {
             while finish(engine, reads, false) {}
-            report(read_split(engine, &mut locked, marker, window));
+            report(read_split(engine, &mut block, marker, window));
             continue;
         }
-        match locked.state(0) {
-            _ if locked.is_sealed(0) => {}
+        match block.state(0) {
+            _ if block.is_sealed(0) => {}
             State::Swapped(slot) => {
-                if !start(engine, reads, locked, slot, marker, window.cpu) {
+                if !start(engine, reads, block, slot, marker, window.cpu) {
                     return;
                 }
                 finish(engine, reads, false);
             }
-            State::Standby(frame) if !marker => restore(engine, &mut locked, 0, frame),
-            State::Resident(_) if marker => mark(engine, &mut locked, 0),
+            State::Standby(frame) if !marker => restore(engine, &mut block, 0, frame),
+            State::Resident(_) if marker => mark(engine, &mut block, 0),
             _ => {}
         }
     }
@@ -144,39 +144,39 @@ fn report(read: Result<(), SwapInError>) {
 }
 
 /// Reads a split block.
-fn read_split(engine: &Engine, locked: &mut Block<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
+fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
     let spare =
         || engine.ram().try_take_near(engine.table(), window.cpu, Order::HUGE, engine.ram().zones().watermarks().min);
-    if engine.policy().wants_whole(locked)
-        && !locked.is_empty()
-        && gather::gather(engine, locked, spare(), List::Inactive, &mut Stopwatch::still())?
+    if engine.policy().wants_whole(block)
+        && !block.is_empty()
+        && gather::gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still())?
     {
-        if marker && let State::Resident(_) = locked.state(0) {
-            mark(engine, locked, 0);
+        if marker && let State::Resident(_) = block.state(0) {
+            mark(engine, block, 0);
         }
         return Ok(());
     }
-    let met_first = if window.backward { locked.nr_folios() - 1 } else { 0 };
-    for index in 0..locked.nr_folios() {
+    let met_first = if window.backward { block.nr_folios() - 1 } else { 0 };
+    for index in 0..block.nr_folios() {
         let is_marker = marker && index == met_first;
-        match locked.state(index) {
-            State::Standby(frame) if !is_marker => restore(engine, locked, index, frame),
-            State::Standby(_) if locked.folio(index).ahead == Ahead::Neighbour => {
-                locked.folio_mut(index).ahead = Ahead::Marker;
+        match block.state(index) {
+            State::Standby(frame) if !is_marker => restore(engine, block, index, frame),
+            State::Standby(_) if block.folio(index).ahead == Ahead::Neighbour => {
+                block.folio_mut(index).ahead = Ahead::Marker;
             }
-            State::Resident(_) if is_marker => mark(engine, locked, index),
+            State::Resident(_) if is_marker => mark(engine, block, index),
             _ => {}
         }
     }
     let arrival = if marker { Arrival::Marked(met_first) } else { Arrival::Mapped };
-    parts::read_parts(engine, locked, 0..locked.nr_folios(), arrival, window.cpu)
+    parts::read_parts(engine, block, 0..block.nr_folios(), arrival, window.cpu)
 }
 
 /// Starts one read. `false`: there is no frame to spare.
 fn start<'e>(
     engine: &'e Engine,
     reads: &mut Reads<'e>,
-    mut locked: Block<'e>,
+    mut block: Block<'e>,
     slot: SlotId,
     marker: bool,
     cpu: CpuId,
@@ -195,12 +195,12 @@ fn start<'e>(
             // SAFETY: the job owns the frames, which have memory and are known to nobody else. It keeps the block's
             // lock, so the folio keeps its slot, and the device is not removed.
             unsafe {
-                reads.in_flight.start(Direction::Read, extent, home, len, Incoming { locked, prepared, slot, marker })
+                reads.in_flight.start(Direction::Read, extent, home, len, Incoming { block, prepared, slot, marker })
             };
         }
         _ => {
-            let read = locked.read_folio(0, slot, prepared.bytes_mut(), &mut Stopwatch::still());
-            arrive(engine, Incoming { locked, prepared, slot, marker }, read);
+            let read = block.read_folio(0, slot, prepared.bytes_mut(), &mut Stopwatch::still());
+            arrive(engine, Incoming { block, prepared, slot, marker }, read);
         }
     }
     true
@@ -214,10 +214,10 @@ fn finish_all(engine: &Engine, reads: &mut Reads<'_>) {
 /// Taking one at a time keeps the disk busy: new ones can be started in between.
 fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     let Some((mut incoming, read)) = reads.next(wait) else { return false };
-    let Incoming { locked, prepared, slot, .. } = &mut incoming;
-    let is_right = |bytes: &[u8]| checksum::verify(locked, 0, bytes);
+    let Incoming { block, prepared, slot, .. } = &mut incoming;
+    let is_right = |bytes: &[u8]| checksum::verify(block, 0, bytes);
     let first = read.map_err(Trouble::Read).and_then(|()| Trouble::unless(is_right(prepared.bytes())));
-    let addr = engine.table().addr(locked.name(0));
+    let addr = engine.table().addr(block.name(0));
     let read = engine.swap().read_verified(addr, *slot, prepared.bytes_mut(), Some(first), is_right);
     arrive(engine, incoming, read);
     engine.reclaim().transfers().end();
@@ -226,37 +226,37 @@ fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
 
 /// Maps a block that has been read.
 fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>) {
-    let Incoming { mut locked, prepared, marker, .. } = incoming;
+    let Incoming { mut block, prepared, marker, .. } = incoming;
     let frame = prepared.into_frame();
     if read.is_err() {
         engine.ram().release(frame);
         return report(read);
     }
-    engine.policy().judge_drop(&mut locked, 0, engine.ram());
-    engine.ram().zone(frame).set_owner(frame, locked.name(0));
+    engine.policy().judge_drop(&mut block, 0, engine.ram());
+    engine.ram().zone(frame).set_owner(frame, block.name(0));
     engine.parts().count_swap_in(Order::HUGE);
     engine.stats().readahead_folios.add(1);
-    parts::admit(engine, &mut locked, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
+    parts::admit(engine, &mut block, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
 }
 
 /// Maps a folio again that is still in RAM.
-fn restore(_engine: &Engine, locked: &mut Block<'_>, index: usize, frame: FrameId) {
-    if locked.folio(index).ahead != Ahead::Marker && !locked.is_sealed(index * locked.order().nr_pages()) {
-        locked.folio_mut(index).ahead = Ahead::No;
-        locked.map(index, frame, List::Inactive);
-        locked.settle_slot(index, &mut Stopwatch::still());
+fn restore(_engine: &Engine, block: &mut Block<'_>, index: usize, frame: FrameId) {
+    if block.folio(index).ahead != Ahead::Marker && !block.is_sealed(index * block.order().nr_pages()) {
+        block.folio_mut(index).ahead = Ahead::No;
+        block.map(index, frame, List::Inactive);
+        block.settle_slot(index, &mut Stopwatch::still());
     }
 }
 
 /// Unmaps the first folio of a window if it is mapped already, so that its next touch faults.
-fn mark(engine: &Engine, locked: &mut Block<'_>, index: usize) {
-    if locked.pinned {
+fn mark(engine: &Engine, block: &mut Block<'_>, index: usize) {
+    if block.pinned {
         return;
     }
-    match locked.unmap(index) {
+    match block.unmap(index) {
         Ok(()) => {
-            locked.folio_mut(index).ahead = Ahead::Marker;
-            engine.ram().put(locked.frame(index), List::Inactive);
+            block.folio_mut(index).ahead = Ahead::Marker;
+            engine.ram().put(block.frame(index), List::Inactive);
         }
         Err(MapError::Missing | MapError::Busy | MapError::Refused(_)) => engine.stats().busy_victims.add(1),
     }

@@ -75,64 +75,64 @@ fn give_back(engine: &Engine, range: &Range<usize>, error: &io::Error) {
 }
 
 /// Opens pages of a block, and gives frames to those that are filled.
-fn adopt_in(engine: &Engine, block: BlockId, pages: &Range<usize>, filled: &[bool]) {
+fn adopt_in(engine: &Engine, id: BlockId, pages: &Range<usize>, filled: &[bool]) {
     let is_filled = |page: usize| pages.contains(&page) && filled[page - pages.start];
     let _pass = engine.gate().enter(signals::thread_id());
-    let mut locked = engine.lock(block);
-    if !engine.table().is_open(block) && pages.len() < BLOCK_PAGES {
-        locked.set_sealed(0..BLOCK_PAGES, true);
+    let mut block = engine.lock(id);
+    if !engine.table().is_open(id) && pages.len() < BLOCK_PAGES {
+        block.set_sealed(0..BLOCK_PAGES, true);
     }
-    engine.table().close(block); // no page comes in while it is divided, also when its lock is given up for a moment
-    if locked.has_sealed() {
-        locked.set_sealed(pages.clone(), false);
+    engine.table().close(id); // no page comes in while it is divided, also when its lock is given up for a moment
+    if block.has_sealed() {
+        block.set_sealed(pages.clone(), false);
     }
     let nr_filled = filled.iter().filter(|&&filled| filled).count();
     let best = if nr_filled < NEARLY_FULL { PIECE } else { Order::HUGE };
-    let order = engine.policy().order_of(&locked).unwrap_or(best).min(locked.sealed_order());
+    let order = engine.policy().order_of(&block).unwrap_or(best).min(block.sealed_order());
     match nr_filled {
-        0 => locked.isolate(),
-        _ if order < locked.order() => locked.divide(order),
+        0 => block.isolate(),
+        _ if order < block.order() => block.divide(order),
         _ => {}
     }
     let mut page = pages.start;
     while page < pages.end {
-        let index = locked.index_of(page);
-        if is_filled(page) && locked.state(index) == State::Empty && !give_frames(engine, &mut locked, page, &is_filled)
+        let index = block.index_of(page);
+        if is_filled(page) && block.state(index) == State::Empty && !give_frames(engine, &mut block, page, &is_filled)
         {
             continue; // the block has changed
         }
         page += 1;
     }
-    engine.table().open(block);
+    engine.table().open(id);
 }
 
 /// Gives frames to the folio that holds a page, and fills what it lacks. `false`: nothing was done, and the block
 /// is to be looked at again.
-fn give_frames(engine: &Engine, locked: &mut Block<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
-    let order = locked.order();
-    let taken = match Fault::untimed(engine, locked.id().page(page)).take_frames(order, locked) {
+fn give_frames(engine: &Engine, block: &mut Block<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
+    let order = block.order();
+    let taken = match Fault::untimed(engine, block.id().page(page)).take_frames(order, block) {
         Ok(Some(taken)) => taken,
         Ok(None) => {
-            locked.divide(if order > PIECE { PIECE } else { Order::PAGE });
+            block.divide(if order > PIECE { PIECE } else { Order::PAGE });
             return false;
         }
         Err(Changed) => return false,
     };
-    let folio = pages_of(locked, locked.index_of(page));
+    let folio = pages_of(block, block.index_of(page));
     let missing: Vec<_> = folio.filter(|&page| !is_filled(page)).collect();
-    missing.chunk_by(|a, b| a + 1 == *b).for_each(|run| fill_with_zeros(engine, locked, run));
+    missing.chunk_by(|a, b| a + 1 == *b).for_each(|run| fill_with_zeros(engine, block, run));
     let frame = match order {
-        Order::HUGE => empty_pageblock(engine, locked, taken),
+        Order::HUGE => empty_pageblock(engine, block, taken),
         _ => empty_homes(engine, taken, order),
     };
-    locked.small_table |= order < Order::HUGE || engine.ram().zone(frame).memory(frame) != Memory::Huge;
-    locked.note_mapped(locked.index_of(page), frame, List::Inactive);
+    block.small_table |= order < Order::HUGE || engine.ram().zone(frame).memory(frame) != Memory::Huge;
+    block.note_mapped(block.index_of(page), frame, List::Inactive);
     true
 }
 
 /// Fills missing pages in a row. Those that cannot be are gaps, as pages that go later.
-fn fill_with_zeros(engine: &Engine, locked: &Block<'_>, run: &[usize]) {
-    let (mut addr, mut len) = (engine.table().addr(locked.id().page(run[0])), run.len() * PAGE_SIZE);
+fn fill_with_zeros(engine: &Engine, block: &Block<'_>, run: &[usize]) {
+    let (mut addr, mut len) = (engine.table().addr(block.id().page(run[0])), run.len() * PAGE_SIZE);
     while len > 0 {
         let part = len.min(ZEROS.len());
         // SAFETY: pages of a locked block at which nothing is present. The source is a static of that length.
@@ -142,12 +142,12 @@ fn fill_with_zeros(engine: &Engine, locked: &Block<'_>, run: &[usize]) {
 }
 
 /// Takes the memory from a pageblock that was taken for a block that has its own.
-fn empty_pageblock(engine: &Engine, locked: &Block<'_>, taken: Taken) -> FrameId {
+fn empty_pageblock(engine: &Engine, block: &Block<'_>, taken: Taken) -> FrameId {
     if taken.memory != Memory::Absent {
         // SAFETY: taken whole just now, and nobody else uses it.
         unsafe { engine.ram().frames().unpopulate(taken.frame) };
     }
-    let addr = engine.table().block_addr(locked.id());
+    let addr = engine.table().block_addr(block.id());
     let is_huge = engine.ram().scan(addr..addr + BLOCK_BYTES).is_ok_and(|scan| scan.huge_bytes == BLOCK_BYTES as u64);
     if !is_huge {
         engine.ram().zone(taken.frame).carve(taken.frame, Order::HUGE); // small pages

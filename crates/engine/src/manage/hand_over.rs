@@ -62,46 +62,46 @@ fn hand_over_in(engine: &Engine, block: BlockId, pages: Range<usize>) {
     }
 }
 
-fn hand_over_pages(engine: &Engine, block: BlockId, pages: &Range<usize>, thread: u32) {
+fn hand_over_pages(engine: &Engine, id: BlockId, pages: &Range<usize>, thread: u32) {
     loop {
         let pass = engine.gate().enter(thread);
-        let mut locked = engine.lock(block);
-        locked.make_apart(pages);
-        if let Some(page) = first_out(&locked, pages) {
-            match Fault::new(engine, page, thread).run(pass, Some(locked)) {
+        let mut block = engine.lock(id);
+        block.make_apart(pages);
+        if let Some(page) = first_out(&block, pages) {
+            match Fault::new(engine, page, thread).run(pass, Some(block)) {
                 Ok(_) => continue,
                 Err(error) => return fatal::say(&error.to_string()),
             }
         }
-        let nr_pages = locked.order().nr_pages();
+        let nr_pages = block.order().nr_pages();
         for index in pages.start / nr_pages..pages.end.div_ceil(nr_pages) {
-            if let State::Resident(frame) = locked.state(index)
-                && !locked.is_sealed(index * nr_pages)
+            if let State::Resident(frame) = block.state(index)
+                && !block.is_sealed(index * nr_pages)
             {
-                let order = locked.order();
-                locked.folio_mut(index).set_out();
+                let order = block.order();
+                block.folio_mut(index).set_out();
                 engine.parts().free_lost(frame, order); // its pages are the program's now
-                locked.release_slot(index);
-                locked.end_lost_folio(index);
-                locked.folio_mut(index).set_empty();
+                block.release_slot(index);
+                block.end_lost_folio(index);
+                block.folio_mut(index).set_empty();
             }
         }
-        if (0..BLOCK_PAGES).all(|page| pages.contains(&page) || locked.is_sealed(page)) {
-            engine.table().close(block);
-            locked.join();
-            locked.reset_advice();
+        if (0..BLOCK_PAGES).all(|page| pages.contains(&page) || block.is_sealed(page)) {
+            engine.table().close(id);
+            block.join();
+            block.reset_advice();
         } else {
-            locked.set_sealed(pages.clone(), true);
-            locked.isolate();
+            block.set_sealed(pages.clone(), true);
+            block.isolate();
         }
         return;
     }
 }
 
 /// The first of these pages whose content is not mapped.
-fn first_out(locked: &Block<'_>, pages: &Range<usize>) -> Option<FolioId> {
+fn first_out(block: &Block<'_>, pages: &Range<usize>) -> Option<FolioId> {
     let is_out = |&page: &usize| {
-        matches!(locked.state(locked.index_of(page)), State::Swapped(_) | State::Standby(_)) && !locked.is_sealed(page)
+        matches!(block.state(block.index_of(page)), State::Swapped(_) | State::Standby(_)) && !block.is_sealed(page)
     };
-    pages.clone().find(is_out).map(|page| locked.id().page(page))
+    pages.clone().find(is_out).map(|page| block.id().page(page))
 }

@@ -97,13 +97,13 @@ pub(crate) unsafe fn take_over(engine: &Engine, range: &Range<usize>) -> io::Res
 
 /// Makes entries for a range that is not managed. Its blocks stay closed, but for those of which a part is managed.
 pub(crate) fn close_for_change(engine: &Engine, range: &Range<usize>) {
-    for block in close_untouched(engine, range) {
+    for id in close_untouched(engine, range) {
         let _pass = engine.gate().enter(signals::thread_id());
-        let mut locked = engine.lock(block);
-        if !engine.table().is_open(block) {
-            locked.drop_block();
-            locked.reset_advice();
-            engine.table().close(block); // known from now on
+        let mut block = engine.lock(id);
+        if !engine.table().is_open(id) {
+            block.drop_block();
+            block.reset_advice();
+            engine.table().close(id); // known from now on
         }
     }
 }
@@ -133,21 +133,21 @@ pub(crate) fn open(engine: &Engine, range: &Range<usize>, order: Option<Order>) 
     let whole = whole_blocks_of(range);
     let mut others = edges_of(range, &whole);
     others.extend(if order.is_none() { engine.table().open_untouched(whole) } else { vec![whole] });
-    for block in others.into_iter().flatten().map(BlockId::from_index) {
+    for id in others.into_iter().flatten().map(BlockId::from_index) {
         let _pass = engine.gate().enter(signals::thread_id());
-        let mut locked = engine.lock(block);
-        let pages = pages_in(block, range);
-        if !engine.table().is_open(block) && pages.len() < BLOCK_PAGES {
-            locked.set_sealed(0..BLOCK_PAGES, true);
+        let mut block = engine.lock(id);
+        let pages = pages_in(id, range);
+        if !engine.table().is_open(id) && pages.len() < BLOCK_PAGES {
+            block.set_sealed(0..BLOCK_PAGES, true);
         }
-        if locked.has_sealed() {
-            locked.set_sealed(pages, false);
-            locked.isolate();
+        if block.has_sealed() {
+            block.set_sealed(pages, false);
+            block.isolate();
         }
         if order.is_some() {
-            locked.fixed_order = order;
+            block.fixed_order = order;
         }
-        engine.table().open(block);
+        engine.table().open(id);
     }
     engine.table().note_in_use(blocks_of(range));
 }
@@ -219,8 +219,8 @@ fn managed_parts_inside(engine: &Engine, range: Range<usize>) -> Vec<Range<usize
     let blocks = blocks_of(&range);
     let mut next = blocks.start;
     while next < blocks.end {
-        let block = BlockId::from_index(next);
-        let base = engine.table().block_addr(block);
+        let id = BlockId::from_index(next);
+        let base = engine.table().block_addr(id);
         if let Some((end, is_open)) = engine.table().untouched(next..blocks.end) {
             if is_open {
                 add(base.max(range.start)..range.end.min(end * BLOCK_BYTES));
@@ -229,17 +229,17 @@ fn managed_parts_inside(engine: &Engine, range: Range<usize>) -> Vec<Range<usize
             continue;
         }
         next += 1;
-        let locked = engine.lock(block);
-        if !engine.table().is_open(block) {
+        let block = engine.lock(id);
+        if !engine.table().is_open(id) {
             continue;
         }
-        let pages = pages_in(block, &range);
+        let pages = pages_in(id, &range);
         let at = |page: usize| (base + page * PAGE_SIZE).clamp(range.start, range.end);
-        if !locked.has_sealed() {
+        if !block.has_sealed() {
             add(at(pages.start)..at(pages.end));
             continue;
         }
-        pages.filter(|&page| !locked.is_sealed(page)).for_each(|page| add(at(page)..at(page + 1)));
+        pages.filter(|&page| !block.is_sealed(page)).for_each(|page| add(at(page)..at(page + 1)));
     }
     parts
 }
@@ -255,29 +255,29 @@ pub(crate) fn close_untouched(engine: &Engine, range: &Range<usize>) -> Vec<Bloc
 
 /// Closes the blocks of which no page is managed.
 pub(crate) fn close_sealed(engine: &Engine, range: &Range<usize>) {
-    for block in blocks_of(range).map(BlockId::from_index).filter(|&block| engine.table().is_open(block)) {
-        let mut locked = engine.lock(block);
-        if (0..BLOCK_PAGES).all(|page| locked.is_sealed(page)) {
-            engine.table().close(block);
-            locked.reset_advice();
+    for id in blocks_of(range).map(BlockId::from_index).filter(|&id| engine.table().is_open(id)) {
+        let mut block = engine.lock(id);
+        if (0..BLOCK_PAGES).all(|page| block.is_sealed(page)) {
+            engine.table().close(id);
+            block.reset_advice();
         }
     }
 }
 
-fn forget_in(engine: &Engine, block: BlockId, pages: Range<usize>) {
+fn forget_in(engine: &Engine, id: BlockId, pages: Range<usize>) {
     let _pass = engine.gate().enter(signals::thread_id());
-    let mut locked = engine.lock(block);
+    let mut block = engine.lock(id);
     if pages.is_empty() {
         return;
     }
-    let is_last = (0..BLOCK_PAGES).all(|page| pages.contains(&page) || locked.is_sealed(page));
+    let is_last = (0..BLOCK_PAGES).all(|page| pages.contains(&page) || block.is_sealed(page));
     if is_last {
-        engine.table().close(block);
-        locked.drop_block();
-        locked.reset_advice();
+        engine.table().close(id);
+        block.drop_block();
+        block.reset_advice();
         return;
     }
-    locked.set_sealed(pages.clone(), true);
-    locked.isolate(); // so each folio goes as a whole or stays
-    locked.drop_pages(pages);
+    block.set_sealed(pages.clone(), true);
+    block.isolate(); // so each folio goes as a whole or stays
+    block.drop_pages(pages);
 }

@@ -169,80 +169,80 @@ fn lift_part(engine: &Engine, part: Range<usize>, purpose: Purpose, all: &mut Ve
 }
 
 /// Takes the entries of pages out of the table, and seals the pages. `None`: a device cannot be read.
-fn lift(engine: &Engine, block: BlockId, pages: Range<usize>, purpose: Purpose) -> Option<Entries> {
+fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> Option<Entries> {
     let _pass = engine.gate().enter(signals::thread_id());
-    let mut locked = engine.lock(block);
-    locked.end_lost(pages.clone()); // reads of lost pages are tried again at the new address
-    if locked.is_empty() {
-        locked.set_sealed(pages, true);
-        locked.isolate(); // a fault that waits for a frame may have divided it
+    let mut block = engine.lock(id);
+    block.end_lost(pages.clone()); // reads of lost pages are tried again at the new address
+    if block.is_empty() {
+        block.set_sealed(pages, true);
+        block.isolate(); // a fault that waits for a frame may have divided it
         return Some(Entries::Pages(Vec::new()));
     }
-    let is_whole = pages.len() == BLOCK_PAGES && !locked.has_sealed();
+    let is_whole = pages.len() == BLOCK_PAGES && !block.has_sealed();
     if is_whole && purpose != (Purpose::Move { alike: false }) {
-        unmap_before(&mut locked, pages.clone(), purpose);
-        (0..locked.nr_folios()).for_each(|index| take_off_list(engine, &mut locked, index));
-        let mut content = locked.take();
+        unmap_before(&mut block, pages.clone(), purpose);
+        (0..block.nr_folios()).for_each(|index| take_off_list(engine, &mut block, index));
+        let mut content = block.take();
         content.pinned = false; // what holds these addresses does not follow
-        locked.set_sealed(pages, true);
+        block.set_sealed(pages, true);
         return Some(Entries::Block(Box::new(content)));
     }
-    split_to_pages(&mut locked);
-    unmap_before(&mut locked, pages.clone(), purpose);
+    split_to_pages(&mut block);
+    unmap_before(&mut block, pages.clone(), purpose);
     for page in pages.clone() {
         let piece = page / PIECE.nr_pages();
-        let is_out = |page: usize| matches!(locked.state(page), State::Swapped(_));
-        if is_out(page) && is_out(piece * PIECE.nr_pages()) && locked.piece_hash(piece).is_some() {
-            let hashed = locked.hash_pages(page, &mut []);
+        let is_out = |page: usize| matches!(block.state(page), State::Swapped(_));
+        if is_out(page) && is_out(piece * PIECE.nr_pages()) && block.piece_hash(piece).is_some() {
+            let hashed = block.hash_pages(page, &mut []);
             if hashed.is_err() && purpose != Purpose::Drop {
                 return None;
             }
         }
     }
     let lift = |page: usize| {
-        let content = match locked.state(page) {
+        let content = match block.state(page) {
             State::Resident(frame) | State::Standby(frame) => {
-                let is_mapped = matches!(locked.state(page), State::Resident(_));
-                locked.release_slot(page);
-                take_off_list(engine, &mut locked, page);
+                let is_mapped = matches!(block.state(page), State::Resident(_));
+                block.release_slot(page);
+                take_off_list(engine, &mut block, page);
                 if is_mapped { Content::Mapped(frame) } else { Content::Standby(frame) }
             }
-            State::Swapped(slot) => Content::Swapped(slot, locked.page_hash(page)),
+            State::Swapped(slot) => Content::Swapped(slot, block.page_hash(page)),
             State::Empty => return None,
         };
-        locked.folio_mut(page).set_empty();
-        Some((block.page(page).index(), content))
+        block.folio_mut(page).set_empty();
+        Some((id.page(page).index(), content))
     };
     let lifted = pages.clone().filter_map(lift).collect();
-    locked.set_sealed(pages, true);
+    block.set_sealed(pages, true);
     Some(Entries::Pages(lifted))
 }
 
 /// Moves mapped folios home before they are lifted, where that is better. What goes need not, but its frames keep
 /// their pages then.
-fn unmap_before(locked: &mut Block<'_>, pages: Range<usize>, purpose: Purpose) {
+fn unmap_before(block: &mut Block<'_>, pages: Range<usize>, purpose: Purpose) {
     if purpose == Purpose::Drop {
-        for index in locked.index_of(pages.start)..=locked.index_of(pages.end - 1) {
-            if matches!(locked.state(index), State::Resident(_)) {
-                let _ = locked.unmap_to_laundry(index); // in use: it goes with its mapping
+        for index in block.index_of(pages.start)..=block.index_of(pages.end - 1) {
+            if matches!(block.state(index), State::Resident(_)) {
+                let _ = block.unmap_to_laundry(index); // in use: it goes with its mapping
             }
         }
     }
 }
 
 /// Makes the folios of a block single pages.
-fn split_to_pages(locked: &mut Block<'_>) {
-    if locked.order() == Order::HUGE && locked.folio(0).frame().is_some() {
-        locked.divide_whole(Order::PAGE);
-    } else if locked.order() > Order::PAGE {
-        locked.split_to(Order::PAGE);
+fn split_to_pages(block: &mut Block<'_>) {
+    if block.order() == Order::HUGE && block.folio(0).frame().is_some() {
+        block.divide_whole(Order::PAGE);
+    } else if block.order() > Order::PAGE {
+        block.split_to(Order::PAGE);
     }
 }
 
 /// Takes a folio off its list, so that nobody looks for it where it was. Its write no longer counts.
-fn take_off_list(engine: &Engine, locked: &mut Block<'_>, index: usize) {
-    if let Some(frame) = locked.folio(index).frame() {
-        locked.folio_mut(index).cancel_write();
+fn take_off_list(engine: &Engine, block: &mut Block<'_>, index: usize) {
+    if let Some(frame) = block.folio(index).frame() {
+        block.folio_mut(index).cancel_write();
         engine.ram().zone(frame).remove(frame);
     }
 }
@@ -259,15 +259,15 @@ fn lower(engine: &Engine, lifted: Lifted, distance: isize, more: usize) {
     }
     // Before the table has the entries: from then on a fault may bring a page in.
     drop_missing(engine, &lifted, &part, at);
-    for (block, entries) in lifted.blocks {
+    for (id, entries) in lifted.blocks {
         let _pass = engine.gate().enter(signals::thread_id());
         match entries {
             Entries::Block(content) => {
-                let addr = at(engine.table().block_addr(block));
-                let mut locked = lock_target(engine, BlockId::from_index(addr / BLOCK_BYTES));
-                locked.put(*content);
-                locked.small_table = true;
-                (0..locked.nr_folios()).for_each(|index| put_on_list(engine, &locked, index));
+                let addr = at(engine.table().block_addr(id));
+                let mut block = lock_target(engine, BlockId::from_index(addr / BLOCK_BYTES));
+                block.put(*content);
+                block.small_table = true;
+                (0..block.nr_folios()).for_each(|index| put_on_list(engine, &block, index));
             }
             Entries::Pages(pages) => {
                 for (page, content) in pages {
@@ -314,52 +314,52 @@ fn drop_missing(engine: &Engine, lifted: &Lifted, part: &Range<usize>, at: impl 
 
 /// Locks a block into which entries are put. A closed one is sealed until it is opened: what others map there
 /// meanwhile would be dropped with what is missing, or reach over pages that are not registered yet.
-fn lock_target<'e>(engine: &'e Engine, block: BlockId) -> Block<'e> {
-    let mut locked = engine.lock(block);
-    if !engine.table().is_open(block) {
-        locked.set_sealed(0..BLOCK_PAGES, true);
+fn lock_target<'e>(engine: &'e Engine, id: BlockId) -> Block<'e> {
+    let mut block = engine.lock(id);
+    if !engine.table().is_open(id) {
+        block.set_sealed(0..BLOCK_PAGES, true);
     }
-    locked
+    block
 }
 
 fn lower_page(engine: &Engine, page: usize, content: Content) {
-    let (block, page) = (BlockId::from_index(page / BLOCK_PAGES), page % BLOCK_PAGES);
-    let mut locked = lock_target(engine, block);
-    if locked.is_empty() {
-        locked.join();
-        locked.split(Order::PAGE);
+    let (id, page) = (BlockId::from_index(page / BLOCK_PAGES), page % BLOCK_PAGES);
+    let mut block = lock_target(engine, id);
+    if block.is_empty() {
+        block.join();
+        block.split(Order::PAGE);
     } else {
-        split_to_pages(&mut locked);
+        split_to_pages(&mut block);
     }
     match content {
         Content::Mapped(frame) | Content::Standby(frame) => {
-            locked.folio_mut(page).set_in_ram(frame, matches!(content, Content::Mapped(_)));
-            locked.small_table = true;
-            put_on_list(engine, &locked, page);
+            block.folio_mut(page).set_in_ram(frame, matches!(content, Content::Mapped(_)));
+            block.small_table = true;
+            put_on_list(engine, &block, page);
         }
         Content::Swapped(slot, hash) => {
-            locked.folio_mut(page).set_slot(Some(slot));
+            block.folio_mut(page).set_slot(Some(slot));
             if let Some(hash) = hash {
-                locked.set_page_hash(page, hash);
+                block.set_page_hash(page, hash);
             }
         }
     }
 }
 
 /// Puts a folio that was lifted on a list again.
-fn put_on_list(engine: &Engine, locked: &Block<'_>, index: usize) {
-    let Some(frame) = locked.folio(index).frame() else { return };
-    let is_mapped = matches!(locked.state(index), State::Resident(_));
+fn put_on_list(engine: &Engine, block: &Block<'_>, index: usize) {
+    let Some(frame) = block.folio(index).frame() else { return };
+    let is_mapped = matches!(block.state(index), State::Resident(_));
     let zone = engine.ram().zone(frame);
-    zone.insert_for(locked.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
-    if is_mapped && locked.pinned {
+    zone.insert_for(block.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
+    if is_mapped && block.pinned {
         zone.remove(frame);
     }
 }
 
 /// Frees the frames and slots of lifted entries whose mapping has gone, with the pages that were mapped there.
 fn discard(engine: &Engine, lifted: Lifted) {
-    for (block, entries) in lifted.blocks {
+    for (id, entries) in lifted.blocks {
         let _pass = engine.gate().enter(signals::thread_id());
         match entries {
             Entries::Block(content) => {
@@ -378,9 +378,9 @@ fn discard(engine: &Engine, lifted: Lifted) {
                 }
             }
         }
-        let mut locked = engine.lock(block);
-        if locked.is_empty() {
-            locked.join();
+        let mut block = engine.lock(id);
+        if block.is_empty() {
+            block.join();
         }
     }
     pages::close_sealed(engine, &lifted.part);

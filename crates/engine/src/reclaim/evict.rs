@@ -66,27 +66,27 @@ pub(crate) fn unmap_oldest(engine: &Engine, zone: &Zone, only: Option<Size>) -> 
     }
     let Some(size) = only.or_else(|| older_class(zone, List::Inactive)) else { return false };
     let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
-    let mut oldest = OldestFolios::new(|block| engine.try_lock(block), zone, size, List::Inactive);
+    let mut oldest = OldestFolios::new(|id| engine.try_lock(id), zone, size, List::Inactive);
     let mut done = 0;
     while done < most
-        && let Some((locked, index, _)) = oldest.next()
+        && let Some((block, index, _)) = oldest.next()
     {
-        done += usize::from(unmap_victim(engine, locked, index));
+        done += usize::from(unmap_victim(engine, block, index));
     }
     done > 0
 }
 
 /// Moves a mapped folio, or one of the inactive list, to the laundry, unmapped. `false`: it has to stay.
-fn unmap_victim(engine: &Engine, locked: &mut Block<'_>, index: usize) -> bool {
-    match locked.state(index) {
-        State::Resident(frame) if locked.pinned => {
+fn unmap_victim(engine: &Engine, block: &mut Block<'_>, index: usize) -> bool {
+    match block.state(index) {
+        State::Resident(frame) if block.pinned => {
             engine.ram().zone(frame).remove(frame);
             false
         }
-        State::Resident(frame) => match locked.unmap_to_laundry(index) {
+        State::Resident(frame) => match block.unmap_to_laundry(index) {
             Ok(()) => true,
             Err(MapError::Missing) => {
-                set_aside(engine, locked, index);
+                set_aside(engine, block, index);
                 false
             }
             Err(_) => {
@@ -105,10 +105,10 @@ fn unmap_victim(engine: &Engine, locked: &mut Block<'_>, index: usize) -> bool {
 }
 
 /// Pins a block whose pages the program dropped in a way that the engine does not see. It stays in RAM permanently.
-fn set_aside(engine: &Engine, locked: &mut Block<'_>, index: usize) {
-    let frame = locked.frame(index);
+fn set_aside(engine: &Engine, block: &mut Block<'_>, index: usize) {
+    let frame = block.frame(index);
     fatal::say("a folio has missing pages: the program dropped them by a system call of its own; it stays in RAM");
-    locked.pinned = true;
+    block.pinned = true;
     engine.ram().zone(frame).remove(frame);
 }
 
@@ -124,13 +124,13 @@ pub(crate) fn launder_oldest<'e>(engine: &'e Engine, zone: &Zone, only: Option<S
 fn launder_whole<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
     let mut found = Laundered::Nothing;
     let mut may_shed = true;
-    let mut oldest = OldestFolios::new(|block| engine.try_lock(block), zone, Size::Whole, List::Laundry);
-    while let Some((locked, _, frame)) = oldest.next() {
-        match wash(engine, locked, 0) {
+    let mut oldest = OldestFolios::new(|id| engine.try_lock(id), zone, Size::Whole, List::Laundry);
+    while let Some((block, _, frame)) = oldest.next() {
+        match wash(engine, block, 0) {
             Washed::Clean | Washed::Again => return Laundered::Clean,
             Washed::Dirty(slot) => {
-                let Some(locked) = oldest.into_locked() else { unreachable!("its block is locked") };
-                return Laundered::Write(Outgoing::whole(locked, slot));
+                let Some(block) = oldest.into_locked() else { unreachable!("its block is locked") };
+                return Laundered::Write(Outgoing::whole(block, slot));
             }
             Washed::NoSlot if std::mem::take(&mut may_shed) && kept::shed_copies(engine) => return Laundered::Clean,
             // Folios behind it may be clean or zero, and need no slot.
@@ -148,9 +148,9 @@ fn launder_small<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
     let mut batch: Option<Batch<'_>> = None;
     let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
     let mut oldest =
-        OldestFolios::new(|block| engine.try_lock(block), zone, Size::Small, List::Laundry).over(MOST_WASHED);
-    while let Some((locked, index, frame)) = oldest.next() {
-        match wash(engine, locked, index) {
+        OldestFolios::new(|id| engine.try_lock(id), zone, Size::Small, List::Laundry).over(MOST_WASHED);
+    while let Some((block, index, frame)) = oldest.next() {
+        match wash(engine, block, index) {
             Washed::Clean => cleaned = true,
             Washed::Again => {}
             Washed::NoSlot if std::mem::take(&mut may_shed) && kept::shed_copies(engine) => {}
@@ -159,13 +159,13 @@ fn launder_small<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
                 zone.rotate(frame, List::Laundry);
             }
             Washed::Dirty(slot) if engine.swap().takes_folios(slot) => {
-                cleaned |= locked.write_one(index, slot);
+                cleaned |= block.write_one(index, slot);
             }
             Washed::Dirty(slot) => {
-                let batch = batch.get_or_insert_with(|| Batch::new(engine, slot, locked.order()));
-                if !batch.push(engine, locked, index, slot) {
+                let batch = batch.get_or_insert_with(|| Batch::new(engine, slot, block.order()));
+                if !batch.push(engine, block, index, slot) {
                     // Its slots do not follow the batch's, as at the end of a cluster: write it alone.
-                    locked.write_one(index, slot);
+                    block.write_one(index, slot);
                     break;
                 }
                 if !batch.has_room() {
@@ -184,10 +184,10 @@ fn launder_small<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
 
 /// Finds out whether a folio of the laundry is clean. Takes a dirty one off the list and returns the slots to write
 /// it to.
-fn wash(engine: &Engine, locked: &mut Block<'_>, index: usize) -> Washed {
-    let (frame, order) = (locked.frame(index), locked.order());
+fn wash(engine: &Engine, block: &mut Block<'_>, index: usize) -> Washed {
+    let (frame, order) = (block.frame(index), block.order());
     if order == Order::HUGE
-        && let Some(washed) = parts::wash_dropped(engine, locked)
+        && let Some(washed) = parts::wash_dropped(engine, block)
     {
         return washed;
     }
@@ -196,20 +196,20 @@ fn wash(engine: &Engine, locked: &mut Block<'_>, index: usize) -> Washed {
     let bytes = unsafe { engine.ram().frames().bytes_at_home(frame, order) };
     if checksum::is_zero(bytes) {
         engine.stats().zero_folios_dropped.add(1);
-        locked.release_slot(index);
+        block.release_slot(index);
         engine.ram().release(frame);
-        locked.folio_mut(index).set_empty();
+        block.folio_mut(index).set_empty();
         return Washed::Clean;
     }
     let page = index * order.nr_pages();
-    let kept = locked.folio(index).slot();
+    let kept = block.folio(index).slot();
     if order == Order::HUGE
         && kept.is_none()
-        && engine.policy().order_of(locked).is_none()
-        && locked.wish != Wish::Whole
+        && engine.policy().order_of(block).is_none()
+        && block.wish != Wish::Whole
         && parts::uses_few(bytes)
     {
-        return Washed::in_parts(locked.write_parts(PIECE));
+        return Washed::in_parts(block.write_parts(PIECE));
     }
     // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
     // copies.
@@ -218,7 +218,7 @@ fn wash(engine: &Engine, locked: &mut Block<'_>, index: usize) -> Washed {
         .is_some_and(|memory| memory.bytes(PAGE_SIZE) != &bytes[..PAGE_SIZE]);
     let mut hashed = false;
     if kept.is_some() && !surely_dirty {
-        if checksum::note(locked, page, bytes) {
+        if checksum::note(block, page, bytes) {
             engine.stats().clean_folios_dropped.add(1);
             engine.ram().put(frame, List::Clean);
             engine.ram().frame_freed().signal();
@@ -227,14 +227,14 @@ fn wash(engine: &Engine, locked: &mut Block<'_>, index: usize) -> Washed {
         hashed = true;
     }
     // The old slots no longer match the noted hashes.
-    locked.folio_mut(index).set_slot(None);
+    block.folio_mut(index).set_slot(None);
     let Some(slot) = slot_for(engine, frame, order, kept) else {
-        return split_for_slots(engine, locked);
+        return split_for_slots(engine, block);
     };
-    if order == Order::HUGE && engine.swap().memory(slot).is_none() && engine.policy().comes_back_by_pages(locked) {
-        checksum::note_pages(locked, page, bytes);
+    if order == Order::HUGE && engine.swap().memory(slot).is_none() && engine.policy().comes_back_by_pages(block) {
+        checksum::note_pages(block, page, bytes);
     } else if !hashed && engine.swap().memory(slot).is_none() {
-        checksum::note(locked, page, bytes);
+        checksum::note(block, page, bytes);
     }
     engine.ram().zone(frame).remove(frame);
     Washed::Dirty(slot)
@@ -280,8 +280,8 @@ fn slot_for_again(engine: &Engine, frame: FrameId, kept: SlotId) -> SlotId {
 }
 
 /// Falls back when there is no run of slots for a folio: it leaves RAM in the largest parts that fit.
-fn split_for_slots(engine: &Engine, locked: &mut Block<'_>) -> Washed {
-    let order = locked.order();
+fn split_for_slots(engine: &Engine, block: &mut Block<'_>) -> Washed {
+    let order = block.order();
     engine.stats().swpout_fallback.add(order, 1);
     engine.swap().want_whole_clusters(order);
     if order == Order::HUGE {
@@ -289,20 +289,20 @@ fn split_for_slots(engine: &Engine, locked: &mut Block<'_>) -> Washed {
     }
     let smaller = order.exponent().checked_sub(1).and_then(Order::new);
     match smaller {
-        Some(smaller) if order == Order::HUGE => Washed::in_parts(locked.write_parts(smaller)),
-        Some(_) => split_to_fit(engine, locked),
+        Some(smaller) if order == Order::HUGE => Washed::in_parts(block.write_parts(smaller)),
+        Some(_) => split_to_fit(engine, block),
         None => Washed::NoSlot,
     }
 }
 
 /// Splits the folios of a split block to the size of the largest run of slots left.
-pub(crate) fn split_to_fit(engine: &Engine, locked: &mut Block<'_>) -> Washed {
+pub(crate) fn split_to_fit(engine: &Engine, block: &mut Block<'_>) -> Washed {
     let cpu = current_cpu();
-    let fits = (0..locked.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
+    let fits = (0..block.order().exponent()).rev().filter_map(Order::new).find(|&smaller| {
         engine.swap().allocate(cpu, smaller).inspect(|&slot| engine.swap().put_back_slots(slot, smaller)).is_some()
     });
     let Some(smaller) = fits else { return Washed::NoSlot };
-    locked.split_to(smaller);
+    block.split_to(smaller);
     Washed::Again
 }
 
@@ -330,14 +330,14 @@ fn reclaim_directly_in(engine: &Engine, zone: &Zone, only: Option<Size>) -> bool
 }
 
 /// Reclaims a block now, as advice. Busy folios stay where they are.
-pub(crate) fn evict(engine: &Engine, block: BlockId) {
-    let Some(mut locked) = engine.try_lock(block) else { return };
-    if locked.pinned {
+pub(crate) fn evict(engine: &Engine, id: BlockId) {
+    let Some(mut block) = engine.try_lock(id) else { return };
+    if block.pinned {
         return;
     }
-    for index in 0..locked.nr_folios() {
-        match locked.state(index) {
-            State::Resident(_) if locked.unmap_to_laundry(index).is_err() => {
+    for index in 0..block.nr_folios() {
+        match block.state(index) {
+            State::Resident(_) if block.unmap_to_laundry(index).is_err() => {
                 engine.stats().busy_victims.add(1);
             }
             // Read ahead, and not touched.
@@ -347,21 +347,21 @@ pub(crate) fn evict(engine: &Engine, block: BlockId) {
             _ => {}
         }
     }
-    write_block(engine, &mut locked);
+    write_block(engine, &mut block);
 }
 
 /// Unmaps and washes one folio now, unless it is busy. Returns the slots to write it to if it is dirty.
-pub(crate) fn wash_now(engine: &Engine, locked: &mut Block<'_>, index: usize) -> Option<SlotId> {
-    let frame = locked.folio(index).frame()?;
+pub(crate) fn wash_now(engine: &Engine, block: &mut Block<'_>, index: usize) -> Option<SlotId> {
+    let frame = block.folio(index).frame()?;
     let is_young = || engine.ram().zone(frame).list(frame) == Some(List::Inactive); // read ahead, and not touched
-    if (matches!(locked.state(index), State::Resident(_)) || is_young()) && !unmap_victim(engine, locked, index) {
+    if (matches!(block.state(index), State::Resident(_)) || is_young()) && !unmap_victim(engine, block, index) {
         return None;
     }
     if engine.ram().zone(frame).list(frame) != Some(List::Laundry) {
         return None;
     }
     loop {
-        match wash(engine, locked, index) {
+        match wash(engine, block, index) {
             Washed::Dirty(slot) => return Some(slot),
             Washed::NoSlot if kept::shed_copies(engine) => {}
             Washed::Clean | Washed::NoSlot | Washed::Again => return None,
@@ -370,16 +370,16 @@ pub(crate) fn wash_now(engine: &Engine, locked: &mut Block<'_>, index: usize) ->
 }
 
 /// Writes a block's folios in the laundry, in batches, as long as there are slots.
-fn write_block(engine: &Engine, locked: &mut Block<'_>) {
+fn write_block(engine: &Engine, block: &mut Block<'_>) {
     let mut batch: Option<Batch<'_>> = None;
     let mut index = 0;
-    while index < locked.nr_folios() {
-        let in_laundry = matches!(locked.state(index), State::Standby(frame)
+    while index < block.nr_folios() {
+        let in_laundry = matches!(block.state(index), State::Standby(frame)
             if engine.ram().zone(frame).list(frame) == Some(List::Laundry));
-        match in_laundry.then(|| wash(engine, locked, index)) {
+        match in_laundry.then(|| wash(engine, block, index)) {
             None | Some(Washed::Clean) => index += 1,
             Some(Washed::Dirty(slot)) => {
-                write_out::send(engine, &mut batch, locked, index, slot);
+                write_out::send(engine, &mut batch, block, index, slot);
                 index += 1;
             }
             Some(Washed::Again) => index = 0,
@@ -388,6 +388,6 @@ fn write_block(engine: &Engine, locked: &mut Block<'_>) {
         }
     }
     if let Some(rest) = batch {
-        write_out::write_batch(engine, rest, |engine, written| write_out::settle_beside(engine, locked, written));
+        write_out::write_batch(engine, rest, |engine, written| write_out::settle_beside(engine, block, written));
     }
 }

@@ -26,7 +26,7 @@ fn shed_copies_in(engine: &Engine, pageblock: FrameId) -> bool {
         #[cfg(test)]
         engine.reclaim().kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         match engine.try_lock(folio.block()) {
-            Some(mut locked) => freed |= locked.shed_copy(folio, frame),
+            Some(mut block) => freed |= block.shed_copy(folio, frame),
             None => engine.reclaim().kept_copies().note(frame), // try again later
         }
     });
@@ -37,8 +37,8 @@ fn shed_copies_in(engine: &Engine, pageblock: FrameId) -> bool {
 pub(crate) fn shed_all_copies(engine: &Engine) -> bool {
     let mut freed = false;
     for (frame, folio, _) in engine.ram().zones().all_folios() {
-        if let Some(mut locked) = engine.try_lock(folio.block()) {
-            freed |= locked.shed_copy(folio, frame);
+        if let Some(mut block) = engine.try_lock(folio.block()) {
+            freed |= block.shed_copy(folio, frame);
         }
     }
     freed

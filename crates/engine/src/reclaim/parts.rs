@@ -14,9 +14,9 @@ use crate::reclaim::evict::Washed;
 
 /// Writes a block of the laundry in parts if some of its pages were dropped and are still zero. `None`: no page or
 /// every page is.
-pub(crate) fn wash_dropped(engine: &Engine, locked: &mut Block<'_>) -> Option<Washed> {
-    let dropped: Vec<usize> = locked.take_dropped()?.collect();
-    let bytes = engine.ram().frames().at_home(locked, 0);
+pub(crate) fn wash_dropped(engine: &Engine, block: &mut Block<'_>) -> Option<Washed> {
+    let dropped: Vec<usize> = block.take_dropped()?.collect();
+    let bytes = engine.ram().frames().at_home(block, 0);
     let zero = |page: &usize| checksum::is_zero(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
     let empty: Vec<usize> = dropped.into_iter().filter(zero).collect();
     let mut in_pieces = empty.chunk_by(|a, b| a / PIECE.nr_pages() == b / PIECE.nr_pages());
@@ -24,7 +24,7 @@ pub(crate) fn wash_dropped(engine: &Engine, locked: &mut Block<'_>) -> Option<Wa
     if empty.is_empty() || empty.len() == BLOCK_PAGES {
         return None;
     }
-    Some(Washed::in_parts(locked.write_parts(if pieces_only { PIECE } else { Order::PAGE })))
+    Some(Washed::in_parts(block.write_parts(if pieces_only { PIECE } else { Order::PAGE })))
 }
 
 /// Whether more than half of a block's pieces are zeros: its first touch made all of it, and the program uses little.

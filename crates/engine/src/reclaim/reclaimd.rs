@@ -218,10 +218,10 @@ pub(crate) fn empty_a_pageblock_of(engine: &Engine, zone: &Zone) -> bool {
     zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
     let mut batch: Option<Batch<'_>> = None;
     for &(frame, folio, order) in &folios {
-        if let Some((mut locked, index)) = lock_if_there(engine, frame, folio, order)
-            && let Some(slot) = evict::wash_now(engine, &mut locked, index)
+        if let Some((mut block, index)) = lock_if_there(engine, frame, folio, order)
+            && let Some(slot) = evict::wash_now(engine, &mut block, index)
         {
-            write_out::send(engine, &mut batch, &mut locked, index, slot);
+            write_out::send(engine, &mut batch, &mut block, index, slot);
         }
     }
     if let Some(rest) = batch {
@@ -230,10 +230,10 @@ pub(crate) fn empty_a_pageblock_of(engine: &Engine, zone: &Zone) -> bool {
     write_out::settle_rest(engine);
     let mut any = false;
     for (frame, folio, order) in folios {
-        if let Some((mut locked, index)) = lock_if_there(engine, frame, folio, order)
+        if let Some((mut block, index)) = lock_if_there(engine, frame, folio, order)
             && engine.ram().zone(frame).list(frame) == Some(List::Clean)
         {
-            engine.ram().leave(&mut locked, index);
+            engine.ram().leave(&mut block, index);
             any = true;
         }
     }
@@ -242,9 +242,9 @@ pub(crate) fn empty_a_pageblock_of(engine: &Engine, zone: &Zone) -> bool {
 
 /// Locks the block of a folio that was found in these frames, if nobody holds it and the folio is still there.
 fn lock_if_there<'e>(engine: &'e Engine, frame: FrameId, folio: FolioId, order: Order) -> Option<(Block<'e>, usize)> {
-    let locked = engine.try_lock(folio.block())?;
-    let index = locked.index_of(folio.page_in_block());
-    (locked.order() == order && locked.folio(index).frame() == Some(frame)).then_some((locked, index))
+    let block = engine.try_lock(folio.block())?;
+    let index = block.index_of(folio.page_in_block());
+    (block.order() == order && block.folio(index).frame() == Some(frame)).then_some((block, index))
 }
 
 #[cfg(test)]

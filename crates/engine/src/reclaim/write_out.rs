@@ -39,15 +39,15 @@ impl<'e> Batch<'e> {
 
     /// Copies a folio that is at home into the batch. `false`: it is full, of another order, or the folio's slots do
     /// not follow.
-    pub fn push(&mut self, engine: &Engine, locked: &mut Block<'_>, index: usize, slot: SlotId) -> bool {
-        let (order, at) = (locked.order(), self.len_bytes());
+    pub fn push(&mut self, engine: &Engine, block: &mut Block<'_>, index: usize, slot: SlotId) -> bool {
+        let (order, at) = (block.order(), self.len_bytes());
         let follows = engine.swap().follows(slot, self.slot, self.folios.len() * order.nr_pages());
         if order != self.order || !follows || !self.has_room() {
             return false;
         }
-        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.ram().frames().at_home(locked, index));
-        locked.folio_mut(index).begin_write(slot);
-        let (folio, frame) = (locked.name(index), locked.frame(index));
+        self.buffer.bytes()[at..at + order.bytes()].copy_from_slice(engine.ram().frames().at_home(block, index));
+        block.folio_mut(index).begin_write(slot);
+        let (folio, frame) = (block.name(index), block.frame(index));
         self.folios.push(Written { folio, order, frame, slot, failed: false });
         true
     }
@@ -56,14 +56,14 @@ impl<'e> Batch<'e> {
 /// What one write covers.
 pub(crate) enum Outgoing<'t> {
     /// A whole block, locked, its folio at home and on no list.
-    Whole { locked: Block<'t>, slot: SlotId },
+    Whole { block: Block<'t>, slot: SlotId },
     /// A batch of small folios.
     Small(Batch<'t>),
 }
 
 impl<'t> Outgoing<'t> {
-    pub fn whole(locked: Block<'t>, slot: SlotId) -> Self {
-        Outgoing::Whole { locked, slot }
+    pub fn whole(block: Block<'t>, slot: SlotId) -> Self {
+        Outgoing::Whole { block, slot }
     }
 
     pub fn slot(&self) -> SlotId {
@@ -83,7 +83,7 @@ impl<'t> Outgoing<'t> {
     /// The memory to be written: address and length.
     pub fn memory(&self, engine: &Engine) -> (usize, usize) {
         match self {
-            Outgoing::Whole { locked, .. } => (engine.ram().frames().home(locked.frame(0)), Order::HUGE.bytes()),
+            Outgoing::Whole { block, .. } => (engine.ram().frames().home(block.frame(0)), Order::HUGE.bytes()),
             Outgoing::Small(batch) => (batch.buffer.addr(), batch.len_bytes()),
         }
     }
@@ -92,7 +92,7 @@ impl<'t> Outgoing<'t> {
 /// Writes synchronously, for devices in memory and for direct reclaim. Returns whether all was written.
 pub(crate) fn write_now(engine: &Engine, outgoing: Outgoing<'_>) -> bool {
     match outgoing {
-        Outgoing::Whole { mut locked, slot } => locked.write_one(0, slot),
+        Outgoing::Whole { mut block, slot } => block.write_one(0, slot),
         Outgoing::Small(batch) => write_batch(engine, batch, settle_later),
     }
 }
@@ -103,18 +103,18 @@ pub(crate) fn write_now(engine: &Engine, outgoing: Outgoing<'_>) -> bool {
 pub(crate) fn send<'e>(
     engine: &'e Engine,
     batch: &mut Option<Batch<'e>>,
-    locked: &mut Block<'_>,
+    block: &mut Block<'_>,
     index: usize,
     slot: SlotId,
 ) {
-    let order = locked.order();
+    let order = block.order();
     if order == Order::HUGE || engine.swap().takes_folios(slot) {
-        locked.write_one(index, slot);
+        block.write_one(index, slot);
         return;
     }
-    while !batch.get_or_insert_with(|| Batch::new(engine, slot, order)).push(engine, locked, index, slot) {
+    while !batch.get_or_insert_with(|| Batch::new(engine, slot, order)).push(engine, block, index, slot) {
         if let Some(done) = batch.take() {
-            write_batch(engine, done, |engine, written| settle_beside(engine, locked, written));
+            write_batch(engine, done, |engine, written| settle_beside(engine, block, written));
         }
     }
 }
@@ -132,7 +132,7 @@ pub(crate) fn finish_write(engine: &Engine, outgoing: Outgoing<'_>, written: std
         engine.swap().note_written(outgoing.slot());
     }
     match outgoing {
-        Outgoing::Whole { mut locked, slot } => locked.finish_folio(0, slot, written.map(|()| slot)),
+        Outgoing::Whole { mut block, slot } => block.finish_folio(0, slot, written.map(|()| slot)),
         Outgoing::Small(batch) => finish_batch(engine, batch, written, settle_later),
     }
 }
@@ -179,9 +179,9 @@ fn settle_later(engine: &Engine, written: Written) {
 }
 
 /// Settles a written folio for a caller that holds a block's lock, possibly the lock of the folio's own block.
-pub(crate) fn settle_beside(engine: &Engine, locked: &mut Block<'_>, written: Written) {
-    if written.folio.block() == locked.id() {
-        locked.settle_write(written);
+pub(crate) fn settle_beside(engine: &Engine, block: &mut Block<'_>, written: Written) {
+    if written.folio.block() == block.id() {
+        block.settle_write(written);
     } else {
         settle_later(engine, written);
     }
@@ -197,8 +197,8 @@ pub(crate) fn settle_rest(engine: &Engine) -> bool {
 }
 
 fn settle(engine: &Engine, written: Written) -> bool {
-    let Some(mut locked) = engine.try_lock(written.folio.block()) else { return false };
-    locked.settle_write(written);
+    let Some(mut block) = engine.try_lock(written.folio.block()) else { return false };
+    block.settle_write(written);
     true
 }
 

@@ -78,29 +78,29 @@ fn walk_failing(engine: &Engine, device: DeviceId) {
     let mut buffer = Buffer::new();
     let is_over = || engine.stopping() || engine.swap().is_change_wanted();
     // Ends early if there is no room left.
-    let _ = engine.each_block_in_use(is_over, |block| {
-        let mut locked = engine.lock(block);
-        remove::free_copies(engine, &mut locked, device)?;
-        carry_readable(engine, &mut locked, device, &mut buffer)
+    let _ = engine.each_block_in_use(is_over, |id| {
+        let mut block = engine.lock(id);
+        remove::free_copies(engine, &mut block, device)?;
+        carry_readable(engine, &mut block, device, &mut buffer)
     });
 }
 
 /// Moves the readable content of a block that is only on the device.
-fn carry_readable(engine: &Engine, locked: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+fn carry_readable(engine: &Engine, block: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
     let (mut page, mut alone_until, mut failures) = (0, 0, 0);
-    while let Some(mut run) = locked.next_run(page, device) {
-        let order = locked.order();
+    while let Some(mut run) = block.next_run(page, device) {
+        let order = block.order();
         if run.pages.start < alone_until {
             run.pages.end = run.pages.start + order.nr_pages();
         }
         page = run.pages.start;
-        match remove::carry_run(engine, locked, &run, buffer) {
+        match remove::carry_run(engine, block, &run, buffer) {
             Ok(true) => failures = 0,
             Ok(false) if failures == FAILURES => return Err(Stuck::Full),
             Ok(false) => failures += 1,
             // A part of it may be readable.
             Err(Stuck::Lost(_)) if run.pages.len() > order.nr_pages() => alone_until = run.pages.end,
-            Err(Stuck::Lost(_)) if order > PIECE => locked.split_to(PIECE),
+            Err(Stuck::Lost(_)) if order > PIECE => block.split_to(PIECE),
             Err(Stuck::Lost(_)) => page = run.pages.end,
             Err(stuck) => return Err(stuck),
         }
@@ -114,16 +114,16 @@ fn end_lost_elsewhere(engine: &Engine) {
         let _pass = engine.gate().enter(signals::thread_id());
         engine.faults().lost().blocks()
     };
-    for block in lost {
+    for id in lost {
         let _pass = engine.gate().enter(signals::thread_id());
-        let locked = engine.lock(block);
+        let block = engine.lock(id);
         for page in 0..BLOCK_PAGES {
-            let is_lost = match locked.state(locked.index_of(page)) {
+            let is_lost = match block.state(block.index_of(page)) {
                 State::Swapped(slot) => engine.swap().is_failing(slot),
                 State::Resident(_) | State::Standby(_) | State::Empty => false,
             };
             if !is_lost {
-                locked.end_lost(page..page + 1);
+                block.end_lost(page..page + 1);
             }
         }
     }

@@ -112,22 +112,22 @@ fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
 fn walk(engine: &Engine, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
     let never = || false;
     engine
-        .each_block_in_use(never, |block| {
-            let mut locked = engine.lock(block);
+        .each_block_in_use(never, |id| {
+            let mut block = engine.lock(id);
             if step == Step::Free {
-                free_copies(engine, &mut locked, device)?;
+                free_copies(engine, &mut block, device)?;
             }
-            carry(engine, &mut locked, device, buffer)
+            carry(engine, &mut block, device, buffer)
         })
         .map(drop)
 }
 
 /// Frees the device's copies of a block's folios in RAM. A clean folio keeps a copy on another device, or stays in
 /// RAM as a dirty one if there are frames to spare.
-pub(crate) fn free_copies(engine: &Engine, locked: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
-    let order = locked.order();
-    for index in 0..locked.nr_folios() {
-        let folio = locked.folio(index);
+pub(crate) fn free_copies(engine: &Engine, block: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
+    let order = block.order();
+    for index in 0..block.nr_folios() {
+        let folio = block.folio(index);
         let (Some(frame), Some(slot)) = (folio.frame(), folio.slot()) else { continue };
         if engine.swap().device_of(slot) != device {
             continue;
@@ -137,33 +137,33 @@ pub(crate) fn free_copies(engine: &Engine, locked: &mut Block<'_>, device: Devic
             if !spare {
                 // RAM is short: keep the folio clean by a copy elsewhere.
                 if let Some(place) = slot_elsewhere(engine, order) {
-                    locked.release_slot(index);
+                    block.release_slot(index);
                     engine.ram().zone(frame).remove(frame);
-                    locked.write_one(index, place);
+                    block.write_one(index, place);
                     continue;
                 }
-                return copy_in_parts(engine, locked, device);
+                return copy_in_parts(engine, block, device);
             }
             engine.ram().put(frame, List::Laundry); // it has no copy any more
             engine.ram().reclaim_wanted().signal();
         }
-        locked.release_slot(index);
+        block.release_slot(index);
     }
     Ok(())
 }
 
 /// Copies a clean folio in RAM to another device in parts, because no run of slots is left there.
-fn copy_in_parts(engine: &Engine, locked: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
-    let split = match Order::new(locked.order().exponent().wrapping_sub(1)) {
-        Some(smaller) if locked.order() == Order::HUGE => {
-            engine.ram().put(locked.frame(0), List::Laundry); // it has no copy any more if that fails
-            Washed::in_parts(locked.write_parts(smaller))
+fn copy_in_parts(engine: &Engine, block: &mut Block<'_>, device: DeviceId) -> Result<(), Stuck> {
+    let split = match Order::new(block.order().exponent().wrapping_sub(1)) {
+        Some(smaller) if block.order() == Order::HUGE => {
+            engine.ram().put(block.frame(0), List::Laundry); // it has no copy any more if that fails
+            Washed::in_parts(block.write_parts(smaller))
         }
-        Some(_) => evict::split_to_fit(engine, locked),
+        Some(_) => evict::split_to_fit(engine, block),
         None => Washed::NoSlot,
     };
     match split {
-        Washed::Again => free_copies(engine, locked, device),
+        Washed::Again => free_copies(engine, block, device),
         Washed::Clean => Ok(()),
         Washed::NoSlot | Washed::Dirty(_) => Err(Stuck::Full),
     }
@@ -175,11 +175,11 @@ fn slot_elsewhere(engine: &Engine, order: Order) -> Option<SlotId> {
 }
 
 /// Moves away the content of a block that is only on the device.
-fn carry(engine: &Engine, locked: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
+fn carry(engine: &Engine, block: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
     let (mut page, mut failures) = (0, 0);
-    while let Some(run) = locked.next_run(page, device) {
+    while let Some(run) = block.next_run(page, device) {
         page = run.pages.start;
-        failures = if carry_run(engine, locked, &run, buffer)? { 0 } else { failures + 1 };
+        failures = if carry_run(engine, block, &run, buffer)? { 0 } else { failures + 1 };
         if failures > FAILURES {
             return Err(Stuck::Full);
         }
@@ -190,37 +190,37 @@ fn carry(engine: &Engine, locked: &mut Block<'_>, device: DeviceId, buffer: &mut
 /// Moves as much of a run as possible: at least one folio, or else splits the block. `false`: all writes failed.
 pub(crate) fn carry_run(
     engine: &Engine,
-    locked: &mut Block<'_>,
+    block: &mut Block<'_>,
     run: &SlotRun,
     buffer: &mut Buffer,
 ) -> Result<bool, Stuck> {
-    let order = locked.order();
-    locked.hash_run_by_pages(run).map_err(Stuck::Lost)?;
+    let order = block.order();
+    block.hash_run_by_pages(run).map_err(Stuck::Lost)?;
     let nr_folios = run.pages.len() >> order.exponent();
     let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| slot_elsewhere(engine, order)).collect();
     if places.is_empty() {
-        match evict::split_to_fit(engine, locked) {
+        match evict::split_to_fit(engine, block) {
             Washed::Again => return Ok(true),
             _ if kept::shed_all_copies(engine) => places.extend(slot_elsewhere(engine, order)),
             _ => {}
         }
     }
     let bytes = buffer.pages(run.pages.len());
-    if let Err(lost) = locked.read_run_checked(run, bytes) {
+    if let Err(lost) = block.read_run_checked(run, bytes) {
         places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
         return Err(Stuck::Lost(lost));
     }
     if places.is_empty() {
-        return keep_in_ram(engine, locked, run, bytes).map(|()| true);
+        return keep_in_ram(engine, block, run, bytes).map(|()| true);
     }
-    let any = locked.put_elsewhere(run.pages.start, bytes, &places);
+    let any = block.put_elsewhere(run.pages.start, bytes, &places);
     Ok(any)
 }
 
 /// Keeps a run's folios, whose content was read, in RAM because no device has slots: as many as there are frames to
 /// spare.
-fn keep_in_ram(engine: &Engine, locked: &mut Block<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
-    let order = locked.order();
+fn keep_in_ram(engine: &Engine, block: &mut Block<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
+    let order = block.order();
     let reserve = engine.ram().zones().watermarks().high;
     for (at, part) in bytes.chunks(order.bytes()).enumerate() {
         let Some(taken) = engine.ram().try_take(engine.table(), order, reserve) else {
@@ -228,21 +228,21 @@ fn keep_in_ram(engine: &Engine, locked: &mut Block<'_>, run: &SlotRun, bytes: &[
             return match at {
                 0 if there_are_frames && order > Order::PAGE => {
                     // There are enough frames, but not contiguous ones.
-                    locked.split_to(if order > PIECE { PIECE } else { Order::PAGE });
+                    block.split_to(if order > PIECE { PIECE } else { Order::PAGE });
                     Ok(())
                 }
                 0 => Err(Stuck::Full),
                 _ => Ok(()),
             };
         };
-        let index = locked.index_of(run.pages.start) + at;
+        let index = block.index_of(run.pages.start) + at;
         let mut prepared = engine.ram().prepare(taken, order);
         prepared.bytes_mut().copy_from_slice(part);
         let frame = prepared.into_frame();
-        engine.policy().judge_drop(locked, index, engine.ram());
-        engine.ram().zone(frame).set_owner(frame, locked.name(index));
-        locked.folio_mut(index).set_in_ram(frame, false);
-        locked.release_slot(index);
+        engine.policy().judge_drop(block, index, engine.ram());
+        engine.ram().zone(frame).set_owner(frame, block.name(index));
+        block.folio_mut(index).set_in_ram(frame, false);
+        block.release_slot(index);
         engine.ram().put(frame, List::Laundry);
         engine.parts().count_swap_in(order);
     }

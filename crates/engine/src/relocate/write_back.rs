@@ -57,11 +57,11 @@ pub(crate) fn run(engine: &Engine, mut buffer: Buffer) {
 
 /// Gives each page its own hash in pieces that have one hash. Otherwise a fault on one page would have to read its
 /// whole piece.
-fn note_pieces_by_pages(locked: &mut Block<'_>, first_page: usize, bytes: &[u8]) {
+fn note_pieces_by_pages(block: &mut Block<'_>, first_page: usize, bytes: &[u8]) {
     for (index, piece) in bytes.chunks(PIECE.bytes()).enumerate() {
         let page = first_page + index * PIECE.nr_pages();
-        if locked.piece_hash(page / PIECE.nr_pages()).is_some() {
-            checksum::note_pages(locked, page, piece);
+        if block.piece_hash(page / PIECE.nr_pages()).is_some() {
+            checksum::note_pages(block, page, piece);
         }
     }
 }
@@ -100,11 +100,11 @@ fn oldest_blocks_on(engine: &Engine, device: DeviceId) -> Vec<BlockId> {
     let now = engine.ram().nr_evictions();
     let mut found = Vec::new();
     let is_over = || engine.stopping() || engine.swap().is_change_wanted();
-    let walked = engine.each_block_in_use(is_over, |block| {
-        if let Some(locked) = engine.try_lock(block)
-            && locked.next_run(0, device).is_some()
+    let walked = engine.each_block_in_use(is_over, |id| {
+        if let Some(block) = engine.try_lock(id)
+            && block.next_run(0, device).is_some()
         {
-            found.push((now.wrapping_sub(locked.left_at), block));
+            found.push((now.wrapping_sub(block.left_at), id));
         }
         Ok::<_, Infallible>(())
     });
@@ -117,17 +117,17 @@ fn oldest_blocks_on(engine: &Engine, device: DeviceId) -> Vec<BlockId> {
         found.truncate(most);
     }
     found.sort_unstable_by_key(|&(age, _)| std::cmp::Reverse(age));
-    found.into_iter().map(|(_, block)| block).collect()
+    found.into_iter().map(|(_, id)| id).collect()
 }
 
 /// Writes a block's folios that are only on the front to devices behind it. Returns whether any moved.
-fn write_back(engine: &Engine, block: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
+fn write_back(engine: &Engine, id: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
     let _blocked = signals::block_all();
     let _pass = engine.gate().enter(signals::thread_id());
-    let Some(mut locked) = engine.try_lock(block) else { return false };
+    let Some(mut block) = engine.try_lock(id) else { return false };
     let (mut page, mut any) = (0, false);
-    while let Some(mut run) = locked.next_run(page, front) {
-        let order = locked.order();
+    while let Some(mut run) = block.next_run(page, front) {
+        let order = block.order();
         let nr_folios = run.pages.len() >> order.exponent();
         let place = || engine.swap().allocate_on_one(behind, current_cpu(), order);
         let places: Vec<SlotId> = (0..nr_folios).map_while(|_| place()).collect();
@@ -135,26 +135,26 @@ fn write_back(engine: &Engine, block: BlockId, front: DeviceId, behind: &[Device
             // No room in one piece: move it in smaller ones, as from RAM.
             let smaller = (0..order.exponent()).rev().filter_map(Order::new);
             let Some(fits) = smaller.into_iter().find(|&smaller| fits_behind(engine, behind, smaller)) else { break };
-            locked.split_to(fits);
+            block.split_to(fits);
             continue;
         }
         run.pages.end = run.pages.start + (places.len() << order.exponent());
         page = run.pages.end;
         let bytes = buffer.pages(run.pages.len());
-        if locked.read_run_alone(&run, bytes).is_err() {
+        if block.read_run_alone(&run, bytes).is_err() {
             // A thread that needs it will get the error.
             places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
             continue;
         }
-        if order >= PIECE && engine.policy().comes_back_by_pages(&locked) {
-            note_pieces_by_pages(&mut locked, run.pages.start, bytes);
+        if order >= PIECE && engine.policy().comes_back_by_pages(&block) {
+            note_pieces_by_pages(&mut block, run.pages.start, bytes);
         }
-        if locked.put_elsewhere(run.pages.start, bytes, &places) {
+        if block.put_elsewhere(run.pages.start, bytes, &places) {
             any = true;
-            count_written_back(engine, &locked, run.pages, front);
+            count_written_back(engine, &block, run.pages, front);
         }
     }
-    drop(locked);
+    drop(block);
     engine.swap().flush_device(front); // its old slots are free now
     any
 }
@@ -164,11 +164,11 @@ fn fits_behind(engine: &Engine, behind: &[DeviceId], order: Order) -> bool {
     slot.inspect(|&slot| engine.swap().put_back_slots(slot, order)).is_some()
 }
 
-fn count_written_back(engine: &Engine, locked: &Block<'_>, pages: Range<usize>, front: DeviceId) {
-    let folios = locked.index_of(pages.start)..=locked.index_of(pages.end - 1);
-    let has_gone = |index: &usize| match locked.state(*index) {
+fn count_written_back(engine: &Engine, block: &Block<'_>, pages: Range<usize>, front: DeviceId) {
+    let folios = block.index_of(pages.start)..=block.index_of(pages.end - 1);
+    let has_gone = |index: &usize| match block.state(*index) {
         State::Swapped(slot) => engine.swap().device_of(slot) != front,
         _ => false,
     };
-    engine.stats().written_back_bytes.add((folios.filter(has_gone).count() * locked.order().bytes()) as u64);
+    engine.stats().written_back_bytes.add((folios.filter(has_gone).count() * block.order().bytes()) as u64);
 }
