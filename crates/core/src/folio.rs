@@ -193,7 +193,7 @@ fn unpack(hash: [u64; 2]) -> Option<u128> {
 }
 
 /// What the table holds for 2 MiB of addresses.
-pub struct Block {
+pub struct Entry {
     order: Order,
     /// Not to be reclaimed: no folio of the block leaves RAM.
     pub pinned: bool,
@@ -217,9 +217,9 @@ pub struct Block {
     sealed: Option<Box<[u64; BLOCK_PAGES / 64]>>,
 }
 
-impl Block {
-    fn new() -> Block {
-        Block {
+impl Entry {
+    fn new() -> Entry {
+        Entry {
             order: Order::HUGE,
             pinned: false,
             small_table: false,
@@ -239,7 +239,7 @@ impl Block {
     pub fn record_bytes(order: Order) -> usize {
         let folios = if order < Order::HUGE { BLOCK_PAGES / order.nr_pages() * size_of::<Folio>() } else { 0 };
         let pages = if order < PIECE { BLOCK_PAGES * size_of::<[u64; 2]>() } else { 0 };
-        size_of::<Entry>() + folios + size_of::<[PieceHash; BLOCK_PIECES]>() + pages
+        size_of::<Row>() + folios + size_of::<[PieceHash; BLOCK_PIECES]>() + pages
     }
 
     /// The order of its folios.
@@ -382,13 +382,13 @@ impl Block {
         pages.for_each(|page| dropped[page / 64] |= 1 << (page % 64));
     }
 
-    /// Returns the pages noted by [`Block::note_dropped`] and forgets them.
+    /// Returns the pages noted by [`Entry::note_dropped`] and forgets them.
     pub fn take_dropped(&mut self) -> Option<impl Iterator<Item = usize> + use<>> {
         let dropped = self.dropped.take()?;
         Some((0..BLOCK_PAGES).filter(move |page| dropped[page / 64] >> (page % 64) & 1 == 1))
     }
 
-    /// Forbids or permits mapping pages. The caller ensures that folios are not larger than [`Block::sealed_order`],
+    /// Forbids or permits mapping pages. The caller ensures that folios are not larger than [`Entry::sealed_order`],
     /// unless the whole block is empty.
     pub fn set_sealed(&mut self, pages: Range<usize>, on: bool) {
         let sealed = self.sealed.get_or_insert_default();
@@ -453,15 +453,15 @@ const NEVER: u8 = 0;
 const IN_USE: u8 = 1;
 const LEFT: u8 = 2;
 
-struct Entry {
+struct Row {
     use_of: Mark,
-    block: Mutex<Block>,
+    block: Mutex<Entry>,
 }
 
 /// The blocks of all addresses, in chunks that are allocated on demand. The note of a chunk that does not exist is the
 /// use of each of its blocks.
 pub struct FolioTable {
-    blocks: Sparse<Entry, CHUNK_BLOCKS>,
+    blocks: Sparse<Row, CHUNK_BLOCKS>,
     nr_blocks: usize,
     key: HashKey,
     /// Held while a chunk is made, or the note of one changes that does not exist.
@@ -503,7 +503,7 @@ impl FolioTable {
         let _making = lock(&self.making);
         for first in (start / CHUNK_BLOCKS * CHUNK_BLOCKS..end).step_by(CHUNK_BLOCKS) {
             let use_of = self.blocks.note(first).load(Ordering::SeqCst);
-            let entry = || Entry { use_of: Mark::new(use_of), block: Mutex::new(Block::new()) };
+            let entry = || Row { use_of: Mark::new(use_of), block: Mutex::new(Entry::new()) };
             self.blocks.make(first..first + 1, entry);
         }
     }
@@ -601,11 +601,11 @@ impl FolioTable {
     /// Bytes of memory that the table takes. Walks all blocks; a locked block counts without its parts, hashes and
     /// bitmaps.
     pub fn bytes(&self) -> usize {
-        let more = |entry: &Entry| entry.block.try_lock().map_or(0, |block| block.bytes());
+        let more = |entry: &Row| entry.block.try_lock().map_or(0, |block| block.bytes());
         size_of::<Self>() + self.blocks.bytes() + self.blocks.made().map(more).sum::<usize>()
     }
 
-    fn find(&self, block: BlockId) -> Option<&Mutex<Block>> {
+    fn find(&self, block: BlockId) -> Option<&Mutex<Entry>> {
         self.blocks.get(block.index()).map(|entry| &entry.block)
     }
 }
@@ -620,9 +620,9 @@ impl fmt::Debug for FolioTable {
 #[must_use = "dropping it unlocks the block"]
 pub struct Locked<'t> {
     id: BlockId,
-    mutex: &'t Mutex<Block>,
+    mutex: &'t Mutex<Entry>,
     /// `None` during a pause.
-    block: Option<MutexGuard<'t, Block>>,
+    block: Option<MutexGuard<'t, Entry>>,
     key: &'t HashKey,
 }
 
@@ -650,28 +650,28 @@ impl<'t> Locked<'t> {
     }
 
     /// Takes what the entry says of the block. The block is empty afterwards.
-    pub fn take(&mut self) -> Block {
+    pub fn take(&mut self) -> Entry {
         let small_table = self.small_table;
-        std::mem::replace(&mut **self, Block { small_table, ..Block::new() })
+        std::mem::replace(&mut **self, Entry { small_table, ..Entry::new() })
     }
 
     /// Puts what was taken from another block into an empty one.
-    pub fn put(&mut self, block: Block) {
+    pub fn put(&mut self, block: Entry) {
         let small_table = self.small_table;
-        **self = Block { small_table, sealed: self.sealed.take(), ..block };
+        **self = Entry { small_table, sealed: self.sealed.take(), ..block };
     }
 }
 
 impl Deref for Locked<'_> {
-    type Target = Block;
+    type Target = Entry;
 
-    fn deref(&self) -> &Block {
+    fn deref(&self) -> &Entry {
         self.block.as_ref().expect("a pause has no access to the block")
     }
 }
 
 impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Block {
+    fn deref_mut(&mut self) -> &mut Entry {
         self.block.as_mut().expect("a pause has no access to the block")
     }
 }
@@ -692,7 +692,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_swapped_folio_have_its_slots() {
-        let mut block = Block::new();
+        let mut block = Entry::new();
         block.folio_mut(0).set_slot(Some(SlotId::new(1024)));
         block.split(order(4));
         assert_eq!((block.nr_folios(), block.index_of(511)), (32, 31));
@@ -706,7 +706,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_resident_folio_have_its_frames() {
-        let mut block = Block::new();
+        let mut block = Entry::new();
         block.folio_mut(0).set_in_ram(FrameId::new(512), true);
         block.folio_mut(0).ahead = Ahead::Marker;
         block.split(order(8));
@@ -739,7 +739,7 @@ mod tests {
 
     #[test]
     fn hashes_of_pieces_and_of_pages() {
-        let mut block = Block::new();
+        let mut block = Entry::new();
         assert_eq!((block.piece_hash(1), block.page_hash(17)), (None, None));
         block.set_piece_hash(1, 7);
         assert_eq!((block.piece_hash(1), block.page_hash(17)), (Some(7), None));
@@ -749,7 +749,7 @@ mod tests {
 
     #[test]
     fn dropped_pages_are_noted_once() {
-        let mut block = Block::new();
+        let mut block = Entry::new();
         block.note_dropped(3..5);
         block.note_dropped(4..66);
         assert!(block.take_dropped().unwrap().eq(3..66));
@@ -758,7 +758,7 @@ mod tests {
 
     #[test]
     fn sealed_pages_bound_the_order_until_they_are_opened() {
-        let mut block = Block::new();
+        let mut block = Entry::new();
         assert!(!block.has_sealed() && block.sealed_order() == Order::HUGE);
         block.set_sealed(16..48, true);
         assert_eq!(block.sealed_order(), PIECE);

@@ -25,7 +25,7 @@ pub mod stats;
 pub mod swap;
 pub mod sync;
 
-pub use folio::{Ahead, BLOCK_PAGES, BLOCK_PIECES, Block, Folio, FolioTable, HashKey, Locked, PIECE, State};
+pub use folio::{Ahead, BLOCK_PAGES, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, PIECE, State};
 pub use frame::{
     ClassCounts, Contiguity, List, Memory, Miss, Oldest, Shortage, Size, Taken, Watermarks, Zone, ZoneCounts, Zones,
 };

@@ -1,5 +1,6 @@
-//! The engine of one arena: the sum of its parts. Each part keeps its state to itself. The flows in the folders
-//! `fault`, `reclaim`, `relocate` and `compact` name the parts that they use.
+//! The engine of one arena: the sum of its parts. Each part keeps its state to itself. What is done to one block
+//! is in `block`. The flows, in the folders `reclaim`, `relocate`, `compact`, `fault` and `manage`, name the parts that
+//! they use.
 //!
 //! Lock order: the lock of a block of the folio table; then the compactor's lock, in a fault that compacts; then one
 //! leaf lock (a zone with its per-CPU frames, freed slots and clusters, streams, order choice, or queue). Never hold

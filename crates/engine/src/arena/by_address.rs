@@ -20,13 +20,11 @@ use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
 use crate::engine::Engine;
-use crate::fault::{own, resolve};
+use crate::fault::resolve;
 use crate::manage::adopt;
 use crate::manage::hand_over;
-use crate::manage::pages;
-use crate::manage::pages::{BLOCK_BYTES, blocks_of, pages_in};
-use crate::manage::remap;
-use crate::manage::remap::Relocation;
+use crate::manage::pages::{self, BLOCK_BYTES, blocks_of, pages_in};
+use crate::manage::remap::{self, Relocation};
 
 /// Blocks whose wish is noted in one go.
 const WISHES: usize = 64;
@@ -227,7 +225,7 @@ impl RawSpace {
     pub unsafe fn replace<R>(&self, range: Range<usize>, replace: impl FnOnce(&Replaced<'_>) -> R) -> R {
         self.forget_holds(&range);
         // SAFETY: the caller's promise.
-        unsafe { pages::forget(&self.engine, range, |managed| replace(&Replaced { engine: &self.engine, managed })) }
+        unsafe { pages::unmanage(&self.engine, range, |managed| replace(&Replaced { engine: &self.engine, managed })) }
     }
 
     /// No longer manages a range, and leaves its content to the kernel, in RAM. `false`: some of it stays managed,
@@ -655,7 +653,7 @@ impl RawSpace {
     /// address is of something else.
     #[must_use]
     pub fn on_own_fault(&self, addr: usize) -> bool {
-        own::resolve_own(&self.engine, addr, signals::thread_id())
+        resolve::resolve_own(&self.engine, addr, signals::thread_id())
     }
 
     fn block_at(&self, addr: usize) -> BlockId {

@@ -1,4 +1,4 @@
-//! fork, for faces: the child goes on with an arena of its own. See [`crate::engine::fork`].
+//! fork, for faces: the child goes on with an arena of its own. See [`crate::manage::fork`].
 //!
 //! A child often does nothing but start a program. So only what every child needs is made at once: a userfaultfd, swap
 //! of its own, and the threads that every arena has at first ([`super::crew`]).
@@ -15,8 +15,7 @@ use super::{Arena, Running};
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::device;
-use crate::manage::fork;
-use crate::manage::fork::Resting;
+use crate::manage::fork::{self, Resting};
 use crate::process::threads::Thread;
 
 /// An arena at rest while its process forks. Ends with one of its methods in each process.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use folioswap_core::{FrameId, List, Locked, Memory, Order, PAGE_SIZE, Phase, State};
+use folioswap_core::{Ahead, FrameId, List, Memory, Order, PAGE_SIZE, Phase, State};
 use folioswap_sys::uffd::MoveError;
 
 use super::Block;
@@ -10,16 +10,16 @@ use crate::memory::mapper::{MapError, patiently};
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 
-/// Content of new pages.
-pub(crate) static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-
-/// The pages of a folio in its block.
-pub(crate) fn pages_of(locked: &Locked<'_>, index: usize) -> Range<usize> {
-    let nr_pages = locked.order().nr_pages();
-    index * nr_pages..(index + 1) * nr_pages
-}
+/// Content of a missing or dropped page.
+pub(super) static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 impl Block<'_> {
+    /// The pages of a folio in the block.
+    pub fn pages_of(&self, index: usize) -> Range<usize> {
+        let nr_pages = self.order().nr_pages();
+        index * nr_pages..(index + 1) * nr_pages
+    }
+
     /// The address, the home address and the length in bytes of a folio.
     fn places(&self, index: usize, frame: FrameId) -> (usize, usize, usize) {
         (self.table().addr(self.name(index)), self.ram().frames().home(frame), self.order().bytes())
@@ -83,13 +83,13 @@ impl Block<'_> {
         // SAFETY: the folio's place and its frames' home; the block is locked.
         let unmap = |addr, home, len| unsafe { mapper.unmap(addr, home, len) };
         match self.unmap_by(index, unmap) {
-            Err(MapError::Missing) if self.fill_gaps(pages_of(self, index)) => self.unmap_by(index, unmap),
+            Err(MapError::Missing) if self.fill_gaps(self.pages_of(index)) => self.unmap_by(index, unmap),
             unmapped => unmapped,
         }
     }
 
     /// As [`Block::unmap`], for content that nobody needs any more.
-    fn unmap_unneeded(&mut self, index: usize) -> Result<(), MapError> {
+    pub(super) fn unmap_unneeded(&mut self, index: usize) -> Result<(), MapError> {
         let mapper = self.ram().mapper();
         // SAFETY: as in `unmap`.
         self.unmap_by(index, |addr, home, len| unsafe { mapper.unmap_unneeded(addr, home, len) })
@@ -118,53 +118,6 @@ impl Block<'_> {
         Ok(())
     }
 
-    /// Discards the content of all folios of a block. The block then reads as zero, as one folio.
-    pub fn drop_block(&mut self) {
-        for index in 0..self.nr_folios() {
-            self.drop_content(index);
-        }
-        self.join();
-    }
-
-    /// Discards the content of a folio, which then reads as zero. Its frames go back to the zone, its slots to the
-    /// space.
-    pub fn drop_content(&mut self, index: usize) {
-        let frame = match self.state(index) {
-            State::Empty => return,
-            State::Swapped(_) => None,
-            State::Standby(frame) => Some(frame),
-            State::Resident(frame) => match self.unmap_unneeded(index) {
-                Ok(()) => Some(frame),
-                Err(error) => {
-                    self.abandon(index, error);
-                    None
-                }
-            },
-        };
-        if let Some(frame) = frame {
-            self.ram().release(frame);
-        }
-        self.release_slot(index);
-        self.end_lost_folio(index);
-        self.folio_mut(index).set_empty();
-    }
-
-    /// Discards a mapped folio that cannot be moved (in use by a system call, or shared with a child). The kernel frees
-    /// its pages when their last user is done; the frames get new memory.
-    fn abandon(&mut self, index: usize, error: MapError) {
-        let (frame, order, addr) = (self.frame(index), self.order(), self.table().addr(self.name(index)));
-        let pages = if self.has_sealed() { order.nr_pages() } else { 1 };
-        for at in (0..pages).filter(|page| !self.is_sealed(index * order.nr_pages() + page)) {
-            let len = order.bytes() / pages;
-            // SAFETY: the caller has locked the block. These pages are managed, and their content no longer needed.
-            if let Err(refused) = unsafe { self.ram().frames().drop_memory(addr + at * len, len) } {
-                fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
-            }
-        }
-        self.folio_mut(index).set_out();
-        self.parts.free_lost(frame, order);
-    }
-
     /// Frees the slots that hold a folio's copy.
     pub fn release_slot(&mut self, index: usize) {
         if let Some(slot) = self.folio(index).slot() {
@@ -181,6 +134,16 @@ impl Block<'_> {
         }
     }
 
+    /// Frees the device's copy of a folio that was just mapped, unless the device has plenty of room.
+    pub fn settle_slot(&mut self, index: usize, watch: &mut Stopwatch<'_>) {
+        if self.folio(index).slot().is_some_and(|slot| !self.swap().keeps_copies(slot)) {
+            watch.lap(Phase::Map);
+            self.release_slot(index);
+            watch.lap(Phase::Free);
+        }
+        self.note_copy(index);
+    }
+
     /// To be called before the bytes of a folio at home are changed: its copies become stale.
     pub fn spoil(&mut self, index: usize) {
         self.release_slot(index);
@@ -188,25 +151,9 @@ impl Block<'_> {
         self.ram().put(self.frame(index), List::Laundry);
     }
 
-    /// Forgets the loss of pages of a block, none of which is mapped, and removes their poison: they can be read again,
-    /// or are no longer wanted.
-    pub fn end_lost(&self, pages: Range<usize>) {
-        for page in self.faults().lost().take(self.id(), pages) {
-            let addr = self.table().addr(self.id().page(page));
-            // SAFETY: the block is locked, and the page is not mapped, so only the poison marker is there.
-            if let Err(error) = unsafe { self.ram().frames().drop_memory(addr, PAGE_SIZE) } {
-                fatal::say(&format!("a page that was lost stays so: {error}"));
-            }
-        }
-    }
-
-    /// The same for a folio.
-    pub fn end_lost_folio(&self, index: usize) {
-        self.end_lost(pages_of(self, index));
-    }
-
-    /// Maps zeros at those of these pages, of mapped folios, that are missing. Returns whether any
-    /// was missing, and all are present now.
+    /// Maps zeros at those of these pages, of mapped folios, that are missing: the program dropped them by a call that
+    /// the engine did not see, and by the kernel's rules they are zero. Returns whether any was missing, and all are
+    /// present now.
     pub fn fill_gaps(&mut self, pages: Range<usize>) -> bool {
         let mut has_filled = false;
         for page in pages {
@@ -217,8 +164,8 @@ impl Block<'_> {
             if !matches!(self.ram().pagemap().is_present(addr), Ok(false)) {
                 continue;
             }
-            // SAFETY: a page at which nothing is present, though its folio is mapped. The source is a
-            // static of one page.
+            // SAFETY: a page of this locked block at which nothing is present, though its folio is mapped. The source
+            // is a static of one page.
             match unsafe { self.faults().uffd().copy(addr, ZEROS.as_ptr() as usize, PAGE_SIZE) } {
                 Ok(()) => {
                     self.small_table = true;
@@ -231,8 +178,36 @@ impl Block<'_> {
         has_filled
     }
 
-    /// Notes that a folio's content is lost. `false`: that was known.
-    pub fn note_lost(&self, index: usize) -> bool {
-        self.faults().lost().note(self.id(), pages_of(self, index))
+    /// Takes a folio off its list, so that nobody looks for it where it was. Its write no longer counts.
+    pub fn take_off_list(&mut self, index: usize) {
+        if let Some(frame) = self.folio(index).frame() {
+            self.folio_mut(index).cancel_write();
+            self.ram().zone(frame).remove(frame);
+        }
+    }
+
+    /// Puts a folio on a list again that was taken off.
+    pub fn put_on_list(&self, index: usize) {
+        let Some(frame) = self.folio(index).frame() else { return };
+        let is_mapped = matches!(self.state(index), State::Resident(_));
+        let zone = self.ram().zone(frame);
+        zone.insert_for(self.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
+        if is_mapped && self.pinned {
+            zone.remove(frame);
+        }
+    }
+
+    /// Maps a folio that was read ahead, unless its first access is to fault.
+    pub fn admit(&mut self, index: usize, frame: FrameId, ahead: Ahead) {
+        self.folio_mut(index).ahead = ahead;
+        if ahead != Ahead::No {
+            self.folio_mut(index).set_in_ram(frame, false);
+            self.note_copy(index);
+            // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
+            self.ram().put(frame, List::Inactive);
+        } else {
+            self.map(index, frame, List::Inactive);
+            self.settle_slot(index, &mut Stopwatch::still());
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! The mechanism of one block: its folios are mapped, unmapped, read, written, split, joined and dropped. Nothing here
-//! decides; the flows (faults, reclaim, relocation, compaction) do, and are built from these steps.
+//! decides which folio, or when: the flows (faults, reclaim, relocation, compaction) do, and are built from these
+//! steps.
 
-pub mod map;
+mod drop;
+mod lost;
+mod map;
 mod parts;
 mod read;
 mod shape;
@@ -21,7 +24,9 @@ use crate::swap::space::SwapSpace;
 
 /// A locked block, with the parts of the engine that its content lies in. Reads like the block's entry.
 ///
-/// **Invariant.** While it is held, nobody else changes the block's entry, its pages in RAM, or its slots.
+/// **Invariant.** While it is held, nobody else changes the block's entry, its pages in RAM, or its slots; but for a
+/// pause ([`Locked::pause`]), after which everything is looked at again.
+#[must_use = "dropping it unlocks the block"]
 pub(crate) struct Block<'p> {
     parts: &'p Parts,
     locked: Locked<'p>,

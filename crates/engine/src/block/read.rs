@@ -35,16 +35,6 @@ impl Block<'_> {
         self.swap().read_verified(addr, slot, bytes, first, |bytes| checksum::verify(self, page, bytes))
     }
 
-    /// Frees the device's copy of a folio that was just mapped, unless the device has plenty of room.
-    pub fn settle_slot(&mut self, index: usize, watch: &mut Stopwatch<'_>) {
-        if self.folio(index).slot().is_some_and(|slot| !self.swap().keeps_copies(slot)) {
-            watch.lap(Phase::Map);
-            self.release_slot(index);
-            watch.lap(Phase::Free);
-        }
-        self.note_copy(index);
-    }
-
     /// Reads and verifies the piece that holds a page and has one hash. Hashes each of its pages, and passes its
     /// content to `bring`.
     pub fn read_piece(&mut self, page: usize, bring: impl FnOnce(&[u8])) -> Result<(), SwapInError> {
@@ -170,7 +160,7 @@ impl Block<'_> {
     }
 
     /// Whether the bytes that were read of several folios are those that were written.
-    pub fn is_right(&self, run: &SlotRun, bytes: &[u8]) -> bool {
+    fn is_right(&self, run: &SlotRun, bytes: &[u8]) -> bool {
         let order = self.order();
         let mut page = run.pages.start;
         while page < run.pages.end {

@@ -1,4 +1,5 @@
-//! Writes folios to slots: one, a whole block in parts, or several to new places.
+//! Writes folios to slots: one, a whole block in parts, or several to new places. Settles what has been written, and
+//! gives copies up.
 //!
 //! A block in parts is written from its home, and the huge page is freed whole. It is never split: the kernel would
 //! replace its pages of zeros by the shared zero page, and Linux 6.18 fails to move those one by one (EEXIST for a page
@@ -54,7 +55,7 @@ impl Block<'_> {
     /// Settles a folio whose write has ended: it is clean, unless it was touched meanwhile.
     pub fn settle_write(&mut self, written: Written) {
         let Written { folio, order, frame, slot, failed } = written;
-        match (self.held(written), failed) {
+        match (self.untouched(written), failed) {
             (Some(index), false) => {
                 self.folio_mut(index).set_slot(Some(slot));
                 self.ram().put(frame, List::Clean);
@@ -72,7 +73,7 @@ impl Block<'_> {
     }
 
     /// The index of a folio that was being written, if nobody has touched it since.
-    fn held(&self, written: Written) -> Option<usize> {
+    fn untouched(&self, written: Written) -> Option<usize> {
         let Written { folio, order, frame, slot, .. } = written;
         let index = self.index_of(folio.page_in_block());
         let untouched = self.order() == order

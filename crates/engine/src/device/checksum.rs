@@ -5,7 +5,7 @@
 //! cache. In the other order the hash would wait for memory, and 2 MiB take 355 us instead of 253 us (AMD Zen 4, both
 //! CPUs busy).
 //!
-//! The hashes are kept in the folio's block ([`Block`](folioswap_core::Block)). Each arena has a random key: equal
+//! The hashes are kept in the block's entry ([`Entry`](folioswap_core::Entry)). Each arena has a random key: equal
 //! hashes are the only proof that a folio is clean, and without a key, two contents with the same hash are easily
 //! constructed.
 

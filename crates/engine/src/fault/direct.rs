@@ -31,10 +31,10 @@ pub(crate) fn detach(engine: &Arc<Engine>) {
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> sigbus::Handled {
-    if fault_stack::call(resolve, addr) { sigbus::Handled::Yes } else { sigbus::Handled::No }
+    if fault_stack::call(on_other_stack, addr) { sigbus::Handled::Yes } else { sigbus::Handled::No }
 }
 
-extern "C" fn resolve(addr: usize) -> bool {
+extern "C" fn on_other_stack(addr: usize) -> bool {
     let engine = {
         let engines = ENGINES.read().expect("nothing panics under this lock");
         let is_in_use = |engine: &&Arc<Engine>| {

@@ -13,9 +13,8 @@ use folioswap_core::{
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::gather;
-use crate::fault::parts::{self, Arrival};
-use crate::fault::take::Changed;
+use crate::fault::runs::{self, Arrival};
+use crate::fault::take::{self, Changed};
 use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::wakeup::Pass;
@@ -29,14 +28,13 @@ const EDGE_PAGES: usize = 16;
 type Attempt = Result<Result<(), Changed>, SwapInError>;
 
 /// A touch of a page that is not mapped.
+#[must_use = "a fault is resolved by run"]
 pub(crate) struct Fault<'e> {
-    pub(super) engine: &'e Engine,
-    /// The touched page's place in its block.
-    pub(super) page: usize,
-    block: BlockId,
+    engine: &'e Engine,
+    touched: FolioId,
     /// The thread that touched it.
     thread: u32,
-    pub(super) watch: Stopwatch<'e>,
+    watch: Stopwatch<'e>,
 }
 
 /// What one look at the block led to.
@@ -52,13 +50,12 @@ enum Step {
 impl<'e> Fault<'e> {
     /// A fault that begins now.
     pub fn new(engine: &'e Engine, page: FolioId, thread: u32) -> Self {
-        let watch = Stopwatch::start(engine.clock());
-        Fault { engine, page: page.page_in_block(), block: page.block(), thread, watch }
+        Fault { engine, touched: page, thread, watch: Stopwatch::start(engine.clock()) }
     }
 
-    /// Frames are taken for a page that nobody waits for.
-    pub fn untimed(engine: &'e Engine, page: FolioId) -> Self {
-        Fault { engine, page: page.page_in_block(), block: page.block(), thread: 0, watch: Stopwatch::still() }
+    /// The touched page's place in its block.
+    fn page(&self) -> usize {
+        self.touched.page_in_block()
     }
 
     /// Makes the touched page present. The caller is inside the gate, and may have locked the block. Returns `false` if
@@ -95,12 +92,12 @@ impl<'e> Fault<'e> {
 
     /// Locks the block. `None`: another thread mapped the folio while this one waited.
     fn lock(&mut self) -> Option<Block<'e>> {
-        if let Some(block) = self.engine.try_lock(self.block) {
+        if let Some(block) = self.engine.try_lock(self.touched.block()) {
             return Some(block);
         }
         self.watch.long_part(Phase::Table);
-        let block = self.engine.lock(self.block);
-        if matches!(block.state(block.index_of(self.page)), State::Resident(_)) {
+        let block = self.engine.lock(self.touched.block());
+        if matches!(block.state(block.index_of(self.page())), State::Resident(_)) {
             return None;
         }
         self.watch.lap(Phase::Table);
@@ -108,7 +105,7 @@ impl<'e> Fault<'e> {
     }
 
     fn step(&mut self, block: &mut Block<'_>) -> Result<Step, SwapInError> {
-        let (index, page) = (block.index_of(self.page), self.page);
+        let (index, page) = (block.index_of(self.page()), self.page());
         let done = match block.state(index) {
             State::Resident(_) => return Ok(Step::Nothing(block.fill_gaps(page..page + 1))),
             // Not managed, or moving: the thread touches it again once it is unmapped, replaced or moved.
@@ -117,7 +114,7 @@ impl<'e> Fault<'e> {
             State::Empty if !self.engine.table().is_open(block.id()) => return Ok(Step::Nothing(false)),
             State::Empty => self.first_touch(block).map(|()| FaultKind::FirstTouch),
             State::Standby(frame) => {
-                self.take_back(block, index, frame);
+                self.map_again(block, index, frame);
                 Ok(FaultKind::Standby)
             }
             State::Swapped(_) => {
@@ -129,8 +126,8 @@ impl<'e> Fault<'e> {
 
     /// Names the page whose content is lost, and whether that is news.
     fn lost(&self, block: &Block<'_>, error: SwapInError) -> SwapInError {
-        let is_news = block.note_lost(block.index_of(self.page));
-        error.at(self.engine.table().addr(block.id().page(self.page)), is_news)
+        let is_news = block.note_lost(block.index_of(self.page()));
+        error.at(self.engine.table().addr(self.touched), is_news)
     }
 
     fn first_touch(&mut self, block: &mut Block<'_>) -> Result<(), Changed> {
@@ -150,7 +147,7 @@ impl<'e> Fault<'e> {
         if block.order() == Order::HUGE {
             self.watch.long_part(Phase::Frame);
         }
-        let (index, taken) = self.supply(block)?;
+        let (index, taken) = take::supply(self.engine, block, self.page(), &mut self.watch)?;
         let order = block.order();
         if order == Order::HUGE && taken.memory == Memory::Absent {
             block.map_fresh(taken.frame, List::Inactive, &mut self.watch);
@@ -164,7 +161,7 @@ impl<'e> Fault<'e> {
     }
 
     /// Maps a folio on standby again.
-    fn take_back(&mut self, block: &mut Block<'_>, index: usize, frame: FrameId) {
+    fn map_again(&mut self, block: &mut Block<'_>, index: usize, frame: FrameId) {
         if block.folio(index).ahead == Ahead::Neighbour {
             block.folio_mut(index).ahead = Ahead::No;
             block.history.note_neighbour();
@@ -181,7 +178,7 @@ impl<'e> Fault<'e> {
     /// only the touched page and evicts the rest. A whole block is touched more often than a page, so it would never
     /// leave by age, and it takes 512 times the room.
     fn leave_but_for(&mut self, block: &mut Block<'_>, whole: FrameId) -> bool {
-        let (ram, page) = (self.engine.ram(), self.page);
+        let (ram, page) = (self.engine.ram(), self.page());
         let clean = block.order() == Order::HUGE && ram.zone(whole).list(whole) == Some(List::Clean);
         if !clean
             || block.folio(0).ahead == Ahead::Marker
@@ -208,11 +205,13 @@ impl<'e> Fault<'e> {
 
     /// Swaps in the page with the whole block, with its neighbours, or with its folio.
     fn swap_in(&mut self, block: &mut Block<'_>) -> Attempt {
-        match self.engine.policy().choose(block, self.page, self.engine.ram()) {
+        match self.engine.policy().choose(block, self.page(), self.engine.ram()) {
             Choice::Whole if block.order() < Order::HUGE && !block.pinned && !self.is_on_failing(block) => {
-                let Ok(taken) = self.take_frames(Order::HUGE, block) else { return Ok(Err(Changed)) };
+                let Ok(taken) = take::take_frames(self.engine, Order::HUGE, block, self.page(), &mut self.watch) else {
+                    return Ok(Err(Changed));
+                };
                 // One unreadable part must not lose the others: read the folio alone instead.
-                if let Ok(true) = gather::gather(self.engine, block, taken, List::Inactive, &mut self.watch) {
+                if let Ok(true) = runs::gather(self.engine, block, taken, List::Inactive, &mut self.watch) {
                     return Ok(Ok(()));
                 }
             }
@@ -231,7 +230,7 @@ impl<'e> Fault<'e> {
 
     /// Reads a page that continues no row, and its neighbours with it. `false`: it has to be read alone.
     fn read_group(&mut self, block: &mut Block<'_>) -> bool {
-        let page = self.page;
+        let page = self.page();
         let is_alone = block.order() != Order::PAGE
             || block.pinned
             || !block.history.ahead(page, BLOCK_PAGES).is_empty()
@@ -247,14 +246,16 @@ impl<'e> Fault<'e> {
         }
         self.watch.long_part(Phase::Frame);
         // What cannot be read is read again alone, or said when it is touched.
-        let _ = parts::read_around(self.engine, block, page, group);
+        let _ = runs::read_around(self.engine, block, page, group);
         self.watch.lap(Phase::Read);
         matches!(block.state(page), State::Resident(_))
     }
 
     /// Reads the folio that holds the page, and maps it.
     fn read_alone(&mut self, block: &mut Block<'_>) -> Attempt {
-        let Ok((index, taken)) = self.supply(block) else { return Ok(Err(Changed)) };
+        let Ok((index, taken)) = take::supply(self.engine, block, self.page(), &mut self.watch) else {
+            return Ok(Err(Changed));
+        };
         let order = block.order();
         let State::Swapped(slot) = block.state(index) else { unreachable!("a split leaves content where it is") };
         let mut prepared = self.engine.ram().prepare(taken, order);
@@ -278,17 +279,17 @@ impl<'e> Fault<'e> {
     /// Reads the folios that follow a page that was read, if it continues a row of touches in a split block. What
     /// cannot be read is said when it is touched.
     fn read_row(&self, block: &mut Block<'_>) {
-        let (index, nr_folios) = (block.index_of(self.page), block.nr_folios());
+        let (index, nr_folios) = (block.index_of(self.page()), block.nr_folios());
         let ahead = block.history.ahead(index, nr_folios);
         if !ahead.is_empty() && !block.pinned && !self.is_on_failing(block) {
-            let _ = parts::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu());
+            let _ = runs::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu());
         }
     }
 
     /// Whether the folio that holds the page is on a failing device. The rest of the block is not read along with it
     /// then.
     fn is_on_failing(&self, block: &Locked<'_>) -> bool {
-        let slot = block.folio(block.index_of(self.page)).slot();
+        let slot = block.folio(block.index_of(self.page())).slot();
         slot.is_some_and(|slot| self.engine.swap().is_failing(slot))
     }
 
@@ -296,9 +297,9 @@ impl<'e> Fault<'e> {
     /// enters a whole block at its edge, which random accesses seldom hit. In a split block only a run of faults
     /// counts, not a single one.
     fn note_touch(&self, block: &mut Block<'_>, kind: FaultKind) -> bool {
-        let index = block.index_of(self.page);
+        let index = block.index_of(self.page());
         let ahead = block.history.ahead(index, block.nr_folios());
-        let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&self.page);
+        let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&self.page());
         let whole = block.order() == Order::HUGE;
         let nr_folios = block.nr_folios();
         let in_row = block.history.note(index, nr_folios);
@@ -320,7 +321,7 @@ impl<'e> Fault<'e> {
     /// Tells the policies where the thread is, and acts on their advice.
     fn follow_stream(&self, kind: FaultKind) {
         let budget = self.engine.ram().budget_blocks();
-        let Some((advice, drops)) = self.engine.policy().follow(self.thread, self.block, kind, budget) else {
+        let Some((advice, drops)) = self.engine.policy().follow(self.thread, self.touched.block(), kind, budget) else {
             return;
         };
         for window in advice.windows.iter() {

@@ -3,11 +3,8 @@
 
 pub(crate) mod direct;
 pub(crate) mod flow;
-pub(crate) mod gather;
-pub(crate) mod lost;
 pub(crate) mod monitor;
-pub(crate) mod own;
-pub(crate) mod parts;
 pub(crate) mod readahead;
 pub(crate) mod resolve;
+pub(crate) mod runs;
 pub(crate) mod take;

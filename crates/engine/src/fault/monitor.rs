@@ -19,9 +19,7 @@ use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 use crate::block::Block;
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
-use crate::fault::lost;
-use crate::fault::own;
-use crate::fault::resolve::is_resolved;
+use crate::fault::resolve::{is_resolved, resolve_own};
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::wakeup::Pass;
 use crate::state::faults::{NR_WAITING, Reported};
@@ -97,7 +95,7 @@ fn watch(engine: &Engine) -> Option<Reported> {
 
 /// Resolves a fault now, or queues it for the threads that wait for devices.
 fn resolve(engine: &Engine, fault: Reported) {
-    if own::resolve_own(engine, fault.addr, fault.thread) {
+    if resolve_own(engine, fault.addr, fault.thread) {
         return;
     }
     let Some(pass) = engine.gate().try_enter(fault.thread) else { return report_again(engine, fault) };
@@ -123,7 +121,7 @@ fn resolve(engine: &Engine, fault: Reported) {
     }
 }
 
-/// Whether a page of a block block can be mapped at once, without a read and without waiting for a frame.
+/// Whether a page of a locked block can be mapped at once, without a read and without waiting for a frame.
 fn is_at_hand(engine: &Engine, block: &Locked<'_>, page: usize) -> bool {
     match block.state(block.index_of(page)) {
         State::Resident(_) | State::Standby(_) => true,
@@ -155,7 +153,8 @@ fn resolve_inside(engine: &Engine, pass: Pass<'_>, block: Option<Block<'_>>, fau
 /// sent instead, which ends the thread's wait, so no wakeup is needed.
 fn is_told(engine: &Engine, Reported { addr, thread }: Reported) -> bool {
     let Some(_pass) = engine.gate().try_enter(thread) else { return true }; // it touches the page again after the fork
-    if lost::poison(engine, engine.table().page_at(addr)).is_ok() {
+    let page = engine.table().page_at(addr);
+    if engine.lock(page.block()).poison(page.page_in_block()).is_ok() {
         return true;
     }
     if !signals::ends_wait(thread, libc::SIGBUS) {

@@ -14,8 +14,7 @@ use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Order, SlotId, State}
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::fault::gather;
-use crate::fault::parts::{self, Arrival};
+use crate::fault::runs::{self, Arrival};
 use crate::memory::frames::Prepared;
 use crate::memory::mapper::MapError;
 use crate::process::fatal::{self, EndOnPanic};
@@ -149,7 +148,7 @@ fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Win
         || engine.ram().try_take_near(engine.table(), window.cpu, Order::HUGE, engine.ram().zones().watermarks().min);
     if engine.policy().wants_whole(block)
         && !block.is_empty()
-        && gather::gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still())?
+        && runs::gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still())?
     {
         if marker && let State::Resident(_) = block.state(0) {
             mark(engine, block, 0);
@@ -169,7 +168,7 @@ fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Win
         }
     }
     let arrival = if marker { Arrival::Marked(met_first) } else { Arrival::Mapped };
-    parts::read_parts(engine, block, 0..block.nr_folios(), arrival, window.cpu)
+    runs::read_parts(engine, block, 0..block.nr_folios(), arrival, window.cpu)
 }
 
 /// Starts one read. `false`: there is no frame to spare.
@@ -236,7 +235,7 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
     engine.ram().zone(frame).set_owner(frame, block.name(0));
     engine.parts().count_swap_in(Order::HUGE);
     engine.stats().readahead_folios.add(1);
-    parts::admit(engine, &mut block, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
+    block.admit(0, frame, if marker { Ahead::Marker } else { Ahead::No });
 }
 
 /// Maps a folio again that is still in RAM.

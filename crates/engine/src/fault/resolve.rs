@@ -1,8 +1,12 @@
-//! Resolves a fault for whoever delivers it, and judges the result. A page that faults again and again, though its
-//! folio is in RAM or it is not managed, is another's.
+//! Resolves a fault for whoever delivers it, and judges the result. Of a page that keeps faulting though nothing is to
+//! be done: if it is not managed, the fault is another's; if its folio is in RAM, the program dropped it unseen, and is
+//! ended.
 
+use folioswap_core::PAGE_SIZE;
+use folioswap_sys::seat;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::uffd::MoveError;
 
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
@@ -27,7 +31,8 @@ static_tls! {
     static UNCHANGED: (u64, u32) = "folioswap_unchanged";
 }
 
-/// Resolves the fault at `addr`. Returns `false` if the content is lost; the reason is printed to standard error.
+/// Resolves the fault at `addr`. Enters the fork gate. Returns `false` if the content is lost; the reason is printed to
+/// standard error.
 pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
     let pass = engine.gate().enter(thread);
     let resolved = Fault::new(engine, engine.table().page_at(addr), thread).run(pass, None);
@@ -58,9 +63,10 @@ fn may_repeat(engine: &Engine, page: usize, thread: u32) -> bool {
     let (last, repeats) = LAST.get();
     let repeats = if last == page { repeats } else { 0 };
     match is_managed(engine, page, thread) {
-        // This thread must not wait: it may be needed for the fork.
+        // It touches the page again. This thread must not wait: it may be needed for the fork.
         None => true,
-        // It was given up: the next touch does not fault, once it is unmapped or replaced.
+        // It was given up: the next touch does not fault, once it is unmapped or replaced. If it does, the fault is
+        // another's.
         Some(false) => {
             let changes = if engine.gate().is_closed() { 0 } else { engine.table().wait_for_change() };
             let (before, unchanged) = UNCHANGED.get();
@@ -84,4 +90,26 @@ fn is_managed(engine: &Engine, addr: usize, thread: u32) -> Option<bool> {
     let page = engine.table().page_at(addr);
     let _pass = engine.gate().try_enter(thread)?;
     Some(engine.table().is_open(page.block()) && !engine.lock(page.block()).is_sealed(page.page_in_block()))
+}
+
+/// Resolves a fault of a thread of the program, if the address is the engine's own and reports faults. A program may
+/// read all that `/proc/self/maps` calls readable: collectors of garbage, checkers and crash handlers do. Homes of
+/// frames are readable, and those that are empty report a fault. Such a page reads as zero. It goes when the home gets
+/// its content back ([`crate::memory::mapper`]).
+pub(crate) fn resolve_own(engine: &Engine, addr: usize, thread: u32) -> bool {
+    if !engine.ram().is_registered(addr) {
+        return false;
+    }
+    if seat::has(thread) {
+        fatal::die(&format!("a thread of the engine found nothing at {addr:#x}, where it has a frame"));
+    }
+    let page = addr & !(PAGE_SIZE - 1);
+    // SAFETY: a page of the homes without memory, which the engine reads only after it has put content there.
+    let shown = unsafe { engine.faults().uffd().zeropage(page, PAGE_SIZE) };
+    let woken = engine.faults().uffd().wake(page, PAGE_SIZE);
+    match (shown, woken) {
+        (Ok(()) | Err(MoveError::Present), Ok(())) => true,
+        (Err(error), _) => fatal::die(&format!("showing the engine's own memory: {error}")),
+        (_, Err(error)) => fatal::die(&format!("waking a thread: {error}")),
+    }
 }

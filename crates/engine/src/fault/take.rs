@@ -9,9 +9,10 @@ use folioswap_core::{Miss, Order, PIECE, Phase, Shortage, Size, Taken};
 use crate::block::Block;
 use crate::compact::compactd;
 use crate::config::size::Bytes;
-use crate::fault::flow::Fault;
+use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
+use crate::process::stopwatch::Stopwatch;
 use crate::reclaim::evict;
 use crate::reclaim::kept;
 
@@ -27,135 +28,143 @@ const MOST_COMPRESSING: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Changed;
 
-impl Fault<'_> {
-    /// Takes frames for a folio of this order, for a fault of a page that is not in RAM. Reclaims directly if there are
-    /// none, and ends the program if none can be had. `None`: no contiguous frames can be had now, and smaller folios
-    /// are to be taken instead.
-    ///
-    /// # Errors
-    /// [`Changed`]: nothing was taken.
-    pub fn take_frames(&mut self, order: Order, block: &mut Block<'_>) -> Result<Option<Taken>, Changed> {
-        let ram = self.engine.ram();
-        let mut shortage = Shortage::new(order);
-        loop {
-            shortage.attempt(ram.frame_freed().now());
-            if let Some(taken) = ram.try_take(self.engine.table(), order, 0) {
-                return Ok(Some(taken));
+/// Takes frames for a folio of this order, for a fault of a page that is not in RAM. Reclaims directly if there are
+/// none, and ends the program if none can be had. `None`: no contiguous frames can be had now, and smaller folios
+/// are to be taken instead.
+///
+/// # Errors
+/// [`Changed`]: nothing was taken.
+pub(crate) fn take_frames(
+    engine: &Engine,
+    order: Order,
+    block: &mut Block<'_>,
+    page: usize,
+    watch: &mut Stopwatch<'_>,
+) -> Result<Option<Taken>, Changed> {
+    let ram = engine.ram();
+    let mut shortage = Shortage::new(order);
+    loop {
+        shortage.attempt(ram.frame_freed().now());
+        if let Some(taken) = ram.try_take(engine.table(), order, 0) {
+            return Ok(Some(taken));
+        }
+        if ram.give_stock_back() {
+            continue;
+        }
+        match shortage.missed(ram.zones(), Instant::now(), engine.faults().patience()) {
+            Miss::Late => {}
+            Miss::Scattered => {
+                watch.long_part(Phase::Frame);
+                let compacted = if order == Order::HUGE { compactd::compact_directly(engine) } else { None };
+                watch.lap(Phase::Reclaim);
+                return Ok(compacted);
             }
-            if ram.give_stock_back() {
-                continue;
-            }
-            match shortage.missed(ram.zones(), Instant::now(), self.engine.faults().patience()) {
-                Miss::Late => {}
-                Miss::Scattered => {
-                    self.watch.long_part(Phase::Frame);
-                    let compacted = if order == Order::HUGE { compactd::compact_directly(self.engine) } else { None };
-                    self.watch.lap(Phase::Reclaim);
-                    return Ok(compacted);
+            Miss::Short { is_first, is_long } => {
+                engine.stats().direct_reclaims.add(is_first.into());
+                if is_long {
+                    wait_for_devices_or_end(engine, shortage.freed());
                 }
-                Miss::Short { is_first, is_long } => {
-                    self.engine.stats().direct_reclaims.add(is_first.into());
-                    if is_long {
-                        self.wait_for_devices_or_end(shortage.freed());
+                watch.long_part(Phase::Frame);
+                let reclaimed = await_compressed(engine, shortage.freed()) || evict::reclaim_directly(engine, order);
+                watch.lap(Phase::Reclaim);
+                if !reclaimed {
+                    if order == Order::HUGE && ram.zones().class_counts(Size::Small).in_use() > 0 {
+                        return Ok(None); // small folios use the frames
                     }
-                    self.watch.long_part(Phase::Frame);
-                    let reclaimed =
-                        self.await_compressed(shortage.freed()) || evict::reclaim_directly(self.engine, order);
-                    self.watch.lap(Phase::Reclaim);
-                    if !reclaimed {
-                        if order == Order::HUGE && ram.zones().class_counts(Size::Small).in_use() > 0 {
-                            return Ok(None); // small folios use the frames
-                        }
-                        ram.zones().keep_whole(0); // nothing else is left
-                        self.wait_unlocked(block, shortage.freed())?;
-                    }
+                    ram.zones().keep_whole(0); // nothing else is left
+                    wait_unlocked(engine, block, page, shortage.freed())?;
                 }
             }
         }
     }
+}
 
-    /// Waits for a moment for frames, with the block unlocked. `freed`: the count of freed frames when there were none.
-    fn wait_unlocked(&self, block: &mut Block<'_>, freed: u32) -> Result<(), Changed> {
-        let seen = |block: &Block<'_>| {
-            let state = discriminant(&block.state(block.index_of(self.page)));
-            let sealed = (block.is_sealed(self.page), block.sealed_order());
-            (block.order(), state, sealed, block.pinned, self.engine.table().is_open(block.id()))
-        };
-        let before = seen(block);
-        block.pause(|| self.engine.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));
-        if seen(block) == before { Ok(()) } else { Err(Changed) }
+/// Waits for a moment for frames, with the block unlocked. `freed`: the count of freed frames when there were none.
+fn wait_unlocked(engine: &Engine, block: &mut Block<'_>, page: usize, freed: u32) -> Result<(), Changed> {
+    let seen = |block: &Block<'_>| {
+        let state = discriminant(&block.state(block.index_of(page)));
+        let sealed = (block.is_sealed(page), block.sealed_order());
+        (block.order(), state, sealed, block.pinned, engine.table().is_open(block.id()))
+    };
+    let before = seen(block);
+    block.pause(|| engine.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));
+    if seen(block) == before { Ok(()) } else { Err(Changed) }
+}
+
+/// Leaves compression to the reclaim threads, and waits for the first frame that they free. `false`: no device
+/// compresses, no thread is compressing now, or it takes too long. While another thread forks, the reclaim threads
+/// wait for threads that are in a fault, as this one is.
+fn await_compressed(engine: &Engine, freed: u32) -> bool {
+    if !engine.swap().compresses() {
+        return false;
     }
-
-    /// Leaves compression to the reclaim threads, and waits for the first frame that they free. `false`: no device
-    /// compresses, no thread is compressing now, or it takes too long. While another thread forks, the reclaim threads
-    /// wait for threads that are in a fault, as this one is.
-    fn await_compressed(&self, freed: u32) -> bool {
-        if !self.engine.swap().compresses() {
+    engine.ram().reclaim_wanted().signal();
+    let begun = Instant::now();
+    loop {
+        engine.ram().frame_freed().wait_for(freed, COMPRESSING);
+        if engine.ram().frame_freed().now() != freed {
+            return true;
+        }
+        if !engine.swap().is_compressing() || begun.elapsed() > MOST_COMPRESSING {
             return false;
         }
-        self.engine.ram().reclaim_wanted().signal();
-        let begun = Instant::now();
-        loop {
-            self.engine.ram().frame_freed().wait_for(freed, COMPRESSING);
-            if self.engine.ram().frame_freed().now() != freed {
-                return true;
-            }
-            if !self.engine.swap().is_compressing() || begun.elapsed() > MOST_COMPRESSING {
-                return false;
-            }
-        }
     }
+}
 
-    /// Handles a long wait without a freed frame; `freed` is the count of `frame_freed`, unchanged for that long. Waits
-    /// for devices with I/O in flight as long as they take (an NVMe disk takes 30 s to report that it is stuck), and
-    /// says that once. Otherwise ends the program, unless copies can be given up.
-    fn wait_for_devices_or_end(&self, freed: u32) {
-        let Some(devices) = self.engine.swap().describe_in_flight() else {
-            return if !kept::shed_all_copies(self.engine) {
-                self.give_up()
-            };
+/// Handles a long wait without a freed frame; `freed` is the count of `frame_freed`, unchanged for that long. Waits
+/// for devices with I/O in flight as long as they take (an NVMe disk takes 30 s to report that it is stuck), and
+/// says that once. Otherwise ends the program, unless copies can be given up.
+fn wait_for_devices_or_end(engine: &Engine, freed: u32) {
+    let Some(devices) = engine.swap().describe_in_flight() else {
+        return if !kept::shed_all_copies(engine) {
+            give_up(engine)
         };
-        if self.engine.faults().begin_stall(freed) {
-            let waited = self.engine.faults().patience().as_secs();
-            fatal::say(&format!("no memory was freed for {waited} s: waiting for {devices}"));
+    };
+    if engine.faults().begin_stall(freed) {
+        let waited = engine.faults().patience().as_secs();
+        fatal::say(&format!("no memory was freed for {waited} s: waiting for {devices}"));
+    }
+}
+
+/// Ends the program: it needs a frame, and none can be had.
+fn give_up(engine: &Engine) -> ! {
+    let [memory, mapped] = [engine.ram().budget_bytes(), engine.ram().mapped_bytes()].map(Bytes);
+    let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
+    match engine.swap().allocate(current_cpu(), Order::PAGE) {
+        None => fatal::die(&format!(
+            "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
+            engine.swap().describe_full()
+        )),
+        Some(_) => {
+            let waited = engine.faults().patience().as_secs();
+            fatal::die(&format!(
+                "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
+            ))
         }
     }
+}
 
-    /// Ends the program: it needs a frame, and none can be had.
-    fn give_up(&self) -> ! {
-        let [memory, mapped] = [self.engine.ram().budget_bytes(), self.engine.ram().mapped_bytes()].map(Bytes);
-        let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
-        match self.engine.swap().allocate(current_cpu(), Order::PAGE) {
-            None => fatal::die(&format!(
-                "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
-                self.engine.swap().describe_full()
-            )),
-            Some(_) => {
-                let waited = self.engine.faults().patience().as_secs();
-                fatal::die(&format!(
-                    "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
-                ))
-            }
+/// Takes frames for the block's folio that holds a page and is not in RAM. Splits the block until
+/// contiguous frames are found. Returns the folio's index after that.
+///
+/// # Errors
+/// As [`take_frames`].
+pub(super) fn supply(
+    engine: &Engine,
+    block: &mut Block<'_>,
+    page: usize,
+    watch: &mut Stopwatch<'_>,
+) -> Result<(usize, Taken), Changed> {
+    loop {
+        let order = block.order();
+        if let Some(taken) = take_frames(engine, order, block, page, watch)? {
+            return Ok((block.index_of(page), taken));
         }
-    }
-
-    /// Takes frames for the folio of a locked block that holds a page and is not in RAM. Splits the block until
-    /// contiguous frames are found. Returns the folio's index after that.
-    ///
-    /// # Errors
-    /// As [`Engine::take_frame`].
-    pub fn supply(&mut self, block: &mut Block<'_>) -> Result<(usize, Taken), Changed> {
-        loop {
-            let order = block.order();
-            if let Some(taken) = self.take_frames(order, block)? {
-                return Ok((block.index_of(self.page), taken));
-            }
-            self.engine.stats().swpin_fallback.add(order, 1);
-            if order == Order::HUGE {
-                self.engine.compactor().want_whole();
-            }
-            block.split_to(if order > PIECE { PIECE } else { Order::PAGE });
+        engine.stats().swpin_fallback.add(order, 1);
+        if order == Order::HUGE {
+            engine.compactor().want_whole();
         }
+        block.split_to(if order > PIECE { PIECE } else { Order::PAGE });
     }
 }
 

@@ -16,12 +16,10 @@ use folioswap_core::{BLOCK_PAGES, BlockId, FrameId, List, Memory, Order, PAGE_SI
 use folioswap_sys::{memory, signals};
 
 use crate::block::Block;
-use crate::block::map::pages_of;
 use crate::engine::Engine;
-use crate::fault::flow::Fault;
-use crate::fault::take::Changed;
-use crate::manage::pages;
-use crate::manage::pages::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::fault::take::{Changed, take_frames};
+use crate::manage::pages::{self, BLOCK_BYTES, blocks_of, pages_in};
+use crate::process::stopwatch::Stopwatch;
 
 /// Content of pages that a folio lacks.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
@@ -97,8 +95,7 @@ fn adopt_in(engine: &Engine, id: BlockId, pages: &Range<usize>, filled: &[bool])
     let mut page = pages.start;
     while page < pages.end {
         let index = block.index_of(page);
-        if is_filled(page) && block.state(index) == State::Empty && !give_frames(engine, &mut block, page, &is_filled)
-        {
+        if is_filled(page) && block.state(index) == State::Empty && !give_frames(engine, &mut block, page, &is_filled) {
             continue; // the block has changed
         }
         page += 1;
@@ -110,7 +107,7 @@ fn adopt_in(engine: &Engine, id: BlockId, pages: &Range<usize>, filled: &[bool])
 /// is to be looked at again.
 fn give_frames(engine: &Engine, block: &mut Block<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
     let order = block.order();
-    let taken = match Fault::untimed(engine, block.id().page(page)).take_frames(order, block) {
+    let taken = match take_frames(engine, order, block, page, &mut Stopwatch::still()) {
         Ok(Some(taken)) => taken,
         Ok(None) => {
             block.divide(if order > PIECE { PIECE } else { Order::PAGE });
@@ -118,7 +115,7 @@ fn give_frames(engine: &Engine, block: &mut Block<'_>, page: usize, is_filled: &
         }
         Err(Changed) => return false,
     };
-    let folio = pages_of(block, block.index_of(page));
+    let folio = block.pages_of(block.index_of(page));
     let missing: Vec<_> = folio.filter(|&page| !is_filled(page)).collect();
     missing.chunk_by(|a, b| a + 1 == *b).for_each(|run| fill_with_zeros(engine, block, run));
     let frame = match order {

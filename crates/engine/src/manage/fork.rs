@@ -39,7 +39,7 @@ pub(crate) struct Resting<'e> {
 }
 
 /// Brings the engine to rest. The calling thread is the one that forks; its own faults are still resolved.
-pub(crate) fn rest<'e>(engine: &'e Engine) -> Resting<'e> {
+pub(crate) fn rest(engine: &Engine) -> Resting<'_> {
     let changing = [engine.swap().changing(), engine.table().changing()];
     engine.gate().close(signals::thread_id());
     engine.faults().uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks

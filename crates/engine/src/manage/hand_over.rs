@@ -78,12 +78,7 @@ fn hand_over_pages(engine: &Engine, id: BlockId, pages: &Range<usize>, thread: u
             if let State::Resident(frame) = block.state(index)
                 && !block.is_sealed(index * nr_pages)
             {
-                let order = block.order();
-                block.folio_mut(index).set_out();
-                engine.parts().free_lost(frame, order); // its pages are the program's now
-                block.release_slot(index);
-                block.end_lost_folio(index);
-                block.folio_mut(index).set_empty();
+                block.let_go(index, frame);
             }
         }
         if (0..BLOCK_PAGES).all(|page| pages.contains(&page) || block.is_sealed(page)) {

@@ -80,7 +80,7 @@ pub(crate) unsafe fn manage_now(engine: &Engine, range: Range<usize>, order: Opt
 ///
 /// # Safety
 /// As [`manage`].
-pub(crate) unsafe fn take_over(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
+unsafe fn take_over(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
     if engine.table().possible(range.clone()) != *range {
         return Err(io::Error::from_raw_os_error(libc::EINVAL)); // the table has no entries for it
     }
@@ -172,16 +172,20 @@ fn make_anon_vma(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
 ///
 /// # Safety
 /// Nobody relies on the content of the range.
-pub(crate) unsafe fn forget<R>(engine: &Engine, range: Range<usize>, replace: impl FnOnce(&[Range<usize>]) -> R) -> R {
+pub(crate) unsafe fn unmanage<R>(
+    engine: &Engine,
+    range: Range<usize>,
+    replace: impl FnOnce(&[Range<usize>]) -> R,
+) -> R {
     let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
     let _changing = engine.table().changing();
     let managed = managed_parts(engine, range.clone());
-    forget_all(engine, &range);
+    unmanage_all(engine, &range);
     replace(&managed)
 }
 
-/// As [`forget`], for a caller that changes what is managed.
-pub(crate) fn forget_all(engine: &Engine, range: &Range<usize>) {
+/// As [`unmanage`], for a caller that changes what is managed.
+fn unmanage_all(engine: &Engine, range: &Range<usize>) {
     if range.is_empty() {
         return;
     }
@@ -189,7 +193,7 @@ pub(crate) fn forget_all(engine: &Engine, range: &Range<usize>) {
     engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
     for block in close_untouched(engine, range) {
         if engine.table().is_open(block) {
-            forget_in(engine, block, pages_in(block, range));
+            unmanage_in(engine, block, pages_in(block, range));
         }
     }
     compactd::look_for_whole(engine);
@@ -264,7 +268,7 @@ pub(crate) fn close_sealed(engine: &Engine, range: &Range<usize>) {
     }
 }
 
-fn forget_in(engine: &Engine, id: BlockId, pages: Range<usize>) {
+fn unmanage_in(engine: &Engine, id: BlockId, pages: Range<usize>) {
     let _pass = engine.gate().enter(signals::thread_id());
     let mut block = engine.lock(id);
     if pages.is_empty() {

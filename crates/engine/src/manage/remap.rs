@@ -11,7 +11,7 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, Block as Entry, BlockId, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{BLOCK_PAGES, BlockId, Entry, FrameId, Order, PAGE_SIZE, PIECE, SlotId, State};
 use folioswap_sys::{memory, signals};
 
 use super::pages::{BLOCK_BYTES, blocks_of, pages_in};
@@ -181,13 +181,15 @@ fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> 
     let is_whole = pages.len() == BLOCK_PAGES && !block.has_sealed();
     if is_whole && purpose != (Purpose::Move { alike: false }) {
         unmap_before(&mut block, pages.clone(), purpose);
-        (0..block.nr_folios()).for_each(|index| take_off_list(engine, &mut block, index));
+        (0..block.nr_folios()).for_each(|index| block.take_off_list(index));
         let mut content = block.take();
         content.pinned = false; // what holds these addresses does not follow
         block.set_sealed(pages, true);
         return Some(Entries::Block(Box::new(content)));
     }
-    split_to_pages(&mut block);
+    if block.order() > Order::PAGE {
+        block.divide(Order::PAGE);
+    }
     unmap_before(&mut block, pages.clone(), purpose);
     for page in pages.clone() {
         let piece = page / PIECE.nr_pages();
@@ -204,7 +206,7 @@ fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> 
             State::Resident(frame) | State::Standby(frame) => {
                 let is_mapped = matches!(block.state(page), State::Resident(_));
                 block.release_slot(page);
-                take_off_list(engine, &mut block, page);
+                block.take_off_list(page);
                 if is_mapped { Content::Mapped(frame) } else { Content::Standby(frame) }
             }
             State::Swapped(slot) => Content::Swapped(slot, block.page_hash(page)),
@@ -230,23 +232,6 @@ fn unmap_before(block: &mut Block<'_>, pages: Range<usize>, purpose: Purpose) {
     }
 }
 
-/// Makes the folios of a block single pages.
-fn split_to_pages(block: &mut Block<'_>) {
-    if block.order() == Order::HUGE && block.folio(0).frame().is_some() {
-        block.divide_whole(Order::PAGE);
-    } else if block.order() > Order::PAGE {
-        block.split_to(Order::PAGE);
-    }
-}
-
-/// Takes a folio off its list, so that nobody looks for it where it was. Its write no longer counts.
-fn take_off_list(engine: &Engine, block: &mut Block<'_>, index: usize) {
-    if let Some(frame) = block.folio(index).frame() {
-        block.folio_mut(index).cancel_write();
-        engine.ram().zone(frame).remove(frame);
-    }
-}
-
 /// Puts lifted entries into the table, this many bytes further on, and manages their addresses, of which there are
 /// `more` at the end.
 fn lower(engine: &Engine, lifted: Lifted, distance: isize, more: usize) {
@@ -267,7 +252,7 @@ fn lower(engine: &Engine, lifted: Lifted, distance: isize, more: usize) {
                 let mut block = lock_target(engine, BlockId::from_index(addr / BLOCK_BYTES));
                 block.put(*content);
                 block.small_table = true;
-                (0..block.nr_folios()).for_each(|index| put_on_list(engine, &block, index));
+                (0..block.nr_folios()).for_each(|index| block.put_on_list(index));
             }
             Entries::Pages(pages) => {
                 for (page, content) in pages {
@@ -314,7 +299,7 @@ fn drop_missing(engine: &Engine, lifted: &Lifted, part: &Range<usize>, at: impl 
 
 /// Locks a block into which entries are put. A closed one is sealed until it is opened: what others map there
 /// meanwhile would be dropped with what is missing, or reach over pages that are not registered yet.
-fn lock_target<'e>(engine: &'e Engine, id: BlockId) -> Block<'e> {
+fn lock_target(engine: &Engine, id: BlockId) -> Block<'_> {
     let mut block = engine.lock(id);
     if !engine.table().is_open(id) {
         block.set_sealed(0..BLOCK_PAGES, true);
@@ -329,13 +314,15 @@ fn lower_page(engine: &Engine, page: usize, content: Content) {
         block.join();
         block.split(Order::PAGE);
     } else {
-        split_to_pages(&mut block);
+        if block.order() > Order::PAGE {
+            block.divide(Order::PAGE);
+        }
     }
     match content {
         Content::Mapped(frame) | Content::Standby(frame) => {
             block.folio_mut(page).set_in_ram(frame, matches!(content, Content::Mapped(_)));
             block.small_table = true;
-            put_on_list(engine, &block, page);
+            block.put_on_list(page);
         }
         Content::Swapped(slot, hash) => {
             block.folio_mut(page).set_slot(Some(slot));
@@ -343,17 +330,6 @@ fn lower_page(engine: &Engine, page: usize, content: Content) {
                 block.set_page_hash(page, hash);
             }
         }
-    }
-}
-
-/// Puts a folio that was lifted on a list again.
-fn put_on_list(engine: &Engine, block: &Block<'_>, index: usize) {
-    let Some(frame) = block.folio(index).frame() else { return };
-    let is_mapped = matches!(block.state(index), State::Resident(_));
-    let zone = engine.ram().zone(frame);
-    zone.insert_for(block.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
-    if is_mapped && block.pinned {
-        zone.remove(frame);
     }
 }
 

@@ -9,7 +9,9 @@
 //! A folio's hash is noted before it is written. A dirty folio therefore gives up its old slots first, and a failed
 //! write leaves it without slots.
 
-use folioswap_core::{BlockId, FrameId, List, Order, PAGE_SIZE, PIECE, Size, SlotId, State, Wish, Zone};
+use folioswap_core::{
+    BLOCK_PAGES, BLOCK_PIECES, BlockId, FrameId, List, Order, PAGE_SIZE, PIECE, Size, SlotId, State, Wish, Zone,
+};
 
 use crate::block::Block;
 use crate::device::checksum;
@@ -19,7 +21,7 @@ use crate::memory::oldest::{OldestFolios, older_class};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::reclaim::kept;
-use crate::reclaim::parts;
+
 use crate::reclaim::write_out::{self, Batch, Outgoing};
 
 /// Small folios of the laundry examined for one batch.
@@ -147,8 +149,7 @@ fn launder_whole<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
 fn launder_small<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
     let mut batch: Option<Batch<'_>> = None;
     let (mut cleaned, mut no_slot, mut may_shed) = (false, false, true);
-    let mut oldest =
-        OldestFolios::new(|id| engine.try_lock(id), zone, Size::Small, List::Laundry).over(MOST_WASHED);
+    let mut oldest = OldestFolios::new(|id| engine.try_lock(id), zone, Size::Small, List::Laundry).over(MOST_WASHED);
     while let Some((block, index, frame)) = oldest.next() {
         match wash(engine, block, index) {
             Washed::Clean => cleaned = true,
@@ -187,7 +188,7 @@ fn launder_small<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
 fn wash(engine: &Engine, block: &mut Block<'_>, index: usize) -> Washed {
     let (frame, order) = (block.frame(index), block.order());
     if order == Order::HUGE
-        && let Some(washed) = parts::wash_dropped(engine, block)
+        && let Some(washed) = wash_dropped(engine, block)
     {
         return washed;
     }
@@ -207,7 +208,7 @@ fn wash(engine: &Engine, block: &mut Block<'_>, index: usize) -> Washed {
         && kept.is_none()
         && engine.policy().order_of(block).is_none()
         && block.wish != Wish::Whole
-        && parts::uses_few(bytes)
+        && uses_few(bytes)
     {
         return Washed::in_parts(block.write_parts(PIECE));
     }
@@ -390,4 +391,24 @@ fn write_block(engine: &Engine, block: &mut Block<'_>) {
     if let Some(rest) = batch {
         write_out::write_batch(engine, rest, |engine, written| write_out::settle_beside(engine, block, written));
     }
+}
+
+/// Writes a block of the laundry in parts if some of its pages were dropped and are still zero. `None`: no page or
+/// every page is.
+fn wash_dropped(engine: &Engine, block: &mut Block<'_>) -> Option<Washed> {
+    let dropped: Vec<usize> = block.take_dropped()?.collect();
+    let bytes = engine.ram().frames().at_home(block, 0);
+    let zero = |page: &usize| checksum::is_zero(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+    let empty: Vec<usize> = dropped.into_iter().filter(zero).collect();
+    let mut in_pieces = empty.chunk_by(|a, b| a / PIECE.nr_pages() == b / PIECE.nr_pages());
+    let pieces_only = in_pieces.all(|pages| pages.len() == PIECE.nr_pages());
+    if empty.is_empty() || empty.len() == BLOCK_PAGES {
+        return None;
+    }
+    Some(Washed::in_parts(block.write_parts(if pieces_only { PIECE } else { Order::PAGE })))
+}
+
+/// Whether more than half of a block's pieces are zeros: its first touch made all of it, and the program uses little.
+fn uses_few(bytes: &[u8]) -> bool {
+    bytes.chunks(PIECE.bytes()).filter(|piece| checksum::is_zero(piece)).count() > BLOCK_PIECES / 2
 }

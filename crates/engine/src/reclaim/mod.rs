@@ -2,6 +2,5 @@
 
 pub mod evict;
 pub mod kept;
-pub mod parts;
 pub mod reclaimd;
 pub mod write_out;

@@ -12,8 +12,7 @@ use folioswap_core::{FolioId, FrameId, List, Order, Watermarks, Zone};
 use crate::block::Block;
 use crate::engine::Engine;
 use crate::process::fatal::EndOnPanic;
-use crate::reclaim::evict;
-use crate::reclaim::evict::Laundered;
+use crate::reclaim::evict::{self, Laundered};
 use crate::reclaim::write_out::{self, Batch, Outgoing};
 use crate::swap::transfer::{Direction, Transfers};
 

@@ -5,8 +5,8 @@
 //! the write.
 //!
 //! **Invariant.** A small folio being written is unmapped and on no list, and its entry names the slots that are being
-//! written. If it still does when the write ends, the folio is clean ([`settle`]). If it was touched, the slots
-//! are freed.
+//! written. If it still does when the write ends, the folio is clean ([`Block::settle_write`]). If it was touched, the
+//! slots are freed.
 
 use folioswap_core::{Order, SlotId};
 

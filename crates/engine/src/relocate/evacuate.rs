@@ -14,8 +14,7 @@ use folioswap_sys::signals;
 
 use crate::block::Block;
 use crate::engine::Engine;
-use crate::relocate::remove;
-use crate::relocate::remove::{FAILURES, Stuck};
+use crate::relocate::remove::{self, FAILURES, Stuck};
 use crate::swap::block::Buffer;
 
 /// The pause after the first step. It is doubled with each step.

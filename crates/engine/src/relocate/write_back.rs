@@ -2,7 +2,7 @@
 //!
 //! A device that compresses is the *front* of the other devices of lower priority. When seven eighths of its memory are
 //! in use, a thread moves the folios that left RAM first to those devices, until three quarters are in use. A block's
-//! entry notes when it left RAM, by the count of evicted pages ([`Block::left_at`](folioswap_core::Block)).
+//! entry notes when it left RAM, by the count of evicted pages ([`Entry::left_at`](folioswap_core::Entry)).
 //!
 //! **Invariant.** A folio is verified on the way, and its entry names the old slots until the new ones hold it.
 //!

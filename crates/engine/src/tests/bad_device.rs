@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, PIECE, SlotId, State};
 
 use crate::arena::Arena;
-use crate::arena::advice;
-use crate::arena::advice::Advice;
+use crate::arena::advice::{self, Advice};
 use crate::arena::region::{ArenaVec, Region};
 use crate::config::error::Error;
 use crate::config::folio_size::FolioSize;

@@ -12,8 +12,7 @@ use folioswap_core::Order;
 use folioswap_sys::signals;
 
 use crate::arena::Arena;
-use crate::arena::advice;
-use crate::arena::advice::Advice;
+use crate::arena::advice::{self, Advice};
 use crate::arena::region::Region;
 use crate::arena::tuning::Tuning;
 use crate::config::fault_mode::FaultMode;

@@ -13,8 +13,7 @@ use crate::arena::region::ArenaVec;
 use crate::block::Block;
 use crate::device::{Device, FileDevice};
 use crate::engine::Engine;
-use crate::fault::gather;
-use crate::fault::parts::{self, Arrival};
+use crate::fault::runs::{self, Arrival};
 use crate::process::stopwatch::Stopwatch;
 use crate::reclaim::evict;
 use crate::reclaim::write_out::{self, Batch};
@@ -132,7 +131,7 @@ fn what_lies_on_two_devices_is_gathered_from_both() {
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
     let taken = engine.ram().try_take(engine.table(), Order::HUGE, 0);
-    let gathered = gather::gather(engine, &mut locked, taken, List::Inactive, &mut Stopwatch::still());
+    let gathered = runs::gather(engine, &mut locked, taken, List::Inactive, &mut Stopwatch::still());
     assert!(gathered.is_ok_and(|gathered| gathered), "all of it can be read");
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));
@@ -145,7 +144,7 @@ fn what_lies_on_two_devices_is_read_ahead_from_both() {
     let engine = arena.engine();
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
-    assert!(parts::read_parts(engine, &mut locked, 0..BLOCK_PAGES, Arrival::Mapped, CpuId::new(0)).is_ok());
+    assert!(runs::read_parts(engine, &mut locked, 0..BLOCK_PAGES, Arrival::Mapped, CpuId::new(0)).is_ok());
     assert!((0..2).all(|page| matches!(locked.state(page), State::Resident(_))));
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));
